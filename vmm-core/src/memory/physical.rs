@@ -202,6 +202,11 @@ impl<B: Backend> PhysicalMemory<B> {
         self.0.granularity
     }
 
+    /// The backend that made it.
+    pub(crate) fn backend(&self) -> &B {
+        &self.0.backend
+    }
+
     /// The backend's handle, for what does not export it: the memory would not be known to be
     /// [exported](PhysicalMemory::is_exported).
     pub(crate) fn handle(&self) -> &B::Handle {

@@ -5,7 +5,7 @@
 //! elsewhere to which the same physical memory is mapped; only where the caller allows another address.
 
 use super::layout::Layout;
-use super::map::check_reach;
+use super::map::{check_addresses, check_reach};
 use super::placement::{Placement, rounded};
 use super::reserve::reserve;
 use super::table::{Mapping, Piece};
@@ -90,6 +90,54 @@ impl<B: Backend> Region<B> {
         }
         self.extend(operation, target)?;
         self.fill_up_to(target, device, GrowthKind::Extended).inspect_err(|_| self.take_back(reserved))
+    }
+
+    /// Grows by memory that the caller has, which is mapped from the [end](Region::end) on, piece after piece, with the
+    /// access that memory of growth has. The address stays the same, as in [`Region::grow_to`].
+    ///
+    /// ```
+    /// # use gpu_vmm_core::{Backend, Bytes, PhysicalMemory, Region, Result};
+    /// # fn example<B: Backend>(sequence: &mut Region<B>, free: &mut Vec<PhysicalMemory<B>>) -> Result<()> {
+    /// if let Some(block) = free.pop() {
+    ///     sequence.grow_with(&[block])?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::map`] and [`Region::grow_to`]. Nothing is mapped then.
+    pub fn grow_with(&mut self, memory: &[PhysicalMemory<B>]) -> Result<Growth> {
+        let operation = Operation::Grow;
+        self.check_active(operation)?;
+        let (end, reserved) = (self.end(), self.reserved());
+        let mut pieces = Vec::with_capacity(memory.len());
+        let mut target = end;
+        for piece in memory {
+            piece.check_belongs_to(operation, &self.backend)?;
+            check_aligned(operation, "size", piece.size().0, self.granularity)?;
+            for grant in self.growing.access.grants() {
+                check_reach(&self.backend, operation, grant.device, &piece.properties())?;
+            }
+            let access = self.growing.access_to(piece.device());
+            pieces.push(Piece { offset: target, mapping: Mapping::new(piece.clone(), access) });
+            let overflow =
+                || Error::new(operation, Detail::Overflow { base: target.0, length: piece.size().0 });
+            target = target.checked_add(piece.size()).ok_or_else(overflow)?;
+        }
+        check_addresses(operation, self.address(), &pieces)?;
+        let how = if target > reserved {
+            self.extend(operation, target)?;
+            GrowthKind::Extended
+        } else {
+            GrowthKind::Within
+        };
+        let seams = pieces
+            .iter()
+            .try_for_each(|piece| self.check_seams(operation, piece.offset, piece.mapping.length()));
+        seams.and_then(|()| self.layout.place(&pieces)).inspect_err(|_| self.take_back(reserved))?;
+        Ok(Growth { how, address: self.address(), end: target, added: target - end })
     }
 
     /// Grows to at least `size` bytes, at another address if it must be: then a range of at least twice the size is

@@ -19,11 +19,32 @@ impl<B: Backend> Region<B> {
     /// [`Detail::ForeignHandle`], [`Detail::Unaligned`], [`Detail::OutOfRange`], [`Detail::AlreadyMapped`],
     /// [`Detail::CrossesReservation`] where the region is made of several reservations and the piece would lie in two.
     pub fn map(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
+        self.map_as(offset, memory, AccessMap::NONE)
+    }
+
+    /// Maps a piece of physical memory as [`Region::map`] does and gives `device` this access to it, both or neither.
+    /// CUDA: `cuMemMap` and `cuMemSetAccess`, HIP: `hipMemMap` and `hipMemSetAccess`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::map`], and those of [`Region::set_access`] for the device.
+    pub fn map_with_access(
+        &mut self,
+        offset: Bytes,
+        memory: &PhysicalMemory<B>,
+        device: DeviceId,
+        access: Access,
+    ) -> Result<()> {
+        check_reach(&self.backend, Operation::Map, device, &memory.properties())?;
+        self.map_as(offset, memory, AccessMap::NONE.with(device, access))
+    }
+
+    fn map_as(&mut self, offset: Bytes, memory: &PhysicalMemory<B>, access: AccessMap) -> Result<()> {
         let operation = Operation::Map;
         memory.check_belongs_to(operation, &self.backend)?;
         let length = memory.size();
         self.check_part(operation, offset, length)?;
-        let piece = [Piece { offset, mapping: Mapping::new(memory.clone(), AccessMap::NONE) }];
+        let piece = [Piece { offset, mapping: Mapping::new(memory.clone(), access) }];
         check_addresses(operation, self.address(), &piece)?;
         self.layout.table.check_free(operation, offset, length)?;
         self.check_seams(operation, offset, length)?;

@@ -19,9 +19,11 @@
 //! | `sharing` | memory that somebody else has as well |
 //! | `settings` | what a region is, and a region made again from that |
 //! | `data` | reading, writing and filling through the devices |
+//! | `contents` | the bytes of physical memory without a region of the caller's |
 //! | `copy` | copying from region to region |
 //! | `dma_buf` | the descriptors that network cards are given |
 //! | `suspend` | giving memory back and keeping the addresses |
+//! | `suspension` | what a suspended region keeps |
 //! | `evict` | what that asks of the layout |
 //! | `banked` | one address range with several sets of memory, one of which is mapped |
 //! | `device_vec` | a typed vector on a region |
@@ -30,6 +32,7 @@
 mod arrange;
 mod banked;
 mod builder;
+mod contents;
 mod copy;
 mod data;
 mod device_vec;
@@ -52,6 +55,7 @@ mod settings;
 mod sharing;
 mod spans;
 mod suspend;
+mod suspension;
 mod swap;
 mod table;
 
@@ -83,7 +87,7 @@ use builder::Growing;
 #[cfg(any(feature = "dlpack", feature = "testkit"))]
 pub(crate) use data::By;
 use layout::Layout;
-use suspend::Suspension;
+use suspension::Suspension;
 use table::Mapping;
 
 /// A range of addresses with physical memory mapped in it.

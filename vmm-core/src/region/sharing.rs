@@ -3,7 +3,7 @@
 
 use super::table::{Mapping, Table};
 use crate::driver::Backend;
-use crate::memory::MemoryId;
+use crate::memory::{MemoryId, PhysicalMemory};
 use crate::types::{Bytes, Detail, Error, OffsetRange, Operation, Result};
 use std::collections::HashMap;
 
@@ -14,31 +14,51 @@ impl<B: Backend> Table<B> {
         operation: Operation,
         concerned: impl Fn(&Mapping<B>) -> bool,
     ) -> Result<()> {
+        match self.shared(concerned).next() {
+            None => Ok(()),
+            Some((offset, Mapping { memory, .. }, holder)) => Err(Error::new(
+                operation,
+                Detail::StillReferenced { range: OffsetRange { offset, length: memory.size() }, holder },
+            )),
+        }
+    }
+
+    /// The mappings, among some, of memory that is held outside of all of those too, with who holds it.
+    pub(super) fn shared(
+        &self,
+        concerned: impl Fn(&Mapping<B>) -> bool,
+    ) -> impl Iterator<Item = (Bytes, &Mapping<B>, &'static str)> {
         let mappings: Vec<(Bytes, &Mapping<B>)> =
             self.iter().filter(|(_, mapping)| concerned(mapping)).collect();
         let mut times: HashMap<MemoryId<B>, usize> = HashMap::new();
         for (_, mapping) in &mappings {
             *times.entry(mapping.memory.id()).or_default() += 1;
         }
-        for (offset, Mapping { memory, .. }) in mappings {
-            let mapped = times.get(&memory.id()).copied().unwrap_or_default();
-            let holder = if memory.is_imported() {
-                "is another process's too, which would not see that it is exchanged for other memory; copy it into a \
-                 region of its own first, or let it go and import it again later"
-            } else if memory.is_exported() {
-                "has been exported, and whoever has it would keep it and not see other memory in its place; copy it \
-                 into a region of its own first, and share that one anew"
-            } else if memory.holders() > mapped {
-                "is held by somebody else in this process too, by a clone or in another region, who would keep it; \
-                 let it go there first"
-            } else {
-                continue;
-            };
-            return Err(Error::new(
-                operation,
-                Detail::StillReferenced { range: OffsetRange { offset, length: memory.size() }, holder },
-            ));
-        }
-        Ok(())
+        mappings.into_iter().filter_map(move |(offset, mapping)| {
+            let mapped = times.get(&mapping.memory.id()).copied().unwrap_or_default();
+            Some((offset, mapping, holder(&mapping.memory, mapped)?))
+        })
+    }
+}
+
+/// Who else holds memory that is mapped `mapped` times, as an error says it.
+fn holder<B: Backend>(memory: &PhysicalMemory<B>, mapped: usize) -> Option<&'static str> {
+    if memory.is_imported() {
+        Some(
+            "is another process's too, which would not see that it is exchanged for other memory; copy it into a region of \
+             its own first, or release it and import it again later",
+        )
+    } else if memory.is_exported() {
+        Some(
+            "has been exported, and an importer would keep it and not see other memory in its place; copy it into a region \
+             of its own first, and share that one anew",
+        )
+    } else if memory.holders() > mapped {
+        Some(
+            "is also held by a clone or by another region of this process, which would keep it; drop it there first, or \
+             suspend the region with suspend_into, which leaves such memory in place",
+        )
+    } else {
+        None
     }
 }

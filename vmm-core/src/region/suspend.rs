@@ -5,11 +5,12 @@
 
 use super::Region;
 use super::layout::Layout;
-use super::table::{Mapping, Piece};
+use super::suspension::{Missing, Survey, Suspension, total};
+use super::table::Piece;
 use crate::driver::{Backend, WaitFor};
-use crate::memory::{BackingKind, BackingStore, Batch, MemoryId, PhysicalMemory, SavedContents, Segment};
-use crate::types::{Access, AccessMap, Bytes, Detail, Error, OffsetRange, Operation, Properties, Result};
-use std::collections::HashMap;
+use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
+use crate::types::{Access, Bytes, Detail, Error, Operation, Result};
+use std::collections::HashSet;
 
 /// As much as is mapped, at least, before the copies of it begin; the next is mapped meanwhile.
 const GROUP: Bytes = Bytes::mib(64);
@@ -21,8 +22,17 @@ pub struct Suspended {
     pub memory: Bytes,
     /// How much of its contents the store keeps: all or nothing.
     pub kept: Bytes,
+    /// How much memory stayed, since it is also held elsewhere: zero but after [`Region::suspend_into`].
+    pub shared: Bytes,
     /// True where it was suspended already, so that nothing was done.
     pub already: bool,
+}
+
+impl Suspended {
+    fn of<B: Backend>(suspension: &Suspension<B>, already: bool) -> Self {
+        let shared = suspension.shared.iter().map(PhysicalMemory::size).sum();
+        Self { memory: suspension.memory(), kept: suspension.contents(), shared, already }
+    }
 }
 
 /// What resuming did.
@@ -50,90 +60,6 @@ pub enum RegionState {
     },
 }
 
-/// What a suspended region needs in order to come back.
-#[derive(Debug)]
-pub(super) struct Suspension<B: Backend> {
-    missing: Vec<Missing>,
-    mappings: Vec<Absent>,
-    kept: SavedContents<B>,
-}
-
-/// A piece of memory that there was.
-#[derive(Clone, Copy, Debug)]
-struct Missing {
-    size: Bytes,
-    properties: Properties,
-    /// The offset of the mapping through which it is copied.
-    home: Bytes,
-    /// What could be done there.
-    access: AccessMap,
-    /// Where its contents begin in the stream of all.
-    from: Bytes,
-}
-
-impl Missing {
-    fn part(&self) -> OffsetRange {
-        OffsetRange { offset: self.home, length: self.size }
-    }
-
-    /// What the owner may do at home.
-    fn own(&self) -> Access {
-        self.access.get(self.properties.device)
-    }
-}
-
-/// A mapping that there was.
-#[derive(Clone, Copy, Debug)]
-struct Absent {
-    offset: Bytes,
-    /// Which of the pieces.
-    memory: usize,
-    access: AccessMap,
-}
-
-impl<B: Backend> Suspension<B> {
-    fn memory(&self) -> Bytes {
-        total(&self.missing)
-    }
-
-    fn contents(&self) -> Bytes {
-        if self.kept.is_nothing() { Bytes::ZERO } else { self.memory() }
-    }
-
-    /// All memory anew, before anything is mapped: there is enough, or nothing has happened.
-    fn create(&self, backend: &B) -> Result<Vec<PhysicalMemory<B>>> {
-        self.missing.iter().map(|one| PhysicalMemory::create(backend, one.size, one.properties)).collect()
-    }
-
-    /// The mappings as they were.
-    fn pieces(&self, memory: &[PhysicalMemory<B>]) -> Vec<Piece<B>> {
-        let piece = |one: &Absent| Piece {
-            offset: one.offset,
-            mapping: Mapping::new(memory[one.memory].clone(), one.access),
-        };
-        self.mappings.iter().map(piece).collect()
-    }
-
-    /// Lets every piece's owner write where its contents are copied to, and gives what the mappings changed for that are
-    /// to be in the end.
-    fn open(&self, pieces: &mut [Piece<B>]) -> Vec<Piece<B>> {
-        let closed = self.missing.iter().filter(|one| one.own() != Access::ReadWrite);
-        let mut real = Vec::new();
-        for one in closed {
-            if let Ok(at) = pieces.binary_search_by_key(&one.home, |piece| piece.offset) {
-                real.push(pieces[at].clone());
-                let mapping = &mut pieces[at].mapping;
-                mapping.access = mapping.access.with(one.properties.device, Access::ReadWrite);
-            }
-        }
-        real
-    }
-}
-
-fn total(missing: &[Missing]) -> Bytes {
-    missing.iter().map(|one| one.size).sum()
-}
-
 impl<B: Backend> Region<B> {
     /// Gives the region's memory back to its devices and keeps the addresses. What is in it goes to the store, and
     /// [`Region::resume`] brings all of it back: memory of the same kinds on the same devices, at the same addresses, with
@@ -156,20 +82,59 @@ impl<B: Backend> Region<B> {
     /// reserved again at once, and somebody else was faster. The region is suspended then, and its contents are kept; it
     /// can be resumed when the addresses are free.
     pub fn suspend(&mut self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
+        self.suspend_as(store, done, None)
+    }
+
+    /// Suspends the region as [`Region::suspend`] does, and hands its memory to the caller: the pieces that the region
+    /// alone held are appended to `free`, where [`grow_with`](Region::grow_with) and [`resume_from`](Region::resume_from)
+    /// of any region find them.
+    ///
+    /// Memory that is held elsewhere too (by another region, by a clone, by another process) stays as it is: its contents
+    /// are not saved, and the resume maps the same memory again. [`Suspended::shared`] says how much that is.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::suspend`] but [`Detail::StillReferenced`]. After [`Detail::AddressesLost`], the memory is in
+    /// `free`.
+    pub fn suspend_into(
+        &mut self,
+        store: &BackingStore<B>,
+        done: WaitFor<'_>,
+        free: &mut Vec<PhysicalMemory<B>>,
+    ) -> Result<Suspended> {
+        self.suspend_as(store, done, Some(free))
+    }
+
+    /// Suspends the region. The memory goes to `free`, and memory that is shared stays; or, without `free`, the memory is
+    /// released, and memory that is shared is refused.
+    fn suspend_as(
+        &mut self,
+        store: &BackingStore<B>,
+        done: WaitFor<'_>,
+        free: Option<&mut Vec<PhysicalMemory<B>>>,
+    ) -> Result<Suspended> {
         let operation = Operation::Suspend;
         if let Some(suspended) = &self.suspended {
-            let (memory, kept) = (suspended.memory(), suspended.contents());
-            return Ok(Suspended { memory, kept, already: true });
+            return Ok(Suspended::of(suspended, true));
         }
         self.check_usable(operation)?;
-        let (missing, mappings) = self.survey(operation)?;
+        if free.is_none() {
+            self.layout.table.check_not_held(operation, |_| true)?;
+        }
+        let Survey { missing, shared, mappings } = self.layout.table.survey();
         let kept = store.room(operation, &self.backend, total(&missing))?;
         self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
         let (gone, lost) = self.empty_into(&kept, &missing)?;
-        // With the last mapping, and the last that holds it, the memory goes back.
-        drop(gone);
-        let suspension = Suspension { missing, mappings, kept };
-        let did = Suspended { memory: suspension.memory(), kept: suspension.contents(), already: false };
+        if let Some(free) = free {
+            let homes: HashSet<Bytes> = missing.iter().map(|one| one.home).collect();
+            let own = gone.into_iter().filter(|piece| homes.contains(&piece.offset));
+            free.extend(own.map(|piece| piece.mapping.memory));
+        } else {
+            // With the last mapping, and the last that holds it, the memory goes back.
+            drop(gone);
+        }
+        let suspension = Suspension { missing, shared, mappings, kept };
+        let did = Suspended::of(&suspension, false);
         self.suspended = Some(Box::new(suspension));
         match lost {
             None => Ok(did),
@@ -194,6 +159,17 @@ impl<B: Backend> Region<B> {
     /// ([`Detail::RollbackFailed`]) and something could not be unmapped, that part is out of use, and the region cannot be
     /// resumed any more ([`Detail::Poisoned`]).
     pub fn resume(&mut self) -> Result<Resumed> {
+        self.resume_from(&mut Vec::new())
+    }
+
+    /// Resumes the region as [`Region::resume`] does, with memory of the caller's: pieces of `free` that have the size and
+    /// the properties of a piece that is missing are taken out and mapped, and the rest is created. Without saved contents
+    /// ([`BackingStore::nothing`]), the region has the bytes that those pieces had.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::resume`]. What was taken out of `free` is there again then, but for memory that is out of use.
+    pub fn resume_from(&mut self, free: &mut Vec<PhysicalMemory<B>>) -> Result<Resumed> {
         let operation = Operation::Resume;
         let Some(suspended) = &self.suspended else {
             return Ok(Resumed { memory: Bytes::ZERO, contents: Bytes::ZERO, already: true });
@@ -201,12 +177,18 @@ impl<B: Backend> Region<B> {
         // What undoing has left of an earlier one.
         self.layout.check_in_use(operation)?;
         self.layout.regain()?;
-        let memory = suspended.create(&self.backend)?;
-        let mut pieces = suspended.pieces(&memory);
+        let obtained = suspended.obtain(&self.backend, free)?;
+        let mut pieces = suspended.pieces(&obtained);
         let did = Resumed { memory: suspended.memory(), contents: suspended.contents(), already: false };
         let (placed, filled) = fill(&mut self.layout, &self.backend, suspended, &mut pieces);
         if let Err(error) = filled {
-            return Err(self.layout.take_away(error, &pieces[..placed]));
+            let error = self.layout.take_away(error, &pieces[..placed]);
+            drop(pieces);
+            // What could not be unmapped is not free.
+            let mapped: HashSet<_> =
+                self.layout.table.iter().map(|(_, mapping)| mapping.memory.id()).collect();
+            free.extend(obtained.taken().filter(|memory| !mapped.contains(&memory.id())));
+            return Err(error);
         }
         self.suspended = None;
         Ok(did)
@@ -232,34 +214,6 @@ impl<B: Backend> Region<B> {
                 Err(Error::new(operation, Detail::Suspended { address, reserved }))
             }
         }
-    }
-
-    /// What there is, in order of the offsets, if nobody else has any of it.
-    fn survey(&self, operation: Operation) -> Result<(Vec<Missing>, Vec<Absent>)> {
-        self.layout.table.check_not_held(operation, |_| true)?;
-        let mut pieces: HashMap<MemoryId<B>, Missing> = HashMap::new();
-        for (offset, mapping) in self.layout.table.iter() {
-            let memory = &mapping.memory;
-            let (size, properties) = (memory.size(), memory.properties());
-            let here = Missing { size, properties, home: offset, access: mapping.access, from: Bytes::ZERO };
-            let home = pieces.entry(memory.id()).or_insert(here);
-            if here.own() > home.own() {
-                *home = here;
-            }
-        }
-        let mut missing: Vec<(MemoryId<B>, Missing)> = pieces.into_iter().collect();
-        missing.sort_unstable_by_key(|(_, one)| one.home);
-        let mut from = Bytes::ZERO;
-        for (_, one) in &mut missing {
-            one.from = from;
-            from += one.size;
-        }
-        let places: HashMap<&MemoryId<B>, usize> = missing.iter().map(|(id, _)| id).zip(0..).collect();
-        let mappings = self.layout.table.iter().filter_map(|(offset, mapping)| {
-            let memory = *places.get(&mapping.memory.id())?;
-            Some(Absent { offset, memory, access: mapping.access })
-        });
-        Ok((missing.iter().map(|(_, one)| *one).collect(), mappings.collect()))
     }
 
     /// Copies the contents and takes everything away, or nothing.

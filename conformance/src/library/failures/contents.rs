@@ -1,9 +1,9 @@
 //! The rows of the operations that take contents elsewhere and bring them back: suspend, resume, snapshots.
 
 use super::bench::{Bench, Made};
-use super::row::{Row, keep};
+use super::row::{IDLE, Row, keep};
 use super::start::Start;
-use gpu_vmm_core::{BackingKind, BackingStore, Bytes, StagingRing};
+use gpu_vmm_core::{BackingKind, BackingStore, Bytes, Detail, Error, StagingRing};
 use gpu_vmm_testkit::TestKit;
 
 /// All of them.
@@ -37,6 +37,19 @@ fn suspend<B: TestKit>() -> Vec<Row<B>> {
         Row::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
         Row::new(OF, "in a guarded region", Start::GUARDED, Bench::suspend).poisons(),
         Row::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
+        Row::new("Region::suspend_into", "", Start::SEAM.with(PINNED), |bench| {
+            let (store, mut free) = (bench.store.clone(), Vec::new());
+            bench.region().suspend_into(&store, IDLE, &mut free).map(drop)
+        }),
+        Row::new("Region::resume_from", "", Start::SEAM.with(PINNED).suspended(), |bench| {
+            let mut free = vec![bench.memory.clone()];
+            let result = bench.region().resume_from(&mut free).map(drop);
+            let is_lost =
+                matches!(result.as_ref().map_err(Error::detail), Err(Detail::RollbackFailed { .. }));
+            assert!(is_lost || free.len() == usize::from(result.is_err()), "{result:?}");
+            result
+        })
+        .brings_back(),
         Row::new("DeviceVec::suspend", "", Start::VECTOR.with(PINNED), Bench::suspend),
         Row::new("DeviceVec::resume", "", Start::VECTOR.with(PINNED).suspended(), Bench::resume)
             .brings_back(),

@@ -58,12 +58,16 @@ cases! { "failures":
     region_builder_build,
     /// A map that fails leaves the part free.
     region_map,
+    /// A map with access that fails at either call leaves the part free.
+    region_map_with_access,
     /// An unmap that fails at any call leaves all of the part mapped, with its access and contents.
     region_unmap,
     /// A set access that fails at any call leaves each device the access that it had, on all of the part.
     region_set_access,
     /// Growth that fails at any call leaves no memory, mapping or reservation behind.
     region_grow_to,
+    /// Growth with the caller's memory that fails at any call leaves no mapping or reservation behind.
+    region_grow_with,
     /// Growth with another device's memory that fails leaves nothing behind on either device.
     region_grow_to_on,
     /// A move that fails at any call leaves the region at its old address, and nothing at the new one.
@@ -72,6 +76,10 @@ cases! { "failures":
     region_grow_or_move_on,
     /// A shrink that fails at any call leaves the end where it was, over holes and seams.
     region_shrink_to,
+    /// A write to physical memory that fails leaves no mapping or reservation behind.
+    physical_memory_write,
+    /// A read of physical memory that fails leaves no mapping or reservation behind.
+    physical_memory_read,
     /// A write that fails leaves all mappings and access, and the bytes outside of its part.
     region_write,
     /// A read that fails changes nothing.
@@ -92,6 +100,10 @@ cases! { "failures":
     region_suspend,
     /// A resume that fails at any call leaves the region suspended, and a second one brings everything back.
     region_resume,
+    /// A suspension into the caller's list that fails at any call leaves the region active, as it was.
+    region_suspend_into,
+    /// A resume from the caller's list that fails at any call leaves the region suspended, and the memory in the list.
+    region_resume_from,
     /// A close that fails tells the first failure, and what the destructor's second try cannot give back is logged.
     region_close,
     /// A destructor that fails logs the failure, frees no addresses with a mapping in them, and does not panic.
@@ -154,10 +166,14 @@ cases! { "failures":
     restore_regions,
     /// Where putting mappings back fails too, unmap says so, and nothing but its part is out of use.
     undoing_unmap,
+    /// Where unmapping fails too after a map with access, it says so, and nothing but the new part is out of use.
+    undoing_map_with_access,
     /// Where giving the old access back fails too, set access says so, and nothing but its part is out of use.
     undoing_set_access,
     /// Where unmapping new memory fails too, growth says so, and nothing but the new part is out of use.
     undoing_grow_to,
+    /// Where unmapping the caller's memory fails too, growth says so, and nothing but the new part is out of use.
+    undoing_grow_with,
     /// The same with another device's memory.
     undoing_grow_to_on,
     /// Where taking back a move fails too, the region goes on at its old address, but for what was lost there.
@@ -170,6 +186,10 @@ cases! { "failures":
     undoing_suspend,
     /// Where taking back what a resume has mapped fails too, it says so, and the region stays suspended.
     undoing_resume,
+    /// Where putting back what a suspension into a list took fails too, it says so, and nothing but that is out of use.
+    undoing_suspend_into,
+    /// Where taking back what a resume from a list has mapped fails too, it says so, and the region stays suspended.
+    undoing_resume_from,
     /// A vector whose growth cannot be undone keeps its elements.
     undoing_device_vec_reserve,
     /// A vector whose move cannot be undone keeps its elements, but for what was lost at the old address.
@@ -210,13 +230,17 @@ sweeps! {
     physical_memory_import: single("PhysicalMemory::import"),
     region_builder_build: single("RegionBuilder::build"),
     region_map: single("Region::map"),
+    region_map_with_access: single("Region::map_with_access"),
     region_unmap: single("Region::unmap"),
     region_set_access: single("Region::set_access"),
     region_grow_to: single("Region::grow_to"),
+    region_grow_with: single("Region::grow_with"),
     region_grow_to_on: single("Region::grow_to_on"),
     region_grow_or_move: single("Region::grow_or_move"),
     region_grow_or_move_on: single("Region::grow_or_move_on"),
     region_shrink_to: single("Region::shrink_to"),
+    physical_memory_write: single("PhysicalMemory::write"),
+    physical_memory_read: single("PhysicalMemory::read"),
     region_write: single("Region::write"),
     region_read: single("Region::read"),
     region_fill: single("Region::fill"),
@@ -227,6 +251,8 @@ sweeps! {
     backing_store_pinned: single("BackingStore::pinned"),
     region_suspend: single("Region::suspend"),
     region_resume: single("Region::resume"),
+    region_suspend_into: single("Region::suspend_into"),
+    region_resume_from: single("Region::resume_from"),
     device_vec_suspend: single("DeviceVec::suspend"),
     device_vec_resume: single("DeviceVec::resume"),
     device_vec_new: single("DeviceVec::new"),
@@ -272,6 +298,10 @@ sweeps! {
     undoing_banked_region_select: double("BankedRegion::select"),
     undoing_suspend: double("Region::suspend"),
     undoing_resume: asleep("Region::resume"),
+    undoing_grow_with: double("Region::grow_with"),
+    undoing_suspend_into: double("Region::suspend_into"),
+    undoing_resume_from: asleep("Region::resume_from"),
+    undoing_map_with_access: double("Region::map_with_access"),
     undoing_device_vec_suspend: double("DeviceVec::suspend"),
     undoing_device_vec_resume: asleep("DeviceVec::resume"),
     undoing_snapshot_write: double("Snapshot::write"),

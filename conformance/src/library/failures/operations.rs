@@ -95,6 +95,10 @@ fn map<B: TestKit>() -> Vec<Row<B>> {
         bench.region().map(offset, &memory)
     }
     vec![
+        Row::new("Region::map_with_access", "", Start::FREE, |bench| {
+            let (offset, memory, device) = (bench.at(4), bench.memory.clone(), bench.device);
+            bench.region().map_with_access(offset, &memory, device, Access::Read)
+        }),
         Row::new("Region::map", "behind all others", Start::FREE, |bench| at(bench, 4)),
         Row::new("Region::map", "between others", Start::FREE, |bench| at(bench, 2)),
     ]
@@ -167,7 +171,13 @@ fn grow<B: TestKit>() -> Vec<Row<B>> {
         let size = bench.at(granule);
         bench.region().shrink_to(size, IDLE).map(drop)
     }
+    fn with<B: TestKit>(bench: &mut Bench<B>, times: usize) -> Result<()> {
+        let memory = vec![bench.memory.clone(); times];
+        bench.region().grow_with(&memory).map(drop)
+    }
     vec![
+        Row::new("Region::grow_with", "within", Start::FREE, |bench| with(bench, 1)),
+        Row::new("Region::grow_with", "extended", Start::FREE, |bench| with(bench, 2)),
         Row::new(OF, "within", Start::FREE, |bench| to(bench, 5)),
         Row::new(OF, "extended", Start::FREE, |bench| to(bench, 6)),
         Row::new(OF, "extended generously", Start::GENEROUS, |bench| to(bench, 6)).wish(),
@@ -198,6 +208,17 @@ fn data<B: TestKit>() -> Vec<Row<B>> {
         (bench.at(5) - AROUND, [7; 200])
     }
     vec![
+        // What they map meanwhile is unmapped a second time where the first try fails.
+        Row::new("PhysicalMemory::write", "", Start::FREE, |bench| bench.memory.write(Bytes(100), &[7; 200]))
+            .looks()
+            .wish()
+            .moves(),
+        Row::new("PhysicalMemory::read", "", Start::FREE, |bench| {
+            bench.memory.read(Bytes(100), &mut [0; 200])
+        })
+        .looks()
+        .wish()
+        .moves(),
         Row::new("Region::write", "across reservations", Start::EXTENDED, |bench| {
             let (offset, bytes) = part(bench);
             bench.region().write(offset, &bytes)

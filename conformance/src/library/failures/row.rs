@@ -105,6 +105,8 @@ pub(super) fn keep<B: TestKit>(bench: &mut Bench<B>, made: Result<Made<B>>) -> R
 pub(super) const UNDONE: &[&str] = &[
     "Region::unmap",
     "Region::set_access",
+    "Region::map_with_access",
+    "Region::grow_with",
     "Region::grow_to",
     "Region::grow_to_on",
     "Region::grow_or_move",
@@ -116,6 +118,8 @@ pub(super) const UNDONE: &[&str] = &[
     "BankedRegion::select",
     "Region::suspend",
     "Region::resume",
+    "Region::suspend_into",
+    "Region::resume_from",
     "DeviceVec::reserve",
     "DeviceVec::push",
     "DeviceVec::extend_from_slice",

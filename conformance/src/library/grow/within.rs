@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, GrowthKind};
+use gpu_vmm_core::{Bytes, Detail, Growth, GrowthKind};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "grow":
@@ -13,6 +13,8 @@ cases! { "grow":
     sizes_are_rounded_and_said,
     /// Each step takes one handle of just the step's size.
     one_handle_a_step,
+    /// Memory of the caller's is mapped piece after piece at the end, with the region's access.
+    with_the_callers_memory,
     /// Growing to what is there already does nothing and says so.
     nothing_to_do,
     /// Steps of any sizes make one range without a seam for kernels.
@@ -44,6 +46,33 @@ fn within<B: TestKit>(subject: &Subject<B>) {
     // The check can fail.
     region.fill(subject.unit(), Bytes(8), 0x5a).unwrap();
     assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 7).unwrap(), 1);
+}
+
+fn with_the_callers_memory<B: TestKit>(subject: &Subject<B>) {
+    let mut region = subject.space(4).build().unwrap();
+    let (address, unit) = (region.address(), subject.unit());
+    region.grow_to(unit).unwrap();
+    let pieces = [subject.piece(2), subject.piece(1)];
+    let free = subject.free();
+    let growth = region.grow_with(&pieces).unwrap();
+    let size = subject.granules(4);
+    assert_eq!(growth, Growth { how: GrowthKind::Within, address, end: size, added: subject.granules(3) });
+    let lengths: Vec<Bytes> = region.mappings().map(|mapping| mapping.length).collect();
+    assert_eq!(lengths, [1, 2, 1].map(|granules| subject.granules(granules)));
+    subject.write(&mut region, Bytes(0), size, 7);
+    subject.check(&region, Bytes(0), size, 7);
+    // By reservations behind its own, if the addresses are free.
+    match region.grow_with(&pieces) {
+        Ok(growth) => {
+            let end = subject.granules(7);
+            assert_eq!(growth, Growth { how: GrowthKind::Extended, address, end, added: end - size });
+            subject.check(&region, size, unit, 7 + unit.0 / 8);
+        }
+        Err(error) => assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}"),
+    }
+    let end = region.end();
+    assert_eq!(region.grow_with(&[]).unwrap().end, end);
+    assert_eq!(subject.free(), free, "no memory was created");
 }
 
 fn sizes_are_rounded_and_said<B: TestKit>(subject: &Subject<B>) {

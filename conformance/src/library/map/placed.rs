@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Detail, PhysicalMemory, Placement};
+use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, PhysicalMemory, Placement};
 use gpu_vmm_testkit::{TestKit, write_pattern_words};
 
 cases! { "map":
@@ -13,6 +13,8 @@ cases! { "map":
     multiples_of_the_granularity,
     /// Handles that do not lie together in memory make one range: one access, one kernel and one copy go over all.
     chunks_that_are_apart,
+    /// One call maps memory and gives a device the access that it names, and no other; what cannot be is refused whole.
+    with_access,
     /// Memory at the start of a larger reservation leaves the rest reserved and unmapped.
     at_the_start,
     /// Memory can be mapped at the very end of a reservation.
@@ -43,6 +45,22 @@ fn a_whole_cycle<B: TestKit>(subject: &Subject<B>) {
     region.close(idle()).unwrap();
     drop(memory);
     assert_eq!(subject.free(), before);
+}
+
+fn with_access<B: TestKit>(subject: &Subject<B>) {
+    let mut region = subject.space(2).build().unwrap();
+    let (memory, device, unit) = (subject.piece(1), subject.device, subject.unit());
+    region.map_with_access(Bytes(0), &memory, device, RW).unwrap();
+    region.map_with_access(unit, &memory, device, Access::Read).unwrap();
+    assert_eq!([Bytes(0), unit].map(|offset| region.access(offset, device)), [RW, Access::Read]);
+    subject.write(&mut region, Bytes(0), unit, 5);
+    subject.check(&region, unit, unit, 5);
+    refused!(region.write(unit, &[1]), Detail::NoAccess { .. });
+    region.unmap(unit, unit, idle()).unwrap();
+    let nobody = DeviceId(1000);
+    refused!(region.map_with_access(unit, &memory, nobody, RW), Detail::NoSuchDevice { .. });
+    refused!(region.map_with_access(Bytes(0), &memory, device, RW), Detail::AlreadyMapped { .. });
+    assert_eq!((region.mapped(), region.access(Bytes(0), device)), (unit, RW));
 }
 
 fn multiples_of_the_granularity<B: TestKit>(subject: &Subject<B>) {

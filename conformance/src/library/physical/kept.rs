@@ -13,6 +13,9 @@ cases! { "physical":
     properties_are_kept,
     /// Bytes stay with the memory while it is mapped nowhere, whatever else is created and used meanwhile.
     bytes_stay_while_unmapped,
+    /// Bytes can be written and read without a region, mapped or not, and nothing is left of it; those that there are not
+    /// are refused.
+    bytes_without_a_region,
     /// Memory that was just created holds zeros, even where the device has used and released it before.
     fresh_memory_is_zero,
     /// Memory that is created and never mapped leaves nothing, however often.
@@ -53,6 +56,28 @@ fn bytes_stay_while_unmapped<B: TestKit>(subject: &Subject<B>) {
     let elsewhere = subject.granules(3);
     subject.open(&mut region, elsewhere, &memory);
     subject.check(&region, elsewhere, memory.size(), 1);
+}
+
+fn bytes_without_a_region<B: TestKit>(subject: &Subject<B>) {
+    let memory = subject.piece(2);
+    let before = subject.free();
+    let last = memory.size() - Bytes(5);
+    memory.write(Bytes(3), b"first").unwrap();
+    memory.write(last, b"last.").unwrap();
+    let mut region = subject.space(2).build().unwrap();
+    subject.open(&mut region, Bytes(0), &memory);
+    for (offset, bytes) in [(Bytes(3), b"first"), (last, b"last.")] {
+        let mut found = [[0; 5]; 2];
+        memory.read(offset, &mut found[0]).unwrap();
+        region.read(offset, &mut found[1]).unwrap();
+        assert_eq!(found, [*bytes; 2]);
+    }
+    for (offset, length) in [(last, 6), (memory.size(), 1), (Bytes(u64::MAX), 1), (Bytes(0), 0)] {
+        memory.write(offset, &vec![0; length]).unwrap_err();
+        memory.read(offset, &mut vec![0; length]).unwrap_err();
+    }
+    drop(region);
+    assert_eq!(subject.free(), before);
 }
 
 /// No driver promises it; a pool that hands kept memory on must see to it itself.

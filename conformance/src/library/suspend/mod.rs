@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `contents` | what comes back: bytes, access, aliases, holes, from each kind of store |
 //! | `memory` | what is given back meanwhile, and what happens where it cannot be had again |
+//! | `lists` | memory that suspensions hand to the caller's list, and resumes take from it |
 //! | `state` | what a suspended region is, and what it refuses |
 //! | `refused` | what cannot be suspended, and stores that cannot take it |
 
 mod contents;
+mod lists;
 mod memory;
 mod refused;
 mod state;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 
 /// The cases of this group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
-    [contents::cases(), memory::cases(), state::cases(), refused::cases()].concat()
+    [contents::cases(), lists::cases(), memory::cases(), state::cases(), refused::cases()].concat()
 }
 
 /// How many granules of memory [`varied`] has.

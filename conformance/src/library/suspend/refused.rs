@@ -84,11 +84,11 @@ fn held_memory<B: TestKit>(subject: &Subject<B>) {
     let mut region = varied(subject);
     let clone = region.mapping_at(subject.granules(8)).unwrap().memory.clone();
     let at = subject.granules(8);
-    refused!(region.suspend(&store, idle()), Detail::StillReferenced { .. }, "held by somebody else", at);
+    refused!(region.suspend(&store, idle()), Detail::StillReferenced { .. }, "also held by a clone", at);
     let mut other = subject.space(2).build().unwrap();
     other.map(Bytes(0), &clone).unwrap();
     drop(clone);
-    refused!(region.suspend(&store, idle()), Detail::StillReferenced { .. }, "in another region", at);
+    refused!(region.suspend(&store, idle()), Detail::StillReferenced { .. }, "by another region", at);
     refused!(other.suspend(&store, idle()), Detail::StillReferenced { .. });
     is_active(&region);
     assert_eq!(store.free(), store.capacity());

@@ -1,0 +1,156 @@
+//! Memory that suspensions hand to the caller's list, and that resumes and growth take from it.
+
+use super::{MEMORY, check_varied, keeping, pinned, varied};
+use crate::case::cases;
+use crate::library::tools::{has, idle, write};
+use crate::subject::{Subject, or_skip};
+use gpu_vmm_core::{Access, BackingStore, Bytes, PhysicalMemory, Region};
+use gpu_vmm_testkit::TestKit;
+
+cases! { "suspend":
+    /// A suspension hands every piece to the list once, and the device keeps the memory; another region grows with it.
+    memory_goes_to_the_list,
+    /// A resume takes fitting pieces out of the list and creates the rest; contents, access and aliases are as they were.
+    a_resume_takes_from_the_list,
+    /// Pieces of another size or with other properties stay in the list.
+    what_does_not_fit_stays_in_the_list,
+    /// Memory that another region maps too stays, is not saved, and is mapped again with what was written meanwhile.
+    shared_memory_stays,
+    /// Memory of which the caller has a clone, or that was exported, stays too.
+    held_memory_stays,
+    /// A resume without enough memory leaves the list as it was and the region suspended.
+    a_resume_that_fails_gives_the_list_back,
+    /// A second suspension adds nothing to the list, and a resume of an active region takes nothing.
+    a_second_time_leaves_the_list,
+}
+
+/// One granule, in a region of four.
+fn sequence<B: TestKit>(subject: &Subject<B>, prefix: &PhysicalMemory<B>, seed: u64) -> Region<B> {
+    let mut region = subject.space(4).build().unwrap();
+    region.map_with_access(Bytes(0), prefix, subject.device, Access::Read).unwrap();
+    region.grow_with(&[subject.piece(1)]).unwrap();
+    subject.write(&mut region, subject.unit(), subject.unit(), seed);
+    region
+}
+
+fn memory_goes_to_the_list<B: TestKit>(subject: &Subject<B>) {
+    let mut region = varied(subject);
+    let before = subject.free_here();
+    let mut free = Vec::new();
+    let did = region.suspend_into(&BackingStore::nothing(), idle(), &mut free).unwrap();
+    let all = subject.granules(MEMORY);
+    assert_eq!((did.memory, did.kept, did.shared, did.already), (all, Bytes(0), Bytes(0), false));
+    assert_eq!(free.iter().map(PhysicalMemory::size).sum::<Bytes>(), all);
+    let sizes: Vec<u64> = free.iter().map(|memory| memory.size().0 / subject.unit().0).collect();
+    assert_eq!(sizes, [1, 2, 1, 1, 2], "in the order of the offsets at which they are copied");
+    assert_eq!(subject.free_here(), before, "the list holds the memory");
+    let mut other = subject.space(MEMORY).build().unwrap();
+    let growth = other.grow_with(&free).unwrap();
+    assert_eq!((growth.end, growth.added, other.mapped()), (all, all, all));
+    drop(free);
+    write(subject, &mut other, 9);
+    assert!(has(subject, &other, 9));
+}
+
+fn a_resume_takes_from_the_list<B: TestKit>(subject: &Subject<B>) {
+    for store in keeping(subject, MEMORY) {
+        let mut region = varied(subject);
+        let before = subject.free_here();
+        let mut free = Vec::new();
+        region.suspend_into(&store, idle(), &mut free).unwrap();
+        // One piece of each size goes back to the device.
+        let (one, two) = (free.remove(1), free.remove(0));
+        let ids: Vec<_> = free.iter().map(PhysicalMemory::id).collect();
+        drop((one, two));
+        let did = region.resume_from(&mut free).unwrap();
+        assert_eq!((did.memory, did.contents), (subject.granules(MEMORY), subject.granules(MEMORY)));
+        assert!(free.is_empty(), "{:?}: {} pieces were left", store.kind(), free.len());
+        let mapped = |id| region.mappings().any(|mapping| mapping.memory.id() == id);
+        assert!(ids.into_iter().all(mapped), "{:?}", store.kind());
+        assert_eq!(subject.free_here(), before);
+        check_varied(subject, &mut region);
+    }
+}
+
+fn what_does_not_fit_stays_in_the_list<B: TestKit>(subject: &Subject<B>) {
+    let mut region = subject.space(2).build().unwrap();
+    region.grow_with(&[subject.piece(2)]).unwrap();
+    write(subject, &mut region, 3);
+    region.suspend(&pinned(subject, 2), idle()).unwrap();
+    let shareable =
+        PhysicalMemory::create(&subject.backend, subject.granules(2), subject.properties().shareable());
+    let mut free = vec![subject.piece(1), subject.piece(4)];
+    free.extend(shareable);
+    let ids: Vec<_> = free.iter().map(PhysicalMemory::id).collect();
+    region.resume_from(&mut free).unwrap();
+    assert_eq!(free.iter().map(PhysicalMemory::id).collect::<Vec<_>>(), ids);
+    assert!(has(subject, &region, 3));
+}
+
+fn shared_memory_stays<B: TestKit>(subject: &Subject<B>) {
+    let prefix = subject.piece(1);
+    let mut regions = [5, 6].map(|seed| sequence(subject, &prefix, seed));
+    drop(prefix);
+    let (store, mut free) = (pinned(subject, 1), Vec::new());
+    let unit = subject.unit();
+    let [first, second] = &mut regions;
+    let did = first.suspend_into(&store, idle(), &mut free).unwrap();
+    assert_eq!((did.memory, did.kept, did.shared, free.len()), (unit, unit, unit, 1));
+    second.set_access(Bytes(0), unit, subject.device, Access::ReadWrite).unwrap();
+    subject.write(second, Bytes(0), unit, 77);
+    first.resume_from(&mut free).unwrap();
+    assert!(free.is_empty());
+    let is_same = |one: &Region<B>, other: &Region<B>| {
+        let memory = |region: &Region<B>| region.mapping_at(Bytes(0)).unwrap().memory.id();
+        memory(one) == memory(other)
+    };
+    assert!(is_same(first, second));
+    assert_eq!(first.access(Bytes(0), subject.device), Access::Read);
+    for (region, offset, seed) in [(0, Bytes(0), 77), (0, unit, 5), (1, unit, 6)] {
+        subject.check(&regions[region], offset, unit, seed);
+    }
+}
+
+fn held_memory_stays<B: TestKit>(subject: &Subject<B>) {
+    let shareable =
+        PhysicalMemory::create(&subject.backend, subject.unit(), subject.properties().shareable());
+    let (clone, exported) = (subject.piece(1), or_skip(shareable));
+    let descriptor = or_skip(exported.export());
+    let mut region = subject.space(2).build().unwrap();
+    region.grow_with(&[clone.clone(), exported]).unwrap();
+    write(subject, &mut region, 4);
+    let mut free = Vec::new();
+    let did = region.suspend_into(&BackingStore::nothing(), idle(), &mut free).unwrap();
+    assert_eq!((did.memory, did.shared, free.len()), (Bytes(0), subject.granules(2), 0));
+    region.resume().unwrap();
+    assert!(has(subject, &region, 4));
+    drop((descriptor, clone));
+}
+
+fn a_resume_that_fails_gives_the_list_back<B: TestKit>(subject: &Subject<B>) {
+    let mut region = varied(subject);
+    let (store, mut free) = (pinned(subject, MEMORY), Vec::new());
+    region.suspend_into(&store, idle(), &mut free).unwrap();
+    drop(free.pop());
+    let mut ids: Vec<_> = free.iter().map(PhysicalMemory::id).collect();
+    let taken = super::memory::take_all(subject);
+    let error = region.resume_from(&mut free).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    ids.retain(|id| !free.iter().any(|memory| memory.id() == *id));
+    assert!(ids.is_empty() && free.len() == 4, "{} pieces are lost, {} are there", ids.len(), free.len());
+    drop(taken);
+    region.resume_from(&mut free).unwrap();
+    check_varied(subject, &mut region);
+}
+
+fn a_second_time_leaves_the_list<B: TestKit>(subject: &Subject<B>) {
+    let mut region = varied(subject);
+    let mut free = Vec::new();
+    region.suspend_into(&BackingStore::nothing(), idle(), &mut free).unwrap();
+    let did = region.suspend_into(&BackingStore::nothing(), idle(), &mut free).unwrap();
+    assert_eq!((did.already, did.memory, free.len()), (true, subject.granules(MEMORY), 5));
+    region.resume_from(&mut free).unwrap();
+    free.push(subject.piece(1));
+    let did = region.resume_from(&mut free).unwrap();
+    assert_eq!((did.already, did.memory, free.len()), (true, Bytes(0), 1));
+}

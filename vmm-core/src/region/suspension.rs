@@ -1,0 +1,184 @@
+//! What a suspended region keeps: which memory it is without, which stayed, and what was mapped where.
+
+use super::table::{Mapping, Piece, Table};
+use crate::driver::Backend;
+use crate::memory::{MemoryId, PhysicalMemory, SavedContents};
+use crate::types::{Access, AccessMap, Bytes, OffsetRange, Operation, Properties, Result};
+use std::collections::HashMap;
+
+/// What a suspended region needs in order to come back.
+#[derive(Debug)]
+pub(super) struct Suspension<B: Backend> {
+    pub(super) missing: Vec<Missing>,
+    /// Memory that is held elsewhere too, and is mapped again as it is.
+    pub(super) shared: Vec<PhysicalMemory<B>>,
+    pub(super) mappings: Vec<Absent>,
+    pub(super) kept: SavedContents<B>,
+}
+
+/// A piece of memory that there was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Missing {
+    pub(super) size: Bytes,
+    pub(super) properties: Properties,
+    /// The offset of the mapping through which it is copied.
+    pub(super) home: Bytes,
+    /// What could be done there.
+    access: AccessMap,
+    /// Where its contents begin in the stream of all.
+    pub(super) from: Bytes,
+}
+
+impl Missing {
+    pub(super) fn part(&self) -> OffsetRange {
+        OffsetRange { offset: self.home, length: self.size }
+    }
+
+    /// What the owner may do at home.
+    pub(super) fn own(&self) -> Access {
+        self.access.get(self.properties.device)
+    }
+}
+
+/// What a region has, before it is suspended.
+pub(super) struct Survey<B: Backend> {
+    pub(super) missing: Vec<Missing>,
+    pub(super) shared: Vec<PhysicalMemory<B>>,
+    pub(super) mappings: Vec<Absent>,
+}
+
+/// A mapping that there was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Absent {
+    offset: Bytes,
+    /// Which of the pieces: of those that are missing and then of those that are shared.
+    memory: usize,
+    access: AccessMap,
+}
+
+/// Memory in the place of that which is missing.
+pub(super) struct Obtained<B: Backend> {
+    /// What the caller had, for each piece that is missing.
+    taken: Vec<Option<PhysicalMemory<B>>>,
+    /// New memory for the others, in their order.
+    created: Vec<PhysicalMemory<B>>,
+}
+
+impl<B: Backend> Obtained<B> {
+    /// All of it, in the order of what is missing.
+    fn in_order(&self) -> impl Iterator<Item = &PhysicalMemory<B>> {
+        let mut created = self.created.iter();
+        self.taken.iter().filter_map(move |taken| taken.as_ref().or_else(|| created.next()))
+    }
+
+    /// What the caller had.
+    pub(super) fn taken(self) -> impl Iterator<Item = PhysicalMemory<B>> {
+        self.taken.into_iter().flatten()
+    }
+}
+
+impl<B: Backend> Suspension<B> {
+    /// How much memory the region is without.
+    pub(super) fn memory(&self) -> Bytes {
+        total(&self.missing)
+    }
+
+    /// How much of its contents is saved.
+    pub(super) fn contents(&self) -> Bytes {
+        if self.kept.is_nothing() { Bytes::ZERO } else { self.memory() }
+    }
+
+    /// Takes memory like that which is missing out of `free` and creates the rest. Nothing is mapped yet: there is enough,
+    /// or nothing has happened.
+    pub(super) fn obtain(&self, backend: &B, free: &mut Vec<PhysicalMemory<B>>) -> Result<Obtained<B>> {
+        let fits = |one: &Missing, memory: &PhysicalMemory<B>| {
+            memory.size() == one.size
+                && memory.properties() == one.properties
+                && memory.check_belongs_to(Operation::Resume, backend).is_ok()
+        };
+        let take = |one: &Missing| {
+            let at = free.iter().rposition(|memory| fits(one, memory))?;
+            Some(free.swap_remove(at))
+        };
+        let taken: Vec<Option<PhysicalMemory<B>>> = self.missing.iter().map(take).collect();
+        let rest = self.missing.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
+        let created = rest.map(|(one, _)| PhysicalMemory::create(backend, one.size, one.properties));
+        match created.collect::<Result<Vec<_>>>() {
+            Ok(created) => Ok(Obtained { taken, created }),
+            Err(error) => {
+                free.extend(taken.into_iter().flatten());
+                Err(error)
+            }
+        }
+    }
+
+    /// The mappings as they were.
+    pub(super) fn pieces(&self, obtained: &Obtained<B>) -> Vec<Piece<B>> {
+        let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(&self.shared).collect();
+        let piece = |one: &Absent| Piece {
+            offset: one.offset,
+            mapping: Mapping::new(memory[one.memory].clone(), one.access),
+        };
+        self.mappings.iter().map(piece).collect()
+    }
+
+    /// Lets every piece's owner write where its contents are copied to, and gives what the mappings changed for that are
+    /// to be in the end.
+    pub(super) fn open(&self, pieces: &mut [Piece<B>]) -> Vec<Piece<B>> {
+        let closed = self.missing.iter().filter(|one| one.own() != Access::ReadWrite);
+        let mut real = Vec::new();
+        for one in closed {
+            if let Ok(at) = pieces.binary_search_by_key(&one.home, |piece| piece.offset) {
+                real.push(pieces[at].clone());
+                let mapping = &mut pieces[at].mapping;
+                mapping.access = mapping.access.with(one.properties.device, Access::ReadWrite);
+            }
+        }
+        real
+    }
+}
+
+pub(super) fn total(missing: &[Missing]) -> Bytes {
+    missing.iter().map(|one| one.size).sum()
+}
+
+impl<B: Backend> Table<B> {
+    /// What there is, in order of the offsets.
+    pub(super) fn survey(&self) -> Survey<B> {
+        let mut shared: Vec<PhysicalMemory<B>> = Vec::new();
+        let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();
+        for (_, mapping, _) in self.shared(|_| true) {
+            places.entry(mapping.memory.id()).or_insert_with(|| {
+                shared.push(mapping.memory.clone());
+                shared.len() - 1
+            });
+        }
+        let mut pieces: HashMap<MemoryId<B>, Missing> = HashMap::new();
+        let own = |(_, mapping): &(Bytes, &Mapping<B>)| !places.contains_key(&mapping.memory.id());
+        for (offset, mapping) in self.iter().filter(own) {
+            let memory = &mapping.memory;
+            let (size, properties) = (memory.size(), memory.properties());
+            let here = Missing { size, properties, home: offset, access: mapping.access, from: Bytes::ZERO };
+            let home = pieces.entry(memory.id()).or_insert(here);
+            if here.own() > home.own() {
+                *home = here;
+            }
+        }
+        let mut missing: Vec<(MemoryId<B>, Missing)> = pieces.into_iter().collect();
+        missing.sort_unstable_by_key(|(_, one)| one.home);
+        let mut from = Bytes::ZERO;
+        for (_, one) in &mut missing {
+            one.from = from;
+            from += one.size;
+        }
+        places.values_mut().for_each(|place| *place += missing.len());
+        let (ids, missing): (Vec<_>, Vec<_>) = missing.into_iter().unzip();
+        places.extend(ids.into_iter().zip(0..));
+        let mappings = self.iter().filter_map(|(offset, mapping)| {
+            let memory = *places.get(&mapping.memory.id())?;
+            Some(Absent { offset, memory, access: mapping.access })
+        });
+        let mappings = mappings.collect();
+        Survey { missing, shared, mappings }
+    }
+}
