@@ -19,6 +19,7 @@ mod fork;
 mod grow;
 mod guard;
 mod kinds;
+mod kv_cache;
 mod lifetime;
 mod map;
 mod moved;
@@ -82,6 +83,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         snapshot::cases(),
         fault::cases(),
         failures::cases(),
+        kv_cache::cases(),
         stress::cases(),
     ]
     .concat()

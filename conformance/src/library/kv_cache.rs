@@ -1,0 +1,166 @@
+//! The paged cache of the example `kv_cache` under load, with contents that kernels write and check.
+
+#[path = "../../../examples/kv_cache/cache.rs"]
+#[allow(unreachable_pub)] // a program's own
+mod cache;
+
+use crate::case::cases;
+use crate::library::tools::{idle, setting};
+use crate::subject::{Subject, note};
+use cache::{PagedCache, Prefix, Sequence};
+use gpu_vmm_core::{BackingStore, Bytes, DeviceId, RegionState};
+use gpu_vmm_testkit::{PATTERN_WORD, TestKit, write_pattern_words};
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+cases! { "kv_cache":
+    /// Sequences of a paged cache, served by 8 threads, keep what kernels wrote while they share prefixes, are evicted,
+    /// come back and end; the cache holds at most 1.02 times what sequences need at one time.
+    under_load,
+}
+
+const THREADS: u64 = 8;
+/// The number of sequences that run at a time.
+const AT_A_TIME: usize = 16;
+/// The number of prefixes, each of two pages.
+const PREFIXES: u64 = 4;
+/// The most pages that a sequence has behind its prefix.
+const LONGEST: u64 = 8;
+/// The pages that the cache may have from the middle on: the oldest sequence of each thread fits.
+const BUDGET: usize = (2 * PREFIXES + THREADS * LONGEST) as usize;
+
+struct Load<'a, B: TestKit> {
+    cache: &'a PagedCache<B>,
+    device: DeviceId,
+    sequences: u64,
+    queue: Mutex<VecDeque<(u64, Sequence<B>)>>,
+    /// The sequences that have not come yet.
+    arriving: Mutex<std::ops::Range<u64>>,
+    prefixes: Vec<Prefix<B>>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    evictions: u64,
+    /// The most pages that sequences and prefixes had at one time, and that the cache had.
+    needed: usize,
+    held: usize,
+}
+
+fn under_load<B: TestKit>(subject: &Subject<B>) {
+    let sequences = setting("GPU_VMM_STRESS_SEQUENCES", 200);
+    let before = subject.free_here();
+    let store =
+        BackingStore::pinned(&subject.backend, subject.granules((AT_A_TIME as u64 + THREADS) * LONGEST))
+            .unwrap();
+    let longest = subject.granules(LONGEST + 2);
+    let cache =
+        PagedCache::new(&subject.backend, subject.device, longest, BUDGET + BUDGET / 4, store).unwrap();
+    let prefix = |number| {
+        let mut words = vec![0; (2 * cache.page.0 / PATTERN_WORD.0) as usize];
+        write_pattern_words(&mut words, seed_of_prefix(number), 0);
+        let bytes: &[u8] = bytemuck::cast_slice(&words);
+        let (first, second) = bytes.split_at(cache.page.0 as usize);
+        cache.prefix(&[first, second]).unwrap().expect("room for a prefix")
+    };
+    let mut load = Load {
+        cache: &cache,
+        device: subject.device,
+        sequences,
+        queue: Mutex::default(),
+        arriving: Mutex::new(0..sequences),
+        prefixes: (0..PREFIXES).map(prefix).collect(),
+        seen: Mutex::default(),
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| load.serve())).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    load.prefixes.drain(..).for_each(|prefix| cache.end_prefix(prefix));
+    let (held, free) = cache.held();
+    assert!(held == free && held <= BUDGET, "{held} pages are left, {free} of them free");
+    let Seen { evictions, needed, held } = *load.seen.lock().unwrap();
+    assert!(sequences < 100 || evictions > 0, "nothing was evicted");
+    assert!(held as f64 <= 1.02 * needed as f64, "{held} pages were held, and {needed} needed");
+    note(format!(
+        "{sequences} sequences, {evictions} evictions, {held} pages held and {needed} needed at most"
+    ));
+    drop(load);
+    drop(cache);
+    assert_eq!(subject.free_here(), before);
+}
+
+fn seed_of_prefix(number: u64) -> u64 {
+    (number % PREFIXES) << 20
+}
+
+impl<B: TestKit> Load<'_, B> {
+    fn serve(&self) {
+        while let Some((number, sequence)) = self.next() {
+            let sequence = self.step(number, sequence);
+            if sequence.region.end() < self.cache.page * (2 + 1 + number % LONGEST) {
+                let mut queue = self.queue.lock().unwrap();
+                let place = queue.len().min(AT_A_TIME);
+                queue.insert(place, (number, sequence));
+            } else {
+                self.check(number, &sequence);
+                self.cache.end(sequence, idle()).unwrap();
+            }
+        }
+    }
+
+    /// The oldest sequence that no thread has. New ones come while fewer than [`AT_A_TIME`] run.
+    fn next(&self) -> Option<(u64, Sequence<B>)> {
+        let mut queue = self.queue.lock().unwrap();
+        if queue.len() < AT_A_TIME
+            && let Some(number) = self.arriving.lock().unwrap().next()
+        {
+            let prefix = &self.prefixes[(number % PREFIXES) as usize];
+            queue.push_back((number, self.cache.begin(prefix).unwrap()));
+            if number == self.sequences / 2 {
+                self.cache.set_budget(BUDGET);
+            }
+        }
+        queue.pop_front()
+    }
+
+    /// Appends a page, which a kernel writes. The youngest sequences make room.
+    fn step(&self, number: u64, mut sequence: Sequence<B>) -> Sequence<B> {
+        while !(self.cache.restore(&mut sequence).unwrap() && self.cache.append(&mut sequence).unwrap()) {
+            let mut queue = self.queue.lock().unwrap();
+            let active = |(_, one): &&mut (u64, Sequence<B>)| one.region.state() == RegionState::Active;
+            if let Some((_, youngest)) = queue.iter_mut().rev().find(active) {
+                self.cache.evict(youngest, idle()).unwrap();
+                self.seen.lock().unwrap().evictions += 1;
+            }
+        }
+        let (held, free) = self.cache.held();
+        {
+            let mut seen = self.seen.lock().unwrap();
+            (seen.held, seen.needed) = (seen.held.max(held), seen.needed.max(held - free));
+        }
+        let (page, end) = (self.cache.page, sequence.region.end());
+        let seed = seed_of_page(number, (end - page) / PATTERN_WORD);
+        sequence.region.write_pattern(self.device, end - page, page, seed).unwrap();
+        sequence
+    }
+
+    /// The prefix and what the sequence has behind it are as they were written.
+    fn check(&self, number: u64, sequence: &Sequence<B>) {
+        let (prefix, end) = (self.cache.page * 2, sequence.region.end());
+        let parts = [
+            (Bytes(0), prefix, seed_of_prefix(number)),
+            (prefix, end - prefix, seed_of_page(number, prefix / PATTERN_WORD)),
+        ];
+        for (offset, length, seed) in parts {
+            let wrong = sequence.region.count_wrong(self.device, offset, length, seed).unwrap();
+            assert_eq!(wrong, 0, "sequence {number} from {offset} on");
+        }
+    }
+}
+
+/// The seed of a sequence's pattern, for the part that begins with this word.
+fn seed_of_page(number: u64, word: u64) -> u64 {
+    ((number + 1) << 32) + word
+}

@@ -1,0 +1,103 @@
+//! An inference server with a paged cache of keys and values: sequences come, share a prefix, grow by a page, are evicted
+//! when the memory does not suffice, come back at the same address, and end. Several threads do that at once.
+//!
+//! ```text
+//! cargo run --release --example kv_cache
+//! ```
+
+pub mod cache;
+
+use cache::{PagedCache, Sequence};
+use gpu_vmm::{AnyBackend, Backend, BackingStore, Bytes, DeviceId, RegionState, Result, WaitFor};
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+const DEVICE: DeviceId = DeviceId(0);
+const PREFIX: [&[u8]; 2] = [b"You are a helpful assistant.", b"Answer in one sentence."];
+/// The pages that the cache may have, and what is left of that when half of the sequences have come. The oldest sequence of
+/// each thread fits, so that all of them end.
+const BUDGET: [usize; 2] = [40, 32];
+const THREADS: usize = 4;
+/// The number of sequences that run at a time, and of all.
+const AT_A_TIME: usize = 12;
+const SEQUENCES: u64 = 60;
+
+/// The sequences that have not ended, the oldest first.
+type Queue<B> = Mutex<VecDeque<(u64, Sequence<B>)>>;
+
+fn main() -> Result<()> {
+    let backend = AnyBackend::open_best()?;
+    println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
+    let store = BackingStore::pinned(&backend, Bytes::mib(256))?;
+    let cache = PagedCache::new(&backend, DEVICE, Bytes::mib(64), BUDGET[0], store)?;
+    let prefix = cache.prefix(&PREFIX)?.expect("the budget is larger than the prefix");
+    let begin = |number| Ok((number, cache.begin(&prefix)?));
+    let queue = Queue::new((0..SEQUENCES).map(begin).collect::<Result<_>>()?);
+
+    let threads = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| serve(&cache, &queue))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join().expect("no thread panics"));
+        ended.collect::<Result<Vec<u64>>>()
+    })?;
+
+    cache.end_prefix(prefix);
+    let (held, free) = cache.held();
+    let evictions: u64 = threads.iter().sum();
+    println!("{SEQUENCES} sequences in {THREADS} threads, {evictions} evictions; {held} pages are left");
+    assert!(held == free && held <= BUDGET[1] && evictions > 0);
+    Ok(())
+}
+
+/// Serves sequences, one step of each in turn, until all have ended. Returns the number of evictions.
+fn serve<B: Backend>(cache: &PagedCache<B>, queue: &Queue<B>) -> Result<u64> {
+    let mut evictions = 0;
+    loop {
+        let Some((number, mut sequence)) = queue.lock().expect("no thread panics").pop_front() else {
+            return Ok(evictions);
+        };
+        while !(cache.restore(&mut sequence)? && cache.append(&mut sequence)?) {
+            // The youngest that has pages makes room.
+            let mut queue = queue.lock().expect("no thread panics");
+            let active = |(_, one): &&mut (u64, Sequence<B>)| one.region.state() == RegionState::Active;
+            if let Some((_, youngest)) = queue.iter_mut().take(AT_A_TIME).rev().find(active) {
+                cache.evict(youngest, WaitFor::all_devices())?;
+                evictions += 1;
+            }
+        }
+        let last = sequence.region.end() - cache.page;
+        sequence.region.write(last, &mark(number, last))?;
+        if number == SEQUENCES / 2 {
+            cache.set_budget(BUDGET[1]);
+        }
+        if sequence.region.end() > cache.page * (3 + number % 5) {
+            check(cache, number, &sequence)?;
+            cache.end(sequence, WaitFor::all_devices())?;
+        } else {
+            let mut queue = queue.lock().expect("no thread panics");
+            let place = queue.len().min(AT_A_TIME);
+            queue.insert(place, (number, sequence));
+        }
+    }
+}
+
+/// What a page of a sequence begins with.
+fn mark(number: u64, offset: Bytes) -> [u8; 16] {
+    (u128::from(number) << 64 | u128::from(offset.0)).to_le_bytes()
+}
+
+/// The prefix and all pages of the sequence are as they were written.
+fn check<B: Backend>(cache: &PagedCache<B>, number: u64, sequence: &Sequence<B>) -> Result<()> {
+    for page in 0..sequence.region.end() / cache.page {
+        let offset = cache.page * page;
+        let expected = PREFIX.get(page as usize).map_or(mark(number, offset).to_vec(), |text| text.to_vec());
+        let mut found = vec![0; expected.len()];
+        sequence.region.read(offset, &mut found)?;
+        assert_eq!(found, expected, "page {page} of sequence {number}");
+    }
+    Ok(())
+}
+
+#[test]
+fn runs() -> Result<()> {
+    main()
+}
