@@ -4,7 +4,7 @@ Importing it loads nothing: the C library is looked for at the first use, PyTorc
 :mod:`gpu_vmm.cupy` are used.
 """
 
-from . import cupy, torch
+from . import cupy, results, torch
 from .backend import Backend, open
 from .device_vec import DeviceVec, ReadOnlyVec
 from .errors import (
@@ -35,12 +35,14 @@ from .errors import (
     Unavailable,
 )
 from .pool import Block, BlockInfo, Pool
+from .results import BackendInfo, PoolSnapshot, PoolStats
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "Block", "BlockInfo", "Busy", "DeviceLost", "DeviceVec",
-    "DriverError", "Error", "FileError", "Forked", "InternalError", "InvalidArgument", "NoSuchDevice",
-    "NotFound", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable",
-    "Poisoned", "Pool", "ReadOnlyVec", "Status", "Suspended", "Unaligned", "Unavailable", "cupy", "open", "torch",
+    "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy",
+    "DeviceLost", "DeviceVec", "DriverError", "Error", "FileError", "Forked", "InternalError",
+    "InvalidArgument", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory",
+    "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats", "ReadOnlyVec", "Status",
+    "Suspended", "Unaligned", "Unavailable", "cupy", "open", "results", "torch",
 ]  # fmt: skip

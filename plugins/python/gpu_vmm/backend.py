@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
-from typing import Any, Dict, Optional, SupportsIndex, Tuple
+from typing import Optional, SupportsIndex, Tuple
 
 from ._arguments import kept_free, limit, text, unsigned
 from ._handles import BackendHandle, PoolHandle
 from ._library import PoolOptions, check, library, take_text
 from ._owner import Owner
 from .pool import Pool
+from .results import BackendInfo
 
 
 def options(
@@ -62,11 +63,11 @@ class Backend(Owner):
         check(library().gpu_vmm_backend_devices(self._handle, ctypes.byref(count)))
         return count.value
 
-    def info(self) -> Dict[str, Any]:
+    def info(self) -> BackendInfo:
         """The driver, its devices and its known deviations."""
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_backend_info(self._handle, ctypes.byref(pointer)))
-        found: Dict[str, Any] = json.loads(take_text(pointer))
+        found: BackendInfo = json.loads(take_text(pointer))
         return found
 
     def memory(self, device: SupportsIndex = 0) -> Tuple[int, int]:
@@ -99,7 +100,7 @@ class Backend(Owner):
         wanted = options(device, budget, keep, page, slack, scrub, debug)
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_new(self._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer))
+        return Pool(PoolHandle(pointer), f"{self.name} device {wanted.device}")
 
 
 def open(name: Optional[str] = None) -> Backend:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
 
@@ -16,10 +17,10 @@ _enabled: Optional[_Allocator] = None
 
 def _cupy() -> Any:
     try:
-        import cupy  # type: ignore[import-not-found,unused-ignore]
+        # By its name: for a type checker, `import cupy` could be this module.
+        return importlib.import_module("cupy")
     except ImportError as error:
         raise NotInstalled(f"gpu_vmm.cupy: CuPy cannot be imported: {error}") from error
-    return cupy
 
 
 class _Allocator:

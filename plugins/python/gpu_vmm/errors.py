@@ -51,25 +51,25 @@ class Error(RuntimeError):
 class InvalidArgument(Error, ValueError):
     """What was given cannot be: a size of zero, an alignment that is no power of two."""
 
-    status = Status.INVALID_ARGUMENT
+    status: int = Status.INVALID_ARGUMENT
 
 
 class OutOfMemory(Error, MemoryError):
     """There is too little memory. The text of a pool has its statistics."""
 
-    status = Status.OUT_OF_MEMORY
+    status: int = Status.OUT_OF_MEMORY
 
 
 class OutOfAddresses(Error):
     """There are too few addresses; freeing memory elsewhere would not help."""
 
-    status = Status.OUT_OF_ADDRESSES
+    status: int = Status.OUT_OF_ADDRESSES
 
 
 class Unavailable(Error):
     """No library, no device, a driver or a package that is too old; the text says what was looked for."""
 
-    status = Status.UNAVAILABLE
+    status: int = Status.UNAVAILABLE
 
 
 class NotInstalled(Unavailable, ImportError):
@@ -80,109 +80,109 @@ class NotFound(Error):
     """No block begins at the address, or it was freed already; or nothing has the tag. For a tag the text names those that
     there are."""
 
-    status = Status.NOT_FOUND
+    status: int = Status.NOT_FOUND
 
 
 class Suspended(Error):
     """The memory is suspended; resume it first."""
 
-    status = Status.SUSPENDED
+    status: int = Status.SUSPENDED
 
 
 class FileError(Error, OSError):
     """A file for contents cannot be made, written or read; the text has its path and what the system answered."""
 
-    status = Status.FILE
+    status: int = Status.FILE
 
 
 class Busy(Error):
     """The memory is in use elsewhere and cannot be taken away, unless by ``force=True``."""
 
-    status = Status.BUSY
+    status: int = Status.BUSY
 
 
 class Forked(Error):
     """The process was forked: no driver works in the child."""
 
-    status = Status.FORKED
+    status: int = Status.FORKED
 
 
 class DeviceLost(Error):
     """The device is lost to this process."""
 
-    status = Status.DEVICE_LOST
+    status: int = Status.DEVICE_LOST
 
 
 class DriverError(Error):
     """Another answer of the driver; the text has its code and name."""
 
-    status = Status.DRIVER
+    status: int = Status.DRIVER
 
 
 class InternalError(Error):
     """A defect of the library that was stopped at its border."""
 
-    status = Status.INTERNAL
+    status: int = Status.INTERNAL
 
 
 class Unaligned(InvalidArgument):
     """A size, offset or address is not a multiple of the granularity."""
 
-    status = Status.UNALIGNED
+    status: int = Status.UNALIGNED
 
 
 class OutOfRange(InvalidArgument, IndexError):
     """A part ends outside of the region or the vector."""
 
-    status = Status.OUT_OF_RANGE
+    status: int = Status.OUT_OF_RANGE
 
 
 class AlreadyMapped(InvalidArgument):
     """Memory is mapped there already."""
 
-    status = Status.ALREADY_MAPPED
+    status: int = Status.ALREADY_MAPPED
 
 
 class NotMapped(InvalidArgument):
     """No memory is mapped there."""
 
-    status = Status.NOT_MAPPED
+    status: int = Status.NOT_MAPPED
 
 
 class AddressTaken(OutOfAddresses):
     """The addresses are in use or cannot be had."""
 
-    status = Status.ADDRESS_TAKEN
+    status: int = Status.ADDRESS_TAKEN
 
 
 class NoSuchDevice(InvalidArgument):
     """No device has this number, or there is no device."""
 
-    status = Status.NO_SUCH_DEVICE
+    status: int = Status.NO_SUCH_DEVICE
 
 
 class PeerUnreachable(Error):
     """The device cannot reach the memory of the other one."""
 
-    status = Status.PEER_UNREACHABLE
+    status: int = Status.PEER_UNREACHABLE
 
 
 class AccessDenied(Error, PermissionError):
     """A device or a process does not have the right that the call needs."""
 
-    status = Status.ACCESS_DENIED
+    status: int = Status.ACCESS_DENIED
 
 
 class Poisoned(Error):
     """An operation failed and so did its rollback; the part cannot be used any more."""
 
-    status = Status.POISONED
+    status: int = Status.POISONED
 
 
 class PeerError(Error):
     """Another process is gone, refused, came late, or sent something that cannot be."""
 
-    status = Status.PEER
+    status: int = Status.PEER
 
 
 _BY_STATUS: Dict[int, Type[Error]] = {

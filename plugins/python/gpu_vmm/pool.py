@@ -17,7 +17,9 @@ from ._handles import PoolHandle
 from ._library import BlockFound, check, library, take_text
 from ._lock import Lock
 from ._owner import Owner
+from ._typing import Buffer
 from .errors import Busy, InvalidArgument, NotFound
+from .results import PoolSnapshot, PoolStats
 
 
 class Blocks:
@@ -29,7 +31,7 @@ class Blocks:
         self.owners: Dict[int, weakref.ref[Block]] = {}
         """By address."""
         # Held while bytes are copied, and by who takes memory away. Not by Block.__del__: nothing copies then.
-        self.lock = Lock()
+        self.lock: Lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class Block(Owner):
         self._make_once("_address")
         if not isinstance(pool, Pool):
             raise TypeError(f"a Block is made by Pool.alloc(), not of a {type(pool).__name__}")
-        first, self.size, self.stream = unsigned("address", address), unsigned("size", size), unsigned("stream", stream)
+        first = unsigned("address", address)
+        self.size: int = unsigned("size", size)
+        self.stream: int = unsigned("stream", stream)
         self._pool = pool
         # Whether an array of another library has it.
         self._lent = False
@@ -143,9 +147,10 @@ class Block(Owner):
                 check(library().gpu_vmm_read(self._pool._handle, self.address + first, room, number))
         return bytes(contents)
 
-    def write(self, contents: Union[bytes, bytearray, memoryview], offset: SupportsIndex = 0) -> None:
+    def write(self, contents: Buffer, offset: SupportsIndex = 0) -> None:
         """Copies bytes of the host to ``offset``. Work of streams is not waited for. Raises as :meth:`read`."""
-        view = memoryview(contents)  # bytes() would make five zeros of the number 5
+        given: Any = contents
+        view = memoryview(given)  # bytes() would make five zeros of the number 5
         if not view.c_contiguous:
             raise InvalidArgument("write: the buffer is not C-contiguous")
         first, flat = unsigned("offset", offset), bytes(view)
@@ -180,16 +185,20 @@ class Block(Owner):
 class Pool(Owner):
     """A pool of a device's memory, allocating under one tag. Made by :meth:`Backend.pool`. Any thread may use it."""
 
-    __slots__ = ("_handle", "_blocks", "_tag")
+    __slots__ = ("_handle", "_blocks", "_tag", "_device")
     _instead = "any thread and any object may use the same one; Backend.pool() makes another one"
 
-    def __init__(self, handle: PoolHandle, blocks: Optional[Blocks] = None, tag: str = "") -> None:
+    def __init__(self, handle: PoolHandle, device: str = "", blocks: Optional[Blocks] = None, tag: str = "") -> None:
         self._make_once("_handle")
         if not isinstance(handle, PoolHandle):
             raise TypeError(f"a Pool is made by Backend.pool(), not of a {type(handle).__name__}")
         self._handle = handle
         self._blocks = Blocks() if blocks is None else blocks
         self._tag = tag
+        self._device = device
+
+    def __repr__(self) -> str:
+        return f"<gpu_vmm.Pool on {self._device}{f', tag {self._tag!r}' if self._tag else ''}>"
 
     def alloc(self, size: SupportsIndex, alignment: SupportsIndex = 256, stream: SupportsIndex = 0) -> Block:
         """Memory of ``size`` bytes at a multiple of ``alignment`` bytes, a power of two, for a stream by the vendor's handle.
@@ -211,7 +220,7 @@ class Pool(Owner):
         """The same pool, allocating under a tag: blocks that belong together, and sleep together."""
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_tagged(self._handle, text("tag", tag), ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer), self._blocks, tag)
+        return Pool(PoolHandle(pointer), self._device, self._blocks, tag)
 
     def free(self, address: SupportsIndex, *, force: bool = False) -> None:
         """Frees the block at an address, in the order of its stream. A :class:`Block` of it is freed then.
@@ -288,17 +297,19 @@ class Pool(Owner):
         """Forgets a stream that is to be destroyed, without waiting. Raises Busy while the stream captures."""
         check(library().gpu_vmm_forget_stream(self._handle, unsigned("stream", stream)))
 
-    def stats(self) -> Dict[str, Any]:
+    def stats(self) -> PoolStats:
         """Where the memory is, in bytes: live, kept, pending, mapped, reserved, held, peak_live, peak_held, and more."""
-        return self._json("gpu_vmm_pool_stats")
+        found: PoolStats = json.loads(self._json("gpu_vmm_pool_stats"))
+        return found
 
-    def snapshot(self) -> Dict[str, Any]:
+    def snapshot(self) -> PoolSnapshot:
         """The whole picture: ranges, blocks, pages, the statistics and how they came about."""
-        return self._json("gpu_vmm_pool_snapshot")
+        found: PoolSnapshot = json.loads(self._json("gpu_vmm_pool_snapshot"))
+        return found
 
     def tags(self) -> List[str]:
         """The tags that have had memory so far."""
-        return sorted({str(space["tag"]) for space in self.snapshot()["spaces"]})
+        return sorted({space["tag"] for space in self.snapshot()["spaces"]})
 
     def report(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the snapshot as JSON, which ``gpu-vmm report FILE.json --html OUT`` draws.
@@ -310,12 +321,11 @@ class Pool(Owner):
             raise InvalidArgument(
                 f"report: {name}: JSON is written here; write FILE.json, and `gpu-vmm report FILE.json --html OUT` draws it"
             )
-        picture = json.dumps(self.snapshot())
+        picture = self._json("gpu_vmm_pool_snapshot")
         with builtins.open(name, "w", encoding="utf-8") as file:
             file.write(picture)
 
-    def _json(self, function: str) -> Dict[str, Any]:
+    def _json(self, function: str) -> str:
         pointer = ctypes.c_void_p()
         check(getattr(library(), function)(self._handle, ctypes.byref(pointer)))
-        found: Dict[str, Any] = json.loads(take_text(pointer))
-        return found
+        return take_text(pointer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import threading
 from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
@@ -18,6 +19,7 @@ from ._library import address_of, check, find, library
 from .backend import options
 from .errors import Busy, Error, NotInstalled, Suspended, Unavailable
 from .pool import Blocks, Pool
+from .results import PoolStats
 
 # What PyTorch calls beside the two functions for memory: the setter of its allocator, and the function of the library.
 _HOOKS = (
@@ -50,7 +52,8 @@ _own = _Own()
 
 def _torch() -> Any:
     try:
-        import torch  # type: ignore[import-not-found,unused-ignore]
+        # By its name: for a type checker, `import torch` could be this module.
+        torch = importlib.import_module("torch")
     except ImportError as error:
         raise NotInstalled(f"gpu_vmm.torch: PyTorch cannot be imported: {error}") from error
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
@@ -236,7 +239,7 @@ def device_pool(device: Any = None) -> Pool:
 def _pool_of(number: int) -> Pool:
     pointer = ctypes.c_void_p()
     check(library().gpu_vmm_torch_pool(number, ctypes.byref(pointer)))
-    return Pool(PoolHandle(pointer), _blocks.setdefault(number, Blocks()), "torch")
+    return Pool(PoolHandle(pointer), f"PyTorch's device {number}", _blocks.setdefault(number, Blocks()), "torch")
 
 
 def sleep(
@@ -272,7 +275,7 @@ def wake(tag: Optional[str] = None, device: Any = None) -> int:
     return sum(pool_.resume(one) for one in (pool_.tags() if tag is None else [tag]))
 
 
-def stats(device: Any = None) -> Dict[str, Any]:
+def stats(device: Any = None) -> PoolStats:
     """Where a device's memory is: ``Pool.stats``, in bytes."""
     return device_pool(device).stats()
 

@@ -1,0 +1,57 @@
+"""The dictionaries that calls return have the keys and types that gpu_vmm.results names, and no others."""
+
+import typing
+import unittest
+
+import gpu_vmm
+from gpu_vmm import results
+from support import MIB, NAME, Case, backend
+
+
+class Results(Case):
+    def fits(self, value, kind, where):
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if typing.is_typeddict(kind) if hasattr(typing, "is_typeddict") else hasattr(kind, "__total__"):
+            fields = typing.get_type_hints(kind)
+            self.assertEqual(set(value), set(fields), where)
+            for name, field in fields.items():
+                self.fits(value[name], field, f"{where}.{name}")
+        elif origin is list:
+            for number, one in enumerate(value):
+                self.fits(one, arguments[0], f"{where}[{number}]")
+        elif origin is tuple:
+            self.assertEqual([type(one) for one in value], list(arguments), where)
+        elif origin is typing.Literal:
+            self.assertIn(value, arguments, where)
+        else:
+            self.assertIsInstance(value, tuple(arguments) or kind, where)
+
+    def test_backend(self):
+        info = backend().info()
+        self.assertTrue(info["devices"])
+        self.fits(info, results.BackendInfo, "info")
+
+    def test_pool(self):
+        pool = backend().pool()
+        blocks = [pool.alloc(size) for size in (1, 1000, 3 * MIB, 5 * MIB)]
+        blocks.pop().free()
+        with pool.tagged("t").alloc(3 * MIB):
+            pool.suspend("t")
+            stats, snapshot = pool.stats(), pool.snapshot()
+            pool.resume("t")
+        space = snapshot["spaces"][0]
+        for filled in (stats["bins"], snapshot["spaces"], snapshot["timeline"], space["blocks"], space["pages"]):
+            self.assertTrue(filled)
+        self.fits(stats, results.PoolStats, "stats")
+        self.fits(snapshot, results.PoolSnapshot, "snapshot")
+
+    def test_interfaces(self):
+        vec = gpu_vmm.DeviceVec("float32", [1, 2], backend=backend())
+        if NAME == "host":
+            self.fits(vec.__array_interface__, results.ArrayInterface, "interface")
+        else:
+            self.fits(vec.__cuda_array_interface__, results.CudaArrayInterface, "interface")
+
+
+if __name__ == "__main__":
+    unittest.main()
