@@ -5,6 +5,7 @@ Importing it loads nothing: the C library is looked for at the first use, PyTorc
 """
 
 from . import cupy, results, torch
+from ._dtype import DTypeLike, DTypeName
 from .backend import Backend, open
 from .device_vec import DeviceVec, ReadOnlyVec
 from .errors import (
@@ -40,8 +41,8 @@ from .results import BackendInfo, PoolSnapshot, PoolStats
 __version__ = "0.1.0"
 
 __all__ = [
-    "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy",
-    "DeviceLost", "DeviceVec", "DriverError", "Error", "FileError", "Forked", "InternalError",
+    "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy", "DTypeLike",
+    "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory",
     "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats", "ReadOnlyVec", "Status",
     "Suspended", "Unaligned", "Unavailable", "cupy", "open", "results", "torch",

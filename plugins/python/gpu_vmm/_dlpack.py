@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import operator
 from ctypes import c_char_p, c_int64, c_void_p, py_object, pythonapi
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, SupportsIndex, Tuple
 
+from ._dtype import DType
 from ._handles import RegionHandle
 from ._library import address_of, check, library
-from ._values import DType
+from ._typing import CapsuleType
 from .errors import InvalidArgument
 
 # Capsules point to their names for as long as they live: these stay until the process ends.
@@ -29,7 +30,7 @@ def _destructor() -> int:
     return address_of("gpu_vmm_python_capsule_dropped")
 
 
-def capsule(region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool) -> object:
+def capsule(region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool) -> CapsuleType:
     """A capsule with a tensor of a region's first elements. Who takes the tensor renames the capsule."""
     destructor = _destructor()
     tensor = c_void_p()
@@ -40,7 +41,7 @@ def capsule(region: RegionHandle, dtype: DType, length: int, read_only: bool, ve
         )
     )
     try:
-        made: object = _new(tensor, _VERSIONED if versioned else _PLAIN, destructor)
+        made: CapsuleType = _new(tensor, _VERSIONED if versioned else _PLAIN, destructor)
     except BaseException:
         library().gpu_vmm_dlpack_delete(tensor, versioned)
         raise
@@ -58,7 +59,7 @@ def _pair(what: str, value: Any) -> Tuple[int, int]:
 
 def versioned(
     here: Tuple[int, int],
-    stream: Optional[Any],
+    stream: Optional[SupportsIndex],
     max_version: Optional[Tuple[int, int]],
     dl_device: Optional[Tuple[int, int]],
     copy: Optional[bool],

@@ -1,154 +1,174 @@
-"""Element types, and values as bytes: what a vector of a type takes, and what it gives back. Nothing but the standard library."""
+"""Values as bytes: what a vector of a type takes, and what it gives back. Nothing but the standard library."""
 
 from __future__ import annotations
 
 import math
 import struct
 from array import array
-from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Tuple, Union
+from typing import Any, List, Sequence, Tuple, Union
 
+from ._dtype import BFLOAT, BOOL, COMPLEX, INT, UINT, DType, dtype_of_format, shown
+from ._typing import Values
 from .errors import InvalidArgument
 
-Buffer = Union[bytes, bytearray, memoryview]
+Contents = Union[bytes, bytearray, memoryview]
 
-# Kinds of DLPack's DLDataType.
-_INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
-
-
-@dataclass(frozen=True)
-class DType:
-    """An element type."""
-
-    name: str
-    code: int
-    """DLPack's kind."""
-    bits: int
-    typestr: str
-    """NumPy's name for it, or a name for raw bytes where it has none."""
-    char: str
-    """The letter of the modules ``struct`` and ``array``; empty where they have none."""
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of an element."""
-        return self.bits // 8
+_LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38,
+    "float64": 1.7976931348623157e308,
+    "complex64": 3.4028234663852886e38,
+    "complex128": 1.7976931348623157e308,
+}
 
 
-def _dtypes() -> Iterable[DType]:
-    for char, bits in ("b", 8), ("h", 16), ("i", 32), ("q", 64):
-        yield DType(f"int{bits}", _INT, bits, ("|" if bits == 8 else "<") + f"i{bits // 8}", char)
-        yield DType(f"uint{bits}", _UINT, bits, ("|" if bits == 8 else "<") + f"u{bits // 8}", char.upper())
-    for char, bits in ("e", 16), ("f", 32), ("d", 64):
-        yield DType(f"float{bits}", _FLOAT, bits, f"<f{bits // 8}", char)
-    yield DType("bfloat16", _BFLOAT, 16, "<V2", "")
-    yield DType("complex64", _COMPLEX, 64, "<c8", "")
-    yield DType("complex128", _COMPLEX, 128, "<c16", "")
-    yield DType("bool", _BOOL, 8, "|b1", "?")
-
-
-_BY_NAME: Dict[str, DType] = {dtype.name: dtype for dtype in _dtypes()}
-_BY_CHAR: Dict[str, DType] = {dtype.char: dtype for dtype in _BY_NAME.values() if dtype.char}
-for _char in "lL":  # as long as the platform has them
-    _BY_CHAR[_char] = _BY_NAME[("int" if _char == "l" else "uint") + str(8 * struct.calcsize(_char))]
-for _char, _name in (("Zf", "complex64"), ("Zd", "complex128")):
-    _BY_CHAR[_char] = _BY_NAME[_name]
-
-
-def dtype_of(name: str) -> DType:
-    """The type of a name (``float32``) or a letter of ``struct`` (``f``). Raises InvalidArgument for another."""
-    if not isinstance(name, str):
-        raise TypeError(f"dtype: a str is needed, not {type(name).__name__}")
-    found = _BY_NAME.get(name) or _BY_CHAR.get(name)
-    if found is None:
-        raise InvalidArgument(f"dtype: there is no {name!r}; there are {', '.join(_BY_NAME)}")
-    return found
-
-
-def as_bytes(dtype: DType, values: Any) -> Tuple[Buffer, int]:
+def as_bytes(dtype: DType, values: Values) -> Tuple[Contents, int]:
     """The bytes of values, and how many elements they are.
 
-    ``bytes`` and ``bytearray`` are contents as they lie. Other buffers have to be C-contiguous and of the type. All else is taken
-    for numbers. Raises InvalidArgument, TypeError, or OverflowError for numbers that the type cannot hold.
+    ``bytes`` and ``bytearray`` are contents as they lie. Other buffers have to be C-contiguous, of the type, and of one dimension at
+    most. All else is taken for numbers. Raises InvalidArgument, TypeError, or OverflowError for numbers that the type cannot hold.
     """
-    if isinstance(values, bytearray):
-        values = memoryview(values)  # whose size nothing changes meanwhile
+    given: Any = values
+    if isinstance(given, bytearray):
+        given = memoryview(given)  # whose size nothing changes meanwhile
         contents = True
     else:
-        contents = isinstance(values, bytes)
+        contents = isinstance(given, bytes)
     if contents:
-        if len(values) % dtype.itemsize:
-            raise InvalidArgument(f"values: {len(values)} bytes are no multiple of the {dtype.itemsize} of {dtype.name}")
-        return values, len(values) // dtype.itemsize
-    if isinstance(values, (str, dict)):
-        raise TypeError(f"values: a buffer or numbers are needed, not {type(values).__name__}")
+        if len(given) % dtype.itemsize:
+            raise InvalidArgument(f"values: {len(given)} bytes are no multiple of the {dtype.itemsize} of {dtype.name}")
+        return given, len(given) // dtype.itemsize
+    if isinstance(given, (str, dict)):
+        raise TypeError(f"values: a buffer or numbers are needed, not {type(given).__name__}")
     try:
-        view = memoryview(values)
+        view = memoryview(given)
     except TypeError:
-        packed = pack(dtype, list(values))
+        packed = pack(dtype, list(given))
         return packed, len(packed) // dtype.itemsize
-    form = view.format.lstrip("@=<") if view.format else "B"
-    if _BY_CHAR.get(form) is not dtype or view.format.startswith((">", "!")):
-        raise InvalidArgument(f"values: a buffer of format {view.format!r} is none of {dtype.name}")
-    if view.itemsize != dtype.itemsize:
-        raise InvalidArgument(f"values: elements of {view.itemsize} bytes are none of {dtype.name}")
+    shape = view.shape or ()
+    if len(shape) > 1:
+        raise InvalidArgument(
+            f"values: an array of shape {shape} has {len(shape)} dimensions, and a vector has one; pass the elements as one row, in "
+            f"NumPy array.ravel(), and see rows in a view: from_dlpack(vec).reshape({', '.join(map(str, (-1, *shape[1:])))})"
+        )
+    found = dtype_of_format(view.format)
+    if found is not dtype or view.itemsize != dtype.itemsize:
+        kind = "elements of another type" if found is None else found.name
+        raise InvalidArgument(
+            f"values: the buffer holds {kind} (format {view.format!r}), not {dtype.name}; convert it first, in NumPy by "
+            f"array.astype(\"{dtype.name}\")"
+        )
     if not view.c_contiguous:
-        raise InvalidArgument("values: the buffer is not C-contiguous")
+        raise InvalidArgument("values: the buffer is not C-contiguous; copy it first, in NumPy by array.copy()")
     return view, view.nbytes // dtype.itemsize
 
 
-def pack(dtype: DType, numbers: List[Any]) -> bytes:
-    """Numbers as bytes."""
-    if dtype.code == _BOOL:
+def pack(dtype: DType, numbers: Sequence[Any]) -> bytes:
+    """Returns numbers as bytes.
+
+    Raises InvalidArgument for nested sequences, TypeError for an element that is no number, and OverflowError for a number that the
+    type cannot hold. The text names the first such element.
+    """
+    _check_flat(numbers)
+    try:
+        return _pack(dtype, numbers)
+    except (OverflowError, TypeError, struct.error):
+        for at, number in enumerate(numbers):
+            _check_one(dtype, at, number)
+        raise
+
+
+def _check_flat(numbers: Sequence[Any]) -> None:
+    """Raises InvalidArgument for an element that has elements itself. Arrays of one element would pass for numbers."""
+    sized = {kind for kind in set(map(type, numbers)) if hasattr(kind, "__len__") and not issubclass(kind, (str, bytes))}
+    if sized:
+        for at, number in enumerate(numbers):
+            if type(number) in sized and getattr(number, "ndim", None) != 0:
+                raise InvalidArgument(
+                    f"values: element {at} is {shown(number)}, and a vector has one dimension; pass the elements as one row, and see "
+                    "rows in a view: from_dlpack(vec).reshape(rows, columns)"
+                )
+
+
+def _check_one(dtype: DType, at: int, number: Any) -> None:
+    """Raises the error of this element if it cannot be packed."""
+    try:
+        _pack(dtype, [number])
+    except OverflowError:
+        raise OverflowError(f"values: {_digits(number)} does not fit {dtype.name} ({_limits(dtype)})") from None
+    except (TypeError, struct.error):
+        wanted = "an integer" if dtype.code in (INT, UINT) else "a number"
+        raise TypeError(f"values: element {at} is {shown(number)}; {dtype.name} takes {wanted}") from None
+
+
+def _digits(number: Any) -> str:
+    """Returns a number as the text of an error shows it. Python refuses to print integers of many thousand digits."""
+    if isinstance(number, int) and number.bit_length() > 256:
+        return f"an integer of {number.bit_length()} bits"
+    return str(number)
+
+
+def _limits(dtype: DType) -> str:
+    if dtype.code == INT:
+        return f"{-(1 << dtype.bits - 1)} to {(1 << dtype.bits - 1) - 1}"
+    if dtype.name in _LARGEST:
+        parts = "parts of " if dtype.code == COMPLEX else ""
+        return f"{parts}{-_LARGEST[dtype.name]:.9g} to {_LARGEST[dtype.name]:.9g}"
+    return f"0 to {(1 << dtype.bits) - 1}"
+
+
+def _pack(dtype: DType, numbers: Sequence[Any]) -> bytes:
+    if dtype.code == BOOL:
         return bytes(map(_to_bool, numbers))
-    if dtype.code == _COMPLEX:
+    if dtype.code == COMPLEX:
         parts = [part for number in map(_to_complex, numbers) for part in (number.real, number.imag)]
-        return (_float32s(dtype, parts) if dtype.bits == 64 else array("d", parts)).tobytes()
-    if dtype.code == _BFLOAT:
-        singles = _float32s(dtype, numbers)
+        return (_float32s(parts) if dtype.bits == 64 else array("d", parts)).tobytes()
+    if dtype.code == BFLOAT:
+        singles = _float32s(numbers)
         halves = array("H", map(_to_bfloat16, singles))
         for single, half in zip(singles, halves):
             if half & 0x7FFF == 0x7F80 and not math.isinf(single):
-                raise OverflowError(f"values: {single} is too large for {dtype.name}")
+                raise OverflowError
         return halves.tobytes()
     if dtype.char == "e":
         return struct.pack(f"{len(numbers)}e", *numbers)
     if dtype.char == "f":
-        return _float32s(dtype, numbers).tobytes()
+        return _float32s(numbers).tobytes()
     return array(dtype.char, numbers).tobytes()
 
 
-def _float32s(dtype: DType, numbers: List[Any]) -> array[float]:
+def _float32s(numbers: Sequence[Any]) -> array[float]:
     """Numbers as float32. Raises OverflowError for one that would become infinite, which ``array`` does without a word."""
     packed = array("f", numbers)
     if math.inf in packed or -math.inf in packed:
         for number, got in zip(numbers, packed):
             if math.isinf(got) and not math.isinf(number):
-                raise OverflowError(f"values: {number} is too large for {dtype.name}")
+                raise OverflowError
     return packed
 
 
 def _to_bool(number: Any) -> bool:
     # Not what bool() takes: the strings "no" and "False" are true there.
     if not hasattr(number, "__float__") and not hasattr(number, "__index__"):
-        raise TypeError(f"values: a bool or a number is needed, not {type(number).__name__}")
+        raise TypeError
     return bool(number)
 
 
 def _to_complex(number: Any) -> complex:
     if isinstance(number, str):  # which complex() would parse
-        raise TypeError("values: a number is needed, not str")
+        raise TypeError
     return complex(number)
 
 
-def unpack(dtype: DType, contents: Buffer) -> List[Any]:
+def unpack(dtype: DType, contents: Contents) -> List[Any]:
     """Bytes as numbers."""
-    if dtype.code == _BOOL:
+    if dtype.code == BOOL:
         return [bool(byte) for byte in bytes(contents)]
-    if dtype.code == _COMPLEX:
+    if dtype.code == COMPLEX:
         parts = memoryview(contents).cast("B").cast("f" if dtype.bits == 64 else "d").tolist()
         return [complex(real, imaginary) for real, imaginary in zip(parts[::2], parts[1::2])]
-    if dtype.code == _BFLOAT:
+    if dtype.code == BFLOAT:
         halves = memoryview(contents).cast("B").cast("H")
         wide = array("I", (half << 16 for half in halves))
         return memoryview(wide).cast("B").cast("f").tolist()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
+from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, overload
 
 from ._arguments import Folder, kept_in, unsigned
 from ._dlpack import capsule, versioned
+from ._dtype import DType, DTypeLike, DTypeName, dtype_of
 from ._handles import RegionHandle
+from ._index import position, positions
 from ._library import check, library
 from ._lock import Lock
 from ._owner import Owner
-from ._values import Buffer, DType, as_bytes, dtype_of, pack, unpack
+from ._typing import CapsuleType, Number, Values
+from ._values import Contents, as_bytes, pack, unpack
 from ._views import Views
 from .backend import Backend
-from .errors import Busy, InvalidArgument, OutOfAddresses, OutOfMemory, Suspended
+from .errors import Busy, InvalidArgument, OutOfAddresses, OutOfMemory, OutOfRange, Suspended
+from .results import ArrayInterface, CudaArrayInterface
 
 _CHUNK = 1 << 20
 
@@ -36,8 +40,32 @@ class _Shown(Owner):
         """How many elements there are."""
         return self._vec()._length
 
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Any: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> List[Any]: ...
+
+    def __getitem__(self, key: Union[SupportsIndex, slice]) -> Any:
+        """Returns an element, or a copy of a slice's elements as a list. Does not wait for work on streams.
+
+        Indices are as for lists. Raises OutOfRange for an element that does not exist, TypeError for another kind of key.
+        """
+        vec = self._vec()
+        if isinstance(key, slice):
+            return vec._elements(positions(key, vec._length))
+        at = position(key, vec._length)
+        return vec._elements(range(at, at + 1))[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yields the elements in order and reads 1 MiB of them ahead. Elements that are appended meanwhile follow, as for lists."""
+        vec, at = self._vec(), 0
+        while some := vec._elements(range(at, min(at + vec._piece(), vec._length))):
+            yield from some
+            at += len(some)
+
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DTypeName:
         """The elements' type, by name."""
         return self._vec()._dtype.name
 
@@ -47,10 +75,10 @@ class _Shown(Owner):
         return self._vec()._address
 
     def read(self, start: SupportsIndex, count: SupportsIndex) -> List[Any]:
-        """Elements as a list. Work of streams is not waited for. Raises InvalidArgument where there are not so many."""
+        """Returns ``vec[start:start + count]``, but raises OutOfRange if there are fewer elements."""
         vec = self._vec()
         first, number = vec._within("read", start, count)
-        return unpack(vec._dtype, vec._get(first, number))
+        return vec._elements(range(first, first + number))
 
     def tolist(self) -> List[Any]:
         """All elements as a list."""
@@ -63,11 +91,11 @@ class _Shown(Owner):
     def __dlpack__(
         self,
         *,
-        stream: Optional[Any] = None,
+        stream: Optional[SupportsIndex] = None,
         max_version: Optional[Tuple[int, int]] = None,
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
-    ) -> object:
+    ) -> CapsuleType:
         """A DLPack capsule of the elements that there are now, without a copy. The memory stays as long as the tensor.
 
         Raises BufferError for a copy, for another device, and for a read-only view where the consumer cannot be told so.
@@ -77,35 +105,34 @@ class _Shown(Owner):
         with vec._lock:
             return capsule(vec._region, vec._dtype, vec._length, self._read_only, new)
 
-    def _interface(self, name: str, on_host: bool) -> Dict[str, Any]:
+    def _check_shown(self, name: str, on_host: bool) -> None:
         vec = self._vec()
         if (vec._device[0] == 1) is not on_host:
             where = "the host" if vec._device[0] == 1 else "a GPU"
             raise AttributeError(f"{name}: the memory is {where}'s")
-        with vec._lock:
-            length = vec._length
-            if vec.capacity == 0 and length:  # which asks the library, so that a forked child is told, too
-                raise Suspended(f"{name}: the memory is suspended; resume it first")
-            data: Any
-            if on_host:
-                # As a buffer, which NumPy keeps and so counts, and not as an address, of which nobody reports the end.
-                data = vec._views.make(vec._region, vec._address, length * vec._dtype.itemsize, self._read_only)
-            else:
-                vec._seen = True
-                # Of nothing the protocol wants null.
-                data = (vec._address if length else 0, self._read_only)
-        return {"shape": (length,), "typestr": vec._dtype.typestr, "data": data, "version": 3}
+        if vec.capacity == 0 and vec._length:  # which asks the library, so that a forked child is told, too
+            raise Suspended(f"{name}: the memory is suspended; resume it first")
 
     @property
-    def __array_interface__(self) -> Dict[str, Any]:
+    def __array_interface__(self) -> ArrayInterface:
         """NumPy's view of memory of the host; AttributeError for a GPU's."""
-        return self._interface("__array_interface__", on_host=True)
+        vec = self._vec()
+        with vec._lock:
+            self._check_shown("__array_interface__", on_host=True)
+            # As a buffer, which NumPy keeps and so counts, and not as an address, of which nobody reports the end.
+            data = vec._views.make(vec._region, vec._address, vec._length * vec._dtype.itemsize, self._read_only)
+            return {"shape": (vec._length,), "typestr": vec._dtype.typestr, "data": data, "version": 3}
 
     @property
-    def __cuda_array_interface__(self) -> Dict[str, Any]:
+    def __cuda_array_interface__(self) -> CudaArrayInterface:
         """CuPy's, Numba's and PyTorch's view of a GPU's memory, CUDA's or HIP's; AttributeError for the host's."""
-        # No stream: what was written is there.
-        return {**self._interface("__cuda_array_interface__", on_host=False), "stream": None}
+        vec = self._vec()
+        with vec._lock:
+            self._check_shown("__cuda_array_interface__", on_host=False)
+            vec._seen = True
+            # Of nothing the protocol wants null. No stream: what was written is there.
+            data = (vec._address if vec._length else 0, self._read_only)
+            return {"shape": (vec._length,), "typestr": vec._dtype.typestr, "data": data, "version": 3, "stream": None}
 
 
 class ReadOnlyVec(_Shown):
@@ -136,9 +163,13 @@ class ReadOnlyVec(_Shown):
 class DeviceVec(_Shown):
     """A vector of numbers in a device's memory, at an address that stays while it grows.
 
-    ``dtype``: a name (``float32``, ``bfloat16``, ``int64``, ``bool``, ``complex64``, …) or a letter of ``struct``. ``values``: a
-    C-contiguous buffer of that type, ``bytes`` (contents as they lie), or numbers. ``backend``: None is the best one that there is.
-    ``reserve``: how many bytes it can grow to, None for as many as the device has; addresses cost nothing.
+    ``dtype``: a name (``"float32"``, ``"bfloat16"``, ``"int64"``, ``"bool"``, ``"complex64"``, …), a letter of ``struct``, a type of
+    NumPy or PyTorch, or Python's ``bool``, ``int`` (int64), ``float`` (float64) or ``complex`` (complex128). ``values``: numbers, a
+    C-contiguous buffer of that type, or ``bytes`` (contents as they lie); of one dimension. ``backend``: None is the best one that
+    there is. ``reserve``: how many bytes it can grow to, None for as many as the device has; addresses cost nothing.
+
+    ``len``, iteration and ``vec[key]`` are as for a list: negative indices count from the end, and a slice is a list, a copy.
+    ``vec[key] = value`` keeps the length, as in NumPy.
 
     Any thread may use it, one at a time changes it. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
 
@@ -151,8 +182,8 @@ class DeviceVec(_Shown):
 
     def __init__(
         self,
-        dtype: str = "float32",
-        values: Any = None,
+        dtype: DTypeLike = "float32",
+        values: Optional[Values] = None,
         *,
         backend: Optional[Backend] = None,
         device: SupportsIndex = 0,
@@ -188,7 +219,20 @@ class DeviceVec(_Shown):
         return self
 
     def __repr__(self) -> str:
-        return f"<gpu_vmm.DeviceVec of {self._length} {self.dtype} on {self._backend.name} at {self._address:#x}>"
+        where = f"{self._backend.name} device {self._number} at {self._address:#x}"
+        return f"<gpu_vmm.DeviceVec of {self._length} {self.dtype} on {where}>"
+
+    def __setitem__(self, key: Union[SupportsIndex, slice], value: Union[Number, Values]) -> None:
+        """Overwrites an element, or the elements of a slice by as many values or by one number. Does not wait for work on streams.
+
+        With a step, each element is copied on its own. Raises OutOfRange for an element that does not exist, InvalidArgument for
+        another number of values.
+        """
+        if isinstance(key, slice):
+            return self._put_slice(key, value)
+        one = pack(self._dtype, [value])
+        with self._lock:
+            self._put(position(key, self._length), one)
 
     @property
     def backend(self) -> Backend:
@@ -207,9 +251,8 @@ class DeviceVec(_Shown):
         made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._room or None)
         with self._lock:
             made._make_room(self._length)
-            some = _CHUNK // self._dtype.itemsize
-            for at in range(0, self._length, some):
-                made._put(at, self._get(at, min(some, self._length - at)))
+            for at in range(0, self._length, self._piece()):
+                made._put(at, self._get(at, min(self._piece(), self._length - at)))
             made._length = self._length
         return made
 
@@ -219,37 +262,36 @@ class DeviceVec(_Shown):
     def __deepcopy__(self, memo: Dict[int, Any]) -> DeviceVec:
         return self.copy()
 
-    def append(self, value: Any) -> None:
+    def append(self, value: Number) -> None:
         """Puts one element behind the others."""
         self.extend([value])
 
-    def extend(self, values: Any) -> None:
-        """Puts elements behind the others: a buffer of the type, bytes, or numbers. Nothing has changed after an error."""
+    def extend(self, values: Values) -> None:
+        """Puts elements behind the others: a buffer of the type, bytes, or numbers. Nothing has changed after an error.
+
+        Raises OverflowError for a number that the type cannot hold, InvalidArgument for more than one dimension.
+        """
         contents, count = as_bytes(self._dtype, values)
         with self._lock:
             self._make_room(self._length + count)
             self._put(self._length, contents)
             self._length += count
 
-    def write(self, start: SupportsIndex, values: Any) -> None:
-        """Overwrites elements from ``start`` on. Work of streams is not waited for. Raises InvalidArgument where they end before."""
+    def write(self, start: SupportsIndex, values: Values) -> None:
+        """Overwrites elements from ``start`` on. Does not wait for work on streams. Raises OutOfRange beyond the end."""
         contents, count = as_bytes(self._dtype, values)
         with self._lock:
             first, _ = self._within("write", start, count)
             self._put(first, contents)
 
-    def resize(self, n: SupportsIndex, value: Any = 0) -> None:
+    def resize(self, n: SupportsIndex, value: Number = 0) -> None:
         """Has ``n`` elements: what is new is ``value``. Memory stays; :meth:`shrink_to_fit` gives it back."""
         length = unsigned("n", n)
         one = pack(self._dtype, [value])
         with self._lock:
-            new = length - self._length
-            if new > 0:
+            if length > self._length:
                 self._make_room(length)
-                some = min(new, max(1, _CHUNK // len(one)))
-                contents = one * some
-                for at in range(self._length, length, some):
-                    self._put(at, contents[: (length - at) * len(one)])
+                self._fill(self._length, length, one)
             self._length = length
 
     def reserve(self, n: SupportsIndex) -> None:
@@ -311,8 +353,23 @@ class DeviceVec(_Shown):
     def _within(self, operation: str, start: SupportsIndex, count: SupportsIndex) -> Tuple[int, int]:
         first, number = unsigned("start", start), unsigned("count", count)
         if first + number > self._length:
-            raise InvalidArgument(f"{operation}: {number} elements from {first} on, and there are {self._length}")
+            raise OutOfRange(f"{operation}: elements {first} to {first + number} exceed the length of {self._length}")
         return first, number
+
+    def _piece(self) -> int:
+        """Returns the number of elements that are copied at a time."""
+        return _CHUNK // self._dtype.itemsize
+
+    def _elements(self, where: range) -> List[Any]:
+        """Returns the elements at these positions. Reads the elements between them, too, up to a piece at a time."""
+        if where.step < 0:
+            return self._elements(where[::-1])[::-1]
+        found: List[Any] = []
+        some = max(1, self._piece() // where.step)
+        for at in range(0, len(where), some):
+            part = where[at : at + some]
+            found += unpack(self._dtype, self._get(part[0], part[-1] - part[0] + 1))[:: where.step]
+        return found
 
     def _bytes(self, elements: int) -> int:
         return unsigned(f"{elements} elements of {self._dtype.name}, in bytes", elements * self._dtype.itemsize)
@@ -324,7 +381,33 @@ class DeviceVec(_Shown):
             check(library().gpu_vmm_region_read(self._region, start * self._dtype.itemsize, room, len(contents)))
         return contents
 
-    def _put(self, start: int, contents: Buffer) -> None:
+    def _put_slice(self, key: slice, value: Any) -> None:
+        fills = _is_one(value)
+        contents, count = as_bytes(self._dtype, [value] if fills else value)
+        with self._lock:
+            where = positions(key, self._length)
+            if not fills and count != len(where):
+                raise InvalidArgument(
+                    f"assign: {count} values for the {len(where)} elements of a slice, which keeps its length; extend and resize change it"
+                )
+            if where.step != 1:
+                size, apart = self._dtype.itemsize, memoryview(contents).tobytes()  # a copy: the values may lie in this vector
+                for number, at in enumerate(where):
+                    first = 0 if fills else number * size
+                    self._put(at, apart[first : first + size])
+            elif fills:
+                self._fill(where.start, where.stop, bytes(contents))
+            else:
+                self._put(where.start, contents)
+
+    def _fill(self, start: int, end: int, one: bytes) -> None:
+        """Sets the elements from ``start`` to ``end`` to this one."""
+        some = min(self._piece(), end - start)
+        contents = one * some
+        for at in range(start, end, max(some, 1)):
+            self._put(at, contents[: (end - at) * len(one)])
+
+    def _put(self, start: int, contents: Contents) -> None:
         view = memoryview(contents)
         if view.nbytes:
             # bytes are given as they are; of what else cannot be written ctypes knows no address without a copy.
@@ -358,3 +441,12 @@ class DeviceVec(_Shown):
 
     def _grow(self, size: int) -> None:
         check(library().gpu_vmm_region_grow(self._region, size))
+
+
+def _is_one(value: object) -> bool:
+    """Returns whether the value is one element rather than a sequence of elements."""
+    try:
+        iter(value)  # type: ignore[call-overload]
+    except TypeError:
+        return True
+    return False

@@ -87,6 +87,8 @@ class Counted:
 
     def __init__(self, function):
         self.calls, self.function = 0, function
+        self.sizes = []
+        """The last argument of each call."""
         self.library = gpu_vmm._library.library()
         self.real = getattr(self.library, function)
 
@@ -96,6 +98,7 @@ class Counted:
 
     def __call__(self, *arguments):
         self.calls += 1
+        self.sizes.append(arguments[-1])
         return self.real(*arguments)
 
     def __exit__(self, *_):

@@ -67,6 +67,34 @@ class Copies(Case):
             self.assertEqual((type(other), str(other), other.status), (type(error), str(error), error.status))
 
 
+class Shown(Case):
+    def test_repr(self):
+        opened = backend()
+        pool = opened.pool()
+        vec = gpu_vmm.DeviceVec("float32", [1, 2], backend=opened)
+        block = pool.alloc(64)
+        where = f"<gpu_vmm.DeviceVec of 2 float32 on {NAME} device 0 at {vec.address:#x}>"
+        for owner, text in (
+            (opened, f"<gpu_vmm.Backend {NAME}>"), (pool, f"<gpu_vmm.Pool on {NAME} device 0>"),
+            (pool.tagged("weights"), f"<gpu_vmm.Pool on {NAME} device 0, tag 'weights'>"),
+            (vec, where), (vec.read_only(), f"<gpu_vmm.ReadOnlyVec of {where}>"),
+            (block, f"<gpu_vmm.Block of 64 bytes at {block.address:#x}>"),
+            (gpu_vmm.Status.BUSY, "<Status.BUSY: 9>"), (gpu_vmm.Busy("in use"), "Busy('in use')"),
+        ):  # fmt: skip
+            self.assertEqual(repr(owner), text)
+        self.assertRegex(repr(pool.find(block.address)), r"^BlockInfo\(base=\d+, size=\d+, offset=0, device=0, stream=0, tag=''\)$")
+        block.free()
+        self.assertEqual(repr(block), "<gpu_vmm.Block of 64 bytes freed>")
+        vec.suspend()
+        self.assertEqual(repr(vec), where)
+
+    def test_every_public_class_has_its_own(self):
+        for name in gpu_vmm.__all__:
+            kind = getattr(gpu_vmm, name)
+            if isinstance(kind, type):
+                self.assertIsNot(kind.__repr__, object.__repr__, name)
+
+
 class Made(Case):
     def test_init_is_called_once(self):
         pool = backend().pool()

@@ -77,22 +77,22 @@ class Vectors(Case):
     def test_what_cannot_be(self):
         with self.raises(gpu_vmm.InvalidArgument, "there are int8"):
             self.vec("float8")
-        with self.raises(TypeError):
-            self.vec(float)
         vec = self.vec("int32", [1, 2, 3])
         for values in (array.array("f", [1]), array.array("I", [1]), b"12345"):
             with self.raises(gpu_vmm.InvalidArgument, "values"):
                 vec.extend(values)
         with self.raises(gpu_vmm.InvalidArgument, "C-contiguous"):
             vec.extend(memoryview(array.array("i", [1, 2, 3]))[::2])
-        for values in ("12", {1: 2}, ["1"], [[1]], 5, [None]):
+        for values in ("12", {1: 2}, ["1"], 5, [None]):
             with self.raises(TypeError):
                 vec.extend(values)
-        with self.raises(OverflowError):
-            vec.append(1 << 31)
-        with self.raises(gpu_vmm.InvalidArgument, "there are 3"):
+        with self.raises(TypeError, "element 1 is 1.5 (float); int32 takes an integer"):
+            vec.extend([1, 1.5])
+        with self.raises(TypeError, "element 0 is '1' (str); float16 takes a number"):
+            self.vec("float16", ["1"])
+        with self.raises(gpu_vmm.OutOfRange, "write: elements 2 to 4 exceed the length of 3"):
             vec.write(2, [1, 2])
-        with self.raises(gpu_vmm.InvalidArgument, "there are 3"):
+        with self.raises(gpu_vmm.OutOfRange, "read: elements 1 to 4 exceed the length of 3"):
             vec.read(1, 3)
         for n in (-1, 1 << 63):
             with self.raises(gpu_vmm.InvalidArgument):
@@ -102,6 +102,46 @@ class Vectors(Case):
         with self.raises(gpu_vmm.NoSuchDevice):
             self.vec("int32", device=10_000)
         self.assertEqual(vec.tolist(), [1, 2, 3])
+
+    def test_numbers_that_do_not_fit(self):
+        for dtype, number, text in (
+            ("int8", 128, "128 does not fit int8 (-128 to 127)"),
+            ("uint8", 300, "300 does not fit uint8 (0 to 255)"),
+            ("uint8", -1, "-1 does not fit uint8 (0 to 255)"),
+            ("uint16", 65536, "65536 does not fit uint16 (0 to 65535)"),
+            ("int32", 1 << 31, "2147483648 does not fit int32 (-2147483648 to 2147483647)"),
+            ("int64", 1 << 63, "9223372036854775808 does not fit int64 (-9223372036854775808 to 9223372036854775807)"),
+            ("uint64", 1 << 64, "18446744073709551616 does not fit uint64 (0 to 18446744073709551615)"),
+            ("uint64", 10**5000, "an integer of 16610 bits does not fit uint64"),
+            ("float16", -65520.0, "-65520.0 does not fit float16 (-65504 to 65504)"),
+            ("bfloat16", 3.4e38, "3.4e+38 does not fit bfloat16 (-3.38953139e+38 to 3.38953139e+38)"),
+            ("float32", 1e39, "1e+39 does not fit float32 (-3.40282347e+38 to 3.40282347e+38)"),
+            ("float64", 10**400, "an integer of 1329 bits does not fit float64 (-1.79769313e+308 to 1.79769313e+308)"),
+            ("complex64", 1e39j, "1e+39j does not fit complex64 (parts of -3.40282347e+38 to 3.40282347e+38)"),
+        ):
+            vec = self.vec(dtype, [1])
+            for call in (
+                lambda: vec.append(number), lambda: vec.extend([1, number]), lambda: vec.write(0, [number]), lambda: vec.resize(2, number),
+                lambda: vec.__setitem__(0, number), lambda: self.vec(dtype, [0, number]),
+            ):  # fmt: skip
+                with self.subTest(dtype=dtype), self.raises(OverflowError, text):
+                    call()
+            self.assertEqual(vec.tolist(), [1])
+
+    def test_one_dimension(self):
+        vec = self.vec("float32", [1])
+        for values in ([[1, 2], [3, 4]], [(1,)], [array.array("f", [1])], [1, [2]], [vec]):
+            for call in (lambda: vec.extend(values), lambda: vec.write(0, values), lambda: self.vec("float32", values)):
+                with self.raises(gpu_vmm.InvalidArgument, "a vector has one dimension"):
+                    call()
+        with self.raises(gpu_vmm.InvalidArgument, "element 0 is [1, 2] (list)"):
+            vec.append([1, 2])
+        with self.raises(gpu_vmm.InvalidArgument, "element 0 is [5] (list)"):
+            vec.resize(3, [5])
+        grid = memoryview(bytes(24)).cast("B").cast("f", (2, 3))
+        with self.raises(gpu_vmm.InvalidArgument, "shape (2, 3) has 2 dimensions"):
+            vec.extend(grid)
+        self.assertEqual(vec.tolist(), [1])
 
     def test_growth_keeps_the_address(self):
         vec = self.vec("uint32", reserve=256 * MIB)
@@ -199,12 +239,31 @@ class Numpy(Case):
     def test_takes_arrays(self):
         for dtype in VALUES:
             if dtype != "bfloat16":
-                values = numpy.arange(6).astype(dtype).reshape(2, 3)
-                self.assertEqual(self.vec(dtype, values).tolist(), values.ravel().tolist(), dtype)
+                values = numpy.arange(6).astype(dtype)
+                self.assertEqual(self.vec(dtype, values).tolist(), values.tolist(), dtype)
         with self.raises(gpu_vmm.InvalidArgument, "C-contiguous"):
-            self.vec("float64", numpy.ones((4, 4)).T[:, ::2])
+            self.vec("float64", numpy.ones(4)[::2])
         with self.raises(gpu_vmm.InvalidArgument, "format"):
             self.vec("float64", numpy.ones(4, dtype=">f8"))
+        with self.raises(gpu_vmm.InvalidArgument, "holds float64 (format 'd'), not float32; convert it first"):
+            self.vec("float32", numpy.ones(4))
+
+    def test_one_dimension(self):
+        # Some versions of NumPy take an array of one element for a number.
+        for values in (numpy.ones((1, 1)), numpy.ones((0, 3)), [numpy.ones(1)], numpy.ones((2, 3)).T):
+            with self.raises(gpu_vmm.InvalidArgument, "one"):
+                self.vec("float64", values)
+        with self.raises(gpu_vmm.InvalidArgument, "array.ravel(), and see rows in a view: from_dlpack(vec).reshape(-1, 3, 4)"):
+            self.vec("float64", numpy.ones((2, 3, 4)))
+        self.assertEqual(self.vec("float64", [numpy.array(1.0), numpy.float32(2)]).tolist(), [1, 2])
+
+    @unittest.skipIf(NAME != "host", "the memory is a GPU's")
+    def test_rows_in_a_view(self):
+        table = numpy.arange(12, dtype="float32").reshape(4, 3)
+        vec = self.vec("float32", table[:2].ravel())
+        vec.extend(table[2:].ravel())
+        rows = numpy.from_dlpack(vec).reshape(-1, 3)
+        self.assertEqual((rows.tolist(), rows.ctypes.data), (table.tolist(), vec.address))
 
     @unittest.skipIf(NAME != "host", "the memory is a GPU's")
     def test_sees_the_memory(self):
