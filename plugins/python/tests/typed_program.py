@@ -1,0 +1,66 @@
+"""What a type checker accepts of a program that uses the package, and what it must refuse: a comment that ignores no error is an error
+itself. It is checked, and never run.
+"""
+
+from __future__ import annotations
+
+import array
+from typing import Any, Iterator, List, Tuple
+
+import numpy as np
+from typing_extensions import CapsuleType, assert_type
+
+import gpu_vmm
+
+
+def accepted(name: gpu_vmm.DTypeName, dtype: gpu_vmm.DTypeLike, rows: "np.ndarray[Any, np.dtype[np.float64]]") -> None:
+    backend = gpu_vmm.open()
+    vec = gpu_vmm.DeviceVec(np.float32, [1, 2.5, np.float64(3), True], backend=backend)
+    for made in (
+        gpu_vmm.DeviceVec(), gpu_vmm.DeviceVec("bfloat16"), gpu_vmm.DeviceVec("f"), gpu_vmm.DeviceVec(name), gpu_vmm.DeviceVec(dtype),
+        gpu_vmm.DeviceVec(np.bool_), gpu_vmm.DeviceVec(np.dtype("int16")), gpu_vmm.DeviceVec(rows.dtype, rows.ravel()),
+        gpu_vmm.DeviceVec(bool), gpu_vmm.DeviceVec(int), gpu_vmm.DeviceVec(float, array.array("d", [1])),
+        gpu_vmm.DeviceVec(complex, [1j]), gpu_vmm.DeviceVec(vec.dtype, vec), gpu_vmm.DeviceVec("int8", b"raw"),
+        gpu_vmm.DeviceVec("int8", (number for number in range(3))),
+    ):  # fmt: skip
+        made.append(1)
+    assert_type(vec.dtype, gpu_vmm.DTypeName)
+    assert_type(vec[1:], List[Any])
+    assert_type(iter(vec), Iterator[Any])
+    assert_type(len(vec), int)
+    vec[0] = 1
+    vec[np.int64(0)] = np.float32(1)
+    vec[:2] = [1, 2]
+    vec[::2] = 0
+    vec.write(0, rows)
+    assert_type(vec.__dlpack__(), CapsuleType)
+    assert_type(vec.__array_interface__["data"], memoryview)
+    assert_type(vec.__cuda_array_interface__["data"], Tuple[int, bool])
+    for view in vec, vec.read_only():
+        print(np.from_dlpack(view).sum(), np.asarray(view).sum())
+
+    pool = backend.pool()
+    assert_type(backend.info()["devices"][0]["name"], str)
+    assert_type(pool.stats()["held"], int)
+    assert_type(pool.snapshot()["timeline"][0]["at"], float)
+    stats: gpu_vmm.PoolStats = gpu_vmm.torch.stats()
+    print(stats["driver_calls"]["map"])
+    with pool.alloc(64) as block:
+        block.write(rows)
+        assert_type(block.read(), bytes)
+
+
+def refused(vec: gpu_vmm.DeviceVec, view: gpu_vmm.ReadOnlyVec, name: str) -> None:
+    gpu_vmm.DeviceVec("float31")  # type: ignore[arg-type]
+    gpu_vmm.DeviceVec(name)  # type: ignore[arg-type]
+    gpu_vmm.DeviceVec(str)  # type: ignore[arg-type]
+    gpu_vmm.DeviceVec([1, 2])  # type: ignore[arg-type]
+    gpu_vmm.DeviceVec("float32", [[1, 2], [3, 4]])  # type: ignore[list-item]
+    gpu_vmm.DeviceVec("float32", ["1"])  # type: ignore[list-item]
+    vec.extend("12")  # type: ignore[arg-type]
+    vec.append([1])  # type: ignore[arg-type]
+    vec[0, 1]  # type: ignore[call-overload]
+    vec["x"]  # type: ignore[call-overload]
+    vec[0] = "1"  # type: ignore[assignment]
+    view[0] = 1  # type: ignore[index]
+    gpu_vmm.open().pool().stats()["hold"]  # type: ignore[typeddict-item]
