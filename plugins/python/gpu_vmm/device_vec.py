@@ -9,19 +9,18 @@ from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Un
 from ._arguments import Folder, kept_in, unsigned
 from ._dlpack import capsule, versioned
 from ._dtype import DType, DTypeLike, DTypeName, dtype_of
+from ._elements import Elements
 from ._handles import RegionHandle
 from ._index import position, positions
 from ._library import check, library
 from ._lock import Lock
 from ._owner import Owner
 from ._typing import CapsuleType, Number, Values
-from ._values import Contents, as_bytes, pack, unpack
+from ._values import as_bytes, pack
 from ._views import Views
 from .backend import Backend
-from .errors import Busy, InvalidArgument, OutOfAddresses, OutOfMemory, OutOfRange, Suspended
+from .errors import Busy, InvalidArgument, OutOfRange, Suspended
 from .results import ArrayInterface, CudaArrayInterface
-
-_CHUNK = 1 << 20
 
 
 class _Shown(Owner):
@@ -53,14 +52,15 @@ class _Shown(Owner):
         """
         vec = self._vec()
         if isinstance(key, slice):
-            return vec._elements(positions(key, vec._length))
+            return vec._elements.at(positions(key, vec._length))
         at = position(key, vec._length)
-        return vec._elements(range(at, at + 1))[0]
+        return vec._elements.at(range(at, at + 1))[0]
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the elements in order and reads 1 MiB of them ahead. Elements that are appended meanwhile follow, as for lists."""
         vec, at = self._vec(), 0
-        while some := vec._elements(range(at, min(at + vec._piece(), vec._length))):
+        while at < (end := vec._length):
+            some = vec._elements.at(next(vec._elements.pieces(at, end)))
             yield from some
             at += len(some)
 
@@ -72,13 +72,13 @@ class _Shown(Owner):
     @property
     def address(self) -> int:
         """The first address. It stays for the vector's whole life."""
-        return self._vec()._address
+        return self._vec()._elements.address
 
     def read(self, start: SupportsIndex, count: SupportsIndex) -> List[Any]:
         """Returns ``vec[start:start + count]``, but raises OutOfRange if there are fewer elements."""
         vec = self._vec()
         first, number = vec._within("read", start, count)
-        return vec._elements(range(first, first + number))
+        return vec._elements.at(range(first, first + number))
 
     def tolist(self) -> List[Any]:
         """All elements as a list."""
@@ -120,7 +120,7 @@ class _Shown(Owner):
         with vec._lock:
             self._check_shown("__array_interface__", on_host=True)
             # As a buffer, which NumPy keeps and so counts, and not as an address, of which nobody reports the end.
-            data = vec._views.make(vec._region, vec._address, vec._length * vec._dtype.itemsize, self._read_only)
+            data = vec._views.make(vec._region, vec._elements.address, vec._length * vec._dtype.itemsize, self._read_only)
             return {"shape": (vec._length,), "typestr": vec._dtype.typestr, "data": data, "version": 3}
 
     @property
@@ -131,7 +131,7 @@ class _Shown(Owner):
             self._check_shown("__cuda_array_interface__", on_host=False)
             vec._seen = True
             # Of nothing the protocol wants null. No stream: what was written is there.
-            data = (vec._address if vec._length else 0, self._read_only)
+            data = (vec._elements.address if vec._length else 0, self._read_only)
             return {"shape": (vec._length,), "typestr": vec._dtype.typestr, "data": data, "version": 3, "stream": None}
 
 
@@ -177,7 +177,7 @@ class DeviceVec(_Shown):
     """
 
     __slots__ = (
-        "_address", "_backend", "_device", "_dtype", "_length", "_lock", "_number", "_region", "_room", "_seen", "_views", "__weakref__",
+        "_backend", "_device", "_dtype", "_elements", "_length", "_lock", "_number", "_region", "_room", "_seen", "_views", "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -204,9 +204,7 @@ class DeviceVec(_Shown):
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_region_new(self._backend._handle, number, room, ctypes.byref(pointer)))
         self._region = RegionHandle(pointer)
-        address = ctypes.c_uint64()
-        check(library().gpu_vmm_region_address(self._region, ctypes.byref(address)))
-        self._address: int = address.value
+        self._elements = Elements(self._region, self._dtype, self._device[0] == 1)
         self._length = 0
         self._lock = Lock()
         # Buffers of it that others have, and whether __cuda_array_interface__ was asked for, which does not report the end of a view.
@@ -219,7 +217,7 @@ class DeviceVec(_Shown):
         return self
 
     def __repr__(self) -> str:
-        where = f"{self._backend.name} device {self._number} at {self._address:#x}"
+        where = f"{self._backend.name} device {self._number} at {self._elements.address:#x}"
         return f"<gpu_vmm.DeviceVec of {self._length} {self.dtype} on {where}>"
 
     def __setitem__(self, key: Union[SupportsIndex, slice], value: Union[Number, Values]) -> None:
@@ -232,7 +230,7 @@ class DeviceVec(_Shown):
             return self._put_slice(key, value)
         one = pack(self._dtype, [value])
         with self._lock:
-            self._put(position(key, self._length), one)
+            self._elements.put(position(key, self._length), one)
 
     @property
     def backend(self) -> Backend:
@@ -242,17 +240,15 @@ class DeviceVec(_Shown):
     @property
     def capacity(self) -> int:
         """For how many elements there is memory; 0 while it is suspended."""
-        size = ctypes.c_uint64()
-        check(library().gpu_vmm_region_size(self._region, ctypes.byref(size)))
-        return size.value // self._dtype.itemsize
+        return self._elements.capacity()
 
     def copy(self) -> DeviceVec:
         """Another vector with the same elements, in memory of its own on the same device. Copies through the host."""
         made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._room or None)
         with self._lock:
-            made._make_room(self._length)
-            for at in range(0, self._length, self._piece()):
-                made._put(at, self._get(at, min(self._piece(), self._length - at)))
+            made._elements.make_room(self._length)
+            for part in self._elements.pieces(0, self._length):
+                made._elements.put(part.start, self._elements.get(part.start, len(part)))
             made._length = self._length
         return made
 
@@ -273,8 +269,8 @@ class DeviceVec(_Shown):
         """
         contents, count = as_bytes(self._dtype, values)
         with self._lock:
-            self._make_room(self._length + count)
-            self._put(self._length, contents)
+            self._elements.make_room(self._length + count)
+            self._elements.put(self._length, contents)
             self._length += count
 
     def write(self, start: SupportsIndex, values: Values) -> None:
@@ -282,7 +278,7 @@ class DeviceVec(_Shown):
         contents, count = as_bytes(self._dtype, values)
         with self._lock:
             first, _ = self._within("write", start, count)
-            self._put(first, contents)
+            self._elements.put(first, contents)
 
     def resize(self, n: SupportsIndex, value: Number = 0) -> None:
         """Has ``n`` elements: what is new is ``value``. Memory stays; :meth:`shrink_to_fit` gives it back."""
@@ -290,14 +286,14 @@ class DeviceVec(_Shown):
         one = pack(self._dtype, [value])
         with self._lock:
             if length > self._length:
-                self._make_room(length)
-                self._fill(self._length, length, one)
+                self._elements.make_room(length)
+                self._elements.fill(range(self._length, length), one)
             self._length = length
 
     def reserve(self, n: SupportsIndex) -> None:
         """Has memory for ``n`` elements at least, so that growing up to them asks the driver for nothing."""
         with self._lock:
-            self._grow(self._bytes(unsigned("n", n)))
+            self._elements.grow(unsigned("n", n))
 
     def shrink_to_fit(self, *, force: bool = False) -> None:
         """Gives memory back that no element is in, in the driver's pieces; waits for the devices.
@@ -356,31 +352,6 @@ class DeviceVec(_Shown):
             raise OutOfRange(f"{operation}: elements {first} to {first + number} exceed the length of {self._length}")
         return first, number
 
-    def _piece(self) -> int:
-        """Returns the number of elements that are copied at a time."""
-        return _CHUNK // self._dtype.itemsize
-
-    def _elements(self, where: range) -> List[Any]:
-        """Returns the elements at these positions. Reads the elements between them, too, up to a piece at a time."""
-        if where.step < 0:
-            return self._elements(where[::-1])[::-1]
-        found: List[Any] = []
-        some = max(1, self._piece() // where.step)
-        for at in range(0, len(where), some):
-            part = where[at : at + some]
-            found += unpack(self._dtype, self._get(part[0], part[-1] - part[0] + 1))[:: where.step]
-        return found
-
-    def _bytes(self, elements: int) -> int:
-        return unsigned(f"{elements} elements of {self._dtype.name}, in bytes", elements * self._dtype.itemsize)
-
-    def _get(self, start: int, count: int) -> bytearray:
-        contents = bytearray(count * self._dtype.itemsize)
-        if contents:
-            room = (ctypes.c_char * len(contents)).from_buffer(contents)
-            check(library().gpu_vmm_region_read(self._region, start * self._dtype.itemsize, room, len(contents)))
-        return contents
-
     def _put_slice(self, key: slice, value: Any) -> None:
         fills = _is_one(value)
         contents, count = as_bytes(self._dtype, [value] if fills else value)
@@ -390,57 +361,12 @@ class DeviceVec(_Shown):
                 raise InvalidArgument(
                     f"assign: {count} values for the {len(where)} elements of a slice, which keeps its length; extend and resize change it"
                 )
-            if where.step != 1:
-                size, apart = self._dtype.itemsize, memoryview(contents).tobytes()  # a copy: the values may lie in this vector
-                for number, at in enumerate(where):
-                    first = 0 if fills else number * size
-                    self._put(at, apart[first : first + size])
-            elif fills:
-                self._fill(where.start, where.stop, bytes(contents))
+            if fills:
+                self._elements.fill(where, bytes(contents))
+            elif where.step == 1:
+                self._elements.put(where.start, contents)
             else:
-                self._put(where.start, contents)
-
-    def _fill(self, start: int, end: int, one: bytes) -> None:
-        """Sets the elements from ``start`` to ``end`` to this one."""
-        some = min(self._piece(), end - start)
-        contents = one * some
-        for at in range(start, end, max(some, 1)):
-            self._put(at, contents[: (end - at) * len(one)])
-
-    def _put(self, start: int, contents: Contents) -> None:
-        view = memoryview(contents)
-        if view.nbytes:
-            # bytes are given as they are; of what else cannot be written ctypes knows no address without a copy.
-            given: Any = contents if isinstance(contents, bytes) else None
-            if given is None:
-                flat = view.cast("B")
-                given = None if view.readonly else (ctypes.c_char * view.nbytes).from_buffer(flat)
-                # The library does not copy a vector's memory to itself.
-                if given is None or self._holds(ctypes.addressof(given), view.nbytes):
-                    given = flat.tobytes()
-            offset = start * self._dtype.itemsize
-            check(library().gpu_vmm_region_write(self._region, offset, given, view.nbytes))
-
-    def _holds(self, address: int, size: int) -> bool:
-        """Whether some of these bytes of the host are in this vector's memory."""
-        end = self._address + self.capacity * self._dtype.itemsize
-        return self._device[0] == 1 and address < end and self._address < address + size
-
-    def _make_room(self, elements: int) -> None:
-        needed = self._bytes(elements)
-        capacity = self.capacity * self._dtype.itemsize
-        if needed <= capacity:
-            return
-        more = capacity + capacity // 8
-        if more > needed:
-            try:
-                return self._grow(more)
-            except (OutOfMemory, OutOfAddresses, InvalidArgument):
-                pass  # what is needed may be there still
-        self._grow(needed)
-
-    def _grow(self, size: int) -> None:
-        check(library().gpu_vmm_region_grow(self._region, size))
+                self._elements.put_apart(where, contents)
 
 
 def _is_one(value: object) -> bool:
