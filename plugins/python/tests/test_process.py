@@ -93,8 +93,11 @@ class Processes(Case):
             pool = backend.pool()
             block, vec = pool.alloc(1 << 20), gpu_vmm.DeviceVec("int8", b"kept", backend=backend)
             capsule = vec.__dlpack__()
+            shown = [repr(owner) for owner in (backend, pool, block, vec)]
             child = os.fork()
             if child == 0:
+                if shown != [repr(owner) for owner in (backend, pool, block, vec)]:
+                    print("they are shown otherwise", flush=True)
                 calls = {{
                     "memory": backend.memory,
                     "alloc": lambda: pool.alloc(1),
@@ -104,6 +107,10 @@ class Processes(Case):
                     "grow": lambda: vec.resize(100_000_000),
                     "read": vec.tolist,
                     "capacity": lambda: vec.capacity,
+                    "element": lambda: vec[0],
+                    "slice": lambda: vec[1:],
+                    "iterate": lambda: list(vec),
+                    "assign": lambda: vec.__setitem__(0, 1),
                     "record": lambda: block.record_use(0),
                     "export": vec.__dlpack__,
                     "show": lambda: getattr(vec, "__array_interface__" if {NAME!r} == "host" else "__cuda_array_interface__"),

@@ -58,6 +58,7 @@ class Torch(Case):
 assert not gpu_vmm.torch.enabled()
 gpu_vmm.torch.enable(budget=64 << 20)
 assert gpu_vmm.torch.enabled()
+assert repr(gpu_vmm.torch.device_pool()) == "<gpu_vmm.Pool on PyTorch's device 0, tag 'torch'>"
 path = gpu_vmm._library.find()
 assert calls[0] == ("allocator", "gpu_vmm_torch_alloc", "gpu_vmm_torch_free"), calls
 assert [name for name, *_ in calls[1:]] == [*fake_torch.SETTERS, "change"], calls
