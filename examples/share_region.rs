@@ -40,7 +40,7 @@ fn parent(backend: &AnyBackend) -> Result<()> {
     region.write(Bytes(0), b"from the parent")?;
     println!("parent: {} on {} at {}", region.end(), backend.vendor(), region.address());
 
-    // A line is a Unix socket. Here the child inherits one end; processes that do not know each other meet at a
+    // A channel is a Unix socket. Here the child inherits one end; processes that do not know each other meet at a
     // `Listener`, which lets nobody in but the same user if nothing else is said.
     let (ours, theirs) = Channel::pair()?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -59,8 +59,8 @@ fn parent(backend: &AnyBackend) -> Result<()> {
     exporter.wait_applied(SOON)?;
 
     // An importer keeps memory alive for as long as it likes. It can be asked to let go, and says when it has.
-    exporter.ask_to_let_go()?;
-    let how = exporter.wait_until_let_go(SOON)?;
+    exporter.request_release()?;
+    let how = exporter.wait_released(SOON)?;
     assert_eq!(how, ReleaseOutcome::Released);
     let mut answer = [0; 14];
     region.read(Bytes(100), &mut answer)?;
@@ -73,11 +73,11 @@ fn parent(backend: &AnyBackend) -> Result<()> {
 
 fn child(backend: &AnyBackend) -> Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
-    let line = Channel::from_socket(socket, Allowed::same_user())?;
+    let channel = Channel::from_socket(socket, Allowed::same_user())?;
 
     // At the same address, pointers into the region are good in both processes. Reserving more than is there now leaves
     // room for it to grow.
-    let mut shared = ImportOptions::new().same_address().reserve(Bytes::gib(1)).receive(backend, line)?;
+    let mut shared = ImportOptions::new().same_address().reserve(Bytes::gib(1)).receive(backend, channel)?;
     let mut text = [0; 15];
     shared.region().read(Bytes(0), &mut text)?;
     println!("child: {:?} at {}", String::from_utf8_lossy(&text), shared.region().address());
@@ -90,7 +90,7 @@ fn child(backend: &AnyBackend) -> Result<()> {
                 let text = String::from_utf8_lossy(&text);
                 println!("child: {} now ({}), with {text:?}", change.end, grown.name());
             }
-            Some(Event::ReleaseOutcome) => return shared.let_go(WaitFor::all_devices()),
+            Some(Event::ReleaseRequested) => return shared.release(WaitFor::all_devices()),
             Some(Event::Gone) => {
                 println!("child: the parent is gone, and its memory is still here");
                 return Ok(());

@@ -51,7 +51,7 @@ const GREETING: &str = "greeting of the other process";
 ///
 /// # Processes that fork
 ///
-/// A line has nothing of a driver, and so it can be used in a forked child, unlike all else in this crate: one of the two
+/// A channel has nothing of a driver, and so it can be used in a forked child, unlike all else in this crate: one of the two
 /// processes uses it, and the other one drops its copy. Where both use it, the other side sees numbers that repeat, and
 /// refuses them. As long as a copy is open anywhere, the other side does not learn that this one is gone.
 #[derive(Debug)]
@@ -66,17 +66,17 @@ pub struct Channel {
     /// How many messages were sent and received, the greetings included.
     sent: u64,
     received: u64,
-    /// Of a pair: set when the other end has been taken out of its line.
+    /// Of a pair: set when the other end has been taken out of its channel.
     moved: Option<Arc<AtomicBool>>,
     /// Why nothing is taken from the other side any more.
     broken: Option<String>,
 }
 
 impl Channel {
-    /// Both ends of a line, for a child process or another thread.
+    /// Both ends of a channel, for a child process or another thread.
     ///
     /// A child that is forked keeps one end. A child that executes a program is given the socket of one end, before
-    /// either was used, and makes a line of it with [`from_socket`](Self::from_socket):
+    /// either was used, and makes a channel of it with [`from_socket`](Self::from_socket):
     ///
     /// ```
     /// use gpu_vmm_share::{Allowed, Channel};
@@ -89,7 +89,7 @@ impl Channel {
     /// child.wait().unwrap();
     ///
     /// // And in the child:
-    /// fn line() -> gpu_vmm_core::Result<Channel> {
+    /// fn channel() -> gpu_vmm_core::Result<Channel> {
     ///     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     ///     Channel::from_socket(socket, Allowed::same_user())
     /// }
@@ -107,12 +107,17 @@ impl Channel {
         let moved = Arc::new(AtomicBool::new(false));
         // Each knows the other as if both had greeted.
         let (to_one, to_other) = (Some(one.ours), Some(other.ours));
-        let greeted =
-            |line, theirs| Self { theirs, sent: 1, received: 1, moved: Some(Arc::clone(&moved)), ..line };
+        let greeted = |channel, theirs| Self {
+            theirs,
+            sent: 1,
+            received: 1,
+            moved: Some(Arc::clone(&moved)),
+            ..channel
+        };
         Ok((greeted(one, to_other), greeted(other, to_one)))
     }
 
-    /// A line to the process that has a [`Listener`](super::Listener) at `path`. It waits at most `wait` until that
+    /// A channel to the process that has a [`Listener`](super::Listener) at `path`. It waits at most `wait` until that
     /// process has room for one more connection.
     ///
     /// # Errors
@@ -139,7 +144,7 @@ impl Channel {
         }
     }
 
-    /// A line over a socket that was inherited, or connected in another way. The other end makes a line of its socket
+    /// A channel over a socket that was inherited, or connected in another way. The other end makes a channel of its socket
     /// too.
     ///
     /// # Errors
@@ -172,11 +177,11 @@ impl Channel {
         Self::with(CREATE, socket, allowed)
     }
 
-    /// The socket, for the program that is started with it; that one makes a line of it with
+    /// The socket, for the program that is started with it; that one makes a channel of it with
     /// [`from_socket`](Self::from_socket).
     ///
-    /// This is for an end of [`pair`](Self::pair) while neither end has been used. The exchange of any other line cannot
-    /// be gone on with: a line that is made of its socket is refused by the other side.
+    /// This is for an end of [`pair`](Self::pair) while neither end has been used. The exchange of any other channel cannot
+    /// be gone on with: a channel that is made of its socket is refused by the other side.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         if let Some(moved) = &self.moved {
@@ -227,12 +232,12 @@ impl Channel {
         }
     }
 
-    /// A line over a socket that is sure to be of the right kind, with the greeting of this side sent.
+    /// A channel over a socket that is sure to be of the right kind, with the greeting of this side sent.
     pub(crate) fn with(operation: Operation, socket: OwnedFd, allowed: Allowed) -> Result<Self> {
-        let mut line = Self::new(operation, socket)?;
-        allowed.check(operation, line.peer)?;
-        line.greet(&Wait::new(operation, READING, line.wait))?;
-        Ok(line)
+        let mut channel = Self::new(operation, socket)?;
+        allowed.check(operation, channel.peer)?;
+        channel.greet(&Wait::new(operation, READING, channel.wait))?;
+        Ok(channel)
     }
 
     fn new(operation: Operation, socket: OwnedFd) -> Result<Self> {
@@ -250,7 +255,7 @@ impl Channel {
         }
         if self.moved.take_if(|moved| moved.load(Ordering::Acquire)).is_some() {
             if (self.sent, self.received) != (1, 1) {
-                let why = "its end of the pair was taken out of its line after this end had been used";
+                let why = "its end of the pair was taken out of its channel after this end had been used";
                 return Err(self.refuse(wait.operation, why.to_owned()));
             }
             (self.theirs, self.sent, self.received) = (None, 0, 0);

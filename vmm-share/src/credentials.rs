@@ -1,4 +1,4 @@
-//! Who is at the other end of a line, and who may be.
+//! Who is at the other end of a channel, and who may be.
 #![allow(unsafe_code)]
 
 use crate::PeerError;
@@ -44,7 +44,7 @@ impl Credentials {
     }
 }
 
-/// Who may be at the other end of a line. The one who is not gets nothing: the connection is closed at once.
+/// Who may be at the other end of a channel. The one who is not gets nothing: the connection is closed at once.
 ///
 /// ```
 /// use gpu_vmm_share::Allowed;
@@ -78,7 +78,7 @@ impl Allowed {
 
     /// One process, of the same user as this one. Its number is the one that this process sees it under.
     ///
-    /// For a line over `socketpair` the kernel names who made the pair, whoever has the other end now.
+    /// For a channel over `socketpair` the kernel names who made the pair, whoever has the other end now.
     #[must_use]
     pub const fn process(pid: u32) -> Self {
         Self(Who::Process(pid))

@@ -37,11 +37,11 @@ pub enum ReleaseOutcome {
 /// # use gpu_vmm_core::{Backend, Bytes, Properties, DeviceId, Region, Result};
 /// # use gpu_vmm_share::{Exporter, Channel};
 /// # use std::time::Duration;
-/// # fn example<B: Backend>(backend: &B, line: Channel) -> Result<()> {
+/// # fn example<B: Backend>(backend: &B, channel: Channel) -> Result<()> {
 /// let memory = Properties::on(DeviceId(0)).shareable();
 /// let mut region = Region::builder(backend).memory(memory).build()?;
 /// region.grow_to(Bytes::mib(64))?;
-/// let mut exporter = Exporter::share(line, &region)?;
+/// let mut exporter = Exporter::share(channel, &region)?;
 /// region.grow_to(Bytes::mib(128))?;
 /// exporter.publish(&region)?;
 /// exporter.wait_applied(Duration::from_secs(10))?;
@@ -50,7 +50,7 @@ pub enum ReleaseOutcome {
 /// ```
 #[derive(Debug)]
 pub struct Exporter<B: Backend> {
-    line: Channel,
+    channel: Channel,
     told: ExporterState<B>,
     /// Of what was told last.
     revision: u64,
@@ -71,7 +71,7 @@ enum End {
 }
 
 impl<B: Backend> Exporter<B> {
-    /// Describes a region to the importer at the other end of `line`, with a descriptor for each piece of its memory. It
+    /// Describes a region to the importer at the other end of `channel`, with a descriptor for each piece of its memory. It
     /// does not wait for an answer: [`Exporter::wait_applied`] does.
     ///
     /// Each piece takes a descriptor in both processes until it has been imported, so the limit of open files
@@ -83,9 +83,9 @@ impl<B: Backend> Exporter<B> {
     /// [shareable](gpu_vmm_core::Properties::shareable), or was itself imported and the driver exports such memory no more
     /// (CUDA); [`Detail::Unsupported`] where a device has no UUID; [`Detail::Poisoned`]. Then nothing was sent.
     /// [`PeerError::Gone`], and [`PeerError::TimedOut`] where the importer does not read.
-    pub fn share(line: Channel, region: &Region<B>) -> Result<Self> {
+    pub fn share(channel: Channel, region: &Region<B>) -> Result<Self> {
         let mut exporter = Self {
-            line,
+            channel,
             told: ExporterState::new(),
             revision: 0,
             applied: None,
@@ -107,7 +107,7 @@ impl<B: Backend> Exporter<B> {
         let operation = Operation::Publish;
         self.check_open(operation)?;
         // What has been answered is taken in, so that the importer has room to answer.
-        let all = Wait::new(operation, "end of the answers", self.line.wait());
+        let all = Wait::new(operation, "end of the answers", self.channel.wait());
         loop {
             match self.hear(&Wait::new(operation, "answer", Duration::ZERO)) {
                 Ok(()) => all.left()?,
@@ -139,40 +139,40 @@ impl<B: Backend> Exporter<B> {
         })
     }
 
-    /// Asks the importer to let go of everything. It is asked once, however often this is called.
+    /// Asks the importer to release the memory. Further calls send nothing.
     ///
     /// # Errors
     ///
     /// [`PeerError::Gone`], and [`PeerError::TimedOut`] where the importer does not read.
-    pub fn ask_to_let_go(&mut self) -> Result<()> {
+    pub fn request_release(&mut self) -> Result<()> {
         let operation = Operation::RequestRelease;
         self.check_open(operation)?;
         if !self.asked {
-            self.say(|line| line.send(operation, &Message::ReleaseOutcome, &[]))?;
+            self.say(|channel| channel.send(operation, &Message::ReleaseRequested, &[]))?;
             self.asked = true;
         }
         Ok(())
     }
 
-    /// Waits until the importer has let go, asked or not, or is gone.
+    /// Waits until the importer has released the memory, asked or not, or is gone.
     ///
     /// # Errors
     ///
     /// [`PeerError::TimedOut`] where it has not, [`PeerError::BadMessage`] for what no importer says; [`PeerError::Gone`] where
     /// the exchange has ended with an error before.
-    pub fn wait_until_let_go(&mut self, wait: Duration) -> Result<ReleaseOutcome> {
+    pub fn wait_released(&mut self, wait: Duration) -> Result<ReleaseOutcome> {
         let operation = Operation::WaitReleased;
-        let wait = Wait::new(operation, "word that the memory was let go", wait);
+        let wait = Wait::new(operation, "report that the memory was released", wait);
         self.hear_until(&wait, |it| match it.end {
             Some(End::Said(how)) => Ok(Some(how)),
             _ => Ok(None),
         })
     }
 
-    /// The line, for who is at its other end, and to wait for what the importer says together with other things.
+    /// The channel, for who is at its other end, and to wait for what the importer says together with other things.
     #[must_use]
-    pub const fn line(&self) -> &Channel {
-        &self.line
+    pub const fn channel(&self) -> &Channel {
+        &self.channel
     }
 
     /// Describes what is new as this revision.
@@ -184,7 +184,7 @@ impl<B: Backend> Exporter<B> {
         let descriptors: Vec<OwnedFd> =
             news.memory.iter().map(|memory| memory.export()).collect::<Result<_>>()?;
         let origin = Origin::of(region.backend());
-        self.say(|line| send(line, operation, (origin, revision), &news.claim, &descriptors))?;
+        self.say(|channel| send(channel, operation, (origin, revision), &news.claim, &descriptors))?;
         self.told.note(news);
         self.revision = revision;
         Ok(true)
@@ -192,14 +192,14 @@ impl<B: Backend> Exporter<B> {
 
     /// Says something; where that fails some of it may have been said, so nothing more is.
     fn say(&mut self, say: impl FnOnce(&mut Channel) -> Result<()>) -> Result<()> {
-        say(&mut self.line).inspect_err(|error| self.end = Some(end_of(error)))
+        say(&mut self.channel).inspect_err(|error| self.end = Some(end_of(error)))
     }
 
     /// Refuses to go on where the exchange is over.
     fn check_open(&self, operation: Operation) -> Result<()> {
         let why = match self.end {
             None => return Ok(()),
-            Some(End::Said(ReleaseOutcome::Released)) => "it has let go of the memory",
+            Some(End::Said(ReleaseOutcome::Released)) => "it has released the memory",
             Some(End::Said(ReleaseOutcome::Kept)) => "it keeps the memory and takes part no more",
             Some(End::Said(ReleaseOutcome::Gone)) => "",
             Some(End::Broken) => "the exchange has ended with an error",
@@ -222,10 +222,10 @@ impl<B: Backend> Exporter<B> {
         }
     }
 
-    /// Takes one message of the importer in, or the end of the line.
+    /// Takes one message of the importer in, or the end of the channel.
     fn hear(&mut self, wait: &Wait) -> Result<()> {
-        let heard =
-            receive_whole(&mut self.line, wait).and_then(|(message, _)| self.take(wait.operation, message));
+        let heard = receive_whole(&mut self.channel, wait)
+            .and_then(|(message, _)| self.take(wait.operation, message));
         match heard {
             Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
                 self.end = Some(End::Said(ReleaseOutcome::Gone))

@@ -29,8 +29,8 @@ pub struct Change {
 pub enum Event {
     /// Its region has changed.
     Changed(Change),
-    /// It asks to let go of the memory: [`ImportedRegion::let_go`].
-    ReleaseOutcome,
+    /// The exporter asks this importer to release the memory: [`ImportedRegion::release`].
+    ReleaseRequested,
     /// It has ended the exchange, or has died. The memory stays as it is.
     Gone,
 }
@@ -41,11 +41,11 @@ pub enum Event {
 /// [`ImportedRegion::next`], and becomes true here with [`ImportedRegion::apply`], when it suits: until then the region is as it was,
 /// and several changes can be applied at once.
 ///
-/// Dropping it gives the memory back and ends the exchange. [`ImportedRegion::let_go`] does the same and tells the exporter,
+/// Dropping it gives the memory back and ends the exchange. [`ImportedRegion::release`] does the same and tells the exporter,
 /// [`ImportedRegion::detach`] keeps the memory.
 #[derive(Debug)]
 pub struct ImportedRegion<B: Backend> {
-    // The memory goes before the line is closed, which tells the exporter that it has gone.
+    // The memory goes before the channel is closed, which tells the exporter that it has gone.
     region: Region<B>,
     book: Sources<B>,
     import: ImportOptions,
@@ -56,11 +56,11 @@ pub struct ImportedRegion<B: Backend> {
     /// What is still to be said, where the exporter did not read in time.
     unsaid: Option<Message>,
     over: bool,
-    line: Channel,
+    channel: Channel,
 }
 
 impl ImportOptions {
-    /// Takes in the region that the exporter at the other end of `line` shares: within the line's wait, as one
+    /// Takes in the region that the exporter at the other end of `channel` shares: within the channel's wait, as one
     /// transaction, in one contiguous range. CUDA: `cuMemImportFromShareableHandle`, HIP: `hipMemImportFromShareableHandle`.
     ///
     /// All that the exporter says is checked before the first descriptor is imported.
@@ -70,10 +70,10 @@ impl ImportOptions {
     /// [`PeerError::TimedOut`], [`PeerError::Gone`], [`PeerError::BadMessage`]; [`Detail::Mismatch`] where it is another vendor's
     /// memory, of a device that is not here, or in units that are not those here, and [`Detail::Unaligned`] where another
     /// device of this process has larger units; [`Detail::AddressTaken`] where a chosen address is not free;
-    /// [`Detail::PeerUnreachable`]; what the driver answers. Nothing is left behind, the exporter is told, and the line is
+    /// [`Detail::PeerUnreachable`]; what the driver answers. Nothing is left behind, the exporter is told, and the channel is
     /// closed.
-    pub fn receive<B: Backend>(&self, backend: &B, mut line: Channel) -> Result<ImportedRegion<B>> {
-        match self.try_receive(backend, &mut line) {
+    pub fn receive<B: Backend>(&self, backend: &B, mut channel: Channel) -> Result<ImportedRegion<B>> {
+        match self.try_receive(backend, &mut channel) {
             Ok((region, book)) => {
                 let mut imported = ImportedRegion {
                     region,
@@ -83,28 +83,28 @@ impl ImportOptions {
                     applied: 0,
                     unsaid: None,
                     over: false,
-                    line,
+                    channel,
                 };
                 imported.say(Operation::ReceiveRegion, Message::Applied { revision: 0 });
                 Ok(imported)
             }
             Err(error) => {
-                // If the exporter cannot be told, it sees the line closed.
-                let _ = line.send(Operation::ReceiveRegion, &refusal(0, &error), &[]);
+                // If the exporter cannot be told, it sees the channel closed.
+                let _ = channel.send(Operation::ReceiveRegion, &refusal(0, &error), &[]);
                 Err(error)
             }
         }
     }
 
-    fn try_receive<B: Backend>(&self, backend: &B, line: &mut Channel) -> Result<(Region<B>, Sources<B>)> {
+    fn try_receive<B: Backend>(&self, backend: &B, channel: &mut Channel) -> Result<(Region<B>, Sources<B>)> {
         let operation = Operation::ReceiveRegion;
-        let wait = Wait::new(operation, "shared region", line.wait());
-        let (message, _) = receive_whole(line, &wait)?;
+        let wait = Wait::new(operation, "shared region", channel.wait());
+        let (message, _) = receive_whole(channel, &wait)?;
         let Message::Begin(begin) = message else {
             return out_of_turn(operation, &message, "a shared region");
         };
         let mut book = Sources::default();
-        take_in(operation, backend, line, &begin, 0, &mut book)?;
+        take_in(operation, backend, channel, &begin, 0, &mut book)?;
         let new = import_new(backend, &book)?;
         let wanted = wanted(self, &book, &new);
         let region = self.region(operation, backend, book.base(), &wanted)?;
@@ -129,10 +129,10 @@ impl<B: Backend> ImportedRegion<B> {
         &mut self.region
     }
 
-    /// The line, for who is at its other end, and to wait for what the exporter says together with other things.
+    /// The channel, for who is at its other end, and to wait for what the exporter says together with other things.
     #[must_use]
-    pub const fn line(&self) -> &Channel {
-        &self.line
+    pub const fn channel(&self) -> &Channel {
+        &self.channel
     }
 
     /// Waits for what the exporter says next; `None` where it says nothing for so long. After the end of the exchange it
@@ -141,7 +141,7 @@ impl<B: Backend> ImportedRegion<B> {
     /// # Errors
     ///
     /// [`PeerError::BadMessage`] and [`Detail::Mismatch`] for a change that cannot be, [`PeerError::TimedOut`] where only some of a
-    /// change came within the line's wait. The region is as before, with the memory that it has, and the exchange is over.
+    /// change came within the channel's wait. The region is as before, with the memory that it has, and the exchange is over.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Event>> {
         let operation = Operation::Receive;
         self.say_again(operation);
@@ -149,7 +149,7 @@ impl<B: Backend> ImportedRegion<B> {
             return Ok(Some(Event::Gone));
         }
         let wait = Wait::new(operation, "word of the exporter", wait);
-        let heard = match receive_whole(&mut self.line, &wait) {
+        let heard = match receive_whole(&mut self.channel, &wait) {
             Err(error) if matches!(error.extension(), Some(PeerError::TimedOut { .. })) => return Ok(None),
             Err(error) => Err(error),
             Ok((message, _)) => self.hear(operation, message),
@@ -209,16 +209,16 @@ impl<B: Backend> ImportedRegion<B> {
     ///
     /// Those of [`Region::close`]; the exporter is then told that the memory is kept. [`PeerError::TimedOut`] where the
     /// exporter cannot be told, since it does not read; one that is gone need not know.
-    pub fn let_go(self, done: WaitFor<'_>) -> Result<()> {
+    pub fn release(self, done: WaitFor<'_>) -> Result<()> {
         let operation = Operation::ReleaseImport;
-        let Self { region, book, mut line, over, .. } = self;
+        let Self { region, book, mut channel, over, .. } = self;
         let closed = region.close(done);
         drop(book);
         if over {
             return closed;
         }
         let message = if closed.is_ok() { Message::Released } else { Message::Kept };
-        let told = line.send(operation, &message, &[]);
+        let told = channel.send(operation, &message, &[]);
         closed.and(match told {
             Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => Ok(()),
             other => other,
@@ -237,12 +237,19 @@ impl<B: Backend> ImportedRegion<B> {
         match message {
             Message::Begin(begin) => {
                 let revision = self.revision + 1;
-                take_in(operation, self.region.backend(), &mut self.line, &begin, revision, &mut self.book)?;
+                take_in(
+                    operation,
+                    self.region.backend(),
+                    &mut self.channel,
+                    &begin,
+                    revision,
+                    &mut self.book,
+                )?;
                 self.revision = revision;
                 let (address, end) = (self.book.base(), self.book.end());
                 Ok(Event::Changed(Change { revision, address, end }))
             }
-            Message::ReleaseOutcome => Ok(Event::ReleaseOutcome),
+            Message::ReleaseRequested => Ok(Event::ReleaseRequested),
             other => out_of_turn(operation, &other, "a change"),
         }
     }
@@ -322,7 +329,7 @@ impl<B: Backend> ImportedRegion<B> {
 
     fn say_again(&mut self, operation: Operation) {
         if let Some(message) = self.unsaid.take_if(|_| !self.over)
-            && let Err(error) = self.line.send(operation, &message, &[])
+            && let Err(error) = self.channel.send(operation, &message, &[])
             && matches!(error.extension(), Some(PeerError::TimedOut { .. }))
         {
             self.unsaid = Some(message);

@@ -11,7 +11,7 @@
 //! | one piece of memory | [`Channel::send_memory`] and [`Channel::receive_memory`] |
 //! | a region or a piece as plain data, over MPI or any network | [`Offered`] and [`Offer`] |
 //!
-//! The memory lives until the last process that holds it has let go of it, whoever made it. Lines are there on Linux;
+//! The memory lives until the last process that holds it has let go of it, whoever made it. Channels are there on Linux;
 //! offers by fabric handles everywhere.
 //!
 //! ```
@@ -28,7 +28,7 @@
 //! # }
 //! ```
 
-// Where there are no lines, nobody hears of changes.
+// Where there are no channels, nobody hears of changes.
 mod error;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 mod exporter_state;

@@ -74,7 +74,7 @@ impl Listener {
         &self.path
     }
 
-    /// Waits for a process that connects. The line that is made of it has its own limit for each wait.
+    /// Waits for a process that connects. The channel that is made of it has its own limit for each wait.
     ///
     /// # Errors
     ///

@@ -40,9 +40,9 @@ pub(crate) enum Message {
     Applied { revision: u64 },
     /// The importer has not, for this reason; it may try again.
     Refused { revision: u64, why: String },
-    /// The exporter asks the importer to let go of everything.
-    ReleaseOutcome,
-    /// The importer has let go of everything.
+    /// The exporter asks the importer to release the memory.
+    ReleaseRequested,
+    /// The importer has released the memory.
     Released,
     /// The importer goes on with the memory that it has, and takes part no more.
     Kept,
@@ -67,7 +67,7 @@ impl Message {
             Self::Removed(_) | Self::Pieces(_) | Self::Mappings(_) => "some of a description",
             Self::End => "the end of a description",
             Self::Applied { .. } | Self::Refused { .. } => "an answer to a description",
-            Self::ReleaseOutcome => "the wish to let go",
+            Self::ReleaseRequested => "a request to release the memory",
             Self::Released | Self::Kept => "a farewell",
         }
     }

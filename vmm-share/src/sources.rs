@@ -30,7 +30,7 @@ pub(crate) type Sources<B> = ImporterState<Source<B>>;
 pub(crate) fn take_in<B: Backend>(
     operation: Operation,
     backend: &B,
-    line: &mut Channel,
+    channel: &mut Channel,
     begin: &Begin,
     revision: u64,
     book: &mut Sources<B>,
@@ -40,7 +40,7 @@ pub(crate) fn take_in<B: Backend>(
         let why = format!("revision {} came where {revision} is next", begin.revision);
         return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
     }
-    let (claim, descriptors) = receive(line, operation, begin)?;
+    let (claim, descriptors) = receive(channel, operation, begin)?;
     book.check(operation, &claim)?;
     let checked = SharedPiece::check_all(operation, backend, &claim.pieces)?;
     let sources = checked

@@ -9,23 +9,23 @@ use crate::socket::Wait;
 use gpu_vmm_core::{Error, Operation, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Says all of it, with a descriptor for each piece, within the line's wait.
+/// Says all of it, with a descriptor for each piece, within the channel's wait.
 ///
 /// # Errors
 ///
-/// Those of the line; the other process then has some of it, and nothing more can be said.
+/// Those of the channel; the other process then has some of it, and nothing more can be said.
 pub(crate) fn send(
-    line: &mut Channel,
+    channel: &mut Channel,
     operation: Operation,
     (origin, revision): (Origin, u64),
     claim: &Claim,
     descriptors: &[OwnedFd],
 ) -> Result<()> {
-    let wait = Wait::new(operation, "reading of all that was sent", line.wait());
+    let wait = Wait::new(operation, "reading of all that was sent", channel.wait());
     let mut say = |message: &Message, descriptors: &[BorrowedFd<'_>]| {
         // One who reads slowly is not waited for longer than one who does not read.
         wait.left()?;
-        line.send(operation, message, descriptors)
+        channel.send(operation, message, descriptors)
     };
     // What is sent has been counted: it is below 2^32.
     let count = |number: usize| number as u32;
@@ -53,13 +53,13 @@ pub(crate) fn send(
     say(&Message::End, &[])
 }
 
-/// The rest of what `begin` began: as much as it said and no more, within the line's wait.
+/// The rest of what `begin` began: as much as it said and no more, within the channel's wait.
 ///
 /// # Errors
 ///
-/// [`PeerError::BadMessage`] for what does not belong there, and those of the line.
+/// [`PeerError::BadMessage`] for what does not belong there, and those of the channel.
 pub(crate) fn receive(
-    line: &mut Channel,
+    channel: &mut Channel,
     operation: Operation,
     begin: &Begin,
 ) -> Result<(Claim, Vec<OwnedFd>)> {
@@ -72,9 +72,9 @@ pub(crate) fn receive(
     let mappings = most("mappings", begin.mappings, MAX_MAPPINGS)?;
     let mut claim = Claim { base: begin.base, end: begin.end, ..Claim::default() };
     let mut descriptors = Vec::new();
-    let wait = Wait::new(operation, "rest of a description", line.wait());
+    let wait = Wait::new(operation, "rest of a description", channel.wait());
     loop {
-        let (message, came) = receive_whole(line, &wait)?;
+        let (message, came) = receive_whole(channel, &wait)?;
         match message {
             Message::Removed(list) => {
                 append(operation, "mappings to be removed", &mut claim.removed, list, removed)?;
@@ -100,8 +100,8 @@ pub(crate) fn receive(
 }
 
 /// Waits for a message that has as many descriptors beside it as it is to have.
-pub(crate) fn receive_whole(line: &mut Channel, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
-    let (message, descriptors) = line.receive(wait)?;
+pub(crate) fn receive_whole(channel: &mut Channel, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
+    let (message, descriptors) = channel.receive(wait)?;
     let (came, expected) = (descriptors.len(), message.descriptors());
     if came == expected {
         return Ok((message, descriptors));

@@ -1,4 +1,4 @@
-//! The other end of a line, by hand: it speaks the exchange as it is written down here, and says whatever it is told to.
+//! The other end of a channel, by hand: it speaks the exchange as it is written down here, and says whatever it is told to.
 //!
 //! That the real ends understand it is also what keeps the form of the messages as it is.
 
@@ -26,7 +26,7 @@ pub(crate) enum Say {
     End,
     Applied { revision: u64 },
     Refused { revision: u64, why: String },
-    ReleaseOutcome,
+    ReleaseRequested,
     Released,
     Kept,
 }
@@ -58,12 +58,12 @@ impl Forger {
     pub(crate) fn new() -> (Self, Channel) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let line = Channel::from_socket(theirs, Allowed::same_user()).unwrap();
+        let channel = Channel::from_socket(theirs, Allowed::same_user()).unwrap();
         let mut forger = Self { socket: ours, theirs: [0; 16], sent: 0 };
-        let (Say::Hello { nonce }, _) = forger.hear() else { panic!("the line begins with a greeting") };
+        let (Say::Hello { nonce }, _) = forger.hear() else { panic!("the channel begins with a greeting") };
         forger.say(&Say::Hello { nonce: [7; 16] }, &[]);
         forger.theirs = nonce;
-        (forger, line)
+        (forger, channel)
     }
 
     pub(crate) fn say(&mut self, what: &Say, descriptors: &[BorrowedFd<'_>]) -> bool {

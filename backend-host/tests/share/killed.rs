@@ -1,7 +1,7 @@
 //! A process that is killed after so many messages, for each number of them: the other one is told, and goes on with what
 //! it had.
 //!
-//! The child is a real exporter or importer, but that its line is a relay's: that passes messages on both ways, and kills
+//! The child is a real exporter or importer, but that its channel is a relay's: that passes messages on both ways, and kills
 //! the process after the last one that it is to pass on.
 
 use crate::bench::{full, machine, seen};
@@ -20,30 +20,30 @@ use std::sync::Arc;
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
 const TEST: &str = "killed::a_process_that_is_killed_at_any_message_leaves_the_other_one_whole";
 
-/// A greeting, a description of four messages, one of five, and the wish to let go.
+/// A greeting, a description of four messages, one of five, and the request to release.
 const BY_EXPORTER: usize = 11;
 /// A greeting, two answers, and a farewell.
 const BY_IMPORTER: usize = 4;
 
 /// One exchange from its beginning to its end, as an exporter.
-fn export<B: Backend>(line: Channel, region: &mut Region<B>) -> Result<ReleaseOutcome> {
-    let mut exporter = Exporter::share(line, region)?;
+fn export<B: Backend>(channel: Channel, region: &mut Region<B>) -> Result<ReleaseOutcome> {
+    let mut exporter = Exporter::share(channel, region)?;
     exporter.wait_applied(LONG)?;
     region.unmap(units(3), UNIT, IDLE)?;
     region.grow_to(units(12))?;
     exporter.publish(region)?;
     exporter.wait_applied(LONG)?;
-    exporter.ask_to_let_go()?;
-    exporter.wait_until_let_go(LONG)
+    exporter.request_release()?;
+    exporter.wait_released(LONG)
 }
 
-/// The same as an importer: whether it was asked to let go.
-fn import<B: Backend>(backend: &B, line: Channel) -> Result<bool> {
-    let mut imported = ImportOptions::new().reserve(units(16)).receive(backend, line)?;
+/// The same as an importer: whether it was asked to release the memory.
+fn import<B: Backend>(backend: &B, channel: Channel) -> Result<bool> {
+    let mut imported = ImportOptions::new().reserve(units(16)).receive(backend, channel)?;
     loop {
         match imported.next(LONG)? {
             Some(Event::Changed(_)) => assert!(imported.apply(IDLE).is_ok()),
-            Some(Event::ReleaseOutcome) => return imported.let_go(IDLE).map(|()| true),
+            Some(Event::ReleaseRequested) => return imported.release(IDLE).map(|()| true),
             Some(Event::Gone) => {
                 // Whole, as it was first shared or as it was changed.
                 assert_eq!(seen(imported.region()).len(), 4);
@@ -57,17 +57,17 @@ fn import<B: Backend>(backend: &B, line: Channel) -> Result<bool> {
 /// The child: `exporter 3` is killed when it has said three things.
 fn be(role: &str) {
     let (part, messages) = role.split_once(' ').unwrap();
-    let line = relayed(messages.parse().unwrap());
+    let channel = relayed(messages.parse().unwrap());
     let host = machine();
     match part {
-        "exporter" => drop(export(line, &mut full(&host))),
-        _ => drop(import(&host, line)),
+        "exporter" => drop(export(channel, &mut full(&host))),
+        _ => drop(import(&host, channel)),
     }
     // The relay kills the process, or the parent does.
     std::thread::sleep(LONG);
 }
 
-/// A line to the parent through a relay.
+/// A channel to the parent through a relay.
 fn relayed(messages: usize) -> Channel {
     let (inner, outer) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -110,7 +110,7 @@ fn a_process_that_is_killed_at_any_message_leaves_the_other_one_whole() {
         let host = FaultInject::new(machine());
         let before = Left::now(&host);
         for messages in 0..=BY_EXPORTER {
-            let result = beside("exporter", messages, |line| import(&host, line));
+            let result = beside("exporter", messages, |channel| import(&host, channel));
             match result {
                 Ok(asked) => assert_eq!(asked, messages == BY_EXPORTER, "after {messages} messages"),
                 Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
@@ -123,7 +123,7 @@ fn a_process_that_is_killed_at_any_message_leaves_the_other_one_whole() {
         for messages in 0..=BY_IMPORTER {
             let mut region = full(&host);
             let shared = Left::now(&host);
-            let result = beside("importer", messages, |line| export(line, &mut region));
+            let result = beside("importer", messages, |channel| export(channel, &mut region));
             match result {
                 Ok(how) if messages == BY_IMPORTER => assert_eq!(how, ReleaseOutcome::Released),
                 Ok(how) => assert_eq!((how, messages), (ReleaseOutcome::Gone, 3)),

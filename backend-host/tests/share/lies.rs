@@ -92,8 +92,8 @@ fn is_about_counts(words: &str) -> bool {
 
 /// What a real exporter says of a region.
 fn truth() -> Description {
-    let (mut forger, line) = Forger::new();
-    let _exporter = Exporter::share(line, &full(&machine())).unwrap();
+    let (mut forger, channel) = Forger::new();
+    let _exporter = Exporter::share(channel, &full(&machine())).unwrap();
     Description::hear(&mut forger)
 }
 
@@ -111,9 +111,9 @@ fn check(error: &Error, words: &str) {
 
 #[test]
 fn a_description_that_is_true_is_taken() {
-    let (mut forger, line) = Forger::new();
+    let (mut forger, channel) = Forger::new();
     truth().say(&mut forger);
-    let imported = ImportOptions::new().receive(&machine(), line).unwrap();
+    let imported = ImportOptions::new().receive(&machine(), channel).unwrap();
     assert_eq!(seen(imported.region()), seen(&full(&machine())));
     assert_eq!(forger.hear().0, Say::Applied { revision: 0 });
 }
@@ -125,10 +125,10 @@ fn a_region_that_is_not_what_is_said_of_it_is_refused() {
         let there = FaultInject::new(machine());
         let before = Left::now(&there);
         for (lie, words) in LIES {
-            let (mut forger, line) = Forger::new();
+            let (mut forger, channel) = Forger::new();
             told(&truth, *lie, words).say(&mut forger);
             there.fail(u64::MAX, 0);
-            let error = ImportOptions::new().receive(&there, line).unwrap_err();
+            let error = ImportOptions::new().receive(&there, channel).unwrap_err();
             check(&error, words);
             if !matches!(error.detail(), Detail::Driver { .. }) {
                 assert_eq!(there.stop(), 0, "the driver was asked: {error}");
@@ -143,9 +143,9 @@ fn a_region_that_is_not_what_is_said_of_it_is_refused() {
 
 /// A region that was taken in, with nothing but three pieces of a unit in the way of what is to come.
 fn taken_in(there: &FaultInject<HostBackend>) -> (Forger, ImportedRegion<FaultInject<HostBackend>>) {
-    let (mut forger, line) = Forger::new();
+    let (mut forger, channel) = Forger::new();
     truth().say(&mut forger);
-    let imported = ImportOptions::new().at(far(9)).receive(there, line).unwrap();
+    let imported = ImportOptions::new().at(far(9)).receive(there, channel).unwrap();
     forger.hear();
     (forger, imported)
 }
@@ -246,26 +246,26 @@ fn a_message_out_of_turn_ends_the_exchange() {
         (&[0, 1, 1], "3 pieces were announced, and 6 came"),
     ];
     for (order, words) in cases {
-        let (mut forger, line) = Forger::new();
+        let (mut forger, channel) = Forger::new();
         let messages = truth.messages();
         for place in *order {
             let (message, descriptors) = &messages[*place];
             forger.say(message, descriptors);
         }
-        check(&ImportOptions::new().receive(&machine(), line).unwrap_err(), words);
+        check(&ImportOptions::new().receive(&machine(), channel).unwrap_err(), words);
     }
     for (message, words) in [
-        (Say::ReleaseOutcome, "the wish to let go came"),
+        (Say::ReleaseRequested, "a request to release the memory came"),
         (Say::Applied { revision: 0 }, "an answer to a description came"),
         (Say::Pieces(Vec::new()), "a message with no pieces"),
         (Say::Mappings(Vec::new()), "a message with no mappings"),
         (Say::Removed(Vec::new()), "a message with no mappings to be removed"),
         (Say::Removed(vec![0]), "0 mappings to be removed were announced, and 1 came"),
     ] {
-        let (mut forger, line) = Forger::new();
+        let (mut forger, channel) = Forger::new();
         forger.say(&truth.messages()[0].0, &[]);
         forger.say(&message, &[]);
-        check(&ImportOptions::new().receive(&machine(), line).unwrap_err(), words);
+        check(&ImportOptions::new().receive(&machine(), channel).unwrap_err(), words);
     }
 }
 
@@ -274,12 +274,12 @@ fn a_description_that_does_not_end_is_waited_for_no_longer_than_was_said() {
     let truth = truth();
     let wait = Duration::from_millis(20);
     for whole in 1..truth.messages().len() {
-        let (mut forger, mut line) = Forger::new();
-        line.set_wait(wait);
+        let (mut forger, mut channel) = Forger::new();
+        channel.set_wait(wait);
         for (message, descriptors) in &truth.messages()[..whole] {
             forger.say(message, descriptors);
         }
-        let error = ImportOptions::new().receive(&machine(), line).unwrap_err();
+        let error = ImportOptions::new().receive(&machine(), channel).unwrap_err();
         assert!(
             matches!(error.extension(), Some(PeerError::TimedOut { waited, .. }) if *waited == wait),
             "{error}"
@@ -296,17 +296,17 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
         .granularity(Bytes(UNIT.0 * 2))
         .open()
         .unwrap();
-    let (mut forger, line) = Forger::new();
+    let (mut forger, channel) = Forger::new();
     let mut description = truth();
     for SharedPiece { granularity, .. } in &mut description.pieces {
         *granularity = UNIT.0 * 2;
     }
     description.say(&mut forger);
-    let error = ImportOptions::new().receive(&larger, line).unwrap_err();
+    let error = ImportOptions::new().receive(&larger, channel).unwrap_err();
     check(&error, "0x10000 bytes of memory in units of 0x20000");
     // Pieces that fit, in places that do not.
     let host = machine();
-    let (mut forger, line) = Forger::new();
+    let (mut forger, channel) = Forger::new();
     let memory = piece(&host, ONE, 2);
     let piece = SharedPiece {
         granularity: UNIT.0 * 2,
@@ -317,18 +317,18 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
     description.descriptors = vec![Arc::new(memory.export().unwrap())];
     description.begin.end = UNIT.0 * 3;
     description.counted().say(&mut forger);
-    let error = ImportOptions::new().receive(&larger, line).unwrap_err();
+    let error = ImportOptions::new().receive(&larger, channel).unwrap_err();
     check(&error, "piece 0 is mapped at offset 0x10000, not in units of 0x20000");
 }
 
 #[test]
 fn an_address_that_no_region_can_have_is_an_error() {
     for base in [1, 4096, 1 << 62] {
-        let (mut forger, line) = Forger::new();
+        let (mut forger, channel) = Forger::new();
         let mut description = truth();
         description.begin.base = base;
         description.say(&mut forger);
-        let error = ImportOptions::new().same_address().receive(&machine(), line).unwrap_err();
+        let error = ImportOptions::new().same_address().receive(&machine(), channel).unwrap_err();
         let kind = matches!(
             error.detail(),
             Detail::Unaligned { .. } | Detail::AddressTaken { .. } | Detail::Driver { .. }
@@ -336,11 +336,11 @@ fn an_address_that_no_region_can_have_is_an_error() {
         assert!(kind, "{error}");
     }
     // Where the region may lie elsewhere, it does not matter.
-    let (mut forger, line) = Forger::new();
+    let (mut forger, channel) = Forger::new();
     let mut description = truth();
     description.begin.base = 1;
     description.say(&mut forger);
     let import = ImportOptions::new().at(Placement::Anywhere);
-    let imported = import.receive(&machine(), line).unwrap();
+    let imported = import.receive(&machine(), channel).unwrap();
     assert_eq!(seen(imported.region()).len(), 4);
 }

@@ -1,4 +1,4 @@
-//! Regions between processes, by the library on host memory: what arrives, how changes follow, who lets go, and what is
+//! Regions between processes, by the library on host memory: what arrives, how changes follow, who releases memory, and what is
 //! left when the other process lies or dies.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,4 +1,4 @@
-//! One piece of memory over a line.
+//! One piece of memory over a channel.
 
 use crate::bench::{empty, machine, piece, put, seen};
 use crate::forger::{Forger, Say};
@@ -25,7 +25,7 @@ fn one_piece_arrives_with_its_size_device_and_bytes() {
     other.map(Bytes(0), &received).unwrap();
     other.set_access(Bytes(0), units(3), TWO, crate::bench::RW).unwrap();
     assert_eq!(seen(&other), seen(&region));
-    // And the other way, over the same line.
+    // And the other way, over the same channel.
     theirs.send_memory(&there, &received).unwrap();
     assert_eq!(ours.receive_memory(&here).unwrap().size(), units(3));
 }
@@ -53,10 +53,10 @@ fn memory_that_stays_in_the_process_is_not_sent() {
 
 /// What the importer says to a message, whose descriptors are these.
 fn answer(message: &Say, descriptors: &[OwnedFd]) -> Error {
-    let (mut forger, mut line) = Forger::new();
+    let (mut forger, mut channel) = Forger::new();
     let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     forger.say(message, &descriptors);
-    line.receive_memory(&machine()).unwrap_err()
+    channel.receive_memory(&machine()).unwrap_err()
 }
 
 #[test]

@@ -74,9 +74,9 @@ fn packets(description: &Description) -> Vec<Packet<'_>> {
 
 /// What an exporter says of a region and of a change of it.
 fn heard() -> [Description; 2] {
-    let (mut forger, line) = Forger::new();
+    let (mut forger, channel) = Forger::new();
     let mut region = full(&machine());
-    let mut exporter = Exporter::share(line, &region).unwrap();
+    let mut exporter = Exporter::share(channel, &region).unwrap();
     let first = Description::hear(&mut forger);
     forger.say(&Say::Applied { revision: 0 }, &[]);
     region.unmap(units(3), UNIT, WaitFor::all_devices()).unwrap();
@@ -125,12 +125,12 @@ fn importer(
     first: Vec<Packet<'_>>,
     change: Option<Vec<Packet<'_>>>,
 ) -> gpu_vmm_core::Result<()> {
-    let (mut forger, mut line) = Forger::new();
-    line.set_wait(SHORT);
+    let (mut forger, mut channel) = Forger::new();
+    channel.set_wait(SHORT);
     for (bytes, descriptors) in &first {
         forger.say_raw(bytes, descriptors);
     }
-    let mut imported = ImportOptions::new().reserve(units(16)).receive(host, line)?;
+    let mut imported = ImportOptions::new().reserve(units(16)).receive(host, channel)?;
     let Some(change) = change else { return Ok(()) };
     let state = seen(imported.region());
     for (bytes, descriptors) in &change {
@@ -156,9 +156,9 @@ fn exporter(
     numbers: &mut Numbers,
     any: BorrowedFd<'_>,
 ) -> gpu_vmm_core::Result<()> {
-    let (mut forger, mut line) = Forger::new();
-    line.set_wait(SHORT);
-    let mut exporter = Exporter::share(line, region)?;
+    let (mut forger, mut channel) = Forger::new();
+    channel.set_wait(SHORT);
+    let mut exporter = Exporter::share(channel, region)?;
     let answers = [
         Say::Applied { revision: 0 },
         Say::Refused { revision: 0, why: "no room".to_owned() },
@@ -170,5 +170,5 @@ fn exporter(
         forger.say_raw(&bytes, &descriptors);
     }
     exporter.wait_applied(SHORT)?;
-    exporter.wait_until_let_go(SHORT).map(|_| ())
+    exporter.wait_released(SHORT).map(|_| ())
 }

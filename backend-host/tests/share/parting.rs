@@ -17,26 +17,26 @@ const IDLE: WaitFor<'static> = WaitFor::all_devices();
 const SHORT: Duration = Duration::from_millis(5);
 
 #[test]
-fn an_importer_that_is_asked_lets_go_and_says_so() {
-    alone("parting::an_importer_that_is_asked_lets_go_and_says_so", || {
+fn an_importer_that_is_asked_releases_and_says_so() {
+    alone("parting::an_importer_that_is_asked_releases_and_says_so", || {
         let (here, there) = (machine(), FaultInject::new(machine()));
         let region = full(&here);
         let before = Left::now(&there);
         let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
-        exporter.ask_to_let_go().unwrap();
-        exporter.ask_to_let_go().unwrap();
+        exporter.request_release().unwrap();
+        exporter.request_release().unwrap();
         assert!(matches!(
-            exporter.wait_until_let_go(SHORT).as_ref().map_err(Error::extension),
+            exporter.wait_released(SHORT).as_ref().map_err(Error::extension),
             Err(Some(PeerError::TimedOut { .. }))
         ));
-        assert_eq!(imported.next(LONG).unwrap(), Some(Event::ReleaseOutcome));
+        assert_eq!(imported.next(LONG).unwrap(), Some(Event::ReleaseRequested));
         assert_eq!(imported.next(SHORT).unwrap(), None, "it is asked once");
-        imported.let_go(IDLE).unwrap();
-        assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Released);
-        assert_eq!(exporter.wait_until_let_go(SHORT).unwrap(), ReleaseOutcome::Released);
+        imported.release(IDLE).unwrap();
+        assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Released);
+        assert_eq!(exporter.wait_released(SHORT).unwrap(), ReleaseOutcome::Released);
         let error = exporter.publish(&region).unwrap_err();
         assert!(
-            matches!(error.extension(), Some(PeerError::Gone { why, .. }) if why.contains("has let go")),
+            matches!(error.extension(), Some(PeerError::Gone { why, .. }) if why.contains("has released the memory")),
             "{error}"
         );
         drop(exporter);
@@ -51,20 +51,20 @@ fn an_importer_that_keeps_the_memory_says_so() {
     let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
     let own = imported.detach();
     exporter.wait_applied(LONG).unwrap();
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Kept);
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Kept);
     assert_eq!(seen(&own), seen(&region));
 }
 
 #[test]
-fn an_importer_that_cannot_let_go_says_that_it_keeps_the_memory() {
+fn an_importer_that_cannot_release_says_that_it_keeps_the_memory() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let region = full(&here);
     let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
     there.fail(0, u64::MAX);
-    let error = imported.let_go(IDLE).unwrap_err();
+    let error = imported.release(IDLE).unwrap_err();
     there.stop();
     assert!(error.to_string().contains("failed by plan"), "{error}");
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Kept);
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Kept);
     // SAFETY: the region is gone, and host memory is used by nobody else.
     assert_eq!(unsafe { there.reclaim() }.unwrap(), 1);
 }
@@ -76,9 +76,9 @@ fn an_importer_that_drops_what_it_has_is_gone_after_it() {
     let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
     drop(imported);
     assert_eq!(there.live().handles, 0);
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Gone);
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Gone);
     assert!(matches!(
-        exporter.ask_to_let_go().as_ref().map_err(Error::extension),
+        exporter.request_release().as_ref().map_err(Error::extension),
         Err(Some(PeerError::Gone { .. }))
     ));
 }
@@ -95,7 +95,7 @@ fn memory_outlives_its_exporter() {
     }
     assert_eq!(seen(imported.region()), before);
     imported.region_mut().write(units(6), b"still").unwrap();
-    imported.let_go(IDLE).unwrap();
+    imported.release(IDLE).unwrap();
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn die() -> ! {
     unreachable!("a process that was killed goes on");
 }
 
-fn childs_line() -> Channel {
+fn childs_channel() -> Channel {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     Channel::from_socket(socket, Allowed::same_user()).unwrap()
 }
@@ -130,14 +130,14 @@ fn childs_line() -> Channel {
 fn an_importer_that_is_killed_is_gone() {
     let host = machine();
     if is_child() {
-        let _imported = ImportOptions::new().receive(&host, childs_line()).unwrap();
+        let _imported = ImportOptions::new().receive(&host, childs_channel()).unwrap();
         die();
     }
     let region = full(&host);
     let (ours, theirs) = Channel::pair().unwrap();
     let mut child = start("parting::an_importer_that_is_killed_is_gone", theirs.into_socket());
     let mut exporter = Exporter::share(ours, &region).unwrap();
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Gone);
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Gone);
     exporter.wait_applied(SHORT).unwrap();
     child.wait().unwrap();
     assert_eq!(seen(&region), seen(&full(&host)));
@@ -148,7 +148,7 @@ fn an_exporter_that_is_killed_leaves_the_memory() {
     let host = machine();
     if is_child() {
         let region = full(&host);
-        let mut exporter = Exporter::share(childs_line(), &region).unwrap();
+        let mut exporter = Exporter::share(childs_channel(), &region).unwrap();
         exporter.wait_applied(LONG).unwrap();
         die();
     }
@@ -171,12 +171,12 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
             Say::Refused { revision: u64::MAX, why: String::new() },
             "an answer to revision 18446744073709551615",
         ),
-        (Say::ReleaseOutcome, "the wish to let go came instead of an answer"),
+        (Say::ReleaseRequested, "a request to release the memory came instead of an answer"),
         (Say::End, "the end of a description came instead of an answer"),
         (Say::Hello { nonce: [1; 16] }, "a second greeting"),
     ] {
-        let (mut forger, line) = Forger::new();
-        let mut exporter = Exporter::share(line, &region).unwrap();
+        let (mut forger, channel) = Forger::new();
+        let mut exporter = Exporter::share(channel, &region).unwrap();
         forger.say(&lie, &[]);
         let error = exporter.wait_applied(LONG).unwrap_err();
         assert!(
@@ -187,29 +187,29 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
         for error in [
             exporter.wait_applied(LONG).unwrap_err(),
             exporter.publish(&region).unwrap_err(),
-            exporter.ask_to_let_go().unwrap_err(),
-            exporter.wait_until_let_go(LONG).unwrap_err(),
+            exporter.request_release().unwrap_err(),
+            exporter.wait_released(LONG).unwrap_err(),
         ] {
             assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
         }
     }
     // Words that a terminal would obey, and more of them than anybody reads.
-    let (mut forger, line) = Forger::new();
-    let mut exporter = Exporter::share(line, &region).unwrap();
+    let (mut forger, channel) = Forger::new();
+    let mut exporter = Exporter::share(channel, &region).unwrap();
     let why = format!("\x1b[31mno\r\n{}", "!".repeat(2000));
     forger.say(&Say::Refused { revision: 0, why }, &[]);
     let error = exporter.wait_applied(LONG).unwrap_err().to_string();
     assert!(error.contains("refused: [31mno!!!") && error.len() < 1100, "{error:?}");
     // An answer to what has been answered already, and one with a descriptor.
-    let (mut forger, line) = Forger::new();
-    let mut exporter = Exporter::share(line, &region).unwrap();
+    let (mut forger, channel) = Forger::new();
+    let mut exporter = Exporter::share(channel, &region).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[]);
     exporter.wait_applied(LONG).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[]);
-    let error = exporter.wait_until_let_go(LONG).unwrap_err();
+    let error = exporter.wait_released(LONG).unwrap_err();
     assert!(error.to_string().contains("an answer to revision 0; 0 is the last, Some(0) applied"), "{error}");
-    let (mut forger, line) = Forger::new();
-    let mut exporter = Exporter::share(line, &region).unwrap();
+    let (mut forger, channel) = Forger::new();
+    let mut exporter = Exporter::share(channel, &region).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[std::io::stdin().as_fd()]);
     let error = exporter.wait_applied(LONG).unwrap_err();
     assert!(
@@ -222,8 +222,8 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
 fn an_importer_that_talks_without_end_is_waited_for_no_longer_than_a_silent_one() {
     let host = machine();
     let mut region = full(&host);
-    let (mut forger, line) = Forger::new();
-    let mut exporter = Exporter::share(line, &region).unwrap();
+    let (mut forger, channel) = Forger::new();
+    let mut exporter = Exporter::share(channel, &region).unwrap();
     region.unmap(units(3), units(1), IDLE).unwrap();
     exporter.publish(&region).unwrap();
     let over = AtomicBool::new(false);
@@ -236,7 +236,7 @@ fn an_importer_that_talks_without_end_is_waited_for_no_longer_than_a_silent_one(
             }
         });
         let settled = exporter.wait_applied(SHORT);
-        let parted = exporter.wait_until_let_go(SHORT);
+        let parted = exporter.wait_released(SHORT);
         over.store(true, Ordering::Relaxed);
         assert!(
             matches!(

@@ -126,7 +126,7 @@ fn an_address_that_is_taken_is_named_with_the_one_that_was_offered() {
         exporter.wait_applied(LONG).as_ref().map_err(Error::extension),
         Err(Some(PeerError::Refused { .. }))
     ));
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Gone);
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Gone);
 }
 
 #[test]
@@ -134,12 +134,12 @@ fn another_process_has_the_region_at_the_same_address() {
     let host = machine();
     if is_child() {
         let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        let line = Channel::from_socket(socket, Allowed::same_user()).unwrap();
-        let mut imported = ImportOptions::new().same_address().receive(&host, line).unwrap();
+        let channel = Channel::from_socket(socket, Allowed::same_user()).unwrap();
+        let mut imported = ImportOptions::new().same_address().receive(&host, channel).unwrap();
         assert_eq!(Placement::Exact(imported.region().address()), far(0));
         imported.region_mut().write(units(6), b"from the child").unwrap();
-        assert_eq!(imported.next(LONG).unwrap(), Some(Event::ReleaseOutcome));
-        imported.let_go(WaitFor::all_devices()).unwrap();
+        assert_eq!(imported.next(LONG).unwrap(), Some(Event::ReleaseRequested));
+        imported.release(WaitFor::all_devices()).unwrap();
         return;
     }
     let mut region = Region::builder(&host)
@@ -155,8 +155,8 @@ fn another_process_has_the_region_at_the_same_address() {
     let mut child = start(test, theirs.into_socket());
     let mut exporter = Exporter::share(ours, &region).unwrap();
     exporter.wait_applied(LONG).unwrap();
-    exporter.ask_to_let_go().unwrap();
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Released);
+    exporter.request_release().unwrap();
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Released);
     assert!(child.wait().unwrap().success());
     let mut bytes = [0; 14];
     region.read(units(6), &mut bytes).unwrap();
@@ -170,8 +170,8 @@ fn a_region_at_the_same_address_goes_after_the_exporters() {
     let done = WaitFor::all_devices();
     if is_child() {
         let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        let line = Channel::from_socket(socket, Allowed::same_user()).unwrap();
-        let mut imported = ImportOptions::new().same_address().receive(&host, line).unwrap();
+        let channel = Channel::from_socket(socket, Allowed::same_user()).unwrap();
+        let mut imported = ImportOptions::new().same_address().receive(&host, channel).unwrap();
         let Some(Event::Changed(change)) = imported.next(LONG).unwrap() else { panic!("no change") };
         let error = imported.apply(done).unwrap_err();
         assert!(matches!(error.detail(), Detail::Mismatch { what: "address", .. }), "{error}");
@@ -180,7 +180,7 @@ fn a_region_at_the_same_address_goes_after_the_exporters() {
         assert_eq!(Placement::Exact(imported.region().address()), far(12));
         assert_eq!(change.address, imported.region().address());
         imported.region_mut().write(units(3), b"moved").unwrap();
-        imported.let_go(done).unwrap();
+        imported.release(done).unwrap();
         return;
     }
     let region = |at| {
@@ -201,7 +201,7 @@ fn a_region_at_the_same_address_goes_after_the_exporters() {
         Err(Some(PeerError::Refused { .. }))
     ));
     exporter.wait_applied(LONG).unwrap();
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Released);
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Released);
     assert!(child.wait().unwrap().success());
     let mut bytes = [0; 5];
     first.read(Bytes(0), &mut bytes).unwrap();

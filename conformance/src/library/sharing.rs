@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// What goes with a descriptor: whose memory, and how many bytes.
 type Told = (u32, u64);
 
-/// Either end of the line between two processes.
+/// Either end of the channel between two processes.
 pub(crate) trait Channel {
     fn put(self, told: Told, fd: &OwnedFd);
     fn get(self) -> (Told, OwnedFd);
@@ -68,13 +68,13 @@ pub(crate) fn shareable<B: TestKit>(subject: &Subject<B>, units: u64) -> Physica
 }
 
 /// Exports memory to another process.
-pub(crate) fn give<B: TestKit>(line: impl Channel, memory: &PhysicalMemory<B>) {
-    line.put((memory.device().0, memory.size().0), &or_skip(memory.export()));
+pub(crate) fn give<B: TestKit>(channel: impl Channel, memory: &PhysicalMemory<B>) {
+    channel.put((memory.device().0, memory.size().0), &or_skip(memory.export()));
 }
 
 /// Imports what another process has [given](give); the descriptor is closed after that.
-pub(crate) fn take<B: TestKit>(subject: &Subject<B>, line: impl Channel) -> PhysicalMemory<B> {
-    let ((device, size), fd) = line.get();
+pub(crate) fn take<B: TestKit>(subject: &Subject<B>, channel: impl Channel) -> PhysicalMemory<B> {
+    let ((device, size), fd) = channel.get();
     or_skip(import(subject, fd, DeviceId(device), Bytes(size)))
 }
 

@@ -1,4 +1,4 @@
-//! What goes through a line, and what becomes of the line when the other side keeps to no rule.
+//! What goes through a channel, and what becomes of the channel when the other side keeps to no rule.
 
 mod bad;
 mod gone;
@@ -18,28 +18,28 @@ use std::os::unix::net::UnixStream;
 const LATE: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_millis(20);
 
-/// A line that has greeted, and the socket at its other end.
-fn line_and_socket() -> (Channel, OwnedFd) {
+/// A channel that has greeted, and the socket at its other end.
+fn channel_and_socket() -> (Channel, OwnedFd) {
     let (one, other) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     (Channel::from_socket(one, Allowed::same_user()).unwrap(), other)
 }
 
 /// The same, with the other end's greeting on its way.
-fn greeted_line_and_socket() -> (Channel, OwnedFd) {
-    let (line, other) = line_and_socket();
+fn greeted_channel_and_socket() -> (Channel, OwnedFd) {
+    let (channel, other) = channel_and_socket();
     let hello = codec::encode(&Message::Hello { nonce: [7; 16] }, TO_ANYBODY, 0, 0).unwrap();
     put(&other, &hello, &[]);
-    (line, other)
+    (channel, other)
 }
 
-/// Sends what no line would.
+/// Sends what no channel would.
 fn put(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) {
     socket::send(socket.as_fd(), packet, fds, &Wait::new(Operation::Publish, "reading", LATE)).unwrap();
 }
 
-fn receive(line: &mut Channel) -> Result<(Message, Vec<OwnedFd>)> {
-    line.receive(&Wait::new(Operation::Receive, "message", LATE))
+fn receive(channel: &mut Channel) -> Result<(Message, Vec<OwnedFd>)> {
+    channel.receive(&Wait::new(Operation::Receive, "message", LATE))
 }
 
 /// A pipe, by whose reading end it is seen whether the writing end is closed everywhere.
@@ -92,9 +92,9 @@ fn messages_and_descriptors_arrive_in_order_both_ways() {
 }
 
 #[test]
-fn lines_of_a_socket_pair_greet_each_other() {
+fn channels_of_a_socket_pair_greet_each_other() {
     alone(|| {
-        let (mut one, socket) = line_and_socket();
+        let (mut one, socket) = channel_and_socket();
         let mut other = Channel::from_socket(socket, Allowed::process(std::process::id())).unwrap();
         other.send(Operation::Publish, &revision(1), &[]).unwrap();
         one.send(Operation::Publish, &revision(2), &[]).unwrap();
@@ -141,7 +141,7 @@ fn a_forked_child_can_use_its_end() {
 }
 
 #[test]
-fn no_other_socket_makes_a_line() {
+fn no_other_socket_makes_a_channel() {
     alone(|| {
         let open = |family, kind| socket(family, kind, None).unwrap();
         let listening = open(AddressFamily::UNIX, SocketType::SEQPACKET);
@@ -161,7 +161,7 @@ fn no_other_socket_makes_a_line() {
 }
 
 #[test]
-fn a_line_to_who_is_not_allowed_is_closed() {
+fn a_channel_to_who_is_not_allowed_is_closed() {
     alone(|| {
         let (one, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();

@@ -109,16 +109,16 @@ fn two_processes_meet_at_a_path() {
         let listener = Listener::bind(folder.socket()).unwrap();
         let (path, parent) = (folder.socket(), std::process::id());
         let child = Child::fork(move || {
-            let mut line = Channel::connect(&path, Allowed::process(parent), LATE).unwrap();
-            assert_eq!(line.peer().pid, parent);
+            let mut channel = Channel::connect(&path, Allowed::process(parent), LATE).unwrap();
+            assert_eq!(channel.peer().pid, parent);
             assert_eq!(
-                line.receive(&Wait::new(Operation::Receive, "message", LATE)).unwrap().0,
+                channel.receive(&Wait::new(Operation::Receive, "message", LATE)).unwrap().0,
                 Message::End
             );
         });
-        let mut line = listener.accept(Allowed::process(child.id()), LATE).unwrap();
-        assert_eq!(line.peer().pid, child.id());
-        line.send(Operation::Publish, &Message::End, &[]).unwrap();
+        let mut channel = listener.accept(Allowed::process(child.id()), LATE).unwrap();
+        assert_eq!(channel.peer().pid, child.id());
+        channel.send(Operation::Publish, &Message::End, &[]).unwrap();
         child.finish();
     });
 }

@@ -1,5 +1,5 @@
-//! A region of 64 handles from one end of a line to the other, compared with the same by hand: the driver's own export, one socket
-//! message, import, map and set access of 64 descriptors. Both give back what came.
+//! A region of 64 handles from one end of a channel to the other, compared with the same by hand: the driver's own export, one
+//! socket message, import, map and set access of 64 descriptors. Both give back what came.
 
 use super::pieces::{ByHand, grow_by};
 use crate::raw::Raw;

@@ -1,6 +1,6 @@
 //! How an importer follows a region: at one address, with memory of several devices, through a socket that is full.
 
-use super::lines::{SOON, line_from, line_to, receive, share};
+use super::channels::{SOON, channel_from, channel_to, receive, share};
 use crate::case::cases;
 use crate::fork_server::Child;
 use crate::leaks;
@@ -33,7 +33,7 @@ fn stays_at_one_address<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(1).memory(memory).at(place).build().unwrap();
     or_cannot_share(subject, region.grow_to(subject.unit()));
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     child.receive::<()>();
     or_cannot_share(subject, region.grow_to(subject.units(2)));
     write(subject, &mut region, SEED);
@@ -48,7 +48,7 @@ fn stays_at_one_address<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn applies_at_one_address<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new().same_address(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new().same_address(), channel_from(peer));
     let place = imported.region().address();
     let wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
     peer.send(());
@@ -76,7 +76,7 @@ fn pieces_of_two_devices<B: TestKit>(subject: &Subject<B>) {
         region.write_pattern(owner, subject.units(at), subject.unit(), SEED + at).unwrap();
     }
     let mut child = subject.child();
-    let exporter = share(subject, line_to(&mut child), &region);
+    let exporter = share(subject, channel_to(&mut child), &region);
     child.send(owners.map(|owner| owner.0));
     child.receive::<()>();
     drop(exporter);
@@ -84,7 +84,7 @@ fn pieces_of_two_devices<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn imports_from_two_devices<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), channel_from(peer));
     let owners = peer.receive::<[u32; 3]>().map(DeviceId);
     let found: Vec<DeviceId> = imported.region().mappings().map(|one| one.memory.device()).collect();
     assert_eq!(found, owners);
@@ -107,8 +107,8 @@ fn more_than_the_socket_holds<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
     let mut child = subject.child();
-    let (line, socket) = narrow_line_to(&mut child);
-    let mut exporter = share(subject, line, &region);
+    let (channel, socket) = narrow_channel_to(&mut child);
+    let mut exporter = share(subject, channel, &region);
     std::thread::scope(|scope| {
         let peer = &child.peer;
         scope.spawn(move || {
@@ -130,7 +130,7 @@ fn more_than_the_socket_holds<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn reads_when_it_is_full<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), channel_from(peer));
     peer.receive::<()>();
     for revision in 1..=CHANGES {
         let event = imported.next(SOON).unwrap();
@@ -141,8 +141,8 @@ fn reads_when_it_is_full<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-/// A line to the second process whose socket takes little, and that socket.
-fn narrow_line_to(child: &mut Child) -> (Channel, OwnedFd) {
+/// A channel to the second process whose socket takes little, and that socket.
+fn narrow_channel_to(child: &mut Child) -> (Channel, OwnedFd) {
     let (ours, theirs) = Channel::pair().unwrap();
     child.send_fd(theirs.into_socket());
     let socket = ours.into_socket();

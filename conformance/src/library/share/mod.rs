@@ -5,15 +5,15 @@
 //! | `descriptors` | export and import, and what can be wrong with a descriptor |
 //! | `processes` | the same memory in two processes and three, and what is left when one ends |
 //! | `offers` | the same without a socket, as data, and data that lie |
-//! | `lines` | what `regions` and `changes` share: the line between two processes, and a region on its two ends |
+//! | `channels` | what `regions` and `changes` share: the channel between two processes, and a region on its two ends |
 //! | `regions` | a region of one process as one range in another, and what follows when it changes |
 //! | `changes` | how an importer follows: at one address, with memory of several devices, through a socket that is full |
 //! | `dma_bufs` | what network cards are given |
 
 mod changes;
+mod channels;
 mod descriptors;
 mod dma_bufs;
-mod lines;
 mod offers;
 mod processes;
 mod regions;

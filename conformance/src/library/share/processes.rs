@@ -33,7 +33,7 @@ cases! { "share":
     pieces_become_one_range with maps_in_a_row,
     /// Memory of a second device is that device's in the importing process too, and the first one can be given access.
     memory_of_a_second_device with reads_the_second_devices,
-    /// Memory is free again in both processes when the last one that holds it has let go of it.
+    /// Memory is free again in both processes when the last one that holds it has released it.
     free_when_nobody_holds_it with holds_for_a_while,
 }
 

@@ -1,6 +1,6 @@
 //! A region of one process as one contiguous range in another, and what follows when it changes.
 
-use super::lines::{SOON, line_from, line_to, receive, share, shareable_region};
+use super::channels::{SOON, channel_from, channel_to, receive, share, shareable_region};
 use crate::case::cases;
 use crate::leaks;
 use crate::library::folder::Folder;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 cases! { "share":
     /// A region of 16 handles, 1 GiB where the device has it, is at the same address in two processes, and each sees what
-    /// the other writes. Its exporter is killed, the importer goes on, and when it has let go the memory is free again.
+    /// the other writes. Its exporter is killed, the importer goes on, and once it has released the memory that is free again.
     a_gigabyte_at_one_address with exports_a_gigabyte,
     /// What the exporter's region has twice, or not at all, the importer's has twice, or not at all, wherever it is.
     aliases_and_holes with imports_elsewhere,
@@ -27,7 +27,7 @@ cases! { "share":
     changes_are_published with applies_changes,
     /// What an importer has taken in stays the same memory while more comes.
     what_came_before_stays with follows_growth,
-    /// Memory that has left the region and comes back is sent again to an importer that has let go of it.
+    /// Memory that has left the region and comes back is sent again to an importer that has released it.
     what_left_comes_back with follows_what_left,
     /// An importer at the exporter's address follows a region that has moved and been emptied.
     emptied_and_moved with follows_an_empty_region,
@@ -38,11 +38,11 @@ cases! { "share":
     refused_once with refuses_once,
     /// An importer may take a region to read it, and then no device of it writes.
     a_region_to_read with imports_to_read,
-    /// An importer lets go when it is asked to, and the exporter learns it, as it learns of one that has died.
-    asked_to_let_go with lets_go,
+    /// An importer releases the memory on request, and the exporter learns it, as it learns that an importer has died.
+    release_requested with releases,
     /// An importer that is killed while it holds a region does the exporter's memory no harm, and the next one has it.
     an_importer_is_killed with holds_until_killed,
-    /// Memory that was not created as shareable cannot be shared as a region either, and the importer sees its line closed.
+    /// Memory that was not created as shareable cannot be shared as a region either, and the importer sees its channel closed.
     what_cannot_be_shared with waits_for_nothing,
     /// A listener that ends takes its path away, and nothing that has come to be there since.
     a_path_of_another_listener,
@@ -82,10 +82,10 @@ fn a_gigabyte_at_one_address<B: TestKit>(subject: &Subject<B>) {
     note(format!("{size} in {HANDLES} handles"));
     let place = subject.hole(size.0.div_ceil(subject.unit().0));
     child.send((place.0, size.0));
-    let line = line_to(&mut child);
+    let channel = channel_to(&mut child);
     child.receive::<()>();
     let created = subject.free_here();
-    let mut imported = receive(subject, ImportOptions::new().same_address(), line);
+    let mut imported = receive(subject, ImportOptions::new().same_address(), channel);
     assert_eq!((imported.region().address(), imported.region().end()), (place, size));
     assert_eq!(imported.region().mappings().count() as u64, HANDLES);
     assert!(has_edges(subject, imported.region(), SEED), "what the exporter wrote");
@@ -115,7 +115,7 @@ fn exports_a_gigabyte<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     write(subject, &mut shareable_region(subject, &[1]), SEED);
     peer.send(subject.free_here().0);
     let (place, size) = peer.receive::<(u64, u64)>();
-    let line = line_from(peer);
+    let channel = channel_from(peer);
     let memory = Properties::on(subject.device).shareable();
     let place = Placement::Exact(Address(place));
     let builder = Region::builder(&subject.backend).memory(memory).reserve(Bytes(size));
@@ -125,7 +125,7 @@ fn exports_a_gigabyte<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     }
     write_edges(subject, &mut region, SEED);
     peer.send(());
-    let _exporter = share(subject, line, &region);
+    let _exporter = share(subject, channel, &region);
     peer.receive::<()>();
     let seen = has_edges(subject, &region, SEED + 1);
     write_edges(subject, &mut region, SEED + 2);
@@ -146,7 +146,7 @@ fn aliases_and_holes<B: TestKit>(subject: &Subject<B>) {
     region.write_pattern(subject.device, Bytes(0), unit, SEED).unwrap();
     region.write_pattern(subject.device, subject.units(2), subject.units(2), SEED + 1).unwrap();
     let mut child = subject.child();
-    let exporter = share(subject, line_to(&mut child), &region);
+    let exporter = share(subject, channel_to(&mut child), &region);
     child.receive::<()>();
     // What the importer wrote to the alias.
     assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED + 2).unwrap(), 0);
@@ -155,11 +155,11 @@ fn aliases_and_holes<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn imports_elsewhere<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let line = line_from(peer);
+    let channel = channel_from(peer);
     let elsewhere = subject.hole(6);
     let mut imported = or_cannot_share(
         subject,
-        ImportOptions::new().at(Placement::Exact(elsewhere)).receive(&subject.backend, line),
+        ImportOptions::new().at(Placement::Exact(elsewhere)).receive(&subject.backend, channel),
     );
     // Two pieces, however many mappings they have.
     (0..2).for_each(|_| leaks::counts_import());
@@ -186,7 +186,7 @@ fn changes_are_published<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     assert!(child.receive::<bool>(), "the bytes as they were shared");
     assert!(!exporter.publish(&region).unwrap(), "nothing has changed");
     for units in [3, 6, 1] {
@@ -205,8 +205,8 @@ fn changes_are_published<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn applies_changes<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let line = line_from(peer);
-    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(subject.hole(16))), line);
+    let channel = channel_from(peer);
+    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(subject.hole(16))), channel);
     let address = imported.region().address();
     assert_eq!(imported.region().reserved(), subject.units(2), "just what is needed");
     peer.send(has(subject, imported.region(), SEED));
@@ -229,7 +229,7 @@ fn applies_changes<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
 fn what_came_before_stays<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1]);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     for units in [2, 3] {
         or_cannot_share(subject, region.grow_to(subject.units(units)));
         exporter.publish(&region).unwrap();
@@ -240,7 +240,7 @@ fn what_came_before_stays<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn follows_growth<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), channel_from(peer));
     let mut known: Vec<PhysicalMemory<B>> = Vec::new();
     for units in [2, 3] {
         known.extend(imported.region().mappings().skip(known.len()).map(|one| one.memory.clone()));
@@ -263,7 +263,7 @@ fn what_left_comes_back<B: TestKit>(subject: &Subject<B>) {
     subject.open(&mut region, subject.unit(), &second);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     // Without another in its stead, and with one.
     let third = shareable(subject, 1);
     for memory in [None, Some(&second), Some(&third), Some(&second)] {
@@ -280,7 +280,7 @@ fn what_left_comes_back<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn follows_what_left<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), channel_from(peer));
     for units in [1, 2, 2, 2] {
         let event = imported.next(SOON).unwrap();
         assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
@@ -301,7 +301,7 @@ fn emptied_and_moved<B: TestKit>(subject: &Subject<B>) {
     or_cannot_share(subject, region.grow_to(subject.unit()));
     let old = region.address();
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
     or_cannot_share(subject, region.grow_or_move(region.reserved() + subject.unit(), idle()));
     assert_ne!(region.address(), old);
@@ -315,7 +315,7 @@ fn emptied_and_moved<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn follows_an_empty_region<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new().same_address(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new().same_address(), channel_from(peer));
     let event = imported.next(SOON).unwrap();
     let Some(Event::Changed(change)) = event else { panic!("{event:?}") };
     assert_eq!(imported.apply_or_move(idle()).unwrap(), GrowthKind::Remapped);
@@ -328,7 +328,7 @@ fn growth_into_a_wall<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     child.receive::<()>();
     or_cannot_share(subject, region.grow_to(subject.units(2)));
     write(subject, &mut region, SEED + 1);
@@ -346,9 +346,9 @@ fn growth_into_a_wall<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn applies_behind_a_wall<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let line = line_from(peer);
+    let channel = channel_from(peer);
     let place = subject.hole(8);
-    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(place)), line);
+    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(place)), channel);
     imported.region_mut().set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
     let _wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
     peer.send(());
@@ -372,7 +372,7 @@ fn a_region_to_read<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 2]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let exporter = share(subject, line_to(&mut child), &region);
+    let exporter = share(subject, channel_to(&mut child), &region);
     child.receive::<()>();
     write(subject, &mut region, SEED + 1);
     child.send(());
@@ -383,7 +383,7 @@ fn a_region_to_read<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn imports_to_read<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new().read_only(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new().read_only(), channel_from(peer));
     assert_eq!(imported.region().access(Bytes(0), subject.device), Access::Read);
     assert!(has(subject, imported.region(), SEED));
     let refused = imported.region_mut().write(Bytes(0), &[0; 8]).unwrap_err();
@@ -395,27 +395,27 @@ fn imports_to_read<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn asked_to_let_go<B: TestKit>(subject: &Subject<B>) {
+fn release_requested<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     assert!(matches!(
-        exporter.wait_until_let_go(Duration::from_millis(1)).as_ref().map_err(Error::extension),
+        exporter.wait_released(Duration::from_millis(1)).as_ref().map_err(Error::extension),
         Err(Some(PeerError::TimedOut { .. }))
     ));
-    exporter.ask_to_let_go().unwrap();
-    assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), ReleaseOutcome::Released);
+    exporter.request_release().unwrap();
+    assert_eq!(exporter.wait_released(SOON).unwrap(), ReleaseOutcome::Released);
     child.receive::<()>();
     child.finish();
     assert!(has(subject, &region, SEED), "the exporter has it as before");
 }
 
-fn lets_go<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
+fn releases<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, ImportOptions::new(), channel_from(peer));
     let before = subject.free_here();
-    assert_eq!(imported.next(SOON).unwrap(), Some(Event::ReleaseOutcome));
-    imported.let_go(idle()).unwrap();
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::ReleaseRequested));
+    imported.release(idle()).unwrap();
     assert!(subject.free_here() + subject.unit() > before);
     peer.send(());
 }
@@ -425,12 +425,12 @@ fn an_importer_is_killed<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut region, SEED);
     for round in 1..=2 {
         let mut child = subject.child();
-        let mut exporter = share(subject, line_to(&mut child), &region);
+        let mut exporter = share(subject, channel_to(&mut child), &region);
         child.send(round);
         child.receive::<()>();
         child.kill();
         child.finish_by(libc::SIGKILL);
-        assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), ReleaseOutcome::Gone);
+        assert_eq!(exporter.wait_released(SOON).unwrap(), ReleaseOutcome::Gone);
         let refused = exporter.publish(&region).unwrap_err();
         assert!(matches!(refused.extension(), Some(PeerError::Gone { .. })), "{refused}");
         assert!(has(subject, &region, SEED + round), "what the importer wrote before its end");
@@ -438,7 +438,7 @@ fn an_importer_is_killed<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn holds_until_killed<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), channel_from(peer));
     let round = peer.receive::<u64>();
     assert!(has(subject, imported.region(), SEED + round - 1));
     write(subject, imported.region_mut(), SEED + round);
@@ -450,7 +450,7 @@ fn what_cannot_be_shared<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     let mut child = subject.child();
-    let error = Exporter::share(line_to(&mut child), &region).unwrap_err();
+    let error = Exporter::share(channel_to(&mut child), &region).unwrap_err();
     assert!(
         matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
         "{error}"
@@ -459,9 +459,10 @@ fn what_cannot_be_shared<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn waits_for_nothing<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    // Where the exporter was quick, there is not even a line.
-    let line = Channel::from_socket(peer.receive_fd(), Allowed::same_user());
-    let error = line.and_then(|line| ImportOptions::new().receive(&subject.backend, line)).unwrap_err();
+    // Where the exporter was quick, there is not even a channel.
+    let channel = Channel::from_socket(peer.receive_fd(), Allowed::same_user());
+    let error =
+        channel.and_then(|channel| ImportOptions::new().receive(&subject.backend, channel)).unwrap_err();
     assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
 }
 
@@ -480,7 +481,7 @@ fn a_path_of_another_listener<B: TestKit>(_: &Subject<B>) {
 fn refused_once<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1]);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     child.receive::<()>();
     or_cannot_share(subject, region.grow_to(subject.units(2)));
     exporter.publish(&region).unwrap();
@@ -493,9 +494,9 @@ fn refused_once<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn refuses_once<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let line = line_from(peer);
+    let channel = channel_from(peer);
     let place = subject.hole(8);
-    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(place)), line);
+    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(place)), channel);
     let _wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
     peer.send(());
     for fits in [false, true] {

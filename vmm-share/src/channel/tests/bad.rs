@@ -7,7 +7,7 @@ use gpu_vmm_core::Operation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
 
-/// The first message behind the greeting for the line of this nonce, with something wrong in it.
+/// The first message behind the greeting for the channel of this nonce, with something wrong in it.
 type Make = fn(Nonce) -> Vec<u8>;
 
 fn good(nonce: Nonce) -> Vec<u8> {
@@ -61,14 +61,15 @@ const CASES: [(Make, &str); 18] = [
 ];
 
 #[track_caller]
-fn assert_refused(mut line: Channel, other: &OwnedFd, part: &str) {
-    let error = receive(&mut line).unwrap_err();
+fn assert_refused(mut channel: Channel, other: &OwnedFd, part: &str) {
+    let error = receive(&mut channel).unwrap_err();
     let Some(PeerError::BadMessage { why, .. }) = error.extension() else { panic!("{part:?}: {error}") };
     assert!(why.contains(part), "{part:?} is missing in {why:?}");
     // From now on every call says so, and the other side sees the end.
-    for error in
-        [receive(&mut line).unwrap_err(), line.send(Operation::Publish, &Message::End, &[]).unwrap_err()]
-    {
+    for error in [
+        receive(&mut channel).unwrap_err(),
+        channel.send(Operation::Publish, &Message::End, &[]).unwrap_err(),
+    ] {
         assert!(
             matches!(error.extension(), Some(PeerError::BadMessage { why, .. }) if why.contains(part)),
             "{error}"
@@ -83,26 +84,26 @@ fn assert_refused(mut line: Channel, other: &OwnedFd, part: &str) {
 fn bad_messages_end_the_exchange_and_their_descriptors_are_closed() {
     alone(|| {
         for (make, part) in CASES {
-            let (line, other) = greeted_line_and_socket();
+            let (channel, other) = greeted_channel_and_socket();
             let tracer = Tracer::new();
-            put(&other, &make(line.ours), &[tracer.writing.as_fd()]);
-            put(&other, &codec::encode(&revision(6), line.ours, 2, 1).unwrap(), &[tracer.writing.as_fd()]);
-            assert_refused(line, &other, part);
+            put(&other, &make(channel.ours), &[tracer.writing.as_fd()]);
+            put(&other, &codec::encode(&revision(6), channel.ours, 2, 1).unwrap(), &[tracer.writing.as_fd()]);
+            assert_refused(channel, &other, part);
             tracer.assert_closed_elsewhere();
         }
         // The one that nothing was changed in is taken.
-        let (mut line, other) = greeted_line_and_socket();
-        put(&other, &good(line.ours), &[other.as_fd()]);
-        assert_eq!(receive(&mut line).unwrap().0, revision(5));
+        let (mut channel, other) = greeted_channel_and_socket();
+        put(&other, &good(channel.ours), &[other.as_fd()]);
+        assert_eq!(receive(&mut channel).unwrap().0, revision(5));
     });
 }
 
 #[test]
 fn an_empty_message_is_not_the_end() {
     alone(|| {
-        let (line, other) = greeted_line_and_socket();
+        let (channel, other) = greeted_channel_and_socket();
         put(&other, &[], &[]);
-        assert_refused(line, &other, "0 bytes");
+        assert_refused(channel, &other, "0 bytes");
     });
 }
 
@@ -111,17 +112,17 @@ fn more_descriptors_than_fit_are_all_closed() {
     alone(|| {
         // The last is the most that the kernel takes.
         for count in [MAX_DESCRIPTORS + 1, MAX_DESCRIPTORS + 2, 253] {
-            let (line, other) = greeted_line_and_socket();
+            let (channel, other) = greeted_channel_and_socket();
             let tracer = Tracer::new();
             let fds = vec![tracer.writing.as_fd(); count];
             let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
             let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
             assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
-            let mut packet = good(line.ours);
+            let mut packet = good(channel.ours);
             packet[DESCRIPTORS_AT..NONCE_AT].copy_from_slice(&(count as u16).to_le_bytes());
             let packet = [rustix::io::IoSlice::new(&packet)];
             rustix::net::sendmsg(&other, &packet, &mut control, rustix::net::SendFlags::empty()).unwrap();
-            assert_refused(line, &other, "there were more than 128");
+            assert_refused(channel, &other, "there were more than 128");
             tracer.assert_closed_elsewhere();
         }
     });
@@ -130,15 +131,15 @@ fn more_descriptors_than_fit_are_all_closed() {
 #[test]
 fn descriptors_for_which_the_process_has_no_room_are_all_closed() {
     alone(|| {
-        let (line, other) = greeted_line_and_socket();
+        let (channel, other) = greeted_channel_and_socket();
         let tracer = Tracer::new();
         let fds = vec![tracer.writing.as_fd(); 8];
-        put(&other, &codec::encode(&revision(5), line.ours, 1, fds.len()).unwrap(), &fds);
+        put(&other, &codec::encode(&revision(5), channel.ours, 1, fds.len()).unwrap(), &fds);
         // Room for some of them.
         let next = rustix::io::dup(&other).unwrap().as_raw_fd().unsigned_abs();
         let limit = Rlimit { current: Some(u64::from(next) + 3), ..getrlimit(Resource::Nofile) };
         setrlimit(Resource::Nofile, limit).unwrap();
-        assert_refused(line, &other, "RLIMIT_NOFILE");
+        assert_refused(channel, &other, "RLIMIT_NOFILE");
         tracer.assert_closed_elsewhere();
     });
 }
@@ -152,9 +153,9 @@ fn the_first_message_is_a_greeting_and_nothing_else() {
             (codec::encode(&hello, TO_ANYBODY, 1, 0).unwrap(), "it has number 1, and 0 was expected"),
             (codec::encode(&hello, [7; 16], 0, 0).unwrap(), "it is of another exchange"),
         ] {
-            let (line, other) = line_and_socket();
+            let (channel, other) = channel_and_socket();
             put(&other, &packet, &[]);
-            assert_refused(line, &other, part);
+            assert_refused(channel, &other, part);
         }
     });
 }
@@ -162,11 +163,11 @@ fn the_first_message_is_a_greeting_and_nothing_else() {
 #[test]
 fn descriptors_beside_a_greeting_are_closed() {
     alone(|| {
-        let (mut line, other) = line_and_socket();
+        let (mut channel, other) = channel_and_socket();
         let tracer = Tracer::new();
         let hello = codec::encode(&Message::Hello { nonce: [7; 16] }, TO_ANYBODY, 0, 1).unwrap();
         put(&other, &hello, &[tracer.writing.as_fd()]);
-        line.send(Operation::Publish, &revision(1), &[]).unwrap();
+        channel.send(Operation::Publish, &revision(1), &[]).unwrap();
         tracer.assert_closed_elsewhere();
     });
 }
@@ -176,9 +177,9 @@ fn a_recorded_message_is_not_taken_again_nor_in_another_exchange() {
     alone(|| {
         let wait = Wait::new(Operation::Receive, "message", LATE);
         let next = |socket: &OwnedFd| socket::receive(socket.as_fd(), &wait).unwrap().bytes;
-        // One who records what passes between two lines.
-        let (mut sender, tap) = line_and_socket();
-        let (mut receiver, relay) = line_and_socket();
+        // One who records what passes between two channels.
+        let (mut sender, tap) = channel_and_socket();
+        let (mut receiver, relay) = channel_and_socket();
         put(&tap, &next(&relay), &[]);
         sender.send(Operation::Publish, &revision(1), &[]).unwrap();
         sender.send(Operation::Publish, &revision(2), &[]).unwrap();
@@ -189,7 +190,7 @@ fn a_recorded_message_is_not_taken_again_nor_in_another_exchange() {
         put(&relay, &first, &[]);
         assert_refused(receiver, &relay, "it has number 1, and 2 was expected");
 
-        let (another, relay) = line_and_socket();
+        let (another, relay) = channel_and_socket();
         for packet in [&hello, &first, &second] {
             put(&relay, packet, &[]);
         }

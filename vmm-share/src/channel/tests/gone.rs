@@ -43,10 +43,10 @@ fn a_limit_can_be_longer_than_any_clock_counts() {
 #[test]
 fn a_side_that_does_not_greet_is_not_sent_anything() {
     alone(|| {
-        let (mut line, _other) = line_and_socket();
-        line.set_wait(SOON);
-        assert_eq!(line.wait(), SOON);
-        let error = line.send(Operation::ExportMemory, &Message::End, &[]).unwrap_err();
+        let (mut channel, _other) = channel_and_socket();
+        channel.set_wait(SOON);
+        assert_eq!(channel.wait(), SOON);
+        let error = channel.send(Operation::ExportMemory, &Message::End, &[]).unwrap_err();
         assert_eq!(error.to_string(), "export memory: no greeting of the other process within 20ms");
     });
 }

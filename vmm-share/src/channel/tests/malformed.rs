@@ -47,11 +47,11 @@ fn ten_thousand_malformed_messages_leave_nothing_behind() {
         let before = open_files();
         let (mut refused, mut taken) = (0, 0);
         for index in 0..MESSAGES {
-            let (mut line, other) = greeted_line_and_socket();
+            let (mut channel, other) = greeted_channel_and_socket();
             let fds = vec![tracer.writing.as_fd(); random.below(4)];
-            put(&other, &make(&mut random, line.ours, fds.len()), &fds);
+            put(&other, &make(&mut random, channel.ours, fds.len()), &fds);
             drop(other);
-            match receive(&mut line) {
+            match receive(&mut channel) {
                 Ok(_) => taken += 1,
                 Err(error) if matches!(error.extension(), Some(PeerError::BadMessage { .. })) => refused += 1,
                 // A message of no bytes before the end is the end.

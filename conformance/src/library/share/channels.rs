@@ -1,4 +1,4 @@
-//! A region on its way from one process to another: the line, and its two ends.
+//! A region on its way from one process to another: the channel, and its two ends.
 
 use crate::fork_server::Child;
 use crate::leaks;
@@ -13,15 +13,15 @@ use std::time::Duration;
 /// How long one side waits for the other.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-/// Gives the second process one end of a line.
-pub(super) fn line_to(child: &mut Child) -> Channel {
+/// Gives the second process one end of a channel.
+pub(super) fn channel_to(child: &mut Child) -> Channel {
     let (ours, theirs) = Channel::pair().unwrap();
     child.send_fd(theirs.into_socket());
     ours
 }
 
-/// The end of a line that the first process gives.
-pub(super) fn line_from(peer: &Peer) -> Channel {
+/// The end of a channel that the first process gives.
+pub(super) fn channel_from(peer: &Peer) -> Channel {
     Channel::from_socket(peer.receive_fd(), Allowed::same_user()).unwrap()
 }
 
@@ -29,9 +29,9 @@ pub(super) fn line_from(peer: &Peer) -> Channel {
 pub(super) fn receive<B: TestKit>(
     subject: &Subject<B>,
     import: ImportOptions,
-    line: Channel,
+    channel: Channel,
 ) -> ImportedRegion<B> {
-    let imported = or_cannot_share(subject, import.receive(&subject.backend, line));
+    let imported = or_cannot_share(subject, import.receive(&subject.backend, channel));
     count_imports(imported.region());
     imported
 }
@@ -54,8 +54,8 @@ pub(super) fn shareable_region<B: TestKit>(subject: &Subject<B>, handles: &[u64]
 }
 
 /// Shares a region and waits until it has arrived.
-pub(super) fn share<B: TestKit>(subject: &Subject<B>, line: Channel, region: &Region<B>) -> Exporter<B> {
-    let mut exporter = or_cannot_share(subject, Exporter::share(line, region));
+pub(super) fn share<B: TestKit>(subject: &Subject<B>, channel: Channel, region: &Region<B>) -> Exporter<B> {
+    let mut exporter = or_cannot_share(subject, Exporter::share(channel, region));
     exporter.wait_applied(SOON).unwrap();
     exporter
 }
