@@ -1,8 +1,8 @@
 //! One end of an exchange between two processes, over a Unix socket.
 //!
-//! Each side begins with a `Hello` that tells a random number, its nonce. From then on each message carries the nonce of
-//! the side that it is for, and its number in that direction: what was recorded in another exchange, or sent twice, is
-//! not taken. After one message that is not as it must be, nothing is taken from that socket any more.
+//! Each side begins with a `Hello` that contains a random number, its nonce. Each later message carries the nonce of its
+//! receiver and a sequence number, so that a message that was recorded in another exchange, or sent twice, is refused.
+//! After one invalid message, nothing more is accepted from that socket.
 
 use crate::PeerError;
 use crate::codec::{self, Header, Nonce, TO_ANYBODY};
@@ -17,28 +17,28 @@ use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, getpeername, shutdown,
     socket_with, socketpair,
 };
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The limit of every wait, where no other is set.
+/// The default limit of every wait.
 const WAIT: Duration = Duration::from_secs(30);
 
 const CREATE: Operation = Operation::CreateChannel;
 const CONNECT: Operation = Operation::Connect;
 
-/// What is waited for where the other side does not read.
+/// What a send waits for if the peer does not read.
 const READING: &str = "reading of what was sent";
 
-/// What is waited for before the first message.
+/// What the first send or receive waits for.
 const GREETING: &str = "greeting of the other process";
 
-/// One end of an exchange with another process: messages about memory, and the descriptors beside them.
+/// One end of a connection to another process, for messages about memory and the file descriptors that go with them.
 ///
-/// Over a Unix socket of kind `SOCK_SEQPACKET`, with `SCM_RIGHTS`: this works between containers too, wherever both sides
-/// get at the socket. Every wait has a limit, 30 seconds where [`set_wait`](Self::set_wait) does not set another one.
+/// A channel is a Unix socket of type `SOCK_SEQPACKET` that passes descriptors by `SCM_RIGHTS`. It works across containers
+/// that share the socket. Every wait has a limit of 30 seconds, which [`set_wait`](Self::set_wait) changes.
 ///
 /// ```
 /// use gpu_vmm_share::Channel;
@@ -49,34 +49,44 @@ const GREETING: &str = "greeting of the other process";
 /// # Ok::<(), gpu_vmm_core::Error>(())
 /// ```
 ///
+/// # Waiting with poll or epoll
+///
+/// The descriptor ([`AsFd`], [`AsRawFd`]) of a channel, an [`Exporter`](crate::Exporter) and an
+/// [`ImportedRegion`](crate::ImportedRegion) is the socket. Only wait on it; do not read or write it. It becomes readable
+/// (`POLLIN`) when a message arrives, the peer's greeting included, and stays readable until that is received:
+/// [`ImportedRegion::next`](crate::ImportedRegion::next), or
+/// [`Exporter::wait_applied`](crate::Exporter::wait_applied), with [`Duration::ZERO`] receives without blocking. When the peer has
+/// closed its end or has died, poll reports `POLLHUP`, `POLLRDHUP` and `POLLIN`, from then on always. To wait for the end of
+/// the peer alone, request no events: poll reports `POLLHUP` unasked.
+///
 /// # Processes that fork
 ///
-/// A channel has nothing of a driver, and so it can be used in a forked child, unlike all else in this crate: one of the two
-/// processes uses it, and the other one drops its copy. Where both use it, the other side sees numbers that repeat, and
-/// refuses them. As long as a copy is open anywhere, the other side does not learn that this one is gone.
+/// A channel uses no driver, so a forked child can use it, unlike the rest of this crate: one of the two processes uses the
+/// channel and the other drops its copy. If both use it, sequence numbers repeat and the peer refuses them. While any process
+/// has a copy open, the peer sees the channel as connected.
 #[derive(Debug)]
 pub struct Channel {
     socket: OwnedFd,
     peer: Credentials,
     wait: Duration,
-    /// By which this side is addressed.
+    /// The nonce by which the peer addresses this side.
     ours: Nonce,
-    /// By which the other side is addressed, once it is known.
+    /// The nonce by which this side addresses the peer, once it has greeted.
     theirs: Option<Nonce>,
-    /// How many messages were sent and received, the greetings included.
+    /// The numbers of messages sent and received, including the greetings.
     sent: u64,
     received: u64,
-    /// Of a pair: set when the other end has been taken out of its channel.
+    /// For a pair: set when `into_socket` has taken the other end's socket.
     moved: Option<Arc<AtomicBool>>,
-    /// Why nothing is taken from the other side any more.
+    /// Why nothing more is accepted from the peer.
     broken: Option<String>,
 }
 
 impl Channel {
-    /// Both ends of a channel, for a child process or another thread.
+    /// Creates both ends of a channel, for a child process or another thread.
     ///
-    /// A child that is forked keeps one end. A child that executes a program is given the socket of one end, before
-    /// either was used, and makes a channel of it with [`from_socket`](Self::from_socket):
+    /// A forked child keeps one end. A child that executes a program inherits the socket of one end, which neither side
+    /// has used yet, and calls [`from_socket`](Self::from_socket):
     ///
     /// ```
     /// use gpu_vmm_share::{Allowed, Channel};
@@ -84,7 +94,7 @@ impl Channel {
     /// use std::process::{Command, Stdio};
     ///
     /// let (ours, theirs) = Channel::pair()?;
-    /// // The command has the socket too, until it is dropped.
+    /// // The `Command` also owns the socket, until it is dropped at the end of this statement.
     /// let mut child = Command::new("true").stdin(Stdio::from(theirs.into_socket())).spawn().unwrap();
     /// child.wait().unwrap();
     ///
@@ -99,13 +109,13 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`Detail::Driver`] with what the kernel answers, when too many files are open for example.
+    /// [`Detail::Driver`] with the kernel's error, for example if too many files are open.
     pub fn pair() -> Result<(Self, Self)> {
         let sockets = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (one, other) = sockets.map_err(|errno| failed(CREATE, "socketpair", errno, "SOCK_SEQPACKET"))?;
         let (one, other) = (Self::new(CREATE, one)?, Self::new(CREATE, other)?);
         let moved = Arc::new(AtomicBool::new(false));
-        // Each knows the other as if both had greeted.
+        // Each end knows the other's nonce as if both had greeted.
         let (to_one, to_other) = (Some(one.ours), Some(other.ours));
         let greeted = |channel, theirs| Self {
             theirs,
@@ -117,13 +127,12 @@ impl Channel {
         Ok((greeted(one, to_other), greeted(other, to_one)))
     }
 
-    /// A channel to the process that has a [`Listener`](super::Listener) at `path`. It waits at most `wait` until that
-    /// process has room for one more connection.
+    /// Connects to the [`Listener`](super::Listener) at `path`. Waits up to `wait` while the listener's queue is full.
     ///
     /// # Errors
     ///
-    /// [`PeerError::NotAllowed`]; [`PeerError::TimedOut`]; [`Detail::Driver`] where no process listens at the path, or the
-    /// path does not belong to this user.
+    /// [`PeerError::NotAllowed`]; [`PeerError::TimedOut`]; [`Detail::Driver`] if no process listens at the path, or the path
+    /// belongs to another user.
     pub fn connect(path: impl AsRef<Path>, allowed: Allowed, wait: Duration) -> Result<Self> {
         let path = path.as_ref();
         let fail = |call, errno| failed(CONNECT, call, errno, format!("{}{}", path.display(), hint(errno)));
@@ -132,7 +141,7 @@ impl Channel {
         let socket = socket.map_err(|errno| fail("socket", errno))?;
         let wait = Wait::new(CONNECT, "acceptance by the process that listens", wait);
         loop {
-            // This limits a wait for room among those who are to be accepted, which poll does not know.
+            // Limits the wait for room in the listener's queue, which poll does not report.
             let limit = Some(wait.left()?.clamp(SHORTEST, LONGEST));
             set_socket_timeout(&socket, Timeout::Send, limit)
                 .map_err(|errno| fail("setsockopt(SO_SNDTIMEO)", errno))?;
@@ -144,13 +153,13 @@ impl Channel {
         }
     }
 
-    /// A channel over a socket that was inherited, or connected in another way. The other end makes a channel of its socket
-    /// too.
+    /// Creates a channel over a socket that this process inherited or connected itself. The peer does the same with the
+    /// other end.
     ///
     /// # Errors
     ///
-    /// [`Detail::Driver`] where it is not a connected Unix socket of kind `SOCK_SEQPACKET`, [`PeerError::NotAllowed`],
-    /// and what sending a greeting gives. The socket is closed.
+    /// [`Detail::Driver`] if it is not a connected Unix socket of type `SOCK_SEQPACKET`, [`PeerError::NotAllowed`], and
+    /// [`PeerError::Gone`] if the greeting cannot be sent. The socket is closed.
     pub fn from_socket(socket: OwnedFd, allowed: Allowed) -> Result<Self> {
         let fail = |call, errno| failed(CREATE, call, errno, "a connected Unix socket is needed");
         let wrong = |call, errno, description: String| {
@@ -177,11 +186,10 @@ impl Channel {
         Self::with(CREATE, socket, allowed)
     }
 
-    /// The socket, for the program that is started with it; that one makes a channel of it with
-    /// [`from_socket`](Self::from_socket).
+    /// Returns the socket, to be inherited by a program that calls [`from_socket`](Self::from_socket).
     ///
-    /// This is for an end of [`pair`](Self::pair) while neither end has been used. The exchange of any other channel cannot
-    /// be gone on with: a channel that is made of its socket is refused by the other side.
+    /// This is for one end of a [`pair`](Self::pair) that neither side has used. The socket of any other channel is of no
+    /// use: the peer refuses a second greeting.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         if let Some(moved) = &self.moved {
@@ -190,26 +198,36 @@ impl Channel {
         self.socket
     }
 
-    /// Who is at the other end, as the kernel knows it. For a pair, and for what is made of its sockets, this is the
-    /// process that made the pair.
+    /// Returns true while the peer has its end open. Does not block, and receives no message.
+    ///
+    /// Once this is false it stays false: the peer has dropped its end or has died, or this side has refused an invalid
+    /// message. Messages that the peer sent before are still received. A peer that is stopped or hangs is connected, and so
+    /// is a dead one whose end another process has open, such as a forked child.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        !socket::is_at_end(self.socket.as_fd())
+    }
+
+    /// Returns the identity of the peer, as the kernel reports it. For a pair, and for channels over its sockets, this is
+    /// the process that created the pair.
     #[must_use]
     pub const fn peer(&self) -> Credentials {
         self.peer
     }
 
-    /// The limit of every wait for the other process.
+    /// Returns the limit of every wait for the peer.
     #[must_use]
     pub const fn wait(&self) -> Duration {
         self.wait
     }
 
-    /// Sets the limit of every wait for the other process.
+    /// Sets the limit of every wait for the peer.
     pub const fn set_wait(&mut self, wait: Duration) {
         self.wait = wait;
     }
 
-    /// Sends a message, with descriptors that the other side gets its own duplicates of. A message that was not sent in
-    /// time was not sent at all, and can be sent again.
+    /// Sends a message with descriptors, of which the peer receives duplicates. A message that timed out was not sent at
+    /// all, and can be sent again.
     pub(crate) fn send(
         &mut self,
         operation: Operation,
@@ -221,9 +239,9 @@ impl Channel {
         self.put(theirs, message, fds, &wait.then(READING))
     }
 
-    /// Waits for a message. One that is there already is taken even where the wait is over.
+    /// Waits for a message. Receives one that has arrived even if the wait is over.
     ///
-    /// The kind of the message, and how many descriptors a message of that kind has, is left to the caller to check.
+    /// The caller checks the kind of the message and the number of its descriptors.
     pub(crate) fn receive(&mut self, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
         self.greeted(wait)?;
         match self.take(self.ours, wait)? {
@@ -232,7 +250,7 @@ impl Channel {
         }
     }
 
-    /// A channel over a socket that is sure to be of the right kind, with the greeting of this side sent.
+    /// Creates a channel over a socket of the right type and sends the greeting.
     pub(crate) fn with(operation: Operation, socket: OwnedFd, allowed: Allowed) -> Result<Self> {
         let mut channel = Self::new(operation, socket)?;
         allowed.check(operation, channel.peer)?;
@@ -247,10 +265,10 @@ impl Channel {
         Ok(Self { socket, peer, wait: WAIT, ours, theirs, sent: 0, received: 0, moved, broken })
     }
 
-    /// The nonce of the other side, once both have greeted.
+    /// Returns the peer's nonce, after both have greeted.
     fn greeted(&mut self, wait: &Wait) -> Result<Nonce> {
         if let Some(why) = &self.broken {
-            let why = format!("nothing is taken from it any more since an earlier message: {why}");
+            let why = format!("an earlier message was invalid, so no more are accepted: {why}");
             return Err(Error::of_extension(wait.operation, PeerError::BadMessage { why }));
         }
         if self.moved.take_if(|moved| moved.load(Ordering::Acquire)).is_some() {
@@ -276,7 +294,7 @@ impl Channel {
         self.put(TO_ANYBODY, &Message::Hello { nonce: self.ours }, &[], wait)
     }
 
-    /// Sends one message to whom it is addressed.
+    /// Sends one message, addressed to `nonce`.
     fn put(&mut self, nonce: Nonce, message: &Message, fds: &[BorrowedFd<'_>], wait: &Wait) -> Result<()> {
         let packet = codec::encode(message, nonce, self.sent, fds.len()).map_err(|why| {
             Error::new(
@@ -292,7 +310,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives the next message, which is to have this address.
+    /// Receives the next message, which must be addressed to `nonce`.
     fn take(&mut self, nonce: Nonce, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
         let Packet { bytes, fds, cut } = socket::receive(self.socket.as_fd(), wait)?;
         let descriptors = u16::try_from(fds.len()).unwrap_or(u16::MAX);
@@ -303,9 +321,9 @@ impl Channel {
         Ok((message, fds))
     }
 
-    /// Ends the exchange: the other side learns it as soon as it sends or receives.
+    /// Ends the exchange. The peer learns it when it next sends or receives.
     fn refuse(&mut self, operation: Operation, why: String) -> Error {
-        // Fails where the other side is gone, which is as good.
+        // Fails only if the peer is gone, and then the exchange is over too.
         let _ = shutdown(&self.socket, Shutdown::Both);
         self.broken = Some(why.clone());
         Error::of_extension(operation, PeerError::BadMessage { why })
@@ -313,17 +331,24 @@ impl Channel {
 }
 
 impl AsFd for Channel {
-    /// The socket, to poll it: readable when the other side has said something or has gone.
+    /// Returns the socket, [to wait on](Self#waiting-with-poll-or-epoll).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// The shortest limit that the kernel can count, and one that is long enough for a wait that is begun again.
+impl AsRawFd for Channel {
+    /// Returns the socket, [to wait on](Self#waiting-with-poll-or-epoll).
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+/// The shortest limit that the kernel counts, and the longest after which the connection is tried again.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// The address of a path. One of no length would be an abstract name that the kernel makes up, which no permission guards.
+/// Returns the address of a path. The kernel would replace an empty one by an abstract name, which no permissions guard.
 pub(crate) fn address(operation: Operation, path: &Path) -> Result<SocketAddrUnix> {
     let fail =
         |errno, limit: &str| Err(failed(operation, "the path", errno, format!("{}{limit}", path.display())));
@@ -337,7 +362,7 @@ pub(crate) fn address(operation: Operation, path: &Path) -> Result<SocketAddrUni
     }
 }
 
-/// What an answer to `connect` means.
+/// Explains an error of `connect`.
 fn hint(errno: Errno) -> &'static str {
     match errno {
         Errno::NOENT => ": no process listens there, or not yet",

@@ -1,4 +1,4 @@
-//! The side of an exchange that has a region and shares it.
+//! The side of an exchange that shares its region.
 
 use crate::Channel;
 use crate::PeerError;
@@ -10,28 +10,31 @@ use crate::wire::{out_of_turn, receive_whole, send};
 #[cfg(doc)]
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Backend, Error, Operation, Region, Result};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// How it ended with an importer.
+/// How an exchange with an importer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ReleaseOutcome {
-    /// It has unmapped everything and given the memory back, and says so.
+    /// The importer has reported that it unmapped and released the memory.
     Released,
-    /// It goes on with the memory and takes part no more.
+    /// The importer has reported that it keeps the memory and ends the exchange.
     Kept,
-    /// It has died, or closed its end without a word. One that has died or dropped what it had has given the memory back by
-    /// that; one that could not use what it was told may still have it.
+    /// The importer has died or closed its end without a report. If it died or dropped its [`ImportedRegion`], its memory
+    /// is released; if it refused a message of this side, it may still hold the memory.
+    ///
+    /// [`ImportedRegion`]: crate::ImportedRegion
     Gone,
 }
 
-/// A region that is shared, as one importer is told of it.
+/// The exporting end of a shared region, for one importer.
 ///
-/// There is one for each importer, on a [`Channel`] of its own. The region stays the caller's: it is used, grown and shrunk
-/// as any other, and [`Exporter::publish`] tells the importer what has changed. Nothing here keeps memory: what the region
-/// has dropped is the importer's alone, until that learns of it.
+/// Each importer has an exporter and a [`Channel`] of its own. The caller owns the region and uses, grows and shrinks it as
+/// any other; [`Exporter::publish`] sends the importer the changes. The exporter holds no memory: memory that the region
+/// unmaps stays alive only in the importer, until that applies the change.
 ///
-/// Dropping an exporter ends the exchange, and so does the death of its process: the importer keeps what it has.
+/// Dropping the exporter ends the exchange, and so does the death of its process; the importer keeps its memory.
+/// If the importer dies, the region is unaffected, and can be shared with another importer on another channel.
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Properties, DeviceId, Region, Result};
@@ -52,37 +55,37 @@ pub enum ReleaseOutcome {
 pub struct Exporter<B: Backend> {
     channel: Channel,
     told: ExporterState<B>,
-    /// Of what was told last.
+    /// The revision that was sent last.
     revision: u64,
-    /// The last one that the importer has.
+    /// The revision that the importer applied last.
     applied: Option<u64>,
-    /// What it answered last where it could not.
+    /// The revision that the importer refused last, and its reason.
     refused: Option<(u64, String)>,
-    asked: bool,
+    release_requested: bool,
     end: Option<End>,
 }
 
-/// Why nothing more is said.
+/// Why no more is sent.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    Said(ReleaseOutcome),
-    /// A message could not be sent whole, or one came that cannot be used.
+    By(ReleaseOutcome),
+    /// A message could not be sent whole, or an invalid one was received.
     Broken,
 }
 
 impl<B: Backend> Exporter<B> {
-    /// Describes a region to the importer at the other end of `channel`, with a descriptor for each piece of its memory. It
-    /// does not wait for an answer: [`Exporter::wait_applied`] does.
+    /// Sends the importer at the other end of `channel` a description of a region, with a descriptor for each piece of
+    /// memory. Does not wait until the importer has mapped it: [`Exporter::wait_applied`] does.
     ///
     /// Each piece takes a descriptor in both processes until it has been imported, so the limit of open files
-    /// (`RLIMIT_NOFILE`) has to be above the number of pieces.
+    /// (`RLIMIT_NOFILE`) must be above the number of pieces.
     ///
     /// # Errors
     ///
     /// Those of [`PhysicalMemory::export`](gpu_vmm_core::PhysicalMemory::export) for memory that was not created
-    /// [shareable](gpu_vmm_core::Properties::shareable), or was itself imported and the driver exports such memory no more
-    /// (CUDA); [`Detail::Unsupported`] where a device has no UUID; [`Detail::Poisoned`]. Then nothing was sent.
-    /// [`PeerError::Gone`], and [`PeerError::TimedOut`] where the importer does not read.
+    /// [shareable](gpu_vmm_core::Properties::shareable), or that was itself imported if the driver does not export such
+    /// memory again (CUDA); [`Detail::Unsupported`] if a device has no UUID; [`Detail::Poisoned`]. In these cases nothing was
+    /// sent. [`PeerError::Gone`]; [`PeerError::TimedOut`] if the importer does not read.
     pub fn share(channel: Channel, region: &Region<B>) -> Result<Self> {
         let mut exporter = Self {
             channel,
@@ -90,23 +93,23 @@ impl<B: Backend> Exporter<B> {
             revision: 0,
             applied: None,
             refused: None,
-            asked: false,
+            release_requested: false,
             end: None,
         };
         exporter.tell(Operation::ShareRegion, region, 0)?;
         Ok(exporter)
     }
 
-    /// Tells the importer what has changed in the region since it was last told: mappings that are gone, memory and
-    /// mappings that are new, another address. True where there was anything to say; nothing to say is nothing sent.
+    /// Sends the importer what has changed in the region since the last call: removed mappings, new memory and mappings, a
+    /// new address. Returns false, and sends nothing, if nothing has changed.
     ///
     /// # Errors
     ///
-    /// Those of [`Exporter::share`]. Where nothing was sent, it can be published again.
+    /// Those of [`Exporter::share`]. If nothing was sent, the caller can try again.
     pub fn publish(&mut self, region: &Region<B>) -> Result<bool> {
         let operation = Operation::Publish;
         self.check_open(operation)?;
-        // What has been answered is taken in, so that the importer has room to answer.
+        // Receives the answers that have arrived, so that the importer has room to send more.
         let all = Wait::new(operation, "end of the answers", self.channel.wait());
         loop {
             match self.hear(&Wait::new(operation, "answer", Duration::ZERO)) {
@@ -119,12 +122,13 @@ impl<B: Backend> Exporter<B> {
         self.tell(operation, region, self.revision + 1)
     }
 
-    /// Waits until the importer has all that it was told: the region as it was when it was shared or last published.
+    /// Waits until the importer has applied everything that was sent: the region as it was shared or last published.
     ///
     /// # Errors
     ///
-    /// [`PeerError::Refused`] with the importer's words where it could not; it may try again, and this can be asked again.
-    /// [`PeerError::Gone`], [`PeerError::TimedOut`], [`PeerError::BadMessage`].
+    /// [`PeerError::Refused`] with the importer's reason if applying failed there; the importer may try again, and so can the
+    /// caller. [`PeerError::Gone`] as soon as the importer has died or closed its end, without waiting any longer.
+    /// [`PeerError::TimedOut`], [`PeerError::BadMessage`].
     pub fn wait_applied(&mut self, wait: Duration) -> Result<()> {
         let operation = Operation::WaitApplied;
         let wait = Wait::new(operation, "answer to what was shared", wait);
@@ -139,43 +143,52 @@ impl<B: Backend> Exporter<B> {
         })
     }
 
-    /// Asks the importer to release the memory. Further calls send nothing.
+    /// Asks the importer to release the memory: its [`ImportedRegion::next`](crate::ImportedRegion::next) returns
+    /// [`Event::ReleaseRequested`](crate::Event::ReleaseRequested). Further calls send nothing.
     ///
     /// # Errors
     ///
-    /// [`PeerError::Gone`], and [`PeerError::TimedOut`] where the importer does not read.
+    /// [`PeerError::Gone`]; [`PeerError::TimedOut`] if the importer does not read.
     pub fn request_release(&mut self) -> Result<()> {
         let operation = Operation::RequestRelease;
         self.check_open(operation)?;
-        if !self.asked {
+        if !self.release_requested {
             self.say(|channel| channel.send(operation, &Message::ReleaseRequested, &[]))?;
-            self.asked = true;
+            self.release_requested = true;
         }
         Ok(())
     }
 
-    /// Waits until the importer has released the memory, asked or not, or is gone.
+    /// Waits until the exchange has ended: the importer has released the memory, whether requested or not, keeps it, or is
+    /// gone.
     ///
     /// # Errors
     ///
-    /// [`PeerError::TimedOut`] where it has not, [`PeerError::BadMessage`] for what no importer says; [`PeerError::Gone`] where
-    /// the exchange has ended with an error before.
+    /// [`PeerError::TimedOut`]; [`PeerError::BadMessage`] for an invalid message; [`PeerError::Gone`] if an earlier error has
+    /// ended the exchange.
     pub fn wait_released(&mut self, wait: Duration) -> Result<ReleaseOutcome> {
         let operation = Operation::WaitReleased;
         let wait = Wait::new(operation, "report that the memory was released", wait);
         self.hear_until(&wait, |it| match it.end {
-            Some(End::Said(how)) => Ok(Some(how)),
+            Some(End::By(how)) => Ok(Some(how)),
             _ => Ok(None),
         })
     }
 
-    /// The channel, for who is at its other end, and to wait for what the importer says together with other things.
+    /// Returns true while the exchange goes on and the importer has its end open, as [`Channel::is_connected`] says. Does not
+    /// block.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.end.is_none() && self.channel.is_connected()
+    }
+
+    /// Returns the channel to the importer.
     #[must_use]
     pub const fn channel(&self) -> &Channel {
         &self.channel
     }
 
-    /// Describes what is new as this revision.
+    /// Sends the changes as `revision`.
     fn tell(&mut self, operation: Operation, region: &Region<B>, revision: u64) -> Result<bool> {
         let news = self.told.news(operation, region)?;
         if revision > 0 && self.told.has_all(&news) {
@@ -190,24 +203,24 @@ impl<B: Backend> Exporter<B> {
         Ok(true)
     }
 
-    /// Says something; where that fails some of it may have been said, so nothing more is.
+    /// Sends messages. If that fails, some of them may have been sent, so the exchange ends.
     fn say(&mut self, say: impl FnOnce(&mut Channel) -> Result<()>) -> Result<()> {
         say(&mut self.channel).inspect_err(|error| self.end = Some(end_of(error)))
     }
 
-    /// Refuses to go on where the exchange is over.
+    /// Fails if the exchange is over.
     fn check_open(&self, operation: Operation) -> Result<()> {
         let why = match self.end {
             None => return Ok(()),
-            Some(End::Said(ReleaseOutcome::Released)) => "it has released the memory",
-            Some(End::Said(ReleaseOutcome::Kept)) => "it keeps the memory and takes part no more",
-            Some(End::Said(ReleaseOutcome::Gone)) => "",
+            Some(End::By(ReleaseOutcome::Released)) => "it has released the memory",
+            Some(End::By(ReleaseOutcome::Kept)) => "it keeps the memory and has ended the exchange",
+            Some(End::By(ReleaseOutcome::Gone)) => "",
             Some(End::Broken) => "the exchange has ended with an error",
         };
         Err(Error::of_extension(operation, PeerError::Gone { why: why.to_owned() }))
     }
 
-    /// Takes messages in until there is what is waited for.
+    /// Receives messages until `found` returns a value.
     fn hear_until<T>(&mut self, wait: &Wait, found: impl Fn(&mut Self) -> Result<Option<T>>) -> Result<T> {
         let mut in_time = Ok(());
         loop {
@@ -217,18 +230,18 @@ impl<B: Backend> Exporter<B> {
             in_time?;
             self.check_open(wait.operation)?;
             self.hear(wait)?;
-            // An importer that says much and nothing to the point is not waited for longer than a silent one.
+            // An importer that sends other messages without end is not waited for any longer than a silent one.
             in_time = wait.left().map(|_| ());
         }
     }
 
-    /// Takes one message of the importer in, or the end of the channel.
+    /// Receives one message of the importer, or the end of the channel.
     fn hear(&mut self, wait: &Wait) -> Result<()> {
         let heard = receive_whole(&mut self.channel, wait)
             .and_then(|(message, _)| self.take(wait.operation, message));
         match heard {
             Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
-                self.end = Some(End::Said(ReleaseOutcome::Gone))
+                self.end = Some(End::By(ReleaseOutcome::Gone))
             }
             Err(error) => {
                 if !matches!(error.extension(), Some(PeerError::TimedOut { .. })) {
@@ -253,22 +266,36 @@ impl<B: Backend> Exporter<B> {
                     format!("an answer to revision {revision}; {last} is the last, {applied:?} applied");
                 return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
             }
-            Message::Released => self.end = Some(End::Said(ReleaseOutcome::Released)),
-            Message::Kept => self.end = Some(End::Said(ReleaseOutcome::Kept)),
+            Message::Released => self.end = Some(End::By(ReleaseOutcome::Released)),
+            Message::Kept => self.end = Some(End::By(ReleaseOutcome::Kept)),
             other => return out_of_turn(operation, &other, "an answer"),
         }
         Ok(())
     }
 
-    /// True for what was told and is not applied yet.
+    /// Returns true for a revision that was sent and is not applied yet.
     fn is_awaited(&self, revision: u64) -> bool {
         revision <= self.revision && self.applied.is_none_or(|applied| applied < revision)
     }
 }
 
+impl<B: Backend> AsFd for Exporter<B> {
+    /// Returns the channel's socket, [to wait on](Channel#waiting-with-poll-or-epoll).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl<B: Backend> AsRawFd for Exporter<B> {
+    /// Returns the channel's socket, [to wait on](Channel#waiting-with-poll-or-epoll).
+    fn as_raw_fd(&self) -> RawFd {
+        self.channel.as_raw_fd()
+    }
+}
+
 fn end_of(error: &Error) -> End {
     match error.extension() {
-        Some(PeerError::Gone { .. }) => End::Said(ReleaseOutcome::Gone),
+        Some(PeerError::Gone { .. }) => End::By(ReleaseOutcome::Gone),
         _ => End::Broken,
     }
 }

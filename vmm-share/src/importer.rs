@@ -1,4 +1,4 @@
-//! The side of an exchange that takes another process's region in.
+//! The side of an exchange that imports another process's region.
 
 use crate::PeerError;
 use crate::manifest::printable;
@@ -11,67 +11,69 @@ use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
     Address, Backend, Bytes, Detail, Error, GrowthKind, Operation, Placement, Region, Result, WaitFor,
 };
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-/// A change of the exporter's region, which has been checked and is to be [applied](ImportedRegion::apply).
+/// A change of the exporter's region, which has been checked and can be [applied](ImportedRegion::apply).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// 1 for the first change, one more for each that follows.
+    /// The number of the change, from 1 on.
     pub revision: u64,
-    /// Where the exporter has its region now.
+    /// The address of the region in the exporter.
     pub address: Address,
-    /// Where its last mapping ends now, in bytes.
+    /// The end of its last mapping, in bytes from that address.
     pub end: Bytes,
 }
 
-/// What has come from the exporter.
+/// What the exporter has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Its region has changed.
+    /// The exporter has published a change of its region.
     Changed(Change),
     /// The exporter asks this importer to release the memory: [`ImportedRegion::release`].
     ReleaseRequested,
-    /// It has ended the exchange, or has died. The memory stays as it is.
+    /// The exporter has ended the exchange or has died. The memory of this region stays mapped, with its contents.
     Gone,
 }
 
-/// Another process's region in this one: its memory in the same order, at an address of its own.
+/// A region that maps another process's memory, in the same order and at an address of its own.
 ///
-/// [`ImportedRegion::region`] is a region as any other, and can be used as one. What the exporter changes comes with
-/// [`ImportedRegion::next`], and becomes true here with [`ImportedRegion::apply`], when it suits: until then the region is as it was,
-/// and several changes can be applied at once.
+/// [`ImportedRegion::region`] is used as any other region. [`ImportedRegion::next`] receives the changes that the exporter
+/// publishes, and [`ImportedRegion::apply`] maps them, all that have been received at once. Until then the region stays as it
+/// is.
 ///
-/// Dropping it gives the memory back and ends the exchange. [`ImportedRegion::release`] does the same and tells the exporter,
-/// [`ImportedRegion::detach`] keeps the memory.
+/// Dropping it releases the memory and ends the exchange. [`ImportedRegion::release`] also reports that to the exporter, and
+/// [`ImportedRegion::detach`] keeps the memory. If the exporter dies, the memory stays mapped, with its contents.
 #[derive(Debug)]
 pub struct ImportedRegion<B: Backend> {
-    // The memory goes before the channel is closed, which tells the exporter that it has gone.
+    // Dropped before the channel, by whose end the exporter learns that the memory is released.
     region: Region<B>,
     book: Sources<B>,
     import: ImportOptions,
-    /// Of what the exporter has said last.
+    /// The revision that was received last.
     revision: u64,
-    /// What the region is.
+    /// The revision that the region has.
     applied: u64,
-    /// What is still to be said, where the exporter did not read in time.
+    /// A message that is still to be sent, because the exporter did not read in time.
     unsaid: Option<Message>,
     over: bool,
     channel: Channel,
 }
 
 impl ImportOptions {
-    /// Takes in the region that the exporter at the other end of `channel` shares: within the channel's wait, as one
-    /// transaction, in one contiguous range. CUDA: `cuMemImportFromShareableHandle`, HIP: `hipMemImportFromShareableHandle`.
+    /// Imports the region that the exporter at the other end of `channel` shares, as one contiguous range. Waits for its
+    /// description as long as the [channel's limit](Channel::wait) allows. CUDA: `cuMemImportFromShareableHandle`; HIP:
+    /// `hipMemImportFromShareableHandle`.
     ///
-    /// All that the exporter says is checked before the first descriptor is imported.
+    /// The whole description is checked before the first descriptor is imported.
     ///
     /// # Errors
     ///
-    /// [`PeerError::TimedOut`], [`PeerError::Gone`], [`PeerError::BadMessage`]; [`Detail::Mismatch`] where it is another vendor's
-    /// memory, of a device that is not here, or in units that are not those here, and [`Detail::Unaligned`] where another
-    /// device of this process has larger units; [`Detail::AddressTaken`] where a chosen address is not free;
-    /// [`Detail::PeerUnreachable`]; what the driver answers. Nothing is left behind, the exporter is told, and the channel is
-    /// closed.
+    /// [`PeerError::TimedOut`], [`PeerError::Gone`], [`PeerError::BadMessage`]; [`Detail::Mismatch`] for memory of another
+    /// vendor, of a device that this process does not see, or of another granularity; [`Detail::Unaligned`] if another
+    /// device of this process has a larger granularity; [`Detail::AddressTaken`] if a chosen address is not free;
+    /// [`Detail::PeerUnreachable`]; errors of the driver. Then nothing is mapped or held, the exporter receives the error's
+    /// text, and the channel is closed.
     pub fn receive<B: Backend>(&self, backend: &B, mut channel: Channel) -> Result<ImportedRegion<B>> {
         match self.try_receive(backend, &mut channel) {
             Ok((region, book)) => {
@@ -89,7 +91,7 @@ impl ImportOptions {
                 Ok(imported)
             }
             Err(error) => {
-                // If the exporter cannot be told, it sees the channel closed.
+                // If this cannot be sent, the exporter still sees the channel closed.
                 let _ = channel.send(Operation::ReceiveRegion, &refusal(0, &error), &[]);
                 Err(error)
             }
@@ -114,34 +116,41 @@ impl ImportOptions {
 }
 
 impl<B: Backend> ImportedRegion<B> {
-    /// The region.
+    /// Returns the region.
     #[must_use]
     pub const fn region(&self) -> &Region<B> {
         &self.region
     }
 
-    /// The region, to be written to, and to say who has access.
+    /// Returns the region, to write to it or to set access.
     ///
-    /// What is mapped in it is the exporter's to say: where it is changed by hand, applying a change puts it right. What was
-    /// unmapped is mapped again, and what was mapped beside goes.
+    /// The exporter determines the mappings. Applying a change reverts those that the caller changed here: mappings that
+    /// were removed are mapped again, mappings that were added are removed.
     #[must_use]
     pub const fn region_mut(&mut self) -> &mut Region<B> {
         &mut self.region
     }
 
-    /// The channel, for who is at its other end, and to wait for what the exporter says together with other things.
+    /// Returns true while the exchange goes on and the exporter has its end open, as [`Channel::is_connected`] says. Does not
+    /// block. Messages that the exporter sent before its end can still be received with [`ImportedRegion::next`].
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        !self.over && self.channel.is_connected()
+    }
+
+    /// Returns the channel to the exporter.
     #[must_use]
     pub const fn channel(&self) -> &Channel {
         &self.channel
     }
 
-    /// Waits for what the exporter says next; `None` where it says nothing for so long. After the end of the exchange it
-    /// is always [`Event::Gone`].
+    /// Waits up to `wait` for the next event, and returns `None` if none arrives. With [`Duration::ZERO`] it returns at once,
+    /// with an event if one has arrived. After the end of the exchange it always returns [`Event::Gone`].
     ///
     /// # Errors
     ///
-    /// [`PeerError::BadMessage`] and [`Detail::Mismatch`] for a change that cannot be, [`PeerError::TimedOut`] where only some of a
-    /// change came within the channel's wait. The region is as before, with the memory that it has, and the exchange is over.
+    /// [`PeerError::BadMessage`] and [`Detail::Mismatch`] for an invalid change; [`PeerError::TimedOut`] if a change did not
+    /// arrive whole within the [channel's limit](Channel::wait). The region keeps its memory, and the exchange is over.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Event>> {
         let operation = Operation::Receive;
         self.say_again(operation);
@@ -167,48 +176,48 @@ impl<B: Backend> ImportedRegion<B> {
         }
     }
 
-    /// True where the exporter has told of changes that are not applied yet.
+    /// Returns true if changes were received that are not applied yet.
     #[must_use]
     pub const fn is_behind(&self) -> bool {
         self.applied < self.revision
     }
 
-    /// Makes the region what the exporter has told last, at the address that it has: one transaction for all changes that
-    /// have come. Where they go beyond the reservation, just what is needed is reserved behind it. What goes is waited for
-    /// as `done` says. The exporter is told, of success and of failure.
+    /// Applies all changes that were received, as one transaction, at the address that the region has. If they go beyond the
+    /// reservation, reserves the addresses behind it that are needed. Waits as `done` says before it unmaps memory. The
+    /// exporter receives the outcome, success or failure.
     ///
     /// # Errors
     ///
-    /// [`Detail::AddressTaken`] where the addresses behind the reservation are not free, [`Detail::CrossesReservation`] where a new
-    /// mapping would lie in two reservations, [`Detail::Unaligned`] if its memory is of a larger granularity than the
-    /// address is a multiple of, [`Detail::Mismatch`] where the region is to be [where the exporter's
-    /// is](ImportOptions::same_address) and that has moved: for these there is [`ImportedRegion::apply_or_move`]. Else what waiting or
-    /// the driver answers. The region is as before, and it can be tried again.
+    /// [`Detail::AddressTaken`] if the addresses behind the reservation are not free; [`Detail::CrossesReservation`] if a new
+    /// mapping would lie in two reservations; [`Detail::Unaligned`] if the address is not a multiple of the new memory's
+    /// granularity; [`Detail::Mismatch`] if the region must be [at the exporter's address](ImportOptions::same_address) and
+    /// that has changed: [`ImportedRegion::apply_or_move`] handles these four. Otherwise errors of the wait and of the driver.
+    /// The region is as before, and the caller can try again.
     pub fn apply(&mut self, done: WaitFor<'_>) -> Result<GrowthKind> {
         let operation = Operation::ApplyChange;
         self.apply_by(operation, |it, wanted| it.arrange(operation, wanted, done))
     }
 
-    /// The same, at another address if it must be: where the exporter has its region if this one is to be there too, else
-    /// in a range of at least twice the size wherever the driver likes. Pointers into the old range are void; the result
-    /// tells.
+    /// Applies all changes like [`ImportedRegion::apply`], and moves the region if it must: to the exporter's address if the
+    /// region was imported [at that](ImportOptions::same_address), otherwise to a range of at least twice the size that the
+    /// driver chooses. After a move, which returns [`GrowthKind::Remapped`], pointers into the old range are invalid.
     ///
     /// # Errors
     ///
-    /// Those of [`ImportedRegion::apply`] but the four that it is for; [`Detail::AddressTaken`] where the region has to be at the
-    /// exporter's address and cannot.
+    /// Those of [`ImportedRegion::apply`] except the four that a move avoids; [`Detail::AddressTaken`] if the region must be
+    /// at the exporter's address and that is not free.
     pub fn apply_or_move(&mut self, done: WaitFor<'_>) -> Result<GrowthKind> {
         let operation = Operation::ApplyChange;
         self.apply_by(operation, |it, wanted| it.arrange_or_move(operation, wanted, done))
     }
 
-    /// Unmaps everything, gives the memory and the addresses back, and tells the exporter. Devices are waited for as `done`
-    /// says. A [`PhysicalMemory`](gpu_vmm_core::PhysicalMemory) that was cloned from a mapping has its memory still.
+    /// Unmaps and releases the memory, frees the addresses, and reports it to the exporter. Waits as `done` says before that.
+    /// A clone of a mapping's [`PhysicalMemory`](gpu_vmm_core::PhysicalMemory) still holds its memory.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::close`]; the exporter is then told that the memory is kept. [`PeerError::TimedOut`] where the
-    /// exporter cannot be told, since it does not read; one that is gone need not know.
+    /// Those of [`Region::close`], which the exporter sees as [`ReleaseOutcome::Kept`](crate::ReleaseOutcome::Kept);
+    /// [`PeerError::TimedOut`] if the exporter does not read. It is no error if the exporter is gone.
     pub fn release(self, done: WaitFor<'_>) -> Result<()> {
         let operation = Operation::ReleaseImport;
         let Self { region, book, mut channel, over, .. } = self;
@@ -225,8 +234,7 @@ impl<B: Backend> ImportedRegion<B> {
         })
     }
 
-    /// Ends the exchange and keeps the region, which is the caller's alone from now on. Changes that are not applied are
-    /// lost.
+    /// Ends the exchange and returns the region with its memory. Changes that were not applied are lost.
     #[must_use]
     pub fn detach(mut self) -> Region<B> {
         self.leave(Operation::ReleaseImport);
@@ -254,7 +262,7 @@ impl<B: Backend> ImportedRegion<B> {
         }
     }
 
-    /// Applies what was told last, by `arrange`, and tells the exporter of the outcome.
+    /// Applies what was received, by `arrange`, and sends the exporter the outcome.
     fn apply_by(
         &mut self,
         operation: Operation,
@@ -321,7 +329,7 @@ impl<B: Backend> ImportedRegion<B> {
         Ok(GrowthKind::Remapped)
     }
 
-    /// Says something. What the exporter does not read in time is said later; one that is gone is noticed later.
+    /// Sends a message, or keeps it for later if the exporter does not read in time. A later call notices that it is gone.
     fn say(&mut self, operation: Operation, message: Message) {
         self.unsaid = Some(message);
         self.say_again(operation);
@@ -345,7 +353,21 @@ impl<B: Backend> ImportedRegion<B> {
     }
 }
 
-/// What the exporter is told of an error.
+impl<B: Backend> AsFd for ImportedRegion<B> {
+    /// Returns the channel's socket, [to wait on](Channel#waiting-with-poll-or-epoll).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl<B: Backend> AsRawFd for ImportedRegion<B> {
+    /// Returns the channel's socket, [to wait on](Channel#waiting-with-poll-or-epoll).
+    fn as_raw_fd(&self) -> RawFd {
+        self.channel.as_raw_fd()
+    }
+}
+
+/// The message for the exporter about an error.
 fn refusal(revision: u64, error: &Error) -> Message {
     Message::Refused { revision, why: printable(&error.to_string()) }
 }

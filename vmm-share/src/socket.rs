@@ -151,8 +151,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: &Wait) -> Result<Packet> {
     }
 }
 
-/// Whether the other side has closed. An empty packet looks like the end as well.
-fn is_at_end(socket: BorrowedFd<'_>) -> bool {
+/// Returns whether the peer has closed, without blocking. A received length of 0 does not say so: a packet can be empty.
+pub(crate) fn is_at_end(socket: BorrowedFd<'_>) -> bool {
     let mut ask = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut ask, Some(&now)).is_ok_and(|ends| ends != 0)

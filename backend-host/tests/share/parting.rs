@@ -9,6 +9,7 @@ use gpu_vmm_core::{Error, WaitFor};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm_testkit::FaultInject;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -31,9 +32,11 @@ fn an_importer_that_is_asked_releases_and_says_so() {
         ));
         assert_eq!(imported.next(LONG).unwrap(), Some(Event::ReleaseRequested));
         assert_eq!(imported.next(SHORT).unwrap(), None, "it is asked once");
+        assert!(exporter.is_connected() && imported.is_connected());
         imported.release(IDLE).unwrap();
         assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Released);
         assert_eq!(exporter.wait_released(SHORT).unwrap(), ReleaseOutcome::Released);
+        assert!(!exporter.is_connected());
         let error = exporter.publish(&region).unwrap_err();
         assert!(
             matches!(error.extension(), Some(PeerError::Gone { why, .. }) if why.contains("has released the memory")),
@@ -92,6 +95,7 @@ fn memory_outlives_its_exporter() {
     drop((exporter, region, here));
     for _ in 0..2 {
         assert_eq!(imported.next(LONG).unwrap(), Some(Event::Gone));
+        assert!(!imported.is_connected());
     }
     assert_eq!(seen(imported.region()), before);
     imported.region_mut().write(units(6), b"still").unwrap();
@@ -126,6 +130,12 @@ fn childs_channel() -> Channel {
     Channel::from_socket(socket, Allowed::same_user()).unwrap()
 }
 
+/// Waits for the end of the peer, without receiving anything.
+fn wait_for_the_end(of: &impl AsFd) {
+    let limit = Timespec::try_from(LONG).unwrap();
+    assert_eq!(poll(&mut [PollFd::new(of, PollFlags::empty())], Some(&limit)).unwrap(), 1, "it goes on");
+}
+
 #[test]
 fn an_importer_that_is_killed_is_gone() {
     let host = machine();
@@ -137,10 +147,39 @@ fn an_importer_that_is_killed_is_gone() {
     let (ours, theirs) = Channel::pair().unwrap();
     let mut child = start("parting::an_importer_that_is_killed_is_gone", theirs.into_socket());
     let mut exporter = Exporter::share(ours, &region).unwrap();
+    wait_for_the_end(&exporter);
+    assert!(!exporter.is_connected());
     assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Gone);
     exporter.wait_applied(SHORT).unwrap();
     child.wait().unwrap();
     assert_eq!(seen(&region), seen(&full(&host)));
+}
+
+#[test]
+fn an_importer_that_is_killed_before_it_applies_is_not_waited_for() {
+    let test = "parting::an_importer_that_is_killed_before_it_applies_is_not_waited_for";
+    let host = machine();
+    if is_child() {
+        let mut imported = ImportOptions::new().receive(&host, childs_channel()).unwrap();
+        assert!(matches!(imported.next(LONG).unwrap(), Some(Event::Changed(_))));
+        die();
+    }
+    let mut region = full(&host);
+    let (ours, theirs) = Channel::pair().unwrap();
+    let mut child = start(test, theirs.into_socket());
+    let mut exporter = Exporter::share(ours, &region).unwrap();
+    exporter.wait_applied(LONG).unwrap();
+    assert!(exporter.is_connected());
+    region.grow_to(units(12)).unwrap();
+    exporter.publish(&region).unwrap();
+    let error = exporter.wait_applied(LONG).unwrap_err();
+    assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
+    assert!(!exporter.is_connected());
+    child.wait().unwrap();
+    // The next importer has all of it.
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &machine());
+    exporter.wait_applied(LONG).unwrap();
+    assert_eq!(seen(imported.region()), seen(&region));
 }
 
 #[test]
@@ -156,6 +195,8 @@ fn an_exporter_that_is_killed_leaves_the_memory() {
     let mut child = start("parting::an_exporter_that_is_killed_leaves_the_memory", theirs.into_socket());
     let mut imported = ImportOptions::new().receive(&host, ours).unwrap();
     child.wait().unwrap();
+    wait_for_the_end(&imported);
+    assert!(!imported.is_connected());
     assert_eq!(imported.next(LONG).unwrap(), Some(Event::Gone));
     assert_eq!(seen(imported.region()), seen(&full(&host)));
     imported.region_mut().write(units(6), b"alone").unwrap();

@@ -4,6 +4,7 @@ use super::*;
 use crate::PeerError;
 use gpu_vmm_core::Operation;
 use gpu_vmm_testkit::forked::give_up_root;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
@@ -183,8 +184,53 @@ fn a_process_that_is_killed_is_gone_and_leaves_nothing_open() {
             let (step, error) = end.unwrap();
             assert_eq!(step, steps);
             assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
+            assert!(!ours.is_connected());
             drop((child, ours));
             tracer.assert_closed_elsewhere();
         }
+    });
+}
+
+/// What poll reports for a channel at once, of `events` and what it always reports.
+fn polled(channel: &Channel, events: PollFlags) -> PollFlags {
+    let mut poll_fds = [PollFd::new(channel, events)];
+    poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    poll_fds[0].revents()
+}
+
+#[test]
+fn the_end_of_the_peer_is_seen_without_receiving() {
+    alone(|| {
+        let both = PollFlags::IN | PollFlags::RDHUP;
+        let (mut one, mut other) = Channel::pair().unwrap();
+        assert_eq!(one.as_raw_fd(), one.as_fd().as_raw_fd());
+        assert!(one.is_connected());
+        assert_eq!(polled(&one, both), PollFlags::empty());
+        other.send(Operation::Publish, &revision(1), &[]).unwrap();
+        assert!(one.is_connected());
+        assert_eq!(polled(&one, both), PollFlags::IN);
+        let copy = other.socket.try_clone().unwrap();
+        drop(other);
+        assert!(one.is_connected(), "a copy of the other end is open");
+        drop(copy);
+        for _ in 0..2 {
+            assert!(!one.is_connected());
+            assert_eq!(polled(&one, both), both | PollFlags::HUP);
+            assert_eq!(polled(&one, PollFlags::empty()), PollFlags::HUP, "what nobody has to ask for");
+        }
+        assert_eq!(receive(&mut one).unwrap().0, revision(1));
+        receive(&mut one).unwrap_err();
+        assert!(!one.is_connected());
+    });
+}
+
+#[test]
+fn a_channel_that_refused_a_message_is_not_connected() {
+    alone(|| {
+        let (mut channel, other) = greeted_channel_and_socket();
+        assert!(channel.is_connected());
+        put(&other, b"nonsense", &[]);
+        receive(&mut channel).unwrap_err();
+        assert!(!channel.is_connected());
     });
 }
