@@ -42,6 +42,9 @@ cases! { "share":
     release_requested with releases,
     /// An importer that is killed while it holds a region does the exporter's memory no harm, and the next one has it.
     an_importer_is_killed with holds_until_killed,
+    /// An importer that is killed before it applies a change is not waited for: the exporter learns it at once, has its memory,
+    /// and shares it with another importer.
+    killed_before_it_applies with leaves_a_change,
     /// Memory that was not created as shareable cannot be shared as a region either, and the importer sees its channel closed.
     what_cannot_be_shared with waits_for_nothing,
     /// A listener that ends takes its path away, and nothing that has come to be there since.
@@ -92,10 +95,12 @@ fn a_gigabyte_at_one_address<B: TestKit>(subject: &Subject<B>) {
     write_edges(subject, imported.region_mut(), SEED + 1);
     child.send(());
     assert!(child.receive::<bool>(), "the exporter sees what was written here");
+    assert!(imported.is_connected());
     assert!(has_edges(subject, imported.region(), SEED + 2), "and its answer is seen here");
     child.kill();
     child.finish_by(libc::SIGKILL);
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+    assert!(!imported.channel().is_connected());
     assert!(has_edges(subject, imported.region(), SEED + 2), "the exporter is dead, and its bytes are here");
     write_edges(subject, imported.region_mut(), SEED + 3);
     assert!(has_edges(subject, imported.region(), SEED + 3));
@@ -443,6 +448,37 @@ fn holds_until_killed<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert!(has(subject, imported.region(), SEED + round - 1));
     write(subject, imported.region_mut(), SEED + round);
     peer.send(());
+    peer.receive::<()>();
+}
+
+fn killed_before_it_applies<B: TestKit>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1]);
+    for units in [2, 3] {
+        write(subject, &mut region, SEED);
+        let mut child = subject.child();
+        let mut exporter = share(subject, channel_to(&mut child), &region);
+        assert!(child.receive::<bool>(), "the importer has what the exporter wrote");
+        or_cannot_share(subject, region.grow_to(subject.units(units)));
+        exporter.publish(&region).unwrap();
+        child.receive::<()>();
+        assert!(exporter.is_connected());
+        child.kill();
+        let error = exporter.wait_applied(SOON).unwrap_err();
+        assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
+        assert!(!exporter.is_connected());
+        child.finish_by(libc::SIGKILL);
+        write(subject, &mut region, SEED + 1);
+        assert!(has(subject, &region, SEED + 1));
+    }
+}
+
+fn leaves_a_change<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, ImportOptions::new(), channel_from(peer));
+    peer.send(has(subject, imported.region(), SEED));
+    let event = imported.next(SOON).unwrap();
+    assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+    peer.send(());
+    // Until it is killed.
     peer.receive::<()>();
 }
 
