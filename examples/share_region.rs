@@ -1,5 +1,5 @@
-//! One region in two processes: a parent makes it, a child maps it at the same address, both write, it grows in both, and
-//! the child lets go when it is asked to.
+//! One region of device memory in two processes: a parent creates it, a child maps it at the same address, both write, it
+//! grows in both, and the child releases the memory on request.
 //!
 //! ```text
 //! cargo run --release --example share_region
@@ -19,7 +19,7 @@ const SMALL: Bytes = Bytes::mib(32);
 const LARGE: Bytes = Bytes::mib(96);
 const SOON: Duration = Duration::from_secs(30);
 
-/// What tells the child that it is one.
+/// The environment variable that makes this program the child.
 const CHILD: &str = "GPU_VMM_EXAMPLE_CHILD";
 
 fn main() -> Result<()> {
@@ -29,8 +29,8 @@ fn main() -> Result<()> {
 }
 
 fn parent(backend: &AnyBackend) -> Result<()> {
-    // A driver has to know when memory is created that it will be shared. The address is one at which other processes have
-    // nothing either: systems put libraries, stacks and heaps elsewhere.
+    // A driver must know when memory is created that it will be shared. The address is one that other processes have free
+    // too: systems put libraries, stacks and heaps elsewhere.
     let mut region = Region::builder(backend)
         .memory(Properties::on(DEVICE).shareable())
         .at(Placement::Prefer(Address(0x1000_0000_0000)))
@@ -40,31 +40,31 @@ fn parent(backend: &AnyBackend) -> Result<()> {
     region.write(Bytes(0), b"from the parent")?;
     println!("parent: {} on {} at {}", region.end(), backend.vendor(), region.address());
 
-    // A channel is a Unix socket. Here the child inherits one end; processes that do not know each other meet at a
-    // `Listener`, which lets nobody in but the same user if nothing else is said.
+    // A channel is a Unix socket. Here the child inherits one end; unrelated processes connect to a `Listener`, which accepts
+    // processes of the same user unless told otherwise.
     let (ours, theirs) = Channel::pair()?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.env(CHILD, "1").stdin(Stdio::from(theirs.into_socket()));
     let mut process = command.spawn().map_err(failed)?;
     drop(command);
 
-    // The child is told of every piece, its size, its device, and where it is mapped; a descriptor goes with each.
+    // The child receives the size, device and mappings of every piece of memory, each with a descriptor.
     let mut exporter = Exporter::share(ours, &region)?;
     exporter.wait_applied(SOON)?;
 
-    // What grows here is published, and the child applies it when it suits it.
+    // Growth here reaches the child once it is published, and the child applies it when it chooses.
     region.grow_to(LARGE)?;
     region.write(SMALL, b"in the new part")?;
     exporter.publish(&region)?;
     exporter.wait_applied(SOON)?;
 
-    // An importer keeps memory alive for as long as it likes. It can be asked to let go, and says when it has.
+    // An importer keeps memory alive as long as it has it. On request it releases the memory, and reports that.
     exporter.request_release()?;
     let how = exporter.wait_released(SOON)?;
     assert_eq!(how, ReleaseOutcome::Released);
     let mut answer = [0; 14];
     region.read(Bytes(100), &mut answer)?;
-    println!("parent: the child wrote {:?} and has let go", String::from_utf8_lossy(&answer));
+    println!("parent: the child wrote {:?} and has released the memory", String::from_utf8_lossy(&answer));
     assert_eq!(&answer, b"from the child");
     let status = process.wait().map_err(failed)?;
     assert!(status.success(), "the child: {status}");
@@ -75,8 +75,8 @@ fn child(backend: &AnyBackend) -> Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let channel = Channel::from_socket(socket, Allowed::same_user())?;
 
-    // At the same address, pointers into the region are good in both processes. Reserving more than is there now leaves
-    // room for it to grow.
+    // At the same address, pointers into the region are valid in both processes. Reserving more than the region has now
+    // leaves room for it to grow.
     let mut shared = ImportOptions::new().same_address().reserve(Bytes::gib(1)).receive(backend, channel)?;
     let mut text = [0; 15];
     shared.region().read(Bytes(0), &mut text)?;
