@@ -1,7 +1,6 @@
-//! Messages as bytes: a header that tells who is meant and what comes next, and the message in postcard's format.
+//! Messages as bytes: a header with the receiver and the sequence number, then the message in postcard's format.
 //!
-//! What is read here was written by another process. It is held against what is expected before any of it is used, and
-//! what is not exactly that is refused with the reason.
+//! The bytes come from another process. The header must be exactly as expected before any of the message is used.
 
 use crate::message::{MAX_BYTES, MAX_DESCRIPTORS, Message};
 use rustix::io::Errno;
@@ -10,21 +9,21 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// The first bytes of every message.
 const MAGIC: [u8; 4] = *b"gvmm";
 
-/// The version of the exchange: goes up with every change of the header or of [`Message`].
+/// The version of the protocol. Every change of the header or of [`Message`] increments it.
 const VERSION: u16 = 1;
 
-/// What the receiver of a message wants to be addressed by, so that no message of another exchange is taken.
+/// The random number by which a receiver is addressed, so that it accepts no message of another exchange.
 pub(crate) type Nonce = [u8; 16];
 
-/// By which the first message of a side is addressed, which tells that side's own nonce.
+/// The receiver's nonce in the first message of each side, which contains that side's own nonce.
 pub(crate) const TO_ANYBODY: Nonce = [0; 16];
 
-/// Another nonce than all before.
+/// Returns a random nonce.
 pub(crate) fn new_nonce() -> Result<Nonce, Errno> {
     let mut nonce = TO_ANYBODY;
     loop {
         match getrandom(&mut nonce, GetRandomFlags::empty()) {
-            // The kernel gives so few bytes whole.
+            // The kernel never returns fewer than 16 bytes.
             Ok(_) => return Ok(nonce),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
@@ -32,14 +31,14 @@ pub(crate) fn new_nonce() -> Result<Nonce, Errno> {
     }
 }
 
-/// What stands before each message.
+/// The header of each message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
-    /// How many descriptors are beside it.
+    /// The number of its descriptors.
     pub(crate) descriptors: u16,
-    /// For whom it is.
+    /// The nonce of its receiver.
     pub(crate) nonce: Nonce,
-    /// How many messages went before it in this direction.
+    /// The number of earlier messages in this direction.
     pub(crate) sequence: u64,
 }
 
@@ -55,7 +54,7 @@ impl Header {
         packet.extend(self.sequence.to_le_bytes());
     }
 
-    /// The header and what is behind it.
+    /// Returns the header and the bytes behind it.
     fn read(packet: &[u8]) -> Result<(Self, &[u8]), String> {
         let mut rest = packet;
         let short = || format!("{} bytes, fewer than the {} of a header", packet.len(), Self::BYTES);
@@ -78,18 +77,18 @@ impl Header {
     }
 }
 
-/// The first bytes, taken off.
+/// Removes the first `N` bytes and returns them.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// A message as it is sent.
+/// Encodes a message with its header.
 ///
 /// # Errors
 ///
-/// Why it is not one that can be sent: it is too long, or has too many descriptors.
+/// The reason why it cannot be sent: it is too long, or has too many descriptors.
 pub(crate) fn encode(
     message: &Message,
     nonce: Nonce,
@@ -105,11 +104,11 @@ pub(crate) fn encode(
     if packet.len() > MAX_BYTES { Err(most("bytes", MAX_BYTES)) } else { Ok(packet) }
 }
 
-/// The message in a packet that came with so many descriptors as `expected` says.
+/// Decodes a packet, whose header must be `expected`.
 ///
 /// # Errors
 ///
-/// Why it is not the message that is expected.
+/// The reason why it is not the expected message.
 pub(crate) fn decode(packet: &[u8], expected: Header) -> Result<Message, String> {
     let (header, body) = Header::read(packet)?;
     if header.nonce != expected.nonce {
@@ -131,10 +130,10 @@ pub(crate) fn decode(packet: &[u8], expected: Header) -> Result<Message, String>
     decode_body(body)
 }
 
-/// The message in what is behind the header.
+/// Decodes the bytes behind the header.
 ///
-/// A length that lies costs nothing: postcard has serde reserve nothing where fewer bytes are left than there are to be
-/// elements, and serde reserves a MiB at most.
+/// A false length allocates nothing: postcard makes serde reserve nothing if fewer bytes are left than elements announced, and
+/// serde reserves at most 1 MiB.
 pub(crate) fn decode_body(body: &[u8]) -> Result<Message, String> {
     match postcard::take_from_bytes(body) {
         Ok((message, [])) => Ok(message),

@@ -1,4 +1,4 @@
-//! Who is at the other end of a channel, and who may be.
+//! The identity of the peer of a channel, and which peers are allowed.
 #![allow(unsafe_code)]
 
 use crate::PeerError;
@@ -9,19 +9,20 @@ use rustix::process::geteuid;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Who a process is, as the kernel says it (`SO_PEERCRED`): what it was when it connected, listened, or made the pair.
+/// The identity of a process, as the kernel reports it (`SO_PEERCRED`): at the time when it connected, listened, or created
+/// the pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credentials {
-    /// The process, or 0 where it is in a PID namespace that this process does not see into, as in another container.
+    /// The process, or 0 if it is in a PID namespace that this process cannot see, such as another container's.
     pub pid: u32,
-    /// Its effective user.
+    /// Its effective user ID.
     pub uid: u32,
-    /// Its effective group.
+    /// Its effective group ID.
     pub gid: u32,
 }
 
 impl Credentials {
-    /// Those of the other end of a connected Unix socket.
+    /// Returns those of the other end of a connected Unix socket.
     pub(crate) fn of_peer(operation: Operation, socket: BorrowedFd<'_>) -> Result<Self> {
         // Not through rustix, whose process number cannot be 0.
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -44,7 +45,8 @@ impl Credentials {
     }
 }
 
-/// Who may be at the other end of a channel. The one who is not gets nothing: the connection is closed at once.
+/// Which processes may be at the other end of a channel; [`Allowed::same_user`] by default. A connection to another one is
+/// closed before anything is sent.
 ///
 /// ```
 /// use gpu_vmm_share::Allowed;
@@ -64,33 +66,33 @@ enum Who {
 }
 
 impl Allowed {
-    /// Processes of the effective user of this process, and so not those of root unless this is one.
+    /// Allows processes of this process's effective user. Those of root are not among them, unless this is one.
     #[must_use]
     pub const fn same_user() -> Self {
         Self(Who::SameUser)
     }
 
-    /// Processes of this effective user.
+    /// Allows processes of the effective user `uid`.
     #[must_use]
     pub const fn user(uid: u32) -> Self {
         Self(Who::User(uid))
     }
 
-    /// One process, of the same user as this one. Its number is the one that this process sees it under.
+    /// Allows one process of the same user, by its ID in this process's PID namespace.
     ///
-    /// For a channel over `socketpair` the kernel names who made the pair, whoever has the other end now.
+    /// For a channel over `socketpair` the kernel reports the process that created the pair, whichever has the other end now.
     #[must_use]
     pub const fn process(pid: u32) -> Self {
         Self(Who::Process(pid))
     }
 
-    /// Every process that gets at the socket.
+    /// Allows every process that can open the socket.
     #[must_use]
     pub const fn anyone() -> Self {
         Self(Who::Anyone)
     }
 
-    /// Refuses who is not allowed.
+    /// Fails if `peer` is not allowed.
     pub(crate) fn check(self, operation: Operation, peer: Credentials) -> Result<()> {
         let Credentials { pid, uid, .. } = peer;
         let us = geteuid().as_raw();

@@ -1,49 +1,47 @@
-//! What can go wrong between two processes.
+//! Errors that another process causes.
 
 use gpu_vmm_core::ErrorKind;
 use gpu_vmm_core::extend::ExtensionError;
 use std::time::Duration;
 
-/// What is behind an error that the other process, or its absence, caused.
-/// [`Error::extension`](gpu_vmm_core::Error::extension) returns it.
+/// An error that the other process caused, or its absence. [`Error::extension`](gpu_vmm_core::Error::extension) returns it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// A message that is not what the other process of the exchange can have sent: cut, too long, of another version,
-    /// out of turn, or not consistent. The exchange is over.
+    /// A message was cut, too long, of another version, out of turn, or inconsistent with earlier ones. The exchange is over.
     #[error("the other process sent an invalid message: {why}")]
     BadMessage {
-        /// What is wrong with it.
+        /// What is wrong with the message.
         why: String,
     },
-    /// A process that is not allowed to take part.
+    /// The other process is not one that the caller allows.
     #[error("process {pid} of user {uid} is not allowed: {why}")]
     NotAllowed {
         /// The process.
         pid: u32,
-        /// Its user.
+        /// Its effective user.
         uid: u32,
-        /// Who would be.
+        /// Which processes are allowed.
         why: String,
     },
-    /// The other process of an exchange is gone, or has closed its end.
+    /// The other process has died or has closed its end.
     #[error("the other process is gone{}", if why.is_empty() { String::new() } else { format!(": {why}") })]
     Gone {
-        /// What the system said, or nothing where the end was just closed.
+        /// The system's reason. Empty if the end was closed.
         why: String,
     },
-    /// The other process has answered that it cannot.
+    /// The other process has reported that the operation failed there.
     #[error("the other process refused: {why}")]
     Refused {
-        /// Its own words.
+        /// The text of its error.
         why: String,
     },
-    /// The other process did not answer in time.
+    /// The other process did not send or receive in time.
     #[error("no {what} within {waited:?}")]
     TimedOut {
-        /// What was waited for.
+        /// What the call waited for.
         what: &'static str,
-        /// How long.
+        /// The time limit.
         waited: Duration,
     },
 }

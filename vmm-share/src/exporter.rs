@@ -54,7 +54,7 @@ pub enum ReleaseOutcome {
 #[derive(Debug)]
 pub struct Exporter<B: Backend> {
     channel: Channel,
-    told: ExporterState<B>,
+    state: ExporterState<B>,
     /// The revision that was sent last.
     revision: u64,
     /// The revision that the importer applied last.
@@ -89,14 +89,14 @@ impl<B: Backend> Exporter<B> {
     pub fn share(channel: Channel, region: &Region<B>) -> Result<Self> {
         let mut exporter = Self {
             channel,
-            told: ExporterState::new(),
+            state: ExporterState::new(),
             revision: 0,
             applied: None,
             refused: None,
             release_requested: false,
             end: None,
         };
-        exporter.tell(Operation::ShareRegion, region, 0)?;
+        exporter.send_changes(Operation::ShareRegion, region, 0)?;
         Ok(exporter)
     }
 
@@ -112,14 +112,14 @@ impl<B: Backend> Exporter<B> {
         // Receives the answers that have arrived, so that the importer has room to send more.
         let all = Wait::new(operation, "end of the answers", self.channel.wait());
         loop {
-            match self.hear(&Wait::new(operation, "answer", Duration::ZERO)) {
+            match self.receive(&Wait::new(operation, "answer", Duration::ZERO)) {
                 Ok(()) => all.left()?,
                 Err(error) if matches!(error.extension(), Some(PeerError::TimedOut { .. })) => break,
                 Err(error) => return Err(error),
             };
             self.check_open(operation)?;
         }
-        self.tell(operation, region, self.revision + 1)
+        self.send_changes(operation, region, self.revision + 1)
     }
 
     /// Waits until the importer has applied everything that was sent: the region as it was shared or last published.
@@ -132,7 +132,7 @@ impl<B: Backend> Exporter<B> {
     pub fn wait_applied(&mut self, wait: Duration) -> Result<()> {
         let operation = Operation::WaitApplied;
         let wait = Wait::new(operation, "answer to what was shared", wait);
-        self.hear_until(&wait, |it| {
+        self.receive_until(&wait, |it| {
             if it.applied == Some(it.revision) {
                 return Ok(Some(()));
             }
@@ -153,7 +153,7 @@ impl<B: Backend> Exporter<B> {
         let operation = Operation::RequestRelease;
         self.check_open(operation)?;
         if !self.release_requested {
-            self.say(|channel| channel.send(operation, &Message::ReleaseRequested, &[]))?;
+            self.send(|channel| channel.send(operation, &Message::ReleaseRequested, &[]))?;
             self.release_requested = true;
         }
         Ok(())
@@ -169,7 +169,7 @@ impl<B: Backend> Exporter<B> {
     pub fn wait_released(&mut self, wait: Duration) -> Result<ReleaseOutcome> {
         let operation = Operation::WaitReleased;
         let wait = Wait::new(operation, "report that the memory was released", wait);
-        self.hear_until(&wait, |it| match it.end {
+        self.receive_until(&wait, |it| match it.end {
             Some(End::By(how)) => Ok(Some(how)),
             _ => Ok(None),
         })
@@ -189,23 +189,23 @@ impl<B: Backend> Exporter<B> {
     }
 
     /// Sends the changes as `revision`.
-    fn tell(&mut self, operation: Operation, region: &Region<B>, revision: u64) -> Result<bool> {
-        let news = self.told.news(operation, region)?;
-        if revision > 0 && self.told.has_all(&news) {
+    fn send_changes(&mut self, operation: Operation, region: &Region<B>, revision: u64) -> Result<bool> {
+        let changes = self.state.changes(operation, region)?;
+        if revision > 0 && self.state.is_sent(&changes) {
             return Ok(false);
         }
         let descriptors: Vec<OwnedFd> =
-            news.memory.iter().map(|memory| memory.export()).collect::<Result<_>>()?;
+            changes.memory.iter().map(|memory| memory.export()).collect::<Result<_>>()?;
         let origin = Origin::of(region.backend());
-        self.say(|channel| send(channel, operation, (origin, revision), &news.claim, &descriptors))?;
-        self.told.note(news);
+        self.send(|channel| send(channel, operation, (origin, revision), &changes.claim, &descriptors))?;
+        self.state.record(changes);
         self.revision = revision;
         Ok(true)
     }
 
     /// Sends messages. If that fails, some of them may have been sent, so the exchange ends.
-    fn say(&mut self, say: impl FnOnce(&mut Channel) -> Result<()>) -> Result<()> {
-        say(&mut self.channel).inspect_err(|error| self.end = Some(end_of(error)))
+    fn send(&mut self, send: impl FnOnce(&mut Channel) -> Result<()>) -> Result<()> {
+        send(&mut self.channel).inspect_err(|error| self.end = Some(end_of(error)))
     }
 
     /// Fails if the exchange is over.
@@ -221,7 +221,7 @@ impl<B: Backend> Exporter<B> {
     }
 
     /// Receives messages until `found` returns a value.
-    fn hear_until<T>(&mut self, wait: &Wait, found: impl Fn(&mut Self) -> Result<Option<T>>) -> Result<T> {
+    fn receive_until<T>(&mut self, wait: &Wait, found: impl Fn(&mut Self) -> Result<Option<T>>) -> Result<T> {
         let mut in_time = Ok(());
         loop {
             if let Some(found) = found(self)? {
@@ -229,17 +229,17 @@ impl<B: Backend> Exporter<B> {
             }
             in_time?;
             self.check_open(wait.operation)?;
-            self.hear(wait)?;
+            self.receive(wait)?;
             // An importer that sends other messages without end is not waited for any longer than a silent one.
             in_time = wait.left().map(|_| ());
         }
     }
 
     /// Receives one message of the importer, or the end of the channel.
-    fn hear(&mut self, wait: &Wait) -> Result<()> {
-        let heard = receive_whole(&mut self.channel, wait)
-            .and_then(|(message, _)| self.take(wait.operation, message));
-        match heard {
+    fn receive(&mut self, wait: &Wait) -> Result<()> {
+        let received = receive_whole(&mut self.channel, wait)
+            .and_then(|(message, _)| self.handle(wait.operation, message));
+        match received {
             Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
                 self.end = Some(End::By(ReleaseOutcome::Gone))
             }
@@ -254,7 +254,7 @@ impl<B: Backend> Exporter<B> {
         Ok(())
     }
 
-    fn take(&mut self, operation: Operation, message: Message) -> Result<()> {
+    fn handle(&mut self, operation: Operation, message: Message) -> Result<()> {
         match message {
             Message::Applied { revision } if self.is_awaited(revision) => self.applied = Some(revision),
             Message::Refused { revision, why } if self.is_awaited(revision) => {

@@ -1,4 +1,4 @@
-//! What an importer wants: who may use the memory, where it is to be, how much is to be reserved.
+//! The options of an import: access, address, and how much to reserve.
 
 use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
@@ -6,10 +6,10 @@ use gpu_vmm_core::{
     Region, Result, WaitFor,
 };
 
-/// How another process's region is to be taken in.
+/// Options for importing another process's region.
 ///
-/// If nothing is said, the device that owns a piece may read and write it, the region is wherever the driver likes, and
-/// just the addresses are reserved that it takes.
+/// By default, the device that owns a piece of memory reads and writes it, the driver chooses the address, and no more
+/// addresses are reserved than the region needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ImportOptions {
     access: AccessMap,
@@ -18,7 +18,7 @@ pub struct ImportOptions {
     reserve: Bytes,
 }
 
-/// Where a region is to be.
+/// The address of an imported region.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Chosen(Placement),
@@ -32,58 +32,58 @@ impl Default for Place {
 }
 
 impl ImportOptions {
-    /// What is described above.
+    /// Returns the default options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What `device` may do with the memory, beside the devices that own it.
+    /// Gives `device` access to all of the memory, besides the devices that own it. [`DeviceId::HOST`] stands for the CPU.
     #[must_use]
     pub fn access(mut self, device: DeviceId, access: Access) -> Self {
         self.access = self.access.with(device, access);
         self
     }
 
-    /// No device may write: the owners may read, and so may those that are named.
+    /// Lets no device write: the owners and the devices that [`access`](Self::access) names only read.
     ///
-    /// This keeps mistakes away, and not a process that wants to: with the memory it has the right to write it.
+    /// This prevents mistakes, not malice: a process that has the memory can map it to write.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// Where the region is to be.
+    /// Chooses the address of the region.
     #[must_use]
     pub fn at(mut self, placement: Placement) -> Self {
         self.place = Place::Chosen(placement);
         self
     }
 
-    /// The region is to be exactly where the exporter has it, so that pointers into it are good in both processes; where
-    /// these addresses are not free, it is an error. Where the exporter's region moves, this one goes after it.
+    /// Maps the region at exactly the exporter's address, so that pointers into it are valid in both processes. If these
+    /// addresses are not free, importing fails. If the exporter's region moves, `ImportedRegion::apply_or_move` moves this one
+    /// too.
     #[must_use]
     pub fn same_address(mut self) -> Self {
         self.place = Place::AsExported;
         self
     }
 
-    /// How many bytes of addresses to reserve at least, so that there is room for the exporter's region to grow; just what
-    /// is needed if nothing is said.
+    /// Reserves at least `size` bytes of addresses, so that the region can grow with the exporter's.
     #[must_use]
     pub fn reserve(mut self, size: Bytes) -> Self {
         self.reserve = size;
         self
     }
 
-    /// True where the region is to be where the exporter has it.
+    /// Returns true if the region must be at the exporter's address.
     #[cfg(target_os = "linux")]
     pub(crate) const fn is_as_exported(&self) -> bool {
         matches!(self.place, Place::AsExported)
     }
 
-    /// A mapping with the access that is wanted.
+    /// Returns a mapping with the access of these options.
     pub(crate) fn wanted<B: Backend>(&self, offset: Bytes, memory: PhysicalMemory<B>) -> MappedMemory<B> {
         let owner = memory.device();
         let mut access = self.access;
@@ -96,7 +96,7 @@ impl ImportOptions {
         MappedMemory { offset, memory, access }
     }
 
-    /// A region of these mappings, which the exporter has at `base`.
+    /// Creates a region of these mappings, which the exporter has at `base`.
     pub(crate) fn region<B: Backend>(
         &self,
         operation: Operation,

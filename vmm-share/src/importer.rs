@@ -4,7 +4,7 @@ use crate::PeerError;
 use crate::manifest::printable;
 use crate::message::Message;
 use crate::socket::Wait;
-use crate::sources::{Sources, import_new, keep, take_in, wanted};
+use crate::sources::{Sources, import_new, keep, receive_claim, wanted};
 use crate::wire::{out_of_turn, receive_whole};
 use crate::{Channel, ImportOptions};
 use gpu_vmm_core::extend::MappedMemory;
@@ -48,14 +48,14 @@ pub enum Event {
 pub struct ImportedRegion<B: Backend> {
     // Dropped before the channel, by whose end the exporter learns that the memory is released.
     region: Region<B>,
-    book: Sources<B>,
+    sources: Sources<B>,
     import: ImportOptions,
     /// The revision that was received last.
     revision: u64,
     /// The revision that the region has.
     applied: u64,
     /// A message that is still to be sent, because the exporter did not read in time.
-    unsaid: Option<Message>,
+    pending: Option<Message>,
     over: bool,
     channel: Channel,
 }
@@ -76,18 +76,18 @@ impl ImportOptions {
     /// text, and the channel is closed.
     pub fn receive<B: Backend>(&self, backend: &B, mut channel: Channel) -> Result<ImportedRegion<B>> {
         match self.try_receive(backend, &mut channel) {
-            Ok((region, book)) => {
+            Ok((region, sources)) => {
                 let mut imported = ImportedRegion {
                     region,
-                    book,
+                    sources,
                     import: *self,
                     revision: 0,
                     applied: 0,
-                    unsaid: None,
+                    pending: None,
                     over: false,
                     channel,
                 };
-                imported.say(Operation::ReceiveRegion, Message::Applied { revision: 0 });
+                imported.send(Operation::ReceiveRegion, Message::Applied { revision: 0 });
                 Ok(imported)
             }
             Err(error) => {
@@ -105,13 +105,13 @@ impl ImportOptions {
         let Message::Begin(begin) = message else {
             return out_of_turn(operation, &message, "a shared region");
         };
-        let mut book = Sources::default();
-        take_in(operation, backend, channel, &begin, 0, &mut book)?;
-        let new = import_new(backend, &book)?;
-        let wanted = wanted(self, &book, &new);
-        let region = self.region(operation, backend, book.base(), &wanted)?;
-        keep(&mut book, new);
-        Ok((region, book))
+        let mut sources = Sources::default();
+        receive_claim(operation, backend, channel, &begin, 0, &mut sources)?;
+        let new = import_new(backend, &sources)?;
+        let wanted = wanted(self, &sources, &new);
+        let region = self.region(operation, backend, sources.base(), &wanted)?;
+        keep(&mut sources, new);
+        Ok((region, sources))
     }
 }
 
@@ -153,17 +153,17 @@ impl<B: Backend> ImportedRegion<B> {
     /// arrive whole within the [channel's limit](Channel::wait). The region keeps its memory, and the exchange is over.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Event>> {
         let operation = Operation::Receive;
-        self.say_again(operation);
+        self.send_pending(operation);
         if self.over {
             return Ok(Some(Event::Gone));
         }
         let wait = Wait::new(operation, "word of the exporter", wait);
-        let heard = match receive_whole(&mut self.channel, &wait) {
+        let event = match receive_whole(&mut self.channel, &wait) {
             Err(error) if matches!(error.extension(), Some(PeerError::TimedOut { .. })) => return Ok(None),
             Err(error) => Err(error),
-            Ok((message, _)) => self.hear(operation, message),
+            Ok((message, _)) => self.handle(operation, message),
         };
-        match heard {
+        match event {
             Ok(event) => Ok(Some(event)),
             Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
                 self.over = true;
@@ -220,15 +220,15 @@ impl<B: Backend> ImportedRegion<B> {
     /// [`PeerError::TimedOut`] if the exporter does not read. It is no error if the exporter is gone.
     pub fn release(self, done: WaitFor<'_>) -> Result<()> {
         let operation = Operation::ReleaseImport;
-        let Self { region, book, mut channel, over, .. } = self;
+        let Self { region, sources, mut channel, over, .. } = self;
         let closed = region.close(done);
-        drop(book);
+        drop(sources);
         if over {
             return closed;
         }
         let message = if closed.is_ok() { Message::Released } else { Message::Kept };
-        let told = channel.send(operation, &message, &[]);
-        closed.and(match told {
+        let reported = channel.send(operation, &message, &[]);
+        closed.and(match reported {
             Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => Ok(()),
             other => other,
         })
@@ -241,20 +241,20 @@ impl<B: Backend> ImportedRegion<B> {
         self.region
     }
 
-    fn hear(&mut self, operation: Operation, message: Message) -> Result<Event> {
+    fn handle(&mut self, operation: Operation, message: Message) -> Result<Event> {
         match message {
             Message::Begin(begin) => {
                 let revision = self.revision + 1;
-                take_in(
+                receive_claim(
                     operation,
                     self.region.backend(),
                     &mut self.channel,
                     &begin,
                     revision,
-                    &mut self.book,
+                    &mut self.sources,
                 )?;
                 self.revision = revision;
-                let (address, end) = (self.book.base(), self.book.end());
+                let (address, end) = (self.sources.base(), self.sources.end());
                 Ok(Event::Changed(Change { revision, address, end }))
             }
             Message::ReleaseRequested => Ok(Event::ReleaseRequested),
@@ -271,20 +271,20 @@ impl<B: Backend> ImportedRegion<B> {
         if !self.is_behind() {
             return Ok(GrowthKind::Within);
         }
-        let applied = import_new(self.region.backend(), &self.book).and_then(|new| {
-            let wanted = wanted(&self.import, &self.book, &new);
+        let applied = import_new(self.region.backend(), &self.sources).and_then(|new| {
+            let wanted = wanted(&self.import, &self.sources, &new);
             arrange(self, &wanted).map(|grown| (grown, new))
         });
         let revision = self.revision;
         match applied {
             Ok((grown, new)) => {
-                keep(&mut self.book, new);
+                keep(&mut self.sources, new);
                 self.applied = revision;
-                self.say(operation, Message::Applied { revision });
+                self.send(operation, Message::Applied { revision });
                 Ok(grown)
             }
             Err(error) => {
-                self.say(operation, refusal(revision, &error));
+                self.send(operation, refusal(revision, &error));
                 Err(error)
             }
         }
@@ -296,7 +296,7 @@ impl<B: Backend> ImportedRegion<B> {
         wanted: &[MappedMemory<B>],
         done: WaitFor<'_>,
     ) -> Result<GrowthKind> {
-        let (address, theirs) = (self.region.address(), self.book.base());
+        let (address, theirs) = (self.region.address(), self.sources.base());
         if self.import.is_as_exported() && address != theirs {
             let (theirs, ours) = (theirs.to_string(), format!("the region here is at {address}"));
             return Err(Error::new(operation, Detail::Mismatch { what: "address", theirs, ours }));
@@ -316,7 +316,7 @@ impl<B: Backend> ImportedRegion<B> {
         let as_exported = self.import.is_as_exported();
         let placement = match arranged.as_ref().map_err(Error::detail) {
             Err(Detail::Mismatch { what: "address", .. }) if as_exported => {
-                Placement::Exact(self.book.base())
+                Placement::Exact(self.sources.base())
             }
             Err(
                 Detail::AddressTaken { .. }
@@ -330,24 +330,24 @@ impl<B: Backend> ImportedRegion<B> {
     }
 
     /// Sends a message, or keeps it for later if the exporter does not read in time. A later call notices that it is gone.
-    fn say(&mut self, operation: Operation, message: Message) {
-        self.unsaid = Some(message);
-        self.say_again(operation);
+    fn send(&mut self, operation: Operation, message: Message) {
+        self.pending = Some(message);
+        self.send_pending(operation);
     }
 
-    fn say_again(&mut self, operation: Operation) {
-        if let Some(message) = self.unsaid.take_if(|_| !self.over)
+    fn send_pending(&mut self, operation: Operation) {
+        if let Some(message) = self.pending.take_if(|_| !self.over)
             && let Err(error) = self.channel.send(operation, &message, &[])
             && matches!(error.extension(), Some(PeerError::TimedOut { .. }))
         {
-            self.unsaid = Some(message);
+            self.pending = Some(message);
         }
     }
 
     /// Ends the exchange with the memory kept.
     fn leave(&mut self, operation: Operation) {
         if !self.over {
-            self.say(operation, Message::Kept);
+            self.send(operation, Message::Kept);
             self.over = true;
         }
     }

@@ -1,7 +1,7 @@
-//! What one process has been told of another one's region, and what may be said next.
+//! The state of an exporter's region as an importer has received it, and which changes of it are valid.
 //!
-//! All of it is data from outside. A claim is held against itself and against what was said before it; what passes is
-//! written down, and is what a region can be made of.
+//! All of it is untrusted data. A claim must be consistent with itself and with the claims before it. Then it is recorded, and
+//! a region can be made of it.
 
 use crate::PeerError;
 use crate::manifest::{SharedMapping, SharedPiece};
@@ -15,7 +15,7 @@ pub(crate) const MAX_PIECES: usize = 1 << 17;
 /// The most mappings of a region: each piece twice, which is four times what Linux lets a process map.
 pub(crate) const MAX_MAPPINGS: usize = 1 << 18;
 
-/// A region, or a change of one, as somebody says it is. Nothing is checked.
+/// An unchecked description of a region, or of a change of one.
 #[derive(Debug, Default)]
 pub(crate) struct Claim {
     pub(crate) base: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Claim {
     pub(crate) mappings: Vec<SharedMapping>,
 }
 
-/// How large a piece is, and what its places are a multiple of.
+/// The size of a piece and its granularity, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     size: u64,
@@ -38,14 +38,14 @@ struct Piece<P> {
     what: P,
 }
 
-/// What has been said of a region so far. `P` is what there is of a piece.
+/// The region as all claims so far describe it. `P` is what the importer has of each piece.
 #[derive(Debug)]
 pub(crate) struct ImporterState<P> {
     base: u64,
     end: u64,
     pieces: BTreeMap<u32, Piece<P>>,
     mappings: BTreeMap<u64, u32>,
-    /// What the next new piece is called, or more.
+    /// The least number of the next new piece.
     next: u64,
 }
 
@@ -55,14 +55,14 @@ impl<P> Default for ImporterState<P> {
     }
 }
 
-/// A piece that comes.
-struct New {
+/// A piece that a claim adds.
+struct NewPiece {
     id: u32,
     shape: Shape,
     is_used: bool,
 }
 
-/// Where a mapping is.
+/// The range of a mapping.
 #[derive(Clone, Copy)]
 struct Place {
     offset: u64,
@@ -70,22 +70,22 @@ struct Place {
 }
 
 impl<P> ImporterState<P> {
-    /// Where the exporter has the region.
+    /// Returns the region's address in the exporter.
     pub(crate) fn base(&self) -> Address {
         Address(self.base)
     }
 
-    /// Where its last mapping ends.
+    /// Returns the end of the last mapping.
     pub(crate) fn end(&self) -> Bytes {
         Bytes(self.end)
     }
 
-    /// What there is of the pieces, by their numbers.
+    /// Returns the pieces, ordered by their numbers.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u32, &P)> {
         self.pieces.iter().map(|(id, piece)| (*id, &piece.what))
     }
 
-    /// The mappings in order, each with what there is of its piece.
+    /// Returns the mappings, ordered by offset, each with its piece.
     pub(crate) fn mappings(&self) -> impl Iterator<Item = (Bytes, u32, &P)> {
         self.mappings.iter().filter_map(|(offset, id)| {
             let piece = self.pieces.get(id)?;
@@ -93,14 +93,14 @@ impl<P> ImporterState<P> {
         })
     }
 
-    /// Puts something else in the place of a piece.
+    /// Replaces what the importer has of a piece.
     pub(crate) fn replace(&mut self, id: u32, what: P) {
         if let Some(piece) = self.pieces.get_mut(&id) {
             piece.what = what;
         }
     }
 
-    /// Refuses a claim that nobody who tells the truth makes after what has been said.
+    /// Fails if a claim is inconsistent with itself or with the earlier claims.
     ///
     /// # Errors
     ///
@@ -117,48 +117,48 @@ impl<P> ImporterState<P> {
             places.push(self.place(operation, &mut new, mapping)?);
         }
         if let Some(idle) = new.iter().find(|piece| !piece.is_used) {
-            return said(operation, format!("piece {} is mapped nowhere", idle.id));
+            return bad(operation, format!("piece {} is mapped nowhere", idle.id));
         }
         check_count(operation, "mappings", places.len(), MAX_MAPPINGS)?;
         check_places(operation, places, claim.base, claim.end)
     }
 
-    /// The offsets of mappings that go.
+    /// Returns the offsets of the mappings that the claim removes.
     fn removed(&self, operation: Operation, claim: &Claim) -> Result<BTreeSet<u64>> {
         let mut removed = BTreeSet::new();
         for offset in &claim.removed {
             if !self.mappings.contains_key(offset) {
-                return said(
+                return bad(
                     operation,
                     format!("a mapping at offset {offset:#x} is removed where none begins"),
                 );
             }
             if !removed.insert(*offset) {
-                return said(operation, format!("the mapping at offset {offset:#x} is removed twice"));
+                return bad(operation, format!("the mapping at offset {offset:#x} is removed twice"));
             }
         }
         Ok(removed)
     }
 
-    /// The pieces that come, in order of their numbers.
-    fn new_pieces(&self, operation: Operation, claim: &Claim) -> Result<Vec<New>> {
+    /// Returns the pieces that the claim adds, ordered by their numbers.
+    fn new_pieces(&self, operation: Operation, claim: &Claim) -> Result<Vec<NewPiece>> {
         check_count(operation, "pieces", self.pieces.len() + claim.pieces.len(), MAX_PIECES)?;
         let mut next = self.next;
         let mut new = Vec::with_capacity(claim.pieces.len());
         for piece in &claim.pieces {
             if u64::from(piece.id) < next {
-                return said(operation, format!("piece {} comes where {next} or more is next", piece.id));
+                return bad(operation, format!("piece {} comes where {next} or more is next", piece.id));
             }
             next = u64::from(piece.id) + 1;
             let unit = piece.unit(operation)?;
             let shape = Shape { size: piece.size, unit: unit.bytes().0 };
-            new.push(New { id: piece.id, shape, is_used: false });
+            new.push(NewPiece { id: piece.id, shape, is_used: false });
         }
         Ok(new)
     }
 
-    /// Where a new mapping is, if its piece is known and can be there.
-    fn place(&self, operation: Operation, new: &mut [New], mapping: &SharedMapping) -> Result<Place> {
+    /// Returns the range of a new mapping, if its piece is known and fits there.
+    fn place(&self, operation: Operation, new: &mut [NewPiece], mapping: &SharedMapping) -> Result<Place> {
         let SharedMapping { offset, piece: id } = *mapping;
         let shape = match new.binary_search_by_key(&id, |piece| piece.id) {
             Ok(at) => {
@@ -168,26 +168,25 @@ impl<P> ImporterState<P> {
             Err(_) => self.pieces.get(&id).map(|piece| piece.shape),
         };
         let Some(Shape { size, unit }) = shape else {
-            return said(
+            return bad(
                 operation,
-                format!("a mapping at offset {offset:#x} is of piece {id}, which nobody has sent"),
+                format!("a mapping at offset {offset:#x} is of piece {id}, which was not sent"),
             );
         };
         if !offset.is_multiple_of(unit) {
-            return said(
+            return bad(
                 operation,
                 format!("piece {id} is mapped at offset {offset:#x}, not in units of {unit:#x}"),
             );
         }
         match offset.checked_add(size) {
             Some(end) => Ok(Place { offset, end }),
-            None => said(operation, format!("{size:#x} bytes at offset {offset:#x} end beyond 2^64")),
+            None => bad(operation, format!("{size:#x} bytes at offset {offset:#x} end beyond 2^64")),
         }
     }
 
-    /// Writes down a claim that has been checked, with what there is of its pieces in their order. A piece without any
-    /// mapping left is forgotten.
-    pub(crate) fn take(&mut self, claim: &Claim, pieces: impl IntoIterator<Item = P>) {
+    /// Records a claim that has been checked, with its pieces in their order. Removes pieces that have no mapping left.
+    pub(crate) fn record(&mut self, claim: &Claim, pieces: impl IntoIterator<Item = P>) {
         (self.base, self.end) = (claim.base, claim.end);
         for offset in &claim.removed {
             self.mappings.remove(offset);
@@ -205,7 +204,7 @@ impl<P> ImporterState<P> {
     }
 }
 
-fn said<T>(operation: Operation, why: String) -> Result<T> {
+fn bad<T>(operation: Operation, why: String) -> Result<T> {
     Err(Error::of_extension(operation, PeerError::BadMessage { why }))
 }
 
@@ -213,16 +212,16 @@ fn check_count(operation: Operation, what: &str, count: usize, most: usize) -> R
     if count <= most {
         return Ok(());
     }
-    said(operation, format!("a region of {count} {what}; {most} are the most"))
+    bad(operation, format!("a region of {count} {what}, and the limit is {most}"))
 }
 
-/// Refuses mappings that overlap, and an end or a base that cannot be.
+/// Fails if mappings overlap, or if the end or the base is impossible.
 fn check_places(operation: Operation, mut places: Vec<Place>, base: u64, end: u64) -> Result<()> {
     places.sort_unstable_by_key(|place| place.offset);
     for (one, next) in places.iter().zip(places.iter().skip(1)) {
         if next.offset < one.end {
             let (from, to, at) = (one.offset, one.end, next.offset);
-            return said(
+            return bad(
                 operation,
                 format!("the mapping at offset {at:#x} overlaps that from {from:#x} to {to:#x}"),
             );
@@ -230,16 +229,16 @@ fn check_places(operation: Operation, mut places: Vec<Place>, base: u64, end: u6
     }
     let last = places.last().map_or(0, |place| place.end);
     if last != end {
-        return said(operation, format!("the region ends at {end:#x}, and its last mapping at {last:#x}"));
+        return bad(operation, format!("the region ends at {end:#x}, and its last mapping at {last:#x}"));
     }
     if end > ADDRESS_SPACE.0 {
-        return said(
+        return bad(
             operation,
             format!("the region ends at {end:#x}, and no process has more than {ADDRESS_SPACE}"),
         );
     }
     if base.checked_add(end).is_none() {
-        return said(
+        return bad(
             operation,
             format!("the region begins at {base:#x}, and its {end:#x} bytes end beyond 2^64"),
         );

@@ -1,18 +1,18 @@
-//! Memory between processes, and between machines.
+//! Memory shared between processes and machines.
 //!
-//! Memory that is to leave its process is created [shareable](gpu_vmm_core::Properties::shareable), or for
-//! [fabric handles](gpu_vmm_core::HandleTypes::FABRIC). With it goes what no driver tells the one who takes it in: whose driver it
-//! is, which device by its UUID, the size, the granularity, the properties. All of it is checked before the driver is asked,
-//! and what another process says is believed in nothing.
+//! Memory that leaves its process must be created [shareable](gpu_vmm_core::Properties::shareable), or for
+//! [fabric handles](gpu_vmm_core::HandleTypes::FABRIC). A description travels with it of what the driver does not tell the
+//! importer: the vendor, the device's UUID, the size, the granularity, the properties. All data from the other process is
+//! untrusted and checked before any driver call.
 //!
-//! | to share | with |
+//! | to share | use |
 //! |---|---|
 //! | a region that changes, with processes of this machine | [`Exporter`] and [`ImportOptions::receive`], over a [`Channel`] |
 //! | one piece of memory | [`Channel::send_memory`] and [`Channel::receive_memory`] |
-//! | a region or a piece as plain data, over MPI or any network | [`Offered`] and [`Offer`] |
+//! | a region or a piece of memory as plain data, over MPI or any network | [`Offered`] and [`Offer`] |
 //!
-//! The memory lives until the last process that holds it has let go of it, whoever made it. Channels are there on Linux;
-//! offers by fabric handles everywhere.
+//! The memory lives until the last process that holds it releases it. Channels exist on Linux, offers by fabric handles on
+//! every system. Sharing does not order the accesses of the processes: a message on a channel waits for no work on a device.
 //!
 //! ```
 //! # #[cfg(target_os = "linux")]
@@ -28,7 +28,7 @@
 //! # }
 //! ```
 
-// Where there are no channels, nobody hears of changes.
+// Without channels, no changes are published.
 mod error;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 mod exporter_state;
@@ -37,7 +37,7 @@ mod import;
 mod importer_state;
 pub mod manifest;
 mod offer;
-// What comes after this needs a socket.
+// The modules from here on need a socket.
 #[cfg(target_os = "linux")]
 mod exporter;
 #[cfg(target_os = "linux")]
@@ -50,7 +50,7 @@ mod message;
 mod sources;
 #[cfg(target_os = "linux")]
 mod wire;
-// Linux and not every Unix: a socket of packets with descriptors beside them, and the other end's credentials.
+// Linux only: `SOCK_SEQPACKET` with descriptors, and the credentials of the peer.
 #[cfg(target_os = "linux")]
 mod channel;
 #[cfg(target_os = "linux")]

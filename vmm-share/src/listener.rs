@@ -1,4 +1,4 @@
-//! Where other processes can connect to.
+//! The socket that other processes connect to.
 
 #[cfg(doc)]
 use crate::PeerError;
@@ -19,29 +19,29 @@ use std::time::Duration;
 const LISTEN: Operation = Operation::Listen;
 const ACCEPT: Operation = Operation::Accept;
 
-/// How many processes can wait to be accepted.
+/// The number of connections that can wait for [`Listener::accept`].
 const BACKLOG: i32 = 128;
 
 /// A Unix socket with a path, to which other processes of the same user can connect.
 ///
-/// The path goes when the listener is dropped by the process that made it. A listener that is killed leaves it; then it
-/// has to be removed before another one can be there.
+/// Dropping the listener removes the path, in the process that created it. If that process is killed, the path stays, and
+/// must be removed before another listener can bind it.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
-    /// Whatever becomes the current directory.
+    /// Absolute, so that it does not depend on the current directory.
     path: PathBuf,
-    /// `st_dev` and `st_ino` of what was bound there.
+    /// `st_dev` and `st_ino` of the socket at the path.
     bound: (u64, u64),
     process: Process,
 }
 
 impl Listener {
-    /// Listens at this path, which must not exist. The socket there has mode 0600 from its first moment on.
+    /// Listens at `path`, which must not exist. The socket has mode 0600 from its first moment.
     ///
     /// # Errors
     ///
-    /// [`Driver`](gpu_vmm_core::Detail::Driver) where the path exists, is longer than 108 bytes, or the kernel refuses it.
+    /// [`Driver`](gpu_vmm_core::Detail::Driver) if the path exists, is longer than 108 bytes, or the kernel refuses it.
     pub fn bind(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let fail = |call, errno| failed(LISTEN, call, errno, path.display());
@@ -51,12 +51,12 @@ impl Listener {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let socket = socket.map_err(|errno| fail("socket", errno))?;
-        // Linux gives what it binds the mode that the socket has, less the umask's.
+        // Linux gives the path the mode of the socket, less the umask.
         let private = Mode::RUSR | Mode::WUSR;
         fchmod(&socket, private).map_err(|errno| fail("fchmod", errno))?;
         bind(&socket, &address).map_err(|errno| match errno {
             Errno::ADDRINUSE => {
-                let hint = "the path exists; remove it where no process listens there any more";
+                let hint = "the path exists; remove it if no process listens there any more";
                 failed(LISTEN, "bind", errno, format!("{}: {hint}", path.display()))
             }
             _ => fail("bind", errno),
@@ -68,13 +68,13 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Where it listens.
+    /// Returns the absolute path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits for a process that connects. The channel that is made of it has its own limit for each wait.
+    /// Waits up to `wait` for a process to connect.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Listener {
 }
 
 impl AsFd for Listener {
-    /// The socket, to poll it: readable when a process waits to be accepted.
+    /// Returns the socket, to wait on with poll: readable when a process has connected and waits for [`Listener::accept`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -102,13 +102,13 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The path is the process's that bound it. No other file can have this inode while the socket is open.
+        // Only the process that bound the path removes it. No other file can have this inode while the socket is open.
         let still = || {
             statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|found| (found.st_dev, found.st_ino) == self.bound)
         };
         if self.process.is_this() && still() {
-            // Where it cannot be removed, the next one who binds is told that it is there.
+            // If this fails, the next `bind` reports that the path exists.
             let _ = unlink(&self.path);
         }
     }

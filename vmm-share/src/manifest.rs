@@ -1,7 +1,7 @@
-//! What travels beside memory: all that no driver tells the one who imports.
+//! The description that travels with shared memory, of what the driver does not tell the importer.
 //!
-//! Plain data from another process, and so not to be trusted: what is made of it here has been checked, against itself
-//! and against the backend that is to take the memory in.
+//! It is untrusted data from another process. The functions here check it, against itself and against the backend that imports
+//! the memory.
 
 pub use gpu_vmm_core::MemoryKind;
 
@@ -12,7 +12,7 @@ use gpu_vmm_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Whose driver and which library is behind shared memory.
+/// The vendor of shared memory, and the version of gpu-vmm that describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Origin {
     /// [`Vendor::name`](gpu_vmm_core::Vendor::name).
@@ -22,12 +22,12 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// What is said of memory of this backend.
+    /// Returns the origin of this backend's memory.
     pub fn of<B: Backend>(backend: &B) -> Self {
         Self { vendor: backend.vendor().name().to_owned(), library: env!("CARGO_PKG_VERSION").to_owned() }
     }
 
-    /// Refuses what another vendor's driver exported, and what another version of gpu-vmm describes.
+    /// Fails if another vendor's driver exported the memory, or another version of gpu-vmm describes it.
     ///
     /// # Errors
     ///
@@ -48,10 +48,11 @@ impl Origin {
     }
 }
 
-/// The most characters of another process's words that go into an error.
+/// The limit of another process's text in an error, in characters.
 const MAX_WORDS: usize = 1000;
 
-/// Words that another process says or is told, as they can be shown: without what a terminal would obey, and not too long.
+/// Returns a text from or for another process in a form that is safe to print: without control characters, and cut at
+/// [`MAX_WORDS`].
 pub(crate) fn printable(words: &str) -> String {
     words.chars().filter(|char| !char.is_control()).take(MAX_WORDS).collect()
 }
@@ -59,24 +60,24 @@ pub(crate) fn printable(words: &str) -> String {
 /// One piece of physical memory, as the exporter describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SharedPiece {
-    /// By what it is called in this exchange; never used twice.
+    /// Its number in this exchange, which is used once.
     pub id: u32,
-    /// How many bytes.
+    /// Its size, in bytes.
     pub size: u64,
-    /// What its size and its addresses are a multiple of, in bytes.
+    /// Its granularity, in bytes: its size and its addresses are multiples of it.
     pub granularity: u64,
-    /// Whose memory.
+    /// The device that owns it.
     pub device: DeviceUuid,
-    /// What it was made as.
+    /// The properties that it was created with.
     pub kind: MemoryKind,
 }
 
 impl SharedPiece {
-    /// The description of memory.
+    /// Describes memory.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where the device has no UUID by which another process could find it.
+    /// [`Detail::Unsupported`] if the device has no UUID by which another process can find it.
     pub fn of<B: Backend>(
         operation: Operation,
         backend: &B,
@@ -97,12 +98,12 @@ impl SharedPiece {
         })
     }
 
-    /// Its size and properties here, where the same device may have another ordinal.
+    /// Returns its size and its properties in this process, where the device may have another ordinal.
     ///
     /// # Errors
     ///
-    /// [`PeerError::BadMessage`] for numbers that no memory has, [`Detail::Mismatch`] for a device that this process does
-    /// not see, or a granularity that is not the one here.
+    /// [`PeerError::BadMessage`] for impossible numbers; [`Detail::Mismatch`] for a device that this process does not see, or
+    /// a granularity that this process does not have for such memory.
     pub fn check<B: Backend>(&self, operation: Operation, backend: &B) -> Result<(Bytes, Properties)> {
         let granularity = self.unit(operation)?;
         let bad = |what| {
@@ -121,7 +122,7 @@ impl SharedPiece {
         Ok((Bytes(self.size), properties))
     }
 
-    /// The same for each of several; what several have in common is checked once.
+    /// Checks several pieces. What consecutive ones have in common is checked once.
     pub(crate) fn check_all<B: Backend>(
         operation: Operation,
         backend: &B,
@@ -141,7 +142,7 @@ impl SharedPiece {
         Ok(checked)
     }
 
-    /// What its places are a multiple of, if its size is one as well.
+    /// Returns its granularity, if its size is a multiple of it.
     pub(crate) fn unit(&self, operation: Operation) -> Result<Granularity> {
         Granularity::new(Bytes(self.granularity))
             .filter(|unit| self.size != 0 && unit.divides(Bytes(self.size)))
@@ -152,12 +153,12 @@ impl SharedPiece {
             })
     }
 
-    /// True where all but its number and its size is what the other one has.
+    /// Returns true if everything except the number and the size is equal.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         *self == Self { id: self.id, size: self.size, ..*other }
     }
 
-    /// The device of this UUID in this process.
+    /// Returns this process's ordinal of the device.
     fn device<B: Backend>(&self, operation: Operation, backend: &B) -> Result<DeviceId> {
         let found = backend.devices().iter().find(|device| device.uuid == Some(self.device));
         let missing = || {
@@ -177,8 +178,8 @@ impl SharedPiece {
 /// One mapping of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SharedMapping {
-    /// Where in the region, in bytes.
+    /// The offset in the region, in bytes.
     pub offset: u64,
-    /// Which piece, whole.
+    /// The number of the piece, all of which is mapped.
     pub piece: u32,
 }

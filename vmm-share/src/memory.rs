@@ -1,4 +1,4 @@
-//! One piece of memory between processes.
+//! One piece of memory, sent from one process to another.
 #![allow(unsafe_code)]
 
 use crate::Channel;
@@ -14,15 +14,14 @@ use gpu_vmm_core::{Backend, Bytes, Operation, PhysicalMemory, Properties, Result
 use std::os::fd::{AsFd, BorrowedFd};
 
 impl Channel {
-    /// Gives the other process a piece of memory, which must have been created [shareable](Properties::shareable). The
-    /// other end takes it with [`Channel::receive_memory`]; nothing is answered. CUDA: `cuMemExportToShareableHandle`, HIP:
+    /// Sends the peer a piece of memory that was created [shareable](Properties::shareable). The peer imports it with
+    /// [`Channel::receive_memory`], and sends no answer. CUDA: `cuMemExportToShareableHandle`; HIP:
     /// `hipMemExportToShareableHandle`.
     ///
     /// # Errors
     ///
-    /// Those of [`PhysicalMemory::export`], [`Detail::Unsupported`] where the device has no UUID,
-    /// [`PeerError::Gone`], and [`PeerError::TimedOut`] where the other process
-    /// does not read.
+    /// Those of [`PhysicalMemory::export`]; [`Detail::Unsupported`] if the device has no UUID; [`PeerError::Gone`];
+    /// [`PeerError::TimedOut`] if the peer does not read.
     pub fn send_memory<B: Backend>(&mut self, backend: &B, memory: &PhysicalMemory<B>) -> Result<()> {
         let operation = Operation::SendMemory;
         memory.check_belongs_to(operation, backend)?;
@@ -31,15 +30,13 @@ impl Channel {
         self.send(operation, &Message::Memory { origin: Origin::of(backend), piece }, &[descriptor.as_fd()])
     }
 
-    /// Takes the piece of memory that the other process gives. CUDA: `cuMemImportFromShareableHandle`, HIP:
+    /// Waits for the piece of memory that the peer sends, and imports it. CUDA: `cuMemImportFromShareableHandle`; HIP:
     /// `hipMemImportFromShareableHandle`.
     ///
     /// # Errors
     ///
-    /// [`PeerError::TimedOut`], [`PeerError::Gone`],
-    /// [`PeerError::BadMessage`]; [`Detail::Mismatch`] where it is another
-    /// vendor's memory, of a device that is not here, or in units that are not those here; what the driver says of the
-    /// descriptor.
+    /// [`PeerError::TimedOut`], [`PeerError::Gone`], [`PeerError::BadMessage`]; [`Detail::Mismatch`] for memory of another
+    /// vendor, of a device that this process does not see, or of another granularity; the driver's error for the descriptor.
     pub fn receive_memory<B: Backend>(&mut self, backend: &B) -> Result<PhysicalMemory<B>> {
         let operation = Operation::ReceiveMemory;
         let (message, descriptors) =
@@ -53,17 +50,16 @@ impl Channel {
     }
 }
 
-/// Takes in memory from a descriptor of another process, whose description has been checked.
+/// Imports memory from another process's descriptor. The caller has checked its description.
 pub(crate) fn import<B: Backend>(
     backend: &B,
     descriptor: BorrowedFd<'_>,
     size: Bytes,
     properties: Properties,
 ) -> Result<PhysicalMemory<B>> {
-    // SAFETY: the other process is one that the user lets take part; it says that its driver is the same vendor's, and
-    // the device has been found here by its UUID. That the descriptor is memory and not something else the driver finds
-    // out. Its size is held against what was said: on host memory by `fstat`, on HIP by the length of the dma-buf, on CUDA
-    // by `cuMemMap`, which takes a handle's whole size and nothing else. A process that lies about more than that has the
-    // memory itself, and could spoil its contents without any lie.
+    // SAFETY: the user allows the other process to take part. Its description names the same vendor, and the device was
+    // found here by its UUID. The driver refuses a descriptor that is not memory. The size is compared with the memory's: on
+    // host memory by `fstat`, on HIP by the length of the dma-buf, on CUDA by `cuMemMap`, which accepts only a handle's whole
+    // size. A process that lies about anything else has the memory itself, and could overwrite it without a lie.
     unsafe { PhysicalMemory::import(backend, descriptor, size, properties) }
 }

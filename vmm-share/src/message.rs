@@ -1,55 +1,56 @@
-//! What two processes say to each other about memory.
+//! The messages of the protocol.
 //!
-//! The exporter describes a region, or a change of it, in a row of messages that each stay below a limit: `Begin`, as many
-//! of `Removed`, `Pieces` and `Mappings` as it takes, `End`. Descriptors travel with the `Pieces` that they are of, one
-//! each. The importer answers `Applied` or `Refused`.
+//! The exporter describes a region, or a change of it, in a sequence of messages of limited size: `Begin`, the necessary number
+//! of `Removed`, `Pieces` and `Mappings`, `End`. `Pieces` carries one descriptor for each piece. The importer answers `Applied`
+//! or `Refused`. postcard encodes a variant as its index: the order of the variants is part of the protocol, their names are
+//! not.
 
 use crate::manifest::{Origin, SharedMapping, SharedPiece};
 use serde::{Deserialize, Serialize};
 
-/// The most bytes of one message, its header included.
+/// The limit of one message in bytes, including its header.
 pub(crate) const MAX_BYTES: usize = 32 << 10;
 
-/// The most descriptors beside one message; the kernel takes 253.
+/// The limit of descriptors with one message. The kernel's is 253.
 pub(crate) const MAX_DESCRIPTORS: usize = 128;
 
-/// The most offsets or mappings in one message: at 15 bytes each, they stay below the limit.
+/// The limit of offsets or mappings in one message: at 15 bytes each, they fit.
 pub(crate) const MAX_ENTRIES: usize = 2000;
 
-/// One message of the exchange.
+/// One message of the protocol.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// The first one in each direction: what the sender wants to be addressed by.
+    /// The first message in each direction.
     Hello {
-        /// Of this exchange and no other: a message that was sent in another one is not taken.
+        /// The nonce by which the sender is addressed in this exchange.
         nonce: [u8; 16],
     },
     /// One piece of memory, with its descriptor.
     Memory { origin: Origin, piece: SharedPiece },
-    /// A region's state, or a change of it, begins.
+    /// Starts the description of a region, or of a change.
     Begin(Begin),
-    /// Offsets of mappings that are gone.
+    /// Offsets of mappings that were removed.
     Removed(Vec<u64>),
-    /// Pieces that are new, with a descriptor for each.
+    /// New pieces, with a descriptor for each.
     Pieces(Vec<SharedPiece>),
-    /// Mappings that are new.
+    /// New mappings.
     Mappings(Vec<SharedMapping>),
-    /// All of it was said.
+    /// Ends the description.
     End,
-    /// The importer has what was described under this number.
+    /// The importer has applied this revision.
     Applied { revision: u64 },
-    /// The importer has not, for this reason; it may try again.
+    /// The importer could not apply it, for this reason. It may try again.
     Refused { revision: u64, why: String },
     /// The exporter asks the importer to release the memory.
     ReleaseRequested,
     /// The importer has released the memory.
     Released,
-    /// The importer goes on with the memory that it has, and takes part no more.
+    /// The importer keeps the memory that it has and ends the exchange.
     Kept,
 }
 
 impl Message {
-    /// How many descriptors are beside it.
+    /// Returns the number of its descriptors.
     pub(crate) fn descriptors(&self) -> usize {
         match self {
             Self::Memory { .. } => 1,
@@ -58,7 +59,7 @@ impl Message {
         }
     }
 
-    /// What it is, for errors.
+    /// Returns its name in errors.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Hello { .. } => "a greeting",
@@ -73,20 +74,20 @@ impl Message {
     }
 }
 
-/// How much of what is to come.
+/// The start of a description, with the counts that follow.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Begin {
     pub(crate) origin: Origin,
-    /// 0 for the region as it is first shared, one more for each change.
+    /// 0 for the region as first shared, then one more for each change.
     pub(crate) revision: u64,
-    /// Where the exporter has it.
+    /// The region's address in the exporter.
     pub(crate) base: u64,
-    /// Where its last mapping ends, in bytes.
+    /// The end of its last mapping, in bytes.
     pub(crate) end: u64,
-    /// How many mappings are gone.
+    /// The number of removed mappings.
     pub(crate) removed: u32,
-    /// How many pieces are new.
+    /// The number of new pieces.
     pub(crate) pieces: u32,
-    /// How many mappings are new.
+    /// The number of new mappings.
     pub(crate) mappings: u32,
 }

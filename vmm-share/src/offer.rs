@@ -1,4 +1,4 @@
-//! Memory as data: what is shared without a socket, over MPI or any other network, or through a file.
+//! Memory shared as plain data, without a socket: over MPI or any other network, or through a file.
 #![allow(unsafe_code)]
 
 use crate::ImportOptions;
@@ -15,30 +15,32 @@ use serde::{Deserialize, Serialize};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What the bytes of an offer begin with: a name, and a number that is another one for each form of what follows.
+/// The first bytes of an encoded offer: a name, and the version of the encoding.
 const HEADER: [u8; 8] = *b"gpu-vmm\x01";
 
-/// The most bytes of an offer: there is room for the most pieces and mappings that a region can have.
+/// The limit of an encoded offer in bytes. The largest region fits.
 const MAX_BYTES: usize = 32 << 20;
 
-/// How another process gets at the memory of an offer.
+/// How another process imports the memory of an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum By {
-    /// Fabric handles, for processes on all machines of a fabric. The memory must have been created
+    /// By fabric handles, for processes on all machines of a fabric. The memory must have been created
     /// [for them](gpu_vmm_core::HandleTypes::FABRIC).
     Fabric,
-    /// The exporter's process and its descriptors there, for processes on this machine that may reach into it
-    /// (`pidfd_getfd`: the same user, and no restriction of ptrace in between).
+    /// By the exporter's process and its descriptors, for processes on this machine that may take descriptors from it
+    /// (`pidfd_getfd`: the same user, without restrictions of ptrace).
     #[cfg(target_os = "linux")]
     Process,
 }
 
 /// A region, or a piece of memory, as plain data.
 ///
-/// It serialises with serde, and has a form of its own as [bytes](Offer::to_bytes). Whoever has an offer by fabric handles
-/// has the memory, so it is to be treated as a secret. One by process names a descriptor of any process, and importing it
-/// reaches into that one with the rights of the importer: it is to be taken from somebody who is trusted with them. An offer
-/// is good for as long as its [`Offered`] is there.
+/// It serialises with serde, and has an encoding of its own as [bytes](Offer::to_bytes). It is valid as long as its [`Offered`]
+/// exists.
+///
+/// Treat an offer by fabric handles as a secret: every process that has it can map the memory. An offer by process names a
+/// descriptor of any process, and importing it takes that descriptor with the rights of the importer: import offers only from
+/// senders that you trust with these rights.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
     origin: Origin,
@@ -49,7 +51,7 @@ pub struct Offer {
     handles: Handles,
 }
 
-/// One for each piece.
+/// One handle for each piece.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Handles {
     Fabric(Vec<FabricHandle>),
@@ -57,8 +59,7 @@ enum Handles {
     Process(Vec<Token>),
 }
 
-/// What makes an offer good: the memory, and the descriptors that it names. It has to be there until everybody has imported
-/// it who is to.
+/// The memory of an offer, and the descriptors that it names. Keep it until all importers have imported the offer.
 #[derive(Debug)]
 pub struct Offered<B: Backend> {
     offer: Offer,
@@ -68,17 +69,17 @@ pub struct Offered<B: Backend> {
 }
 
 impl<B: Backend> Offered<B> {
-    /// Offers a region as it is now. What is mapped in it later is not part of it.
+    /// Offers a region as it is now. Later changes of its mappings are not part of the offer.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] for memory that was not created for it, or where a device has no UUID, [`Detail::Poisoned`], or
-    /// what the driver or the system answers.
+    /// [`Detail::Unsupported`] for memory that was not created for it, or if a device has no UUID; [`Detail::Poisoned`]; errors
+    /// of the driver or the system.
     pub fn new(region: &Region<B>, by: By) -> Result<Self> {
         let operation = Operation::Offer;
-        let news = ExporterState::new().news(operation, region)?;
-        let memory = news.memory.iter().copied().cloned().collect();
-        Self::of_claim(operation, region.backend(), news.claim, memory, by)
+        let changes = ExporterState::new().changes(operation, region)?;
+        let memory = changes.memory.iter().copied().cloned().collect();
+        Self::of_claim(operation, region.backend(), changes.claim, memory, by)
     }
 
     /// Offers one piece of memory.
@@ -130,7 +131,7 @@ impl<B: Backend> Offered<B> {
         })
     }
 
-    /// The offer, to be given to others.
+    /// Returns the offer, to be sent to other processes.
     #[must_use]
     pub const fn offer(&self) -> &Offer {
         &self.offer
@@ -138,27 +139,26 @@ impl<B: Backend> Offered<B> {
 }
 
 impl Offer {
-    /// The offer as bytes, which another process of the same version of gpu-vmm reads with [`Offer::from_bytes`].
+    /// Encodes the offer. Another process with the same version of gpu-vmm decodes it with [`Offer::from_bytes`].
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where the serialiser refuses, which for this data it does not.
+    /// [`Detail::Unsupported`] if the serialiser fails, which it does not for this data.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         postcard::to_extend(self, HEADER.to_vec())
             .map_err(|error| Error::new(Operation::Offer, Detail::Unsupported { reason: error.to_string() }))
     }
 
-    /// Reads an offer.
+    /// Decodes an offer.
     ///
     /// # Errors
     ///
-    /// [`PeerError::BadMessage`] for bytes that are not an offer of this form, all of it and nothing else, and for one that
-    /// contradicts itself.
+    /// [`PeerError::BadMessage`] for bytes that are not exactly one encoded offer, and for an offer that contradicts itself.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let operation = Operation::ReadOffer;
         let bad = |why: String| Error::of_extension(operation, PeerError::BadMessage { why });
         if bytes.len() > MAX_BYTES {
-            return Err(bad(format!("an offer of {} bytes; {MAX_BYTES} are the most", bytes.len())));
+            return Err(bad(format!("an offer of {} bytes, and the limit is {MAX_BYTES}", bytes.len())));
         }
         let body = bytes.strip_prefix(&HEADER).ok_or_else(|| {
             let found = &bytes[..bytes.len().min(HEADER.len())];
@@ -173,32 +173,32 @@ impl Offer {
         Ok(offer)
     }
 
-    /// How much memory it is: all pieces together, each once.
+    /// Returns the size of all pieces together, each counted once.
     #[must_use]
     pub fn memory(&self) -> Bytes {
         self.pieces.iter().map(|piece| Bytes(piece.size)).sum()
     }
 
-    /// Takes the region in, as one transaction. CUDA: `cuMemImportFromShareableHandle`, HIP:
-    /// `hipMemImportFromShareableHandle`. A piece of memory that was offered alone becomes a region of it.
+    /// Imports the region, as one transaction. An offer of one piece of memory becomes a region of that piece. CUDA:
+    /// `cuMemImportFromShareableHandle`; HIP: `hipMemImportFromShareableHandle`.
     ///
     /// # Errors
     ///
-    /// [`PeerError::BadMessage`] for an offer that contradicts itself; [`Detail::Mismatch`] where it is another vendor's memory,
-    /// of a device that is not here, or in units that are not those here; [`PeerError::Gone`] where the process that
-    /// offered it has ended; [`Detail::AddressTaken`]; what the driver or the system answers. Nothing is left behind.
+    /// [`PeerError::BadMessage`] for an offer that contradicts itself; [`Detail::Mismatch`] for memory of another vendor, of a
+    /// device that this process does not see, or of another granularity; [`PeerError::Gone`] if the process that offered it has
+    /// ended; [`Detail::AddressTaken`]; errors of the driver or the system. Then nothing is mapped or held.
     pub fn import<B: Backend>(&self, backend: &B, import: &ImportOptions) -> Result<Region<B>> {
         let operation = Operation::ImportOffer;
         let claim = self.claim(operation)?;
         let memory = self.memories(operation, backend)?;
-        let mut book = ImporterState::default();
-        book.take(&claim, memory);
+        let mut state = ImporterState::default();
+        state.record(&claim, memory);
         let wanted: Vec<_> =
-            book.mappings().map(|(offset, _, memory)| import.wanted(offset, memory.clone())).collect();
-        import.region(operation, backend, book.base(), &wanted)
+            state.mappings().map(|(offset, _, memory)| import.wanted(offset, memory.clone())).collect();
+        import.region(operation, backend, state.base(), &wanted)
     }
 
-    /// Takes the memory of an offer of one piece in.
+    /// Imports the memory of an offer of one piece.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl Offer {
         self.memories(operation, backend)?.pop().ok_or_else(several)
     }
 
-    /// What the offer says, if it does not contradict itself.
+    /// Returns the offer as a claim that is consistent.
     fn claim(&self, operation: Operation) -> Result<Claim> {
         let handles = match &self.handles {
             Handles::Fabric(handles) => handles.len(),
@@ -241,22 +241,22 @@ impl Offer {
         Ok(claim)
     }
 
-    /// The memory of all pieces.
+    /// Imports the memory of all pieces.
     fn memories<B: Backend>(&self, operation: Operation, backend: &B) -> Result<Vec<PhysicalMemory<B>>> {
         self.origin.check(operation, backend)?;
         let checked = SharedPiece::check_all(operation, backend, &self.pieces)?;
         match &self.handles {
             Handles::Fabric(handles) => {
                 let import = |(handle, (size, properties)): (&FabricHandle, (Bytes, Properties))| {
-                    // SAFETY: as for a descriptor, but that it comes through whatever network the caller trusts. CUDA
-                    // refuses bytes that are no handle of its fabric, and `cuMemMap` another size than the memory's.
+                    // SAFETY: as for a descriptor, except that the handle comes over a network that the caller trusts. CUDA
+                    // refuses bytes that are no handle of its fabric, and `cuMemMap` refuses any size but the memory's.
                     unsafe { PhysicalMemory::import_fabric(backend, handle, size, properties) }
                 };
                 handles.iter().zip(checked).map(import).collect()
             }
             #[cfg(target_os = "linux")]
             Handles::Process(tokens) => {
-                // All first: a process that ends on the way is seen before the driver has any of it.
+                // All of them before the first import: if the process ends meanwhile, no driver call was made.
                 let descriptors = tokens.iter().map(|token| pidfd::fetch(operation, token));
                 let descriptors: Vec<OwnedFd> = descriptors.collect::<Result<_>>()?;
                 let import = |(descriptor, (size, properties)): (&OwnedFd, (Bytes, Properties))| {

@@ -1,6 +1,6 @@
-//! Descriptors that are taken from another process by its number, where the kernel permits it.
+//! Descriptors that are duplicated from another process by its ID, if the kernel permits it.
 //!
-//! What is needed for this is a few numbers, which can go through anything, and no socket.
+//! This needs a few numbers, which can travel any way, and no socket.
 
 use crate::PeerError;
 use gpu_vmm_core::extend::system::failed;
@@ -12,20 +12,20 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// A descriptor of some process, for as long as that one has it open: where it is, and what it is.
+/// Identifies a descriptor of another process, as long as that process has it open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Token {
     /// The process.
     pub(crate) pid: u32,
-    /// When it started, in the kernel's ticks since boot: another process of the same number has another.
+    /// The start time of the process, in the kernel's ticks since boot. A later process with the same ID has another.
     pub(crate) start_time: u64,
-    /// The descriptor's number there.
+    /// The descriptor's number in that process.
     pub(crate) number: i32,
-    /// What it is open on.
+    /// The file that it is open on.
     pub(crate) file: FileId,
 }
 
-/// What a descriptor is open on.
+/// The file that a descriptor is open on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct FileId {
     /// `st_dev`.
@@ -47,23 +47,23 @@ impl fmt::Display for FileId {
     }
 }
 
-/// What the kernel asks of the one who fetches.
+/// The rights that `pidfd_getfd` needs.
 const NOT_PERMITTED: &str = "pidfd_getfd needs the right to trace the other process: the same user and a process that can be \
     dumped, with kernel.yama.ptrace_scope 0 (or PR_SET_PTRACER there), or else CAP_SYS_PTRACE; a socket works without";
 
-/// What another process needs to fetch this descriptor of this one.
+/// Returns what another process needs to duplicate this process's descriptor.
 pub(crate) fn of_this(operation: Operation, fd: BorrowedFd<'_>) -> Result<Token> {
     let pid = std::process::id();
     let start_time = start_time(operation, pid)?;
     Ok(Token { pid, start_time, number: fd.as_raw_fd(), file: FileId::of(operation, fd)? })
 }
 
-/// A duplicate of another process's descriptor, which is closed when an exec happens.
+/// Duplicates another process's descriptor. The duplicate is closed on exec.
 ///
 /// # Errors
 ///
-/// [`Detail::Unsupported`] where the kernel cannot do it or does not permit it, [`PeerError::Gone`], and
-/// [`Detail::Mismatch`] where another process has the number now, or another file.
+/// [`Detail::Unsupported`] if the kernel has no such call or does not permit it; [`PeerError::Gone`]; [`Detail::Mismatch`] if
+/// another process has the ID now, or the descriptor is open on another file.
 pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
     let Token { pid, start_time: started, number, file } = *token;
     let unsupported = |reason: String| Error::new(operation, Detail::Unsupported { reason });
@@ -86,8 +86,8 @@ pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
         ));
     }
     let process = pidfd_open(id, PidfdFlags::empty()).map_err(|errno| fail("pidfd_open", errno))?;
-    // The process that was meant had started before its number was opened here. If it has the number still, then it is
-    // the one that was opened, and what is opened stays the same process whoever gets the number later.
+    // The intended process started before its ID was opened here. If the ID still belongs to it, the pidfd refers to it, and
+    // does so whichever process gets the ID later.
     let found = start_time(operation, pid)?;
     if found != started {
         let (theirs, ours) =
@@ -111,7 +111,7 @@ fn gone(operation: Operation, pid: u32) -> Error {
     )
 }
 
-/// When a process started, in ticks since boot.
+/// Returns the start time of a process, in ticks since boot.
 fn start_time(operation: Operation, pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/stat");
     let unsupported = |reason: String| Error::new(operation, Detail::Unsupported { reason });
@@ -128,7 +128,7 @@ fn is_proc_there() -> bool {
     std::fs::exists("/proc/self/stat").unwrap_or(false)
 }
 
-/// Field 22. The second one is the program's name in parentheses, in which any bytes may be, spaces and parentheses too.
+/// Parses field 22. Field 2 is the program's name in parentheses, which may contain spaces and parentheses itself.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let behind_name = stat.rsplit(|byte| *byte == b')').next()?;
     std::str::from_utf8(behind_name).ok()?.split_ascii_whitespace().nth(22 - 3)?.parse().ok()

@@ -1,7 +1,7 @@
-//! Packets with descriptors beside them, through a socket, with a limit for each wait.
+//! Packets with descriptors over a socket, with a limit for each wait.
 //!
-//! The sockets are of the kind `SOCK_SEQPACKET`: connected, in order, and with borders between messages that the kernel
-//! keeps. Whether a socket blocks is left as it is, since it is the same for all processes that have it.
+//! The sockets are of type `SOCK_SEQPACKET`: connected, ordered, and the kernel keeps the boundaries of messages. The mode
+//! `O_NONBLOCK` stays as it is, because all processes that have the socket share it.
 
 use crate::PeerError;
 use crate::message::{MAX_BYTES, MAX_DESCRIPTORS};
@@ -17,13 +17,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Room for the descriptors of one message.
+/// The space for the descriptors of one message.
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 
-/// How long until it is asked again whether the kernel takes more descriptors, which it does not tell by itself.
+/// The pause before another attempt to send descriptors: the kernel does not report when it accepts more.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What is waited for, and for how long.
+/// A wait with a time limit, from its creation on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) operation: Operation,
@@ -38,22 +38,22 @@ impl Wait {
         Self { operation, what, limit, since: Instant::now() }
     }
 
-    /// The rest of it, for something else.
+    /// Returns the rest of this wait, for something else.
     pub(crate) const fn then(self, what: &'static str) -> Self {
         Self { what, ..self }
     }
 
-    /// How much of the limit is left; an error when it has passed.
+    /// Returns the time that is left, or [`PeerError::TimedOut`].
     pub(crate) fn left(&self) -> Result<Duration> {
         let Self { operation, what, limit, since } = *self;
         let left = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero());
         left.ok_or_else(|| Error::of_extension(operation, PeerError::TimedOut { what, waited: limit }))
     }
 
-    /// Waits until one of these holds for the socket, or it is at its end.
+    /// Waits until poll reports one of `events` for the socket, or its end.
     pub(crate) fn until(&self, socket: BorrowedFd<'_>, events: PollFlags) -> Result<()> {
         loop {
-            // What is more than the kernel's clock holds is no limit.
+            // A duration beyond the kernel's clock is no limit.
             let left = Timespec::try_from(self.left()?).ok();
             match poll(&mut [PollFd::from_borrowed_fd(socket, events)], left.as_ref()) {
                 Ok(0) | Err(Errno::INTR) => {}
@@ -68,7 +68,7 @@ impl Wait {
     }
 }
 
-/// Sends a packet whole, or not at all.
+/// Sends a packet: the whole of it, or nothing.
 pub(crate) fn send(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>], wait: &Wait) -> Result<()> {
     loop {
         let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
@@ -86,8 +86,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => wait.until(socket, PollFlags::OUT)?,
-            // This user has as many descriptors under way as RLIMIT_NOFILE lets one process have open: the others have
-            // to be received first.
+            // The user has RLIMIT_NOFILE descriptors in flight. Some of them must be received first.
             Err(Errno::TOOMANYREFS) => std::thread::sleep(PAUSE.min(wait.left()?)),
             Err(errno @ (Errno::PIPE | Errno::CONNRESET)) => return Err(wait.gone(errno)),
             Err(errno) => {
@@ -98,13 +97,13 @@ pub(crate) fn send(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>]
     }
 }
 
-/// What came in one packet.
+/// One packet that was received.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
-    /// Closed when an exec happens, and when dropped.
+    /// Closed on exec, and when dropped.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Why it is not all that was sent, or too much.
+    /// Why the packet is incomplete or too large.
     pub(crate) cut: Option<String>,
 }
 
@@ -112,7 +111,7 @@ pub(crate) struct Packet {
 ///
 /// # Errors
 ///
-/// [`PeerError::Gone`] at the end, once all that was sent has been received.
+/// [`PeerError::Gone`] at the end of the socket, after all packets have been received.
 pub(crate) fn receive(socket: BorrowedFd<'_>, wait: &Wait) -> Result<Packet> {
     let mut bytes = vec![0; MAX_BYTES];
     let mut reset = None;
@@ -127,7 +126,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: &Wait) -> Result<Packet> {
                 wait.until(socket, PollFlags::IN)?;
                 continue;
             }
-            // The other side went without having read all. That is said once, and before what it had sent itself.
+            // The peer closed before it had read everything. The kernel reports that once, before the peer's own packets.
             Err(errno @ Errno::CONNRESET) if reset.is_none() => {
                 reset = Some(errno);
                 continue;
@@ -158,12 +157,12 @@ pub(crate) fn is_at_end(socket: BorrowedFd<'_>) -> bool {
     poll(&mut ask, Some(&now)).is_ok_and(|ends| ends != 0)
 }
 
-/// Why a packet is not all that was sent, or is more than is taken.
+/// Why a packet is incomplete or too large.
 fn cut(flags: ReturnFlags, came: usize) -> Option<String> {
     if flags.contains(ReturnFlags::TRUNC) {
         Some(format!("it is longer than {MAX_BYTES} bytes"))
     } else if came > MAX_DESCRIPTORS || flags.contains(ReturnFlags::CTRUNC) {
-        // The room for descriptors has some more bytes, for alignment.
+        // For alignment, the space holds more than `MAX_DESCRIPTORS`.
         Some(format!(
             "{came} descriptors of it were received: there were more than {MAX_DESCRIPTORS}, or this process has as many \
              open files as RLIMIT_NOFILE lets it have"

@@ -1,4 +1,4 @@
-//! What an importer has of another process's memory: descriptors first, and the memory once it has been imported.
+//! The pieces of another process's memory that an importer has: first as descriptors, then as imported memory.
 
 use crate::PeerError;
 use crate::importer_state::ImporterState;
@@ -11,10 +11,10 @@ use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{Backend, Bytes, Error, Operation, PhysicalMemory, Properties, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What there is of a piece.
+/// A piece of memory in the importer.
 #[derive(Debug)]
 pub(crate) enum Source<B: Backend> {
-    /// It is still to be imported.
+    /// Not imported yet.
     Descriptor {
         descriptor: OwnedFd,
         size: Bytes,
@@ -23,17 +23,17 @@ pub(crate) enum Source<B: Backend> {
     Memory(PhysicalMemory<B>),
 }
 
-/// What the exporter has said, with what there is of each piece.
+/// The exporter's region as received, with the source of each piece.
 pub(crate) type Sources<B> = ImporterState<Source<B>>;
 
-/// Receives what `begin` began, and writes it down if all of it is right.
-pub(crate) fn take_in<B: Backend>(
+/// Receives the rest of the description that `begin` started, checks and records it.
+pub(crate) fn receive_claim<B: Backend>(
     operation: Operation,
     backend: &B,
     channel: &mut Channel,
     begin: &Begin,
     revision: u64,
-    book: &mut Sources<B>,
+    sources: &mut Sources<B>,
 ) -> Result<()> {
     begin.origin.check(operation, backend)?;
     if begin.revision != revision {
@@ -41,22 +41,22 @@ pub(crate) fn take_in<B: Backend>(
         return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
     }
     let (claim, descriptors) = receive(channel, operation, begin)?;
-    book.check(operation, &claim)?;
+    sources.check(operation, &claim)?;
     let checked = SharedPiece::check_all(operation, backend, &claim.pieces)?;
-    let sources = checked
+    let new = checked
         .into_iter()
         .zip(descriptors)
         .map(|((size, properties), descriptor)| Source::Descriptor { descriptor, size, properties });
-    book.take(&claim, sources);
+    sources.record(&claim, new);
     Ok(())
 }
 
-/// The memory of all pieces that have not been imported yet, by their numbers, which ascend.
+/// Imports all pieces that were not imported yet. Returns them ordered by their numbers.
 pub(crate) fn import_new<B: Backend>(
     backend: &B,
-    book: &Sources<B>,
+    sources: &Sources<B>,
 ) -> Result<Vec<(u32, PhysicalMemory<B>)>> {
-    let new = book.pieces().filter_map(|(id, source)| match source {
+    let new = sources.pieces().filter_map(|(id, source)| match source {
         Source::Memory(_) => None,
         Source::Descriptor { descriptor, size, properties } => {
             Some(import(backend, descriptor.as_fd(), *size, *properties).map(|memory| (id, memory)))
@@ -65,10 +65,10 @@ pub(crate) fn import_new<B: Backend>(
     new.collect()
 }
 
-/// The mappings that the book has, in order.
+/// Returns the mappings that the region must have, ordered by offset.
 pub(crate) fn wanted<B: Backend>(
     import: &ImportOptions,
-    book: &Sources<B>,
+    sources: &Sources<B>,
     new: &[(u32, PhysicalMemory<B>)],
 ) -> Vec<MappedMemory<B>> {
     let memory = |id, source: &Source<B>| match source {
@@ -78,13 +78,13 @@ pub(crate) fn wanted<B: Backend>(
             Some(new[place].1.clone())
         }
     };
-    let mappings = book.mappings();
+    let mappings = sources.mappings();
     mappings.filter_map(|(offset, id, source)| Some(import.wanted(offset, memory(id, source)?))).collect()
 }
 
-/// Notes what has been imported; the descriptors are closed.
-pub(crate) fn keep<B: Backend>(book: &mut Sources<B>, new: Vec<(u32, PhysicalMemory<B>)>) {
+/// Records the memory that was imported, which closes its descriptors.
+pub(crate) fn keep<B: Backend>(sources: &mut Sources<B>, new: Vec<(u32, PhysicalMemory<B>)>) {
     for (id, memory) in new {
-        book.replace(id, Source::Memory(memory));
+        sources.replace(id, Source::Memory(memory));
     }
 }

@@ -1,23 +1,26 @@
-//! Handles of Windows carried from one process to another.
+//! Windows handles, passed from one process to another.
 //!
-//! A handle is a number that means something in one process alone. `DuplicateHandle` puts a second one, for the same
-//! object, into another process's table; whichever of the two can open the other calls it:
+//! A handle is a number that is valid in one process. `DuplicateHandle` creates a second handle, for the same object, in
+//! another process. Either process can call it:
 //!
-//! - the exporter [gives](give): it opens the importer, and sends it the number, which the importer [takes](take);
-//! - the importer [fetches](Offer::fetch): the exporter sends an [`Offer`], which is plain data, and keeps its handle
-//!   open until the importer has said that it has one of its own.
+//! - The exporter [gives](give) the handle: it opens the importer and sends it the number, which the importer [takes](take).
+//! - The importer [fetches](Offer::fetch) the handle: the exporter sends an [`Offer`], which is plain data, and keeps its
+//!   handle open until the importer has reported that it has its own.
 //!
-//! Whoever calls needs the right `PROCESS_DUP_HANDLE` to the other process, which a process has to those of the same user
-//! at the same integrity level or below. That right is as good as all others, since whoever has it can take a full
-//! handle of the process itself. So where one of the two is trusted less, as a sandboxed one is, the other one calls.
+//! The caller needs the right `PROCESS_DUP_HANDLE` to the other process, which a process has to those of the same user at the
+//! same integrity level or below. With that right it can also duplicate a full handle of the process itself. If one of the two
+//! is trusted less, such as a sandboxed process, the other one must call.
 //!
-//! A number that comes from another process is not to be trusted: one that is no handle's is refused, and what a handle is
-//! of only the driver knows that imports it.
+//! A number from another process is untrusted. A number that cannot be a handle's is refused here; only the driver that imports
+//! the handle can check its object.
 //!
-//! Numbers of processes are used again. Each process is therefore named by its number and the time of its creation
-//! together ([`ProcessId`]), and what was named is checked on the opened process, which stays the same one from then on.
+//! Windows reuses process IDs. A [`ProcessId`] therefore contains the time of creation too, which is checked on the opened
+//! process.
 //!
-//! No part of gpu-vmm has run on Windows so far. Of this module the tests have run under Wine.
+//! There are no channels on Windows, and so no notice when the other process ends. A program can wait on a handle of the
+//! process for that.
+//!
+//! gpu-vmm has not run on Windows. The tests of this module have run under Wine.
 #![allow(unsafe_code)] // calls into Windows
 
 use crate::PeerError;
@@ -36,31 +39,31 @@ use windows_sys::Win32::System::Threading::{
     PROCESS_QUERY_LIMITED_INFORMATION,
 };
 
-/// A process, for which no later one of the same number is taken.
+/// Identifies a process, and no later one with the same ID.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// Its number.
+    /// The process ID.
     pub pid: u32,
-    /// When it was created, in units of 100 ns since 1601, as `GetProcessTimes` says it.
+    /// The time of its creation in units of 100 ns since 1601, from `GetProcessTimes`.
     pub created: u64,
 }
 
 impl ProcessId {
-    /// This process.
+    /// Returns the ID of this process.
     ///
     /// # Errors
     ///
-    /// What Windows answers.
+    /// Errors of Windows.
     pub fn current() -> Result<Self> {
-        // SAFETY: both take nothing; the handle stands for this process and needs no closing.
+        // SAFETY: both take no arguments; the pseudo handle of this process needs no closing.
         let (pid, process) = unsafe { (GetCurrentProcessId(), GetCurrentProcess()) };
         created(Operation::QueryProcess, process).map(|created| Self { pid, created })
     }
 
-    /// The process itself, for duplicating; it is this one and no other for as long as it is open.
+    /// Opens the process for duplicating handles. While it is open, its ID is not reused.
     fn open(self, operation: Operation) -> Result<OwnedHandle> {
         let gone = |why: String| Error::of_extension(operation, PeerError::Gone { why });
-        // SAFETY: numbers alone go in; what comes back is null or a handle of the caller's.
+        // SAFETY: the arguments are numbers; the result is null or a handle that the caller owns.
         let opened = unsafe {
             let process = OpenProcess(PROCESS_DUP_HANDLE | PROCESS_QUERY_LIMITED_INFORMATION, 0, self.pid);
             (!process.is_null()).then(|| OwnedHandle::from_raw_handle(process))
@@ -79,40 +82,41 @@ impl ProcessId {
     }
 }
 
-/// A handle of some process, to be sent as data: where it is and which one.
+/// Identifies a handle of a process, as plain data.
 ///
-/// The process keeps the handle open until the receiver has [fetched](Offer::fetch) one of its own. A number that was
-/// closed can be another object's by then, which nobody but the driver that imports it will notice.
+/// That process must keep the handle open until the receiver has [fetched](Offer::fetch) its own. After it is closed, the
+/// number can become another object's, which only the driver that imports it notices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
-    /// Who has the handle.
+    /// The process that has the handle.
     pub exporter: ProcessId,
-    /// The handle's number there.
+    /// The handle's number in that process.
     pub value: u64,
 }
 
 impl Offer {
-    /// A handle of this process.
+    /// Returns the offer of a handle of this process.
     ///
     /// # Errors
     ///
-    /// What Windows answers.
+    /// Errors of Windows.
     pub fn of(handle: BorrowedHandle<'_>) -> Result<Self> {
         Ok(Self { exporter: ProcessId::current()?, value: handle.as_raw_handle().addr() as u64 })
     }
 
-    /// A handle of one's own for the same object, taken from the exporter. Child processes do not inherit it.
+    /// Duplicates the exporter's handle into this process. Child processes do not inherit it.
     ///
     /// # Errors
     ///
-    /// [`PeerError::Gone`] where the exporter is no more, whoever has its number now; [`PeerError::BadMessage`] for a number
-    /// that no handle has; else what Windows answers, as where the exporter may not be opened or the handle is closed.
+    /// [`PeerError::Gone`] if the exporter has ended, whichever process has its ID now; [`PeerError::BadMessage`] for a number
+    /// that no handle has; otherwise errors of Windows, for example if this process may not open the exporter or the handle is
+    /// closed.
     pub fn fetch(&self) -> Result<OwnedHandle> {
         const OPERATION: Operation = Operation::DuplicateHandle;
         let value = number(self.value)
             .map_err(|why| Error::of_extension(OPERATION, PeerError::BadMessage { why }))?;
         let exporter = self.exporter.open(OPERATION)?;
-        // SAFETY: the exporter is open, and gives the number away as it stands.
+        // SAFETY: the exporter is open, and Windows checks the number.
         let made = unsafe {
             duplicate((exporter.as_raw_handle(), value), GetCurrentProcess(), DUPLICATE_SAME_ACCESS)
         };
@@ -120,21 +124,21 @@ impl Offer {
             let context = format!("handle {:#x} of process {}", self.value, self.exporter.pid);
             failed(OPERATION, "DuplicateHandle", &error, context)
         })?;
-        // SAFETY: it was made for this process just now, and nobody else knows of it.
+        // SAFETY: the handle was just created in this process, and nothing else owns it.
         Ok(unsafe { OwnedHandle::from_raw_handle(made) })
     }
 }
 
-/// Puts a duplicate of a handle into the table of another process, which does not know of it yet.
+/// Duplicates a handle into another process, which has to receive its number next.
 ///
 /// # Errors
 ///
-/// [`PeerError::Gone`] where the process is no more; else what Windows answers, as where it may not be opened.
+/// [`PeerError::Gone`] if the process has ended; otherwise errors of Windows, for example if this process may not open it.
 pub fn give(handle: BorrowedHandle<'_>, to: ProcessId) -> Result<Given> {
     const OPERATION: Operation = Operation::DuplicateHandle;
     let receiver = to.open(OPERATION)?;
     let source = handle.as_raw_handle();
-    // SAFETY: the handle is borrowed and so open, and the receiver is open as well.
+    // SAFETY: the handle is borrowed and therefore open, and the receiver is open too.
     let made =
         unsafe { duplicate((GetCurrentProcess(), source), receiver.as_raw_handle(), DUPLICATE_SAME_ACCESS) };
     let made = made.map_err(|error| {
@@ -144,10 +148,10 @@ pub fn give(handle: BorrowedHandle<'_>, to: ProcessId) -> Result<Given> {
     Ok(Given { receiver, value: made.addr() as u64 })
 }
 
-/// A handle that is in another process's table and that this process does not know of yet.
+/// A handle in another process, which does not know its number yet.
 ///
-/// Send it the [number](Given::value). Dropping this before [`Given::delivered`] closes the handle there, so that nothing
-/// stays behind where the sending fails.
+/// Send that process the [number](Given::value), then call [`Given::delivered`]. Dropping this before closes the handle there,
+/// so that it does not leak if sending fails.
 #[derive(Debug)]
 #[must_use]
 pub struct Given {
@@ -156,13 +160,13 @@ pub struct Given {
 }
 
 impl Given {
-    /// The handle's number in the receiver.
+    /// Returns the handle's number in the receiver.
     #[must_use]
     pub const fn value(&self) -> u64 {
         self.value
     }
 
-    /// Leaves the handle to the receiver, which has been told the number.
+    /// Leaves the handle to the receiver, which has the number now.
     pub fn delivered(mut self) {
         self.value = 0;
     }
@@ -173,39 +177,39 @@ impl Drop for Given {
         if self.value == 0 {
             return;
         }
-        // SAFETY: the handle was made there for this purpose, and the receiver was not told of it.
+        // SAFETY: `give` created the handle in the receiver, which does not have its number.
         let moved = unsafe {
             let source = (self.receiver.as_raw_handle(), self.value as usize as HANDLE);
             duplicate(source, GetCurrentProcess(), DUPLICATE_SAME_ACCESS | DUPLICATE_CLOSE_SOURCE)
         };
-        // Where it fails the receiver has ended, and its handles with it.
+        // If this fails, the receiver has ended, and its handles are closed.
         if let Ok(moved) = moved {
-            // SAFETY: it was made for this process just now, and nobody else knows of it.
+            // SAFETY: the handle was just created in this process, and nothing else owns it.
             drop(unsafe { OwnedHandle::from_raw_handle(moved) });
         }
     }
 }
 
-/// Takes over a handle that another process has [given](give) to this one.
+/// Takes ownership of a handle that another process has [given](give) to this one.
 ///
 /// # Safety
 ///
-/// The number is that of a handle that was given to this process, and nobody else here closes or takes it.
+/// The number must be that of a handle that was given to this process, and nothing else in this process may own it.
 ///
 /// # Errors
 ///
-/// [`PeerError::BadMessage`] for a number that is no handle's.
+/// [`PeerError::BadMessage`] for a number that cannot be a handle's.
 pub unsafe fn take(value: u64) -> Result<OwnedHandle> {
     // SAFETY: the caller's promise.
     unsafe { own(value) }
         .map_err(|why| Error::of_extension(Operation::DuplicateHandle, PeerError::BadMessage { why }))
 }
 
-/// When an opened process was created.
+/// Returns the time of an opened process's creation.
 fn created(operation: Operation, process: HANDLE) -> Result<u64> {
     let mut times = [FILETIME::default(); 4];
     let [created, exited, kernel, user] = &mut times;
-    // SAFETY: the process is open, and the pointers are good for one time each.
+    // SAFETY: the process is open, and each pointer is valid for writing one `FILETIME`.
     if unsafe { GetProcessTimes(process, created, exited, kernel, user) } == 0 {
         let error = io::Error::last_os_error();
         return Err(failed(operation, "GetProcessTimes", &error, "when a process was created".to_owned()));
@@ -213,18 +217,18 @@ fn created(operation: Operation, process: HANDLE) -> Result<u64> {
     Ok(u64::from(times[0].dwHighDateTime) << 32 | u64::from(times[0].dwLowDateTime))
 }
 
-/// A duplicate of a process's handle in another process. It is not inherited.
+/// Duplicates a process's handle into another process. Child processes do not inherit it.
 ///
 /// # Safety
 ///
-/// Both processes are open. Where `options` are to close the source, nobody else uses it.
+/// Both processes must be open. If `options` close the source, nothing else may use it.
 unsafe fn duplicate(
     (process, source): (HANDLE, HANDLE),
     target: HANDLE,
     options: DUPLICATE_HANDLE_OPTIONS,
 ) -> io::Result<HANDLE> {
     let mut made = null_mut();
-    // SAFETY: the caller's promise; the place is good for one handle.
+    // SAFETY: the caller's promise; the pointer is valid for writing one handle.
     match unsafe { DuplicateHandle(process, source, target, &raw mut made, 0, 0, options) } {
         0 => Err(io::Error::last_os_error()),
         _ => Ok(made),

@@ -1,4 +1,4 @@
-//! A region, or a change of one, as a row of messages.
+//! A description of a region, or of a change, as a sequence of messages.
 
 use crate::Channel;
 use crate::PeerError;
@@ -9,11 +9,11 @@ use crate::socket::Wait;
 use gpu_vmm_core::{Error, Operation, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Says all of it, with a descriptor for each piece, within the channel's wait.
+/// Sends a description, with a descriptor for each piece, within the channel's time limit.
 ///
 /// # Errors
 ///
-/// Those of the channel; the other process then has some of it, and nothing more can be said.
+/// Those of the channel. The peer may then have received some of the messages, so the exchange cannot go on.
 pub(crate) fn send(
     channel: &mut Channel,
     operation: Operation,
@@ -23,11 +23,11 @@ pub(crate) fn send(
 ) -> Result<()> {
     let wait = Wait::new(operation, "reading of all that was sent", channel.wait());
     let mut say = |message: &Message, descriptors: &[BorrowedFd<'_>]| {
-        // One who reads slowly is not waited for longer than one who does not read.
+        // One limit for all messages, so that a slow reader is not waited for any longer than one that does not read.
         wait.left()?;
         channel.send(operation, message, descriptors)
     };
-    // What is sent has been counted: it is below 2^32.
+    // The counts were checked: they are below 2^32.
     let count = |number: usize| number as u32;
     let begin = Begin {
         origin,
@@ -53,11 +53,12 @@ pub(crate) fn send(
     say(&Message::End, &[])
 }
 
-/// The rest of what `begin` began: as much as it said and no more, within the channel's wait.
+/// Receives the rest of the description that `begin` started, with the counts that it announced, within the channel's time
+/// limit.
 ///
 /// # Errors
 ///
-/// [`PeerError::BadMessage`] for what does not belong there, and those of the channel.
+/// [`PeerError::BadMessage`] for other messages or counts, and those of the channel.
 pub(crate) fn receive(
     channel: &mut Channel,
     operation: Operation,
@@ -65,7 +66,7 @@ pub(crate) fn receive(
 ) -> Result<(Claim, Vec<OwnedFd>)> {
     let most = |what, count: u32, most: usize| match count as usize {
         count if count <= most => Ok(count),
-        count => bad(operation, format!("{count} {what} are announced; {most} are the most")),
+        count => bad(operation, format!("{count} {what} are announced, and the limit is {most}")),
     };
     let removed = most("mappings to be removed", begin.removed, MAX_MAPPINGS)?;
     let pieces = most("pieces", begin.pieces, MAX_PIECES)?;
@@ -99,7 +100,7 @@ pub(crate) fn receive(
     Ok((claim, descriptors))
 }
 
-/// Waits for a message that has as many descriptors beside it as it is to have.
+/// Waits for a message, which must have the number of descriptors that its kind needs.
 pub(crate) fn receive_whole(channel: &mut Channel, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
     let (message, descriptors) = channel.receive(wait)?;
     let (came, expected) = (descriptors.len(), message.descriptors());
@@ -109,7 +110,7 @@ pub(crate) fn receive_whole(channel: &mut Channel, wait: &Wait) -> Result<(Messa
     bad(wait.operation, format!("{came} descriptors came with {}, which has {expected}", message.name()))
 }
 
-/// The error for a message that is not to come now.
+/// Returns the error for a message that is not valid at this point.
 pub(crate) fn out_of_turn<T>(operation: Operation, message: &Message, instead_of: &str) -> Result<T> {
     bad(operation, format!("{} came instead of {instead_of}", message.name()))
 }
@@ -118,7 +119,7 @@ fn bad<T>(operation: Operation, why: String) -> Result<T> {
     Err(Error::of_extension(operation, PeerError::BadMessage { why }))
 }
 
-/// Adds what came to what is there: something, and no more than was announced.
+/// Appends what one message contains: at least one item, and in total no more than announced.
 fn append<T>(
     operation: Operation,
     what: &str,

@@ -26,8 +26,8 @@ const LIES: &[(Lie, &str)] = &[
     (|it| it.begin.pieces -= 1, "pieces were announced, and"),
     (|it| it.begin.mappings += 1, "were announced, and"),
     (|it| it.begin.mappings -= 1, "mappings were announced, and"),
-    (|it| it.begin.pieces = u32::MAX, "4294967295 pieces are announced; 131072 are the most"),
-    (|it| it.begin.mappings = u32::MAX, "4294967295 mappings are announced; 262144 are the most"),
+    (|it| it.begin.pieces = u32::MAX, "4294967295 pieces are announced, and the limit is 131072"),
+    (|it| it.begin.mappings = u32::MAX, "4294967295 mappings are announced, and the limit is 262144"),
     (|it| it.begin.removed = u32::MAX, "4294967295 mappings to be removed are announced"),
     (|it| it.begin.removed += 1, "were announced, and"),
     (|it| it.begin.end -= UNIT.0, "and its last mapping at"),
@@ -51,7 +51,7 @@ const LIES: &[(Lie, &str)] = &[
     (|it| it.mappings[1].offset = it.mappings[0].offset + UNIT.0, "overlaps that from"),
     (|it| it.mappings[1].offset += 4096, "not in units of 0x10000"),
     (|it| it.mappings[1].offset = 0u64.wrapping_sub(UNIT.0), "end beyond 2^64"),
-    (|it| it.mappings[1].piece = 1000, "is of piece 1000, which nobody has sent"),
+    (|it| it.mappings[1].piece = 1000, "is of piece 1000, which was not sent"),
     (|it| it.map(Bytes(1 << 47), it.pieces[0].id), "and its last mapping at"),
     (
         |it| {
@@ -230,7 +230,7 @@ fn a_piece_whose_last_mapping_is_gone_is_not_known_any_more() {
         next.counted().say(&mut forger);
         match imported.next(LONG) {
             Ok(event) => assert!(known && matches!(event, Some(Event::Changed(_))), "piece {piece}"),
-            Err(error) => assert!(!known && error.to_string().contains("nobody has sent"), "{error}"),
+            Err(error) => assert!(!known && error.to_string().contains("was not sent"), "{error}"),
         }
     }
 }
