@@ -78,8 +78,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`TimedOut`](PeerError::TimedOut) where nobody came. [`NotAllowed`](PeerError::NotAllowed) where
-    /// somebody came who may not; that connection is closed, and the listener can accept others.
+    /// [`TimedOut`](PeerError::TimedOut); [`NotAllowed`](PeerError::NotAllowed) for a process that `allowed` does not admit,
+    /// whose connection is closed. The listener can accept others afterwards.
     pub fn accept(&self, allowed: Allowed, wait: Duration) -> Result<Channel> {
         let wait = Wait::new(ACCEPT, "connection", wait);
         loop {

@@ -1,4 +1,4 @@
-//! A process that is killed after so many messages, for each number of them: the other one is told, and goes on with what
+//! A process that is killed after a number of messages, for each number of them: the other one learns it, and goes on with what
 //! it had.
 //!
 //! The child is a real exporter or importer, but that its channel is a relay's: that passes messages on both ways, and kills
@@ -91,7 +91,7 @@ fn pass_on(from: &OwnedFd, to: &OwnedFd) -> bool {
     put(to.as_fd(), &packet, &descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>())
 }
 
-/// Runs the other side of a child that is killed after so many messages.
+/// Runs the other side of a child that is killed after `messages` messages.
 fn beside<T>(part: &str, messages: usize, other_side: impl FnOnce(Channel) -> Result<T>) -> Result<T> {
     let (ours, theirs) = Channel::pair().unwrap();
     let mut child = start_as(TEST, &format!("{part} {messages}"), theirs.into_socket());

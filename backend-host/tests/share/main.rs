@@ -29,7 +29,7 @@ const UNIT: Bytes = Bytes::kib(64);
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(30);
 
-/// So many units.
+/// `count` units.
 const fn units(count: u64) -> Bytes {
     Bytes(UNIT.0 * count)
 }

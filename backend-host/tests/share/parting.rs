@@ -118,7 +118,7 @@ fn a_change_that_has_come_is_applied_when_the_exporter_is_gone() {
     assert_eq!(seen(imported.region()), seen(&region));
 }
 
-/// The child ends without a word, by the signal that nobody can catch.
+/// Ends the child without a message, by the signal that a process cannot catch.
 fn die() -> ! {
     // SAFETY: ends this process, which has been started for that.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };

@@ -216,7 +216,7 @@ fn the_end_of_the_peer_is_seen_without_receiving() {
         for _ in 0..2 {
             assert!(!one.is_connected());
             assert_eq!(polled(&one, both), both | PollFlags::HUP);
-            assert_eq!(polled(&one, PollFlags::empty()), PollFlags::HUP, "what nobody has to ask for");
+            assert_eq!(polled(&one, PollFlags::empty()), PollFlags::HUP, "it is reported unasked");
         }
         assert_eq!(receive(&mut one).unwrap().0, revision(1));
         receive(&mut one).unwrap_err();

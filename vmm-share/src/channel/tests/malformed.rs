@@ -1,4 +1,4 @@
-//! Many messages of which nobody thought, from one seed.
+//! Many malformed messages, generated from one seed.
 
 use super::*;
 use crate::PeerError;
