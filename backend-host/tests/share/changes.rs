@@ -129,7 +129,7 @@ fn shrinking_follows_and_gives_the_memory_back() {
     assert_eq!((there.live().handles, there.live().mappings), (3, 4));
     // The exporter keeps nothing that its region has dropped.
     let free = here.memory_info(TWO).unwrap().free;
-    region.shrink_to(units(6), IDLE).unwrap();
+    let _ = region.shrink_to(units(6), IDLE).unwrap();
     assert_eq!(here.memory_info(TWO).unwrap().free, free + units(2));
     follow(&mut exporter, &region, &mut imported);
     assert_eq!((there.live().handles, there.live().mappings), (2, 3));
@@ -183,7 +183,7 @@ fn a_move_of_the_exporter_changes_nothing_but_what_it_tells() {
     let _taken = wall(&region);
     let address = imported.region().address();
     assert_eq!(region.grow_or_move(units(9), IDLE).unwrap().how, GrowthKind::Remapped);
-    region.shrink_to(units(8), IDLE).unwrap();
+    let _ = region.shrink_to(units(8), IDLE).unwrap();
     assert!(exporter.publish(&region).unwrap());
     assert_eq!(change(&mut imported).address, region.address());
     there.fail(u64::MAX, 0);

@@ -167,7 +167,7 @@ fn the_first_region_moves_on<B: TestKit>(subject: &Subject<B>) {
     first.grow_to(subject.granules(4)).unwrap();
     first.set_access(Bytes(0), memory.size(), subject.device, Access::None).unwrap();
     subject.check(&second, Bytes(0), memory.size(), 1);
-    first.shrink_to(Bytes(0), idle()).unwrap();
+    let _ = first.shrink_to(Bytes(0), idle()).unwrap();
     first.grow_to(subject.granules(2)).unwrap();
     subject.write(&mut first, Bytes(0), subject.granules(2), 2);
     subject.check(&second, Bytes(0), memory.size(), 1);

@@ -202,7 +202,7 @@ fn writing_after_unmap<B: TestKit>(subject: &Subject<B>) {
 
 fn writes_after_unmap<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = region(subject);
-    region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap();
+    let _ = region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap();
     fault(subject, peer, region, |backend, region| {
         // SAFETY: nothing is mapped there any more: the fault is what is asked for.
         unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED) }

@@ -73,7 +73,7 @@ fn many_threads<B: TestKit>(subject: &Subject<B>) {
             region.grow_to(subject.units(1 + (thread + round) % 4)).unwrap();
             write(subject, &mut region, thread);
             assert!(has(subject, &region, thread));
-            region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap();
+            let _ = region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap();
         }
     });
 }

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64,
         } else {
             region.memory.shrink_to(size, done)
         };
-        shrunk.map_err(taken_away)?;
+        let _ = shrunk.map_err(taken_away)?;
         Ok(())
     })
 }

@@ -12,7 +12,7 @@ use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
-use crate::types::{Address, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
+use crate::types::{Address, Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Result};
 
 /// How a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -50,7 +50,8 @@ pub struct Growth {
     pub added: Bytes,
 }
 
-/// What shrinking did.
+/// What shrinking did. Handles are removed whole: a region of one handle keeps all of it, and `removed` is zero.
+#[must_use = "handles are removed whole, so the region can end behind the size that was asked for"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shrunk {
     /// Where the region ends now: no less than what was asked for.
@@ -68,9 +69,9 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::AddressTaken`], with the address that was offered, where the addresses behind the region are not
-    /// free; [`Detail::Guarded`] where they are the region's own guard; [`Detail::OutOfMemory`];
-    /// [`Detail::AddressSpaceExhausted`]. The region is as before.
+    /// [`Detail::OutgrewReservation`] if the region would exceed its reservation and the addresses behind it are taken;
+    /// [`Detail::Guarded`] if they are the region's own guard; [`Detail::OutOfMemory`]; [`Detail::AddressSpaceExhausted`]. The
+    /// region is as before.
     pub fn grow_to(&mut self, size: Bytes) -> Result<Growth> {
         self.grow_to_on(self.growing.memory.device, size)
     }
@@ -147,7 +148,7 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`] but [`Detail::AddressTaken`] and [`Detail::Guarded`]. [`Detail::Unaligned`] if memory of a
+    /// Those of [`Region::grow_to`] but [`Detail::OutgrewReservation`] and [`Detail::Guarded`]. [`Detail::Unaligned`] if memory of a
     /// larger granularity than the region's is mapped at an offset that is no multiple of it: no aligned address suits it
     /// then. The region is as before, at its old address.
     pub fn grow_or_move(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
@@ -158,12 +159,10 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to_on`] but [`Detail::AddressTaken`] and [`Detail::Guarded`]. The region is as before, at its old address.
+    /// Those of [`Region::grow_to_on`] but [`Detail::OutgrewReservation`] and [`Detail::Guarded`]. The region is as before, at its old address.
     pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         match self.grow_to_on(device, size) {
-            Err(error) if matches!(error.detail(), Detail::AddressTaken { .. } | Detail::Guarded { .. }) => {
-                self.remap(device, size, done)
-            }
+            Err(error) if error.kind() == ErrorKind::AddressTaken => self.remap(device, size, done),
             other => other,
         }
     }
@@ -239,7 +238,12 @@ impl<B: Backend> Region<B> {
         if needed < generous && self.extend_by(operation, generous).is_ok() {
             return Ok(());
         }
-        self.extend_by(operation, needed)
+        self.extend_by(operation, needed).map_err(|error| match *error.detail() {
+            Detail::AddressTaken { wanted, offered } => {
+                Error::new(operation, Detail::OutgrewReservation { asked: target, reserved, wanted, offered })
+            }
+            _ => error,
+        })
     }
 
     /// A number of addresses, rounded up to what the driver hands out.

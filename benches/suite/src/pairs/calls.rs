@@ -43,15 +43,15 @@ fn cycle<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, sampl
 }
 
 /// Addresses for the driver's own calls.
-struct Room {
-    at: Address,
+pub(super) struct Room {
+    pub(super) at: Address,
     own: Option<Bytes>,
 }
 
 impl Room {
     /// Those of a region in which nothing is mapped meanwhile; of the host's memory some of their own, which is all that its
     /// calls can reach.
-    fn of<B: TestKit, A: TestKit>(scene: &Scene<'_, B, A>, region: &Region<B>) -> Answer<Self> {
+    pub(super) fn of<B: TestKit, A: TestKit>(scene: &Scene<'_, B, A>, region: &Region<B>) -> Answer<Self> {
         if !scene.is_host() {
             return Ok(Self { at: region.address(), own: None });
         }
@@ -59,7 +59,7 @@ impl Room {
         Ok(Self { at: scene.raw.reserve(size)?, own: Some(size) })
     }
 
-    fn end<B: TestKit, A: TestKit>(self, scene: &Scene<'_, B, A>) -> Answer {
+    pub(super) fn end<B: TestKit, A: TestKit>(self, scene: &Scene<'_, B, A>) -> Answer {
         self.own.map_or(Ok(()), |size| scene.raw.free_addresses(self.at, size))
     }
 }

@@ -70,7 +70,7 @@ fn exchange<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, pl
         map(&mut one)
     };
     let fresh = || {
-        other.shrink_to(Bytes::ZERO, nothing_runs())?;
+        let _ = other.shrink_to(Bytes::ZERO, nothing_runs())?;
         Ok(other.grow_to(size).map(drop)?)
     };
     scene.compare_whole(format!("{size}: unmapped, mapped"), "given back, created anew", plan, again, fresh)

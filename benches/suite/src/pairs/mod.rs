@@ -8,6 +8,7 @@ mod growth;
 mod kept;
 mod mappings;
 mod order;
+mod paged;
 mod peer;
 mod pieces;
 pub(crate) mod pool;
@@ -50,6 +51,7 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
             growth::measure,
         ),
         pair("kept", "memory that was kept is mapped, compared with memory that is new", kept::measure),
+        pair("paged", "a region that grows by the caller's pages, compared with raw calls", paged::measure),
         pair("pool", "a warm allocation with its free, compared with others'", pool::measure),
         pair(
             "mappings",

@@ -67,7 +67,7 @@ impl<B: TestKit> Saved<B> {
         let builder = Region::builder(backend).on(device).reserve(size).extend_by(Bytes(1));
         let mut region = builder.at(Placement::Exact(address)).tag("saved").build().unwrap();
         region.grow_to(size + granule).unwrap();
-        region.shrink_to(Bytes(0), idle()).unwrap();
+        let _ = region.shrink_to(Bytes(0), idle()).unwrap();
         let [twice, read, hidden, behind] =
             [(); 4].map(|()| PhysicalMemory::create(backend, granule, subject.properties()).unwrap());
         let mut at = size - Bytes(granule.0 * 4);

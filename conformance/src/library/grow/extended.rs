@@ -77,7 +77,7 @@ fn extended_by_more_than_was_said<B: TestKit>(subject: &Subject<B>) {
 
 fn a_step_across_the_seam_is_split<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 4);
-    region.shrink_to(Bytes(0), idle()).unwrap();
+    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
     region.grow_to(subject.units(2)).unwrap();
     region.grow_to(subject.units(7)).unwrap();
     let mappings: Vec<_> = region.mappings().map(|mapping| (mapping.offset, mapping.length)).collect();
@@ -102,7 +102,7 @@ fn extended_once_for_all<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 2);
     region.grow_to(subject.units(4)).unwrap();
     for seed in 0..3 {
-        region.shrink_to(Bytes(0), idle()).unwrap();
+        let _ = region.shrink_to(Bytes(0), idle()).unwrap();
         assert_eq!((region.reserved(), region.reservations().len()), (subject.units(4), 2));
         let growth = region.grow_to(subject.units(4)).unwrap();
         assert_eq!((growth.how, growth.added), (GrowthKind::Within, subject.units(4)));
@@ -117,10 +117,14 @@ fn fixed_address_is_demanded<B: TestKit>(subject: &Subject<B>) {
     let (address, free) = (region.address(), subject.free());
     let error = region.grow_to(subject.units(5)).unwrap_err();
     let wanted = address + subject.units(4);
-    let Detail::AddressTaken { wanted: told, offered, .. } = error.detail() else { panic!("{error}") };
-    assert_eq!(*told, wanted);
-    assert_ne!(*offered, wanted);
-    assert!(error.to_string().contains(&offered.to_string()), "{error}");
+    let Detail::OutgrewReservation { asked, reserved, wanted: told, offered } = *error.detail() else {
+        panic!("{error}")
+    };
+    assert_eq!((asked, reserved, told), (subject.units(5), subject.units(4), wanted));
+    assert_ne!(offered, wanted);
+    for part in [offered.to_string(), asked.to_string(), reserved.to_string(), "grow_or_move".to_owned()] {
+        assert!(error.to_string().contains(&part), "{error} does not say {part}");
+    }
     assert_eq!((region.address(), region.end(), subject.free()), (address, subject.units(4), free));
     subject.check(&region, Bytes(0), subject.units(4), 1);
 }
@@ -131,7 +135,7 @@ fn up_to_what_is_in_the_way<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).at(Placement::Exact(base)).build().unwrap();
     region.grow_to(subject.units(4)).unwrap();
     let error = region.grow_to(subject.units(7)).unwrap_err();
-    assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::OutgrewReservation { .. }), "{error}");
     // As much again would be four units; the two that are free are enough.
     let growth = region.grow_to(subject.units(6)).unwrap();
     assert_eq!((growth.how, region.reserved()), (GrowthKind::Extended, subject.units(6)));

@@ -95,7 +95,7 @@ fn moved_into_one_reservation<B: TestKit>(subject: &Subject<B>) {
 
 fn moved_with_a_hole<B: TestKit>(subject: &Subject<B>) {
     let (mut region, _wall) = walled(subject, 4);
-    region.shrink_to(Bytes(0), idle()).unwrap();
+    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
     for at in [0, 3] {
         subject.open(&mut region, subject.units(at), &subject.memory(1));
         subject.write(&mut region, subject.units(at), subject.unit(), at);

@@ -54,7 +54,7 @@ fn what_is_left_is_untouched<B: TestKit>(subject: &Subject<B>) {
         region.grow_to(subject.granules(granules)).unwrap();
     }
     subject.write(&mut region, Bytes(0), subject.granules(12), 1);
-    region.shrink_to(subject.granules(6), idle()).unwrap();
+    let _ = region.shrink_to(subject.granules(6), idle()).unwrap();
     subject.check(&region, Bytes(0), subject.granules(6), 1);
     region.grow_to(subject.granules(9)).unwrap();
     subject.write(&mut region, subject.granules(6), subject.granules(3), 2);
@@ -85,7 +85,7 @@ fn held_pieces_stay<B: TestKit>(subject: &Subject<B>) {
     subject.write(&mut region, Bytes(0), subject.granules(6), 1);
     let memory = region.mapping_at(subject.granules(2)).unwrap().memory.clone();
     let free = subject.free();
-    region.shrink_to(subject.granules(2), idle()).unwrap();
+    let _ = region.shrink_to(subject.granules(2), idle()).unwrap();
     assert_eq!(subject.free(), free);
     subject.open(&mut region, subject.granules(2), &memory);
     subject.check(&region, Bytes(0), subject.granules(6), 1);

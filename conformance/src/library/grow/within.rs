@@ -68,7 +68,7 @@ fn with_the_callers_memory<B: TestKit>(subject: &Subject<B>) {
             assert_eq!(growth, Growth { how: GrowthKind::Extended, address, end, added: end - size });
             subject.check(&region, size, unit, 7 + unit.0 / 8);
         }
-        Err(error) => assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}"),
+        Err(error) => assert!(matches!(error.detail(), Detail::OutgrewReservation { .. }), "{error}"),
     }
     let end = region.end();
     assert_eq!(region.grow_with(&[]).unwrap().end, end);

@@ -205,7 +205,7 @@ fn a_piece_of_several<B: TestKit>(subject: &Subject<B>) {
     }
     write(subject, &mut region, SEED);
     let strays: Vec<Region<B>> = region.mappings().map(|mapping| beside(subject, mapping.memory)).collect();
-    region.shrink_to(subject.unit(), idle()).unwrap();
+    let _ = region.shrink_to(subject.unit(), idle()).unwrap();
     assert!(has(subject, &region, SEED) && has(subject, &strays[0], SEED), "the first stays");
     assert!(is_poison(&strays[1]));
     region.close(idle()).unwrap();

@@ -41,7 +41,7 @@ fn close_gives_back<B: TestKit>(subject: &Subject<B>) {
 
 fn close_of_nothing<B: TestKit>(subject: &Subject<B>) {
     let (backend, mut region) = full(subject);
-    region.shrink_to(Bytes(0), idle()).unwrap();
+    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
     backend.fail(0, u64::MAX);
     region.close(idle()).unwrap();
     assert_eq!(backend.stop(), 0);

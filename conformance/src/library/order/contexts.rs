@@ -37,7 +37,7 @@ fn ways<B: TestKit>() -> [(&'static str, TakeAway<B>); 4] {
     [
         ("unmap", |mut region, length| region.unmap(Bytes::ZERO, length, idle()).unwrap()),
         ("shrink", |mut region, _| {
-            region.shrink_to(Bytes::ZERO, idle()).unwrap();
+            let _ = region.shrink_to(Bytes::ZERO, idle()).unwrap();
         }),
         ("close", |region, _| region.close(idle()).unwrap()),
         ("drop", |region, _| drop(region)),

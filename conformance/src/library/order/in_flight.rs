@@ -170,7 +170,7 @@ fn shrinking_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 1);
     region.grow_to(subject.units(2)).unwrap();
     let flight = start(subject, &region, subject.unit(), AFTER);
-    region.shrink_to(subject.unit(), WaitFor::all_devices()).unwrap();
+    let _ = region.shrink_to(subject.unit(), WaitFor::all_devices()).unwrap();
     assert!(flight.is_done().unwrap(), "taken away under the work");
     assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.unit(), BEFORE).unwrap(), 0);
 }

@@ -120,7 +120,7 @@ fn shrinking_stops_it<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((shrunk.end, shrunk.removed), (subject.granules(6), subject.granules(4)));
     assert_eq!((region.end(), settled(&region, &thread)), (subject.granules(6), Bytes::ZERO));
     check(subject, &region, subject.granules(6), 1);
-    region.shrink_to(Bytes(0), idle()).unwrap();
+    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
     drop(region.lock().unwrap());
     assert_eq!((region.end(), settled(&region, &thread)), (Bytes::ZERO, Bytes::ZERO));
     if subject.gives_back_at_once() {

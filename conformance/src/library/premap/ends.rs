@@ -62,7 +62,7 @@ fn forked_while_it_works<B: TestKit>(subject: &Subject<B>) {
             let other = GrowingRegion::new(subject.space(32).build().unwrap(), by(subject, 8, 1), &busy);
             while !stop.load(Ordering::Relaxed) {
                 grow(subject, &other, 16);
-                other.shrink_to(Bytes(0), idle()).unwrap();
+                let _ = other.shrink_to(Bytes(0), idle()).unwrap();
             }
         });
         let ended = (0..8).map(|round| {

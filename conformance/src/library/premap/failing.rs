@@ -77,7 +77,7 @@ fn a_step_that_fails<B: TestKit>(subject: &Subject<B>) {
         until(|| {
             let grown = region.grow_to(region.end() + Bytes(1)).unwrap();
             assert!(!matches!(grown.outcome, PremapOutcome::Not(Some(_))), "{grown:?}");
-            region.shrink_to(subject.granules(9), crate::library::tools::idle()).unwrap();
+            let _ = region.shrink_to(subject.granules(9), crate::library::tools::idle()).unwrap();
             region.grow_to(subject.granules(10)).unwrap();
             settled(&region, &thread) == subject.granules(2)
         });

@@ -39,7 +39,7 @@ fn emptied_inside<B: TestKit>(subject: &Subject<B>) {
     grow(subject, &region, 3);
     settled(&region, &thread);
     let mut inside = region.lock().unwrap();
-    inside.shrink_to(subject.granules(1), idle()).unwrap();
+    let _ = inside.shrink_to(subject.granules(1), idle()).unwrap();
     drop(inside);
     assert_eq!(region.end(), subject.granules(1));
     assert_eq!(settled(&region, &thread), subject.granules(2));

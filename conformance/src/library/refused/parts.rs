@@ -76,7 +76,7 @@ fn behind_the_region<B: TestKit>(subject: &Subject<B>) {
 
 fn use_after_shrink<B: TestKit>(subject: &Subject<B>) {
     let mut region = half_full(subject);
-    region.shrink_to(Bytes(0), idle()).unwrap();
+    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
     refused!(region.read(Bytes(0), &mut [0]), Detail::NotMapped { .. });
     refused!(region.write(Bytes(0), &[0]), Detail::NotMapped { .. });
     refused!(region.set_access(Bytes(0), subject.units(2), subject.device, RW), Detail::NotMapped { .. });

@@ -199,7 +199,7 @@ fn changes_are_published<B: TestKit>(subject: &Subject<B>) {
             or_cannot_share(subject, region.grow_to(subject.units(units)));
             write(subject, &mut region, SEED + 1);
         } else {
-            region.shrink_to(subject.units(units), idle()).unwrap();
+            let _ = region.shrink_to(subject.units(units), idle()).unwrap();
         }
         assert!(exporter.publish(&region).unwrap(), "there is something to say");
         exporter.wait_applied(SOON).unwrap();
@@ -311,7 +311,7 @@ fn emptied_and_moved<B: TestKit>(subject: &Subject<B>) {
     or_cannot_share(subject, region.grow_or_move(region.reserved() + subject.unit(), idle()));
     assert_ne!(region.address(), old);
     drop(wall);
-    region.shrink_to(Bytes(0), idle()).unwrap();
+    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
     exporter.publish(&region).unwrap();
     exporter.wait_applied(SOON).unwrap();
     assert_eq!(child.receive::<u64>(), region.address().0);
@@ -522,7 +522,7 @@ fn refused_once<B: TestKit>(subject: &Subject<B>) {
     or_cannot_share(subject, region.grow_to(subject.units(2)));
     exporter.publish(&region).unwrap();
     child.receive::<()>();
-    region.shrink_to(subject.unit(), idle()).unwrap();
+    let _ = region.shrink_to(subject.unit(), idle()).unwrap();
     exporter.publish(&region).unwrap();
     exporter.wait_applied(SOON).unwrap();
     drop(exporter);

@@ -140,11 +140,11 @@ impl<B: TestKit> Run<'_, B> {
         } else {
             (format!("grow_to_on(DeviceId({}), Bytes({size}))", id.0), region.grow_to_on(id, Bytes(size)))
         };
-        let taken = matches!(came.as_ref().map_err(Error::detail), Err(Detail::AddressTaken { .. }));
+        let taken = matches!(came.as_ref().map_err(Error::detail), Err(Detail::OutgrewReservation { .. }));
         let right = match size {
             0 => Err("ZeroSize"),
             // Whether the addresses behind are free is not for the model to know.
-            size if size > reserved && !may_move && taken => Err("AddressTaken"),
+            size if size > reserved && !may_move && taken => Err("OutgrewReservation"),
             _ => Ok(()),
         };
         let Some(growth) = self.answered(&format!("region{number}.{call}"), right, came)? else {

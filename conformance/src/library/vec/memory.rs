@@ -103,7 +103,7 @@ fn full<B: TestKit>(subject: &Subject<B>) {
     let all = subject.units(2).0 as usize;
     bytes.resize(all, 1).unwrap();
     let error = bytes.push(2).unwrap_err();
-    assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::OutgrewReservation { .. }), "{error}");
     assert_eq!((bytes.len(), bytes.capacity()), (all, all));
     assert_eq!(bytes.get(all - 1).unwrap(), 1);
 }

@@ -26,9 +26,10 @@ impl Detail {
             Self::OutOfRange { .. } | Self::NoSuchElement { .. } => ErrorKind::OutOfRange,
             Self::AlreadyMapped { .. } | Self::AlreadyBound { .. } => ErrorKind::AlreadyMapped,
             Self::NotMapped { .. } | Self::NotBound { .. } => ErrorKind::NotMapped,
-            Self::AddressTaken { .. } | Self::NotRestorable { .. } | Self::Guarded { .. } => {
-                ErrorKind::AddressTaken
-            }
+            Self::AddressTaken { .. }
+            | Self::OutgrewReservation { .. }
+            | Self::NotRestorable { .. }
+            | Self::Guarded { .. } => ErrorKind::AddressTaken,
             Self::NoSuchBank { .. } => ErrorKind::NotFound,
             Self::NoSuchDevice { .. } | Self::NoDevice { .. } => ErrorKind::NoSuchDevice,
             Self::PeerUnreachable { .. } => ErrorKind::PeerUnreachable,

@@ -119,6 +119,22 @@ pub enum Detail {
         /// The address that the driver gave for it.
         offered: Address,
     },
+    /// A region would grow beyond its reservation, and the addresses behind that are taken. What was offered instead has been
+    /// given back.
+    #[error(
+        "0..{asked} exceeds the reservation of {reserved}, and the driver returned {offered} instead of the addresses \
+         behind it, from {wanted} on; reserve more addresses when the region is built, or let it move (grow_or_move, DeviceVec::movable)"
+    )]
+    OutgrewReservation {
+        /// The end that the region would have.
+        asked: Bytes,
+        /// How many addresses it has.
+        reserved: Bytes,
+        /// The address behind the reservation.
+        wanted: Address,
+        /// The address that the driver gave for it.
+        offered: Address,
+    },
     /// None of the places was to be had from which other processes can be given the same addresses. What was offered
     /// instead has been given back. A kernel that gives a process 39 bits of addresses, as some of ARM's do, has none of
     /// them, and a driver may take no hints.
