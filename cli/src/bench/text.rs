@@ -22,8 +22,8 @@ impl Text {
         self.output.line("")?;
         self.output.paragraph(
             "",
-            "Both sides are measured in sample. A ratio is gpu-vmm's figure over the other, sample by sample: the median, and the \
-             middle half of the samples. Figures are medians.",
+            "Both sides are sampled alternately. A ratio is gpu-vmm's figure over the other's, sample by sample: the median, and \
+             the interquartile range. Figures are medians.",
         )
     }
 

@@ -5,7 +5,7 @@
 mod cache;
 
 use crate::case::cases;
-use crate::library::tools::{idle, setting};
+use crate::library::tools::{has, idle, setting, write};
 use crate::subject::{Subject, note};
 use cache::{PagedCache, Prefix, Sequence};
 use gpu_vmm_core::{BackingStore, Bytes, DeviceId, RegionState};
@@ -50,6 +50,12 @@ struct Seen {
 
 fn under_load<B: TestKit>(subject: &Subject<B>) {
     let sequences = setting("GPU_VMM_STRESS_SEQUENCES", 200);
+    // The driver loads kernels, and keeps memory for them, when the first one runs.
+    let mut first = subject.region(1).build().unwrap();
+    first.grow_to(subject.unit()).unwrap();
+    write(subject, &mut first, 1);
+    assert!(has(subject, &first, 1));
+    drop(first);
     let before = subject.free_here();
     let store =
         BackingStore::pinned(&subject.backend, subject.granules((AT_A_TIME as u64 + THREADS) * LONGEST))
