@@ -20,8 +20,8 @@ use std::time::Duration;
 const PYTHON: &str = "GPU_VMM_PYTHON";
 
 /// The programs of `plugins/c`: how each is compiled, and what it is called.
-const PROGRAMS: [(&str, &str); 3] =
-    [("cc", "examples/pool.c"), ("cc", "tests/rules.c"), ("c++", "tests/torch.cpp")];
+const PROGRAMS: [(&str, &str); 4] =
+    [("cc", "examples/pool.c"), ("cc", "tests/round.c"), ("cc", "tests/rules.c"), ("c++", "tests/torch.cpp")];
 
 /// Where tests are run.
 enum Place<'a> {
