@@ -16,9 +16,7 @@ impl<B: Backend> Pool<B> {
     /// [`Forked`](Detail::Forked) in a forked child.
     pub fn keep(&self, block: Block<B>) -> Result<Address> {
         let address = block.address();
-        let mut shard = self.kept(Operation::KeepBlock, address)?;
-        shard.last_freed.remove(&address);
-        shard.blocks.insert(address, block);
+        self.kept(Operation::KeepBlock, address)?.blocks.insert(address, block);
         Ok(address)
     }
 

@@ -203,7 +203,6 @@ impl<B: Backend> Layout<B> {
     /// but for what something else stands in the way of that is out of use itself.
     pub(super) fn restore(&mut self, error: Error, mut gone: Vec<Piece<B>>) -> Error {
         gone.retain(|piece| self.table.touching(piece.offset, piece.mapping.length()).next().is_none());
-        gone.sort_by_key(|piece| piece.offset);
         let Err(undo) = self.place(&gone) else { return error };
         let cause: Box<str> = format!("{error}; {undo}").into();
         for Piece { offset, mut mapping } in gone {
