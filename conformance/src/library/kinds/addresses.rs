@@ -79,10 +79,12 @@ fn a_move_keeps_the_granularity<B: TestKit>(subject: &Subject<B>) {
             // An address suits by chance once in as many times as the granularity is larger.
             for _ in 0..4 {
                 let behind = Placement::Exact(region.range().end());
-                let _wall = guard.is_zero().then(|| subject.region(1).at(behind).build());
+                let wall = guard.is_zero().then(|| subject.region(1).at(behind).build());
+                // Where another case has those addresses, they may be free again by now.
+                let is_walled = wall.as_ref().is_none_or(Result::is_ok);
                 let target = region.reserved() + subject.granules(1);
                 let growth = region.grow_or_move(target, idle()).unwrap();
-                assert_eq!(growth.how, GrowthKind::Remapped);
+                assert!(growth.how == GrowthKind::Remapped || !is_walled, "{growth:?}");
                 assert!(own.divides(Bytes(growth.address.0)), "{} at {}", own, growth.address);
                 assert_eq!(region.mapping_at(Bytes(0)).unwrap().memory.granularity(), own);
                 subject.check(&region, Bytes(0), memory.size(), SEED);
