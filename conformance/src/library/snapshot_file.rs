@@ -12,9 +12,10 @@ use gpu_vmm_snapshot::{
     WriteOptions,
 };
 use gpu_vmm_testkit::TestKit;
-use std::fs;
-use std::os::unix::fs::FileExt;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 cases! { "snapshot_file":
     /// What is written is read again, compressed or not, and the description with it.
@@ -33,6 +34,10 @@ cases! { "snapshot_file":
     one_writer_at_a_time,
     /// A snapshot can be written under a name alone, in the folder that its process is in.
     a_name_alone with writes_by_a_name_alone,
+    /// A snapshot that replaces another has that one's permissions.
+    permissions_stay,
+    /// What has the name that a writer needs meanwhile, and is another file too, is not written over.
+    another_file_too,
     /// Regions that overlap are in no snapshot, and those that follow each other are.
     regions_that_overlap,
 }
@@ -144,6 +149,12 @@ fn what_is_written_is_read<B: TestKit>(subject: &Subject<B>) {
         let file = SnapshotFile::open(&path).unwrap();
         assert_eq!((file.description(), file.stats()), (&description, stats));
         check(&path, 1).unwrap();
+        let verified = AtomicU64::new(0);
+        let count = |bytes: Bytes| {
+            verified.fetch_add(bytes.0, Ordering::Relaxed);
+        };
+        let all = file.verify(&count).unwrap();
+        assert_eq!((all, Bytes(verified.into_inner())), (stats, stats.contents));
     }
 }
 
@@ -159,6 +170,10 @@ fn blocks_are_left_out<B: TestKit>(subject: &Subject<B>) {
     let stats = write(subject, &third, 2, Some(&since));
     assert_eq!(counts(stats), (1, 3, 0));
     assert!(stats.file < BLOCK, "{stats:?}");
+    // Where nothing else is said, blocks are as large as in the earlier one, so that they can be the same.
+    let options = WriteOptions { since: Some(&since), ..WriteOptions::default() };
+    let writer = SnapshotWriter::create(folder.file("d"), &description(subject), options).unwrap();
+    assert_eq!(writer.block_size(), BLOCK);
     for (path, seed) in [(&first, 1), (&second, 2), (&third, 2)] {
         check(path, seed).unwrap();
     }
@@ -266,6 +281,29 @@ fn writes_by_a_name_alone<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     write(subject, first, 1, None);
     write(subject, second, 2, Some(&SnapshotFile::open(first).unwrap()));
     check(second, 2).unwrap();
+}
+
+fn permissions_stay<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("a");
+    write(subject, &path, 1, None);
+    for (mode, seed) in (2..).zip([0o440, 0o600, 0o644]).map(|(seed, mode)| (mode, seed)) {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        write(subject, &path, seed, None);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+        check(&path, seed).unwrap();
+    }
+}
+
+fn another_file_too<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    fs::write(folder.file("other"), b"of somebody else").unwrap();
+    fs::hard_link(folder.file("other"), folder.file(".a.partial")).unwrap();
+    let answer = begin(subject, &folder.file("a"), None);
+    assert!(matches!(answer.as_ref().map_err(Error::detail), Err(Detail::File { .. })), "{answer:?}");
+    assert_eq!(fs::read(folder.file("other")).unwrap(), b"of somebody else");
+    fs::remove_file(folder.file(".a.partial")).unwrap();
+    write(subject, &folder.file("a"), 1, None);
 }
 
 fn regions_that_overlap<B: TestKit>(subject: &Subject<B>) {

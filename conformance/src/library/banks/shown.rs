@@ -27,6 +27,8 @@ cases! { "banks":
     hidden,
     /// Reading, writing, filling and copying work on the set that is shown, and on no other.
     contents_are_the_shown_ones,
+    /// In a region of which some part is out of use no set is shown, not even the one that was.
+    not_in_what_is_out_of_use,
 }
 
 fn a_piece_at_two_places<B: TestKit>(subject: &Subject<B>) {
@@ -194,4 +196,25 @@ fn contents_are_the_shown_ones<B: TestKit>(subject: &Subject<B>) {
     slots.copy_from(Bytes(0), &elsewhere, Bytes(0), subject.granules(1)).unwrap();
     slots.region().read(Bytes(16), &mut bytes).unwrap();
     assert_eq!(&bytes, b"of the second");
+}
+
+#[allow(unsafe_code)] // gives back what was left to the end of the process
+fn not_in_what_is_out_of_use<B: TestKit>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let builder = gpu_vmm_core::Region::builder(&backend).on(subject.device);
+    let mut slots = BankedRegion::build(builder.reserve(subject.granules(1))).unwrap();
+    let sets = [0, 1].map(|_| slots.add_bank(subject.granules(1)).unwrap());
+    slots.select(sets[0], idle()).unwrap();
+    // Behind the wait and the unmap: the map, and the one that puts the old set back.
+    backend.fail(2, 2);
+    let failed = slots.select(sets[1], idle()).unwrap_err();
+    backend.stop();
+    assert!(matches!(failed.detail(), Detail::RollbackFailed { .. }), "{failed}");
+    assert_eq!(slots.selected(), Some(sets[0]));
+    for set in sets {
+        refused!(@SelectBank slots.select(set, idle()), Detail::Poisoned { .. }, subject.granules(1));
+    }
+    drop(slots);
+    // SAFETY: no region of this backend is left, and no work has used its memory.
+    unsafe { backend.reclaim() }.unwrap();
 }

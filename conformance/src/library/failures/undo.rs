@@ -182,6 +182,8 @@ fn mappings_work<B: TestKit>(
     at: &str,
 ) {
     for Seen { offset, length, poisoned, access, owner, .. } in seen.iter().cloned() {
+        let told = region.mapping_at(offset).map(|mapping| mapping.poisoned);
+        assert_eq!(told, Some(poisoned), "{at}: what is told of the mapping at offset {offset}");
         if poisoned {
             let answers = [
                 region.read(offset, &mut [0]),

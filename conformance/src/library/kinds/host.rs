@@ -22,6 +22,8 @@ cases! { "kinds":
     host_access_to_host_memory,
     /// The CPU is given access to memory of the host's before and behind which something was unmapped.
     beside_what_was_unmapped,
+    /// The CPU is given access to memory of the host's that lies where smaller pieces of it were.
+    in_the_place_of_smaller_pieces,
     /// Addresses at which the CPU had access to memory stay the region's when that is unmapped: no other mapping of the
     /// process comes to lie there.
     addresses_that_the_host_had,
@@ -178,6 +180,24 @@ fn beside_what_was_unmapped<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(Bytes(2 * size.0)).unwrap();
     region.unmap(Bytes(0), size, idle()).unwrap();
     region.set_access(size, size, HOST, RW).unwrap();
+}
+
+fn in_the_place_of_smaller_pieces<B: TestKit>(subject: &Subject<B>) {
+    let told = told(subject, Feature::HostMemory);
+    if !told.available {
+        skip(told.note);
+    }
+    let properties = subject.properties().located(Location::Host);
+    or_skip(subject.backend.check_host_access(Operation::QueryAccess, &properties));
+    let (small, mut region) = mapped(subject, properties);
+    let size = small.size();
+    subject.open(&mut region, size, &small);
+    region.unmap(Bytes(0), Bytes(2 * size.0), idle()).unwrap();
+    let large = PhysicalMemory::create(&subject.backend, Bytes(2 * size.0), properties).unwrap();
+    subject.open(&mut region, Bytes(0), &large);
+    region.set_access(Bytes(0), large.size(), HOST, RW).unwrap();
+    write_by_the_cpu(&mut region, large.size(), SEED);
+    subject.check(&region, Bytes(0), large.size(), SEED);
 }
 
 fn addresses_that_the_host_had<B: TestKit>(subject: &Subject<B>) {

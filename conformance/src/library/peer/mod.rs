@@ -7,10 +7,12 @@
 //! | `turns` | memory of one device after the other's at one address |
 //! | `apart` | devices that do not reach each other's memory |
 //! | `copies` | copies between the devices |
+//! | `current` | the device that is the calling thread's current one |
 
 mod access;
 mod apart;
 mod copies;
+mod current;
 mod owners;
 mod turns;
 
@@ -20,7 +22,8 @@ use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
-    [access::cases(), owners::cases(), turns::cases(), copies::cases(), apart::cases()].concat()
+    [access::cases(), owners::cases(), turns::cases(), copies::cases(), apart::cases(), current::cases()]
+        .concat()
 }
 
 /// Has one device write the pattern of a seed, and the other one look at it, who must not find another's.

@@ -26,6 +26,8 @@ cases! { "pool":
     pages_of_another_size,
     /// Free memory is mapped where it is needed, or new is created, by how much more may be held.
     slack_is_kept_to,
+    /// How much more may be held goes by what was ever needed at one time, and not by what is needed now.
+    slack_of_what_was_needed,
     /// With several streams more may be held before free memory is mapped elsewhere.
     several_streams_have_more_slack,
     /// Memory of one tag serves another one, at the addresses of that.
@@ -192,6 +194,18 @@ fn slack_is_kept_to<B: TestKit>(subject: &Subject<B>) {
         drop((large, stay));
         is_empty(&pool);
     }
+}
+
+fn slack_of_what_was_needed<B: TestKit>(subject: &Subject<B>) {
+    let pool = builder(subject).slack(100).build().unwrap();
+    let page = page(&pool);
+    drop(alloc(&pool, Bytes(page.0 * 8)));
+    // Eight more than the eight that were needed, though eight are free and two are asked for.
+    let block = alloc(&pool.tagged("other").unwrap(), Bytes(page.0 * 2));
+    let stats = adds_up(&pool);
+    assert_eq!((stats.held, stats.kept), (page.0 * 10, page.0 * 8));
+    drop(block);
+    is_empty(&pool);
 }
 
 fn several_streams_have_more_slack<B: TestKit>(subject: &Subject<B>) {

@@ -5,7 +5,7 @@ use super::waits::named;
 use super::{alloc, is_empty, page, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
-use crate::library::tools::idle;
+use crate::library::tools::{idle, refused};
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{BackingStore, Bytes, Detail, Error, ErrorKind, Operation, Result, Vendor};
 use gpu_vmm_pool::Block;
@@ -28,6 +28,8 @@ cases! { "pool":
     a_registered_stream_stays,
     /// A stream that is registered twice is served until both registrations have ended.
     registered_twice,
+    /// A stream that one pool serves notes no use of another pool's block.
+    a_block_of_another_pool,
     /// A stream of another device keeps the memory that it has used, and disables nothing.
     a_stream_of_another_device,
 }
@@ -239,6 +241,17 @@ fn registered_twice<B: TestKit>(subject: &Subject<B>) {
     finish(subject, &*busy);
     drop((next, second));
     is_empty(&pool);
+}
+
+fn a_block_of_another_pool<B: TestKit>(subject: &Subject<B>) {
+    let own = own(subject);
+    let (one, other) = (pool(subject), pool(subject));
+    let stream = registered(&one, &*own);
+    let mut block = alloc(&other, MIN);
+    refused!(@RecordUse stream.record_use(&mut block), Detail::ForeignHandle { .. }, "another pool");
+    assert!(!block.is_used_elsewhere());
+    drop((block, stream));
+    is_empty(&other);
 }
 
 fn a_stream_of_another_device<B: TestKit>(subject: &Subject<B>) {

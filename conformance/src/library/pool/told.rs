@@ -18,6 +18,8 @@ cases! { "pool":
     a_free_slot_is_no_block,
     /// The stats follows each block, and is zero at the end.
     the_account_follows,
+    /// What a trim gives back to the driver is counted with the calls that it takes.
+    releases_are_counted,
     /// The timeline of a picture rises and falls with what is live, what waits and what is held.
     the_timeline_follows,
     /// A long timeline is thinned out, from its beginning to its end.
@@ -253,5 +255,19 @@ fn a_picture_is_consistent<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(serde_json::from_str::<PoolSnapshot>(&text).unwrap(), picture, "as JSON it is the same");
     drop((blocks, large));
     is_consistent(&pool);
+    is_empty(&pool);
+}
+
+fn releases_are_counted<B: TestKit>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let page = page(&pool);
+    let pages = |count: u64| Bytes(page.0 * count);
+    drop(alloc(&pool, pages(9)));
+    // From here on there is no work to ask about.
+    assert_eq!(pool.trim(pages(8)).unwrap(), pages(1));
+    let before = pool.stats().driver_calls;
+    assert_eq!(pool.trim(pages(3)).unwrap(), pages(5));
+    let after = pool.stats().driver_calls;
+    assert_eq!((after.other - before.other, after.create - before.create), (5, 0));
     is_empty(&pool);
 }

@@ -1,12 +1,13 @@
 //! What fails on the thread: it is told with the growth that needs it, and changes nothing else.
 
-use super::{by, check, settled, thread, until, write};
+use super::{Counted, by, check, settled, thread, until, write};
 use crate::case::cases;
 use crate::library::failures::injected;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Bytes, Detail, Error, Region};
-use gpu_vmm_premap::{GrowingRegion, PremapOutcome, PremapThread};
+use gpu_vmm_pool::Pool;
+use gpu_vmm_premap::{GrowingRegion, PremapOutcome, PremapThread, Step};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "premap":
@@ -18,6 +19,8 @@ cases! { "premap":
     out_of_use_after_a_lock,
     /// Growth that fails itself leaves the region, and what is mapped ahead.
     growth_that_fails_itself,
+    /// Whichever driver call fails while the thread maps for a pool, the pool has what it had, and gives all of it back.
+    a_step_of_a_pool_that_fails,
     /// Where a device has no memory to map ahead, nobody has less for it, and growth that has enough succeeds.
     no_memory_to_map_ahead,
 }
@@ -81,6 +84,37 @@ fn a_step_that_fails<B: TestKit>(subject: &Subject<B>) {
             region.grow_to(subject.granules(10)).unwrap();
             settled(&region, &thread) == subject.granules(2)
         });
+    }
+    assert!(points > 2, "{points} points");
+    note(format!("{FAILURE_POINTS}{points}"));
+}
+
+fn a_step_of_a_pool_that_fails<B: TestKit>(subject: &Subject<B>) {
+    let (backend, thread) = (FaultInject::new(subject.backend.clone()), thread());
+    let builder = || Pool::builder(&backend).device(subject.device);
+    // What the request itself takes, before it asks the thread.
+    let alone = builder().build().unwrap();
+    let page = alone.snapshot().page;
+    backend.fail(0, 0);
+    alone.alloc(Bytes(page)).unwrap();
+    let own = backend.stop();
+    drop(alone);
+    let mut points = 0;
+    for failing in own.. {
+        let pool = builder().premap(&thread, Bytes(2 * page)).build().unwrap();
+        backend.fail(failing, 1);
+        let block = pool.alloc(Bytes(page)).unwrap();
+        Counted::ask(&thread, 80, Step::More).1.wait(80);
+        let all = backend.stop() <= failing;
+        let stats = pool.stats();
+        assert_eq!((stats.held, stats.kept), if all { (3 * page, 2 * page) } else { (page, 0) });
+        drop(block);
+        pool.trim(Bytes::ZERO).unwrap();
+        assert_eq!((pool.stats().held, backend.live().handles), (0, 0), "after driver call {failing} failed");
+        if all {
+            break;
+        }
+        points += 1;
     }
     assert!(points > 2, "{points} points");
     note(format!("{FAILURE_POINTS}{points}"));

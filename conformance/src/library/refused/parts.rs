@@ -4,7 +4,8 @@ use super::half_full;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Detail};
+use gpu_vmm_core::extend::MappedMemory;
+use gpu_vmm_core::{Access, AccessMap, Bytes, Detail, Operation};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "refused":
@@ -18,6 +19,8 @@ cases! { "refused":
     behind_the_region,
     /// What was given back by shrinking is not there for any operation.
     use_after_shrink,
+    /// A layout whose mappings overlap, or are out of order, is refused with the one in the way.
+    layouts_that_overlap,
     /// After refusals of every kind the region, its bytes, its access and the device's memory are as before.
     nothing_changes,
 }
@@ -81,6 +84,23 @@ fn use_after_shrink<B: TestKit>(subject: &Subject<B>) {
     refused!(region.write(Bytes(0), &[0]), Detail::NotMapped { .. });
     refused!(region.set_access(Bytes(0), subject.units(2), subject.device, RW), Detail::NotMapped { .. });
     refused!(region.unmap(Bytes(0), subject.units(2), idle()), Detail::NotMapped { .. });
+}
+
+fn layouts_that_overlap<B: TestKit>(subject: &Subject<B>) {
+    let mut region = half_full(subject);
+    let (one, two) = (subject.memory(1), subject.memory(2));
+    for wanted in [[(0, &two), (1, &one)], [(2, &one), (0, &two)]] {
+        let [_, (behind, memory)] = wanted;
+        let parts = [subject.units(behind), memory.size()];
+        let wanted = wanted.map(|(unit, memory)| MappedMemory {
+            offset: subject.units(unit),
+            memory: memory.clone(),
+            access: AccessMap::NONE,
+        });
+        let answer = region.apply_layout(Operation::ApplyChange, &wanted, idle());
+        refused!(@ApplyChange answer, Detail::AlreadyMapped { .. }, parts[0], parts[1]);
+    }
+    assert_eq!((region.mappings().count(), region.mapped()), (1, subject.units(2)));
 }
 
 fn nothing_changes<B: TestKit>(subject: &Subject<B>) {

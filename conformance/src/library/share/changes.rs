@@ -1,6 +1,6 @@
 //! How an importer follows a region: at one address, with memory of several devices, through a socket that is full.
 
-use super::channels::{SOON, channel_from, channel_to, receive, share};
+use super::channels::{SOON, channel_from, channel_to, receive, share, shareable_region};
 use crate::case::cases;
 use crate::fork_server::Child;
 use crate::leaks;
@@ -19,6 +19,8 @@ cases! { "share":
     /// An importer that is to be at the exporter's address goes nowhere else where growth does not fit there, and has it
     /// there when it fits.
     stays_at_one_address with applies_at_one_address,
+    /// An importer at the exporter's address follows a region that has moved and is otherwise as it was.
+    moved_and_as_it_was with follows_the_address,
     /// Each piece of a region is the memory of its own device in the importer too.
     pieces_of_two_devices with imports_from_two_devices,
     /// More can be told than the socket holds: it goes on when the importer reads.
@@ -64,6 +66,33 @@ fn applies_at_one_address<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     leaks::counts_import();
     assert_eq!((imported.region().address(), imported.region().end()), (place, subject.units(2)));
     peer.send(has(subject, imported.region(), SEED));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn moved_and_as_it_was<B: TestKit>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1]);
+    write(subject, &mut region, SEED);
+    let old = region.address();
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
+    or_cannot_share(subject, region.grow_or_move(subject.units(2), idle()));
+    drop(wall);
+    region.shrink_to(subject.unit(), idle()).unwrap();
+    assert_ne!(region.address(), old);
+    assert!(exporter.publish(&region).unwrap(), "its address is another one");
+    exporter.wait_applied(SOON).unwrap();
+    assert_eq!(child.receive::<(u64, bool)>(), (region.address().0, true));
+    drop(exporter);
+    child.finish();
+}
+
+fn follows_the_address<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, ImportOptions::new().same_address(), line_from(peer));
+    let event = imported.next(SOON).unwrap();
+    assert!(matches!(event, Some(Event::Changed(change)) if change.end == subject.unit()), "{event:?}");
+    assert_eq!(imported.apply_or_move(idle()).unwrap(), GrowthKind::Remapped);
+    peer.send((imported.region().address().0, has(subject, imported.region(), SEED)));
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 

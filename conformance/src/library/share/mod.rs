@@ -8,12 +8,14 @@
 //! | `channels` | what `regions` and `changes` share: the channel between two processes, and a region on its two ends |
 //! | `regions` | a region of one process as one range in another, and what follows when it changes |
 //! | `changes` | how an importer follows: at one address, with memory of several devices, through a socket that is full |
+//! | `ends` | how an importer lets go, of a region and of what has left it |
 //! | `dma_bufs` | what network cards are given |
 
 mod changes;
 mod channels;
 mod descriptors;
 mod dma_bufs;
+mod ends;
 mod offers;
 mod processes;
 mod regions;
@@ -28,6 +30,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         processes::cases(),
         regions::cases(),
         changes::cases(),
+        ends::cases(),
         offers::cases(),
         dma_bufs::cases(),
     ]

@@ -18,6 +18,8 @@ cases! { "share":
     an_offer_between_processes with takes_an_offer,
     /// One piece of memory can be offered like a region.
     one_piece_is_offered,
+    /// An importer has as many addresses as it wants reserved, and never fewer than the offer needs.
+    reserved_as_wanted,
     /// An offer lives as long as what was offered is held: after that it is an error.
     an_offer_ends,
     /// Offering by fabric handles works just where the device's capabilities say so.
@@ -77,6 +79,16 @@ fn one_piece_is_offered<B: TestKit>(subject: &Subject<B>) {
     leaks::counts_import();
     assert_eq!((imported.size(), imported.device()), (memory.size(), memory.device()));
     assert!(has(subject, &mapped(subject, &[&imported]), SEED));
+}
+
+fn reserved_as_wanted<B: TestKit>(subject: &Subject<B>) {
+    let region = region(subject);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    for (wanted, reserved) in [(8, 8), (1, 3)] {
+        let wanted = ImportOptions::new().reserve(subject.units(wanted));
+        let imported = import(subject, offered.offer(), &wanted);
+        assert_eq!((imported.reserved(), imported.end()), (subject.units(reserved), subject.units(3)));
+    }
 }
 
 fn an_offer_ends<B: TestKit>(subject: &Subject<B>) {

@@ -5,10 +5,12 @@
 //! | `whole` | what comes back: addresses, mappings, access, contents |
 //! | `blocks` | what is in the file, and what is left out |
 //! | `elsewhere` | other addresses, other devices |
+//! | `described` | memory that no region of this device could have been |
 //! | `refused` | what cannot be written or restored leaves nothing behind |
 //! | `processes` | written by one process, restored in another: a list of device addresses is walked there |
 
 mod blocks;
+mod described;
 mod elsewhere;
 mod processes;
 mod refused;
@@ -24,7 +26,15 @@ use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
-    [whole::cases(), blocks::cases(), elsewhere::cases(), refused::cases(), processes::cases()].concat()
+    [
+        whole::cases(),
+        blocks::cases(),
+        elsewhere::cases(),
+        described::cases(),
+        refused::cases(),
+        processes::cases(),
+    ]
+    .concat()
 }
 
 /// Buffers of less than most cases have to copy, and of another size than the file's blocks.

@@ -251,4 +251,11 @@ fn loses_addresses<B: TestKit, L: TestKit>(subject: &Subject<B>, backend: &L, lo
     lose(false);
     region.resume().unwrap();
     assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 6).unwrap(), 0);
+    // A region that ends meanwhile leaves them to whoever has them.
+    lose(true);
+    region.suspend(&store, idle()).unwrap_err();
+    let failures = backend.drop_log().count();
+    drop(region);
+    assert_eq!(backend.drop_log().count(), failures, "{:?}", backend.drop_log().take_last());
+    lose(false);
 }

@@ -1,0 +1,94 @@
+//! How an importer lets go: of a region when it is asked to, and of what has left the region.
+
+use super::lines::{SOON, line_from, line_to, receive, share, shareable_region};
+use crate::case::cases;
+use crate::leaks;
+use crate::library::failures::injected;
+use crate::library::sharing::or_cannot_share;
+use crate::library::tools::idle;
+use crate::peer::Peer;
+use crate::subject::Subject;
+use gpu_vmm_core::GrowthKind;
+use gpu_vmm_share::{Event, ImportOptions, ImportedRegion, ReleaseOutcome};
+use gpu_vmm_testkit::{FaultInject, TestKit};
+
+cases! { "share":
+    /// An exporter that asks more than once has asked once: the importer hears of it, and then of what comes next.
+    asked_more_than_once with is_asked_once,
+    /// An importer that cannot close its region says that it keeps the memory.
+    what_is_not_let_go with cannot_let_go,
+    /// An importer that follows holds no memory any more that has left the region.
+    what_left_is_let_go with holds_what_is_left,
+}
+
+fn asked_more_than_once<B: TestKit>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1, 1]);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    for _ in 0..3 {
+        exporter.ask_to_let_go().unwrap();
+    }
+    region.shrink_to(subject.unit(), idle()).unwrap();
+    exporter.publish(&region).unwrap();
+    exporter.wait_applied(SOON).unwrap();
+    drop(exporter);
+    child.finish();
+}
+
+fn is_asked_once<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::ReleaseOutcome));
+    let event = imported.next(SOON).unwrap();
+    assert!(matches!(event, Some(Event::Changed(change)) if change.end == subject.unit()), "{event:?}");
+    imported.apply(idle()).unwrap();
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+/// Takes a region of two pieces in, on a backend that tells what it has and fails when it is told to.
+fn receive_two<B: TestKit>(
+    subject: &Subject<B>,
+    peer: &Peer,
+) -> (FaultInject<B>, ImportedRegion<FaultInject<B>>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let imported = or_cannot_share(subject, ImportOptions::new().receive(&backend, line_from(peer)));
+    imported.region().mappings().for_each(|_| leaks::counts_import());
+    assert_eq!(backend.live().handles, 2);
+    (backend, imported)
+}
+
+fn what_is_not_let_go<B: TestKit>(subject: &Subject<B>) {
+    let region = shareable_region(subject, &[1, 1]);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), ReleaseOutcome::Kept);
+    child.finish();
+}
+
+fn cannot_let_go<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
+    let (backend, imported) = receive_two(subject, peer);
+    backend.fail(0, 1);
+    let error = imported.let_go(idle()).unwrap_err();
+    backend.stop();
+    assert_eq!(injected(&error), Some(0), "{error}");
+    assert_eq!(backend.live().handles, 0, "the destructor has tried again");
+}
+
+fn what_left_is_let_go<B: TestKit>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1, 1]);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    region.shrink_to(subject.unit(), idle()).unwrap();
+    exporter.publish(&region).unwrap();
+    exporter.wait_applied(SOON).unwrap();
+    drop(exporter);
+    child.finish();
+}
+
+fn holds_what_is_left<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
+    let (backend, mut imported) = receive_two(subject, peer);
+    let event = imported.next(SOON).unwrap();
+    assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+    assert_eq!(imported.apply(idle()).unwrap(), GrowthKind::Within);
+    assert_eq!((backend.live().handles, backend.live().mappings), (1, 1));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}

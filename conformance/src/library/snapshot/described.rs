@@ -1,0 +1,91 @@
+//! Snapshots whose memory is described, with contents that are made up: what no region of this device could have been.
+
+use super::ring;
+use crate::case::cases;
+use crate::library::folder::Folder;
+use crate::library::tools::refused;
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{AccessMap, Bytes, Detail, Granularity};
+use gpu_vmm_snapshot::{
+    Description, MappingRecord, MemoryRecord, RegionRecord, Restore, SnapshotFile, SnapshotWriter,
+    WriteOptions,
+};
+use gpu_vmm_testkit::TestKit;
+
+cases! { "snapshot":
+    /// A snapshot of more memory than the device has is refused, though no piece of it is more, and nothing is reserved.
+    more_than_the_device_has,
+    /// Pieces that are smaller than the device's unit are put together to one, and not where one of them is an alias.
+    aliases_of_less_than_a_unit,
+}
+
+/// A snapshot of one region with pieces of one size, which are mapped one behind the other, each place with the piece of
+/// this number. All bytes of a piece are `value`.
+fn described<B: TestKit>(
+    subject: &Subject<B>,
+    folder: &Folder,
+    size: Bytes,
+    places: &[usize],
+    value: u8,
+) -> SnapshotFile {
+    let unit = Granularity::new(Bytes(1 << size.0.trailing_zeros())).unwrap();
+    let count = places.iter().max().unwrap() + 1;
+    let record = |(place, memory): (u64, &usize)| MappingRecord {
+        offset: Bytes(place * size.0),
+        memory: *memory,
+        access: AccessMap::NONE,
+    };
+    let mut description = Description::of(&subject.backend).unwrap();
+    let properties = subject.properties();
+    description.memories = vec![MemoryRecord { size, granularity: unit, properties }; count];
+    let room = subject.backend.reservation_unit().round_up(Bytes(size.0 * places.len() as u64)).unwrap();
+    description.regions = vec![RegionRecord {
+        tag: "described".to_owned(),
+        address: subject.hole(room.0 / subject.unit().0),
+        reservations: vec![room],
+        granularity: unit,
+        alignment: unit.into(),
+        memory: properties,
+        access: AccessMap::NONE,
+        extend_by: Bytes::ZERO,
+        guard: Bytes::ZERO,
+        portable: false,
+        mappings: (0..).zip(places).map(record).collect(),
+    }];
+    let writer = SnapshotWriter::create(folder.file("a"), &description, WriteOptions::default()).unwrap();
+    let bytes = vec![value; writer.block_size().min(size).0 as usize];
+    for memory in 0..count {
+        for block in 0..writer.blocks(memory) {
+            writer.write_block(memory, block, &bytes).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    SnapshotFile::open(folder.file("a")).unwrap()
+}
+
+fn more_than_the_device_has<B: TestKit>(subject: &Subject<B>) {
+    /// What can be written in no time, being zeros.
+    const MOST: Bytes = Bytes::gib(4);
+    let total = subject.backend.devices()[subject.device.0 as usize].total_memory;
+    if total > MOST {
+        skip(format!("the device has {total}, which takes long to describe"));
+    }
+    let folder = Folder::new();
+    let piece = Bytes((total.0 / 4).next_multiple_of(Bytes::mib(2).0));
+    let file = described(subject, &folder, piece, &[0, 1, 2, 3, 4], 0);
+    let requested = Bytes(5 * piece.0);
+    let answer = Restore::new().regions(&file, &ring(&subject.backend));
+    refused!(@Restore answer, Detail::ExceedsDevice { .. }, requested, total);
+}
+
+fn aliases_of_less_than_a_unit<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let half = Bytes(subject.granularity().0 / 2);
+    let file = described(subject, &folder, half, &[0, 1, 2, 3], 7);
+    let restored = super::restore_one(&subject.backend, &Restore::new(), &file).region;
+    assert_eq!(restored.mappings().map(|one| one.length).collect::<Vec<_>>(), [subject.granules(1); 2]);
+    drop(restored);
+    let file = described(subject, &folder, half, &[0, 1, 0, 1], 7);
+    let answer = Restore::new().regions(&file, &ring(&subject.backend));
+    refused!(@Restore answer, Detail::Unsupported { .. }, "it is mapped elsewhere too", subject.granules(1));
+}
