@@ -13,9 +13,10 @@ use gpu_vmm_snapshot::{
 };
 use gpu_vmm_testkit::TestKit;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 cases! { "snapshot_file":
     /// What is written is read again, compressed or not, and the description with it.
@@ -38,6 +39,10 @@ cases! { "snapshot_file":
     permissions_stay,
     /// What has the name that a writer needs meanwhile, and is another file too, is not written over.
     another_file_too,
+    /// A link that has a snapshot's name stays, and so does what it leads to; a folder is no snapshot either.
+    what_is_no_file,
+    /// Blocks are powers of two from 4 KiB to 64 MiB.
+    sizes_of_blocks,
     /// Regions that overlap are in no snapshot, and those that follow each other are.
     regions_that_overlap,
 }
@@ -149,6 +154,8 @@ fn what_is_written_is_read<B: TestKit>(subject: &Subject<B>) {
         let file = SnapshotFile::open(&path).unwrap();
         assert_eq!((file.description(), file.stats()), (&description, stats));
         check(&path, 1).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert!(now.abs_diff(file.description().created) < 600, "{} at {now}", file.description().created);
         let verified = AtomicU64::new(0);
         let count = |bytes: Bytes| {
             verified.fetch_add(bytes.0, Ordering::Relaxed);
@@ -304,6 +311,38 @@ fn another_file_too<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(fs::read(folder.file("other")).unwrap(), b"of somebody else");
     fs::remove_file(folder.file(".a.partial")).unwrap();
     write(subject, &folder.file("a"), 1, None);
+}
+
+fn what_is_no_file<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    fs::write(folder.file("other"), b"of somebody else").unwrap();
+    symlink("other", folder.file("a")).unwrap();
+    let answer = begin(subject, &folder.file("a"), None);
+    assert!(matches!(answer.as_ref().map_err(Error::detail), Err(Detail::File { .. })), "{answer:?}");
+    assert_eq!(fs::read(folder.file("other")).unwrap(), b"of somebody else");
+    assert!(folder.file("a").is_symlink());
+    is_bad(SnapshotFile::open(folder.file(".")).map(drop), "no regular file");
+}
+
+fn sizes_of_blocks<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let description = description(subject);
+    for (block, is_right) in [
+        (Bytes::ZERO, false),
+        (Bytes::kib(2), false),
+        (Bytes::kib(4), true),
+        (Bytes::kib(12), false),
+        (Bytes::mib(64), true),
+        (Bytes::mib(128), false),
+    ] {
+        let options = WriteOptions { block: Some(block), ..WriteOptions::default() };
+        let answer = SnapshotWriter::create(folder.file("a"), &description, options);
+        match answer.as_ref().map_err(Error::detail) {
+            Ok(writer) => assert!(is_right && writer.block_size() == block, "{block}"),
+            Err(Detail::Unsupported { .. }) => assert!(!is_right, "{block}"),
+            Err(other) => panic!("{block}: {other}"),
+        }
+    }
 }
 
 fn regions_that_overlap<B: TestKit>(subject: &Subject<B>) {

@@ -93,7 +93,10 @@ fn what_was_never_freed<B: TestKit>(subject: &Subject<B>) {
     let one = unfreed.iter().find(|one| one.address == lost.address()).unwrap();
     assert_eq!((one.size, &*one.tag, one.allocated_at.line()), (Bytes(700), "cache", line));
     assert!(one.allocated_at.file().ends_with("ends.rs"), "{}", one.allocated_at);
-    drop(other);
+    let others: Vec<_> = (0..20).map(|_| alloc(&pool, Bytes(300))).collect();
+    let unfreed = pool.unfreed();
+    assert!(unfreed.len() == 22 && unfreed.is_sorted_by_key(|one| one.address), "{unfreed:?}");
+    drop((other, others));
     assert_eq!(pool.unfreed().len(), 1);
     drop((pool, cache));
     assert_eq!(told.lock().unwrap().len(), 1);

@@ -37,6 +37,8 @@ cases! { "pool":
     scrubbed_after_a_resume,
     /// A pool and its blocks can be dropped while a tag is suspended.
     dropped_while_suspended,
+    /// What a tag occupies is the memory that its blocks lie in, and none that is free.
+    occupied_by_blocks,
 }
 
 /// Enough for any of these cases.
@@ -359,4 +361,18 @@ fn a_resume_leaves_what_is_kept<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((stats.held, stats.kept), (page * 8, page * 6));
     drop(block);
     is_empty(&base);
+}
+
+fn occupied_by_blocks<B: TestKit>(subject: &Subject<B>) {
+    let base = pool(subject);
+    let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
+    let occupied = || base.occupied("weights").unwrap();
+    assert_eq!(occupied(), Bytes::ZERO);
+    let (one, other) = (alloc(&pool, Bytes(page.0 * 3)), alloc(&pool, Bytes(page.0 * 2)));
+    let _small = alloc(&pool, Bytes(100));
+    assert_eq!(occupied(), Bytes(page.0 * 6));
+    drop(other);
+    assert_eq!((occupied(), adds_up(&base).held), (Bytes(page.0 * 4), page.0 * 6));
+    drop(one);
+    assert_eq!(occupied(), page);
 }

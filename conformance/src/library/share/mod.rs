@@ -8,9 +8,12 @@
 //! | `channels` | what `regions` and `changes` share: the channel between two processes, and a region on its two ends |
 //! | `regions` | a region of one process as one range in another, and what follows when it changes |
 //! | `changes` | how an importer follows: at one address, with memory of several devices, through a socket that is full |
+//! | `allowed` | who may be at the other end |
+//! | `wanted` | what an importer wants |
 //! | `ends` | how an importer lets go, of a region and of what has left it |
 //! | `dma_bufs` | what network cards are given |
 
+mod allowed;
 mod changes;
 mod channels;
 mod descriptors;
@@ -19,6 +22,7 @@ mod ends;
 mod offers;
 mod processes;
 mod regions;
+mod wanted;
 
 use crate::case::Case;
 use gpu_vmm_testkit::TestKit;
@@ -30,6 +34,8 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         processes::cases(),
         regions::cases(),
         changes::cases(),
+        allowed::cases(),
+        wanted::cases(),
         ends::cases(),
         offers::cases(),
         dma_bufs::cases(),

@@ -15,18 +15,28 @@ use gpu_vmm_testkit::TestKit;
 cases! { "snapshot":
     /// A snapshot of more memory than the device has is refused, though no piece of it is more, and nothing is reserved.
     more_than_the_device_has,
+    /// A region that lies where the device maps nothing is restored elsewhere, or not at all.
+    between_the_devices_units,
     /// Pieces that are smaller than the device's unit are put together to one, and not where one of them is an alias.
     aliases_of_less_than_a_unit,
 }
 
-/// A snapshot of one region with pieces of one size, which are mapped one behind the other, each place with the piece of
-/// this number. All bytes of a piece are `value`.
+/// What is described: one region with pieces of one size, which are mapped one behind the other.
+struct Described<'a> {
+    size: Bytes,
+    /// The number of each place's piece.
+    places: &'a [usize],
+    /// How far behind a unit of addresses the region begins.
+    shift: Bytes,
+    /// All bytes of each piece.
+    value: u8,
+}
+
+/// A snapshot of what is described.
 fn described<B: TestKit>(
     subject: &Subject<B>,
     folder: &Folder,
-    size: Bytes,
-    places: &[usize],
-    value: u8,
+    Described { size, places, shift, value }: Described<'_>,
 ) -> SnapshotFile {
     let unit = Granularity::new(Bytes(1 << size.0.trailing_zeros())).unwrap();
     let count = places.iter().max().unwrap() + 1;
@@ -41,7 +51,7 @@ fn described<B: TestKit>(
     let room = subject.backend.reservation_unit().round_up(Bytes(size.0 * places.len() as u64)).unwrap();
     description.regions = vec![RegionRecord {
         tag: "described".to_owned(),
-        address: subject.hole(room.0 / subject.unit().0),
+        address: subject.hole(room.0 / subject.unit().0 + 1) + shift,
         reservations: vec![room],
         granularity: unit,
         alignment: unit.into(),
@@ -72,20 +82,34 @@ fn more_than_the_device_has<B: TestKit>(subject: &Subject<B>) {
     }
     let folder = Folder::new();
     let piece = Bytes((total.0 / 4).next_multiple_of(Bytes::mib(2).0));
-    let file = described(subject, &folder, piece, &[0, 1, 2, 3, 4], 0);
+    let five = Described { size: piece, places: &[0, 1, 2, 3, 4], shift: Bytes::ZERO, value: 0 };
+    let file = described(subject, &folder, five);
     let requested = Bytes(5 * piece.0);
     let answer = Restore::new().regions(&file, &ring(&subject.backend));
     refused!(@Restore answer, Detail::ExceedsDevice { .. }, requested, total);
 }
 
+fn between_the_devices_units<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let half = Bytes(subject.granularity().0 / 2);
+    let file = described(subject, &folder, Described { size: half, places: &[0, 1], shift: half, value: 7 });
+    let was = file.description().regions[0].address;
+    let answer = Restore::new().regions(&file, &ring(&subject.backend));
+    refused!(@Restore answer, Detail::Unaligned { .. }, was, subject.granularity());
+    let restored = super::restore_one(&subject.backend, &Restore::new().relocate(), &file);
+    assert!(restored.has_moved() && restored.was.base == was, "{restored:?}");
+    assert!(restored.region.address().is_aligned_to(subject.granularity()));
+}
+
 fn aliases_of_less_than_a_unit<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let half = Bytes(subject.granularity().0 / 2);
-    let file = described(subject, &folder, half, &[0, 1, 2, 3], 7);
+    let halves = |places| Described { size: half, places, shift: Bytes::ZERO, value: 7 };
+    let file = described(subject, &folder, halves(&[0, 1, 2, 3]));
     let restored = super::restore_one(&subject.backend, &Restore::new(), &file).region;
     assert_eq!(restored.mappings().map(|one| one.length).collect::<Vec<_>>(), [subject.granules(1); 2]);
     drop(restored);
-    let file = described(subject, &folder, half, &[0, 1, 0, 1], 7);
+    let file = described(subject, &folder, halves(&[0, 1, 0, 1]));
     let answer = Restore::new().regions(&file, &ring(&subject.backend));
     refused!(@Restore answer, Detail::Unsupported { .. }, "it is mapped elsewhere too", subject.granules(1));
 }

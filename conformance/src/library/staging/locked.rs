@@ -5,7 +5,7 @@ use super::another_device;
 use super::copy_streams::words;
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, DeviceId, Region};
+use gpu_vmm_core::{Bytes, DeviceId, Region, StagingRing};
 use gpu_vmm_testkit::{TestKit, count_wrong_words, write_pattern_words};
 
 cases! { "staging":
@@ -14,6 +14,8 @@ cases! { "staging":
     much_locked_memory,
     /// The same with memory of another device.
     much_locked_memory_of_another,
+    /// A ring tells how much memory it has locked: two buffers for each of its threads.
+    what_a_ring_has,
 }
 
 /// Some times what a backend would copy at once.
@@ -40,4 +42,11 @@ fn much_locked_memory<B: TestKit>(subject: &Subject<B>) {
 
 fn much_locked_memory_of_another<B: TestKit>(subject: &Subject<B>) {
     copies(subject, another_device(subject));
+}
+
+fn what_a_ring_has<B: TestKit>(subject: &Subject<B>) {
+    for (threads, chunk, size) in [(1, 64, 128), (3, 64, 384)] {
+        let ring = StagingRing::new(&subject.backend, threads, Bytes::kib(chunk)).unwrap();
+        assert_eq!(ring.size(), Bytes::kib(size));
+    }
 }

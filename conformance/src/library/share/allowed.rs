@@ -1,0 +1,41 @@
+//! Who may be at the other end of a line.
+
+use crate::case::cases;
+use crate::library::folder::Folder;
+use crate::subject::Subject;
+use gpu_vmm_core::Error;
+use gpu_vmm_share::{Allowed, Channel, Listener, PeerError};
+use gpu_vmm_testkit::TestKit;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+cases! { "share":
+    /// A process that is not allowed is told by its number, and no line is made to it.
+    who_is_not_allowed,
+    /// The path of a listener can be connected to by its own user alone.
+    a_listener_is_its_users,
+}
+
+fn who_is_not_allowed<B: TestKit>(_: &Subject<B>) {
+    let line = |allowed| {
+        let (ours, _theirs) = Channel::pair().unwrap();
+        Channel::from_socket(ours.into_socket(), allowed)
+    };
+    let this = std::process::id();
+    line(Allowed::process(this)).unwrap();
+    let answer = line(Allowed::process(this + 1));
+    assert!(
+        matches!(
+            answer.as_ref().map_err(Error::extension),
+            Err(Some(PeerError::NotAllowed { pid, .. })) if *pid == this
+        ),
+        "{answer:?}"
+    );
+}
+
+fn a_listener_is_its_users<B: TestKit>(_: &Subject<B>) {
+    let folder = Folder::new();
+    let listener = Listener::bind(folder.file("socket")).unwrap();
+    let others = fs::metadata(listener.path()).unwrap().permissions().mode() & 0o077;
+    assert_eq!(others, 0, "others have {others:o}");
+}

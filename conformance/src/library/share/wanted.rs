@@ -1,0 +1,89 @@
+//! What an importer wants: how many addresses, who may do what, and what the region grows with later.
+
+use super::offers::{import, region};
+use crate::case::cases;
+use crate::library::sharing::{or_cannot_share, shareable};
+use crate::library::tools::refused;
+use crate::subject::{RW, Subject, or_skip, skip};
+use gpu_vmm_core::{Access, Bytes, Detail, Location, Operation, PhysicalMemory, Region};
+use gpu_vmm_share::{By, ImportOptions, Offered};
+use gpu_vmm_testkit::TestKit;
+
+cases! { "share":
+    /// An importer has as many addresses as it wants reserved, and never fewer than the region needs.
+    reserved_as_wanted,
+    /// An importer that wants the owner of the memory to read has it read alone.
+    an_owner_that_reads,
+    /// A region that was imported grows with the kind of memory that it has.
+    grows_with_its_own_kind,
+    /// What an importer wants other devices to do holds for what the region grows with as well.
+    grows_for_who_was_wanted,
+    /// A region with memory of a larger granularity behind other memory comes to an address that suits it.
+    aligned_for_what_comes_later,
+}
+
+fn reserved_as_wanted<B: TestKit>(subject: &Subject<B>) {
+    let region = region(subject);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    for (wanted, reserved) in [(8, 8), (1, 3)] {
+        let wanted = ImportOptions::new().reserve(subject.units(wanted));
+        let imported = import(subject, offered.offer(), &wanted);
+        assert_eq!((imported.reserved(), imported.end()), (subject.units(reserved), subject.units(3)));
+    }
+}
+
+fn an_owner_that_reads<B: TestKit>(subject: &Subject<B>) {
+    let region = region(subject);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    let wanted = ImportOptions::new().access(subject.device, Access::Read);
+    let mut imported = import(subject, offered.offer(), &wanted);
+    assert_eq!(imported.access(Bytes(0), subject.device), Access::Read);
+    refused!(imported.write(Bytes(0), &[1]), Detail::NoAccess { have: Access::Read, .. }, subject.device);
+}
+
+/// A region with room to grow, as it is wanted, and one unit more of it.
+fn grown<B: TestKit>(subject: &Subject<B>, wanted: ImportOptions) -> (Region<B>, Bytes) {
+    let region = region(subject);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    let mut imported = import(subject, offered.offer(), &wanted.reserve(subject.units(4)));
+    let end = imported.end();
+    or_cannot_share(subject, imported.grow_to(end + subject.unit()));
+    (imported, end)
+}
+
+fn grows_with_its_own_kind<B: TestKit>(subject: &Subject<B>) {
+    let (imported, end) = grown(subject, ImportOptions::new());
+    let kinds = [Bytes(0), end].map(|at| imported.mapping_at(at).unwrap().memory.properties());
+    assert_eq!(kinds, [subject.properties().shareable(); 2]);
+    assert_eq!(imported.access(end, subject.device), RW);
+}
+
+fn grows_for_who_was_wanted<B: TestKit>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    let (imported, end) = grown(subject, ImportOptions::new().access(other, Access::Read));
+    for at in [Bytes(0), end] {
+        assert_eq!([one, other].map(|device| imported.access(at, device)), [RW, Access::Read], "at {at}");
+    }
+}
+
+fn aligned_for_what_comes_later<B: TestKit>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    let larger = |location| {
+        let properties = subject.properties().located(location).shareable();
+        let unit = backend.granularity_of(Operation::QueryGranularity, &properties).ok()?;
+        (unit > backend.granularity()).then_some((properties, unit))
+    };
+    let Some((properties, unit)) = [Location::Host, Location::HostNode(0)].into_iter().find_map(larger)
+    else {
+        skip("all memory that can be shared is of one granularity");
+    };
+    let size = unit.bytes();
+    let large = or_skip(PhysicalMemory::create(backend, size, properties));
+    let mut region = Region::builder(backend).reserve(Bytes(2 * size.0)).alignment(size).build().unwrap();
+    subject.open(&mut region, Bytes(0), &shareable(subject, 1));
+    subject.open(&mut region, size, &large);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    // An address suits by chance once in as many times as the granularity is larger.
+    let all = [(); 4].map(|()| import(subject, offered.offer(), &ImportOptions::new()));
+    assert!(all.iter().all(|region| region.address().is_aligned_to(size)), "{all:?}");
+}
