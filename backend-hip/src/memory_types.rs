@@ -119,6 +119,10 @@ fn check_handle_types(
     device: &Device,
     types: HandleTypes,
 ) -> Result<()> {
+    if types.bits().count_ones() > 1 {
+        let reason = format!("HIP exports a piece of memory in one way, and {types} were asked for");
+        return Err(Error::new(operation, Detail::Unsupported { reason }));
+    }
     if types.contains(HandleTypes::FABRIC) {
         return Err(no_fabric(driver, operation, device.id));
     }

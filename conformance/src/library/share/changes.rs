@@ -1,6 +1,6 @@
 //! How an importer follows a region: at one address, with memory of several devices, through a socket that is full.
 
-use super::channels::{SOON, channel_from, channel_to, receive, share, shareable_region};
+use super::channels::{SOON, channel_from, channel_to, movable_region, move_away, receive, share};
 use crate::case::cases;
 use crate::fork_server::Child;
 use crate::leaks;
@@ -70,16 +70,13 @@ fn applies_at_one_address<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
 }
 
 fn moved_and_as_it_was<B: TestKit>(subject: &Subject<B>) {
-    let mut region = shareable_region(subject, &[1]);
+    let mut region = movable_region(subject);
     write(subject, &mut region, SEED);
-    let old = region.address();
+    let end = region.end();
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
-    let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
-    or_cannot_share(subject, region.grow_or_move(subject.units(2), idle()));
-    drop(wall);
-    region.shrink_to(subject.unit(), idle()).unwrap();
-    assert_ne!(region.address(), old);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
+    move_away(subject, &mut region);
+    assert_eq!(region.shrink_to(end, idle()).unwrap().end, end);
     assert!(exporter.publish(&region).unwrap(), "its address is another one");
     exporter.wait_applied(SOON).unwrap();
     assert_eq!(child.receive::<(u64, bool)>(), (region.address().0, true));
@@ -88,9 +85,9 @@ fn moved_and_as_it_was<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn follows_the_address<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new().same_address(), line_from(peer));
-    let event = imported.next(SOON).unwrap();
-    assert!(matches!(event, Some(Event::Changed(change)) if change.end == subject.unit()), "{event:?}");
+    let mut imported = receive(subject, ImportOptions::new().same_address(), channel_from(peer));
+    let (end, event) = (imported.region().end(), imported.next(SOON).unwrap());
+    assert!(matches!(event, Some(Event::Changed(change)) if change.end == end), "{event:?}");
     assert_eq!(imported.apply_or_move(idle()).unwrap(), GrowthKind::Remapped);
     peer.send((imported.region().address().0, has(subject, imported.region(), SEED)));
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));

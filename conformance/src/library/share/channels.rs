@@ -3,6 +3,7 @@
 use crate::fork_server::Child;
 use crate::leaks;
 use crate::library::sharing::or_cannot_share;
+use crate::library::tools::idle;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{Placement, Properties, Region};
@@ -51,6 +52,23 @@ pub(super) fn shareable_region<B: TestKit>(subject: &Subject<B>, handles: &[u64]
         or_cannot_share(subject, region.grow_to(region.end() + subject.units(*handle)));
     }
     region
+}
+
+/// A region that moves to where addresses are free in the other process too, of one handle of a unit.
+pub(super) fn movable_region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
+    let memory = Properties::on(subject.device).shareable();
+    let mut region = subject.region(1).memory(memory).at(Placement::Restorable).build().unwrap();
+    or_cannot_share(subject, region.grow_to(subject.unit()));
+    region
+}
+
+/// Moves such a region, which has more than a handle afterwards.
+pub(super) fn move_away<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>) {
+    let old = region.address();
+    let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
+    or_cannot_share(subject, region.grow_or_move(region.reserved() + subject.unit(), idle()));
+    assert_ne!(region.address(), old);
+    drop(wall);
 }
 
 /// Shares a region and waits until it has arrived.

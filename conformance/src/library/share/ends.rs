@@ -1,6 +1,6 @@
 //! How an importer lets go: of a region when it is asked to, and of what has left the region.
 
-use super::lines::{SOON, line_from, line_to, receive, share, shareable_region};
+use super::channels::{SOON, channel_from, channel_to, receive, share, shareable_region};
 use crate::case::cases;
 use crate::leaks;
 use crate::library::failures::injected;
@@ -24,9 +24,9 @@ cases! { "share":
 fn asked_more_than_once<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     for _ in 0..3 {
-        exporter.ask_to_let_go().unwrap();
+        exporter.request_release().unwrap();
     }
     region.shrink_to(subject.unit(), idle()).unwrap();
     exporter.publish(&region).unwrap();
@@ -36,8 +36,8 @@ fn asked_more_than_once<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn is_asked_once<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
-    assert_eq!(imported.next(SOON).unwrap(), Some(Event::ReleaseOutcome));
+    let mut imported = receive(subject, ImportOptions::new(), channel_from(peer));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::ReleaseRequested));
     let event = imported.next(SOON).unwrap();
     assert!(matches!(event, Some(Event::Changed(change)) if change.end == subject.unit()), "{event:?}");
     imported.apply(idle()).unwrap();
@@ -50,7 +50,7 @@ fn receive_two<B: TestKit>(
     peer: &Peer,
 ) -> (FaultInject<B>, ImportedRegion<FaultInject<B>>) {
     let backend = FaultInject::new(subject.backend.clone());
-    let imported = or_cannot_share(subject, ImportOptions::new().receive(&backend, line_from(peer)));
+    let imported = or_cannot_share(subject, ImportOptions::new().receive(&backend, channel_from(peer)));
     imported.region().mappings().for_each(|_| leaks::counts_import());
     assert_eq!(backend.live().handles, 2);
     (backend, imported)
@@ -59,15 +59,15 @@ fn receive_two<B: TestKit>(
 fn what_is_not_let_go<B: TestKit>(subject: &Subject<B>) {
     let region = shareable_region(subject, &[1, 1]);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
-    assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), ReleaseOutcome::Kept);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
+    assert_eq!(exporter.wait_released(SOON).unwrap(), ReleaseOutcome::Kept);
     child.finish();
 }
 
 fn cannot_let_go<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let (backend, imported) = receive_two(subject, peer);
     backend.fail(0, 1);
-    let error = imported.let_go(idle()).unwrap_err();
+    let error = imported.release(idle()).unwrap_err();
     backend.stop();
     assert_eq!(injected(&error), Some(0), "{error}");
     assert_eq!(backend.live().handles, 0, "the destructor has tried again");
@@ -76,7 +76,7 @@ fn cannot_let_go<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
 fn what_left_is_let_go<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     let mut child = subject.child();
-    let mut exporter = share(subject, line_to(&mut child), &region);
+    let mut exporter = share(subject, channel_to(&mut child), &region);
     region.shrink_to(subject.unit(), idle()).unwrap();
     exporter.publish(&region).unwrap();
     exporter.wait_applied(SOON).unwrap();

@@ -1,6 +1,6 @@
 //! A region of one process as one contiguous range in another, and what follows when it changes.
 
-use super::channels::{SOON, channel_from, channel_to, receive, share, shareable_region};
+use super::channels::{SOON, channel_from, channel_to, movable_region, move_away, receive, share, shareable_region};
 use crate::case::cases;
 use crate::leaks;
 use crate::library::folder::Folder;
@@ -300,18 +300,11 @@ fn follows_what_left<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
 }
 
 fn emptied_and_moved<B: TestKit>(subject: &Subject<B>) {
-    // Where it moves is free in the other process too.
-    let memory = Properties::on(subject.device).shareable();
-    let mut region = subject.region(1).memory(memory).at(Placement::Restorable).build().unwrap();
-    or_cannot_share(subject, region.grow_to(subject.unit()));
-    let old = region.address();
+    let mut region = movable_region(subject);
     let mut child = subject.child();
     let mut exporter = share(subject, channel_to(&mut child), &region);
-    let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
-    or_cannot_share(subject, region.grow_or_move(region.reserved() + subject.unit(), idle()));
-    assert_ne!(region.address(), old);
-    drop(wall);
-    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
+    move_away(subject, &mut region);
+    region.shrink_to(Bytes(0), idle()).unwrap();
     exporter.publish(&region).unwrap();
     exporter.wait_applied(SOON).unwrap();
     assert_eq!(child.receive::<u64>(), region.address().0);
