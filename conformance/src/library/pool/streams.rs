@@ -2,7 +2,7 @@
 
 use super::order::{overlap, range, start, start_behind};
 use super::waits::named;
-use super::{alloc, is_empty, page, pool, write_at, wrong_at};
+use super::{MIN, alloc, is_empty, page, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::library::tools::{idle, refused};

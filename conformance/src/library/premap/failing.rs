@@ -7,7 +7,8 @@ use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Bytes, Detail, Error, Region};
 use gpu_vmm_pool::Pool;
-use gpu_vmm_premap::{GrowingRegion, PremapOutcome, PremapThread, Step};
+use gpu_vmm_premap::extend::Step;
+use gpu_vmm_premap::{GrowingRegion, PremapOutcome, PremapThread};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "premap":

@@ -1,4 +1,4 @@
-//! How an importer lets go: of a region when it is asked to, and of what has left the region.
+//! How an importer releases a region when it is asked to, and memory that has left the region.
 
 use super::channels::{SOON, channel_from, channel_to, receive, share, shareable_region};
 use crate::case::cases;
@@ -16,9 +16,9 @@ cases! { "share":
     /// An exporter that asks more than once has asked once: the importer hears of it, and then of what comes next.
     asked_more_than_once with is_asked_once,
     /// An importer that cannot close its region says that it keeps the memory.
-    what_is_not_let_go with cannot_let_go,
+    what_is_not_released with cannot_release,
     /// An importer that follows holds no memory any more that has left the region.
-    what_left_is_let_go with holds_what_is_left,
+    what_left_is_released with holds_what_is_left,
 }
 
 fn asked_more_than_once<B: TestKit>(subject: &Subject<B>) {
@@ -28,7 +28,7 @@ fn asked_more_than_once<B: TestKit>(subject: &Subject<B>) {
     for _ in 0..3 {
         exporter.request_release().unwrap();
     }
-    region.shrink_to(subject.unit(), idle()).unwrap();
+    let _ = region.shrink_to(subject.unit(), idle()).unwrap();
     exporter.publish(&region).unwrap();
     exporter.wait_applied(SOON).unwrap();
     drop(exporter);
@@ -56,7 +56,7 @@ fn receive_two<B: TestKit>(
     (backend, imported)
 }
 
-fn what_is_not_let_go<B: TestKit>(subject: &Subject<B>) {
+fn what_is_not_released<B: TestKit>(subject: &Subject<B>) {
     let region = shareable_region(subject, &[1, 1]);
     let mut child = subject.child();
     let mut exporter = share(subject, channel_to(&mut child), &region);
@@ -64,7 +64,7 @@ fn what_is_not_let_go<B: TestKit>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn cannot_let_go<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
+fn cannot_release<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let (backend, imported) = receive_two(subject, peer);
     backend.fail(0, 1);
     let error = imported.release(idle()).unwrap_err();
@@ -73,11 +73,11 @@ fn cannot_let_go<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(backend.live().handles, 0, "the destructor has tried again");
 }
 
-fn what_left_is_let_go<B: TestKit>(subject: &Subject<B>) {
+fn what_left_is_released<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     let mut child = subject.child();
     let mut exporter = share(subject, channel_to(&mut child), &region);
-    region.shrink_to(subject.unit(), idle()).unwrap();
+    let _ = region.shrink_to(subject.unit(), idle()).unwrap();
     exporter.publish(&region).unwrap();
     exporter.wait_applied(SOON).unwrap();
     drop(exporter);

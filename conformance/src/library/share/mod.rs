@@ -10,7 +10,7 @@
 //! | `changes` | how an importer follows: at one address, with memory of several devices, through a socket that is full |
 //! | `allowed` | who may be at the other end |
 //! | `wanted` | what an importer wants |
-//! | `ends` | how an importer lets go, of a region and of what has left it |
+//! | `ends` | how an importer releases, of a region and of what has left it |
 //! | `dma_bufs` | what network cards are given |
 
 mod allowed;

@@ -1,6 +1,8 @@
 //! A region of one process as one contiguous range in another, and what follows when it changes.
 
-use super::channels::{SOON, channel_from, channel_to, movable_region, move_away, receive, share, shareable_region};
+use super::channels::{
+    SOON, channel_from, channel_to, movable_region, move_away, receive, share, shareable_region,
+};
 use crate::case::cases;
 use crate::leaks;
 use crate::library::folder::Folder;
@@ -304,7 +306,7 @@ fn emptied_and_moved<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     let mut exporter = share(subject, channel_to(&mut child), &region);
     move_away(subject, &mut region);
-    region.shrink_to(Bytes(0), idle()).unwrap();
+    let _ = region.shrink_to(Bytes(0), idle()).unwrap();
     exporter.publish(&region).unwrap();
     exporter.wait_applied(SOON).unwrap();
     assert_eq!(child.receive::<u64>(), region.address().0);
