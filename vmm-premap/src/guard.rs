@@ -9,7 +9,9 @@ use std::ops::{Deref, DerefMut};
 /// The region in a [`GrowingRegion`](crate::GrowingRegion), while neither the thread nor anybody else works on it. All of
 /// its operations can be used; what they change counts when this is dropped.
 ///
-/// What is mapped ahead is in it: its [`end`](Region::end) is behind the growing region's.
+/// What is mapped ahead is in it: its [`end`](Region::end) is behind the growing region's. Memory that
+/// [`grow_with`](Region::grow_with) appends lies behind that and counts as mapped ahead, and
+/// [`suspend_into`](Region::suspend_into) hands over memory that was mapped ahead too.
 #[derive(Debug)]
 pub struct RegionGuard<'a, B: Backend> {
     shared: &'a Shared<B>,

@@ -4,6 +4,7 @@
 use super::*;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Once;
 use std::time::Instant;
 
 fn ask(what: &str) -> Request {
@@ -70,6 +71,9 @@ fn abort() -> ! {
 }
 
 fn started() -> Arc<ForkServer> {
+    // A backtrace holds the loader's lock for long. A process that is forked meanwhile hangs when it unwinds.
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| std::panic::set_hook(Box::new(|panic| eprintln!("{panic}"))));
     // SAFETY: no driver is open; there are other threads, and what these processes do needs nothing that those may hold.
     unsafe { ForkServer::start(serve) }.unwrap()
 }

@@ -1,4 +1,4 @@
-//! The bytes of physical memory that is mapped nowhere, or anywhere.
+//! Bytes of physical memory, copied without a region of the caller's.
 #![allow(unsafe_code)] // no device is told of the addresses that are used here
 
 use super::Region;
@@ -10,20 +10,21 @@ use crate::types::Detail;
 use crate::types::{Access, Bytes, Operation, Result};
 
 impl<B: Backend> PhysicalMemory<B> {
-    /// Copies bytes from the host into the memory, wherever it is mapped, and waits until they are there.
+    /// Copies bytes from the host into the memory, whether or not it is mapped, and waits until they are there. Work that is
+    /// queued on streams is not waited for.
     ///
     /// The memory is mapped at addresses of its own for the copy, which costs a reservation, a mapping, an access call and
     /// their removal: for many writes, map it in a [`Region`].
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`] for no bytes, [`Detail::OutOfRange`] for bytes that the memory does not have, or the driver's error;
-    /// then some of the bytes may have been written.
+    /// [`Detail::OutOfRange`] for bytes that the memory does not have; those of building a region and of [`Region::map`]. After
+    /// an error of the driver's copy, some of the bytes may have been written.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         self.mapped_alone(Operation::Write, offset, bytes.len(), |region| region.write(offset, bytes))
     }
 
-    /// Copies bytes from the memory to the host, wherever it is mapped, and waits until they are there. It costs what
+    /// Copies bytes from the memory to the host, whether or not it is mapped, and waits until they are there. It costs what
     /// [`PhysicalMemory::write`] does. Work that is queued on streams is not waited for.
     ///
     /// # Errors
@@ -41,13 +42,19 @@ impl<B: Backend> PhysicalMemory<B> {
         length: usize,
         work: impl FnOnce(&mut Region<B>) -> Result<()>,
     ) -> Result<()> {
+        if length == 0 {
+            return Ok(());
+        }
         check_inside(operation, offset, Bytes(length as u64), self.size())?;
         let builder = Region::builder(self.backend()).memory(self.properties());
         let mut region = builder.reserve(self.size()).build()?;
         region.map_with_access(Bytes::ZERO, self, self.device(), Access::ReadWrite)?;
         let done = work(&mut region);
-        // SAFETY: no device knows the addresses, and the copies have been waited for.
-        let closed = region.close(unsafe { WaitFor::nothing() });
-        done.and(closed)
+        let wait = match done {
+            // SAFETY: no device knows the addresses, and the copy has been waited for.
+            Ok(()) => unsafe { WaitFor::nothing() },
+            Err(_) => WaitFor::all_devices(),
+        };
+        done.and(region.close(wait))
     }
 }

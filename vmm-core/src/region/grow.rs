@@ -93,8 +93,8 @@ impl<B: Backend> Region<B> {
         self.fill_up_to(target, device, GrowthKind::Extended).inspect_err(|_| self.take_back(reserved))
     }
 
-    /// Grows by memory that the caller has, which is mapped from the [end](Region::end) on, piece after piece, with the
-    /// access that memory of growth has. The address stays the same, as in [`Region::grow_to`].
+    /// Grows by the caller's memory: maps it from the [end](Region::end) on, piece after piece, with the access that new memory
+    /// of the region has. The address stays the same, as in [`Region::grow_to`]. The pieces keep their bytes.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, PhysicalMemory, Region, Result};
@@ -108,7 +108,9 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::map`] and [`Region::grow_to`]. Nothing is mapped then.
+    /// Those of [`Region::map`] and [`Region::grow_to`]. [`Detail::CrossesReservation`] if a piece would lie on both sides of
+    /// the reservation's end: pieces are mapped whole. Nothing is mapped then, unless the rollback failed as well
+    /// ([`Detail::RollbackFailed`]): a piece that [`mappings`](Region::mappings) shows is not free.
     pub fn grow_with(&mut self, memory: &[PhysicalMemory<B>]) -> Result<Growth> {
         let operation = Operation::Grow;
         self.check_active(operation)?;
@@ -128,6 +130,14 @@ impl<B: Backend> Region<B> {
             target = target.checked_add(piece.size()).ok_or_else(overflow)?;
         }
         check_addresses(operation, self.address(), &pieces)?;
+        let crosses =
+            |piece: &&Piece<B>| piece.offset < reserved && piece.offset + piece.mapping.length() > reserved;
+        if let Some(piece) = pieces.iter().find(crosses) {
+            return Err(Error::new(
+                operation,
+                Detail::CrossesReservation { range: piece.part(), seam: reserved },
+            ));
+        }
         let how = if target > reserved {
             self.extend(operation, target)?;
             GrowthKind::Extended

@@ -22,7 +22,8 @@ impl<B: Backend> Region<B> {
         self.map_as(offset, memory, AccessMap::NONE)
     }
 
-    /// Maps a piece of physical memory as [`Region::map`] does and gives `device` this access to it, both or neither.
+    /// Maps a piece of physical memory as [`Region::map`] does and gives `device` this access to it. If the access cannot be
+    /// given, the piece is unmapped again.
     /// CUDA: `cuMemMap` and `cuMemSetAccess`, HIP: `hipMemMap` and `hipMemSetAccess`.
     ///
     /// # Errors
@@ -35,6 +36,8 @@ impl<B: Backend> Region<B> {
         device: DeviceId,
         access: Access,
     ) -> Result<()> {
+        memory.check_belongs_to(Operation::Map, &self.backend)?;
+        self.check_active(Operation::Map)?;
         check_reach(&self.backend, Operation::Map, device, &memory.properties())?;
         self.map_as(offset, memory, AccessMap::NONE.with(device, access))
     }

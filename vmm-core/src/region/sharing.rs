@@ -6,6 +6,7 @@ use crate::driver::Backend;
 use crate::memory::{MemoryId, PhysicalMemory};
 use crate::types::{Bytes, Detail, Error, OffsetRange, Operation, Result};
 use std::collections::HashMap;
+use std::sync::atomic::{Ordering, fence};
 
 impl<B: Backend> Table<B> {
     /// Refuses memory among some of the mappings that is held outside of all of them.
@@ -14,7 +15,7 @@ impl<B: Backend> Table<B> {
         operation: Operation,
         concerned: impl Fn(&Mapping<B>) -> bool,
     ) -> Result<()> {
-        match self.shared(concerned).next() {
+        match self.shared(operation, concerned).next() {
             None => Ok(()),
             Some((offset, Mapping { memory, .. }, holder)) => Err(Error::new(
                 operation,
@@ -26,6 +27,7 @@ impl<B: Backend> Table<B> {
     /// The mappings, among some, of memory that is held outside of all of those too, with who holds it.
     pub(super) fn shared(
         &self,
+        operation: Operation,
         concerned: impl Fn(&Mapping<B>) -> bool,
     ) -> impl Iterator<Item = (Bytes, &Mapping<B>, &'static str)> {
         let mappings: Vec<(Bytes, &Mapping<B>)> =
@@ -36,28 +38,44 @@ impl<B: Backend> Table<B> {
         }
         mappings.into_iter().filter_map(move |(offset, mapping)| {
             let mapped = times.get(&mapping.memory.id()).copied().unwrap_or_default();
-            Some((offset, mapping, holder(&mapping.memory, mapped)?))
+            Some((offset, mapping, holder(operation, &mapping.memory, mapped)?))
         })
     }
 }
 
-/// Who else holds memory that is mapped `mapped` times, as an error says it.
-fn holder<B: Backend>(memory: &PhysicalMemory<B>, mapped: usize) -> Option<&'static str> {
+/// Returns who else holds memory of which this library has `known` references, as the error of an operation says it.
+pub(super) fn holder<B: Backend>(
+    operation: Operation,
+    memory: &PhysicalMemory<B>,
+    known: usize,
+) -> Option<&'static str> {
+    let is_held = memory.holders() > known;
+    // Another thread may export its clone and drop it: whoever sees that it is dropped sees that it was exported.
+    fence(Ordering::Acquire);
+    let suspends = operation == Operation::Suspend;
     if memory.is_imported() {
-        Some(
-            "is another process's too, which would not see that it is exchanged for other memory; copy it into a region of \
-             its own first, or release it and import it again later",
-        )
+        Some(if suspends {
+            "belongs to another process too, which would not see that it is exchanged for other memory; copy it into a \
+             region of its own first, release it and import it again later, or let Region::suspend_into leave it in place"
+        } else {
+            "belongs to another process too, which would not see that it is exchanged for other memory; copy it into a \
+             region of its own first, or release it and import it again later"
+        })
     } else if memory.is_exported() {
-        Some(
+        Some(if suspends {
             "has been exported, and an importer would keep it and not see other memory in its place; copy it into a region \
-             of its own first, and share that one anew",
-        )
-    } else if memory.holders() > mapped {
-        Some(
-            "is also held by a clone or by another region of this process, which would keep it; drop it there first, or \
-             suspend the region with suspend_into, which leaves such memory in place",
-        )
+             of its own first and share that one anew, or let Region::suspend_into leave it in place"
+        } else {
+            "has been exported, and an importer would keep it and not see other memory in its place; copy it into a region \
+             of its own first, and share that one anew"
+        })
+    } else if is_held {
+        Some(if suspends {
+            "is also held by a clone or by another region of this process, which would keep it; drop it there first, or let \
+             Region::suspend_into leave it in place"
+        } else {
+            "is also held by a clone or by another region of this process, which would keep it; drop it there first"
+        })
     } else {
         None
     }

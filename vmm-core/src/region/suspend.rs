@@ -85,50 +85,51 @@ impl<B: Backend> Region<B> {
         self.suspend_as(store, done, None)
     }
 
-    /// Suspends the region as [`Region::suspend`] does, and hands its memory to the caller: the pieces that the region
-    /// alone held are appended to `free`, where [`grow_with`](Region::grow_with) and [`resume_from`](Region::resume_from)
-    /// of any region find them.
+    /// Suspends the region as [`Region::suspend`] does, and appends its memory to `list`: the pieces that the region alone
+    /// held, which [`grow_with`](Region::grow_with) and [`resume_from`](Region::resume_from) of any region can use next. They
+    /// keep the bytes that they had, also those of a [guarded](crate::RegionBuilder::guarded) region.
     ///
     /// Memory that is held elsewhere too (by another region, by a clone, by another process) stays as it is: its contents
-    /// are not saved, and the resume maps the same memory again. [`Suspended::shared`] says how much that is.
+    /// are not saved, the suspended region keeps it alive, and the resume maps the same memory again.
+    /// [`Suspended::shared`] is its size.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::suspend`] but [`Detail::StillReferenced`]. After [`Detail::AddressesLost`], the memory is in
-    /// `free`.
+    /// Those of [`Region::suspend`] but [`Detail::StillReferenced`]. After [`Detail::AddressesLost`] the memory is in the
+    /// list; after any other error the list is unchanged.
     pub fn suspend_into(
         &mut self,
         store: &BackingStore<B>,
         done: WaitFor<'_>,
-        free: &mut Vec<PhysicalMemory<B>>,
+        list: &mut Vec<PhysicalMemory<B>>,
     ) -> Result<Suspended> {
-        self.suspend_as(store, done, Some(free))
+        self.suspend_as(store, done, Some(list))
     }
 
-    /// Suspends the region. The memory goes to `free`, and memory that is shared stays; or, without `free`, the memory is
+    /// Suspends the region. The memory goes to `list`, and memory that is shared stays; or, without `list`, the memory is
     /// released, and memory that is shared is refused.
     fn suspend_as(
         &mut self,
         store: &BackingStore<B>,
         done: WaitFor<'_>,
-        free: Option<&mut Vec<PhysicalMemory<B>>>,
+        list: Option<&mut Vec<PhysicalMemory<B>>>,
     ) -> Result<Suspended> {
         let operation = Operation::Suspend;
         if let Some(suspended) = &self.suspended {
             return Ok(Suspended::of(suspended, true));
         }
         self.check_usable(operation)?;
-        if free.is_none() {
+        if list.is_none() {
             self.layout.table.check_not_held(operation, |_| true)?;
         }
         let Survey { missing, shared, mappings } = self.layout.table.survey();
         let kept = store.room(operation, &self.backend, total(&missing))?;
         self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
         let (gone, lost) = self.empty_into(&kept, &missing)?;
-        if let Some(free) = free {
-            let homes: HashSet<Bytes> = missing.iter().map(|one| one.home).collect();
-            let own = gone.into_iter().filter(|piece| homes.contains(&piece.offset));
-            free.extend(own.map(|piece| piece.mapping.memory));
+        if let Some(list) = list {
+            let is_own =
+                |piece: &Piece<B>| missing.binary_search_by_key(&piece.offset, |one| one.home).is_ok();
+            list.extend(gone.into_iter().filter(is_own).map(|piece| piece.mapping.memory));
         } else {
             // With the last mapping, and the last that holds it, the memory goes back.
             drop(gone);
@@ -162,14 +163,14 @@ impl<B: Backend> Region<B> {
         self.resume_from(&mut Vec::new())
     }
 
-    /// Resumes the region as [`Region::resume`] does, with memory of the caller's: pieces of `free` that have the size and
-    /// the properties of a piece that is missing are taken out and mapped, and the rest is created. Without saved contents
-    /// ([`BackingStore::nothing`]), the region has the bytes that those pieces had.
+    /// Resumes the region as [`Region::resume`] does, with pieces of `list` that have the size and the properties of a
+    /// missing piece and that nothing else holds. They are taken out of the list; the rest is created. Without saved
+    /// contents ([`BackingStore::nothing`]), the region has the bytes that those pieces had.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::resume`]. What was taken out of `free` is there again then, but for memory that is out of use.
-    pub fn resume_from(&mut self, free: &mut Vec<PhysicalMemory<B>>) -> Result<Resumed> {
+    /// Those of [`Region::resume`]. The pieces are in the list again then, except those that could not be unmapped.
+    pub fn resume_from(&mut self, list: &mut Vec<PhysicalMemory<B>>) -> Result<Resumed> {
         let operation = Operation::Resume;
         let Some(suspended) = &self.suspended else {
             return Ok(Resumed { memory: Bytes::ZERO, contents: Bytes::ZERO, already: true });
@@ -177,7 +178,7 @@ impl<B: Backend> Region<B> {
         // What undoing has left of an earlier one.
         self.layout.check_in_use(operation)?;
         self.layout.regain()?;
-        let obtained = suspended.obtain(&self.backend, free)?;
+        let obtained = suspended.obtain(&self.backend, list)?;
         let mut pieces = suspended.pieces(&obtained);
         let did = Resumed { memory: suspended.memory(), contents: suspended.contents(), already: false };
         let (placed, filled) = fill(&mut self.layout, &self.backend, suspended, &mut pieces);
@@ -187,7 +188,7 @@ impl<B: Backend> Region<B> {
             // What could not be unmapped is not free.
             let mapped: HashSet<_> =
                 self.layout.table.iter().map(|(_, mapping)| mapping.memory.id()).collect();
-            free.extend(obtained.taken().filter(|memory| !mapped.contains(&memory.id())));
+            list.extend(obtained.taken().filter(|memory| !mapped.contains(&memory.id())));
             return Err(error);
         }
         self.suspended = None;

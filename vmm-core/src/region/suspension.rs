@@ -1,5 +1,6 @@
 //! What a suspended region keeps: which memory it is without, which stayed, and what was mapped where.
 
+use super::sharing::holder;
 use super::table::{Mapping, Piece, Table};
 use crate::driver::Backend;
 use crate::memory::{MemoryId, PhysicalMemory, SavedContents};
@@ -12,7 +13,7 @@ pub(super) struct Suspension<B: Backend> {
     pub(super) missing: Vec<Missing>,
     /// Memory that is held elsewhere too, and is mapped again as it is.
     pub(super) shared: Vec<PhysicalMemory<B>>,
-    pub(super) mappings: Vec<Absent>,
+    pub(super) mappings: Vec<SavedMapping>,
     pub(super) kept: SavedContents<B>,
 }
 
@@ -40,23 +41,23 @@ impl Missing {
     }
 }
 
-/// What a region has, before it is suspended.
+/// The memory and the mappings of a region that will be suspended.
 pub(super) struct Survey<B: Backend> {
     pub(super) missing: Vec<Missing>,
     pub(super) shared: Vec<PhysicalMemory<B>>,
-    pub(super) mappings: Vec<Absent>,
+    pub(super) mappings: Vec<SavedMapping>,
 }
 
-/// A mapping that there was.
+/// A mapping that the resume makes again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Absent {
+pub(super) struct SavedMapping {
     offset: Bytes,
     /// Which of the pieces: of those that are missing and then of those that are shared.
     memory: usize,
     access: AccessMap,
 }
 
-/// Memory in the place of that which is missing.
+/// Memory for the pieces that are missing.
 pub(super) struct Obtained<B: Backend> {
     /// What the caller had, for each piece that is missing.
     taken: Vec<Option<PhysicalMemory<B>>>,
@@ -88,17 +89,18 @@ impl<B: Backend> Suspension<B> {
         if self.kept.is_nothing() { Bytes::ZERO } else { self.memory() }
     }
 
-    /// Takes memory like that which is missing out of `free` and creates the rest. Nothing is mapped yet: there is enough,
-    /// or nothing has happened.
-    pub(super) fn obtain(&self, backend: &B, free: &mut Vec<PhysicalMemory<B>>) -> Result<Obtained<B>> {
+    /// Takes fitting pieces that nothing else holds out of `list` and creates the rest. Nothing is mapped yet: there is
+    /// enough, or nothing has happened.
+    pub(super) fn obtain(&self, backend: &B, list: &mut Vec<PhysicalMemory<B>>) -> Result<Obtained<B>> {
         let fits = |one: &Missing, memory: &PhysicalMemory<B>| {
             memory.size() == one.size
                 && memory.properties() == one.properties
                 && memory.check_belongs_to(Operation::Resume, backend).is_ok()
+                && holder(Operation::Resume, memory, 1).is_none()
         };
         let take = |one: &Missing| {
-            let at = free.iter().rposition(|memory| fits(one, memory))?;
-            Some(free.swap_remove(at))
+            let at = list.iter().rposition(|memory| fits(one, memory))?;
+            Some(list.swap_remove(at))
         };
         let taken: Vec<Option<PhysicalMemory<B>>> = self.missing.iter().map(take).collect();
         let rest = self.missing.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
@@ -106,7 +108,7 @@ impl<B: Backend> Suspension<B> {
         match created.collect::<Result<Vec<_>>>() {
             Ok(created) => Ok(Obtained { taken, created }),
             Err(error) => {
-                free.extend(taken.into_iter().flatten());
+                list.extend(taken.into_iter().flatten());
                 Err(error)
             }
         }
@@ -115,7 +117,7 @@ impl<B: Backend> Suspension<B> {
     /// The mappings as they were.
     pub(super) fn pieces(&self, obtained: &Obtained<B>) -> Vec<Piece<B>> {
         let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(&self.shared).collect();
-        let piece = |one: &Absent| Piece {
+        let piece = |one: &SavedMapping| Piece {
             offset: one.offset,
             mapping: Mapping::new(memory[one.memory].clone(), one.access),
         };
@@ -143,11 +145,11 @@ pub(super) fn total(missing: &[Missing]) -> Bytes {
 }
 
 impl<B: Backend> Table<B> {
-    /// What there is, in order of the offsets.
+    /// Describes the mappings, in order of their offsets, and the memory behind them.
     pub(super) fn survey(&self) -> Survey<B> {
         let mut shared: Vec<PhysicalMemory<B>> = Vec::new();
         let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();
-        for (_, mapping, _) in self.shared(|_| true) {
+        for (_, mapping, _) in self.shared(Operation::Suspend, |_| true) {
             places.entry(mapping.memory.id()).or_insert_with(|| {
                 shared.push(mapping.memory.clone());
                 shared.len() - 1
@@ -176,7 +178,7 @@ impl<B: Backend> Table<B> {
         places.extend(ids.into_iter().zip(0..));
         let mappings = self.iter().filter_map(|(offset, mapping)| {
             let memory = *places.get(&mapping.memory.id())?;
-            Some(Absent { offset, memory, access: mapping.access })
+            Some(SavedMapping { offset, memory, access: mapping.access })
         });
         let mappings = mappings.collect();
         Survey { missing, shared, mappings }

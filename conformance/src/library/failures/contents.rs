@@ -3,7 +3,9 @@
 use super::bench::{Bench, Made};
 use super::row::{IDLE, Row, keep};
 use super::start::Start;
-use gpu_vmm_core::{BackingKind, BackingStore, Bytes, Detail, Error, StagingRing};
+use gpu_vmm_core::{
+    BackingKind, BackingStore, Bytes, Detail, Error, PhysicalMemory, Properties, StagingRing,
+};
 use gpu_vmm_testkit::TestKit;
 
 /// All of them.
@@ -38,15 +40,19 @@ fn suspend<B: TestKit>() -> Vec<Row<B>> {
         Row::new(OF, "in a guarded region", Start::GUARDED, Bench::suspend).poisons(),
         Row::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
         Row::new("Region::suspend_into", "", Start::SEAM.with(PINNED), |bench| {
-            let (store, mut free) = (bench.store.clone(), Vec::new());
-            bench.region().suspend_into(&store, IDLE, &mut free).map(drop)
+            let (store, mut list) = (bench.store.clone(), Vec::new());
+            let result = bench.region().suspend_into(&store, IDLE, &mut list).map(drop);
+            let lost = matches!(result.as_ref().map_err(Error::detail), Err(Detail::AddressesLost { .. }));
+            assert_eq!(list.is_empty(), result.is_err() && !lost, "{result:?}");
+            result
         }),
         Row::new("Region::resume_from", "", Start::SEAM.with(PINNED).suspended(), |bench| {
-            let mut free = vec![bench.memory.clone()];
-            let result = bench.region().resume_from(&mut free).map(drop);
-            let is_lost =
-                matches!(result.as_ref().map_err(Error::detail), Err(Detail::RollbackFailed { .. }));
-            assert!(is_lost || free.len() == usize::from(result.is_err()), "{result:?}");
+            let properties = Properties::on(bench.device);
+            let mut list = vec![PhysicalMemory::create(&bench.backend, bench.granules(1), properties)?];
+            let id = list[0].id();
+            let result = bench.region().resume_from(&mut list).map(drop);
+            let is_mapped = bench.region().mappings().any(|mapping| mapping.memory.id() == id);
+            assert_eq!(list.is_empty(), is_mapped, "{result:?}");
             result
         })
         .brings_back(),

@@ -1,10 +1,11 @@
 //! Growth inside of what is reserved.
 
 use crate::case::cases;
-use crate::library::tools::idle;
+use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Detail, Growth, GrowthKind};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, Growth, GrowthKind, PhysicalMemory};
 use gpu_vmm_testkit::TestKit;
+use std::slice;
 
 cases! { "grow":
     /// Inside of its reservation a region grows at the same address and keeps its bytes.
@@ -15,6 +16,8 @@ cases! { "grow":
     one_handle_a_step,
     /// Memory of the caller's is mapped piece after piece at the end, with the region's access.
     with_the_callers_memory,
+    /// Memory of the caller's that would cross the end of the reservation is refused whole, and so is a suspended region.
+    with_memory_that_does_not_fit,
     /// Growing to what is there already does nothing and says so.
     nothing_to_do,
     /// Steps of any sizes make one range without a seam for kernels.
@@ -73,6 +76,20 @@ fn with_the_callers_memory<B: TestKit>(subject: &Subject<B>) {
     let end = region.end();
     assert_eq!(region.grow_with(&[]).unwrap().end, end);
     assert_eq!(subject.free(), free, "no memory was created");
+}
+
+fn with_memory_that_does_not_fit<B: TestKit>(subject: &Subject<B>) {
+    let mut region = subject.region(1).build().unwrap();
+    let reserved = region.reserved();
+    region.grow_to(subject.granularity()).unwrap();
+    let (large, end) =
+        (PhysicalMemory::create(&subject.backend, reserved, subject.properties()).unwrap(), region.end());
+    if end < reserved {
+        refused!(region.grow_with(slice::from_ref(&large)), Detail::CrossesReservation { .. }, reserved);
+    }
+    assert_eq!((region.end(), region.reserved()), (end, reserved));
+    region.suspend(&BackingStore::nothing(), idle()).unwrap();
+    refused!(region.grow_with(&[large]), Detail::Suspended { .. });
 }
 
 fn sizes_are_rounded_and_said<B: TestKit>(subject: &Subject<B>) {

@@ -41,11 +41,11 @@ fn held_elsewhere<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let mut region = filled(subject, &[1]);
     let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
-    stays(subject, &mut region, b, "held by somebody else in this process");
+    stays(subject, &mut region, b, "also held by a clone");
     let mut other = subject.space(1).build().unwrap();
     subject.open(&mut other, Bytes(0), &held);
     drop(held);
-    stays(subject, &mut region, b, "held by somebody else in this process");
+    stays(subject, &mut region, b, "also held by a clone");
     other.unmap(Bytes(0), subject.granules(1), idle()).unwrap();
     region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     check(&region, b);
@@ -80,7 +80,7 @@ fn imported<B: TestKit>(subject: &Subject<B>) {
     drop(memory);
     let mut region = of(subject, &same);
     drop(same);
-    stays(subject, &mut region, b, "another process's");
+    stays(subject, &mut region, b, "belongs to another process");
 }
 
 fn wrong_arguments<B: TestKit>(subject: &Subject<B>) {

@@ -6,6 +6,7 @@ use crate::library::tools::{has, idle, write};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Access, BackingStore, Bytes, PhysicalMemory, Region};
 use gpu_vmm_testkit::TestKit;
+use std::slice;
 
 cases! { "suspend":
     /// A suspension hands every piece to the list once, and the device keeps the memory; another region grows with it.
@@ -14,6 +15,8 @@ cases! { "suspend":
     a_resume_takes_from_the_list,
     /// Pieces of another size or with other properties stay in the list.
     what_does_not_fit_stays_in_the_list,
+    /// Pieces that something else holds stay in the list: a clone, a mapping, an importer.
+    what_others_hold_stays_in_the_list,
     /// Memory that another region maps too stays, is not saved, and is mapped again with what was written meanwhile.
     shared_memory_stays,
     /// Memory of which the caller has a clone, or that was exported, stays too.
@@ -85,6 +88,32 @@ fn what_does_not_fit_stays_in_the_list<B: TestKit>(subject: &Subject<B>) {
     region.resume_from(&mut free).unwrap();
     assert_eq!(free.iter().map(PhysicalMemory::id).collect::<Vec<_>>(), ids);
     assert!(has(subject, &region, 3));
+}
+
+fn what_others_hold_stays_in_the_list<B: TestKit>(subject: &Subject<B>) {
+    let mut region = subject.space(1).build().unwrap();
+    region.grow_with(&[subject.piece(1)]).unwrap();
+    write(subject, &mut region, 3);
+    region.suspend(&pinned(subject, 1), idle()).unwrap();
+    let (mapped, twice) = (subject.piece(1), subject.piece(1));
+    let mut other = subject.space(1).build().unwrap();
+    other.grow_with(slice::from_ref(&mapped)).unwrap();
+    write(subject, &mut other, 8);
+    let mut list = vec![mapped, twice.clone(), twice];
+    let ids: Vec<_> = list.iter().map(PhysicalMemory::id).collect();
+    region.resume_from(&mut list).unwrap();
+    assert_eq!(list.iter().map(PhysicalMemory::id).collect::<Vec<_>>(), ids);
+    assert!(has(subject, &region, 3) && has(subject, &other, 8));
+    region.suspend(&BackingStore::nothing(), idle()).unwrap();
+    let shareable = subject.properties().shareable();
+    let exported = or_skip(PhysicalMemory::create(&subject.backend, subject.unit(), shareable));
+    let mut region = subject.space(1).memory(shareable).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    region.suspend(&BackingStore::nothing(), idle()).unwrap();
+    drop(or_skip(exported.export()));
+    list = vec![exported];
+    region.resume_from(&mut list).unwrap();
+    assert_eq!(list.len(), 1, "an importer may have it");
 }
 
 fn shared_memory_stays<B: TestKit>(subject: &Subject<B>) {

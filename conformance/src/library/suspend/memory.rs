@@ -232,8 +232,10 @@ fn loses_addresses<B: TestKit, L: TestKit>(subject: &Subject<B>, backend: &L, lo
     region.write_pattern(subject.device, Bytes(0), region.end(), 6).unwrap();
     let held = subject.free_here();
     lose(true);
-    let error = region.suspend(&store, idle()).unwrap_err();
+    let mut list = Vec::new();
+    let error = region.suspend_into(&store, idle(), &mut list).unwrap_err();
     assert!(matches!(error.detail(), Detail::AddressesLost { .. }), "{error}");
+    assert_eq!(list.drain(..).map(|memory| memory.size()).sum::<Bytes>(), subject.granules(2));
     for part in ["is suspended", &region.address().to_string()] {
         assert!(error.to_string().contains(part), "{error}");
     }

@@ -74,7 +74,7 @@ fn imported_memory<B: TestKit>(subject: &Subject<B>) {
     refused!(
         region.suspend(&BackingStore::nothing(), idle()),
         Detail::StillReferenced { .. },
-        "another process's"
+        "belongs to another process"
     );
     is_active(&region);
 }
