@@ -1,6 +1,6 @@
 //! A paged cache of keys and values. Each sequence is one contiguous range of addresses, into which pages of physical memory
 //! are mapped as it grows. Sequences share the pages of a common prefix. A sequence that is evicted keeps its addresses:
-//! its contents go to the host, and its pages to other sequences.
+//! its contents go to the host, and its pages to other sequences. What is dropped returns its pages.
 
 use gpu_vmm::{Access, Backend, BackingStore, Bytes, DeviceId, PhysicalMemory, Properties};
 use gpu_vmm::{Region, RegionState, Result, WaitFor};
@@ -25,20 +25,24 @@ struct Pages<B: Backend> {
     budget: usize,
 }
 
-/// The pages of a prefix, which sequences may read.
-pub type Prefix<B> = Arc<Vec<PhysicalMemory<B>>>;
+/// Pages that sequences may read.
+#[derive(Debug)]
+pub struct Prefix<'a, B: Backend> {
+    cache: &'a PagedCache<B>,
+    pages: Vec<PhysicalMemory<B>>,
+}
 
 /// The keys and values of one sequence.
 #[derive(Debug)]
-pub struct Sequence<B: Backend> {
+pub struct Sequence<'a, B: Backend> {
     /// The prefix, and the pages of the sequence behind it.
     pub region: Region<B>,
-    prefix: Prefix<B>,
+    prefix: Arc<Prefix<'a, B>>,
 }
 
 impl<B: Backend> PagedCache<B> {
-    /// Makes a cache of up to `budget` pages for sequences of up to `longest` bytes, whose contents go to `store` while they
-    /// are evicted.
+    /// Makes a cache of up to `budget` pages. Each sequence reserves `longest` bytes of addresses. The contents of those that
+    /// are evicted go to `store`.
     pub fn new(
         backend: &B,
         device: DeviceId,
@@ -52,94 +56,59 @@ impl<B: Backend> PagedCache<B> {
         Ok(Self { backend: backend.clone(), device, page, longest, store, pages })
     }
 
-    /// Returns the pages that the cache holds, and how many of them no sequence uses.
+    /// Returns the number of pages that the cache holds, and how many of them are free.
     pub fn held(&self) -> (usize, usize) {
         let pages = self.pages();
         (pages.held, pages.free.len())
     }
 
-    /// Changes the budget. Pages beyond it go back to the device as sequences end or are evicted.
+    /// Changes the budget. Pages beyond it go back to the device as soon as they are free.
     pub fn set_budget(&self, budget: usize) {
         self.pages().budget = budget;
         self.give(Vec::new());
     }
 
-    /// Makes a prefix of as many pages as `contents` has; `None` if the budget is used up.
-    pub fn prefix(&self, contents: &[&[u8]]) -> Result<Option<Prefix<B>>> {
-        let Some(pages) = self.take(contents.len())? else { return Ok(None) };
-        pages.iter().zip(contents).try_for_each(|(page, bytes)| page.write(Bytes::ZERO, bytes))?;
-        Ok(Some(Arc::new(pages)))
-    }
-
-    /// Begins a sequence behind a prefix.
-    pub fn begin(&self, prefix: &Prefix<B>) -> Result<Sequence<B>> {
-        let mut region = Region::builder(&self.backend).on(self.device).reserve(self.longest).build()?;
-        for (page, offset) in prefix.iter().zip(0..) {
-            region.map_with_access(self.page * offset, page, self.device, Access::Read)?;
+    /// Makes a prefix; `None` if the budget is used up. The rest of its last page is zero.
+    pub fn prefix(&self, contents: &[u8]) -> Result<Option<Arc<Prefix<'_, B>>>> {
+        let size = self.page.0 as usize;
+        let Some(pages) = self.take(contents.len().div_ceil(size))? else { return Ok(None) };
+        let prefix = Prefix { cache: self, pages };
+        for (page, bytes) in prefix.pages.iter().zip(contents.chunks(size)) {
+            let mut whole = bytes.to_vec();
+            whole.resize(size, 0);
+            page.write(Bytes::ZERO, &whole)?;
         }
-        Ok(Sequence { region, prefix: Arc::clone(prefix) })
+        Ok(Some(Arc::new(prefix)))
     }
 
-    /// Makes a sequence longer by a page; false if the budget is used up.
-    pub fn append(&self, sequence: &mut Sequence<B>) -> Result<bool> {
-        let Some(page) = self.take(1)? else { return Ok(false) };
-        sequence.region.grow_with(&page).inspect_err(|_| self.give(page))?;
-        Ok(true)
-    }
-
-    /// Moves the contents of a sequence to the host and takes its pages for others.
-    pub fn evict(&self, sequence: &mut Sequence<B>, done: WaitFor<'_>) -> Result<()> {
-        self.reclaim(sequence, &self.store, done)
-    }
-
-    /// Brings an evicted sequence back, at its address; false if the budget is used up.
-    pub fn restore(&self, sequence: &mut Sequence<B>) -> Result<bool> {
-        let RegionState::Suspended { memory, .. } = sequence.region.state() else { return Ok(true) };
-        let Some(mut pages) = self.take((memory / self.page) as usize)? else { return Ok(false) };
-        let resumed = sequence.region.resume_from(&mut pages);
-        self.give(pages);
-        resumed.map(|_| true)
-    }
-
-    /// Ends a sequence. With the last one, the pages of its prefix are free too.
-    pub fn end(&self, mut sequence: Sequence<B>, done: WaitFor<'_>) -> Result<()> {
-        self.reclaim(&mut sequence, &BackingStore::nothing(), done)?;
-        let Sequence { region, prefix } = sequence;
-        drop(region);
-        self.end_prefix(prefix);
-        Ok(())
-    }
-
-    /// Gives up a prefix. Its pages are free when the last sequence behind it has ended.
-    pub fn end_prefix(&self, prefix: Prefix<B>) {
-        self.give(Arc::into_inner(prefix).unwrap_or_default());
-    }
-
-    fn reclaim(&self, sequence: &mut Sequence<B>, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<()> {
-        let mut pages = Vec::new();
-        let suspended = sequence.region.suspend_into(store, done, &mut pages);
-        self.give(pages);
-        suspended.map(drop)
-    }
-
+    /// Takes free pages, and creates what is missing; `None` if the budget or the device's memory does not suffice.
     fn take(&self, count: usize) -> Result<Option<Vec<PhysicalMemory<B>>>> {
         let mut pages = self.pages();
         let missing = count.saturating_sub(pages.free.len());
-        if pages.held + missing > pages.budget {
+        if missing > 0 && pages.held + missing > pages.budget {
             return Ok(None);
         }
-        for _ in 0..missing {
-            let page = PhysicalMemory::create(&self.backend, self.page, Properties::on(self.device))?;
-            pages.free.push(page);
-            pages.held += 1;
+        pages.held += missing;
+        let rest = pages.free.len() + missing - count;
+        let mut taken = pages.free.split_off(rest);
+        drop(pages);
+        while taken.len() < count {
+            match PhysicalMemory::create(&self.backend, self.page, Properties::on(self.device)) {
+                Ok(page) => taken.push(page),
+                Err(error) => {
+                    self.pages().held -= count - taken.len();
+                    self.give(taken);
+                    return if error.is_out_of_memory() { Ok(None) } else { Err(error) };
+                }
+            }
         }
-        let rest = pages.free.len() - count;
-        Ok(Some(pages.free.split_off(rest)))
+        Ok(Some(taken))
     }
 
-    fn give(&self, mut more: Vec<PhysicalMemory<B>>) {
+    /// Returns pages that nothing uses. Those beyond the budget go back to the device.
+    fn give(&self, more: Vec<PhysicalMemory<B>>) {
         let mut pages = self.pages();
-        pages.free.append(&mut more);
+        pages.free.extend(more);
         let excess = pages.held.saturating_sub(pages.budget).min(pages.free.len());
         pages.held -= excess;
         let rest = pages.free.len() - excess;
@@ -150,5 +119,75 @@ impl<B: Backend> PagedCache<B> {
 
     fn pages(&self) -> MutexGuard<'_, Pages<B>> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<'a, B: Backend> Sequence<'a, B> {
+    /// Begins a sequence behind a prefix.
+    pub fn new(prefix: &Arc<Prefix<'a, B>>) -> Result<Self> {
+        let cache = prefix.cache;
+        let mut region = Region::builder(&cache.backend).on(cache.device).reserve(cache.longest).build()?;
+        for (page, number) in prefix.pages.iter().zip(0..) {
+            region.map_with_access(cache.page * number, page, cache.device, Access::Read)?;
+        }
+        Ok(Self { region, prefix: Arc::clone(prefix) })
+    }
+
+    /// The number of pages that eviction would free.
+    pub fn own_pages(&self) -> usize {
+        ((self.region.mapped() / self.prefix.cache.page) as usize).saturating_sub(self.prefix.pages.len())
+    }
+
+    /// Makes the sequence longer by a page; false if there is none.
+    pub fn append(&mut self) -> Result<bool> {
+        let cache = self.prefix.cache;
+        let Some(mut page) = cache.take(1)? else { return Ok(false) };
+        let grown = self.region.grow_with(&page);
+        if grown.is_err() {
+            // A page that could not be unmapped again stays the region's.
+            page.retain(|page| self.region.mappings().all(|mapping| !mapping.memory.is_same_as(page)));
+            cache.give(page);
+        }
+        grown.map(|_| true)
+    }
+
+    /// Moves the contents to the host and returns the pages.
+    pub fn evict(&mut self, done: WaitFor<'_>) -> Result<()> {
+        let cache = self.prefix.cache;
+        self.release(&cache.store, done)
+    }
+
+    /// Brings an evicted sequence back, at its address; false if there are not enough pages.
+    pub fn restore(&mut self) -> Result<bool> {
+        let RegionState::Suspended { memory, .. } = self.region.state() else { return Ok(true) };
+        let cache = self.prefix.cache;
+        let Some(mut pages) = cache.take((memory / cache.page) as usize)? else { return Ok(false) };
+        let resumed = self.region.resume_from(&mut pages);
+        cache.give(pages);
+        resumed.map(|_| true)
+    }
+
+    fn release(&mut self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<()> {
+        let mut pages = Vec::new();
+        let suspended = self.region.suspend_into(store, done, &mut pages);
+        self.prefix.cache.give(pages);
+        suspended.map(drop)
+    }
+}
+
+impl<B: Backend> Drop for Sequence<'_, B> {
+    /// Waits for the devices, if the sequence was not evicted.
+    fn drop(&mut self) {
+        let own = self.own_pages();
+        if self.release(&BackingStore::nothing(), WaitFor::all_devices()).is_err() {
+            // The region's destructor gives them back to the device.
+            self.prefix.cache.pages().held -= own;
+        }
+    }
+}
+
+impl<B: Backend> Drop for Prefix<'_, B> {
+    fn drop(&mut self) {
+        self.cache.give(std::mem::take(&mut self.pages));
     }
 }

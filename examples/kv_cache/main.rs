@@ -8,12 +8,13 @@
 pub mod cache;
 
 use cache::{PagedCache, Sequence};
-use gpu_vmm::{AnyBackend, Backend, BackingStore, Bytes, DeviceId, RegionState, Result, WaitFor};
+use gpu_vmm::{AnyBackend, Backend, BackingStore, Bytes, DeviceId, Result, WaitFor};
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::thread;
 
 const DEVICE: DeviceId = DeviceId(0);
-const PREFIX: [&[u8]; 2] = [b"You are a helpful assistant.", b"Answer in one sentence."];
+const PREFIX: &[u8] = b"You are a helpful assistant.";
 /// The pages that the cache may have, and what is left of that when half of the sequences have come. The oldest sequence of
 /// each thread fits, so that all of them end.
 const BUDGET: [usize; 2] = [40, 32];
@@ -23,24 +24,24 @@ const AT_A_TIME: usize = 12;
 const SEQUENCES: u64 = 60;
 
 /// The sequences that have not ended, the oldest first.
-type Queue<B> = Mutex<VecDeque<(u64, Sequence<B>)>>;
+type Queue<'a, B> = Mutex<VecDeque<(u64, Sequence<'a, B>)>>;
 
 fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
     let store = BackingStore::pinned(&backend, Bytes::mib(256))?;
     let cache = PagedCache::new(&backend, DEVICE, Bytes::mib(64), BUDGET[0], store)?;
-    let prefix = cache.prefix(&PREFIX)?.expect("the budget is larger than the prefix");
-    let begin = |number| Ok((number, cache.begin(&prefix)?));
+    let prefix = cache.prefix(PREFIX)?.expect("the budget is larger than the prefix");
+    let begin = |number| Ok((number, Sequence::new(&prefix)?));
     let queue = Queue::new((0..SEQUENCES).map(begin).collect::<Result<_>>()?);
 
-    let threads = std::thread::scope(|scope| {
+    let threads = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| serve(&cache, &queue))).collect();
         let ended = threads.into_iter().map(|thread| thread.join().expect("no thread panics"));
         ended.collect::<Result<Vec<u64>>>()
     })?;
 
-    cache.end_prefix(prefix);
+    drop((queue, prefix));
     let (held, free) = cache.held();
     let evictions: u64 = threads.iter().sum();
     println!("{SEQUENCES} sequences in {THREADS} threads, {evictions} evictions; {held} pages are left");
@@ -49,20 +50,24 @@ fn main() -> Result<()> {
 }
 
 /// Serves sequences, one step of each in turn, until all have ended. Returns the number of evictions.
-fn serve<B: Backend>(cache: &PagedCache<B>, queue: &Queue<B>) -> Result<u64> {
+fn serve<B: Backend>(cache: &PagedCache<B>, queue: &Queue<'_, B>) -> Result<u64> {
     let mut evictions = 0;
     loop {
         let Some((number, mut sequence)) = queue.lock().expect("no thread panics").pop_front() else {
             return Ok(evictions);
         };
-        while !(cache.restore(&mut sequence)? && cache.append(&mut sequence)?) {
+        while !(sequence.restore()? && sequence.append()?) {
             // The youngest that has pages makes room.
             let mut queue = queue.lock().expect("no thread panics");
-            let active = |(_, one): &&mut (u64, Sequence<B>)| one.region.state() == RegionState::Active;
-            if let Some((_, youngest)) = queue.iter_mut().take(AT_A_TIME).rev().find(active) {
-                cache.evict(youngest, WaitFor::all_devices())?;
-                evictions += 1;
+            match queue.iter_mut().take(AT_A_TIME).rev().find(|(_, one)| one.own_pages() > 0) {
+                Some((_, youngest)) => youngest.evict(WaitFor::all_devices())?,
+                None => {
+                    drop(queue);
+                    thread::yield_now();
+                    continue;
+                }
             }
+            evictions += 1;
         }
         let last = sequence.region.end() - cache.page;
         sequence.region.write(last, &mark(number, last))?;
@@ -71,7 +76,6 @@ fn serve<B: Backend>(cache: &PagedCache<B>, queue: &Queue<B>) -> Result<u64> {
         }
         if sequence.region.end() > cache.page * (3 + number % 5) {
             check(cache, number, &sequence)?;
-            cache.end(sequence, WaitFor::all_devices())?;
         } else {
             let mut queue = queue.lock().expect("no thread panics");
             let place = queue.len().min(AT_A_TIME);
@@ -86,10 +90,10 @@ fn mark(number: u64, offset: Bytes) -> [u8; 16] {
 }
 
 /// The prefix and all pages of the sequence are as they were written.
-fn check<B: Backend>(cache: &PagedCache<B>, number: u64, sequence: &Sequence<B>) -> Result<()> {
+fn check<B: Backend>(cache: &PagedCache<B>, number: u64, sequence: &Sequence<'_, B>) -> Result<()> {
     for page in 0..sequence.region.end() / cache.page {
         let offset = cache.page * page;
-        let expected = PREFIX.get(page as usize).map_or(mark(number, offset).to_vec(), |text| text.to_vec());
+        let expected = if page == 0 { PREFIX } else { &mark(number, offset) };
         let mut found = vec![0; expected.len()];
         sequence.region.read(offset, &mut found)?;
         assert_eq!(found, expected, "page {page} of sequence {number}");
