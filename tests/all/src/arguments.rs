@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Runs all tests: those of the workspace, then CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime
@@ -34,8 +35,30 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Sets AMD's runtime up and runs nothing
+    /// Sets AMD's runtime and the fake NVIDIA driver up, runs nothing, and prints how a program is run on each
     Setup,
+    /// Runs a program on AMD's own HIP runtime without a GPU; its exit status is this command's
+    ///
+    /// The runtime's own loader starts it, over the simulated HSA runtime. What it starts itself, and scripts, run without: name
+    /// the interpreter. LD_LIBRARY_PATH is searched behind the runtime's libraries, and the settings HSA_SIM_... are those of
+    /// tests/hsa-sim/README.md. A program that a signal ends is a shell's status 128 and the signal's number.
+    RunHip {
+        /// The version, in full or its first numbers [default: the newest]
+        #[arg(long, value_name = "VERSION")]
+        version: Option<String>,
+        /// The program, a path or a name in PATH, and behind it its arguments, which are passed on as they are
+        #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
+        program: Vec<OsString>,
+    },
+    /// Runs a program on the fake NVIDIA driver; its exit status is this command's
+    ///
+    /// What it starts runs on it too. LD_LIBRARY_PATH is searched behind the driver, and the settings FAKE_CUDA_... are those of
+    /// tests/fake-cuda/README.md.
+    RunCuda {
+        /// As for `run-hip`
+        #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
+        program: Vec<OsString>,
+    },
     /// Sets it up, and writes reports of the conformance suite from host memory and from each version of HIP
     ///
     /// The files are called host.json and hip-VERSION.json. Where the folder has a README.md with the line that begins
@@ -75,4 +98,43 @@ pub(crate) enum Command {
         /// A part of the names of the faults to plant, or what finds them: host, `hip 7`, loom, shuttle [default: all]
         filter: Option<String>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    fn read(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn a_programs_arguments_are_its_own() {
+        for (line, wanted, expected) in [
+            ("test-all run-hip --version 6 prog", Some("6"), "prog"),
+            ("test-all run-hip prog --version 6 --folder x", None, "prog --version 6 --folder x"),
+            ("test-all run-hip prog -h -- --help -V", None, "prog -h -- --help -V"),
+            ("test-all run-hip --version=7.2.4 -- --odd -x", Some("7.2.4"), "--odd -x"),
+            ("test-all --folder f run-hip --update prog --update", None, "prog --update"),
+        ] {
+            let arguments = read(line).unwrap();
+            let Some(Command::RunHip { version, program }) = arguments.command else { panic!("{line}") };
+            assert_eq!(
+                (version.as_deref(), program.join(OsStr::new(" "))),
+                (wanted, expected.into()),
+                "{line}"
+            );
+        }
+        let arguments = read("test-all run-cuda prog --version 1 --").unwrap();
+        let Some(Command::RunCuda { program }) = arguments.command else { panic!() };
+        assert_eq!(program, ["prog", "--version", "1", "--"]);
+    }
+
+    #[test]
+    fn options_that_are_none_are_refused_before_the_program() {
+        for line in ["test-all run-hip", "test-all run-cuda", "test-all run-hip --verison 7 prog"] {
+            assert!(read(line).is_err(), "{line}");
+        }
+    }
 }

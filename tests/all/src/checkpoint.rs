@@ -34,7 +34,7 @@ fn one(layout: &Layout, runtime: &Runtime, program: &Path, writer: &str, reader:
     let (mut time, mut failed) = (Duration::ZERO, None);
     for (verb, backend) in [("write", writer), ("read", reader)] {
         let mut command = match backend {
-            "hip" => runtime.command(&layout.simulator(), program),
+            "hip" => runtime.command(&layout.simulator(), program, None),
             _ => Command::new(program),
         };
         prepare(&mut command, 1);

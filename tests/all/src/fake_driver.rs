@@ -2,10 +2,12 @@
 //! GPU and no download. With two, fabric handles are permitted.
 
 use crate::cargo;
+use crate::environment::{LIBRARY_PATH, leave_the_machines, search_path};
 use crate::layout::Layout;
-use crate::suites::{Job, leave_the_machines, leave_to_two, run_all};
+use crate::suites::{Job, leave_to_two, run_all};
 use crate::summary::Summary;
 use crate::trouble::{Answer, Doing};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -53,13 +55,13 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
             let s = if devices == 1 { "" } else { "s" };
             let name = format!("fake CUDA, {devices} GPU{s}, {shown}");
             let program = &programs[*target];
-            let mut command = Command::new(&program.file);
+            let mut command = command(&folder, &program.file, None);
             command.args(filter).current_dir(&program.folder);
             leave_to_two(&mut command, devices);
             if let Some(skipped) = skipped {
                 command.args(["--skip", skipped]);
             }
-            prepare(&mut command, &folder, devices);
+            prepare(&mut command, devices);
             // As on machines without a fabric, and with one.
             command.env("FAKE_CUDA_FABRIC", if devices == 1 { "0" } else { "1" });
             let log = layout.logs().join(format!("fake-cuda-{devices}-{target}.txt"));
@@ -69,11 +71,18 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
     run_all(jobs, filter, summary)
 }
 
-/// Runs a test program on the fake driver in a folder, with this number of devices.
-pub(crate) fn prepare(command: &mut Command, folder: &Path, devices: u32) {
-    leave_the_machines(command);
+/// Runs a program on the fake driver in a folder. `own` has the folders of the program's own libraries.
+pub(crate) fn command(folder: &Path, program: &Path, own: Option<&OsStr>) -> Command {
+    let mut command = Command::new(program);
+    leave_the_machines(&mut command);
+    command.env(LIBRARY_PATH, search_path([folder.as_os_str()].into_iter().chain(own)));
+    command
+}
+
+/// Has a test program test CUDA, with this number of devices.
+pub(crate) fn prepare(command: &mut Command, devices: u32) {
     command.env("GPU_VMM_TEST_BACKENDS", "cuda").env("GPU_VMM_REQUIRE_CUDA", "1");
-    command.env("LD_LIBRARY_PATH", folder).env("FAKE_CUDA_GPUS", devices.to_string());
+    command.env("FAKE_CUDA_GPUS", devices.to_string());
 }
 
 /// The fake driver is a library of Linux.
@@ -94,11 +103,13 @@ pub(crate) fn set_up(layout: &Layout) -> Answer {
     fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
     for name in ["libcuda.so.1", "libcuda.so"] {
         let link = folder.join(name);
-        // What an earlier build has left may be another's.
-        if link.symlink_metadata().is_ok() {
-            fs::remove_file(&link).doing(|| link.display().to_string())?;
+        if fs::read_link(&link).is_ok_and(|target| target == *library) {
+            continue;
         }
-        std::os::unix::fs::symlink(library, &link).doing(|| link.display().to_string())?;
+        // What an earlier build has left may be another's. A program that is starting finds that one or this one.
+        let new = folder.join(format!("{name}.{}", std::process::id()));
+        std::os::unix::fs::symlink(library, &new).doing(|| new.display().to_string())?;
+        fs::rename(&new, &link).doing(|| link.display().to_string())?;
     }
     Ok(())
 }

@@ -8,9 +8,10 @@ use crate::arguments::Arguments;
 use crate::debs::{self, DEBS, Packages};
 use crate::runtime::Runtime;
 use crate::trouble::{Answer, Doing, Trouble};
-use crate::{apt, cargo, unpack};
+use crate::{apt, cargo, unpack, version};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A version of HIP by name, and the runtime or why there is none.
 pub(crate) type Named = (String, Answer<Runtime>);
@@ -18,6 +19,8 @@ pub(crate) type Named = (String, Answer<Runtime>);
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) root: PathBuf,
+    /// Whether it is another than the default.
+    elsewhere: bool,
     /// The folder of packages that the user named.
     named: Option<PathBuf>,
     pub(crate) update: bool,
@@ -38,7 +41,8 @@ impl Layout {
         let named = std::env::var_os(DEBS).filter(|name| !name.is_empty()).map(PathBuf::from);
         let required = arguments.require_hip || named.is_some();
         let (update, nvidia_required) = (arguments.update, arguments.require_nvidia);
-        Ok(Self { root, named, update, required, nvidia_required })
+        let elsewhere = arguments.folder.is_some();
+        Ok(Self { root, elsewhere, named, update, required, nvidia_required })
     }
 
     pub(crate) fn logs(&self) -> PathBuf {
@@ -56,6 +60,50 @@ impl Layout {
     /// Every version that was to be had, set up, or why not.
     pub(crate) fn runtimes(&self) -> Vec<Named> {
         self.found().unwrap_or_else(|trouble| vec![("HIP".to_owned(), Err(trouble))])
+    }
+
+    /// The newest version that is `wanted`, or of all; set up if it is not yet. What is set up is used without a look for newer
+    /// packages, unless they are in a folder that the user named.
+    pub(crate) fn runtime(&self, wanted: Option<&str>) -> Answer<Runtime> {
+        self.alone(|| {
+            let mut there = unpack::set_up_already(&self.root);
+            let is_there = version::newest(there.iter().map(|runtime| &*runtime.version), wanted).is_ok();
+            let mut packages = Vec::new();
+            if self.named.is_some() || self.update || !is_there {
+                for (major, found) in self.packages()? {
+                    match found {
+                        Ok(found) => packages.push(found),
+                        // A version that cannot be had is no reason to refuse another one.
+                        Err(trouble)
+                            if wanted.is_some_and(|wanted| version::is(wanted, &major.to_string())) =>
+                        {
+                            return Err(trouble);
+                        }
+                        Err(trouble) => eprintln!("HIP {major}: {trouble}"),
+                    }
+                }
+            }
+            let names = there.iter().map(|runtime| &*runtime.version);
+            let names = names.chain(packages.iter().map(|packages| &*packages.version));
+            let chosen = version::newest(names, wanted)?;
+            if let Some(packages) = packages.iter().find(|packages| packages.version == chosen) {
+                return unpack::set_up(&self.root, packages);
+            }
+            let chosen = there.iter().position(|runtime| runtime.version == chosen).unwrap_or_default();
+            let runtime = there.swap_remove(chosen);
+            runtime.check()?;
+            Ok(runtime)
+        })
+    }
+
+    /// This command, as a user begins it.
+    pub(crate) fn this_command(&self) -> Command {
+        let mut command = Command::new("cargo");
+        command.arg("test-all");
+        if self.elsewhere {
+            command.arg("--folder").arg(&self.root);
+        }
+        command
     }
 
     /// NVIDIA's own library is unpacked there, and what apt keeps for it.
@@ -77,14 +125,17 @@ impl Layout {
     }
 
     fn found_alone(&self) -> Answer<Vec<Named>> {
-        let found = match &self.named {
-            Some(folder) => debs::read(folder).doing(|| format!("{DEBS} names {}", folder.display()))?,
-            None => apt::packages(&self.root, self.update)?,
-        };
-        Ok(found.into_iter().map(|(major, packages)| self.runtime(major, packages)).collect())
+        Ok(self.packages()?.into_iter().map(|(major, packages)| self.set_up(major, packages)).collect())
     }
 
-    fn runtime(&self, major: u32, packages: Answer<Packages>) -> Named {
+    fn packages(&self) -> Answer<Vec<debs::Found>> {
+        match &self.named {
+            Some(folder) => debs::read(folder).doing(|| format!("{DEBS} names {}", folder.display())),
+            None => apt::packages(&self.root, self.update),
+        }
+    }
+
+    fn set_up(&self, major: u32, packages: Answer<Packages>) -> Named {
         match packages {
             Ok(packages) => (format!("HIP {}", packages.version), unpack::set_up(&self.root, &packages)),
             Err(trouble) => (format!("HIP {major}"), Err(trouble)),

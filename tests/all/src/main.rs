@@ -9,6 +9,9 @@
 //! | `apt`, `mirror` | filling such a folder from Debian sid and experimental, with an apt configuration of its own |
 //! | `unpack` | packages become a runtime in a private folder, whole or not at all |
 //! | `runtime` | such a runtime: how a program is run on it, and whether it is complete |
+//! | `own_program` | a user's own program on such a runtime, or on the fake NVIDIA driver |
+//! | `version` | which version of HIP a user means |
+//! | `environment`, `shell` | what a program's environment leaves out; a command as a shell reads it |
 //! | `cargo` | building the tests and the simulated HSA runtime |
 //! | `fake_driver` | running the tests of CUDA on the fake NVIDIA driver |
 //! | `nvidia` | the same on NVIDIA's own library, without a GPU |
@@ -22,29 +25,33 @@
 //! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
 //! | `mutations` | faults that are planted in the library, and must be found |
 //!
-//! Standard output has the results; the exit status is 0, or 1 where something failed.
+//! Standard output has the results; the exit status is 0, or 1 where something failed, or that of the user's own program.
 
 mod apt;
 mod arguments;
 mod cargo;
 mod checkpoint;
 mod debs;
+mod environment;
 mod fake_driver;
 mod layout;
 mod mirror;
 mod mutations;
 mod no_kernels;
 mod nvidia;
+mod own_program;
 mod plugins;
 mod process;
 mod queue;
 mod reports;
 mod runtime;
 mod schedules;
+mod shell;
 mod suites;
 mod summary;
 mod trouble;
 mod unpack;
+mod version;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -73,6 +80,10 @@ fn run(arguments: &Arguments) -> Answer<bool> {
     let layout = Layout::new(arguments)?;
     match &arguments.command {
         Some(Command::Setup) => set_up(&layout),
+        Some(Command::RunHip { version, program }) => {
+            match own_program::run_hip(&layout, version.as_deref(), program)? {}
+        }
+        Some(Command::RunCuda { program }) => match own_program::run_cuda(&layout, program)? {},
         Some(Command::Report { into }) => report(&layout, into),
         Some(Command::Hip { filter }) => {
             let mut summary = Summary::default();
@@ -84,6 +95,7 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             let mut summary = Summary::default();
             fake_driver::run(&layout, filter, &mut summary)?;
             if filter.is_empty() {
+                own_program::check_cuda(&layout, &mut summary)?;
                 nvidia::run(&layout, &mut summary);
             }
             Ok(told(&summary))
@@ -106,7 +118,8 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             let mut summary = Summary::default();
             let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
             summary.add(Row::of("cargo test --workspace", outcome, began.elapsed()));
-            if let Err(trouble) = fake_driver::run(&layout, &[], &mut summary) {
+            let fake = fake_driver::run(&layout, &[], &mut summary);
+            if let Err(trouble) = fake.and_then(|()| own_program::check_cuda(&layout, &mut summary)) {
                 summary.add(Row::broken("CUDA's tests", trouble));
             }
             nvidia::run(&layout, &mut summary);
@@ -126,17 +139,21 @@ fn told(summary: &Summary) -> bool {
     summary.is_good()
 }
 
-/// Sets up every version, and says for each what became of it.
+/// Sets up every version with what it runs over, and says for each what became of it.
 fn set_up(layout: &Layout) -> Answer<bool> {
-    let mut all = true;
+    let (mut runtimes, mut all) = (Vec::new(), true);
     for (name, runtime) in layout.runtimes() {
         match runtime {
-            Ok(runtime) => println!("HIP {} is in {}", runtime.version, runtime.prefix.display()),
+            Ok(runtime) => runtimes.push(runtime),
             Err(trouble) => {
                 all = false;
                 eprintln!("error: {name}: {trouble}");
             }
         }
+    }
+    // The fake driver needs none of them, and `run-cuda` sets it up by itself.
+    if !runtimes.is_empty() {
+        own_program::set_up(layout, &runtimes)?;
     }
     Ok(all)
 }
@@ -158,6 +175,9 @@ fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut S
         } else if filter.is_empty() {
             if let Err(trouble) = checkpoint::run(layout, runtimes, summary) {
                 summary.add(Row::broken("checkpoint with two drivers", trouble));
+            }
+            if let Err(trouble) = own_program::check_hip(layout, runtimes, summary) {
+                summary.add(Row::broken("a user's own program", trouble));
             }
             if let Err(trouble) = no_kernels::run(layout, runtimes, summary) {
                 summary.add(Row::broken("the tests without kernels", trouble));

@@ -34,7 +34,7 @@ fn one(
     (shown, program, arguments): (&str, &Path, &[&str]),
 ) -> Answer<Row> {
     let name = format!("HIP {}, {shown} fails without kernels", runtime.version);
-    let mut command = runtime.command(&layout.simulator(), program);
+    let mut command = runtime.command(&layout.simulator(), program, None);
     prepare(&mut command, 1);
     command.args(arguments).env("HSA_SIM_KERNELS", "ignore");
     let log = layout.logs().join(format!("{}-no-kernels-{}.txt", runtime.version, shown.replace(' ', "-")));

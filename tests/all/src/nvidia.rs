@@ -5,8 +5,9 @@
 
 use crate::apt::Apt;
 use crate::cargo;
+use crate::environment::leave_the_machines;
 use crate::layout::Layout;
-use crate::suites::{leave_the_machines, row};
+use crate::suites::row;
 use crate::summary::{Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use crate::unpack::{remove, unpack};

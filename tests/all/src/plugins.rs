@@ -4,13 +4,14 @@
 //! Python is `python3`, or the program that GPU_VMM_PYTHON names; where it has NumPy, that takes part.
 
 use crate::cargo;
+use crate::environment::leave_the_machines;
 use crate::fake_driver;
 use crate::layout::Layout;
 use crate::runtime::Runtime;
-use crate::suites::{Job, LIMIT, leave_the_machines, prepare};
+use crate::suites::{Job, LIMIT, prepare};
 use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
-use crate::{process, queue};
+use crate::{process, queue, shell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,15 +51,14 @@ impl Place<'_> {
     /// Runs a program there.
     fn command(&self, layout: &Layout, program: &Path) -> Command {
         let mut command = match self {
-            Self::Hip(runtime) => runtime.command(&layout.simulator(), program),
-            _ => Command::new(program),
+            Self::Hip(runtime) => runtime.command(&layout.simulator(), program, None),
+            Self::FakeDriver => fake_driver::command(&layout.fake_cuda(), program, None),
+            Self::Host => Command::new(program),
         };
         match self {
             Self::Hip(_) => prepare(&mut command, 2),
-            _ => leave_the_machines(&mut command),
-        }
-        if let Self::FakeDriver = self {
-            command.env("LD_LIBRARY_PATH", layout.fake_cuda()).env("FAKE_CUDA_GPUS", "2");
+            Self::FakeDriver => _ = command.env("FAKE_CUDA_GPUS", "2"),
+            Self::Host => leave_the_machines(&mut command),
         }
         command
     }
@@ -90,7 +90,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         }
         let mut command = place.command(layout, &python);
         // How tests start another Python.
-        command.env("GPU_VMM_TEST_PYTHON", in_words(&command));
+        command.env("GPU_VMM_TEST_PYTHON", shell::words(&command));
         command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder.join("python/tests"));
         command.env("PYTHONPATH", folder.join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
         command.env("GPU_VMM_C_LIBRARY", &library).env("GPU_VMM_TEST_BACKEND", place.backend());
@@ -115,13 +115,6 @@ fn one(Job { name, mut command, log }: Job) -> Answer<Row> {
         );
     }
     Ok(Row::of(&name, outcome, ended.time).counting(ended.counts))
-}
-
-/// A command as a shell would read it.
-fn in_words(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let quoted = words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''")));
-    quoted.collect::<Vec<_>>().join(" ")
 }
 
 /// Compiles a program that uses the library where it lies.

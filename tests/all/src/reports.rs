@@ -33,7 +33,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], folder: &Path, summary:
         cargo::simulator(&layout.simulator())?;
     }
     for runtime in runtimes {
-        let mut command = runtime.command(&layout.simulator(), &program);
+        let mut command = runtime.command(&layout.simulator(), &program, None);
         prepare(&mut command, GPUS);
         summary.add(one(layout, command, "hip", &format!("hip-{}", runtime.version), folder)?);
     }

@@ -4,8 +4,9 @@
 //! runtime's own loader, with its own libraries and none of the machine's. `std::env::current_exe` is then the loader:
 //! tests of HIP do not start themselves.
 
+use crate::environment::{leave_the_machines, search_path};
 use crate::trouble::{Answer, Doing, Trouble};
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,24 +31,23 @@ impl Runtime {
         self.prefix.join("usr/lib/x86_64-linux-gnu")
     }
 
-    /// The loader, looking first in `before` and then in the runtime.
-    fn loader(&self, before: Option<&Path>) -> Command {
+    /// The loader, looking first in `before`, then in the runtime and at last in the folders `own`.
+    fn loader(&self, before: Option<&Path>, own: Option<&OsStr>) -> Command {
         let libraries = self.libraries();
-        let mut path = OsString::new();
-        if let Some(before) = before {
-            path.push(before);
-            path.push(":");
-        }
-        path.push(&libraries);
+        let ours = before.into_iter().chain([&*libraries]).map(Path::as_os_str);
         let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
-        command.arg("--inhibit-cache").arg("--library-path").arg(path);
+        command.arg("--inhibit-cache").arg("--library-path").arg(search_path(ours.chain(own)));
         command
     }
 
-    /// Runs a program over the simulated HSA runtime that lies in `simulator`.
-    pub(crate) fn command(&self, simulator: &Path, program: &Path) -> Command {
-        let mut command = self.loader(Some(simulator));
+    /// Runs a program over the simulated HSA runtime that lies in `simulator`. `own` has the folders of the program's own
+    /// libraries.
+    pub(crate) fn command(&self, simulator: &Path, program: &Path, own: Option<&OsStr>) -> Command {
+        let mut command = self.loader(Some(simulator), own);
         command.arg(program);
+        leave_the_machines(&mut command);
+        // What AMD's compiler makes of kernels would be kept in the home folder.
+        command.env("AMD_COMGR_CACHE", "0");
         // What ROCr of these versions does, which the simulation cannot know.
         if ["7.1.", "7.2."].iter().any(|known| self.version.starts_with(known)) {
             command.env("HSA_SIM_KEEPS_MEMORY", "1");
@@ -102,7 +102,7 @@ impl Runtime {
 
     /// Asks the loader what a library of the runtime would be bound to.
     fn find(&self, before: Option<&Path>, library: &str) -> Answer<Found> {
-        let mut loader = self.loader(before);
+        let mut loader = self.loader(before, None);
         loader.arg(self.libraries().join(library));
         // What `ldd -r` sets.
         loader.env("LD_TRACE_LOADED_OBJECTS", "1").env("LD_WARN", "1").env("LD_BIND_NOW", "1");

@@ -67,18 +67,6 @@ const MACHINES: [Machine; 4] = [
     },
 ];
 
-/// What a user may have set for the machine's own GPUs and libraries.
-const NOT_THE_MACHINES: [&str; 8] = [
-    "CUDA_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "GPU_VMM_CUDA_LIBRARY",
-    "GPU_VMM_HIP_LIBRARY",
-    "HIP_VISIBLE_DEVICES",
-    "LD_LIBRARY_PATH",
-    "LD_PRELOAD",
-    "ROCR_VISIBLE_DEVICES",
-];
-
 /// Runs all of them; a failure is a row of the table, an error that they cannot be run.
 pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut Summary) -> Answer {
     let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
@@ -137,7 +125,7 @@ fn job(
 ) -> Job {
     let name = format!("HIP {}, {}, {}", runtime.version, machine.shown, suite.shown);
     let program = &programs[suite.target];
-    let mut command = runtime.command(&layout.simulator(), &program.file);
+    let mut command = runtime.command(&layout.simulator(), &program.file, None);
     command.args(filter).current_dir(&program.folder);
     prepare(&mut command, machine.gpus);
     leave_to_two(&mut command, machine.gpus);
@@ -186,19 +174,9 @@ fn outcome(ended: &Ended, filtered: bool) -> Outcome {
     }
 }
 
-/// Has a program know nothing of the machine's own GPUs and libraries.
-pub(crate) fn leave_the_machines(command: &mut Command) {
-    for name in NOT_THE_MACHINES {
-        command.env_remove(name);
-    }
-}
-
-/// Simulates so many GPUs for a program.
+/// Simulates so many GPUs for a test program.
 pub(crate) fn prepare(command: &mut Command, gpus: u32) {
-    leave_the_machines(command);
     command.env("GPU_VMM_TEST_BACKENDS", "hip");
-    // What AMD's compiler makes of kernels would be kept in the home folder.
-    command.env("AMD_COMGR_CACHE", "0");
     command.env("HSA_SIM_GPUS", gpus.to_string());
     command.env("HSA_SIM_MEM_MB", "3072");
 }

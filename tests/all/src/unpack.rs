@@ -37,6 +37,18 @@ pub(crate) fn set_up(root: &Path, packages: &Packages) -> Answer<Runtime> {
     }
 }
 
+/// The runtimes that are in `root`, whole as far as their folders tell.
+pub(crate) fn set_up_already(root: &Path) -> Vec<Runtime> {
+    let entries = fs::read_dir(root).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let runtimes = names.map(|version| Runtime { prefix: root.join(&version), version });
+    let is_whole = |runtime: &Runtime| {
+        runtime.version.split('.').all(|number| number.parse::<u32>().is_ok())
+            && runtime.prefix.join(STAMP).is_file()
+    };
+    runtimes.filter(is_whole).collect()
+}
+
 fn make(folder: &Path, packages: &Packages) -> Answer {
     eprintln!("unpacking HIP {} ({} packages)", packages.version, packages.files.len());
     fs::create_dir_all(folder).doing(|| folder.display().to_string())?;

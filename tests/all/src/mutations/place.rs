@@ -116,13 +116,13 @@ impl<'a> Place<'a> {
     fn once(&self, name: &str, switch: Option<(&str, &str)>, group: &str, limit: Duration) -> Answer<Found> {
         let mut command = match &self.driver {
             Driver::Hip(runtime, simulator) => {
-                let mut command = runtime.command(simulator, &self.program);
+                let mut command = runtime.command(simulator, &self.program, None);
                 suites::prepare(&mut command, GPUS);
                 command
             }
             Driver::Cuda(folder) => {
-                let mut command = Command::new(&self.program);
-                fake_driver::prepare(&mut command, folder, GPUS);
+                let mut command = fake_driver::command(folder, &self.program, None);
+                fake_driver::prepare(&mut command, GPUS);
                 command
             }
             Driver::Host => {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
 
 mod bad_input;
+mod own_program;
 mod rig;
 mod whole;
 
@@ -24,7 +25,7 @@ pub(crate) use tests;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials = [bad_input::TESTS, whole::TESTS].into_iter().flatten().map(|test| {
+    let trials = [bad_input::TESTS, own_program::TESTS, whole::TESTS].into_iter().flatten().map(|test| {
         Trial::ignorable_test(test.name, || match rig::missing() {
             Some(reason) => Ok(Completion::ignored_with(reason)),
             None => {

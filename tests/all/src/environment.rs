@@ -1,0 +1,39 @@
+//! The environment of the programs that are run: nothing of the machine's own GPUs and drivers, and where their loader
+//! looks for libraries.
+
+use std::ffi::{OsStr, OsString};
+use std::process::Command;
+
+/// What a user may have set for the machine's own GPUs and libraries.
+const NOT_THE_MACHINES: [&str; 8] = [
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "GPU_VMM_CUDA_LIBRARY",
+    "GPU_VMM_HIP_LIBRARY",
+    "HIP_VISIBLE_DEVICES",
+    LIBRARY_PATH,
+    "LD_PRELOAD",
+    "ROCR_VISIBLE_DEVICES",
+];
+
+/// The loader's folders.
+pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Has a program know nothing of the machine's own GPUs and libraries.
+pub(crate) fn leave_the_machines(command: &mut Command) {
+    for name in NOT_THE_MACHINES {
+        command.env_remove(name);
+    }
+}
+
+/// A list of folders as the loader reads it. An empty one would be the current folder.
+pub(crate) fn search_path<'a>(folders: impl IntoIterator<Item = &'a OsStr>) -> OsString {
+    let mut path = OsString::new();
+    for folder in folders.into_iter().filter(|folder| !folder.is_empty()) {
+        if !path.is_empty() {
+            path.push(":");
+        }
+        path.push(folder);
+    }
+    path
+}
