@@ -39,9 +39,10 @@ pub(crate) enum Command {
     Setup,
     /// Runs a program on AMD's own HIP runtime without a GPU; its exit status is this command's
     ///
-    /// The runtime's own loader starts it, over the simulated HSA runtime. What it starts itself, and scripts, run without: name
-    /// the interpreter. LD_LIBRARY_PATH is searched behind the runtime's libraries, and the settings HSA_SIM_... are those of
-    /// tests/hsa-sim/README.md. A program that a signal ends is a shell's status 128 and the signal's number.
+    /// The runtime's own loader starts the program, over the simulated HSA runtime. It starts no scripts: name the
+    /// interpreter. Processes that the program starts do not run on HIP. LD_LIBRARY_PATH is searched behind the runtime's
+    /// libraries. tests/hsa-sim/README.md has the settings, HSA_SIM_... . If a signal kills the program, a shell reports 128
+    /// plus the signal's number.
     RunHip {
         /// The version, in full or its first numbers [default: the newest]
         #[arg(long, value_name = "VERSION")]
@@ -52,8 +53,8 @@ pub(crate) enum Command {
     },
     /// Runs a program on the fake NVIDIA driver; its exit status is this command's
     ///
-    /// What it starts runs on it too. LD_LIBRARY_PATH is searched behind the driver, and the settings FAKE_CUDA_... are those of
-    /// tests/fake-cuda/README.md.
+    /// Processes that the program starts run on it, too. LD_LIBRARY_PATH is searched behind the driver.
+    /// tests/fake-cuda/README.md has the settings, FAKE_CUDA_... .
     RunCuda {
         /// As for `run-hip`
         #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
