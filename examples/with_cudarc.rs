@@ -10,8 +10,8 @@
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use gpu_vmm::cuda::CudaBackend;
-use gpu_vmm::{DeviceId, DevicePtr, DeviceVec, WaitFor};
+use gpu_vmm::cuda::{CudaBackend, MemoryView, MemoryViewMut};
+use gpu_vmm::{DeviceId, DeviceVec, WaitFor};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -65,44 +65,39 @@ fn main() -> Result<(), Box<dyn Error>> {
     let backend = CudaBackend::with_cudarc(&context)?;
     let mut numbers = DeviceVec::<u64, _>::new(&backend, DeviceId(0))?;
     numbers.resize(1_000, 0)?;
-    let pointer = numbers.as_device_ptr();
-    launch(&stream, &squares, pointer, numbers.len())?;
-    println!("{} squares at {} in {}", numbers.len(), pointer.address(), numbers.region().mapped());
+    launch(&stream, &squares, &mut numbers)?;
 
     // The vector grows under the running kernel: what is there is not touched, and the pointer stays good.
+    let pointer = numbers.as_device_ptr();
     numbers.resize(4_000_000, 0)?;
     assert_eq!(numbers.as_device_ptr(), pointer);
-    launch(&stream, &squares, pointer, numbers.len())?;
-    println!("{} squares at {} in {}", numbers.len(), pointer.address(), numbers.region().mapped());
+    launch(&stream, &squares, &mut numbers)?;
 
-    // Reading does not wait for streams.
-    stream.synchronize()?;
-    let wrong =
-        numbers.to_vec()?.iter().zip(0u64..).filter(|(number, index)| **number != index * index).count();
-    println!("{wrong} of them are wrong");
-    assert_eq!(wrong, 0);
+    // cudarc's copies take views too, and come after the kernels of their stream. A vector's own reads wait for no stream.
+    let read = stream.clone_dtoh(&MemoryView::of_vec(&stream, &numbers)?)?;
+    let wrong = read.iter().zip(0u64..).filter(|(number, index)| **number != index * index).count();
+    println!("{wrong} of {} are wrong", read.len());
+    assert_eq!((wrong, read.len()), (0, 4_000_000));
 
-    // Memory is given back once the streams that used it are done.
+    // Memory is given back once the devices are done with it.
     numbers.truncate(1_000);
-    let streams = [backend.stream(&stream)?];
-    // SAFETY: no other stream has used the numbers.
-    let done = unsafe { WaitFor::streams(&streams) };
-    numbers.shrink_to_fit(done)?;
+    numbers.shrink_to_fit(WaitFor::all_devices())?;
     println!("{} squares are left, in {}", numbers.len(), numbers.region().mapped());
     Ok(())
 }
 
+/// Queues the kernel. The vector cannot be changed while the view lives, and its memory stays until the device is done.
 fn launch(
     stream: &Arc<CudaStream>,
     squares: &CudaFunction,
-    numbers: DevicePtr<u64>,
-    count: usize,
+    numbers: &mut DeviceVec<u64, CudaBackend>,
 ) -> Result<(), Box<dyn Error>> {
-    let (address, count) = (numbers.address().0, count as u64);
+    println!("{} squares at {} in {}", numbers.len(), numbers.region().address(), numbers.region().mapped());
+    let mut view = MemoryViewMut::of_vec(stream, numbers)?;
+    let count = view.len() as u64;
     let mut launch = stream.launch_builder(squares);
-    launch.arg(&address).arg(&count);
-    // SAFETY: the kernel takes an address and a count, and writes that many numbers from the address on, which is
-    // memory of the stream's device that lives until the stream has been waited for.
+    launch.arg(&mut view).arg(&count);
+    // SAFETY: the kernel takes an address and a count, and writes that many numbers from the address on.
     unsafe { launch.launch(LaunchConfig::for_num_elems(u32::try_from(count)?)) }?;
     Ok(())
 }

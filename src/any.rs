@@ -22,7 +22,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 
 #[cfg(feature = "cuda")]
-use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_cuda::{CudaBackend, MaybeCuda};
 #[cfg(feature = "hip")]
 use gpu_vmm_hip::HipBackend;
 #[cfg(feature = "host")]
@@ -118,6 +118,17 @@ impl From<HipBackend> for AnyBackend {
 impl From<HostBackend> for AnyBackend {
     fn from(backend: HostBackend) -> Self {
         Self::Host(backend)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl MaybeCuda for AnyBackend {
+    fn as_cuda(&self) -> Option<&CudaBackend> {
+        match self {
+            Self::Cuda(backend) => Some(backend),
+            #[allow(unreachable_patterns)] // with one vendor built in
+            _ => None,
+        }
     }
 }
 

@@ -20,7 +20,8 @@
 //! to be asked in one: copies, fills, kernels, page-locked memory, and the amount of free memory. Those use the device's primary
 //! context, which is what the CUDA runtime, PyTorch and [cudarc] use as well; it is retained on first use and not
 //! released before the process ends. A program with a context of its own gives it to
-//! [`CudaBackend::with_cudarc`] or [`CudaBackend::with_context`]. The thread's current context is never changed.
+//! [`CudaBackend::with_cudarc`] or [`CudaBackend::with_context`]. [`CudaBackend::stream`] names a stream of cudarc's, and
+//! [`MemoryView`] makes memory an argument of cudarc's kernels and copies. The thread's current context is never changed.
 //!
 //! # What is waited for
 //!
@@ -75,7 +76,7 @@
 //! | `copy`, `staging`, `stream`, `event` | moving data, page-locked memory and copies on streams of their own, streams, points in streams |
 //! | `multicast` | objects that write to several devices |
 //! | `capabilities`, `quirks` | what devices and versions can do |
-//! | `interop` | cudarc |
+//! | `interop`, `view` | contexts and streams of cudarc or as they are, memory as arguments of cudarc |
 //! | `testkit`, `kernels`, `own_context` | patterns written and checked by kernels, captures and contexts for tests |
 // What an optional feature alone uses is not used without it.
 #![cfg_attr(not(all(feature = "testkit", feature = "experimental-multicast")), allow(dead_code))]
@@ -119,6 +120,7 @@ mod staging;
 mod stream;
 #[cfg(feature = "testkit")]
 mod testkit;
+mod view;
 #[cfg(windows)]
 mod win32;
 
@@ -127,6 +129,7 @@ pub use handle::CudaHandle;
 #[cfg(feature = "experimental-multicast")]
 pub use multicast::CudaMulticast;
 pub use reservation::CudaReservation;
+pub use view::{MaybeCuda, MemoryView, MemoryViewMut};
 
 use context::Attached;
 use driver::Driver;

@@ -19,6 +19,12 @@
 //! | `testkit`, `kernels`, `launch`, `compiler` | a pattern written and checked, by kernels or by copies |
 //! | `quirks`, `probe`, `capabilities` | what versions and devices can do |
 //!
+//! A program's own `hipStream_t` is named by `unsafe { Stream::from_raw(stream.cast()) }` ([`Stream::from_raw`]): the
+//! bindings have no type that owns a stream, so the caller promises that it is live. Kernels take a region's memory as the pointer
+//! `region.address().as_ptr()`, and a vector's as `vec.as_device_ptr().as_raw()`.
+//!
+//! [`Stream::from_raw`]: gpu_vmm_core::Stream::from_raw
+//!
 //! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory
 //! calls go through one lock, since HIP has none around its tables. It does not work in a forked child.
 // What the testkit alone uses is not used without it.

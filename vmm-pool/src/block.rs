@@ -82,13 +82,15 @@ impl<B: Backend> Block<B> {
 
     /// Notes that work on a stream of this number uses it.
     pub(crate) fn note_use(&mut self, index: StreamIndex) {
-        if index == self.body.index {
-            return;
+        if !self.is_used_on(index) {
+            self.body.others.get_or_insert_default().streams.push(index);
         }
-        let streams = &mut self.body.others.get_or_insert_default().streams;
-        if !streams.contains(&index) {
-            streams.push(index);
-        }
+    }
+
+    /// True if its memory is free only after the stream of this number has done what is queued there.
+    pub(crate) fn is_used_on(&self, index: StreamIndex) -> bool {
+        index == self.body.index
+            || self.body.others.as_ref().is_some_and(|others| others.streams.contains(&index))
     }
 
     pub(crate) fn piece(&self) -> &Piece {

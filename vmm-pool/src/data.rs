@@ -69,7 +69,7 @@ impl<B: Backend> Block<B> {
         unsafe { backend.copy(device, self.address() + offset, from.address() + range.offset, range.length) }
     }
 
-    fn check(&self, operation: Operation, range: OffsetRange) -> Result<()> {
+    pub(crate) fn check(&self, operation: Operation, range: OffsetRange) -> Result<()> {
         if range.end() > self.size() {
             return Err(Error::new(operation, Detail::OutOfRange { range, limit: self.size() }));
         }
@@ -77,7 +77,7 @@ impl<B: Backend> Block<B> {
     }
 
     /// Refuses a block whose memory is not there.
-    fn check_mapped(&self, operation: Operation) -> Result<()> {
+    pub(crate) fn check_mapped(&self, operation: Operation) -> Result<()> {
         let core = self.inner().core(operation)?;
         let tag = core.tag_of(self.piece());
         if tag.suspended.load(Ordering::Acquire) || core.is_suspended(tag.index) {

@@ -14,7 +14,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `pool`, `request`, `block`, `data`, `pool_stream`, `raw`, `kept_blocks` | what a user has |
+//! | `pool`, `request`, `block`, `data`, `lend`, `pool_stream`, `raw`, `kept_blocks` | what a user has |
 //! | `builder`, `settings` | what a pool is told |
 //! | `error` | an allocation that failed, with the pool's numbers |
 //! | `owner`, `shared` | what ends with the pool, and what lives as long as a block |
@@ -48,6 +48,7 @@ mod frames;
 mod history;
 mod kept_blocks;
 mod last_freed;
+mod lend;
 mod owner;
 mod pending;
 mod piece;

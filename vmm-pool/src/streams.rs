@@ -75,7 +75,7 @@ impl Progress {
         self.spare.extend(self.marks.drain(..passed).map(|(_, event)| event));
     }
 
-    fn is(&self, stream: Stream<'static>) -> bool {
+    fn is(&self, stream: Stream<'_>) -> bool {
         !self.is_retired && (self.stream == stream || self.stream.is_default() && stream.is_default())
     }
 }
@@ -87,7 +87,7 @@ impl<B: Backend> Streams<B> {
     }
 
     /// The number of a stream that the pool serves.
-    pub(crate) fn known(&self, stream: Stream<'static>) -> Option<StreamIndex> {
+    pub(crate) fn known(&self, stream: Stream<'_>) -> Option<StreamIndex> {
         let index = self.list.iter().skip(1).position(|one| one.is(stream))?;
         Some((index + 1) as StreamIndex)
     }

@@ -16,6 +16,7 @@ mod pattern;
 mod share;
 mod staging;
 mod support;
+mod views;
 mod walk;
 
 use gpu_vmm_core::{Backend, Error};
@@ -126,6 +127,17 @@ const CASES: &[Case] = &[
     case("staging::a_lane_waits_for_no_other_stream", staging::a_lane_waits_for_no_other_stream),
     case("staging::lanes_work_at_once", staging::lanes_work_at_once),
     two_devices("staging::lanes_of_two_devices_work_at_once", staging::lanes_of_two_devices_work_at_once),
+    case("views::cudarc_copies_regions_vectors_and_blocks", views::cudarc_copies_regions_vectors_and_blocks),
+    case("views::a_kernel_takes_views", views::a_kernel_takes_views),
+    case(
+        "views::a_view_is_of_what_the_streams_device_can_use",
+        views::a_view_is_of_what_the_streams_device_can_use,
+    ),
+    case(
+        "views::a_stream_that_nothing_waits_for_is_refused",
+        views::a_stream_that_nothing_waits_for_is_refused,
+    ),
+    case("views::a_view_orders_streams", views::a_view_orders_streams),
     case("walk::lists_are_walked", walk::lists_are_walked),
     case(
         "walk::a_list_that_leaves_its_memory_loses_the_device",

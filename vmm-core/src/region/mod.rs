@@ -21,6 +21,7 @@
 //! | `data` | reading, writing and filling through the devices |
 //! | `contents` | the bytes of physical memory without a region of the caller's |
 //! | `copy` | copying from region to region |
+//! | `lend` | parts that another library's types point at |
 //! | `dma_buf` | the descriptors that network cards are given |
 //! | `suspend` | giving memory back and keeping the addresses |
 //! | `suspension` | what a suspended region keeps |
@@ -46,6 +47,7 @@ mod guard;
 mod index;
 mod late;
 mod layout;
+mod lend;
 mod map;
 mod move_device;
 mod placement;
@@ -66,6 +68,7 @@ pub use device_vec::{DevicePtr, DeviceVec};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
 pub use grow::{Growth, GrowthKind, Shrunk};
+pub use lend::LendMemory;
 #[cfg(feature = "experimental-multicast")]
 pub(crate) use map::check_inside;
 pub use map::check_reach;

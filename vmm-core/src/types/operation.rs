@@ -112,6 +112,7 @@ operations! {
     FreeContents => "free kept contents",
     PoisonMemory => "poison memory",
     ExportTensor => "export tensor",
+    ViewMemory => "view memory",
     Collect => "collect memory",
     LogFailure => "log failure",
     // multicast

@@ -1,0 +1,303 @@
+//! Memory of gpu-vmm as arguments of cudarc: of its kernel launches and of its copies.
+//!
+//! A view holds a [`CudaSlice`] that is never freed, so that cudarc keeps the order between its streams as for memory of its own:
+//! `LaunchArgs` takes the events for that from cudarc's own types alone.
+#![allow(unsafe_code)] // makes a slice of an address
+
+use crate::CudaBackend;
+use crate::ffi::{CuContext, CuResult};
+use bytemuck::Pod;
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg,
+    SyncOnDrop, sys,
+};
+use gpu_vmm_core::extend::{LendMemory, Process};
+use gpu_vmm_core::{
+    Access, Backend, Bytes, Detail, DeviceId, DeviceVec, Error, Grant, OffsetRange, Operation, Result,
+};
+use std::any::type_name;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::Arc;
+
+const OPERATION: Operation = Operation::ViewMemory;
+
+/// A backend that can be NVIDIA's driver: [`CudaBackend`], and an enum of backends that has it as a variant.
+pub trait MaybeCuda: Backend {
+    /// Returns NVIDIA's driver, or `None` if this is another vendor's.
+    fn as_cuda(&self) -> Option<&CudaBackend>;
+}
+
+impl MaybeCuda for CudaBackend {
+    fn as_cuda(&self) -> Option<&CudaBackend> {
+        Some(self)
+    }
+}
+
+/// Elements of a region, a [`DeviceVec`] or a pool's block that cudarc reads: as an argument of a kernel
+/// (`launch.arg(&view)`), and as the source of its copies (`stream.clone_dtoh(&view)`).
+///
+/// A view borrows its owner: the memory cannot be unmapped, suspended or dropped while the view lives. It derefs to a
+/// [`CudaSlice`], which has parts (`view.slice(..10)`) and the length.
+///
+/// ```
+/// use gpu_vmm_core::{DeviceId, DeviceVec};
+/// use gpu_vmm_cuda::cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
+/// use gpu_vmm_cuda::{CudaBackend, MemoryView, MemoryViewMut};
+///
+/// fn double(kernel: &CudaFunction) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
+///     let context = CudaContext::new(0)?;
+///     let stream = context.new_stream()?;
+///     let backend = CudaBackend::with_cudarc(&context)?;
+///     let mut numbers = DeviceVec::from_slice(&backend, DeviceId(0), &[1.0f32, 2.0, 3.0])?;
+///     let mut view = MemoryViewMut::of_vec(&stream, &mut numbers)?;
+///     let mut launch = stream.launch_builder(kernel);
+///     launch.arg(&mut view);
+///     // SAFETY: the kernel doubles three numbers.
+///     unsafe { launch.launch(LaunchConfig::for_num_elems(3)) }?;
+///     drop(view);
+///     Ok(stream.clone_dtoh(&MemoryView::of_vec(&stream, &numbers)?)?)
+/// }
+/// ```
+///
+/// ```compile_fail,E0502
+/// # use gpu_vmm_core::{Bytes, Region, Result, WaitFor};
+/// # use gpu_vmm_cuda::{CudaBackend, MemoryView, cudarc::driver::CudaStream};
+/// # fn example(stream: &std::sync::Arc<CudaStream>, region: &mut Region<CudaBackend>) -> Result<()> {
+/// let view = MemoryView::<u32>::new(stream, region, Bytes(0), 1_000)?;
+/// region.shrink_to(Bytes(0), WaitFor::all_devices())?; // the view borrows the region
+/// drop(view);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Order
+///
+/// Launches and copies return before the device is done, so work can outlive its view.
+///
+/// - **Memory stays as long as work uses it.** What takes memory from a region waits for all devices, the stream's context
+///   included, unless the caller makes another promise (`unsafe` [`WaitFor::streams`](gpu_vmm_core::WaitFor::streams)). A block
+///   is used again in the order of its stream, and a view of a block is accepted for that stream alone, or for one
+///   whose use is recorded.
+/// - **Between cudarc's streams** one view keeps the order as a `CudaSlice` does: a read waits for writes, a write for reads and
+///   writes. When the view is dropped, its own stream waits for what other streams do with it. Two views, one after the other, on
+///   one stream are therefore in order. cudarc does this if the context has made a stream and unless
+///   `disable_event_tracking` was called.
+/// - **The caller orders the rest**: the next view on another stream (`CudaStream::join`), and
+///   [`Region::read`](gpu_vmm_core::Region::read), `write` and `fill`, which do not wait for streams (`CudaStream::synchronize`).
+///   A view that is forgotten instead of dropped orders nothing. A pool's tag must not be suspended while its blocks have views.
+pub struct MemoryView<'a, T> {
+    /// Given up when the view is dropped, and never freed.
+    slice: ManuallyDrop<CudaSlice<T>>,
+    process: Process,
+    owner: PhantomData<&'a [T]>,
+}
+
+/// Elements of a region, a [`DeviceVec`] or a pool's block that cudarc writes: as an argument of a kernel
+/// (`launch.arg(&mut view)`), and as the destination of its copies (`stream.memcpy_htod(&values, &mut view)`).
+///
+/// It borrows its owner mutably, and is a [`MemoryView`] as well, which says what is kept in order.
+#[derive(Debug)]
+pub struct MemoryViewMut<'a, T>(MemoryView<'a, T>);
+
+impl<'a, T: Pod> MemoryView<'a, T> {
+    /// Makes a view of `count` elements from `offset` on, of a [`Region`](gpu_vmm_core::Region) or a pool's block, for work on
+    /// `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Unsupported`] if the first element is not aligned, an element has no size, the memory is another vendor's, or no
+    /// wait of the owner covers the stream; [`Detail::TooManyElements`]; [`Detail::OutOfRange`], [`Detail::NotMapped`],
+    /// [`Detail::NoAccess`] and [`Detail::Poisoned`] if the stream's device cannot read all elements; the error of a suspended
+    /// owner; [`Detail::Driver`] if cudarc cannot create events.
+    pub fn new<M>(stream: &Arc<CudaStream>, memory: &'a M, offset: Bytes, count: usize) -> Result<Self>
+    where
+        M: LendMemory<Backend: MaybeCuda>,
+    {
+        Self::with_access(stream, memory, offset, count, Access::Read)
+    }
+
+    /// Makes a view of all elements of a vector, for work on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MemoryView::new`].
+    pub fn of_vec<B: MaybeCuda>(stream: &Arc<CudaStream>, vec: &'a DeviceVec<T, B>) -> Result<Self> {
+        Self::new(stream, vec.region(), Bytes::ZERO, vec.len())
+    }
+
+    /// The caller borrows the memory for `'a`, mutably if the access is to write.
+    fn with_access<M>(
+        stream: &Arc<CudaStream>,
+        memory: &M,
+        offset: Bytes,
+        count: usize,
+        access: Access,
+    ) -> Result<Self>
+    where
+        M: LendMemory<Backend: MaybeCuda>,
+    {
+        let lender = memory.lender(OPERATION)?;
+        let Some(backend) = lender.as_cuda() else {
+            return unsupported(format!(
+                "the memory is of the {} backend; cudarc uses cuda's",
+                lender.vendor()
+            ));
+        };
+        let grant = Grant { device: backend.device_of_stream(stream)?, access };
+        let element = size_of::<T>();
+        let length = Bytes::of::<T>(count)
+            .ok_or_else(|| Error::new(OPERATION, Detail::TooManyElements { count, element }))?;
+        let address =
+            memory.lend(OPERATION, OffsetRange { offset, length }, grant, backend.stream(stream)?)?;
+        let alignment = Bytes(align_of::<T>() as u64);
+        if element == 0 || !address.is_aligned_to(alignment) {
+            return unsupported(format!(
+                "{count} elements of type {} ({element} bytes each, alignment {alignment}) cannot begin at offset {offset}, \
+                 address {address}; pass a type with a size, and an offset that is aligned",
+                type_name::<T>()
+            ));
+        }
+        // cudarc panics where it cannot create the events of the slice, and reports an earlier error of the context here.
+        if let Err(error) = stream.context().new_event(None) {
+            backend
+                .check(OPERATION, "cuEventCreate", CuResult(error.0 as u32), || grant.device.to_string())?;
+        }
+        // SAFETY: the elements are mapped for the stream's device for as long as the owner is borrowed, any bytes are elements of
+        // the type, and the slice is never dropped, which would free the address.
+        let slice = ManuallyDrop::new(unsafe { stream.upgrade_device_ptr(address.0, count) });
+        Ok(Self { slice, process: Process::current(), owner: PhantomData })
+    }
+}
+
+impl<'a, T: Pod> MemoryViewMut<'a, T> {
+    /// Makes a view of `count` elements from `offset` on, of a [`Region`](gpu_vmm_core::Region) or a pool's block, for work on
+    /// `stream`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MemoryView::new`], and [`Detail::NoAccess`] if the stream's device cannot write all elements.
+    pub fn new<M>(stream: &Arc<CudaStream>, memory: &'a mut M, offset: Bytes, count: usize) -> Result<Self>
+    where
+        M: LendMemory<Backend: MaybeCuda>,
+    {
+        MemoryView::with_access(stream, memory, offset, count, Access::ReadWrite).map(Self)
+    }
+
+    /// Makes a view of all elements of a vector, for work on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MemoryViewMut::new`].
+    pub fn of_vec<B: MaybeCuda>(stream: &Arc<CudaStream>, vec: &'a mut DeviceVec<T, B>) -> Result<Self> {
+        MemoryView::with_access(stream, vec.region(), Bytes::ZERO, vec.len(), Access::ReadWrite).map(Self)
+    }
+}
+
+impl<T> MemoryViewMut<'_, T> {
+    /// Returns cudarc's type for the elements, which has parts to write: `view.as_view_mut().split_at_mut(10)`.
+    pub fn as_view_mut(&mut self) -> CudaViewMut<'_, T> {
+        self.0.slice.as_view_mut()
+    }
+}
+
+impl CudaBackend {
+    /// The device of a stream whose context is one of those that are waited for as long as this backend lives.
+    fn device_of_stream(&self, stream: &CudaStream) -> Result<DeviceId> {
+        let context = stream.context();
+        let (device, raw) = (DeviceId(context.ordinal() as u32), CuContext(context.cu_ctx().cast()));
+        let primary = self.existing_primary(OPERATION, device)?;
+        if self.context(OPERATION, device)?.raw != raw && primary.is_none_or(|primary| primary.raw != raw) {
+            return unsupported(format!(
+                "the stream is of context {raw:?} of {device}, whose work this backend does not wait for; open the backend with \
+                 that context, or use the primary one"
+            ));
+        }
+        Ok(device)
+    }
+}
+
+fn unsupported<T>(reason: String) -> Result<T> {
+    Err(Error::new(OPERATION, Detail::Unsupported { reason }))
+}
+
+impl<T> Drop for MemoryView<'_, T> {
+    /// Lets the view's stream wait for what others do with it. In a forked child the events are the parent's.
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            // SAFETY: the slice is taken once, and the view is not used afterwards.
+            unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for MemoryView<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MemoryView of {} x {}", self.slice.len(), type_name::<T>())
+    }
+}
+
+impl<T> Deref for MemoryView<'_, T> {
+    type Target = CudaSlice<T>;
+
+    fn deref(&self) -> &CudaSlice<T> {
+        &self.slice
+    }
+}
+
+impl<'a, T> Deref for MemoryViewMut<'a, T> {
+    type Target = MemoryView<'a, T>;
+
+    fn deref(&self) -> &MemoryView<'a, T> {
+        &self.0
+    }
+}
+
+impl<T> DeviceSlice<T> for MemoryView<'_, T> {
+    fn len(&self) -> usize {
+        self.slice.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.slice.stream()
+    }
+}
+
+impl<T> DeviceSlice<T> for MemoryViewMut<'_, T> {
+    fn len(&self) -> usize {
+        self.slice.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.slice.stream()
+    }
+}
+
+impl<T> DevicePtr<T> for MemoryView<'_, T> {
+    fn device_ptr<'b>(&'b self, stream: &'b CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'b>) {
+        self.slice.device_ptr(stream)
+    }
+}
+
+impl<T> DevicePtrMut<T> for MemoryViewMut<'_, T> {
+    fn device_ptr_mut<'b>(&'b mut self, stream: &'b CudaStream) -> (sys::CUdeviceptr, SyncOnDrop<'b>) {
+        self.0.slice.device_ptr_mut(stream)
+    }
+}
+
+// SAFETY: what is pushed is cudarc's own slice, borrowed for as long as the view.
+unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b MemoryView<'_, T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, arg: &'b MemoryView<'_, T>) -> &mut Self {
+        self.arg(&*arg.slice)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut MemoryViewMut<'_, T>> for LaunchArgs<'a> {
+    #[inline(always)]
+    fn arg(&mut self, arg: &'b mut MemoryViewMut<'_, T>) -> &mut Self {
+        self.arg(&mut *arg.0.slice)
+    }
+}
