@@ -7,7 +7,7 @@ use crate::driver::{Backend, Stream};
 use crate::types::{Address, Detail, Error, Grant, OffsetRange, Operation, Result};
 
 /// An owner of mapped memory that can be borrowed: a [`Region`], or a block of a pool. For authors of extensions, such as the
-/// views of [cudarc](https://docs.rs/gpu-vmm-cuda) in gpu-vmm-cuda.
+/// views for cudarc in [gpu-vmm-cuda](https://docs.rs/gpu-vmm-cuda).
 ///
 /// # Safety
 ///
