@@ -1,5 +1,5 @@
 //! Every function that answers with a status goes through here: it is counted, made slower and made to fail as the
-//! settings say.
+//! settings and `hsa_sim_fail` say.
 
 use crate::abi::Status;
 use crate::settings::settings;
@@ -142,6 +142,41 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && at == a.len()
 }
 
+/// The one call that is to fail, as one word so that every call of the process reads it at once: the place of its function
+/// in [`NAMES`] plus 1, how many calls of it come before (16 bits each), and the status. 0: none.
+static PLANNED: AtomicU64 = AtomicU64::new(0);
+
+const fn planned(call: usize, after: u16, status: Status) -> u64 {
+    (call as u64 + 1) << 48 | (after as u64) << 32 | status.0 as u64
+}
+
+/// From now on the call of `name` that comes after so many others answers the status once. It takes the place of what was
+/// planned before. False, and nothing is planned: there is no such function, or the status is success.
+pub(crate) fn fail(name: &str, after: u16, status: Status) -> bool {
+    let call = NAMES.iter().position(|listed| *listed == name).filter(|_| status != Status::SUCCESS);
+    PLANNED.store(call.map_or(0, |call| planned(call, after, status)), Relaxed);
+    call.is_some()
+}
+
+/// Plans no failure any more. True if the one that was planned had not happened.
+pub(crate) fn fail_none() -> bool {
+    PLANNED.swap(0, Relaxed) != 0
+}
+
+/// The status of the planned failure, if it is this call.
+fn planned_failure(call: usize) -> Option<Status> {
+    /// One call less that comes before.
+    const ONE_LESS: u64 = 1 << 32;
+    let is_mine = |word: &u64| *word >> 48 == call as u64 + 1;
+    let is_now = |word: u64| (word >> 32) as u16 == 0;
+    if !is_mine(&PLANNED.load(Relaxed)) {
+        return None;
+    }
+    let next = |word: u64| is_mine(&word).then(|| if is_now(word) { 0 } else { word - ONE_LESS });
+    let before = PLANNED.fetch_update(Relaxed, Relaxed, next).ok()?;
+    is_now(before).then_some(Status(before as u32))
+}
+
 /// Begins a call. A status: the call fails with it and does nothing.
 pub(crate) fn enter(call: usize) -> Option<Status> {
     let number = COUNTS[call].fetch_add(1, Relaxed) + 1;
@@ -150,9 +185,10 @@ pub(crate) fn enter(call: usize) -> Option<Status> {
         std::thread::sleep(*delay);
     }
     let mut failures = settings.failures.iter();
-    let failure = failures.find(|failure| failure.call == call && failure.times.contains(number))?;
-    trace!("{} number {number}: made to fail with {:#x}", NAMES[call], failure.status.0);
-    Some(failure.status)
+    let failure = failures.find(|failure| failure.call == call && failure.times.contains(number));
+    let status = failure.map(|failure| failure.status).or_else(|| planned_failure(call))?;
+    trace!("{} number {number}: made to fail with {:#x}", NAMES[call], status.0);
+    Some(status)
 }
 
 /// How often a function was called; `None`: it is not one of those that are counted.

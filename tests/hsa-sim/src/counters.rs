@@ -1,11 +1,15 @@
 //! What a test may ask below HIP, by looking the functions up in the loaded library: what is alive, how many faults
-//! there were, how often a function was called; and to have addresses taken as soon as they are freed. These are no part of HSA.
+//! there were, how often a function was called; and to have addresses taken as soon as they are freed, and single calls
+//! fail. These are no part of HSA.
 #![allow(unsafe_code)] // exported to C
 
+use crate::abi::Status;
 use crate::calls;
 use crate::memory::{faults, state};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
+use std::ptr::null;
+use std::sync::LazyLock;
 
 /// How many reservations, pieces of physical memory and mappings are alive: at the end of a test, as many as at its
 /// beginning. A null pointer is left out.
@@ -47,4 +51,32 @@ pub unsafe extern "C" fn hsa_sim_call_count(name: *const c_char) -> u64 {
     // SAFETY: not null, and ends with a zero byte by the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_str().ok().and_then(calls::count).unwrap_or(u64::MAX)
+}
+
+/// The name of the function at a place of the list of those that are counted, from 0 on; null behind the last one. It
+/// stays valid.
+#[unsafe(no_mangle)]
+pub extern "C" fn hsa_sim_call_name(place: usize) -> *const c_char {
+    static ALL: LazyLock<Vec<CString>> =
+        LazyLock::new(|| calls::NAMES.iter().filter_map(|name| CString::new(*name).ok()).collect());
+    ALL.get(place).map_or(null(), |name| name.as_ptr())
+}
+
+/// From now on one call of a function answers the status and does nothing: the next one, or with `after` that which follows
+/// so many others, up to 65535. It takes the place of what was planned before. 1: it is planned; 0: there is no such
+/// function, or the status is success.
+///
+/// With a null name no call fails any more, and the answer is 1 if the one that was planned had not happened.
+///
+/// # Safety
+///
+/// The name is null or ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hsa_sim_fail(name: *const c_char, after: u16, status: u32) -> u32 {
+    if name.is_null() {
+        return calls::fail_none().into();
+    }
+    // SAFETY: not null, and ends with a zero byte by the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_str().is_ok_and(|name| calls::fail(name, after, Status(status))).into()
 }

@@ -6,7 +6,9 @@
 mod support;
 
 use gpu_vmm_hsa_sim::abi::{Agent, Status, permission};
-use gpu_vmm_hsa_sim::counters::hsa_sim_call_count;
+use gpu_vmm_hsa_sim::counters::{hsa_sim_call_count, hsa_sim_call_name, hsa_sim_fail};
+use std::ffi::CStr;
+use std::ptr::null;
 use std::time::{Duration, Instant};
 use support::*;
 
@@ -23,12 +25,60 @@ fn the_third_map_fails_as_told_and_does_nothing() {
             assert_eq!(create(memory_of(gpu()), MIB), Err(Status::ERROR));
         }
         // SAFETY: a name that ends with a zero byte.
-        let count = |name: &std::ffi::CStr| unsafe { hsa_sim_call_count(name.as_ptr()) };
+        let count = |name: &CStr| unsafe { hsa_sim_call_count(name.as_ptr()) };
         assert_eq!(count(c"hsa_amd_vmem_map"), 4);
         assert_eq!(count(c"hsa_amd_vmem_unmap"), 0);
         assert_eq!(count(c"no_such_function"), u64::MAX);
     });
     assert!(output.is_none_or(|output| output.status.success()));
+}
+
+/// Plans a failure, or none; what the call answers.
+fn plan(name: Option<&CStr>, after: u16, status: Status) -> u32 {
+    // SAFETY: null, or a name that ends with a zero byte.
+    unsafe { hsa_sim_fail(name.map_or(null(), CStr::as_ptr), after, status.0) }
+}
+
+#[test]
+fn one_call_fails_as_planned_and_does_nothing() {
+    const MAP: Option<&CStr> = Some(c"hsa_amd_vmem_map");
+    let _alone = alone();
+    let at = reserve(4 * MIB, 0, 0).unwrap();
+    let handle = create(memory_of(gpu()), MIB).unwrap();
+    let maps = || {
+        let answers = [0, 1, 2, 3].map(|place| map(at + place * MIB, MIB, handle).err());
+        let mapped = answers.iter().filter(|answer| answer.is_none()).count();
+        assert_eq!(counts()[2], mapped);
+        for (place, _) in answers.iter().enumerate().filter(|(_, answer)| answer.is_none()) {
+            unmap(at + place * MIB, MIB).unwrap();
+        }
+        answers
+    };
+    for (place, status) in [(0, Status::ERROR), (3, Status::OUT_OF_RESOURCES)] {
+        assert_eq!(plan(MAP, place as u16, status), 1);
+        let mut expected = [None; 4];
+        expected[place] = Some(status);
+        assert_eq!((maps(), maps()), (expected, [None; 4]), "once");
+        assert_eq!(plan(None, 0, Status::SUCCESS), 0, "it has happened");
+    }
+    assert_eq!(plan(MAP, 4, Status::ERROR), 1);
+    assert_eq!(maps(), [None; 4], "it is not that far");
+    assert_eq!(plan(None, 0, Status::SUCCESS), 1, "it has not happened");
+    for wrong in [(Some(c"no_such_function"), Status::ERROR), (MAP, Status::SUCCESS)] {
+        assert_eq!(plan(MAP, 0, Status::ERROR), 1);
+        assert_eq!(plan(wrong.0, 0, wrong.1), 0);
+        assert_eq!(maps(), [None; 4], "nothing is planned after a plan that is none");
+    }
+    release(handle).unwrap();
+    free(at, 4 * MIB).unwrap();
+}
+
+#[test]
+fn the_functions_that_are_counted_have_names() {
+    let names: Vec<_> =
+        (0..).map(|place| hsa_sim_call_name(place)).take_while(|name| !name.is_null()).collect();
+    // SAFETY: names that end with a zero byte.
+    assert!(names.len() > 50 && names.iter().all(|name| unsafe { hsa_sim_call_count(*name) } < u64::MAX));
 }
 
 #[test]
