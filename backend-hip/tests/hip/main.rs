@@ -14,6 +14,7 @@ mod counts;
 mod cycle;
 mod devices;
 mod events;
+mod half_way;
 mod kinds;
 mod process;
 mod raw;
@@ -88,6 +89,7 @@ fn main() {
         cycle::TESTS,
         devices::TESTS,
         events::TESTS,
+        half_way::TESTS,
         kinds::TESTS,
         process::TESTS,
         raw::TESTS,

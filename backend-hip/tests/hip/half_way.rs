@@ -1,0 +1,742 @@
+//! Operations of the backend of which one call below HIP fails, whichever it is: each HSA call that an operation makes
+//! fails once, with a run of the operation for each.
+//!
+//! The operation may succeed all the same, if HIP has another way. Otherwise it reports an error and leaves what was: it
+//! succeeds when it is repeated, the memory that it was about works, and nothing is left behind. [`KNOWN`] lists where HIP
+//! itself does not allow that.
+
+use crate::counts::Counts;
+use crate::rig::{ONE, Rig, ZERO, read_write};
+use crate::{Needs, Test};
+use gpu_vmm_core::{
+    Access, Backend, BackingStore, Bytes, CopyCalls, DeviceId, Error, ErrorKind, Handle, MemoryCalls,
+    Properties, Region, Reservation, Result, StagingRing, Stream, SyncCalls, WaitFor,
+};
+use gpu_vmm_hip::HipBackend;
+use gpu_vmm_testkit::TestKit;
+use gpu_vmm_testkit::raw::loaded;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ffi::{CStr, c_char};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null;
+use std::sync::Arc;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "half_way::memory", needs: Needs::Device, run: memory },
+    Test { name: "half_way::addresses", needs: Needs::Device, run: addresses },
+    Test { name: "half_way::mappings", needs: Needs::Device, run: mappings },
+    Test { name: "half_way::access_of_two_devices", needs: Needs::Peers, run: two_devices },
+    Test { name: "half_way::copies", needs: Needs::Device, run: copies },
+    Test { name: "half_way::regions", needs: Needs::Device, run: regions },
+];
+
+/// What HIP does wrong after a failure below it, by operation and function, for the versions from one to below another.
+struct Known {
+    operation: &'static str,
+    function: &'static str,
+    versions: Range<u32>,
+    reason: &'static str,
+}
+
+const ALL: Range<u32> = 0..u32::MAX;
+const SEVEN: Range<u32> = 70_000_000..u32::MAX;
+const NOT_UNMAPPED: &str = "hipMemUnmap answers success although the mapping is still there";
+const REFERENCE_KEPT: &str = "hipMemMap keeps its reference to memory that was not mapped";
+const FORGOTTEN: &str = "hipMemAddressFree has forgotten addresses that are still reserved below";
+
+const KNOWN: &[Known] = &[
+    Known { operation: "map", function: "hsa_amd_vmem_map", versions: ALL, reason: REFERENCE_KEPT },
+    Known { operation: "unmap", function: "hsa_amd_vmem_unmap", versions: SEVEN, reason: NOT_UNMAPPED },
+    Known {
+        operation: "return_memory",
+        function: "hsa_amd_vmem_address_free",
+        versions: SEVEN,
+        reason: FORGOTTEN,
+    },
+    Known {
+        operation: "region: shrink_to",
+        function: "hsa_amd_vmem_unmap",
+        versions: SEVEN,
+        reason: NOT_UNMAPPED,
+    },
+    Known {
+        operation: "region: unmap",
+        function: "hsa_amd_vmem_unmap",
+        versions: SEVEN,
+        reason: NOT_UNMAPPED,
+    },
+    Known {
+        operation: "region: suspend",
+        function: "hsa_amd_vmem_unmap",
+        versions: SEVEN,
+        reason: NOT_UNMAPPED,
+    },
+    Known {
+        operation: "region: suspend",
+        function: "hsa_amd_vmem_address_free",
+        versions: SEVEN,
+        reason: FORGOTTEN,
+    },
+    Known { operation: "region: swap", function: "hsa_amd_vmem_map", versions: ALL, reason: REFERENCE_KEPT },
+    Known {
+        operation: "region: swap",
+        function: "hsa_amd_vmem_unmap",
+        versions: SEVEN,
+        reason: NOT_UNMAPPED,
+    },
+    Known {
+        operation: "region: grow_to",
+        function: "hsa_amd_vmem_map",
+        versions: ALL,
+        reason: REFERENCE_KEPT,
+    },
+    Known {
+        operation: "region: resume",
+        function: "hsa_amd_vmem_map",
+        versions: ALL,
+        reason: REFERENCE_KEPT,
+    },
+];
+
+/// Functions of which no failure is tried: HIP takes their success for granted, and ends the process or waits for ever.
+const TAKEN_FOR_GRANTED: &[&str] = &[
+    "hsa_amd_agents_allow_access",
+    "hsa_amd_signal_async_handler",
+    "hsa_amd_signal_create",
+    "hsa_queue_create",
+    "hsa_signal_create",
+    // What cannot be given back is left behind by itself.
+    "hsa_amd_memory_pool_free",
+    "hsa_amd_vmem_handle_release",
+];
+
+/// The same of one operation: HIP 7 follows a null pointer where there is no memory for a new stream.
+const STREAMS_ALLOCATE: &str = "hsa_amd_memory_pool_allocate";
+const MAKE_STREAMS: &[&str] = &["copy stream", "region: suspend", "region: resume"];
+
+/// `HSA_STATUS_ERROR_OUT_OF_RESOURCES`, which most functions may answer.
+const STATUS: u32 = 0x1008;
+
+/// The simulation's functions.
+struct Simulation {
+    name: unsafe extern "C" fn(usize) -> *const c_char,
+    count: unsafe extern "C" fn(*const c_char) -> u64,
+    fail: unsafe extern "C" fn(*const c_char, u16, u32) -> u32,
+}
+
+impl Simulation {
+    /// `None` on real hardware, where no call can be made to fail.
+    fn find() -> Option<Self> {
+        let hsa = loaded("libhsa-runtime64.so.1")?;
+        // SAFETY: the simulation's functions of these names have these types.
+        unsafe {
+            Some(Self {
+                name: *hsa.get("hsa_sim_call_name").ok()?,
+                count: *hsa.get("hsa_sim_call_count").ok()?,
+                fail: *hsa.get("hsa_sim_fail").ok()?,
+            })
+        }
+    }
+
+    /// The functions that are counted.
+    fn names(&self) -> impl Iterator<Item = &'static CStr> {
+        // SAFETY: the name of a place is null or a text that stays.
+        (0..).map_while(|place| unsafe {
+            let name = (self.name)(place);
+            (!name.is_null()).then(|| CStr::from_ptr(name))
+        })
+    }
+
+    fn count(&self, name: &CStr) -> u64 {
+        // SAFETY: the name ends with a zero byte.
+        unsafe { (self.count)(name.as_ptr()) }
+    }
+
+    fn fail(&self, name: &CStr, after: u16) {
+        // SAFETY: the name ends with a zero byte.
+        assert_eq!(unsafe { (self.fail)(name.as_ptr(), after, STATUS) }, 1);
+    }
+
+    /// No call fails any more.
+    fn stop(&self) {
+        // SAFETY: null is no name.
+        unsafe { (self.fail)(null(), 0, 0) };
+    }
+}
+
+/// What is tried of one operation: `prepare` makes what `run` works on, and `finish` looks whether it has done it.
+struct Tried<P, R, F> {
+    prepare: P,
+    run: R,
+    finish: F,
+}
+
+struct Sweep<'a> {
+    rig: &'a Rig,
+    simulation: Option<Simulation>,
+    /// Operation and function of what went wrong as [`KNOWN`] says.
+    seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
+    wrong: RefCell<Vec<String>>,
+    tried: RefCell<BTreeSet<&'static str>>,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(rig: &'a Rig) -> Self {
+        Self {
+            rig,
+            simulation: Simulation::find(),
+            seen: RefCell::default(),
+            wrong: RefCell::default(),
+            tried: RefCell::default(),
+        }
+    }
+
+    fn known(&self, operation: &str, function: &str) -> Option<&'static Known> {
+        let version = self.rig.backend.driver().version_number;
+        KNOWN.iter().find(|known| {
+            (known.operation, known.function) == (operation, function)
+                && known.versions.contains(&(version as u32))
+        })
+    }
+
+    /// Lets each call of an operation fail once.
+    fn each<S>(
+        &self,
+        operation: &'static str,
+        prepare: impl Fn() -> S,
+        run: impl Fn(&mut S) -> Result<()>,
+        finish: impl Fn(S),
+    ) {
+        let Some(simulation) = &self.simulation else { return };
+        self.tried.borrow_mut().insert(operation);
+        let tried = Tried { prepare, run, finish };
+        // Once to have done what is done once for the process, and once to count.
+        let mut made = Vec::new();
+        for _ in 0..2 {
+            let mut state = (tried.prepare)();
+            let before: Vec<_> = simulation.names().map(|name| simulation.count(name)).collect();
+            (tried.run)(&mut state).unwrap();
+            let calls = simulation.names().zip(before);
+            made = calls.map(|(name, before)| (name, simulation.count(name) - before)).collect();
+            (tried.finish)(state);
+        }
+        let mut points = 0;
+        for (name, count) in made {
+            let function = name.to_str().expect("a name");
+            let is_for_stream = function == STREAMS_ALLOCATE && MAKE_STREAMS.contains(&operation);
+            // HIP answers success, and a later reservation gets the kept addresses with what is mapped there.
+            let spoils_kept = function == "hsa_amd_vmem_unmap" && self.rig.has_quirk("free-races");
+            if is_for_stream || spoils_kept || TAKEN_FOR_GRANTED.contains(&function) {
+                continue;
+            }
+            for after in 0..count {
+                points += 1;
+                let trial = || self.one(simulation, name, after as u16, &tried);
+                if std::env::var("V").is_ok() {
+                    eprintln!("{operation}: {function} {after}");
+                }
+                let Err(wrong) =
+                    catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|panic| Err(text(&*panic)))
+                else {
+                    continue;
+                };
+                simulation.stop();
+                if self.known(operation, function).is_some() {
+                    self.seen.borrow_mut().insert((operation, function));
+                } else {
+                    self.wrong.borrow_mut().push(format!("{operation}: {function} number {after}: {wrong}"));
+                }
+            }
+        }
+        assert!(points < 1000, "{operation}: {points} points take too long");
+    }
+
+    /// One call fails once.
+    fn one<S>(
+        &self,
+        simulation: &Simulation,
+        name: &CStr,
+        after: u16,
+        tried: &Tried<impl Fn() -> S, impl Fn(&mut S) -> Result<()>, impl Fn(S)>,
+    ) -> Result<(), String> {
+        let first = Marks::now(self.rig);
+        let mut state = (tried.prepare)();
+        let prepared = Marks::now(self.rig);
+        simulation.fail(name, after);
+        let answer = (tried.run)(&mut state);
+        simulation.stop();
+        let mut problems = Vec::new();
+        if let Err(error) = answer {
+            problems.extend(is_sensible(&error).err());
+            // Memory that stays with its addresses comes back with them.
+            let checked =
+                if self.rig.has_quirk("memory-stays-until-free") { Ok(()) } else { prepared.check(self.rig) };
+            problems.extend(checked.err().map(|left| format!("after {error}: {left}")));
+            if let Err(second) = (tried.run)(&mut state) {
+                problems.push(format!("after {error}: when it is repeated: {second}"));
+            }
+        }
+        (tried.finish)(state);
+        problems.extend(first.check(self.rig).err().map(|left| format!("at the end: {left}")));
+        if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+    }
+
+    /// No call fails any more: before what looks at the state between two attempts.
+    fn stop(&self) {
+        self.simulation.iter().for_each(Simulation::stop);
+    }
+
+    /// Fails for what went wrong and is not known, and for what is known and went well.
+    fn end(self) {
+        let went_well = KNOWN.iter().filter(|known| {
+            self.tried.borrow().contains(known.operation)
+                && self
+                    .known(known.operation, known.function)
+                    .is_some_and(|found| std::ptr::eq(found, *known))
+                && !self.seen.borrow().contains(&(known.operation, known.function))
+        });
+        let went_well = went_well
+            .map(|known| format!("{}: {}: goes well now: {}", known.operation, known.function, known.reason));
+        let wrong: Vec<_> = self.wrong.take().into_iter().chain(went_well).collect();
+        self.rig.forgets_what_is_left();
+        assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    }
+}
+
+/// What there is below HIP and of the process, to be the same later.
+struct Marks {
+    counts: Option<Counts>,
+    free: Bytes,
+    descriptors: usize,
+    failed_drops: u64,
+}
+
+impl Marks {
+    fn now(rig: &Rig) -> Self {
+        let descriptors = std::fs::read_dir("/proc/self/fd").expect("a list").count();
+        let failed_drops = rig.backend.drop_log().count();
+        Self { counts: Counts::now(), free: rig.free(ZERO), descriptors, failed_drops }
+    }
+
+    fn check(&self, rig: &Rig) -> Result<(), String> {
+        let now = Self::now(rig);
+        Counts::check(self.counts, 0, |id| rig.has_quirk(id))?;
+        if now.failed_drops != self.failed_drops {
+            return Err(format!("a drop failed: {:?}", rig.backend.drop_log().take_last()));
+        }
+        if (now.free, now.descriptors) != (self.free, self.descriptors) {
+            return Err(format!(
+                "{} free and {} descriptors instead of {} and {}",
+                now.free, now.descriptors, self.free, self.descriptors
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn is_sensible(error: &Error) -> Result<(), String> {
+    match error.kind() {
+        ErrorKind::DeviceLost | ErrorKind::Forked => Err(format!("the error is {:?}: {error}", error.kind())),
+        _ => Ok(()),
+    }
+}
+
+fn text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+fn memory(rig: &Rig) {
+    let sweep = Sweep::new(rig);
+    let properties = Properties::on(ZERO).shareable();
+    // SAFETY: a unit.
+    let create = || unsafe { rig.backend.create(rig.unit(), &properties) };
+    sweep.each("create", || None, |made| create().map(|handle| *made = Some(handle)), drop);
+    let shareable = || (create().unwrap(), None);
+    sweep.each("export", shareable, |(handle, fd)| handle.export().map(|made| *fd = Some(made)), drop);
+    if !rig.has_quirk("import-leaks") {
+        let exported = || (create().unwrap().export().unwrap(), None);
+        let import = |(fd, made): &mut (OwnedFd, Option<_>)| {
+            // SAFETY: the descriptor is one of a unit, exported here.
+            let handle = unsafe { rig.backend.import(fd.as_fd(), rig.unit(), &properties) };
+            handle.map(|handle| *made = Some(handle))
+        };
+        sweep.each("import", exported, import, drop);
+    }
+    let pin = |made: &mut Option<_>| rig.backend.pin(rig.unit()).map(|pinned| *made = Some(pinned));
+    sweep.each("pin", || None, pin, drop);
+    sweep.end();
+}
+
+fn addresses(rig: &Rig) {
+    let sweep = Sweep::new(rig);
+    let emptied = || {
+        rig.backend.release_kept_addresses().unwrap();
+        let at = rig.reserve(rig.units(3)).range().base;
+        rig.backend.release_kept_addresses().unwrap();
+        (at, None)
+    };
+    let reserve = |(at, made): &mut (_, Option<_>)| {
+        // SAFETY: multiples of the granularity.
+        let reserved = unsafe { rig.backend.reserve(rig.units(3), rig.alignment(), Some(*at)) };
+        reserved.map(|reservation| *made = Some(reservation))
+    };
+    sweep.each("reserve", emptied, reserve, drop);
+    let used = || {
+        let mut reservation = rig.mapped(ZERO, rig.unit());
+        // SAFETY: one whole mapping that no device uses.
+        unsafe { reservation.unmap(Bytes::ZERO, rig.unit()) }.unwrap();
+        reservation
+    };
+    sweep.each(
+        "return_memory",
+        used,
+        |reservation| {
+            reservation.regain()?;
+            // SAFETY: nothing is mapped.
+            unsafe { reservation.return_memory() }
+        },
+        drop,
+    );
+    sweep.each(
+        "release_kept_addresses",
+        || drop(rig.reserve(rig.units(3))),
+        |()| rig.backend.release_kept_addresses().map(drop),
+        drop,
+    );
+    sweep.end();
+}
+
+fn mappings(rig: &Rig) {
+    let sweep = Sweep::new(rig);
+    let unit = rig.unit();
+    let whole = rig.units(2);
+    let two = || {
+        let mut reservation = rig.reserve(whole);
+        let handles = [rig.create(ZERO, unit), rig.create(ZERO, unit)];
+        // SAFETY: the handles lie side by side in the empty reservation.
+        unsafe {
+            reservation.map(Bytes::ZERO, &handles[0]).unwrap();
+            reservation.map(unit, &handles[1]).unwrap();
+        }
+        reservation
+    };
+    let accessible = || {
+        let mut reservation = two();
+        // SAFETY: two whole mappings.
+        unsafe { reservation.set_access(Bytes::ZERO, whole, &[read_write(ZERO)]) }.unwrap();
+        rig.works(ZERO, &reservation, Bytes::ZERO, whole, 3);
+        reservation
+    };
+    let emptied = |mut reservation: gpu_vmm_hip::HipReservation| {
+        for place in [Bytes::ZERO, unit] {
+            // SAFETY: one whole mapping that no device uses.
+            unsafe { reservation.unmap(place, unit) }.unwrap();
+        }
+    };
+    sweep.each(
+        "map",
+        || (rig.reserve(unit), rig.create(ZERO, unit)),
+        // SAFETY: the handle fits the empty reservation.
+        |(reservation, handle)| unsafe { reservation.map(Bytes::ZERO, handle) },
+        |(mut reservation, handle)| {
+            drop(handle);
+            // SAFETY: one whole mapping, used by nothing when it is unmapped.
+            unsafe {
+                reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
+                rig.works(ZERO, &reservation, Bytes::ZERO, unit, 2);
+                reservation.unmap(Bytes::ZERO, unit).unwrap();
+            }
+        },
+    );
+    sweep.each(
+        "set_access",
+        two,
+        // SAFETY: two whole mappings.
+        |reservation| unsafe { reservation.set_access(Bytes::ZERO, whole, &[read_write(ZERO)]) },
+        |reservation| {
+            rig.works(ZERO, &reservation, Bytes::ZERO, whole, 4);
+            emptied(reservation);
+        },
+    );
+    if rig.backend.unmaps_runs() {
+        sweep.each(
+            "unmap of a run",
+            accessible,
+            // SAFETY: two whole mappings side by side that no device uses.
+            |reservation| unsafe { reservation.unmap(Bytes::ZERO, whole) },
+            drop,
+        );
+    }
+    sweep.each(
+        "unmap",
+        || {
+            let mut reservation = accessible();
+            // SAFETY: one whole mapping that no device uses.
+            unsafe { reservation.unmap(unit, unit) }.unwrap();
+            reservation
+        },
+        // SAFETY: as above.
+        |reservation| unsafe { reservation.unmap(Bytes::ZERO, unit) },
+        drop,
+    );
+    sweep.each(
+        "dma_buf",
+        || (accessible(), None),
+        |(reservation, made)| {
+            // SAFETY: one whole mapping.
+            unsafe { reservation.dma_buf(ZERO, unit, unit) }.map(|fd| *made = Some(fd))
+        },
+        |(reservation, _)| emptied(reservation),
+    );
+    sweep.end();
+}
+
+fn two_devices(rig: &Rig) {
+    let sweep = Sweep::new(rig);
+    let unit = rig.unit();
+    let mapped = || {
+        let mut reservation = rig.reserve(unit);
+        let handle = rig.create(ZERO, unit);
+        // SAFETY: the handle fits the empty reservation.
+        unsafe { reservation.map(Bytes::ZERO, &handle) }.unwrap();
+        reservation
+    };
+    let both = [read_write(ZERO), read_write(ONE)];
+    let works = |mut reservation: gpu_vmm_hip::HipReservation| {
+        for device in [ZERO, ONE] {
+            rig.works(device, &reservation, Bytes::ZERO, unit, u64::from(device.0) + 7);
+        }
+        // SAFETY: one whole mapping that no device uses.
+        unsafe { reservation.unmap(Bytes::ZERO, unit) }.unwrap();
+    };
+    sweep.each(
+        "set_access of two devices",
+        mapped,
+        // SAFETY: one whole mapping.
+        |reservation| unsafe { reservation.set_access(Bytes::ZERO, unit, &both) },
+        works,
+    );
+    // The owner's access is taken for a moment and must be there again, whatever failed.
+    sweep.each(
+        "set_access of a peer",
+        || rig.mapped(ZERO, unit),
+        |reservation| {
+            // SAFETY: one whole mapping.
+            let set = unsafe { reservation.set_access(Bytes::ZERO, unit, &both[1..]) };
+            sweep.stop();
+            rig.works(ZERO, reservation, Bytes::ZERO, unit, 5);
+            set
+        },
+        works,
+    );
+    sweep.end();
+}
+
+fn copies(rig: &Rig) {
+    let sweep = Sweep::new(rig);
+    let unit = rig.unit();
+    let (whole, length) = (rig.units(2), unit.0 as usize);
+    let prepare = || {
+        let reservation = rig.mapped(ZERO, whole);
+        let base = reservation.range().base;
+        // SAFETY: all of it is mapped for the device.
+        unsafe {
+            rig.backend.write_pattern(ZERO, base, unit, 1).unwrap();
+            rig.backend.fill(ZERO, base + unit, unit, 9).unwrap();
+        }
+        (reservation, vec![0u8; length])
+    };
+    type State = (gpu_vmm_hip::HipReservation, Vec<u8>);
+    let has_pattern = |(reservation, _): State| {
+        // SAFETY: as above.
+        let wrong = unsafe { rig.backend.count_wrong(ZERO, reservation.range().base + unit, unit, 1) };
+        assert_eq!(wrong.unwrap(), 0);
+        rig.unmapped(reservation);
+    };
+    sweep.each(
+        "copy",
+        prepare,
+        |(reservation, _)| {
+            let base = reservation.range().base;
+            // SAFETY: as above.
+            unsafe { rig.backend.copy(ZERO, base + unit, base, unit) }
+        },
+        has_pattern,
+    );
+    sweep.each(
+        "copies with the host",
+        prepare,
+        |(reservation, host)| {
+            let base = reservation.range().base;
+            // SAFETY: as above.
+            unsafe {
+                rig.backend.copy_to_host(ZERO, host, base)?;
+                rig.backend.copy_from_host(ZERO, base + unit, host)
+            }
+        },
+        has_pattern,
+    );
+    sweep.each(
+        "fill",
+        prepare,
+        // SAFETY: as above.
+        |(reservation, _)| unsafe { rig.backend.fill(ZERO, reservation.range().base, unit, 5) },
+        |(reservation, mut host)| {
+            // SAFETY: as above.
+            unsafe { rig.backend.copy_to_host(ZERO, &mut host, reservation.range().base) }.unwrap();
+            assert!(host.iter().all(|byte| *byte == 5));
+            rig.unmapped(reservation);
+        },
+    );
+    let pinned = rig.backend.pin(unit).unwrap();
+    sweep.each(
+        "copy stream",
+        prepare,
+        |(reservation, _)| {
+            let base = reservation.range().base;
+            let mut copies = rig.backend.copy_stream(ZERO)?;
+            // SAFETY: as above; the host's memory is the test's alone, and the stream is waited for.
+            unsafe {
+                copies.copy_to_host(pinned.start().as_ptr(), base, unit)?;
+                copies.copy_from_host(base + unit, pinned.start().as_ptr(), unit)?;
+            }
+            copies.finish()
+        },
+        has_pattern,
+    );
+    drop(pinned);
+    let event = |(): &mut ()| {
+        let mut event = rig.backend.event(ZERO)?;
+        event.record(Stream::DEFAULT)?;
+        event.hold(Stream::DEFAULT)?;
+        event.wait()?;
+        event.is_done().map(|done| assert!(done))
+    };
+    sweep.each("event", || (), event, drop);
+    sweep.each("synchronize", || (), |()| rig.backend.synchronize(ZERO), drop);
+    sweep.end();
+}
+
+type Pair = (Region<HipBackend>, Region<HipBackend>);
+
+fn regions(rig: &Rig) {
+    let sweep = Sweep::new(rig);
+    let unit = rig.unit();
+    let filled = |seed| {
+        let mut region = Region::builder(&rig.backend).on(ZERO).reserve(rig.units(4)).build().unwrap();
+        region.grow_to(unit).unwrap();
+        region.grow_to(rig.units(2)).unwrap();
+        region.write_pattern(ZERO, Bytes::ZERO, rig.units(2), seed).unwrap();
+        region
+    };
+    let holds = |region: &Region<HipBackend>, seed| {
+        assert_eq!(region.count_wrong(ZERO, Bytes::ZERO, rig.units(2), seed).unwrap(), 0);
+    };
+    let idle = || WaitFor::all_devices();
+    let ring = Arc::new(StagingRing::new(&rig.backend, 1, unit).unwrap());
+    sweep.each(
+        "region: grow_to",
+        || filled(11),
+        |region| region.grow_to(rig.units(3)).map(drop),
+        |mut region| {
+            holds(&region, 11);
+            region.fill(rig.units(2), unit, 1).unwrap();
+        },
+    );
+    sweep.each(
+        "region: shrink_to",
+        || filled(12),
+        |region| region.shrink_to(unit, idle()).map(drop),
+        |mut region| {
+            region.grow_to(rig.units(2)).unwrap();
+            region.write_pattern(ZERO, Bytes::ZERO, rig.units(2), 12).unwrap();
+            holds(&region, 12);
+        },
+    );
+    sweep.each(
+        "region: unmap",
+        || filled(13),
+        |region| {
+            let answer = region.unmap(Bytes::ZERO, rig.units(2), idle());
+            sweep.stop();
+            if answer.is_err() {
+                holds(region, 13);
+            }
+            answer
+        },
+        drop,
+    );
+    let set = |region: &mut Region<HipBackend>, device: DeviceId, access| {
+        region.set_access(Bytes::ZERO, rig.units(2), device, access)
+    };
+    sweep.each(
+        "region: set_access",
+        || filled(14),
+        |region| {
+            let answer = set(region, ZERO, Access::Read);
+            sweep.stop();
+            holds(region, 14);
+            answer
+        },
+        |region| holds(&region, 14),
+    );
+    let suspend = |region: &mut Region<HipBackend>| {
+        region.suspend(&BackingStore::pageable(Arc::clone(&ring)), idle()).map(drop)
+    };
+    sweep.each(
+        "region: suspend",
+        || filled(15),
+        suspend,
+        |mut region| {
+            region.resume().unwrap();
+            holds(&region, 15);
+        },
+    );
+    sweep.each(
+        "region: resume",
+        || {
+            let mut region = filled(19);
+            suspend(&mut region).unwrap();
+            region
+        },
+        |region| region.resume().map(drop),
+        |region| holds(&region, 19),
+    );
+    sweep.each(
+        "region: swap",
+        || (filled(16), filled(17)),
+        |(first, second): &mut Pair| {
+            let answer = first.swap_all(second, idle());
+            sweep.stop();
+            if answer.is_err() {
+                holds(first, 16);
+                holds(second, 17);
+            }
+            answer
+        },
+        |(first, second)| {
+            holds(&first, 17);
+            holds(&second, 16);
+        },
+    );
+    if rig.lacks(Needs::Peers).is_none() {
+        sweep.each(
+            "region: access of a peer",
+            || filled(18),
+            |region| {
+                let answer = set(region, ONE, Access::ReadWrite);
+                sweep.stop();
+                holds(region, 18);
+                answer
+            },
+            |region| {
+                assert_eq!(region.count_wrong(ONE, Bytes::ZERO, rig.units(2), 18).unwrap(), 0);
+            },
+        );
+    }
+    sweep.end();
+}
