@@ -197,8 +197,7 @@ impl<'a> Sweep<'a> {
     fn known(&self, operation: &str, function: &str) -> Option<&'static Known> {
         let version = self.rig.backend.driver().version_number;
         KNOWN.iter().find(|known| {
-            (known.operation, known.function) == (operation, function)
-                && known.versions.contains(&(version as u32))
+            (known.operation, known.function) == (operation, function) && known.versions.contains(&version)
         })
     }
 
@@ -223,7 +222,6 @@ impl<'a> Sweep<'a> {
             made = calls.map(|(name, before)| (name, simulation.count(name) - before)).collect();
             (tried.finish)(state);
         }
-        let mut points = 0;
         for (name, count) in made {
             let function = name.to_str().expect("a name");
             let is_for_stream = function == STREAMS_ALLOCATE && MAKE_STREAMS.contains(&operation);
@@ -233,7 +231,6 @@ impl<'a> Sweep<'a> {
                 continue;
             }
             for after in 0..count {
-                points += 1;
                 let trial = || self.one(simulation, name, after as u16, &tried);
                 if std::env::var("V").is_ok() {
                     eprintln!("{operation}: {function} {after}");
@@ -251,7 +248,6 @@ impl<'a> Sweep<'a> {
                 }
             }
         }
-        assert!(points < 1000, "{operation}: {points} points take too long");
     }
 
     /// One call fails once.
