@@ -5,6 +5,8 @@
 //! cargo run --release --example kv_cache
 //! ```
 
+#![allow(clippy::expect_used)] // locks of threads that do not panic
+
 pub mod cache;
 
 use cache::{PagedCache, Sequence};

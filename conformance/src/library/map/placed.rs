@@ -49,7 +49,7 @@ fn a_whole_cycle<B: TestKit>(subject: &Subject<B>) {
 
 fn with_access<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(2).build().unwrap();
-    let (memory, device, unit) = (subject.piece(1), subject.device, subject.unit());
+    let (memory, device, unit) = (subject.piece(1), subject.device, subject.granularity());
     region.map_with_access(Bytes(0), &memory, device, RW).unwrap();
     region.map_with_access(unit, &memory, device, Access::Read).unwrap();
     assert_eq!([Bytes(0), unit].map(|offset| region.access(offset, device)), [RW, Access::Read]);

@@ -32,7 +32,7 @@ fn sequence<B: TestKit>(subject: &Subject<B>, prefix: &PhysicalMemory<B>, seed: 
     let mut region = subject.space(4).build().unwrap();
     region.map_with_access(Bytes(0), prefix, subject.device, Access::Read).unwrap();
     region.grow_with(&[subject.piece(1)]).unwrap();
-    subject.write(&mut region, subject.unit(), subject.unit(), seed);
+    subject.write(&mut region, subject.granularity(), subject.granularity(), seed);
     region
 }
 
@@ -44,7 +44,7 @@ fn memory_goes_to_the_list<B: TestKit>(subject: &Subject<B>) {
     let all = subject.granules(MEMORY);
     assert_eq!((did.memory, did.kept, did.shared, did.already), (all, Bytes(0), Bytes(0), false));
     assert_eq!(free.iter().map(PhysicalMemory::size).sum::<Bytes>(), all);
-    let sizes: Vec<u64> = free.iter().map(|memory| memory.size().0 / subject.unit().0).collect();
+    let sizes: Vec<u64> = free.iter().map(|memory| memory.size().0 / subject.granularity().0).collect();
     assert_eq!(sizes, [1, 2, 1, 1, 2], "in the order of the offsets at which they are copied");
     assert_eq!(subject.free_here(), before, "the list holds the memory");
     let mut other = subject.space(MEMORY).build().unwrap();
@@ -106,9 +106,9 @@ fn what_others_hold_stays_in_the_list<B: TestKit>(subject: &Subject<B>) {
     assert!(has(subject, &region, 3) && has(subject, &other, 8));
     region.suspend(&BackingStore::nothing(), idle()).unwrap();
     let shareable = subject.properties().shareable();
-    let exported = or_skip(PhysicalMemory::create(&subject.backend, subject.unit(), shareable));
+    let exported = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), shareable));
     let mut region = subject.space(1).memory(shareable).build().unwrap();
-    region.grow_to(subject.unit()).unwrap();
+    region.grow_to(subject.granularity()).unwrap();
     region.suspend(&BackingStore::nothing(), idle()).unwrap();
     drop(or_skip(exported.export()));
     list = vec![exported];
@@ -121,7 +121,7 @@ fn shared_memory_stays<B: TestKit>(subject: &Subject<B>) {
     let mut regions = [5, 6].map(|seed| sequence(subject, &prefix, seed));
     drop(prefix);
     let (store, mut free) = (pinned(subject, 1), Vec::new());
-    let unit = subject.unit();
+    let unit = subject.granularity();
     let [first, second] = &mut regions;
     let did = first.suspend_into(&store, idle(), &mut free).unwrap();
     assert_eq!((did.memory, did.kept, did.shared, free.len()), (unit, unit, unit, 1));
@@ -142,7 +142,7 @@ fn shared_memory_stays<B: TestKit>(subject: &Subject<B>) {
 
 fn held_memory_stays<B: TestKit>(subject: &Subject<B>) {
     let shareable =
-        PhysicalMemory::create(&subject.backend, subject.unit(), subject.properties().shareable());
+        PhysicalMemory::create(&subject.backend, subject.granularity(), subject.properties().shareable());
     let (clone, exported) = (subject.piece(1), or_skip(shareable));
     let descriptor = or_skip(exported.export());
     let mut region = subject.space(2).build().unwrap();
