@@ -188,7 +188,8 @@ impl<B: Backend> Region<B> {
             // What could not be unmapped is not free.
             let mapped: HashSet<_> =
                 self.layout.table.iter().map(|(_, mapping)| mapping.memory.id()).collect();
-            list.extend(obtained.taken().filter(|memory| !mapped.contains(&memory.id())));
+            let is_free = |memory: &PhysicalMemory<B>| !mapped.contains(&memory.id());
+            list.extend(obtained.taken().filter(is_free));
             return Err(error);
         }
         self.suspended = None;
