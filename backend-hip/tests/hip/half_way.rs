@@ -25,12 +25,12 @@ use std::ptr::null;
 use std::sync::Arc;
 
 pub(crate) const TESTS: &[Test] = &[
-    Test { name: "half_way::memory", needs: Needs::Device, run: memory },
-    Test { name: "half_way::addresses", needs: Needs::Device, run: addresses },
-    Test { name: "half_way::mappings", needs: Needs::Device, run: mappings },
+    Test { name: "half_way::memory", needs: Needs::Peers, run: memory },
+    Test { name: "half_way::addresses", needs: Needs::Peers, run: addresses },
+    Test { name: "half_way::mappings", needs: Needs::Peers, run: mappings },
     Test { name: "half_way::access_of_two_devices", needs: Needs::Peers, run: two_devices },
-    Test { name: "half_way::copies", needs: Needs::Device, run: copies },
-    Test { name: "half_way::regions", needs: Needs::Device, run: regions },
+    Test { name: "half_way::copies", needs: Needs::Peers, run: copies },
+    Test { name: "half_way::regions", needs: Needs::Peers, run: regions },
 ];
 
 /// What HIP does wrong after a failure below it, by operation and function, for the versions from one to below another.

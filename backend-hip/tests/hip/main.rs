@@ -89,7 +89,6 @@ fn main() {
         cycle::TESTS,
         devices::TESTS,
         events::TESTS,
-        half_way::TESTS,
         kinds::TESTS,
         process::TESTS,
         raw::TESTS,
@@ -98,13 +97,14 @@ fn main() {
         staging::TESTS,
         testkit::TESTS,
     ];
-    let trials = tests.into_iter().flatten().map(|test| {
+    let trial = |test: &'static Test| {
         let backend = backend.clone();
         Trial::ignorable_test(test.name, move || run(backend, test))
-    });
-    let mut trials: Vec<Trial> = trials.collect();
-    let first = Counts::now();
-    trials
-        .push(Trial::ignorable_test("no_addresses_are_left", move || no_addresses_are_left(backend, first)));
+    };
+    let mut trials: Vec<Trial> = tests.into_iter().flatten().map(trial).collect();
+    let (first, opened) = (Counts::now(), backend.clone());
+    trials.push(Trial::ignorable_test("no_addresses_are_left", move || no_addresses_are_left(opened, first)));
+    // HIP loses addresses and memory where a call below it fails.
+    trials.extend(half_way::TESTS.iter().map(trial));
     libtest_mimic::run(&arguments, trials).exit();
 }
