@@ -1,9 +1,9 @@
 //! Size, owner and bytes of a piece of memory.
 
 use crate::case::cases;
-use crate::library::tools::idle;
+use crate::library::tools::{idle, refused};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Handle, PhysicalMemory, Vendor};
+use gpu_vmm_core::{Bytes, Detail, Handle, PhysicalMemory, Vendor};
 use gpu_vmm_testkit::{TestKit, handle_of};
 
 cases! { "physical":
@@ -73,10 +73,11 @@ fn bytes_without_a_region<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(found, [*bytes; 2]);
     }
     memory.write(last, &[]).unwrap();
-    for (offset, length) in [(last, 6), (memory.size(), 1), (Bytes(u64::MAX), 1)] {
-        memory.write(offset, &vec![0; length]).unwrap_err();
-        memory.read(offset, &mut vec![0; length]).unwrap_err();
+    for (offset, length) in [(last, 6), (memory.size(), 1)] {
+        refused!(memory.write(offset, &vec![0; length]), Detail::OutOfRange { .. }, memory.size());
+        refused!(memory.read(offset, &mut vec![0; length]), Detail::OutOfRange { .. }, memory.size());
     }
+    refused!(memory.write(Bytes(u64::MAX), &[0]), Detail::Overflow { .. });
     drop(region);
     assert_eq!(subject.free(), before);
 }
