@@ -12,7 +12,9 @@ use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
-use crate::types::{Address, Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Result};
+use crate::types::{
+    Address, Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Properties, Result,
+};
 
 /// How a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -120,9 +122,7 @@ impl<B: Backend> Region<B> {
         for piece in memory {
             piece.check_belongs_to(operation, &self.backend)?;
             check_aligned(operation, "size", piece.size().0, self.granularity)?;
-            for grant in self.growing.access.grants() {
-                check_reach(&self.backend, operation, grant.device, &piece.properties())?;
-            }
+            self.check_reached(operation, &piece.properties())?;
             let access = self.growing.access_to(piece.device());
             pieces.push(Piece { offset: target, mapping: Mapping::new(piece.clone(), access) });
             let overflow =
@@ -130,13 +130,9 @@ impl<B: Backend> Region<B> {
             target = target.checked_add(piece.size()).ok_or_else(overflow)?;
         }
         check_addresses(operation, self.address(), &pieces)?;
-        let crosses =
-            |piece: &&Piece<B>| piece.offset < reserved && piece.offset + piece.mapping.length() > reserved;
-        if let Some(piece) = pieces.iter().find(crosses) {
-            return Err(Error::new(
-                operation,
-                Detail::CrossesReservation { range: piece.part(), seam: reserved },
-            ));
+        // The end of the reservation is a seam too, whatever will lie behind it.
+        for piece in &pieces {
+            self.check_seams(operation, piece.offset, piece.mapping.length())?;
         }
         let how = if target > reserved {
             self.extend(operation, target)?;
@@ -144,10 +140,7 @@ impl<B: Backend> Region<B> {
         } else {
             GrowthKind::Within
         };
-        let seams = pieces
-            .iter()
-            .try_for_each(|piece| self.check_seams(operation, piece.offset, piece.mapping.length()));
-        seams.and_then(|()| self.layout.place(&pieces)).inspect_err(|_| self.take_back(reserved))?;
+        self.layout.place(&pieces).inspect_err(|_| self.take_back(reserved))?;
         Ok(Growth { how, address: self.address(), end: target, added: target - end })
     }
 
@@ -227,10 +220,14 @@ impl<B: Backend> Region<B> {
         let (_, granularity) = rounded_size(&self.backend, operation, target - end, &memory)?;
         // Memory of another device than the region was built for.
         check_aligned(operation, "granularity", self.granularity.bytes().0, granularity)?;
-        for grant in self.growing.access.grants() {
-            check_reach(&self.backend, operation, grant.device, &memory)?;
-        }
+        self.check_reached(operation, &memory)?;
         Ok(Some(target))
+    }
+
+    /// Refuses memory that a device with access to new memory cannot reach.
+    fn check_reached(&self, operation: Operation, memory: &Properties) -> Result<()> {
+        let mut grants = self.growing.access.grants();
+        grants.try_for_each(|grant| check_reach(&self.backend, operation, grant.device, memory))
     }
 
     fn unchanged(&self) -> Growth {

@@ -5,7 +5,8 @@ use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor, wait_for_devices};
 use crate::memory::PhysicalMemory;
 use crate::types::{
-    Access, AccessMap, Address, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Properties, Result,
+    Access, AccessMap, Address, Bytes, Detail, DeviceId, Error, Grant, OffsetRange, Operation, Properties,
+    Result,
 };
 
 impl<B: Backend> Region<B> {
@@ -19,12 +20,11 @@ impl<B: Backend> Region<B> {
     /// [`Detail::ForeignHandle`], [`Detail::Unaligned`], [`Detail::OutOfRange`], [`Detail::AlreadyMapped`],
     /// [`Detail::CrossesReservation`] where the region is made of several reservations and the piece would lie in two.
     pub fn map(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
-        self.map_as(offset, memory, AccessMap::NONE)
+        self.map_as(offset, memory, None)
     }
 
     /// Maps a piece of physical memory as [`Region::map`] does and gives `device` this access to it. If the access cannot be
-    /// given, the piece is unmapped again.
-    /// CUDA: `cuMemMap` and `cuMemSetAccess`, HIP: `hipMemMap` and `hipMemSetAccess`.
+    /// given, the piece is unmapped again. CUDA: `cuMemMap` and `cuMemSetAccess`, HIP: `hipMemMap` and `hipMemSetAccess`.
     ///
     /// # Errors
     ///
@@ -36,17 +36,19 @@ impl<B: Backend> Region<B> {
         device: DeviceId,
         access: Access,
     ) -> Result<()> {
-        memory.check_belongs_to(Operation::Map, &self.backend)?;
-        self.check_active(Operation::Map)?;
-        check_reach(&self.backend, Operation::Map, device, &memory.properties())?;
-        self.map_as(offset, memory, AccessMap::NONE.with(device, access))
+        self.map_as(offset, memory, Some(Grant { device, access }))
     }
 
-    fn map_as(&mut self, offset: Bytes, memory: &PhysicalMemory<B>, access: AccessMap) -> Result<()> {
+    fn map_as(&mut self, offset: Bytes, memory: &PhysicalMemory<B>, grant: Option<Grant>) -> Result<()> {
         let operation = Operation::Map;
         memory.check_belongs_to(operation, &self.backend)?;
         let length = memory.size();
         self.check_part(operation, offset, length)?;
+        let mut access = AccessMap::NONE;
+        if let Some(grant) = grant {
+            check_reach(&self.backend, operation, grant.device, &memory.properties())?;
+            access = access.with(grant.device, grant.access);
+        }
         let piece = [Piece { offset, mapping: Mapping::new(memory.clone(), access) }];
         check_addresses(operation, self.address(), &piece)?;
         self.layout.table.check_free(operation, offset, length)?;

@@ -17,10 +17,7 @@ impl<B: Backend> Table<B> {
     ) -> Result<()> {
         match self.shared(operation, concerned).next() {
             None => Ok(()),
-            Some((offset, Mapping { memory, .. }, holder)) => Err(Error::new(
-                operation,
-                Detail::StillReferenced { range: OffsetRange { offset, length: memory.size() }, holder },
-            )),
+            Some((offset, mapping, holder)) => Err(still_referenced(operation, offset, mapping, holder)),
         }
     }
 
@@ -43,39 +40,49 @@ impl<B: Backend> Table<B> {
     }
 }
 
+/// The error for memory that is held elsewhere too.
+pub(super) fn still_referenced<B: Backend>(
+    operation: Operation,
+    offset: Bytes,
+    mapping: &Mapping<B>,
+    holder: &'static str,
+) -> Error {
+    let range = OffsetRange { offset, length: mapping.length() };
+    Error::new(operation, Detail::StillReferenced { range, holder })
+}
+
 /// Returns who else holds memory of which this library has `known` references, as the error of an operation says it.
 pub(super) fn holder<B: Backend>(
     operation: Operation,
     memory: &PhysicalMemory<B>,
     known: usize,
 ) -> Option<&'static str> {
+    macro_rules! way_out {
+        ($text:literal) => {
+            Some(if operation == Operation::Suspend {
+                concat!($text, "; Region::suspend_into leaves it in place")
+            } else {
+                $text
+            })
+        };
+    }
     let is_held = memory.holders() > known;
-    // Another thread may export its clone and drop it: whoever sees that it is dropped sees that it was exported.
+    // Another thread may export its clone and drop it. A thread that sees the drop must see the export too.
     fence(Ordering::Acquire);
-    let suspends = operation == Operation::Suspend;
     if memory.is_imported() {
-        Some(if suspends {
-            "belongs to another process too, which would not see that it is exchanged for other memory; copy it into a \
-             region of its own first, release it and import it again later, or let Region::suspend_into leave it in place"
-        } else {
+        way_out!(
             "belongs to another process too, which would not see that it is exchanged for other memory; copy it into a \
              region of its own first, or release it and import it again later"
-        })
+        )
     } else if memory.is_exported() {
-        Some(if suspends {
-            "has been exported, and an importer would keep it and not see other memory in its place; copy it into a region \
-             of its own first and share that one anew, or let Region::suspend_into leave it in place"
-        } else {
+        way_out!(
             "has been exported, and an importer would keep it and not see other memory in its place; copy it into a region \
              of its own first, and share that one anew"
-        })
+        )
     } else if is_held {
-        Some(if suspends {
-            "is also held by a clone or by another region of this process, which would keep it; drop it there first, or let \
-             Region::suspend_into leave it in place"
-        } else {
+        way_out!(
             "is also held by a clone or by another region of this process, which would keep it; drop it there first"
-        })
+        )
     } else {
         None
     }

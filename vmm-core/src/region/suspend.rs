@@ -5,12 +5,11 @@
 
 use super::Region;
 use super::layout::Layout;
-use super::suspension::{Missing, Survey, Suspension, total};
+use super::suspension::{Missing, Suspension, total};
 use super::table::Piece;
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
 use crate::types::{Access, Bytes, Detail, Error, Operation, Result};
-use std::collections::HashSet;
 
 /// As much as is mapped, at least, before the copies of it begin; the next is mapped meanwhile.
 const GROUP: Bytes = Bytes::mib(64);
@@ -30,7 +29,7 @@ pub struct Suspended {
 
 impl Suspended {
     fn of<B: Backend>(suspension: &Suspension<B>, already: bool) -> Self {
-        let shared = suspension.shared.iter().map(PhysicalMemory::size).sum();
+        let shared = suspension.before.shared.iter().map(PhysicalMemory::size).sum();
         Self { memory: suspension.memory(), kept: suspension.contents(), shared, already }
     }
 }
@@ -119,13 +118,11 @@ impl<B: Backend> Region<B> {
             return Ok(Suspended::of(suspended, true));
         }
         self.check_usable(operation)?;
-        if list.is_none() {
-            self.layout.table.check_not_held(operation, |_| true)?;
-        }
-        let Survey { missing, shared, mappings } = self.layout.table.survey();
-        let kept = store.room(operation, &self.backend, total(&missing))?;
+        let before = self.layout.table.survey(operation, list.is_some())?;
+        let missing = &before.missing;
+        let kept = store.room(operation, &self.backend, total(missing))?;
         self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
-        let (gone, lost) = self.empty_into(&kept, &missing)?;
+        let (gone, lost) = self.empty_into(&kept, missing)?;
         if let Some(list) = list {
             let is_own =
                 |piece: &Piece<B>| missing.binary_search_by_key(&piece.offset, |one| one.home).is_ok();
@@ -134,7 +131,7 @@ impl<B: Backend> Region<B> {
             // With the last mapping, and the last that holds it, the memory goes back.
             drop(gone);
         }
-        let suspension = Suspension { missing, shared, mappings, kept };
+        let suspension = Suspension { before, kept };
         let did = Suspended::of(&suspension, false);
         self.suspended = Some(Box::new(suspension));
         match lost {
@@ -186,9 +183,9 @@ impl<B: Backend> Region<B> {
             let error = self.layout.take_away(error, &pieces[..placed]);
             drop(pieces);
             // What could not be unmapped is not free.
-            let mapped: HashSet<_> =
-                self.layout.table.iter().map(|(_, mapping)| mapping.memory.id()).collect();
-            let is_free = |memory: &PhysicalMemory<B>| !mapped.contains(&memory.id());
+            let is_free = |memory: &PhysicalMemory<B>| {
+                self.layout.table.iter().all(|(_, mapping)| !mapping.memory.is_same_as(memory))
+            };
             list.extend(obtained.taken().filter(is_free));
             return Err(error);
         }
@@ -290,7 +287,7 @@ fn fill<B: Backend>(
         false => (suspended.open(pieces), GROUP),
     };
     let mut placed = 0;
-    let mut missing = suspended.missing.as_slice();
+    let mut missing = suspended.before.missing.as_slice();
     let batches = std::iter::from_fn(|| {
         let group = first_group(&pieces[placed..], most);
         if group.is_empty() {

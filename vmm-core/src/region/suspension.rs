@@ -1,6 +1,6 @@
 //! What a suspended region keeps: which memory it is without, which stayed, and what was mapped where.
 
-use super::sharing::holder;
+use super::sharing::{holder, still_referenced};
 use super::table::{Mapping, Piece, Table};
 use crate::driver::Backend;
 use crate::memory::{MemoryId, PhysicalMemory, SavedContents};
@@ -10,11 +10,18 @@ use std::collections::HashMap;
 /// What a suspended region needs in order to come back.
 #[derive(Debug)]
 pub(super) struct Suspension<B: Backend> {
+    pub(super) before: Survey<B>,
+    pub(super) kept: SavedContents<B>,
+}
+
+/// The memory and the mappings of a region before it is suspended.
+#[derive(Debug)]
+pub(super) struct Survey<B: Backend> {
+    /// Memory that the region alone has, in order of the homes.
     pub(super) missing: Vec<Missing>,
     /// Memory that is held elsewhere too, and is mapped again as it is.
     pub(super) shared: Vec<PhysicalMemory<B>>,
-    pub(super) mappings: Vec<SavedMapping>,
-    pub(super) kept: SavedContents<B>,
+    mappings: Vec<SavedMapping>,
 }
 
 /// A piece of memory that there was.
@@ -41,16 +48,9 @@ impl Missing {
     }
 }
 
-/// The memory and the mappings of a region that will be suspended.
-pub(super) struct Survey<B: Backend> {
-    pub(super) missing: Vec<Missing>,
-    pub(super) shared: Vec<PhysicalMemory<B>>,
-    pub(super) mappings: Vec<SavedMapping>,
-}
-
 /// A mapping that the resume makes again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SavedMapping {
+struct SavedMapping {
     offset: Bytes,
     /// Which of the pieces: of those that are missing and then of those that are shared.
     memory: usize,
@@ -81,7 +81,7 @@ impl<B: Backend> Obtained<B> {
 impl<B: Backend> Suspension<B> {
     /// How much memory the region is without.
     pub(super) fn memory(&self) -> Bytes {
-        total(&self.missing)
+        total(&self.before.missing)
     }
 
     /// How much of its contents is saved.
@@ -102,8 +102,8 @@ impl<B: Backend> Suspension<B> {
             let at = list.iter().rposition(|memory| fits(one, memory))?;
             Some(list.swap_remove(at))
         };
-        let taken: Vec<Option<PhysicalMemory<B>>> = self.missing.iter().map(take).collect();
-        let rest = self.missing.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
+        let taken: Vec<Option<PhysicalMemory<B>>> = self.before.missing.iter().map(take).collect();
+        let rest = self.before.missing.iter().zip(&taken).filter(|(_, taken)| taken.is_none());
         let created = rest.map(|(one, _)| PhysicalMemory::create(backend, one.size, one.properties));
         match created.collect::<Result<Vec<_>>>() {
             Ok(created) => Ok(Obtained { taken, created }),
@@ -116,18 +116,18 @@ impl<B: Backend> Suspension<B> {
 
     /// The mappings as they were.
     pub(super) fn pieces(&self, obtained: &Obtained<B>) -> Vec<Piece<B>> {
-        let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(&self.shared).collect();
+        let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(&self.before.shared).collect();
         let piece = |one: &SavedMapping| Piece {
             offset: one.offset,
             mapping: Mapping::new(memory[one.memory].clone(), one.access),
         };
-        self.mappings.iter().map(piece).collect()
+        self.before.mappings.iter().map(piece).collect()
     }
 
     /// Lets every piece's owner write where its contents are copied to, and gives what the mappings changed for that are
     /// to be in the end.
     pub(super) fn open(&self, pieces: &mut [Piece<B>]) -> Vec<Piece<B>> {
-        let closed = self.missing.iter().filter(|one| one.own() != Access::ReadWrite);
+        let closed = self.before.missing.iter().filter(|one| one.own() != Access::ReadWrite);
         let mut real = Vec::new();
         for one in closed {
             if let Ok(at) = pieces.binary_search_by_key(&one.home, |piece| piece.offset) {
@@ -145,11 +145,15 @@ pub(super) fn total(missing: &[Missing]) -> Bytes {
 }
 
 impl<B: Backend> Table<B> {
-    /// Describes the mappings, in order of their offsets, and the memory behind them.
-    pub(super) fn survey(&self) -> Survey<B> {
+    /// Describes the mappings, in order of their offsets, and the memory behind them. Refuses memory that is held elsewhere
+    /// too, unless that may stay.
+    pub(super) fn survey(&self, operation: Operation, shared_may_stay: bool) -> Result<Survey<B>> {
         let mut shared: Vec<PhysicalMemory<B>> = Vec::new();
         let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();
-        for (_, mapping, _) in self.shared(Operation::Suspend, |_| true) {
+        for (offset, mapping, holder) in self.shared(operation, |_| true) {
+            if !shared_may_stay {
+                return Err(still_referenced(operation, offset, mapping, holder));
+            }
             places.entry(mapping.memory.id()).or_insert_with(|| {
                 shared.push(mapping.memory.clone());
                 shared.len() - 1
@@ -181,6 +185,6 @@ impl<B: Backend> Table<B> {
             Some(SavedMapping { offset, memory, access: mapping.access })
         });
         let mappings = mappings.collect();
-        Survey { missing, shared, mappings }
+        Ok(Survey { missing, shared, mappings })
     }
 }
