@@ -178,7 +178,7 @@ pub(crate) fn a_view_orders_streams(backend: &CudaBackend) {
     let other = stream.context().new_stream().unwrap();
     let mut region = region(backend, SIZE);
     let mut view = MemoryViewMut::<u64>::new(&stream, &mut region, Bytes(0), SIZE.0 as usize / 8).unwrap();
-    // The event lies before the last write, so that whoever has waited for that write finds it complete.
+    // The event precedes the last write: a thread that has waited for that write finds the event complete.
     let fill = |view: &mut MemoryViewMut<'_, u64>| {
         (0..32).for_each(|_| other.memset_zeros(view).unwrap());
         let event = other.record_event(None).unwrap();

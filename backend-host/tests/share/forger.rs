@@ -1,6 +1,6 @@
-//! The other end of a channel, by hand: it speaks the exchange as it is written down here, and says whatever it is told to.
+//! A peer for a channel that is written by hand from the description of the exchange, and can send invalid messages too.
 //!
-//! That the real ends understand it is also what keeps the form of the messages as it is.
+//! The real ends understand it, so a change of the messages' form fails here.
 
 use gpu_vmm_core::Bytes;
 use gpu_vmm_share::manifest::{Origin, SharedMapping, SharedPiece};

@@ -9,7 +9,7 @@ from support import Case, backend
 from test_vec import VALUES, numpy
 
 
-class Names(Case):
+class TypeCase(Case):
     @classmethod
     def setUpClass(cls):
         cls.backend = backend()
@@ -17,6 +17,8 @@ class Names(Case):
     def dtype(self, dtype):
         return gpu_vmm.DeviceVec(dtype, backend=self.backend).dtype
 
+
+class Names(TypeCase):
     def test_the_literal_has_all_names(self):
         self.assertEqual(set(typing.get_args(gpu_vmm.DTypeName)), set(VALUES))
         for name in typing.get_args(gpu_vmm.DTypeName):
@@ -59,14 +61,7 @@ class Names(Case):
 
 
 @unittest.skipIf(numpy is None, "there is no NumPy")
-class Numpy(Case):
-    @classmethod
-    def setUpClass(cls):
-        cls.backend = backend()
-
-    def dtype(self, dtype):
-        return gpu_vmm.DeviceVec(dtype, backend=self.backend).dtype
-
+class Numpy(TypeCase):
     def test_types_of_numpy(self):
         for name in VALUES:
             if name != "bfloat16":

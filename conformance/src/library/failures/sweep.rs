@@ -1,5 +1,5 @@
 //! Each driver call of an operation fails, one in each round: everything is as before, and a second time it succeeds.
-#![allow(unsafe_code)] // gives back what was left to the end of the process
+#![allow(unsafe_code)] // frees reservations that were left until the process ends
 
 use super::bench::Bench;
 use super::row::{Row, UNDONE};
@@ -158,8 +158,7 @@ impl<'a, B: TestKit> Sweep<'a, B> {
         }
     }
 
-    /// Ends a bench and gives back what was left to the end of the process. Returns the number of reservations that were
-    /// left.
+    /// Ends a bench and frees the reservations that were left until the process ends. Returns their number.
     pub(super) fn reclaim(&self, bench: Bench<B>, at: &str) -> usize {
         let backend = bench.end();
         // SAFETY: the bench is gone, and its regions with it.

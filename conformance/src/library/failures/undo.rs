@@ -183,7 +183,7 @@ fn mappings_work<B: TestKit>(
 ) {
     for Seen { offset, length, poisoned, access, owner, .. } in seen.iter().cloned() {
         let told = region.mapping_at(offset).map(|mapping| mapping.poisoned);
-        assert_eq!(told, Some(poisoned), "{at}: what is told of the mapping at offset {offset}");
+        assert_eq!(told, Some(poisoned), "{at}: whether the mapping at offset {offset} is poisoned");
         if poisoned {
             let answers = [
                 region.read(offset, &mut [0]),

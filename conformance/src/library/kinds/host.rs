@@ -88,6 +88,15 @@ fn agrees(told: &Capability, answer: Result<(), Error>) {
     }
 }
 
+/// The properties of memory of the host. Skips the case on a backend that has none.
+fn host_memory<B: TestKit>(subject: &Subject<B>) -> Properties {
+    let told = told(subject, Feature::HostMemory);
+    if !told.available {
+        skip(told.note);
+    }
+    subject.properties().located(Location::Host)
+}
+
 fn host_access<B: TestKit>(subject: &Subject<B>) {
     let told = told(subject, Feature::HostAccess);
     agrees(&told, subject.backend.check_host_access(Operation::QueryAccess, &subject.properties()));
@@ -95,11 +104,7 @@ fn host_access<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn host_access_to_host_memory<B: TestKit>(subject: &Subject<B>) {
-    let told = told(subject, Feature::HostMemory);
-    if !told.available {
-        skip(told.note);
-    }
-    let properties = subject.properties().located(Location::Host);
+    let properties = host_memory(subject);
     let checked = subject.backend.check_host_access(Operation::QueryAccess, &properties);
     let turns = takes_turns(subject, properties);
     assert_eq!(checked.is_ok(), turns.is_ok(), "{checked:?}, {turns:?}");
@@ -162,11 +167,7 @@ fn the_host_is_no_device<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn beside_what_was_unmapped<B: TestKit>(subject: &Subject<B>) {
-    let told = told(subject, Feature::HostMemory);
-    if !told.available {
-        skip(told.note);
-    }
-    let properties = subject.properties().located(Location::Host);
+    let properties = host_memory(subject);
     or_skip(subject.backend.check_host_access(Operation::QueryAccess, &properties));
     let (first, mut region) = mapped(subject, properties);
     let size = first.size();
@@ -183,11 +184,7 @@ fn beside_what_was_unmapped<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn in_the_place_of_smaller_pieces<B: TestKit>(subject: &Subject<B>) {
-    let told = told(subject, Feature::HostMemory);
-    if !told.available {
-        skip(told.note);
-    }
-    let properties = subject.properties().located(Location::Host);
+    let properties = host_memory(subject);
     or_skip(subject.backend.check_host_access(Operation::QueryAccess, &properties));
     let (small, mut region) = mapped(subject, properties);
     let size = small.size();

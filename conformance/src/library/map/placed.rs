@@ -57,8 +57,8 @@ fn with_access<B: TestKit>(subject: &Subject<B>) {
     subject.check(&region, unit, unit, 5);
     refused!(region.write(unit, &[1]), Detail::NoAccess { .. });
     region.unmap(unit, unit, idle()).unwrap();
-    let nobody = DeviceId(1000);
-    refused!(region.map_with_access(unit, &memory, nobody, RW), Detail::NoSuchDevice { .. });
+    let missing = DeviceId(1000);
+    refused!(region.map_with_access(unit, &memory, missing, RW), Detail::NoSuchDevice { .. });
     refused!(region.map_with_access(Bytes(0), &memory, device, RW), Detail::AlreadyMapped { .. });
     assert_eq!((region.mapped(), region.access(Bytes(0), device)), (unit, RW));
 }

@@ -18,7 +18,7 @@ cases! { "pool":
     a_free_slot_is_no_block,
     /// The stats follows each block, and is zero at the end.
     the_account_follows,
-    /// What a trim gives back to the driver is counted with the calls that it takes.
+    /// A trim counts the driver calls by which it releases memory.
     releases_are_counted,
     /// The timeline of a picture rises and falls with what is live, what waits and what is held.
     the_timeline_follows,

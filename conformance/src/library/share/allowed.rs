@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 cases! { "share":
-    /// A process that is not allowed is told by its number, and no line is made to it.
+    /// A process that is not allowed is refused with its number, and no channel to it is made.
     who_is_not_allowed,
     /// The path of a listener can be connected to by its own user alone.
     a_listener_is_its_users,

@@ -44,7 +44,7 @@ fn is_asked_once<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-/// Takes a region of two pieces in, on a backend that tells what it has and fails when it is told to.
+/// Imports a region of two pieces, on a backend that counts its handles and can inject failures.
 fn receive_two<B: TestKit>(
     subject: &Subject<B>,
     peer: &Peer,
