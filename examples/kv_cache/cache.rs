@@ -178,10 +178,9 @@ impl<'a, B: Backend> Sequence<'a, B> {
 impl<B: Backend> Drop for Sequence<'_, B> {
     /// Waits for the devices, if the sequence was not evicted.
     fn drop(&mut self) {
-        let own = self.own_pages();
         if self.release(&BackingStore::nothing(), WaitFor::all_devices()).is_err() {
-            // The region's destructor gives them back to the device.
-            self.prefix.cache.pages().held -= own;
+            // What the region still has, its destructor gives back to the device.
+            self.prefix.cache.pages().held -= self.own_pages();
         }
     }
 }
