@@ -28,15 +28,15 @@ pub use gpu_vmm_snapshot as snapshot;
 
 /// So that the guide's examples are compiled.
 #[cfg(all(doctest, feature = "share"))]
-#[doc = include_str!("../docs/sharing.md")]
+#[doc = include_str!("../docs/guide/sharing.md")]
 struct SharingGuide;
 
 /// The same. Its examples run on whatever backend there is, so there has to be one.
 #[cfg(all(doctest, feature = "host"))]
-#[doc = include_str!("../docs/same-address.md")]
+#[doc = include_str!("../docs/guide/same-address.md")]
 struct SameAddressGuide;
 
 /// The same.
 #[cfg(all(doctest, feature = "host", feature = "pool"))]
-#[doc = include_str!("../docs/pool.md")]
+#[doc = include_str!("../docs/guide/pool.md")]
 struct PoolGuide;

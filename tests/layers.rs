@@ -145,7 +145,7 @@ fn rules(page: &str) -> Vec<(String, String)> {
 #[test]
 fn the_architecture_page_names_what_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page");
+    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("the page");
     let rules = rules(&page);
     assert!(rules.len() >= 12, "{} rules were found", rules.len());
     for (file, item) in rules {

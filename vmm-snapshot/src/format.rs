@@ -4,7 +4,7 @@
 //! header | blocks, one behind the other | head: description and needed files | an entry for each block | footer
 //! ```
 //!
-//! All numbers are little-endian. `docs/snapshot-format.md` is the reference; a test holds it against this file.
+//! All numbers are little-endian. `docs/guide/snapshot-format.md` is the reference; a test holds it against this file.
 
 use crate::{SnapshotId, SnapshotStats};
 use gpu_vmm_core::Bytes;

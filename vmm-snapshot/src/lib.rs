@@ -2,7 +2,7 @@
 //!
 //! A snapshot is written beside its target and takes the target's name when all of it is on the disk: whatever happens
 //! meanwhile, under that name there is a whole snapshot, the old one or the new one. Everything in it has a checksum.
-//! What each byte of the file is, `docs/snapshot-format.md` says.
+//! What each byte of the file is, `docs/guide/snapshot-format.md` says.
 //!
 //! | file | subject |
 //! |---|---|

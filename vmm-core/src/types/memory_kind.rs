@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// than another process does.
 ///
 /// It is what stands in a snapshot, member for member, and in the messages of an exchange: what changes here changes the
-/// version of the snapshot's file (`docs/snapshot-format.md`), and what changes in [`Properties`] changes nothing here.
+/// version of the snapshot's file (`docs/guide/snapshot-format.md`), and what changes in [`Properties`] changes nothing here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemoryKind {
     /// Where it is: nothing for the device's own memory, else the host's, with the node where one was asked for.

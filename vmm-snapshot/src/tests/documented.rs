@@ -1,9 +1,9 @@
-//! A reader that knows nothing but `docs/snapshot-format.md`: its tables tell it where things are.
+//! A reader that knows nothing but `docs/guide/snapshot-format.md`: its tables tell it where things are.
 
 use super::*;
 use std::collections::BTreeMap;
 
-const GUIDE: &str = include_str!("../../../docs/snapshot-format.md");
+const GUIDE: &str = include_str!("../../../docs/guide/snapshot-format.md");
 
 /// The tables of a chapter, as place and size by what is there.
 fn places(chapter: &str) -> BTreeMap<String, std::ops::Range<usize>> {
