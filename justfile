@@ -1,0 +1,47 @@
+# What contributors run every day; `just` lists it. CONTRIBUTING.md says more.
+
+[private]
+default:
+    @just --list --unsorted
+
+# Test the core, the pool and the host backend
+quick:
+    cargo test --quiet --package gpu-vmm-core --package gpu-vmm-pool --package gpu-vmm-host
+
+# Run all tests that need no driver
+test:
+    cargo test --workspace --no-fail-fast
+
+# Run everything: also the fake NVIDIA driver, AMD's runtime, C and Python
+all:
+    cargo test-all
+
+# Check format, lints, documentation and spelling
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+    typos
+    cargo test --quiet --test prose
+
+# Run a group of the conformance suite on host memory, such as grow
+case group:
+    cargo test --quiet --package gpu-vmm-conformance --test conformance -- host::{{group}}
+
+# Run a group of the conformance suite on the fake NVIDIA driver
+cuda group:
+    cargo build --quiet --package gpu-vmm-cli
+    cargo test-all run-cuda target/debug/gpu-vmm conformance --backend cuda --filter {{group}}
+
+# Check that the suite finds the mutations whose names contain the filter
+mutations filter="":
+    cargo test-all mutations {{filter}}
+
+# Build the guide into target/guide
+guide:
+    mdbook build docs
+
+# Write generated files again: the C header, the command's table of outputs
+write:
+    GPU_VMM_WRITE_HEADER=1 cargo test --quiet --package gpu-vmm-c --test header
+    GPU_VMM_WRITE_TABLE=1 cargo test --quiet --package gpu-vmm-cli --test cli table
