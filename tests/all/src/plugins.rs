@@ -1,5 +1,5 @@
-//! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on memory of the host, on the fake NVIDIA
-//! driver and on each version of HIP.
+//! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on host memory, on the fake NVIDIA driver and on
+//! each version of HIP. The flagship examples run there as well.
 //!
 //! Python is `python3`, or the program that GPU_VMM_PYTHON names; where it has NumPy, that takes part.
 
@@ -23,6 +23,9 @@ const PYTHON: &str = "GPU_VMM_PYTHON";
 /// The programs of `plugins/c`: how each is compiled, and what it is called.
 const PROGRAMS: [(&str, &str); 4] =
     [("cc", "examples/pool.c"), ("cc", "tests/round.c"), ("cc", "tests/rules.c"), ("c++", "tests/torch.cpp")];
+
+/// Examples of the facade. `cargo test --workspace` runs all of them on host memory.
+const EXAMPLES: [&str; 3] = ["arena", "kv_cache", "ring"];
 
 /// Where tests are run.
 enum Place<'a> {
@@ -77,6 +80,8 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     for (compiler, source) in PROGRAMS {
         programs.push((source, compile(layout, compiler, &folder.join("c"), source, &library)?));
     }
+    let examples = EXAMPLES.map(|name| cargo::example(name).map(|program| (name, program)));
+    let examples = examples.into_iter().collect::<Answer<Vec<_>>>()?;
     let python = python()?;
     let places = [Place::Host, Place::FakeDriver].into_iter().chain(runtimes.iter().map(Place::Hip));
     let mut jobs = Vec::new();
@@ -87,6 +92,12 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
             command.arg(place.backend());
             let log = layout.logs().join(format!("{stem}-{}.txt", source.replace(['/', '.'], "-")));
             jobs.push(Job { name: format!("{}, plugins/c/{source}", place.shown()), command, log });
+        }
+        for (name, program) in &examples {
+            let mut command = place.command(layout, program);
+            command.env("GPU_VMM_BACKEND", place.backend());
+            let log = layout.logs().join(format!("{stem}-{name}.txt"));
+            jobs.push(Job { name: format!("{}, examples/{name}", place.shown()), command, log });
         }
         let mut command = place.command(layout, &python);
         // How tests start another Python.
