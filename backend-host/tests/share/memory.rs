@@ -84,7 +84,7 @@ fn a_piece_that_is_not_what_is_said_of_it_is_refused() {
         "granularity is 4 KiB; here it is 64 KiB",
     );
     let kind = MemoryKind { handle_types: 1 << 31, ..piece.kind };
-    refused(&said(SharedPiece { kind, ..piece }), &[fd()], "kinds of handle 0x80000000");
+    refused(&said(SharedPiece { kind, ..piece }), &[fd()], "unknown handle types 0x80000000");
     let elsewhere = gpu_vmm_core::DeviceUuid([9; 16]);
     refused(&said(SharedPiece { device: elsewhere, ..piece }), &[fd()], "this process does not see it");
     let vendor = Origin { vendor: "cuda".to_owned(), ..origin.clone() };

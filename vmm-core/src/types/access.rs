@@ -1,24 +1,24 @@
-//! Who may read and write a mapping.
+//! Access rights of devices and the host to a mapping.
 
 use crate::types::DeviceId;
 use std::fmt;
 
-/// What one device, or the host, may do with a mapping.
+/// The access of one device, or of the host, to a mapping.
 ///
-/// A new mapping gives no device any access. CUDA: `CUmemAccess_flags`, HIP: `hipMemAccessFlags`.
+/// No device has access to a new mapping. CUDA: `CUmemAccess_flags`, HIP: `hipMemAccessFlags`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Access {
-    /// Neither reading nor writing.
+    /// Neither reads nor writes.
     #[default]
     None,
-    /// Reading alone. On HIP a write faults in the hardware and ends the process; no call reports it.
+    /// Reads only. On HIP, a write faults in the hardware and ends the process; no call reports it.
     Read,
-    /// Reading and writing.
+    /// Reads and writes.
     ReadWrite,
 }
 
 impl Access {
-    /// True where everything that `self` allows is allowed by `other` as well.
+    /// Returns true if `other` allows everything that `self` allows.
     #[must_use]
     pub fn is_within(self, other: Self) -> bool {
         self <= other
@@ -35,16 +35,16 @@ impl fmt::Display for Access {
     }
 }
 
-/// An access for a device: what one descriptor of `cuMemSetAccess` or `hipMemSetAccess` says.
+/// The access that a device is to get. CUDA: `CUmemAccessDesc`, HIP: `hipMemAccessDesc`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grant {
-    /// Who: a device, or [the host](DeviceId::HOST).
+    /// The device, or [the host](DeviceId::HOST).
     pub device: DeviceId,
-    /// What it may do.
+    /// Its access.
     pub access: Access,
 }
 
-/// The access of every device to one mapping, in two words of bits.
+/// The access of every device to one mapping, as two bit sets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct AccessMap {
     read: u128,
@@ -55,8 +55,9 @@ impl AccessMap {
     /// No access for any device.
     pub const NONE: Self = Self { read: 0, write: 0 };
 
-    /// The same map with `access` for `device`, or for [the host](DeviceId::HOST), which has the last bit. A device
-    /// above that leaves it as it is: no backend has one.
+    /// Returns the map with the access of `device`, or of [the host](DeviceId::HOST), replaced by `access`.
+    ///
+    /// The host has the last bit. For a higher ordinal, which no backend has, the map is returned unchanged.
     #[must_use]
     pub const fn with(mut self, device: DeviceId, access: Access) -> Self {
         if device.0 <= DeviceId::LIMIT {
@@ -75,7 +76,7 @@ impl AccessMap {
         self
     }
 
-    /// What `device` may do.
+    /// Returns the access of `device`.
     #[must_use]
     pub const fn get(self, device: DeviceId) -> Access {
         if device.0 > DeviceId::LIMIT {
@@ -89,13 +90,13 @@ impl AccessMap {
         }
     }
 
-    /// True where no device has any access.
+    /// Returns true if no device has any access.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.read == 0
     }
 
-    /// The devices that have some access, in order of their ordinals.
+    /// Returns the devices that have access, in ascending order of their ordinals.
     pub fn grants(self) -> impl Iterator<Item = Grant> {
         let mut rest = self.read;
         std::iter::from_fn(move || {
@@ -107,7 +108,7 @@ impl AccessMap {
         })
     }
 
-    /// What has to be said to a driver to come from `self` to `to`: the devices whose access differs.
+    /// Returns the grants that change `self` into `to`: one for each device whose access differs.
     pub fn changes(self, to: Self) -> impl Iterator<Item = Grant> {
         let either = Self { read: self.read | to.read, write: 0 };
         either

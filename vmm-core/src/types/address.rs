@@ -1,16 +1,16 @@
-//! Addresses in the space that devices and host share, and ranges of them.
+//! Addresses in the unified address space of devices and host, and ranges of them.
 
 use crate::types::Bytes;
 use std::fmt;
 
-/// A device address: what CUDA calls `CUdeviceptr` and HIP `hipDeviceptr_t`.
+/// A device address. CUDA: `CUdeviceptr`, HIP: `hipDeviceptr_t`.
 ///
-/// The CPU must not dereference it unless the backend says that it can (host memory).
+/// The CPU must not dereference it unless the backend allows that (host memory).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u64);
 
 impl Address {
-    /// The address `offset` bytes further, or `None` past the end of the address space.
+    /// Returns the address `offset` bytes higher, or `None` if it exceeds 2^64 - 1.
     #[must_use]
     pub const fn checked_add(self, offset: Bytes) -> Option<Self> {
         match self.0.checked_add(offset.0) {
@@ -19,13 +19,13 @@ impl Address {
         }
     }
 
-    /// True where the address is a multiple of `alignment`.
+    /// Returns true if the address is a multiple of `alignment` and `alignment` is not zero.
     #[must_use]
     pub const fn is_aligned_to(self, alignment: Bytes) -> bool {
         alignment.0 != 0 && self.0.is_multiple_of(alignment.0)
     }
 
-    /// The address as a pointer, for APIs that want one.
+    /// Converts the address to a pointer, for APIs that take one.
     #[must_use]
     pub fn as_ptr<T>(self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.0 as usize)
@@ -34,7 +34,7 @@ impl Address {
 
 impl std::ops::Add<Bytes> for Address {
     type Output = Self;
-    /// For offsets inside a range that exists; saturates otherwise.
+    /// Returns the address `offset` bytes higher, for offsets inside an existing range; saturates otherwise.
     fn add(self, offset: Bytes) -> Self {
         Self(self.0.saturating_add(offset.0))
     }
@@ -42,7 +42,7 @@ impl std::ops::Add<Bytes> for Address {
 
 impl std::ops::Sub for Address {
     type Output = Bytes;
-    /// Returns the distance from `other` to this address; saturates at zero, so that no caller's number can panic.
+    /// Returns the distance from `other` to this address. Saturates at zero, so that no caller's number causes a panic.
     fn sub(self, other: Self) -> Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
@@ -50,7 +50,7 @@ impl std::ops::Sub for Address {
 
 impl std::ops::Sub<Bytes> for Address {
     type Output = Self;
-    /// Saturates at address 0.
+    /// Returns the address `offset` bytes lower; saturates at address 0.
     fn sub(self, offset: Bytes) -> Self {
         Self(self.0.saturating_sub(offset.0))
     }
@@ -68,23 +68,23 @@ impl fmt::Debug for Address {
     }
 }
 
-/// `size` bytes of addresses from `base` on.
+/// A contiguous range of addresses: `size` bytes from `base`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressRange {
     /// The first address.
     pub base: Address,
-    /// How many bytes.
+    /// The size of the range.
     pub size: Bytes,
 }
 
 impl AddressRange {
-    /// The first address behind the range.
+    /// Returns the first address after the range.
     #[must_use]
     pub fn end(self) -> Address {
         self.base + self.size
     }
 
-    /// True where `address` lies in the range.
+    /// Returns true if the range contains `address`.
     #[must_use]
     pub fn contains(self, address: Address) -> bool {
         self.base <= address && address < self.end()

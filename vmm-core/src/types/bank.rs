@@ -1,13 +1,13 @@
-//! The name of one set of memory among several that share an address.
+//! Identifiers of the banks that share one range of addresses.
 
 use std::fmt;
 
-/// Which set of [`BankedRegion`](crate::BankedRegion). The number of one that was removed is given to no other.
+/// The identifier of a bank in a [`BankedRegion`](crate::BankedRegion). The identifier of a removed bank is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BankId(pub(crate) u32);
 
 impl fmt::Display for BankId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("set {}", self.0))
+        f.pad(&format!("bank {}", self.0))
     }
 }

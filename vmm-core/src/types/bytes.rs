@@ -1,11 +1,11 @@
-//! Amounts of memory, as a type of their own so that a size, an offset and an address cannot be mixed up.
+//! Amounts of memory, as a separate type so that sizes, counts and addresses cannot be confused.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// An amount of memory, or an offset from the start of a range, in bytes.
 ///
-/// Prints as the largest binary unit that divides it, and reads the same back:
+/// Prints in the largest binary unit that divides the amount, and parses the same text:
 ///
 /// ```
 /// use gpu_vmm_core::Bytes;
@@ -21,52 +21,52 @@ const UNITS: [(&str, u64); 5] =
     [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
 
 impl Bytes {
-    /// No bytes.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
 
-    /// `n` kibibytes (2^10 bytes); saturates.
+    /// Returns `n` kibibytes (2^10 bytes), saturating at 2^64 - 1 bytes.
     #[must_use]
     pub const fn kib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 10))
     }
 
-    /// `n` mebibytes (2^20 bytes); saturates.
+    /// Returns `n` mebibytes (2^20 bytes), saturating at 2^64 - 1 bytes.
     #[must_use]
     pub const fn mib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 20))
     }
 
-    /// `n` gibibytes (2^30 bytes); saturates.
+    /// Returns `n` gibibytes (2^30 bytes), saturating at 2^64 - 1 bytes.
     #[must_use]
     pub const fn gib(n: u64) -> Self {
         Self(n.saturating_mul(1 << 30))
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The size of `count` values of type `T`, or `None` where that is more than 2^64 - 1 bytes.
+    /// Returns the size of `count` values of type `T`, or `None` if it exceeds 2^64 - 1 bytes.
     #[must_use]
     pub fn of<T>(count: usize) -> Option<Self> {
         (count as u64).checked_mul(size_of::<T>() as u64).map(Self)
     }
 
-    /// The amount as a length in this process, or `None` where it does not fit a `usize`.
+    /// Converts the amount to a `usize`, or returns `None` if it does not fit.
     #[must_use]
     pub fn to_usize(self) -> Option<usize> {
         usize::try_from(self.0).ok()
     }
 
-    /// True for no bytes.
+    /// Returns true for zero bytes.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The sum, or `None` past 2^64 - 1.
+    /// Returns the sum, or `None` if it exceeds 2^64 - 1.
     #[must_use]
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
@@ -75,13 +75,13 @@ impl Bytes {
         }
     }
 
-    /// The difference, or zero where `other` is larger.
+    /// Returns the difference, or zero if `other` is larger.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The sum, or 2^64 - 1 where it would be more.
+    /// Returns the sum, or 2^64 - 1 if it exceeds that.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
@@ -96,7 +96,7 @@ impl From<u64> for Bytes {
 
 impl std::ops::Add for Bytes {
     type Output = Self;
-    /// For sums that are known to fit; saturates otherwise, so that no caller's number can panic.
+    /// Adds two amounts. Saturates at 2^64 - 1 bytes, so that no caller's number causes a panic.
     fn add(self, other: Self) -> Self {
         self.saturating_add(other)
     }
@@ -104,7 +104,7 @@ impl std::ops::Add for Bytes {
 
 impl std::ops::Sub for Bytes {
     type Output = Self;
-    /// Saturates at zero, so that no caller's number can panic.
+    /// Subtracts `other`. Saturates at zero, so that no caller's number causes a panic.
     fn sub(self, other: Self) -> Self {
         self.saturating_sub(other)
     }
@@ -124,7 +124,7 @@ impl std::ops::SubAssign for Bytes {
 
 impl std::ops::Mul<u64> for Bytes {
     type Output = Self;
-    /// Saturates at 2^64 - 1 bytes, so that no caller's number can panic.
+    /// Multiplies by `count`. Saturates at 2^64 - 1 bytes, so that no caller's number causes a panic.
     fn mul(self, count: u64) -> Self {
         Self(self.0.saturating_mul(count))
     }
@@ -132,7 +132,7 @@ impl std::ops::Mul<u64> for Bytes {
 
 impl std::ops::Mul<Bytes> for u64 {
     type Output = Bytes;
-    /// As `bytes * count`.
+    /// Multiplies the amount; equal to `bytes * self`.
     fn mul(self, bytes: Bytes) -> Bytes {
         bytes * self
     }
@@ -140,7 +140,7 @@ impl std::ops::Mul<Bytes> for u64 {
 
 impl std::ops::Div for Bytes {
     type Output = u64;
-    /// Returns how often `other` fits, rounded down; 2^64 - 1 when `other` is zero, so that no caller's number can panic.
+    /// Returns the quotient, rounded down. If `other` is zero, returns 2^64 - 1, so that no caller's number causes a panic.
     fn div(self, other: Self) -> u64 {
         self.0.checked_div(other.0).unwrap_or(u64::MAX)
     }
@@ -148,7 +148,7 @@ impl std::ops::Div for Bytes {
 
 impl std::ops::Rem for Bytes {
     type Output = Self;
-    /// Returns what is left of a division; zero when `other` is zero.
+    /// Returns the remainder of a division, or zero if `other` is zero.
     fn rem(self, other: Self) -> Self {
         Self(self.0.checked_rem(other.0).unwrap_or(0))
     }
@@ -176,7 +176,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// A text that is no amount of memory.
+/// The error for a string that is not an amount of memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not an amount of memory: {why}; write a number with B, KiB, MiB, GiB or TiB, as in 2MiB"
@@ -189,7 +189,7 @@ pub struct ParseBytesError {
 impl FromStr for Bytes {
     type Err = ParseBytesError;
 
-    /// Reads `4096`, `2MiB`, `2 MiB`, `2M` or `1.5GiB`: units are powers of two, in any case.
+    /// Parses `4096`, `2MiB`, `2 MiB`, `2M` or `1.5GiB`. Units are powers of two, in upper or lower case.
     fn from_str(text: &str) -> Result<Self, ParseBytesError> {
         let error = |why| ParseBytesError { text: text.to_owned(), why };
         let trimmed = text.trim();
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!("1.50GiB".parse(), Ok(Bytes::mib(1536)));
         for bad in ["", "x", "2 parsecs", "-1", "1.2.3", "99999999999999999999", "17179869184GiB", "."] {
             let answer = bad.parse::<Bytes>();
-            assert!(answer.is_err(), "{bad:?} gave {answer:?}");
+            assert!(answer.is_err(), "{bad:?} was parsed as {answer:?}");
         }
     }
 

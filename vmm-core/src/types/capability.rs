@@ -1,43 +1,43 @@
-//! What a device can do, how that was found out, and why not where it cannot.
+//! Optional features, whether a device has them, and the evidence for that.
 
 use std::fmt;
 
-/// Something that not every driver, version or device has.
+/// A feature that not every driver, version or device has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Feature {
-    /// Reserving, creating, mapping and protecting at all.
+    /// Virtual memory management: reserving, creating, mapping and setting access.
     VirtualMemory,
-    /// Reservations at an address of the caller's choice, where that is free.
+    /// Reservations at a free address of the caller's choice.
     FixedAddress,
-    /// Mappings that a device can read and not write.
+    /// Mappings that a device can read but not write.
     ReadOnlyAccess,
     /// Access to another device's memory.
     PeerAccess,
-    /// Handles as file descriptors, to be shared between processes of one machine.
+    /// Sharing memory between processes of one machine by file descriptors.
     FileDescriptor,
-    /// Handles of Windows, to be shared between processes of one machine.
+    /// Sharing memory between processes of one machine by Windows handles.
     Win32Handle,
-    /// Handles as 64 bytes, to be shared between machines.
+    /// Sharing memory between machines by fabric handles of 64 bytes.
     FabricHandle,
-    /// One address that writes to several devices.
+    /// Multicast objects: one address that writes to several devices.
     Multicast,
-    /// The CPU reading and writing a device's mapped memory.
+    /// Reads and writes of a device's mapped memory by the CPU.
     HostAccess,
-    /// Physical memory of the host, mapped for devices.
+    /// Physical memory of the host that devices can map.
     HostMemory,
-    /// The same of a NUMA node of choice.
+    /// Physical memory of a chosen NUMA node of the host.
     HostNodeMemory,
     /// Memory that the driver may compress.
     Compression,
-    /// Memory that a network card can reach without the host.
+    /// Memory that a network card can access without the host.
     RemoteDma,
-    /// One descriptor (dma-buf) for a range of mapped memory.
+    /// Export of a range of mapped memory as one dma-buf descriptor.
     DmaBuf,
 }
 
 impl Feature {
-    /// The feature's name in reports.
+    /// Returns the feature's name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,16 +65,16 @@ impl fmt::Display for Feature {
     }
 }
 
-/// How a capability was found out. Attributes are known to lie; a trial does not.
+/// The evidence for a capability. Attributes are known to be wrong on some drivers; a trial is not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Evidence {
-    /// The driver was asked.
+    /// An attribute that the driver reports.
     Attribute,
-    /// It was tried on a granule of memory.
+    /// A trial on one granule of memory.
     Trial,
-    /// The library's version or symbols tell.
+    /// The version or the symbols of the driver's library.
     Version,
-    /// The backend is made that way.
+    /// The design of the backend.
     Design,
 }
 
@@ -89,27 +89,27 @@ impl fmt::Display for Evidence {
     }
 }
 
-/// Whether a device has a feature.
+/// A feature, whether a device has it, and the evidence.
 #[derive(Clone, Debug)]
 pub struct Capability {
-    /// Which feature.
+    /// The feature.
     pub feature: Feature,
     /// Whether the device has it.
     pub available: bool,
-    /// How that was found out.
+    /// The evidence.
     pub found_by: Evidence,
-    /// Why it is missing, or what is to be known of it; empty where there is nothing to say.
+    /// The reason why the feature is missing, or a limitation of an available one. Can be empty.
     pub note: String,
 }
 
 impl Capability {
-    /// A feature that is there.
+    /// Creates the capability of a device that has the feature.
     #[must_use]
     pub fn yes(feature: Feature, found_by: Evidence, note: impl Into<String>) -> Self {
         Self { feature, available: true, found_by, note: note.into() }
     }
 
-    /// A feature that is missing, and why.
+    /// Creates the capability of a device that does not have the feature, with the reason.
     #[must_use]
     pub fn no(feature: Feature, found_by: Evidence, reason: impl Into<String>) -> Self {
         Self { feature, available: false, found_by, note: reason.into() }

@@ -1,24 +1,24 @@
-//! Which device, and what is known of it.
+//! Devices, their memory, vendors and drivers.
 
 use crate::types::{Bytes, Detail, Error, Granularity, Operation, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A device's ordinal in its backend: 0 to one below the number of devices that the backend sees.
+/// A device's ordinal in its backend, from 0 to the number of visible devices minus one.
 ///
-/// It is what CUDA and HIP number after `CUDA_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES` have been applied.
+/// CUDA and HIP assign ordinals after they have applied `CUDA_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DeviceId(pub u32);
 
 impl DeviceId {
-    /// How many devices of one backend the records of access have room for.
+    /// The largest number of devices of one backend that an [`AccessMap`](crate::AccessMap) can record.
     pub const LIMIT: u32 = 127;
 
-    /// The CPU, as somebody who can be given access to a mapping. It is no device: nothing else takes it.
+    /// The host CPU, for access to mappings. It is not a device: only calls about access and the export of tensors accept it.
     pub const HOST: Self = Self(Self::LIMIT);
 
-    /// True for [`DeviceId::HOST`].
+    /// Returns true for [`DeviceId::HOST`].
     #[must_use]
     pub const fn is_host(self) -> bool {
         self.0 == Self::HOST.0
@@ -37,9 +37,9 @@ impl fmt::Debug for DeviceId {
     }
 }
 
-/// A device's number in the world, which is the same in every process, whatever ordinal it has there.
+/// A device's universally unique identifier, which is the same in every process, whatever the device's ordinal is there.
 ///
-/// CUDA: `cuDeviceGetUuid_v2`, HIP: `hipDeviceGetUuid`. A MIG instance has its own.
+/// CUDA: `cuDeviceGetUuid_v2`, HIP: `hipDeviceGetUuid`. Each MIG instance has its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DeviceUuid(pub [u8; 16]);
 
@@ -59,33 +59,33 @@ impl fmt::Debug for DeviceUuid {
     }
 }
 
-/// A device as its backend found it when it was opened.
+/// The description of a device, as of the time when its backend was opened.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Its ordinal.
+    /// The device's ordinal.
     pub id: DeviceId,
-    /// The name that the driver gives it.
+    /// The name that the driver reports.
     pub name: String,
-    /// By what another process knows it again; `None` where the driver does not tell.
+    /// The identifier by which another process recognizes the device; `None` if the driver reports none.
     pub uuid: Option<DeviceUuid>,
-    /// All of its memory.
+    /// The total amount of its memory.
     pub total_memory: Bytes,
-    /// The unit in which this device's memory is created and mapped.
+    /// The granularity in which this device's memory is created and mapped.
     pub granularity: Granularity,
-    /// Why this device cannot be used for virtual memory management; `None` where it can.
+    /// The reason why this device cannot be used for virtual memory management; `None` if it can.
     pub unusable: Option<String>,
 }
 
-/// A device's memory at one moment, as the driver counts it: `cuMemGetInfo`, `hipMemGetInfo`.
+/// A device's free and total memory at one moment. CUDA: `cuMemGetInfo`, HIP: `hipMemGetInfo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// What is free now, of all processes.
+    /// The memory that no process uses.
     pub free: Bytes,
-    /// All there is.
+    /// The total memory of the device.
     pub total: Bytes,
 }
 
-/// Which maker's driver is behind a backend.
+/// The vendor of a backend's driver.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Vendor {
@@ -93,12 +93,12 @@ pub enum Vendor {
     Cuda,
     /// AMD's HIP runtime.
     Hip,
-    /// No GPU: memory of the host.
+    /// No GPU: host memory.
     Host,
 }
 
 impl Vendor {
-    /// `cuda`, `hip` or `host`: the name that the command and its reports use.
+    /// Returns `cuda`, `hip` or `host`, the name that the command-line tool and its reports use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -112,7 +112,7 @@ impl Vendor {
 impl FromStr for Vendor {
     type Err = Error;
 
-    /// Reads a [name](Vendor::name), in any case: `cuda`, `hip` or `host`.
+    /// Parses a [name](Vendor::name) in upper or lower case: `cuda`, `hip` or `host`.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl FromStr for Vendor {
 impl TryFrom<&str> for Vendor {
     type Error = Error;
 
-    /// As [`str::parse`].
+    /// Parses a name, like [`str::parse`].
     fn try_from(name: &str) -> Result<Self> {
         name.parse()
     }
@@ -141,14 +141,14 @@ impl fmt::Display for Vendor {
     }
 }
 
-/// The driver behind a backend.
+/// The version and library of a backend's driver.
 #[derive(Clone, Debug)]
 pub struct DriverInfo {
-    /// The driver's version as people write it, such as `13.0` or `7.2.4`.
+    /// The driver's version in the usual notation, such as `13.0` or `7.2.4`.
     pub version: String,
-    /// The same as the number that the driver answers (`cuDriverGetVersion`, `hipRuntimeGetVersion`).
+    /// The version number that the driver returns (`cuDriverGetVersion`, `hipRuntimeGetVersion`).
     pub version_number: u32,
-    /// The library that was loaded, by the name under which it was found.
+    /// The name under which the loaded library was found.
     pub library: String,
 }
 

@@ -1,11 +1,11 @@
-//! The names of the kernel's answers, and what they mean.
+//! Names and explanations of errno values.
 
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read;
 
-/// The names of the answers that the calls made in gpu-vmm can give.
+/// Returns the name of an errno that the system calls of gpu-vmm can return.
 pub(super) fn name(errno: Errno) -> Cow<'static, str> {
     Cow::Borrowed(match errno {
         Errno::ACCESS => "EACCES",
@@ -48,13 +48,13 @@ pub(super) fn name(errno: Errno) -> Cow<'static, str> {
     })
 }
 
-/// What an answer to a call means, with what helps where that is known.
+/// Explains what an errno means for a call, with advice if any is known.
 pub(super) fn explanation(call: &'static str, errno: Errno) -> Cow<'static, str> {
     match errno {
-        Errno::MFILE => Cow::Borrowed("the process has as many open files as RLIMIT_NOFILE lets it have"),
+        Errno::MFILE => Cow::Borrowed("the process has as many open files as RLIMIT_NOFILE allows"),
         Errno::NOMEM if matches!(call, "mmap" | "mprotect" | "munmap") => match mapping_limit() {
             Some(text) => Cow::Owned(text),
-            None => Cow::Borrowed("no such range of addresses is free, or the system's memory is used up"),
+            None => Cow::Borrowed("no such range of addresses is free, or the system is out of memory"),
         },
         _ => {
             let text = std::io::Error::from(errno).to_string();
@@ -63,17 +63,17 @@ pub(super) fn explanation(call: &'static str, errno: Errno) -> Cow<'static, str>
     }
 }
 
-/// The kernel answers ENOMEM to a process that has too many mappings as well: says so where that is why.
+/// Explains an `ENOMEM` that the kernel returned because the process has too many mappings, and returns `None` for any other.
 fn mapping_limit() -> Option<String> {
     let limit: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
     let have = count_mappings()?;
-    // A mapping in the middle of another makes two more.
+    // A new mapping in the middle of another one adds two.
     (have + 2 >= limit).then(|| {
         format!("the process has {have} mappings and the kernel allows {limit}; raise vm.max_map_count")
     })
 }
 
-/// Counted through a small buffer on the stack: with that many mappings, a large allocation may fail too.
+/// Counts the mappings of this process. The buffer is small and on the stack: at the limit, a large allocation may fail too.
 fn count_mappings() -> Option<usize> {
     let mut maps = File::open("/proc/self/maps").ok()?;
     let mut buffer = [0u8; 4096];

@@ -1,21 +1,21 @@
-//! Memory as 64 bytes, for machines whose GPUs share a fabric.
+//! Fabric handles: 64 bytes that name memory across machines whose GPUs share a fabric.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// A piece of memory as 64 bytes that any network can carry. CUDA: `CUmemFabricHandle`, HIP: `hipMemFabricHandle_t`.
+/// A 64-byte handle of physical memory that any network can carry. CUDA: `CUmemFabricHandle`, HIP: `hipMemFabricHandle_t`.
 ///
-/// It serialises as its bytes. Whoever has the bytes, and a channel of the same fabric, has the memory.
+/// Serializes as its bytes. Keep them secret: any process that has them and a channel of the same fabric can import the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FabricHandle(pub [u8; Self::LENGTH]);
 
 impl FabricHandle {
-    /// How many bytes it is.
+    /// The length in bytes.
     pub const LENGTH: usize = 64;
 }
 
 impl fmt::Debug for FabricHandle {
-    /// Not the bytes: they are as good as the memory.
+    /// Omits the bytes, because they grant access to the memory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FabricHandle(..)")
     }

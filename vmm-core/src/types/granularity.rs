@@ -1,32 +1,32 @@
-//! The unit in which physical memory is created and mapped, and the alignment of addresses.
+//! Allocation granularity and the alignment of reservations.
 
 use crate::types::Bytes;
 use std::fmt;
 
-/// The unit of physical memory: every size, offset and address of a mapping is a multiple of it.
+/// An allocation granularity: every size, offset and address of a mapping must be a multiple of it.
 ///
-/// A power of two. What CUDA and HIP answer to `cuMemGetAllocationGranularity` and
-/// `hipMemGetAllocationGranularity`, or more where a backend knows that less does not work.
+/// A power of two. It is the value that `cuMemGetAllocationGranularity` and `hipMemGetAllocationGranularity` return, or a
+/// larger one if the backend knows that the smaller one does not work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Granularity(u64);
 
 impl Granularity {
-    /// One byte: what every number is a multiple of.
+    /// A granularity of one byte, of which every number is a multiple.
     pub const BYTE: Self = Self(1);
 
-    /// A granularity of `bytes`, or `None` where that is not a power of two.
+    /// Creates a granularity of `bytes`, or returns `None` if `bytes` is not a power of two.
     #[must_use]
     pub const fn new(bytes: Bytes) -> Option<Self> {
         if bytes.0.is_power_of_two() { Some(Self(bytes.0)) } else { None }
     }
 
-    /// The unit in bytes.
+    /// Returns the granularity in bytes.
     #[must_use]
     pub const fn bytes(self) -> Bytes {
         Bytes(self.0)
     }
 
-    /// `size` rounded up to a multiple, or `None` where that is more than 2^64 - 1.
+    /// Rounds `size` up to a multiple, or returns `None` if the result exceeds 2^64 - 1.
     ///
     /// ```
     /// use gpu_vmm_core::{Bytes, Granularity};
@@ -42,7 +42,7 @@ impl Granularity {
         }
     }
 
-    /// True for a multiple of the unit, zero included.
+    /// Returns true if `size` is a multiple of the granularity. Zero is one.
     #[must_use]
     pub const fn divides(self, size: Bytes) -> bool {
         size.0.is_multiple_of(self.0)
@@ -61,23 +61,23 @@ impl fmt::Debug for Granularity {
     }
 }
 
-/// The alignment that is asked of a reservation's first address: a power of two, at most 2^46.
+/// The alignment of a reservation's first address: a power of two, at most 2^46.
 ///
-/// 2^46 is half of the address space that x86-64 gives a process; nothing larger can be had.
+/// 2^46 is half of the address space of an x86-64 process, so a larger alignment cannot be satisfied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Alignment(u64);
 
 impl Alignment {
-    /// The largest alignment that can be asked for.
+    /// The largest alignment that can be requested.
     pub const MAX: Bytes = Bytes(1 << 46);
 
-    /// An alignment of `bytes`, or none if `bytes` is zero, not a power of two, or above [`Alignment::MAX`].
+    /// Creates an alignment of `bytes`, or returns `None` if `bytes` is zero, not a power of two, or above [`Alignment::MAX`].
     #[must_use]
     pub const fn new(bytes: Bytes) -> Option<Self> {
         if bytes.0.is_power_of_two() && bytes.0 <= Self::MAX.0 { Some(Self(bytes.0)) } else { None }
     }
 
-    /// The alignment in bytes.
+    /// Returns the alignment in bytes.
     #[must_use]
     pub const fn bytes(self) -> Bytes {
         Bytes(self.0)
@@ -85,7 +85,7 @@ impl Alignment {
 }
 
 impl From<Granularity> for Alignment {
-    /// A granularity is a power of two of the same kind, far below the largest alignment.
+    /// Converts a granularity, which is a power of two far below the largest alignment.
     fn from(granularity: Granularity) -> Self {
         Self(granularity.0)
     }

@@ -1,4 +1,4 @@
-//! Handles of Windows by their numbers, as drivers and other processes give them.
+//! Windows handles by number, as drivers and other processes pass them.
 #![allow(unsafe_code)] // calls into Windows
 
 use super::{Error, Result};
@@ -7,54 +7,54 @@ use std::io;
 use std::os::windows::io::{FromRawHandle, OwnedHandle, RawHandle};
 use windows_sys::Win32::Foundation::{HANDLE, HANDLE_FLAG_INHERIT, SetHandleInformation};
 
-/// Takes over a handle that a driver says it has made for this process. For authors of a backend.
+/// Takes ownership of a handle that a driver created for this process. For authors of backends.
 ///
-/// A driver may give the graphics kernel's own number of the memory (`D3DKMT_HANDLE`), which is no handle that could be
-/// closed or duplicated; so it is looked at first. Child processes do not inherit what comes back.
+/// The number is checked first: a driver may return the graphics kernel's own number of the memory (`D3DKMT_HANDLE`), which is
+/// not a handle that can be closed or duplicated. Child processes do not inherit the returned handle.
 ///
 /// # Safety
 ///
-/// If the number is a handle's, then that of one which the driver has made just now, and which is the caller's to close.
+/// If the number is that of a handle, the driver has just created that handle, and the caller owns it.
 ///
 /// # Errors
 ///
-/// [`Detail::DriverContractViolated`] for a number that is no handle's.
+/// [`Detail::DriverContractViolated`] if the number is not that of a handle.
 pub unsafe fn adopt(operation: Operation, made: RawHandle) -> Result<OwnedHandle> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller owns the handle, if it is one.
     unsafe { own(made.addr() as u64) }.map_err(|why| {
-        let what = format!("it exported memory, and what it gave cannot be used: {why}");
+        let what = format!("it exported memory and returned an unusable handle: {why}");
         Error::new(operation, Detail::DriverContractViolated { what })
     })
 }
 
-/// A handle of this process by its number, or why it is none. Child processes do not inherit it.
+/// Takes ownership of the handle of this process with this number. Child processes do not inherit it.
 ///
 /// # Safety
 ///
-/// If it is a handle, it is the caller's.
+/// If the number is that of a handle, the caller owns that handle.
 ///
 /// # Errors
 ///
-/// Why it is none.
+/// The reason why the number is not that of a handle.
 pub unsafe fn own(value: u64) -> Result<OwnedHandle, String> {
     let handle = number(value)?;
-    // SAFETY: for a number that is no handle's this is an error and nothing else.
+    // SAFETY: for a number that is not that of a handle, the call only returns an error.
     match unsafe { SetHandleInformation(handle, HANDLE_FLAG_INHERIT, 0) } {
-        0 => Err(format!("{value:#x} is no handle of this process: {}", io::Error::last_os_error())),
-        // SAFETY: it is a handle, and so the caller's.
+        0 => Err(format!("{value:#x} is not a handle of this process: {}", io::Error::last_os_error())),
+        // SAFETY: it is a handle, so the caller owns it.
         _ => Ok(unsafe { OwnedHandle::from_raw_handle(handle) }),
     }
 }
 
-/// A number as a handle of some table. Handles have 31 bits; the negative ones stand for the process or the thread that
-/// uses them, and are not to be passed on.
+/// Converts a number to a handle of any process. Handles have 31 bits. Negative numbers are pseudo-handles, which mean the
+/// process or thread that uses them and must not be passed on.
 ///
 /// # Errors
 ///
-/// Why it is none.
+/// A message that the number is not that of a handle.
 pub fn number(value: u64) -> Result<HANDLE, String> {
     match i32::try_from(value) {
         Ok(1..) => Ok(value as usize as HANDLE),
-        _ => Err(format!("{value:#x} is no handle's number")),
+        _ => Err(format!("{value:#x} is not the number of a handle")),
     }
 }

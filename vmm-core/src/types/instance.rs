@@ -1,23 +1,23 @@
-//! Which opened backend something belongs to.
+//! The identity of an opened backend.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that no other opened backend of this process has.
+/// An identifier of a backend instance, unique within the process.
 ///
-/// Handles of one instance cannot be mapped by another: two simulated hosts share nothing. All that is opened on
-/// one vendor's driver has the same number, since the driver is one for the process.
+/// A handle can be mapped only by the instance that created it: two simulated hosts share nothing. All backends that are
+/// opened on one vendor's driver have the same identifier, because a process has one driver of each vendor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct InstanceId(u64);
 
 impl InstanceId {
-    /// A number that was not given out before.
+    /// Returns an identifier that was not used before in this process.
     #[must_use]
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The number, for messages.
+    /// Returns the identifier as a number, for messages.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0

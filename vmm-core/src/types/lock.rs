@@ -1,14 +1,14 @@
-//! A lock that a forked child never waits for.
+//! A mutex that fails in a forked child instead of blocking.
 //!
-//! A thread of the parent that holds a lock when the process forks is not in the child, where the lock stays locked for
-//! ever. So the process is checked before the lock is taken, here and nowhere else.
+//! If a thread of the parent holds a mutex while the process forks, the mutex stays locked forever in the child, which does
+//! not have that thread. [`Lock`] therefore checks the process before it locks; no other code has to.
 
 #[cfg(doc)]
 use crate::types::Detail;
 use crate::types::{Operation, Process, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A value of the process in which it was made, for one thread at a time.
+/// A mutex that can be locked only in the process that created it.
 #[derive(Debug)]
 pub struct Lock<T> {
     process: Process,
@@ -16,29 +16,30 @@ pub struct Lock<T> {
 }
 
 impl<T> Lock<T> {
-    /// A lock of the calling process.
+    /// Creates a lock that belongs to the calling process.
     pub fn new(value: T) -> Self {
         Self { process: Process::current(), value: Mutex::new(value) }
     }
 
-    /// Waits until no other thread has the value. That a thread has panicked with it is ignored: no update of a value that
-    /// is kept here spans a point that can panic.
+    /// Locks the value, blocking while another thread holds it.
+    ///
+    /// Lock poisoning is ignored: no update of a value in such a lock spans a point that can panic.
     ///
     /// # Errors
     ///
-    /// [`Detail::Forked`] in a child of the process.
+    /// [`Detail::Forked`] in a forked child of the process that created the lock.
     pub fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, T>> {
         self.process.check(operation)?;
         Ok(self.value.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The process of the value.
+    /// Returns the process that created the lock.
     #[must_use]
     pub const fn process(&self) -> Process {
         self.process
     }
 
-    /// The value, which no other thread has any more.
+    /// Consumes the lock and returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

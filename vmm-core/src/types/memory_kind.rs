@@ -1,22 +1,21 @@
-//! What memory is, in the words of files and of messages between processes.
+//! The serialized form of memory properties, for snapshot files and for messages between processes.
 
 use crate::types::{DeviceId, HandleTypes, Location, Properties};
 use serde::{Deserialize, Serialize};
 
-/// What a piece of memory was made as, whosever it is: [`Properties`] without the device, which a file knows by another name
-/// than another process does.
+/// The [`Properties`] of physical memory without the device, which files and other processes identify in different ways.
 ///
-/// It is what stands in a snapshot, member for member, and in the messages of an exchange: what changes here changes the
-/// version of the snapshot's file (`docs/guide/snapshot-format.md`), and what changes in [`Properties`] changes nothing here.
+/// Snapshots and messages between processes contain it member for member. A change of this type needs a new version of the
+/// snapshot format (`docs/guide/snapshot-format.md`). A change of [`Properties`] does not affect the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemoryKind {
-    /// Where it is: nothing for the device's own memory, else the host's, with the node where one was asked for.
+    /// `None` for device memory, `Some(None)` for host memory, `Some(Some(node))` for host memory of a NUMA node.
     pub host: Option<Option<u32>>,
     /// The bits of [`HandleTypes`].
     pub handle_types: u32,
-    /// As in [`Properties`].
+    /// See [`Properties`].
     pub compressible: bool,
-    /// As in [`Properties`].
+    /// See [`Properties`].
     pub remote_dma: bool,
 }
 
@@ -36,11 +35,11 @@ impl From<Properties> for MemoryKind {
 }
 
 impl MemoryKind {
-    /// Memory of this kind that is a device's.
+    /// Returns the properties of memory of this kind on `device`.
     ///
     /// # Errors
     ///
-    /// What no memory has.
+    /// A description of the unknown handle types, if [`handle_types`](Self::handle_types) has bits that [`HandleTypes`] does not.
     pub fn of_device(self, device: DeviceId) -> Result<Properties, String> {
         Ok(Properties {
             device,
@@ -50,7 +49,7 @@ impl MemoryKind {
                 Some(Some(node)) => Location::HostNode(node),
             },
             handle_types: HandleTypes::from_bits(self.handle_types)
-                .ok_or_else(|| format!("kinds of handle {:#x}", self.handle_types))?,
+                .ok_or_else(|| format!("unknown handle types {:#x}", self.handle_types))?,
             compressible: self.compressible,
             remote_dma: self.remote_dma,
         })

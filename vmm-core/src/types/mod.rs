@@ -1,4 +1,27 @@
-//! Values and errors, and what all layers above ask of the operating system. No driver is known here.
+//! Value types, errors, and the operating system's services that all layers above use. Nothing here calls a vendor's driver.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `access` | access rights of devices to a mapping |
+//! | `address` | device addresses and ranges of them |
+//! | `bank` | identifiers of a region's banks |
+//! | `bytes` | amounts of memory |
+//! | `capability` | optional features and whether a device has them |
+//! | `device` | devices, their memory, vendors and drivers |
+//! | `errno` | names and explanations of errno values |
+//! | `error` | the error type, its kinds and its details |
+//! | `fabric` | fabric handles |
+//! | `granularity` | allocation granularity and reservation alignment |
+//! | `handles` | Windows handles by number |
+//! | `instance` | identity of an opened backend |
+//! | `lock` | a mutex that fails in a forked child |
+//! | `memory_kind` | the serialized form of memory properties |
+//! | `offset_range` | ranges of offsets |
+//! | `operation` | names of operations |
+//! | `process` | fork detection |
+//! | `properties` | properties of physical memory |
+//! | `quirk` | known deviations of a driver from its documentation |
+//! | `system` | errors of system calls |
 
 mod access;
 mod address;

@@ -1,9 +1,9 @@
-//! A range of offsets.
+//! Ranges of offsets.
 
 use crate::types::Bytes;
 use std::fmt;
 
-/// A range of a region or of physical memory: where it begins, and how long it is.
+/// A range of offsets in a region or in physical memory.
 ///
 /// ```
 /// use gpu_vmm_core::{Bytes, OffsetRange};
@@ -14,20 +14,20 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct OffsetRange {
-    /// Where it begins.
+    /// The first offset.
     pub offset: Bytes,
-    /// How long it is.
+    /// The length of the range.
     pub length: Bytes,
 }
 
 impl OffsetRange {
-    /// The first offset behind it. The sum must fit 64 bits.
+    /// Returns the first offset after the range. Saturates at 2^64 - 1.
     #[must_use]
     pub fn end(self) -> Bytes {
         self.offset + self.length
     }
 
-    /// Ranges in order, those that follow each other without a hole as one.
+    /// Merges ranges that follow each other without a hole. The ranges must be in ascending order.
     pub(crate) fn joined(ranges: impl Iterator<Item = Self>) -> Vec<Self> {
         let mut joined: Vec<Self> = Vec::new();
         for range in ranges {
@@ -39,7 +39,7 @@ impl OffsetRange {
         joined
     }
 
-    /// What is left of the range from an offset in it on.
+    /// Returns the part of the range from `offset` to its end.
     pub(crate) fn from(self, offset: Bytes) -> Self {
         Self { offset, length: self.end() - offset }
     }

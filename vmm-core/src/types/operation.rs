@@ -1,13 +1,13 @@
-//! What was asked for, as texts and reports name it.
+//! The operations of gpu-vmm and their names in error texts and reports.
 
 use std::fmt;
 
 macro_rules! operations {
     ($($(#[$meta:meta])* $variant:ident => $name:literal,)*) => {
-        /// What was asked for. [`Error::operation`](crate::Error::operation) returns it, and each text of an error begins
-        /// with it.
+        /// An operation of gpu-vmm. [`Error::operation`](crate::Error::operation) returns it, and every error text begins with
+        /// its name.
         ///
-        /// It prints as its name in lower case:
+        /// Prints as its name in lower case:
         ///
         /// ```
         /// use gpu_vmm_core::Operation;
@@ -20,7 +20,7 @@ macro_rules! operations {
         }
 
         impl Operation {
-            /// The name in lower case.
+            /// Returns the name in lower case.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {

@@ -1,41 +1,41 @@
-//! What a piece of physical memory is to be: whose, where, and who can be given it.
+//! Properties of physical memory: its device, its location and the ways to share it.
 
 use crate::types::{Detail, DeviceId, Error, Operation, Result};
 use std::fmt;
 
 bitflags::bitflags! {
-    /// As what memory can leave the process that created it. CUDA: `CUmemAllocationHandleType`, HIP:
-    /// `hipMemAllocationHandleType`; the numbers are theirs.
+    /// The handle types by which memory can be exported. CUDA: `CUmemAllocationHandleType`, HIP:
+    /// `hipMemAllocationHandleType`; the values are the vendors'.
     ///
-    /// CUDA takes several for one piece of memory, HIP one.
+    /// CUDA accepts several types for one allocation, HIP only one.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct HandleTypes: u32 {
-        /// A file descriptor, for processes of one machine that runs Linux.
+        /// A file descriptor, for processes of one Linux machine.
         const FILE_DESCRIPTOR = 1;
-        /// A handle of Windows, for processes of one machine.
+        /// A Windows handle, for processes of one machine.
         const WIN32 = 2;
-        /// 64 bytes, for machines whose GPUs share a fabric: [`FabricHandle`](crate::FabricHandle).
+        /// A [`FabricHandle`](crate::FabricHandle) of 64 bytes, for machines whose GPUs share a fabric.
         const FABRIC = 8;
     }
 }
 
 impl HandleTypes {
-    /// What processes of this machine share memory by: descriptors, on Windows handles.
+    /// The handle type for sharing between processes of this machine: Windows handles on Windows, else file descriptors.
     pub const NATIVE: Self = if cfg!(windows) { Self::WIN32 } else { Self::FILE_DESCRIPTOR };
 
-    /// Why memory cannot be exported as one of these on this system, whoever's driver it is; nothing where it could be.
+    /// Returns why this operating system cannot export memory by these types, or `None` if it can. A driver may still refuse.
     #[must_use]
     pub const fn missing_here(self) -> Option<&'static str> {
         if cfg!(windows) && self.contains(Self::FILE_DESCRIPTOR) {
-            Some("Windows has no file descriptors for memory; there it is exported as a Win32 handle")
+            Some("Windows has no file descriptors for memory; export it as a Win32 handle")
         } else if !cfg!(windows) && self.contains(Self::WIN32) {
-            Some("Win32 handles are of Windows alone; here memory is exported as a file descriptor")
+            Some("Win32 handles exist only on Windows; export the memory as a file descriptor")
         } else {
             None
         }
     }
 
-    /// Refuses what [this system has not](HandleTypes::missing_here), before a driver is asked.
+    /// Checks that [this operating system](HandleTypes::missing_here) has these types, before any driver call.
     ///
     /// # Errors
     ///
@@ -61,21 +61,21 @@ impl fmt::Display for HandleTypes {
     }
 }
 
-/// Where physical memory is. CUDA and HIP call it the location's type.
+/// The location of physical memory. CUDA: `CUmemLocationType`, HIP: `hipMemLocationType`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Location {
-    /// In the device's own memory.
+    /// The device's own memory.
     #[default]
     Device,
-    /// In the host's memory, wherever the driver likes. CUDA: `CU_MEM_LOCATION_TYPE_HOST`; it cannot be shared between
-    /// processes there.
+    /// Host memory on a NUMA node of the driver's choice. CUDA: `CU_MEM_LOCATION_TYPE_HOST`, which CUDA cannot share between
+    /// processes.
     Host,
-    /// In the memory of one NUMA node of the host. CUDA: `CU_MEM_LOCATION_TYPE_HOST_NUMA`.
+    /// Host memory on the given NUMA node. CUDA: `CU_MEM_LOCATION_TYPE_HOST_NUMA`.
     HostNode(u32),
 }
 
 impl Location {
-    /// True for memory of the host, of whichever node.
+    /// Returns true for host memory of any node.
     #[must_use]
     pub const fn is_host(self) -> bool {
         !matches!(self, Self::Device)
@@ -92,24 +92,24 @@ impl fmt::Display for Location {
     }
 }
 
-/// What a piece of physical memory is to be, or is. CUDA: `CUmemAllocationProp`, HIP: `hipMemAllocationProp`.
+/// The properties of physical memory. CUDA: `CUmemAllocationProp`, HIP: `hipMemAllocationProp`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Properties {
-    /// Whose memory. For memory of the host, the device that works on it: copies to and from it are that device's.
+    /// The device that owns the memory. For host memory, the device that performs copies to and from it.
     pub device: DeviceId,
-    /// Where it is.
+    /// The location.
     pub location: Location,
-    /// As what it can be exported. CUDA and HIP must know when the memory is created.
+    /// The handle types by which the memory can be exported. CUDA and HIP require them when the memory is created.
     pub handle_types: HandleTypes,
-    /// Whether the driver may compress it, in order to save bandwidth, not room. It is asked for; what came of it
-    /// [`PhysicalMemory::properties`](crate::PhysicalMemory::properties) tells.
+    /// Whether the driver may compress the memory, which saves bandwidth, not space. This is a request:
+    /// [`PhysicalMemory::properties`](crate::PhysicalMemory::properties) reports whether the driver granted it.
     pub compressible: bool,
-    /// Whether a network card can reach it without the host (CUDA: `gpuDirectRDMACapable`).
+    /// Whether a network card can access the memory without the host (CUDA: `gpuDirectRDMACapable`).
     pub remote_dma: bool,
 }
 
 impl Properties {
-    /// Memory of `device` that stays in this process.
+    /// Returns the properties of memory on `device` that cannot be exported.
     #[must_use]
     pub const fn on(device: DeviceId) -> Self {
         Self {
@@ -121,41 +121,41 @@ impl Properties {
         }
     }
 
-    /// The same, to be shared with processes of this machine.
+    /// Adds the handle type for sharing with other processes of this machine ([`HandleTypes::NATIVE`]).
     #[must_use]
     pub const fn shareable(self) -> Self {
         self.exported_as(HandleTypes::NATIVE)
     }
 
-    /// The same, to be exported in these ways too.
+    /// Adds handle types by which the memory can be exported.
     #[must_use]
     pub const fn exported_as(mut self, types: HandleTypes) -> Self {
         self.handle_types = self.handle_types.union(types);
         self
     }
 
-    /// The same in another place.
+    /// Sets the location.
     #[must_use]
     pub const fn located(mut self, location: Location) -> Self {
         self.location = location;
         self
     }
 
-    /// The same, which the driver may compress.
+    /// Requests memory that the driver may compress.
     #[must_use]
     pub const fn compressible(mut self) -> Self {
         self.compressible = true;
         self
     }
 
-    /// The same, which network cards can reach.
+    /// Requests memory that network cards can access.
     #[must_use]
     pub const fn remote_dma(mut self) -> Self {
         self.remote_dma = true;
         self
     }
 
-    /// True for memory that can leave the process in any way.
+    /// Returns true if the memory can be exported by any handle type.
     #[must_use]
     pub const fn is_shareable(&self) -> bool {
         !self.handle_types.is_empty()
@@ -166,7 +166,7 @@ impl fmt::Display for Properties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.location, self.device)?;
         if self.is_shareable() {
-            write!(f, ", to be exported as {}", self.handle_types)?;
+            write!(f, ", exportable as {}", self.handle_types)?;
         }
         if self.compressible {
             f.write_str(", compressible")?;

@@ -1,26 +1,26 @@
-//! What some versions of a driver do differently from what their documentation says, as data.
+//! Known deviations of driver versions from their documentation, as data.
 
-/// A driver's known misbehaviour: which versions, what happens, what gpu-vmm does about it, where it was seen.
+/// A known deviation of a driver from its documentation, with the affected versions, gpu-vmm's workaround and the evidence.
 ///
-/// Each backend has its list in its `quirks.rs`, one entry a quirk.
+/// Each backend lists its quirks in its `quirks.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Quirk {
-    /// A short name, stable, for reports.
+    /// A short, stable name for reports.
     pub id: &'static str,
-    /// The first version number that has it, as the driver answers it.
+    /// The first affected version number, as the driver reports it.
     pub from: u32,
-    /// The first later version number that has it no more; `u32::MAX` where none is known.
+    /// The first later version number that is not affected; `u32::MAX` if none is known.
     pub below: u32,
-    /// What the driver does.
+    /// The deviation.
     pub effect: &'static str,
-    /// What is done about it.
+    /// The workaround that gpu-vmm applies.
     pub handling: &'static str,
-    /// Where it was seen.
+    /// Where the deviation was observed.
     pub evidence: &'static str,
 }
 
 impl Quirk {
-    /// True where the driver of this version number has the quirk.
+    /// Returns true if the driver with this version number has the quirk.
     #[must_use]
     pub const fn is_in(&self, version: u32) -> bool {
         self.from <= version && version < self.below

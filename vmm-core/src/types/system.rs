@@ -1,6 +1,6 @@
-//! The kernel's answers as errors of gpu-vmm, with the errno's name and what is to be done about it.
+//! Errors of system calls, with the name of the errno and advice.
 //!
-//! For backends that make system calls themselves, and for what this crate asks of the system.
+//! For backends that make system calls, and for the system calls of this crate.
 
 use crate::types::errno::{explanation, name};
 use crate::types::{Detail, DriverError, Error, Operation};
@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
 
-/// What the kernel answered to `call`.
+/// Creates a [`DriverError`] from the errno that the kernel returned for `call`.
 #[must_use]
 pub fn answer(call: &'static str, errno: Errno) -> DriverError {
     refusal(call, errno, explanation(call, errno))
 }
 
-/// What gpu-vmm itself answers where a driver or the kernel would, in the kernel's terms.
+/// Creates a [`DriverError`] for a refusal by gpu-vmm itself, in the kernel's terms.
 #[must_use]
 pub fn refusal(call: &'static str, errno: Errno, description: impl Into<Cow<'static, str>>) -> DriverError {
     DriverError {
@@ -25,13 +25,13 @@ pub fn refusal(call: &'static str, errno: Errno, description: impl Into<Cow<'sta
     }
 }
 
-/// The error of an operation for which the kernel answered `errno` to `call`, with the numbers that it was given.
+/// Creates the error of an operation whose system call failed with `errno`. `context` states the arguments of the call.
 #[must_use]
 pub fn failed(operation: Operation, call: &'static str, errno: Errno, context: impl Display) -> Error {
     Error::new(operation, Detail::Driver { source: answer(call, errno), context: context.to_string() })
 }
 
-/// True where the answer is that memory, or the room for mappings, is used up.
+/// Returns true for `ENOMEM`: the memory is exhausted, or the process has reached its limit of mappings.
 #[must_use]
 pub fn is_no_memory(source: &DriverError) -> bool {
     source.code == i64::from(Errno::NOMEM.raw_os_error())

@@ -1,9 +1,9 @@
-//! Of which kind each detail is.
+//! The kind of each detail.
 
 use super::{Detail, ErrorKind};
 
 impl Detail {
-    /// What a program can do about it.
+    /// Returns the kind.
     pub(super) fn kind(&self) -> ErrorKind {
         match self {
             Self::OutOfMemory { .. } | Self::ExceedsDevice { .. } | Self::BackingStoreFull { .. } => {

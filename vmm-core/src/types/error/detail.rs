@@ -1,4 +1,4 @@
-//! What is behind an error, one variant for each rule that was broken, with its numbers and its text.
+//! Causes of errors: one variant for each violated rule, with its numbers and its text.
 
 use super::driver::{DriverError, LoadAttempt, list};
 use super::{Error, ExtensionError};
@@ -7,27 +7,27 @@ use crate::types::{
 };
 use std::sync::Arc;
 
-/// What is behind an [`Error`], with the numbers that it prints.
+/// The cause of an [`Error`], with the numbers that it prints.
 ///
-/// A variant without a [`DriverError`] comes from a check before any driver call, but for those whose text names the driver:
-/// nothing has changed.
+/// A variant without a [`DriverError`] whose text does not name the driver comes from a check before any driver call: nothing
+/// has changed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Detail {
     /// A size of zero.
     #[error("the size is zero; pass at least one byte")]
     ZeroSize,
-    /// A size, an offset or an address that is no multiple of what it must be.
+    /// A size, an offset or an address that is not a multiple of the granularity.
     #[error(
         "{what} {value:#x} is not a multiple of the granularity ({granularity}); the next lower multiple is {:#x}",
         value - value % granularity.bytes().0
     )]
     Unaligned {
-        /// Which of the numbers: `size`, `offset`, `length`, `address`.
+        /// The name of the number: `size`, `offset`, `length`, `address`.
         what: &'static str,
         /// The number.
         value: u64,
-        /// What it must be a multiple of.
+        /// The granularity.
         granularity: Granularity,
     },
     /// An alignment that no reservation can have.
@@ -36,7 +36,7 @@ pub enum Detail {
         /// The alignment.
         alignment: Bytes,
     },
-    /// An offset and a length, or an address and a size, whose sum does not fit 64 bits.
+    /// An offset and a length, or an address and a size, whose sum exceeds 64 bits.
     #[error("{base:#x} + {length:#x} exceeds 2^64 - 1")]
     Overflow {
         /// The offset or address.
@@ -44,112 +44,113 @@ pub enum Detail {
         /// The length.
         length: u64,
     },
-    /// A part that lies, wholly or partly, outside of the region, the memory or the multicast object.
+    /// A range that lies wholly or partly outside of the region, the memory or the multicast object.
     #[error("{range} ends at {}, beyond the limit of {limit}", range.end())]
     OutOfRange {
-        /// The part.
+        /// The range.
         range: OffsetRange,
-        /// How much there is.
+        /// The size of the region, the memory or the multicast object.
         limit: Bytes,
     },
-    /// A reservation larger than any address space.
+    /// A reservation larger than the address space.
     #[error("{size} of addresses exceed the address space of a process ({limit})")]
     AddressSpaceExhausted {
-        /// How much.
+        /// The requested size.
         size: Bytes,
-        /// The most that could be.
+        /// The largest possible size.
         limit: Bytes,
     },
-    /// More memory than the device has, free or not.
+    /// A request for more memory than the device has in total.
     #[error("{requested} exceeds the memory of {device} ({total})")]
     ExceedsDevice {
-        /// How much memory.
+        /// The requested size.
         requested: Bytes,
         /// The device.
         device: DeviceId,
-        /// All that the device has.
+        /// The total memory of the device.
         total: Bytes,
     },
-    /// A mapping is there already.
+    /// A range that overlaps an existing mapping.
     #[error("{range} overlaps the mapping of {mapping}; unmap that one first")]
     AlreadyMapped {
-        /// The part.
+        /// The range.
         range: OffsetRange,
-        /// The mapping in the way.
+        /// The existing mapping.
         mapping: OffsetRange,
     },
-    /// Nothing is mapped in some of the part.
+    /// A range that is not fully mapped.
     #[error(
         "{range} is not fully mapped: nothing is mapped at offset {hole}; the region has {mapped} mapped, the last of it up to \
          offset {end}"
     )]
     NotMapped {
-        /// The part.
+        /// The range.
         range: OffsetRange,
         /// The first offset at which nothing is mapped.
         hole: Bytes,
-        /// How much of the region is mapped.
+        /// The amount of memory mapped in the region.
         mapped: Bytes,
-        /// Where the region's last mapping ends.
+        /// The end of the region's last mapping.
         end: Bytes,
     },
-    /// A part that cuts through a mapping, where whole mappings are needed.
+    /// A range that covers only a part of a mapping, although whole mappings are required.
     #[error("{range} cuts the mapping of {mapping}; drivers unmap and protect whole mappings only")]
     PartialMapping {
-        /// The part.
+        /// The range.
         range: OffsetRange,
-        /// The mapping that is cut.
+        /// The mapping.
         mapping: OffsetRange,
     },
-    /// One handle across the border of two reservations, which HIP refuses.
+    /// A handle that would be mapped across the border of two reservations, which HIP refuses.
     #[error(
         "{range} crosses the border of two reservations at offset {seam}; map one handle up to it and another from it on"
     )]
     CrossesReservation {
-        /// The part.
+        /// The range.
         range: OffsetRange,
-        /// Where the next reservation begins.
+        /// The offset at which the next reservation begins.
         seam: Bytes,
     },
-    /// The address that had to be had is taken. What was offered instead has been given back.
+    /// A required address that is not free. The addresses that the driver returned instead have been freed.
     #[error("the driver returned address {offered} instead of {wanted}, which was required")]
     AddressTaken {
-        /// The address that had to be.
+        /// The required address.
         wanted: Address,
-        /// The address that the driver gave for it.
+        /// The address that the driver returned.
         offered: Address,
     },
-    /// A region would grow beyond its reservation, and the addresses behind that are taken. What was offered instead has been
-    /// given back.
+    /// A growth beyond the reservation, when the addresses after it are not free. The addresses that the driver returned instead
+    /// have been freed.
     #[error(
         "0..{asked} exceeds the reservation of {reserved}, and the driver returned {offered} instead of the addresses \
          behind it, from {wanted} on; reserve more addresses when the region is built, or let it move (grow_or_move, DeviceVec::movable)"
     )]
     OutgrewReservation {
-        /// The end that the region would have.
+        /// The end of the region after the growth.
         asked: Bytes,
-        /// How many addresses it has.
+        /// The size of the reservation.
         reserved: Bytes,
-        /// The address behind the reservation.
+        /// The first address after the reservation.
         wanted: Address,
-        /// The address that the driver gave for it.
+        /// The address that the driver returned.
         offered: Address,
     },
-    /// None of the places was to be had from which other processes can be given the same addresses. What was offered
-    /// instead has been given back. A kernel that gives a process 39 bits of addresses, as some of ARM's do, has none of
-    /// them, and a driver may take no hints.
+    /// No address was available that other processes can reserve too. The addresses that the driver returned instead have been
+    /// freed.
+    ///
+    /// A kernel with 39-bit address spaces, as on some ARM systems, has no such addresses, and a driver may ignore address hints.
     #[error(
         "none of {tries} addresses in {window}, which other processes can reserve as well, was free: \
          for {wanted} the driver returned {offered}"
     )]
     NotRestorable {
-        /// How many places were asked for.
+        /// The number of addresses that were requested.
         tries: u32,
-        /// The addresses that they lie in.
+        /// The range from which they were chosen.
         window: AddressRange,
-        /// The last of them.
+        /// The last requested address.
         wanted: Address,
-        /// The address that the driver gave for it.
+        /// The address that the driver returned.
         offered: Address,
     },
     /// A device that the backend does not have.
@@ -159,38 +160,38 @@ pub enum Detail {
         device: DeviceId,
         /// The backend's vendor.
         vendor: Vendor,
-        /// How many devices it has.
+        /// The number of its devices.
         count: u32,
     },
-    /// A device that cannot reach another one's memory.
+    /// A device that cannot access another device's memory.
     #[error("{device} cannot reach the memory of {owner}")]
     PeerUnreachable {
-        /// Who wants access.
+        /// The device without access.
         device: DeviceId,
-        /// Whose memory it is.
+        /// The device that owns the memory.
         owner: DeviceId,
     },
-    /// A device that would have to read or write where it may not.
+    /// A device that lacks the access that the operation needs.
     #[error("{device} has {have} at offset {offset} and needs {need}")]
     NoAccess {
-        /// Who would do it.
+        /// The device.
         device: DeviceId,
-        /// Where.
+        /// The offset of the memory.
         offset: Bytes,
-        /// What the device may do there.
+        /// The access that the device has there.
         have: Access,
-        /// What it would have to be allowed.
+        /// The access that it needs.
         need: Access,
     },
-    /// A mapping of memory shorter than the type, or a count that does not fit.
+    /// A number of elements whose size exceeds 2^64 - 1 bytes.
     #[error("{count} elements of {element} bytes exceed 2^64 - 1 bytes")]
     TooManyElements {
-        /// How many.
+        /// The number of elements.
         count: usize,
-        /// The size of one in bytes.
+        /// The size of one element in bytes.
         element: usize,
     },
-    /// An index behind the end.
+    /// An index that is not below the length.
     #[error("index {index} is not below the length {length}")]
     NoSuchElement {
         /// The index.
@@ -198,13 +199,13 @@ pub enum Detail {
         /// The length.
         length: usize,
     },
-    /// A part of a region that no tensor can show.
+    /// A part of a region that cannot be exported as a tensor.
     #[error("{reason}")]
     BadTensor {
-        /// What is wrong with it, and what would be right.
+        /// What is wrong and what would be right.
         reason: String,
     },
-    /// Tensors of the region are still in use, which would lose their memory.
+    /// Tensors that still use memory of the region.
     #[error(
         "{count} {} of this region {} still in use elsewhere; drop {} first",
         if *count == 1 { "tensor" } else { "tensors" },
@@ -212,86 +213,86 @@ pub enum Detail {
         if *count == 1 { "it" } else { "them" }
     )]
     Exported {
-        /// How many there are.
+        /// The number of these tensors.
         count: usize,
     },
-    /// Memory that another backend, or another instance of this one, made.
+    /// Memory that another backend, or another instance of this backend, created.
     #[error("the memory belongs to {theirs}, not to {ours}; create it with the latter")]
     ForeignHandle {
-        /// Whose the handle is.
+        /// The backend of the handle.
         theirs: String,
-        /// Whose the region or the multicast object is.
+        /// The backend of the region or the multicast object.
         ours: String,
     },
-    /// A stream of another device, or of another context, than the event that was to be recorded there.
+    /// An event that cannot be recorded on a stream, because the stream belongs to another device or context.
     #[error("the stream belongs to {theirs}, and the event to {ours}; create an event for {theirs}")]
     ForeignStream {
-        /// Whose the stream is.
+        /// The device or context of the stream.
         theirs: String,
-        /// Whose the event is.
+        /// The device or context of the event.
         ours: String,
     },
-    /// Devices of which no multicast team can be made.
+    /// Devices that cannot form a multicast team.
     #[error("{why}")]
     BadTeam {
-        /// What is wrong with them.
+        /// The reason.
         why: String,
     },
-    /// A device that is not one of those which this process has in a multicast team.
-    #[error("{device} is not in the team; of this process it has {team}")]
+    /// A device that this process has not added to the multicast team.
+    #[error("{device} is not in the team; the devices of this process in it are: {team}")]
     NotInTeam {
         /// The device.
         device: DeviceId,
-        /// Those that are.
+        /// The devices that this process has added.
         team: String,
     },
-    /// Memory of the device is bound to that part of a multicast object already.
+    /// A range of a multicast object to which memory of the device is already bound.
     #[error("{range} overlaps the binding of {binding} for {device}; unbind that one first")]
     AlreadyBound {
-        /// Whose memory it is.
+        /// The device that owns the memory.
         device: DeviceId,
-        /// The part.
+        /// The range.
         range: OffsetRange,
-        /// The binding in the way.
+        /// The existing binding.
         binding: OffsetRange,
     },
-    /// No memory of the device is bound where there should be some.
+    /// A place of a multicast object to which no memory of the device is bound.
     #[error("no memory of {device} is bound {place}")]
     NotBound {
         /// The device.
         device: DeviceId,
-        /// Where it should be.
+        /// The place.
         place: String,
     },
-    /// A set of memory that is not there, or not any more.
-    #[error("{set} does not exist; there are: {there}")]
+    /// A bank that does not exist or was removed.
+    #[error("{set} does not exist; existing banks: {there}")]
     NoSuchBank {
-        /// Which one.
+        /// The bank.
         set: BankId,
-        /// Those that are.
+        /// The banks that exist.
         there: String,
     },
-    /// The device has not that much memory free.
+    /// A request for more memory than the device has free.
     #[error("{device} is out of memory (requested {requested}, free {free} of {total}): {source}")]
     OutOfMemory {
         /// The device.
         device: DeviceId,
-        /// How much was asked for.
+        /// The requested size.
         requested: Bytes,
-        /// What the driver says is free.
+        /// The free memory, as the driver reports it.
         free: Bytes,
-        /// What there is in all.
+        /// The total memory of the device.
         total: Bytes,
-        /// What the driver answered.
+        /// The driver's error.
         source: DriverError,
     },
-    /// This backend, device or version cannot do it.
+    /// An operation that this backend, device or driver version does not support.
     #[error("not supported: {reason}")]
     Unsupported {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// No library of the vendor could be loaded.
+    /// The vendor's library could not be loaded.
     #[error(
         "the {vendor} backend found no usable library ({what}); if it is elsewhere, set {variable} to its path; tried:{}",
         list(tried)
@@ -299,164 +300,164 @@ pub enum Detail {
     LibraryNotFound {
         /// The vendor.
         vendor: Vendor,
-        /// What the library is.
+        /// A description of the library.
         what: &'static str,
-        /// The environment variable that names a library to load.
+        /// The environment variable that can name the library to load.
         variable: &'static str,
-        /// Where it was looked for, in order, with what the loader said.
+        /// The attempts in order, with the loader's messages.
         tried: Vec<LoadAttempt>,
     },
-    /// A library was loaded and cannot be used.
+    /// A library that was loaded but cannot be used.
     #[error("the {vendor} backend cannot use {library}: {reason}")]
     LibraryRefused {
         /// The vendor.
         vendor: Vendor,
         /// The library.
         library: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The vendor's driver runs and has no device.
+    /// A driver that works but has no device.
     #[error("the {vendor} backend has no device: {reason}")]
     NoDevice {
         /// The vendor.
         vendor: Vendor,
-        /// What the driver said.
+        /// The driver's message.
         reason: String,
     },
-    /// The process forked after the backend was opened; drivers do not work in the child.
+    /// A call in a child that was forked after the backend was opened; drivers do not work there.
     #[error("this process was forked after the driver was opened; open GPUs after fork, or use exec")]
     Forked,
-    /// Memory of another process that cannot be taken in here: what it was made with is not what is here.
+    /// Memory of another process that cannot be imported, because a property of it differs from what this process has or expects.
     #[error("the exporter's {what} is {theirs}; {ours}")]
     Mismatch {
-        /// What differs: `vendor`, `device`, `location`, `granularity`, `version`.
+        /// The property that differs, such as `vendor`, `device`, `location`, `granularity` or `version`.
         what: &'static str,
-        /// What the exporter has.
+        /// The exporter's value.
         theirs: String,
-        /// What is here.
+        /// The importer's value, as a clause.
         ours: String,
     },
-    /// A part of the region whose state could not be put back after an earlier failure.
+    /// A range whose state could not be restored after an earlier failure.
     #[error("{range} cannot be used since an earlier rollback failed: {cause}")]
     Poisoned {
-        /// The part.
+        /// The range.
         range: OffsetRange,
-        /// What had failed.
+        /// The earlier failure.
         cause: String,
     },
-    /// An operation failed, and putting back what it had done failed too; that part is out of use.
+    /// An operation that failed and whose rollback failed too. The affected range is [poisoned](Detail::Poisoned).
     #[error("{}; the rollback failed as well: {undo}", error.detail())]
     RollbackFailed {
         /// Why the operation failed.
         error: Error,
-        /// Why it could not be undone.
+        /// Why the rollback failed.
         undo: Error,
     },
-    /// The region is suspended: it has its addresses and no memory.
+    /// A suspended region, which has addresses but no memory.
     #[error("the region of {reserved} at {address} is suspended; resume it first")]
     Suspended {
-        /// Where the region begins.
+        /// The first address of the region.
         address: Address,
-        /// How many addresses it has.
+        /// The size of its reservation.
         reserved: Bytes,
     },
-    /// The region is suspended and its contents are kept, but its addresses went to somebody else while the driver gave
-    /// the memory back.
+    /// A suspended region that has lost its addresses: another reservation took them while the driver released the memory. The
+    /// contents are kept.
     #[error(
         "the region is suspended and its contents are saved, but other reservations took some of its addresses \
          ({reserved} at {address}); resume it when they are free: {source}"
     )]
     AddressesLost {
-        /// Where the region begins.
+        /// The first address of the region.
         address: Address,
-        /// How many addresses it has.
+        /// The size of its reservation.
         reserved: Bytes,
-        /// Which addresses were lost: a [`Detail::AddressTaken`].
+        /// The error that names the lost addresses: a [`Detail::AddressTaken`].
         source: Error,
     },
-    /// Memory that somebody else has too, so that it could not be given back, or would not come back as the same.
+    /// Memory that is also referenced elsewhere, so that it could not be freed, or could not be restored as the same memory.
     #[error("the memory of {range} {holder}")]
     StillReferenced {
-        /// Where it is mapped in the region.
+        /// The range at which it is mapped in the region.
         range: OffsetRange,
-        /// Who has it, and what would be right.
+        /// The holder of the other reference, and what would be right.
         holder: &'static str,
     },
-    /// Mappings with unequal access that one mapping would have to take the place of.
+    /// Mappings with different access that one mapping is to replace.
     #[error(
         "{range} would become one mapping, and its access differs: {device} has {one} and {other}; make it equal first"
     )]
     AccessDiffers {
-        /// The part.
+        /// The range.
         range: OffsetRange,
-        /// Whose access.
+        /// The device whose access differs.
         device: DeviceId,
-        /// What it has at the beginning.
+        /// Its access at the start of the range.
         one: Access,
-        /// What it has further on.
+        /// Its access further on.
         other: Access,
     },
-    /// The addresses behind the region are its guard.
+    /// A growth into the guard after the region.
     #[error(
         "the region ends at {end}, followed by its guard of {guard}; reserve more addresses, or let it move"
     )]
     Guarded {
-        /// Where the region ends.
+        /// The end of the region.
         end: Address,
-        /// How many addresses the guard has.
+        /// The size of the guard.
         guard: Bytes,
     },
-    /// What is to keep the contents of suspended memory has not that much room.
+    /// A backing store with too little free space for the contents of suspended memory.
     #[error("the backing store is full: {needed} needed, {free} of {capacity} free")]
     BackingStoreFull {
-        /// How much is to be kept.
+        /// The size of the contents.
         needed: Bytes,
-        /// How much room there is.
+        /// The free space.
         free: Bytes,
-        /// How much there is in all.
+        /// The total space.
         capacity: Bytes,
     },
-    /// What the system answered to work on a file.
+    /// A file operation that failed.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The path of the file.
         path: String,
-        /// What the system answered.
+        /// The operating system's error.
         source: DriverError,
     },
-    /// A device or stream cannot be waited for, since a stream captures work for a graph.
+    /// A wait for a device or stream that is impossible while a stream captures work into a graph.
     #[error("{}", capturing(source.as_ref()))]
     Capturing {
-        /// What the driver answered; none if the capture was known and the driver was not asked.
+        /// The driver's error; `None` if gpu-vmm knew of the capture and did not call the driver.
         source: Option<DriverError>,
     },
-    /// The device or its context has died, by a fault in a kernel for example.
+    /// A device or context that has failed permanently, for example after a fault in a kernel.
     #[error("the device is lost to this process: {source}")]
     DeviceLost {
-        /// What the driver answered.
+        /// The driver's error.
         source: DriverError,
     },
-    /// A driver answered success and did something else.
+    /// A driver call that reported success but did something else.
     #[error("the driver broke its contract: {what}")]
     DriverContractViolated {
-        /// What it did instead.
+        /// What the driver did.
         what: String,
     },
-    /// Any other answer of a driver or of the system.
+    /// Any other error of a driver or of the operating system.
     #[error("{source} ({context})")]
     Driver {
-        /// What the driver answered.
+        /// The driver's error.
         source: DriverError,
-        /// The numbers that were given to it.
+        /// The arguments of the call.
         context: String,
     },
-    /// What an extension of the library says, such as gpu-vmm-share or gpu-vmm-pool.
+    /// An error of an extension, such as gpu-vmm-share or gpu-vmm-pool.
     #[error(transparent)]
     Extension(Arc<dyn ExtensionError>),
 }
 
-/// Why nothing can be waited for, and what to do.
+/// Explains why a wait is impossible and what to do.
 fn capturing(source: Option<&DriverError>) -> String {
     let answer = source.map(|source| format!(" ({source})")).unwrap_or_default();
     format!("cannot wait while a stream captures into a graph{answer}; end the capture first")

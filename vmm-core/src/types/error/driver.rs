@@ -1,4 +1,4 @@
-//! What others said: a driver, the system, the loader.
+//! Errors of drivers, the operating system and the dynamic loader.
 
 #[cfg(unix)]
 use crate::types::errno;
@@ -6,22 +6,22 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
-/// What a driver answered to one call.
+/// The error that a driver or the operating system returned for one call.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{call} answered {name} ({code}){}", self.text())]
 pub struct DriverError {
-    /// The function that was called, such as `cuMemCreate`.
+    /// The function that failed, such as `cuMemCreate`.
     pub call: &'static str,
-    /// The driver's code, as a number, since a newer driver has codes that no binding knows.
+    /// The driver's error code. It is a number because a newer driver can return codes that no binding knows.
     pub code: i64,
     /// The driver's name for the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: Cow<'static, str>,
-    /// The driver's own explanation, where it has one.
+    /// The driver's explanation; empty if it has none.
     pub description: Cow<'static, str>,
 }
 
 impl DriverError {
-    /// What the operating system answered to a call of its own.
+    /// Creates the error of a call to the operating system.
     #[must_use]
     pub fn system(call: &'static str, error: &io::Error) -> Self {
         #[cfg(unix)]
@@ -32,7 +32,7 @@ impl DriverError {
         }
         let code = error.raw_os_error().map_or(0, i64::from);
         let (name, text) = (error.kind().to_string(), error.to_string());
-        // The code is said already, and so is all of an error that is a kind and nothing else.
+        // The code is printed separately, and the text of an error without a payload is the name of its kind.
         let text = text.split(" (os error").next().filter(|text| *text != name).unwrap_or_default();
         Self { call, code, description: text.to_owned().into(), name: name.into() }
     }
@@ -48,12 +48,12 @@ impl fmt::Debug for DriverError {
     }
 }
 
-/// One place where a library was looked for, and what the loader said.
+/// One attempt to load a library, and the loader's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadAttempt {
-    /// The name or path that was given to the loader.
+    /// The name or path that was passed to the loader.
     pub library: String,
-    /// The loader's answer.
+    /// The loader's message.
     pub answer: String,
 }
 
@@ -74,7 +74,10 @@ mod tests {
             "open answered ENOENT (2): No such file or directory"
         );
         assert_eq!(text(io::ErrorKind::OutOfMemory.into()), "open answered out of memory (0)");
-        let own = io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no regular file");
-        assert_eq!(text(own), "open answered entity already exists (0): what is there is no regular file");
+        let own = io::Error::new(io::ErrorKind::AlreadyExists, "the existing file is not a regular file");
+        assert_eq!(
+            text(own),
+            "open answered entity already exists (0): the existing file is not a regular file"
+        );
     }
 }

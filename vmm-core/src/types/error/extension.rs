@@ -1,17 +1,17 @@
-//! Errors of the crates above this one.
+//! Errors of the crates that extend this one.
 
 use super::{DriverError, ErrorKind};
 use std::any::Any;
 
-/// An error that a crate on top of this one adds, such as a peer that is gone or a file that is no snapshot.
+/// An error type of a crate that extends this one, such as a peer that is gone or a file that is not a snapshot.
 ///
-/// The crate's functions return [`Error`](crate::Error) all the same, so that a program has one type to deal with, and
-/// [`Error::extension`](crate::Error::extension) gives the crate's own back.
+/// The crate's functions still return [`Error`](crate::Error), so that programs handle one type.
+/// [`Error::extension`](crate::Error::extension) returns the crate's own error.
 pub trait ExtensionError: std::error::Error + Any + Send + Sync {
-    /// What a program can do about it.
+    /// Returns the kind of the error.
     fn kind(&self) -> ErrorKind;
 
-    /// The driver's answer behind it, where there is one.
+    /// Returns the driver's error that caused this one, if any.
     fn driver_error(&self) -> Option<&DriverError> {
         None
     }

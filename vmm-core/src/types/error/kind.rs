@@ -1,58 +1,58 @@
-//! What a program can do about an error, one kind for each.
+//! Kinds of errors, one for each way in which a program can react.
 
 use std::fmt;
 
-/// What went wrong, by what a program does about it. [`Error::kind`](super::Error::kind) returns it; the numbers are in
-/// [`Detail`](super::Detail).
+/// The kind of an error, which determines what a program can do about it. [`Error::kind`](super::Error::kind) returns it; the
+/// numbers are in [`Detail`](super::Detail).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Too little memory on the device or in a backing store. Free some, or ask for less.
+    /// The device or the backing store has too little memory. Free some, or request less.
     OutOfMemory,
-    /// Too few addresses. Freeing memory elsewhere does not help; reserve less.
+    /// The address space is too small. Freeing memory elsewhere does not help; reserve less.
     OutOfAddressSpace,
     /// An argument that no state of the program makes valid, such as a size of zero. Correct the call.
     InvalidArgument,
     /// A size, offset or address that is not a multiple of the granularity. Round it.
     Unaligned,
-    /// A part that ends outside of the region, the memory or the vector.
+    /// A range or index outside of the region, the memory or the vector.
     OutOfRange,
     /// Memory is mapped there already. Unmap it first.
     AlreadyMapped,
     /// No memory is mapped there.
     NotMapped,
-    /// The addresses are in use or cannot be had. Let the driver choose others.
+    /// The addresses are in use or not available. Let the driver choose others.
     AddressTaken,
-    /// No block has the address, or it was freed already; or no tag or bank has the name.
+    /// No block has the address, or it was freed already; or the tag or bank does not exist.
     NotFound,
-    /// The device does not exist, or no device does.
+    /// The device does not exist, or the driver has no device.
     NoSuchDevice,
-    /// The device cannot reach the memory of the other one.
+    /// The device cannot access the memory of the other one.
     PeerUnreachable,
     /// A device or a process does not have the right that the call needs.
     AccessDenied,
     /// The driver or this version of it cannot do this, or is not installed. Use another way.
     Unsupported,
-    /// Something else uses the memory, or a stream captures. Try again when that has ended.
+    /// The memory is in use elsewhere, or a stream captures. Try again after that has ended.
     Busy,
     /// The region, or the memory with the tag, is suspended. Resume it first.
     Suspended,
-    /// An operation failed and so did its rollback. The part cannot be used any more.
+    /// An operation failed and so did its rollback. The affected range cannot be used any more.
     Poisoned,
-    /// The process is the child of a fork, where no driver works.
+    /// The process is a forked child, in which no driver works.
     Forked,
-    /// The device does not answer any more in this process.
+    /// The device, or its context in this process, has failed permanently.
     DeviceLost,
-    /// Another process is gone, refused, came late, or sent something that cannot be.
+    /// Another process has ended, refused, did not reply in time, or sent invalid data.
     Peer,
-    /// A file cannot be made, written or read, or is not what was written.
+    /// A file cannot be created, written or read, or its contents are invalid.
     File,
-    /// An answer of the driver or the system that has no kind of its own.
+    /// An error of the driver or the operating system that has no kind of its own.
     Driver,
 }
 
 impl ErrorKind {
-    /// The kind in lower case, as messages and reports have it.
+    /// Returns the kind in lower case, as messages and reports print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,16 @@
-//! What can go wrong: [`Error`] says which operation failed, of which kind the failure is, and what is behind it.
+//! The error type of gpu-vmm. An [`Error`] holds the operation that failed and a [`Detail`] with the cause and its numbers;
+//! its [`ErrorKind`] follows from the detail.
 //!
-//! Every text names the operation, the numbers, and what would have been right. What a driver said is kept as
-//! [`DriverError`], with its own code and name.
+//! Every text states the operation, the numbers, and what would have been right. A driver's error is kept as a
+//! [`DriverError`], with the driver's own code and name.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `classify` | the kind of each detail |
+//! | `detail` | causes of errors, with their numbers and texts |
+//! | `driver` | errors of drivers, the operating system and the loader |
+//! | `extension` | errors of other crates |
+//! | `kind` | kinds of errors |
 
 mod classify;
 mod detail;
@@ -20,13 +29,13 @@ use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
-/// What every fallible function of gpu-vmm returns.
+/// The result type of gpu-vmm's fallible functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of gpu-vmm, one pointer wide.
 ///
-/// A program acts on its [`kind`](Self::kind). Its text begins with the [`operation`](Self::operation) and has all numbers; a
-/// program that needs those matches on the [`detail`](Self::detail).
+/// Programs act on its [`kind`](Self::kind). Its text begins with the [`operation`](Self::operation) and contains all numbers.
+/// Programs that need the numbers match on the [`detail`](Self::detail).
 ///
 /// ```
 /// use gpu_vmm_core::{Bytes, Detail, Error, ErrorKind, OffsetRange, Operation};
@@ -47,56 +56,56 @@ struct Failed {
 }
 
 impl Error {
-    /// An error of this operation.
+    /// Creates an error of an operation.
     #[must_use]
     pub fn new(operation: Operation, detail: Detail) -> Self {
         Self(Box::new(Failed { operation, detail }))
     }
 
-    /// What a program can do about it.
+    /// Returns the kind of the error, which determines what a program can do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.detail.kind()
     }
 
-    /// What was asked for.
+    /// Returns the operation that failed.
     #[must_use]
     pub fn operation(&self) -> Operation {
         self.0.operation
     }
 
-    /// What is behind it, with the numbers.
+    /// Returns the cause of the error, with its numbers.
     #[must_use]
     pub fn detail(&self) -> &Detail {
         &self.0.detail
     }
 
-    /// The same as [`detail`](Self::detail), without the error around it.
+    /// Consumes the error and returns its [`detail`](Self::detail).
     #[must_use]
     pub fn into_detail(self) -> Detail {
         self.0.detail
     }
 
-    /// The same error of the same operation, with something else behind it.
+    /// Replaces the detail and keeps the operation.
     #[must_use]
     pub fn map_detail(mut self, map: impl FnOnce(Detail) -> Detail) -> Self {
         self.0.detail = map(self.0.detail);
         self
     }
 
-    /// Returns true for an error of the [kind](Self::kind) [`ErrorKind::OutOfMemory`].
+    /// Returns true if the [kind](Self::kind) is [`ErrorKind::OutOfMemory`].
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         self.kind() == ErrorKind::OutOfMemory
     }
 
-    /// An error of an extension.
+    /// Creates an error from the error of an extension.
     #[must_use]
     pub fn of_extension(operation: Operation, error: impl ExtensionError) -> Self {
         Self::new(operation, Detail::Extension(Arc::new(error)))
     }
 
-    /// The error of an extension that is behind this one, where it is of this type.
+    /// Returns the extension's error if this error was created from one of type `E`.
     #[must_use]
     pub fn extension<E: ExtensionError>(&self) -> Option<&E> {
         match self.detail() {
@@ -105,19 +114,19 @@ impl Error {
         }
     }
 
-    /// An answer of a driver that has no kind of its own, with the numbers that it was given.
+    /// Creates a [`Detail::Driver`] error, with the address range of the call as its context.
     #[must_use]
     pub fn driver(operation: Operation, source: DriverError, range: AddressRange) -> Self {
         Self::new(operation, Detail::Driver { source, context: range.to_string() })
     }
 
-    /// This error, where putting back what the operation had done failed as well.
+    /// Combines this error with the error of the rollback that it caused, as [`Detail::RollbackFailed`].
     #[must_use]
     pub fn rollback_failed(self, undo: Self) -> Self {
         Self::new(self.operation(), Detail::RollbackFailed { error: self, undo })
     }
 
-    /// The driver's answer that is behind this error, where there is one.
+    /// Returns the driver's error that caused this one, if any.
     #[must_use]
     pub fn driver_error(&self) -> Option<&DriverError> {
         match self.detail() {
@@ -148,8 +157,7 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
-    /// Prints the same line as `Display`, which is what a program prints whose `main` returns the error; `{:#?}` prints the
-    /// fields.
+    /// Prints the same line as `Display`, because `Debug` is used when `main` returns an error. `{:#?}` prints the fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
             return fmt::Display::fmt(self, f);

@@ -53,7 +53,7 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
     refused!(
         object.bind(Bytes::ZERO, &memory(&backend, TWO), Bytes::ZERO, SIZE),
         Detail::NotInTeam { .. },
-        "device 1 is not in the team; of this process it has device 0"
+        "device 1 is not in the team; the devices of this process in it are: device 0"
     );
     for (offset, from, length, what) in [
         (GRANULE, Bytes::ZERO, UNIT, "offset 0x200000"),
