@@ -1,12 +1,12 @@
-//! What failed while something was dropped, where no error can be returned.
+//! A log of failures in destructors, which cannot return errors.
 
 use crate::types::{Error, Lock, Operation};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The failures of one backend's destructors. Dropping never panics; what fails in it is written down here, and
-/// what could not be given back safely is left to the driver until the process ends.
+/// The log of failures in the destructors of one backend's values.
 ///
-/// In a forked child nothing is written down, and there is no latest failure: both are the parent's.
+/// Dropping never panics: a failure is logged here. Resources that cannot be released safely are leaked until the process
+/// ends. In a forked child, no failure is logged and there is no latest failure, because the values belong to the parent.
 #[derive(Debug, Default)]
 pub struct DropLog {
     count: AtomicU64,
@@ -14,13 +14,13 @@ pub struct DropLog {
 }
 
 impl DropLog {
-    /// An empty log.
+    /// Creates an empty log.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Writes a failure down.
+    /// Logs a failure.
     pub fn record(&self, error: Error) {
         if let Ok(mut last) = self.last.lock(Operation::LogFailure) {
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -28,12 +28,12 @@ impl DropLog {
         }
     }
 
-    /// How many failures there were since the backend was opened.
+    /// Returns the number of failures since the backend was opened.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The latest failure since this was last asked.
+    /// Removes and returns the latest failure. Returns `None` if there was none since the last call.
     pub fn take_last(&self) -> Option<Error> {
         self.last.lock(Operation::LogFailure).ok()?.take()
     }

@@ -1,4 +1,12 @@
-//! What a driver is to this crate: the traits that a backend implements, streams, events, and waiting for devices.
+//! The interface to a vendor's driver: the traits that a backend implements, streams, events, and waits for devices.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `backend` | the traits of a backend |
+//! | `drop_log` | failures of destructors |
+//! | `event` | events on streams |
+//! | `staging` | pinned host memory and copy streams |
+//! | `stream` | streams, and what to wait for before memory is unmapped |
 
 mod backend;
 mod drop_log;

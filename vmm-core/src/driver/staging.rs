@@ -1,8 +1,8 @@
-//! Page-locked memory of the host, and the queues on which devices copy to and from it.
+//! Pinned (page-locked) host memory, and the streams on which devices copy to and from it.
 //!
-//! A copy from pageable memory goes through the driver's own staging memory and makes the caller wait; between a device
-//! and page-locked memory it runs by itself, at the speed of the link. Pinning is slow (0.3 to 0.5 s a GiB on an H200's host),
-//! so whoever needs such memory has it made ahead.
+//! A copy from pageable memory goes through the driver's own staging buffer and blocks the caller. A copy between a device
+//! and pinned memory runs asynchronously at the speed of the link. Pinning is slow (0.3 to 0.5 s per GiB on an H200's host),
+//! so pinned memory should be allocated ahead of need.
 #![allow(unsafe_code)]
 
 use crate::driver::Backend;
@@ -12,70 +12,73 @@ use std::collections::btree_map::Entry;
 use std::fmt::Debug;
 use std::ptr::NonNull;
 
-/// Page-locked memory of the host that all devices of a backend copy to and from at full speed. Dropping it gives it
-/// back. CUDA: `cuMemHostAlloc` with `CU_MEMHOSTALLOC_PORTABLE`, HIP: `hipHostMalloc` with `hipHostMallocPortable`.
+/// Pinned (page-locked) host memory that all devices of a backend can copy to and from at full speed. Dropping it frees the
+/// memory. CUDA: `cuMemHostAlloc` with `CU_MEMHOSTALLOC_PORTABLE`, HIP: `hipHostMalloc` with `hipHostMallocPortable`.
 ///
-/// Memory of the host backend is plain memory.
+/// On the host backend it is ordinary memory.
 ///
 /// # Safety
 ///
-/// The [`size`](Pinned::size) bytes from [`start`](Pinned::start) on are allocated, can be read and written by any thread,
-/// belong to nothing else, and stay so until the value is dropped. Both methods always return the same.
+/// The [`size`](Pinned::size) bytes from [`start`](Pinned::start) are allocated, readable and writable by any thread, and not
+/// part of any other object, until the value is dropped. Both methods always return the same values.
 pub unsafe trait Pinned: Debug + Send + Sync {
-    /// The first byte, aligned for any kind of variable: CUDA gives small pieces multiples of 512 bytes and no whole pages.
-    /// All of it can be read and written as long as this lives; it begins with zeros or anything else.
+    /// Returns the address of the first byte, aligned for any type. The initial contents are unspecified.
+    ///
+    /// CUDA aligns small allocations to 512 bytes, not to pages. The memory can be read and written as long as this value lives.
     fn start(&self) -> NonNull<u8>;
 
-    /// How much there is: what was asked for.
+    /// Returns the requested size.
     fn size(&self) -> Bytes;
 }
 
-/// A queue of copies between one device and the host, on a stream of its own: no other stream waits for it, and it for
-/// no other. Copies begin in order. Dropping it waits.
+/// A stream for copies between one device and the host. It has no implicit ordering with any other stream. Copies begin in
+/// order. Dropping it waits until they are done.
 ///
 /// # Safety
 ///
-/// [`finish`](CopyStream::finish) returns, and dropping ends, only after no queued copy reads or writes any more, whatever the
-/// result: the buffers are reused and freed then.
+/// [`finish`](CopyStream::finish) and the destructor return only after no queued copy reads or writes memory any more, even
+/// after an error: the caller then reuses or frees the buffers.
 pub unsafe trait CopyStream: Debug + Send {
-    /// Queues a copy to the host and returns. CUDA: `cuMemcpyDtoHAsync`, HIP: `hipMemcpyAsync`.
+    /// Queues a copy to the host and returns without waiting. CUDA: `cuMemcpyDtoHAsync`, HIP: `hipMemcpyAsync`.
     ///
     /// # Safety
     ///
-    /// `to` lies with all `length` bytes in [pinned](Pinned) memory of this backend. `from` and the bytes behind it lie in one
-    /// reservation, are mapped, and the copy stream's device owns them and may read them. Until [`CopyStream::finish`] has returned,
-    /// both stay as they are and nobody else writes either.
+    /// - The `length` bytes at `to` lie in [pinned](Pinned) memory of this backend.
+    /// - The `length` bytes at `from` lie in one reservation and are mapped. The copy stream's device owns them and has read
+    ///   access.
+    /// - Until [`CopyStream::finish`] has returned, both ranges stay valid and no other code writes to either.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()>;
 
-    /// Queues a copy from the host and returns. CUDA: `cuMemcpyHtoDAsync`, HIP: `hipMemcpyAsync`.
+    /// Queues a copy from the host and returns without waiting. CUDA: `cuMemcpyHtoDAsync`, HIP: `hipMemcpyAsync`.
     ///
     /// # Safety
     ///
-    /// As for [`CopyStream::copy_to_host`], the other way round: the device may write `to`.
+    /// The same as for [`CopyStream::copy_to_host`] with the sides exchanged: `from` is pinned memory, and the device has write
+    /// access to `to`.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()>;
 
-    /// Waits until all copies are done. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
+    /// Waits until all queued copies are done. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
     ///
     /// # Errors
     ///
-    /// What the driver answers, for one of the copies too.
+    /// Any error that the driver returns, including that of a queued copy.
     fn finish(&mut self) -> Result<()>;
 }
 
-/// Copy streams of several devices, each made when it is first asked for. Dropping them waits.
+/// The copy streams of several devices, each created on first use. Dropping them waits for their copies.
 #[derive(Debug, Default)]
 pub(crate) struct CopyStreams(BTreeMap<DeviceId, Box<dyn CopyStream>>);
 
 impl CopyStreams {
-    /// The device's.
+    /// Returns the copy stream of `device`.
     pub(crate) fn of(&mut self, backend: &impl Backend, device: DeviceId) -> Result<&mut dyn CopyStream> {
         Ok(match self.0.entry(device) {
             Entry::Occupied(copy_stream) => copy_stream.into_mut().as_mut(),
@@ -83,7 +86,7 @@ impl CopyStreams {
         })
     }
 
-    /// Waits until all of them are done, whatever came of queueing; the first error.
+    /// Waits until the copies of all streams are done, even if `queued` is an error. Returns the first error.
     pub(crate) fn finish(&mut self, queued: Result<()>) -> Result<()> {
         self.0.values_mut().fold(queued, |answer, copy_stream| answer.and(copy_stream.finish()))
     }

@@ -1,19 +1,20 @@
-//! A vendor's stream, and the proof that a device is done with memory.
+//! Streams of a vendor, and the choice of what to wait for before memory is unmapped.
 
 use crate::driver::{Backend, wait_for_devices};
 use crate::types::{Detail, DeviceId, Error, ErrorKind, Operation, Result};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-/// A stream of the vendor: CUDA's `CUstream`, HIP's `hipStream_t`. Host memory has the default stream alone, and
-/// those that tests make.
+/// A stream of a vendor's driver. CUDA: `CUstream`, HIP: `hipStream_t`.
+///
+/// The host backend has only the default stream and the streams that tests create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream<'a> {
     raw: *mut c_void,
     lifetime: PhantomData<&'a ()>,
 }
 
-// SAFETY: a stream is a name that both vendors accept from any thread; nothing is reached through the pointer here.
+// SAFETY: both vendors accept a stream from any thread, and the pointer is never dereferenced here.
 #[allow(unsafe_code)]
 unsafe impl Send for Stream<'_> {}
 // SAFETY: as above.
@@ -21,54 +22,55 @@ unsafe impl Send for Stream<'_> {}
 unsafe impl Sync for Stream<'_> {}
 
 impl Stream<'static> {
-    /// The default stream, which every device has. CUDA: the legacy default stream, HIP: the null stream.
+    /// The default stream. CUDA: the legacy default stream, HIP: the null stream.
     ///
-    /// Each device has its own, and on CUDA each context: which one is meant says whatever the stream is given to.
+    /// Each device has its own default stream, and on CUDA each context. The call that takes the stream determines which one is
+    /// meant.
     pub const DEFAULT: Self = Self { raw: std::ptr::null_mut(), lifetime: PhantomData };
 
-    /// The [per-thread default stream](Stream::is_per_thread): another stream in each thread.
+    /// The [per-thread default stream](Stream::is_per_thread), which is a different stream in each thread.
     pub const PER_THREAD: Self =
         Self { raw: std::ptr::without_provenance_mut(PER_THREAD), lifetime: PhantomData };
 }
 
 impl<'a> Stream<'a> {
-    /// Takes a vendor's stream as it is; null is the default stream.
+    /// Wraps a vendor's stream. A null pointer means the default stream.
     ///
     /// # Safety
     ///
-    /// `raw` is null or a live stream of the vendor whose backend it will be given to, and stays so for `'a`.
+    /// For `'a`, `raw` must be null or a live stream of the vendor to whose backend it is passed.
     #[allow(unsafe_code)]
     #[must_use]
     pub const unsafe fn from_raw(raw: *mut c_void) -> Self {
         Self { raw, lifetime: PhantomData }
     }
 
-    /// The vendor's pointer.
+    /// Returns the vendor's pointer.
     #[must_use]
     pub const fn as_raw(self) -> *mut c_void {
         self.raw
     }
 
-    /// True for the default stream: null, or CUDA's `CU_STREAM_LEGACY`, HIP's `hipStreamLegacy`.
+    /// Returns true for the default stream: null, `CU_STREAM_LEGACY` on CUDA, `hipStreamLegacy` on HIP.
     #[inline]
     #[must_use]
     pub fn is_default(self) -> bool {
         self.raw.addr() <= LEGACY
     }
 
-    /// True for the handle that means another stream in each thread: CUDA's `CU_STREAM_PER_THREAD`, HIP's
-    /// `hipStreamPerThread`.
+    /// Returns true for the per-thread default stream, whose handle means a different stream in each thread. CUDA:
+    /// `CU_STREAM_PER_THREAD`, HIP: `hipStreamPerThread`.
     #[inline]
     #[must_use]
     pub fn is_per_thread(self) -> bool {
         self.raw.addr() == PER_THREAD
     }
 
-    /// Refuses the [per-thread default stream](Stream::is_per_thread), for calls that hand a stream to other threads.
+    /// Rejects the [per-thread default stream](Stream::is_per_thread), for calls that pass a stream to other threads.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`], with what to pass instead.
+    /// [`Detail::Unsupported`] for the per-thread default stream.
     pub fn check_shared(self, operation: Operation) -> Result<()> {
         if !self.is_per_thread() {
             return Ok(());
@@ -84,10 +86,10 @@ const LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD` and `hipStreamPerThread`.
 const PER_THREAD: usize = 2;
 
-/// How it is known that no device still works on memory that is about to be taken away.
+/// The work to wait for before memory is unmapped.
 ///
-/// No driver's unmap can be relied on to wait for work that still uses the memory: CUDA's returns while a kernel
-/// runs, and the kernel then faults. So whatever unmaps asks for one of these.
+/// A driver's unmap does not reliably wait for work that still uses the memory: CUDA's returns while a kernel runs, and the
+/// kernel then faults. Every function that unmaps memory therefore takes a `WaitFor`.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitFor<'a>(Wait<'a>);
 
@@ -102,48 +104,47 @@ impl<'a> WaitFor<'a> {
     /// Waits until every device that has access to the memory has finished all work that this process has queued
     /// (`cuCtxSynchronize`, `hipDeviceSynchronize`).
     ///
-    /// On CUDA, work is queued in contexts. Waited for are the device's primary context, every context that a backend was
-    /// opened with, and the calling thread's current one. Work in any other context that the program made
-    /// (`cuCtxCreate`), and work of other processes, cannot be waited for.
+    /// On CUDA, work is queued in contexts. The wait covers the device's primary context, every context that a backend was
+    /// opened with, and the calling thread's current one. It does not cover other contexts that the program created
+    /// (`cuCtxCreate`) or work of other processes.
     ///
-    /// While a stream captures, the result is [`Detail::Capturing`]; nothing is taken away then.
+    /// While a stream captures, the call fails with [`Detail::Capturing`] and unmaps nothing.
     #[must_use]
     pub const fn all_devices() -> Self {
         Self(Wait::Devices)
     }
 
-    /// Waits for the work that is queued on these streams now (`cuStreamSynchronize`, `hipStreamSynchronize`). The default
-    /// stream stands for that of every device that has access to the memory.
+    /// Waits for the work that is queued on these streams when the wait begins (`cuStreamSynchronize`, `hipStreamSynchronize`).
+    /// The default stream means the default streams of all devices that have access to the memory.
     ///
-    /// The [per-thread default stream](Stream::is_per_thread) is refused with [`Detail::Unsupported`].
+    /// The [per-thread default stream](Stream::is_per_thread) is rejected with [`Detail::Unsupported`].
     ///
     /// # Safety
     ///
-    /// The list is complete: no work on any other stream still uses the memory or will use it.
+    /// The list must be complete: no work on any other stream uses the memory now or later.
     #[allow(unsafe_code)]
     #[must_use]
     pub const unsafe fn streams(streams: &'a [Stream<'a>]) -> Self {
         Self(Wait::Streams(streams))
     }
 
-    /// Waits for nothing.
+    /// Does not wait.
     ///
     /// # Safety
     ///
-    /// No work on any device still uses the memory or will use it: it would read or write what is not there any
-    /// more, or what has been put there since.
+    /// No work on any device uses the memory now or later. Such work would access addresses that are unmapped or map other
+    /// memory by then.
     #[allow(unsafe_code)]
     #[must_use]
     pub const unsafe fn nothing() -> Self {
         Self(Wait::Nothing)
     }
 
-    /// What waiting for a device came to, or asking it: `done` where it has died, since it uses nothing any more. For
-    /// authors of a backend.
+    /// Replaces [`ErrorKind::DeviceLost`] by `done`, because a lost device no longer uses any memory. For authors of backends.
     ///
     /// # Errors
     ///
-    /// All others of the answer's.
+    /// Any other error of `answer`.
     pub fn or_lost<T>(answer: Result<T>, done: T) -> Result<T> {
         match answer {
             Err(error) if error.kind() == ErrorKind::DeviceLost => Ok(done),
@@ -151,13 +152,14 @@ impl<'a> WaitFor<'a> {
         }
     }
 
-    /// Waits now, as it says; `devices` are those that have access to the memory. A device that has died uses nothing any
-    /// more. For allocators that must not wait while they hold a lock.
+    /// Waits now. `devices` returns the devices that have access to the memory. A lost device counts as finished.
+    ///
+    /// For allocators that must not wait while they hold a lock.
     ///
     /// # Errors
     ///
     /// [`Detail::Capturing`] if a stream captures, [`Detail::Unsupported`] for the
-    /// [per-thread default stream](Stream::is_per_thread), or what the driver answers.
+    /// [per-thread default stream](Stream::is_per_thread), or any other error that the driver returns.
     pub fn wait<B: Backend, D: Iterator<Item = DeviceId>>(
         self,
         backend: &B,
@@ -172,7 +174,7 @@ impl<'a> WaitFor<'a> {
                 let wait = |device, stream| Self::or_lost(backend.synchronize_stream(device, stream), ());
                 let (default, others): (Vec<Stream<'_>>, Vec<Stream<'_>>) =
                     streams.iter().copied().partition(|stream| stream.is_default());
-                // Such a stream's device is its own, whichever is named.
+                // Only a default stream depends on the device argument.
                 others.into_iter().try_for_each(|stream| wait(DeviceId(0), stream))?;
                 match default.first() {
                     Some(stream) => devices().try_for_each(|device| wait(device, *stream)),

@@ -1,76 +1,76 @@
-//! The driver's calls for contents.
+//! The driver's calls that copy and fill memory and allocate pinned host memory.
 
 use crate::driver::{CopyStream, Pinned};
 #[cfg(doc)]
 use crate::types::Detail;
 use crate::types::{Address, Bytes, DeviceId, Result};
 
-/// Copying and filling memory, and pinned memory of the host.
+/// The driver's calls that copy and fill memory and allocate pinned host memory.
 ///
 /// # Safety
 ///
 /// - [`copy_from_host`](Self::copy_from_host), [`copy_to_host`](Self::copy_to_host), [`copy`](Self::copy) and
-///   [`fill`](Self::fill) return `Ok` only after they have written exactly the bytes that they name.
-/// - [`pin`](Self::pin) and [`copy_stream`](Self::copy_stream) return objects that keep what their traits promise, for this
-///   driver and the device that was given.
+///   [`fill`](Self::fill) return `Ok` only after they have written exactly the bytes of the target.
+/// - [`pin`](Self::pin) and [`copy_stream`](Self::copy_stream) return objects that meet the `# Safety` sections of their traits
+///   for this driver and the given device.
 pub unsafe trait CopyCalls {
-    /// Copies from the host and waits until it is done. The work is `device`'s.
+    /// Copies from the host and waits until the copy is done. `device` performs the copy.
     ///
     /// # Safety
     ///
-    /// `to` and the bytes behind it lie in one reservation, are mapped, and `device` owns them and may write them.
+    /// The bytes at `to` lie in one reservation and are mapped. `device` owns them and has write access.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()>;
 
-    /// Copies to the host and waits until it is done. The work is `device`'s.
+    /// Copies to the host and waits until the copy is done. `device` performs the copy.
     ///
     /// # Safety
     ///
-    /// `from` and the bytes behind it lie in one reservation, are mapped, and `device` owns them and may read them.
+    /// The bytes at `from` lie in one reservation and are mapped. `device` owns them and has read access.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()>;
 
-    /// Copies between addresses that do not overlap and waits until it is done. The work is `device`'s.
+    /// Copies between device addresses and waits until the copy is done. `device` performs the copy.
     ///
     /// # Safety
     ///
-    /// Both sides lie in one reservation each (or are plain allocations), are mapped, and `device` owns what is
-    /// written and may write it, and may read what is read.
+    /// The two ranges do not overlap. Each lies in one reservation or one ordinary allocation and is mapped. `device` owns the
+    /// target and has write access to it, and has read access to the source.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()>;
 
-    /// Sets every byte and waits until it is done. CUDA: `cuMemsetD8`, HIP: `hipMemset`. The work is `device`'s.
+    /// Sets every byte to `value` and waits until that is done. CUDA: `cuMemsetD8`, HIP: `hipMemset`. `device` performs the work.
     ///
     /// # Safety
     ///
-    /// As for [`copy_from_host`](CopyCalls::copy_from_host).
+    /// The bytes at `at` lie in one reservation and are mapped. `device` owns them and has write access.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()>;
 
-    /// Page-locked memory of the host. CUDA: `cuMemHostAlloc`, HIP: `hipHostMalloc`.
+    /// Allocates pinned (page-locked) host memory. CUDA: `cuMemHostAlloc`, HIP: `hipHostMalloc`.
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`], or what the driver answers: [`Detail::Driver`] where the host has not that much.
+    /// [`Detail::ZeroSize`], or any error that the driver returns: [`Detail::Driver`] if the host has too little memory.
     fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>>;
 
-    /// A queue of copies between a device and [pinned](CopyCalls::pin) memory. CUDA: `cuStreamCreate`, HIP:
-    /// `hipStreamCreateWithFlags`, with the flag that keeps it apart from the default stream.
+    /// Creates a stream for copies between a device and [pinned](CopyCalls::pin) memory. CUDA: `cuStreamCreate`, HIP:
+    /// `hipStreamCreateWithFlags`, in both cases with the flag for no implicit synchronization with the default stream.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`], or what the driver answers.
+    /// [`Detail::NoSuchDevice`], or any error that the driver returns.
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>>;
 }

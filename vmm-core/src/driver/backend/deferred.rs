@@ -1,4 +1,4 @@
-//! What destructors could not give back yet: a device could not be waited for while a stream was captured.
+//! Memory that destructors could not free yet, because no device can be waited for while a stream captures.
 
 use crate::driver::Backend;
 use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, Lock, Operation, Result};
@@ -7,32 +7,32 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, TryLockError};
 
-/// Memory that stays mapped until its devices have been waited for.
+/// Memory that stays mapped until its devices have finished their work.
 pub(crate) trait Release: Debug + Send {
-    /// How much is mapped.
+    /// Returns the size of the mapped memory.
     fn size(&self) -> Bytes;
 
-    /// Unmaps and gives everything back. All devices have been waited for.
+    /// Unmaps and frees everything. The caller has waited for all devices.
     fn release(&mut self) -> Result<()>;
 }
 
-/// The memory that a backend keeps until a device can be waited for, and the captures that it has been told of.
+/// Memory that a backend keeps until a device can be waited for, and the announced captures.
 ///
-/// While any stream of a device captures, the vendors refuse to wait for the device, and the attempt alone spoils the
-/// capture. So a [`Region`](crate::Region) or pool that is dropped then is kept here, still mapped. It is released when a
-/// later call waits for the device anyway, when memory runs out, or by [`collect`](Deferred::collect). What is kept keeps
-/// the backend open.
+/// While any stream of a device captures, both vendors refuse to wait for the device, and the attempt invalidates the
+/// capture. A [`Region`](crate::Region) or pool that is dropped then is kept here, still mapped. It is released when a
+/// later call waits for the device, when memory runs out, or by [`collect`](Deferred::collect). Kept memory keeps the backend
+/// open.
 ///
-/// Neither vendor can be asked whether any stream captures. A capture is known if
-/// [`capture_begins`](Deferred::capture_begins) announced it, if its stream is a pool's, or if it is on a blocking stream of
-/// CUDA. Of another one of CUDA's, the first attempt to wait fails and spoils it; the memory is kept all the same. HIP's
-/// devices can be waited for while a stream captures, so there the memory goes back at once.
+/// Neither vendor can report whether any stream captures. A capture is known if
+/// [`capture_begins`](Deferred::capture_begins) announced it, if its stream belongs to a pool, or if it is on a blocking stream
+/// of CUDA. Any other capture on CUDA is invalidated by the first attempt to wait, which fails; the memory is still kept. On
+/// HIP, a device can be waited for while a stream captures, so the memory is freed at once.
 #[derive(Debug, Default)]
 pub struct Deferred {
     captures: AtomicUsize,
-    /// Held for reading during calls that spoil captures, and for writing by an announcement, which so waits for them to end.
+    /// Locked for reading by calls that invalidate captures, and for writing by an announcement, which thereby waits for them.
     calls: RwLock<()>,
-    /// How much is in `items`, so that it need not be locked if that is nothing. It changes with the lock held.
+    /// The total size of `items`. It allows calls to skip the lock when there are none. Changed only while `items` is locked.
     bytes: AtomicU64,
     items: Lock<Items>,
 }
@@ -40,32 +40,34 @@ pub struct Deferred {
 #[derive(Debug, Default)]
 struct Items {
     list: Vec<Item>,
-    /// How many items there ever were: an item's number is smaller than that of any later one.
+    /// The number of items ever added, which is the number of the next item.
     count: u64,
 }
 
 #[derive(Debug)]
 struct Item {
     number: u64,
-    /// The devices that have not been waited for since.
+    /// The devices that have not been waited for since the item was added.
     devices: BTreeSet<DeviceId>,
     size: Bytes,
     memory: Box<dyn Release>,
 }
 
 impl Deferred {
-    /// Nothing kept, no capture.
+    /// Creates an empty store without announced captures.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Announces a capture that is about to begin: until [`capture_ends`](Deferred::capture_ends) has been called as often,
-    /// no call waits for a device, and those that would have to return [`Detail::Capturing`]. Nor does a pool record events on the
-    /// default stream, which spoils the capture of a blocking one. Returns when the calls have ended that do so right now.
+    /// Announces a capture that is about to begin. Returns after running calls that would invalidate it have ended.
+    ///
+    /// Until [`capture_ends`](Deferred::capture_ends) has been called as often, no call waits for a device: calls that need to
+    /// wait return [`Detail::Capturing`]. Pools do not record events on the default stream either, because that invalidates the
+    /// capture of a blocking stream.
     pub fn capture_begins(&self) {
         self.captures.fetch_add(1, Ordering::SeqCst);
-        // A wait that had begun in the parent never ends in a forked child.
+        // In a forked child, a call that was running in the parent never releases the lock.
         if self.items.process().check(Operation::BeginCapture).is_ok() {
             drop(self.calls.write().unwrap_or_else(PoisonError::into_inner));
         }
@@ -74,48 +76,51 @@ impl Deferred {
     /// Ends an announced capture. A call without a matching [`capture_begins`](Deferred::capture_begins) does nothing.
     pub fn capture_ends(&self) {
         let less = |captures: usize| captures.checked_sub(1);
-        // An error says that there was none.
+        // An error means that no capture was announced.
         let _ = self.captures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
     }
 
-    /// True while an announced capture has not ended.
+    /// Returns true while an announced capture has not ended.
     #[must_use]
     pub fn is_capturing(&self) -> bool {
         self.captures.load(Ordering::SeqCst) > 0
     }
 
-    /// Makes a call that spoils captures, unless one was announced. None that is announced meanwhile begins before the call has
-    /// returned. Never waits for an announcement or for the calls of others, so locks may be held.
+    /// Runs `call`, which would invalidate captures, unless a capture is announced.
+    ///
+    /// An announcement during the call waits until the call has returned. This function never waits for an announcement or for
+    /// calls of other threads, so callers may hold locks.
     ///
     /// # Errors
     ///
-    /// [`Detail::Capturing`] while an announced capture has not ended, [`Detail::Forked`] in a child, or what `call` returns.
+    /// [`Detail::Capturing`] while an announced capture has not ended, [`Detail::Forked`] in a forked child, or the error of
+    /// `call`.
     pub fn unless_capturing<T>(&self, operation: Operation, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.items.process().check(operation)?;
         let shared = match self.calls.try_read() {
             Err(TryLockError::Poisoned(shared)) => Some(shared.into_inner()),
             shared => shared.ok(),
         };
-        // Where it cannot be had, a capture is being announced.
+        // If the lock is not available, a capture is being announced.
         if shared.is_none() || self.is_capturing() {
             return Err(Error::new(operation, Detail::Capturing { source: None }));
         }
         call()
     }
 
-    /// How much memory is kept.
+    /// Returns the amount of kept memory.
     #[must_use]
     pub fn kept(&self) -> Bytes {
         Bytes(self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Waits for the devices of all memory that is kept, and gives it back. Returns how much of it this call gave back.
+    /// Waits for the devices of all kept memory and frees it. Returns the amount of memory that this call freed.
     ///
     /// # Errors
     ///
-    /// [`Detail::Capturing`] if a stream still captures: what its device may use is still kept, and what other devices use
-    /// alone has been given back. [`Detail::Forked`] in a child. Another error is the first that waiting or giving back
-    /// returned; what could not be unmapped is left until the process ends.
+    /// [`Detail::Capturing`] if a stream still captures: memory that its device may use is still kept, and all other memory has
+    /// been freed. [`Detail::Forked`] in a forked child. Any other error is the first error of a wait or a release. Memory that
+    /// could not be unmapped stays allocated until the process ends.
     pub fn collect(&self, backend: &impl Backend) -> Result<Bytes> {
         let operation = Operation::Collect;
         let items = self.items.lock(operation)?;
@@ -133,8 +138,8 @@ impl Deferred {
         result.map(|()| collected)
     }
 
-    /// Keeps memory until these devices have been waited for: one at least. A forked child keeps nothing, since all of it
-    /// is the parent's.
+    /// Keeps memory until these devices, at least one, have been waited for. Does nothing in a forked child, where the memory
+    /// belongs to the parent.
     pub(crate) fn keep(&self, devices: BTreeSet<DeviceId>, memory: Box<dyn Release>) {
         let Ok(mut items) = self.items.lock(Operation::Collect) else { return };
         let (number, size) = (items.count, memory.size());
@@ -143,9 +148,9 @@ impl Deferred {
         self.bytes.fetch_add(size.0, Ordering::Relaxed);
     }
 
-    /// The number of the next item: those before it were kept by now.
+    /// Returns the number of the next item. All items with smaller numbers have been added already.
     fn mark(&self, operation: Operation) -> Result<u64> {
-        // A thread that does not see yet what another one keeps leaves it to the next call.
+        // If this thread does not see an item of another thread yet, the next call handles it.
         if self.kept() == Bytes::ZERO {
             self.items.process().check(operation).map(|()| 0)
         } else {
@@ -153,7 +158,7 @@ impl Deferred {
         }
     }
 
-    /// Takes out what waits for this device alone, which was waited for after `mark` was taken.
+    /// Removes and returns the items that now wait for no device. `device` has been waited for since `mark` was taken.
     fn waited(&self, operation: Operation, device: DeviceId, mark: u64) -> Result<Vec<Item>> {
         if mark == 0 {
             return Ok(Vec::new());
@@ -172,16 +177,15 @@ fn total(items: &[Item]) -> Bytes {
     items.iter().map(|item| item.size).sum()
 }
 
-/// Gives memory back for which nothing has to be waited any more, without the lock. The first error is returned, the rest
-/// is gone on with.
+/// Frees items that wait for no device, without the lock. Frees all of them even after an error, and returns the first one.
 fn release(items: Vec<Item>) -> Result<()> {
     items.into_iter().map(|mut item| item.memory.release()).fold(Ok(()), Result::and)
 }
 
-/// Waits for a device, and returns what was kept for that. A device that has died uses nothing any more.
+/// Waits for a device and returns the items that waited only for it. A lost device counts as finished.
 fn wait_for<B: Backend>(backend: &B, operation: Operation, device: DeviceId) -> Result<Vec<Item>> {
     let deferred = backend.deferred();
-    // Before the question about captures, which are the parent's in a forked child.
+    // First, because it detects a forked child, where the announced captures are the parent's.
     let mark = deferred.mark(operation)?;
     match deferred.unless_capturing(operation, || backend.synchronize(device)) {
         Err(error) if error.kind() != ErrorKind::DeviceLost => Err(error),
@@ -189,7 +193,7 @@ fn wait_for<B: Backend>(backend: &B, operation: Operation, device: DeviceId) -> 
     }
 }
 
-/// Waits until devices have finished everything, and gives back what was kept for that.
+/// Waits until devices have finished all work, and frees the memory that was kept until then.
 pub(crate) fn wait_for_devices<B: Backend>(
     backend: &B,
     operation: Operation,
@@ -197,7 +201,7 @@ pub(crate) fn wait_for_devices<B: Backend>(
 ) -> Result<()> {
     devices.try_for_each(|device| {
         if let Err(error) = release(wait_for(backend, operation, device)?) {
-            // It concerns what was dropped, and not the call that waited.
+            // The error concerns the dropped memory, not the call that waited.
             backend.drop_log().record(error);
         }
         Ok(())

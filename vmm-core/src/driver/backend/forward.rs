@@ -1,23 +1,23 @@
-//! A macro for backends that are another one with something added: it writes the methods that change nothing.
+//! A macro for backends that wrap another one. It implements the methods that the wrapper does not change.
 
-/// Writes methods of a backend's traits that call the same method of a field.
+/// Implements methods of a backend's traits by calling the same method of a field.
 ///
-/// `forward!(inner: Backend)` writes all methods of that trait, `forward!(inner: vendor, devices)` the named ones. A backend
-/// that wraps another, to count its calls for example, writes only the methods in which it differs:
+/// `forward!(inner: Backend)` implements all methods of that trait, `forward!(inner: vendor, devices)` only the listed ones. A
+/// backend that wraps another one, for example to count its calls, implements only the methods that differ:
 ///
 /// ```
 /// use gpu_vmm_core::{Backend, Bytes, CopyCalls, DeviceId, MemoryCalls, Result, Stream, SyncCalls, extend::forward};
 /// # use gpu_vmm_core::Event;
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
 ///
-/// /// Counts how often devices are waited for.
+/// /// Counts the waits for devices.
 /// #[derive(Clone, Debug)]
 /// struct Counting<B> {
 ///     inner: B,
 ///     waits: Arc<AtomicU64>,
 /// }
 ///
-/// // SAFETY: every call goes to the inner backend, which keeps the promises.
+/// // SAFETY: every call is forwarded to the inner backend, which meets the requirements.
 /// unsafe impl<B: Backend> Backend for Counting<B> {
 ///     forward!(inner: Backend);
 /// }
@@ -39,7 +39,7 @@
 /// }
 /// ```
 ///
-/// The word `unsafe` of the implementation stands for the forwarded methods too: the promises of their callers are passed on.
+/// The `unsafe` of the implementation covers the forwarded methods: they have the safety requirements of the inner backend's.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! forward {
@@ -97,7 +97,7 @@ macro_rules! forward {
         $crate::forward!(@unsafe $field create(size: $crate::Bytes, properties: &$crate::Properties)
             -> $crate::Result<Self::Handle>);
     };
-    // A descriptor is another type on each system.
+    // The types of imported descriptors differ between operating systems.
     (@ import $field:tt) => {
         #[cfg(unix)]
         $crate::forward!(@unsafe $field import(
@@ -184,7 +184,7 @@ macro_rules! forward {
     };
     (@unsafe $field:tt $method:ident($($name:ident: $type:ty),*) -> $returned:ty) => {
         unsafe fn $method(&self, $($name: $type),*) -> $returned {
-            // SAFETY: the caller's promises are passed on.
+            // SAFETY: the caller meets the same requirements.
             unsafe { self.$field.$method($($name),*) }
         }
     };

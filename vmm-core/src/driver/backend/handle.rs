@@ -1,5 +1,5 @@
-//! A piece of a driver's physical memory.
-#![allow(unsafe_code)] // traits that make promises
+//! The driver's calls on handles of physical memory.
+#![allow(unsafe_code)] // an unsafe trait
 
 #[cfg(doc)]
 use crate::types::Detail;
@@ -11,44 +11,43 @@ use std::os::fd::OwnedFd;
 #[cfg(windows)]
 use std::os::windows::io::OwnedHandle;
 
-/// A piece of physical memory. Dropping it releases it (`cuMemRelease`, `hipMemRelease`): the memory itself lives
-/// until its last mapping is gone as well.
+/// A handle of physical memory. Dropping it releases the handle (`cuMemRelease`, `hipMemRelease`). The driver frees the
+/// memory after its last mapping has been removed too.
 ///
 /// # Safety
 ///
-/// [`size`](Handle::size) and [`properties`](Handle::properties) never change and are those of the memory: this crate maps
-/// and copies by them.
+/// [`size`](Handle::size) and [`properties`](Handle::properties) never change and are those of the memory: this crate relies
+/// on them to map and copy.
 pub unsafe trait Handle: Debug + Send + Sync {
-    /// How much memory.
+    /// Returns the size of the memory.
     fn size(&self) -> Bytes;
 
-    /// What it is: what was asked for, but for what the driver did not give (compression).
+    /// Returns the properties of the memory. They are the requested ones, except for compression that the driver did not grant.
     fn properties(&self) -> Properties;
 
-    /// A new file descriptor for the memory. CUDA: `cuMemExportToShareableHandle`, HIP:
+    /// Exports the memory as a new file descriptor. CUDA: `cuMemExportToShareableHandle`, HIP:
     /// `hipMemExportToShareableHandle`.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where the memory was not created as shareable; else
-    /// what the driver answers.
+    /// [`Detail::Unsupported`] if the memory was not created as shareable, or any other error that the driver returns.
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd>;
 
-    /// The same on Windows: a new handle of its kernel's, which child processes do not inherit.
+    /// Exports the memory as a new Windows handle, which child processes do not inherit.
     ///
     /// # Errors
     ///
-    /// As for a descriptor: [`Detail::Unsupported`] where the memory was not created for
-    /// [`HandleTypes::WIN32`](crate::HandleTypes::WIN32); else what the driver answers.
+    /// [`Detail::Unsupported`] if the memory was not created for [`HandleTypes::WIN32`](crate::HandleTypes::WIN32), or any other
+    /// error that the driver returns.
     #[cfg(windows)]
     fn export_win32(&self) -> Result<OwnedHandle>;
 
-    /// The memory as 64 bytes.
+    /// Exports the memory as a fabric handle.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where the memory was not created for it; else what
-    /// the driver answers.
+    /// [`Detail::Unsupported`] if the memory was not created for [`HandleTypes::FABRIC`](crate::HandleTypes::FABRIC), or any
+    /// other error that the driver returns.
     fn export_fabric(&self) -> Result<FabricHandle>;
 }

@@ -1,4 +1,4 @@
-//! The driver's calls for physical memory and addresses.
+//! The driver's calls that create and import physical memory and reserve addresses.
 
 #[cfg(doc)]
 use super::Backend;
@@ -12,55 +12,55 @@ use std::os::fd::BorrowedFd;
 #[cfg(windows)]
 use std::os::windows::io::BorrowedHandle;
 
-/// Creating and importing physical memory, and reserving addresses.
+/// The driver's calls that create and import physical memory and reserve addresses.
 ///
 /// # Safety
 ///
-/// A handle and a reservation that are returned keep what [`Handle`] and [`Reservation`] promise, with the size that was
-/// asked for.
+/// Returned handles and reservations meet the `# Safety` sections of [`Handle`] and [`Reservation`] and have the requested
+/// size.
 pub unsafe trait MemoryCalls {
-    /// A piece of physical memory of this driver.
+    /// The driver's handle of physical memory.
     type Handle: Handle;
-    /// A range of addresses of this driver.
+    /// The driver's reservation of addresses.
     type Reservation: Reservation<Handle = Self::Handle>;
 
     /// Creates physical memory. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
     ///
     /// # Safety
     ///
-    /// The device exists and is usable; `size` is a multiple of the
-    /// [granularity](Backend::granularity_of) of such memory and not zero.
+    /// The device exists and is usable. `size` is not zero and is a multiple of the [granularity](Backend::granularity_of) of
+    /// such memory.
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfMemory`], [`Detail::Unsupported`] for properties that the driver does not have, or what the
-    /// driver answers.
+    /// [`Detail::OutOfMemory`], [`Detail::Unsupported`] for properties that the driver does not support, or any other error that
+    /// the driver returns.
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle>;
 
-    /// Takes in memory that another process, or this one, has exported. CUDA: `cuMemImportFromShareableHandle`,
-    /// HIP: `hipMemImportFromShareableHandle`. The descriptor stays the caller's.
+    /// Imports memory that another process, or this one, has exported. CUDA: `cuMemImportFromShareableHandle`, HIP:
+    /// `hipMemImportFromShareableHandle`. The caller keeps the descriptor.
     ///
     /// # Safety
     ///
-    /// The descriptor was exported by a backend of this vendor, of memory with this size and these properties.
+    /// A backend of this vendor exported the descriptor for memory with this size and these properties.
     ///
     /// # Errors
     ///
-    /// What the driver answers, or [`Detail::Unsupported`].
+    /// [`Detail::Unsupported`], or any other error that the driver returns.
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties)
     -> Result<Self::Handle>;
 
-    /// The same on Windows, from a handle of its kernel's. CUDA: `CU_MEM_HANDLE_TYPE_WIN32`, HIP:
-    /// `hipMemHandleTypeWin32`. The handle stays the caller's.
+    /// Imports memory by a Windows handle. CUDA: `CU_MEM_HANDLE_TYPE_WIN32`, HIP: `hipMemHandleTypeWin32`. The caller keeps the
+    /// handle.
     ///
     /// # Safety
     ///
-    /// The handle was exported by a backend of this vendor, of memory with this size and these properties.
+    /// A backend of this vendor exported the handle for memory with this size and these properties.
     ///
     /// # Errors
     ///
-    /// What the driver answers, or [`Detail::Unsupported`].
+    /// [`Detail::Unsupported`], or any other error that the driver returns.
     #[cfg(windows)]
     unsafe fn import_win32(
         &self,
@@ -69,15 +69,15 @@ pub unsafe trait MemoryCalls {
         properties: &Properties,
     ) -> Result<Self::Handle>;
 
-    /// Takes in memory that was exported as a fabric handle, on this machine or another one.
+    /// Imports memory that was exported as a fabric handle, on this machine or another one.
     ///
     /// # Safety
     ///
-    /// The bytes were exported by a backend of this vendor, of memory with this size and these properties.
+    /// A backend of this vendor exported the handle for memory with this size and these properties.
     ///
     /// # Errors
     ///
-    /// What the driver answers, or [`Detail::Unsupported`].
+    /// [`Detail::Unsupported`], or any other error that the driver returns.
     unsafe fn import_fabric(
         &self,
         handle: &FabricHandle,
@@ -85,17 +85,19 @@ pub unsafe trait MemoryCalls {
         properties: &Properties,
     ) -> Result<Self::Handle>;
 
-    /// Reserves addresses; `hint` is a wish, and the caller compares. CUDA: `cuMemAddressReserve`, HIP:
-    /// `hipMemAddressReserve`.
+    /// Reserves addresses. CUDA: `cuMemAddressReserve`, HIP: `hipMemAddressReserve`.
+    ///
+    /// `hint` is advisory: the driver may return other addresses, so the caller must compare them.
     ///
     /// # Safety
     ///
-    /// `size` is a multiple of the [reservation unit](Backend::reservation_unit) and not zero, `hint` one
-    /// of the granularity.
+    /// `size` is not zero and is a multiple of the [reservation unit](Backend::reservation_unit). `hint` is a multiple of the
+    /// granularity.
     ///
     /// # Errors
     ///
-    /// What the driver answers. A base that is not aligned as asked is an error of the backend's own.
+    /// Any error that the driver returns. The backend returns its own error if the driver's address does not have the requested
+    /// alignment.
     unsafe fn reserve(
         &self,
         size: Bytes,

@@ -1,14 +1,27 @@
-//! The seam between gpu-vmm and a vendor: the traits that a backend implements, with what differs and no more.
+//! The interface between gpu-vmm and a vendor's driver: the traits that a backend implements, limited to what differs
+//! between vendors.
 //!
-//! [`Backend`] is a loaded driver, [`Handle`] a piece of physical memory, [`Reservation`] a range of addresses. Their
-//! methods that reach the driver are `unsafe` where a wrong argument would be undefined there: HIP answers some wrong
-//! calls with success and some with a crash. The one caller is this crate ([`Region`](crate::Region),
-//! [`PhysicalMemory`](crate::PhysicalMemory)), which keeps the books and has checked everything first.
+//! [`Backend`] is a loaded driver, [`Handle`] an allocation of physical memory, [`Reservation`] a range of addresses. Their
+//! methods are `unsafe` if a wrong argument would be undefined behavior in the driver: for some wrong calls HIP returns
+//! success, for others it crashes. Only this crate calls them ([`Region`](crate::Region),
+//! [`PhysicalMemory`](crate::PhysicalMemory)). It records all mappings and checks every argument first.
 //!
-//! # For authors of a backend
+//! | file | subject |
+//! |---|---|
+//! | `copy` | calls that copy and fill memory |
+//! | `deferred` | memory that destructors could not free yet |
+//! | `forward` | a macro for backends that wrap another one |
+//! | `handle` | handles of physical memory |
+//! | `memory` | calls that create and import memory and reserve addresses |
+//! | `reservation` | calls on reserved addresses |
+//! | `safe` | tests that the traits can only be implemented with `unsafe` |
+//! | `sync` | calls that wait |
 //!
-//! What you may rely on is in each method's `# Safety`; what you must hold is in its rules. A call that fails leaves
-//! everything as it was. Values that come from C are integers in newtypes, never Rust enums.
+//! # For authors of backends
+//!
+//! A method's `# Safety` section states what the implementation may rely on. The trait's `# Safety` section states what the
+//! implementation must guarantee. A call that fails must leave everything unchanged. Represent values that come from C as
+//! integers in newtypes, never as Rust enums.
 #![allow(unsafe_code)]
 
 mod copy;
@@ -36,107 +49,107 @@ use crate::types::{
 };
 use std::fmt::Debug;
 
-/// A loaded driver: what it is and what it can do. Cloning one is cheap and gives the same driver.
+/// A loaded driver, its devices and their capabilities. Clones are cheap and share the driver.
 ///
-/// Its calls are in three traits that it includes, one for each subject: [`MemoryCalls`], [`CopyCalls`], [`SyncCalls`].
+/// The driver's calls are in three supertraits: [`MemoryCalls`], [`CopyCalls`], [`SyncCalls`].
 ///
 /// # Safety
 ///
-/// This crate's memory safety rests on what an implementation returns, so that it holds of its safe methods too:
+/// This crate's memory safety depends on the results of an implementation, including those of its safe methods:
 ///
-/// - A clone is the same driver, and [`instance`](Backend::instance) is equal for two values only if each accepts the
+/// - A clone uses the same driver, and [`instance`](Backend::instance) is equal for two values only if each accepts the
 ///   handles of the other.
 /// - [`devices`](Backend::devices), the granularities and the [reservation unit](Backend::reservation_unit) never change,
-///   and what is a multiple of them is what the driver accepts.
+///   and the driver accepts their multiples.
 /// - [`check_host_access`](Backend::check_host_access) returns `Ok` only for memory that the CPU can read and write at the
 ///   addresses of its mappings.
 pub unsafe trait Backend:
     MemoryCalls + CopyCalls + SyncCalls + Clone + Debug + Send + Sync + 'static
 {
-    /// Whose driver it is.
+    /// Returns the vendor of the driver.
     fn vendor(&self) -> Vendor;
 
-    /// Which opened backend this is: its memory can be mapped where this number is the same.
+    /// Identifies this backend instance. Handles can be mapped only by an instance with the same identifier.
     fn instance(&self) -> InstanceId;
 
-    /// The driver's version and library.
+    /// Returns the driver's version and library.
     fn driver(&self) -> DriverInfo;
 
-    /// All devices, usable or not; a device's ordinal is its place here.
+    /// Returns all devices, usable or not. A device's ordinal is its index in this slice.
     fn devices(&self) -> &[Device];
 
-    /// Free and total memory of a device now. CUDA: `cuMemGetInfo`, HIP: `hipMemGetInfo`.
+    /// Queries the free and total memory of a device. CUDA: `cuMemGetInfo`, HIP: `hipMemGetInfo`.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`], or what the driver answers.
+    /// [`Detail::NoSuchDevice`], or any error that the driver returns.
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo>;
 
-    /// Whether `device` can be given access to memory of `owner`. CUDA: `cuDeviceCanAccessPeer`, HIP:
-    /// `hipDeviceCanAccessPeer`; a device can always reach its own.
+    /// Returns true if `device` can get access to memory of `owner`. CUDA: `cuDeviceCanAccessPeer`, HIP:
+    /// `hipDeviceCanAccessPeer`. A device can always access its own memory.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool>;
 
-    /// What a device can do; the first call may try things out on a granule of memory.
+    /// Returns the capabilities of a device. The first call may allocate one granule of memory for trials.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`], or what the driver answers.
+    /// [`Detail::NoSuchDevice`], or any error that the driver returns.
     fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>>;
 
-    /// The quirks that this driver's version has.
+    /// Returns the quirks of this driver version.
     fn quirks(&self) -> Vec<Quirk>;
 
-    /// True where one call may unmap several mappings that follow each other.
+    /// Returns true if one driver call may unmap several adjacent mappings.
     fn unmaps_runs(&self) -> bool;
 
-    /// What every size, offset and address of a mapping is a multiple of, whichever device's memory it is: the largest
-    /// granularity of all devices.
+    /// Returns the largest granularity of all devices, which fits mappings of any device's memory.
     fn granularity(&self) -> Granularity {
         self.devices().iter().map(|device| device.granularity).max().unwrap_or(Granularity::BYTE)
     }
 
-    /// What memory with these properties is created and mapped in multiples of. CUDA:
+    /// Returns the granularity in which memory with these properties is created and mapped. CUDA:
     /// `cuMemGetAllocationGranularity`, HIP: `hipMemGetAllocationGranularity`.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`], [`Detail::Unsupported`] for memory that the driver does not have.
+    /// [`Detail::NoSuchDevice`], or [`Detail::Unsupported`] for properties that the driver does not support.
     fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         self.device(operation, properties.device).map(|device| device.granularity)
     }
 
-    /// Whether the CPU can be given access to mapped memory with these properties, or why not.
+    /// Checks that the CPU can get access to mapped memory with these properties.
     ///
     /// # Errors
     ///
     /// [`Detail::Unsupported`] with the reason.
     fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()>;
 
-    /// The unit in which the driver hands out addresses: a reservation takes a multiple of it whatever size was asked
-    /// for, and nothing else can begin inside of the last one. The granularity, or more.
+    /// Returns the unit in which the driver reserves addresses, which is at least the granularity.
+    ///
+    /// The driver rounds the size of every reservation up to a multiple of it, and no other reservation can begin inside the
+    /// last unit.
     fn reservation_unit(&self) -> Granularity {
         self.granularity()
     }
 
-    /// What failed in destructors.
+    /// Returns the log of failures in destructors.
     fn drop_log(&self) -> &DropLog;
 
-    /// What destructors could not give back yet, since a stream was captured.
+    /// Returns the memory that destructors could not free yet because a stream was capturing.
     fn deferred(&self) -> &Deferred;
 
-    /// The device, where there is a usable one of that ordinal.
+    /// Returns the device with this ordinal, if it exists and is usable.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`], or [`Detail::Unsupported`] with the reason.
+    /// [`Detail::NoSuchDevice`] if it does not exist, or [`Detail::Unsupported`] with the reason why it is not usable.
     fn device(&self, operation: Operation, device: DeviceId) -> Result<&Device> {
         if device.is_host() {
-            let reason =
-                "the host is given access and is no device; its memory is a device's, in another place";
+            let reason = "the host CPU is not a device; request host memory with Location::Host";
             return Err(Error::new(operation, Detail::Unsupported { reason: reason.to_owned() }));
         }
         let devices = self.devices();
@@ -153,11 +166,11 @@ pub unsafe trait Backend:
     }
 }
 
-/// Checks that two values are the same opened backend, so that each takes what the other has made.
+/// Checks that two values are the same backend instance, so that each accepts the handles of the other.
 ///
 /// # Errors
 ///
-/// [`Detail::ForeignHandle`].
+/// [`Detail::ForeignHandle`] if they are not.
 pub fn check_same<B: Backend>(operation: Operation, theirs: &B, ours: &B) -> Result<()> {
     if theirs.instance() == ours.instance() {
         return Ok(());

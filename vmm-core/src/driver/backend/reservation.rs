@@ -1,4 +1,4 @@
-//! A range of a driver's addresses.
+//! The driver's calls on reserved addresses.
 #![allow(unsafe_code)]
 
 #[cfg(doc)]
@@ -9,75 +9,76 @@ use std::fmt::Debug;
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
 
-/// A range of addresses. Dropping it gives the addresses back (`cuMemAddressFree`, `hipMemAddressFree`).
+/// A reserved range of addresses. Dropping it frees the addresses (`cuMemAddressFree`, `hipMemAddressFree`).
 ///
-/// Nothing may be mapped in it when it is dropped: whoever maps sees to that.
+/// The code that maps memory must unmap all of it before it drops the reservation.
 ///
 /// # Safety
 ///
-/// [`range`](Reservation::range) never changes, and no other reservation of the process has an address of it, from the
-/// moment that the value exists until it is dropped or [`return_memory`](Reservation::return_memory) has failed. A call that
-/// returns `Ok` has done what it says, one that returns an error has left the mappings as they were, unless its
-/// documentation says otherwise.
+/// [`range`](Reservation::range) never changes. No other reservation of the process overlaps it until the value is dropped or
+/// [`return_memory`](Reservation::return_memory) has failed. A call that returns `Ok` has done what its documentation says. A
+/// call that returns an error has left the mappings unchanged, unless its documentation says otherwise.
 pub unsafe trait Reservation: Debug + Send + Sync {
-    /// The handles that can be mapped in it.
+    /// The type of handles that can be mapped in the reservation.
     type Handle;
 
-    /// The addresses.
+    /// Returns the reserved addresses.
     fn range(&self) -> AddressRange;
 
-    /// Maps a whole handle. CUDA: `cuMemMap`, HIP: `hipMemMap`. No device has access yet.
+    /// Maps a whole handle at `offset`. CUDA: `cuMemMap`, HIP: `hipMemMap`. No device has access to the new mapping.
     ///
     /// # Safety
     ///
-    /// `offset` is a multiple of the granularity; the handle's size from it on lies in the reservation and nothing
-    /// is mapped there; the handle is of this backend instance.
+    /// `offset` is a multiple of the granularity. The range from `offset` with the handle's size lies in the reservation, and
+    /// nothing is mapped there. The handle belongs to this backend instance.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     unsafe fn map(&mut self, offset: Bytes, handle: &Self::Handle) -> Result<()>;
 
-    /// Removes mappings. CUDA: `cuMemUnmap`, HIP: `hipMemUnmap`.
+    /// Unmaps a range. CUDA: `cuMemUnmap`, HIP: `hipMemUnmap`.
     ///
     /// # Safety
     ///
-    /// The part is one whole mapping, or several that follow each other without a hole where the backend
+    /// The range is one whole mapping, or several adjacent ones if the backend
     /// [unmaps runs](crate::Backend::unmaps_runs). No device uses it any more.
     ///
     /// # Errors
     ///
-    /// What the driver answers; then all of it is still mapped.
+    /// Any error that the driver returns. The whole range is then still mapped.
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()>;
 
-    /// Sets what devices may do with mappings; devices that are not named keep what they have. CUDA:
-    /// `cuMemSetAccess`, HIP: `hipMemSetAccess`.
+    /// Sets the access of devices to a range; other devices keep their access. CUDA: `cuMemSetAccess`, HIP:
+    /// `hipMemSetAccess`.
     ///
     /// # Safety
     ///
-    /// The part is one or several whole mappings that follow each other without a hole; every device exists, is
-    /// named once and can reach the memory.
+    /// The range is one whole mapping or several adjacent ones. Every device exists, occurs once in `grants` and can access the
+    /// memory.
     ///
     /// # Errors
     ///
-    /// What the driver answers. Some of the devices may then have their new access already, on some of the part.
+    /// Any error that the driver returns. Some devices may then already have their new access to a part of the range.
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()>;
 
-    /// What the driver says that a device may do at an address. CUDA: `cuMemGetAccess`, HIP: `hipMemGetAccess`. For
-    /// checking a driver; the books of [`Region`](crate::Region) decide.
+    /// Queries the access of a device from the driver. CUDA: `cuMemGetAccess`, HIP: `hipMemGetAccess`.
+    ///
+    /// For checks of a driver: [`Region`](crate::Region) relies on its own records.
     ///
     /// # Safety
     ///
-    /// Something is mapped at `offset`, and the device exists.
+    /// Memory is mapped at `offset`, and the device exists.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access>;
 
-    /// Sees to it that memory that was mapped here and is not any more has gone back to its device. HIP 7.1 and 7.2 keep it
-    /// as long as the addresses are reserved: there they are given back and reserved again. Nothing is done where that is
-    /// not needed.
+    /// Makes the driver return unmapped memory of this reservation to the device.
+    ///
+    /// HIP 7.1 and 7.2 keep unmapped memory as long as the addresses are reserved. There, this call frees the addresses and
+    /// reserves them again. On other drivers it does nothing.
     ///
     /// # Safety
     ///
@@ -85,32 +86,30 @@ pub unsafe trait Reservation: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Detail::AddressTaken`] if another reservation has taken the addresses
-    /// meanwhile, or what the driver answers. After any error the reservation may be without its addresses: nothing can
-    /// be done in it until [`regain`](Reservation::regain) has succeeded, and dropping it gives nothing back that it has
-    /// not.
+    /// [`Detail::AddressTaken`] if another reservation has taken the addresses meanwhile, or any error that the driver returns.
+    /// After an error, the reservation may have lost its addresses. No call may use it until [`regain`](Reservation::regain) has
+    /// succeeded. Dropping it then does not free addresses that it has lost.
     unsafe fn return_memory(&mut self) -> Result<()>;
 
-    /// Reserves addresses again that [`return_memory`](Reservation::return_memory) has lost; nothing where it has not.
+    /// Reserves the addresses again that [`return_memory`](Reservation::return_memory) has lost. Does nothing if it has lost none.
     ///
     /// # Errors
     ///
-    /// [`Detail::AddressTaken`] if another reservation still has them, or what
-    /// the driver answers.
+    /// [`Detail::AddressTaken`] if another reservation still has them, or any error that the driver returns.
     fn regain(&mut self) -> Result<()>;
 
-    /// One descriptor (dma-buf) for a part, which network cards can be given. CUDA: `cuMemGetHandleForAddressRange`,
-    /// HIP: `hipMemGetHandleForAddressRange`. It stands for the memory that is mapped now: after a change of the
-    /// mappings a new one is needed.
+    /// Exports a range as one dma-buf descriptor, for network cards. CUDA: `cuMemGetHandleForAddressRange`, HIP:
+    /// `hipMemGetHandleForAddressRange`.
+    ///
+    /// The descriptor refers to the memory that is mapped now. After a change of the mappings, a new one is needed.
     ///
     /// # Safety
     ///
-    /// The part is one or several whole mappings that follow each other without a hole, all of `owner`'s memory with
-    /// the same properties.
+    /// The range is one whole mapping or several adjacent ones, all of `owner`'s memory with the same properties.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`], or what the driver answers.
+    /// [`Detail::Unsupported`], or any error that the driver returns.
     #[cfg(unix)]
     unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd>;
 }

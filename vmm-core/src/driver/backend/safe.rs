@@ -1,7 +1,7 @@
-//! That no backend is made without the word `unsafe`: the same implementation with it and without, as tests of the
-//! documentation.
+//! Tests that a backend can only be implemented with the keyword `unsafe`: documentation tests of the same implementation
+//! with it and without it.
 
-/// With the word for all four traits it compiles.
+/// An implementation with `unsafe` for all four traits, which compiles.
 #[doc = concat!(
     "```\n",
     include_str!("safe/forward.rs"),
@@ -9,7 +9,7 @@
 )]
 pub struct WithUnsafe;
 
-/// Without it for `Backend` it does not, though it is the same.
+/// The same implementation without `unsafe` for `Backend`, which does not compile.
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),
@@ -17,7 +17,7 @@ pub struct WithUnsafe;
 )]
 pub struct BackendWithoutUnsafe;
 
-/// Without it for `MemoryCalls` it does not, though it is the same.
+/// The same implementation without `unsafe` for `MemoryCalls`, which does not compile.
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),
@@ -25,7 +25,8 @@ pub struct BackendWithoutUnsafe;
 )]
 pub struct MemoryCallsWithoutUnsafe;
 
-/// Without it for `CopyCalls` it does not, though it is the same. Overriding the safe `pin` would be enough to crash a program.
+/// The same implementation without `unsafe` for `CopyCalls`, which does not compile. A wrong `pin`, a safe function, would be
+/// enough to crash a program.
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),
@@ -33,7 +34,7 @@ pub struct MemoryCallsWithoutUnsafe;
 )]
 pub struct CopyCallsWithoutUnsafe;
 
-/// Without it for `SyncCalls` it does not, though it is the same.
+/// The same implementation without `unsafe` for `SyncCalls`, which does not compile.
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),

@@ -1,59 +1,59 @@
-//! The driver's calls for waiting, and what they do to captures.
+//! The driver's calls that wait, and their effects on stream captures.
 
 use crate::driver::{Event, Stream};
 #[cfg(doc)]
 use crate::types::Detail;
 use crate::types::{DeviceId, Result};
 
-/// Waiting for devices, streams and events.
+/// The driver's calls that wait for devices and streams and that create events.
 ///
 /// # Safety
 ///
 /// - [`synchronize`](Self::synchronize) and [`synchronize_stream`](Self::synchronize_stream) return `Ok` only after the work
-///   that they name has finished, and [`Detail::DeviceLost`] only if that work cannot run any more.
-/// - [`event`](Self::event) returns an object that keeps what [`Event`] promises, for this driver and the device that
-///   was given.
+///   that they wait for has finished, and [`Detail::DeviceLost`] only if that work cannot run any more.
+/// - [`event`](Self::event) returns an object that meets the `# Safety` section of [`Event`] for this driver and the given
+///   device.
 pub unsafe trait SyncCalls {
-    /// Waits until a device has finished everything that this process has queued. CUDA: `cuCtxSynchronize` in each context
+    /// Waits until a device has finished all work that this process has queued. CUDA: `cuCtxSynchronize` in each context
     /// that the backend knows, HIP: `hipDeviceSynchronize`.
     ///
     /// # Errors
     ///
-    /// [`Detail::DeviceLost`] if the device has died, and with it all its work; [`Detail::Capturing`] if a stream captures,
-    /// so that the driver refuses to wait; else what the driver answers.
+    /// [`Detail::DeviceLost`] if the device is lost, which ends all its work. [`Detail::Capturing`] if a stream captures, so that
+    /// the driver refuses to wait. Any other error that the driver returns.
     fn synchronize(&self, device: DeviceId) -> Result<()>;
 
-    /// Waits for a stream; the default stream is `device`'s. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
+    /// Waits until a stream has finished its queued work. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
     ///
-    /// The [per-thread default stream](Stream::is_per_thread) is the calling thread's.
+    /// The default stream means that of `device`, and the [per-thread default stream](Stream::is_per_thread) that of the calling
+    /// thread.
     ///
     /// # Errors
     ///
-    /// As for [`synchronize`](SyncCalls::synchronize).
+    /// The same as for [`synchronize`](SyncCalls::synchronize).
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()>;
 
-    /// An event for streams of a device, not recorded yet. CUDA: `cuEventCreate`, HIP: `hipEventCreateWithFlags`, without
-    /// the time, which gpu-vmm does not use.
+    /// Creates an event for streams of a device, without timing. CUDA: `cuEventCreate`, HIP: `hipEventCreateWithFlags`.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`], [`Detail::Unsupported`] where the driver lacks them, or what the driver answers.
+    /// [`Detail::NoSuchDevice`], [`Detail::Unsupported`] if the driver has no events, or any error that the driver returns.
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>>;
 
-    /// Whether what is queued on the stream goes into a graph, to be run later and any number of times, instead of to the
-    /// device; true as well for a capture that has been spoilt and not ended. CUDA: `cuStreamIsCapturing`, HIP:
+    /// Returns true if the stream captures its work into a graph instead of running it. CUDA: `cuStreamIsCapturing`, HIP:
     /// `hipStreamIsCapturing`.
     ///
-    /// Memory that work in a graph uses is in use whenever the graph runs: no [`Event`] on such a stream tells when that
-    /// is over. A default stream that all threads share never captures; for that one the result is true while work on
-    /// it would break the capture of another stream, as far as the driver reports it (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
+    /// The result is also true for an invalidated capture that has not ended. A graph can run later and any number of times, and
+    /// uses the memory of its work each time: no [`Event`] on the stream reports when that is over.
+    ///
+    /// A default stream that all threads share never captures. For that stream, the result is true while work on it would
+    /// invalidate the capture of another stream, as far as the driver reports that (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Any error that the driver returns.
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool>;
 
-    /// True if a question about an [`Event`] spoils the captures of streams that have nothing to do with it, whichever
-    /// thread asks.
+    /// Returns true if a query of an [`Event`] from any thread invalidates the captures of unrelated streams.
     fn queries_spoil_captures(&self) -> bool;
 }
