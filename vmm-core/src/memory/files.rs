@@ -1,11 +1,11 @@
-//! Bytes at a place of a file, and what the system answers to work on one.
+//! Reads and writes at file offsets, and the errors of file operations.
 
 use crate::types::{Detail, DriverError, Error, Operation};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// What the system answered to `call` on a file.
+/// Creates the [`Detail::File`] error of a system call on a file.
 pub fn failed(operation: Operation, call: &'static str, path: &Path, error: &io::Error) -> Error {
     let source = DriverError::system(call, error);
     Error::new(operation, Detail::File { path: path.display().to_string(), source })
@@ -14,21 +14,21 @@ pub fn failed(operation: Operation, call: &'static str, path: &Path, error: &io:
 #[cfg(unix)]
 use std::os::unix::fs::FileExt;
 
-/// Writes all bytes at a place of the file.
+/// Writes all bytes to the file at `offset`.
 ///
 /// # Errors
 ///
-/// What the system answers.
+/// Any error that the operating system returns.
 #[cfg(unix)]
 pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.write_all_at(bytes, offset)
 }
 
-/// Fills all of `bytes` from a place on.
+/// Fills `bytes` from the file at `offset`.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::UnexpectedEof`] if the file ends before, or what the system answers.
+/// [`io::ErrorKind::UnexpectedEof`] if the file is too short, or any error that the operating system returns.
 #[cfg(unix)]
 pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     file.read_exact_at(bytes, offset)
@@ -37,11 +37,11 @@ pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<(
 #[cfg(windows)]
 use std::os::windows::fs::FileExt;
 
-/// Writes all bytes at a place of the file.
+/// Writes all bytes to the file at `offset`.
 ///
 /// # Errors
 ///
-/// What the system answers.
+/// Any error that the operating system returns.
 #[cfg(windows)]
 pub fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -58,11 +58,11 @@ pub fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Resul
     Ok(())
 }
 
-/// Fills all of `bytes` from a place on.
+/// Fills `bytes` from the file at `offset`.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::UnexpectedEof`] if the file ends before, or what the system answers.
+/// [`io::ErrorKind::UnexpectedEof`] if the file is too short, or any error that the operating system returns.
 #[cfg(windows)]
 pub fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {

@@ -1,4 +1,13 @@
-//! Physical memory without an address, and the ways of its contents to the host and back.
+//! Physical memory, and copies of its contents to the host and back.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `backing` | backing stores for the contents of suspended regions |
+//! | `files` | reads and writes at file offsets, and their errors |
+//! | `physical` | shared ownership of physical memory |
+//! | `poison` | overwriting of freed memory |
+//! | `segment` | mapped memory that one driver call may use |
+//! | `staging_ring` | pinned buffers for copies through the host |
 
 mod backing;
 pub mod files;

@@ -1,4 +1,4 @@
-//! Physical memory as a user holds it: shared ownership of a backend's handle.
+//! Physical memory with shared ownership of a backend's handle.
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, Handle, check_same};
@@ -15,24 +15,24 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 #[cfg(windows)]
 use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 
-/// A piece of physical memory of one device, with no address until it is mapped.
+/// Physical memory of one device, which has no address until it is mapped.
 ///
-/// Clones are the same memory. It can be mapped at several addresses at once (aliases), in one region or in several;
-/// it is given back to the device when the last clone is dropped and the last mapping removed. Its contents stay with
-/// it from one mapping to the next. CUDA: `CUmemGenericAllocationHandle`, HIP: `hipMemGenericAllocationHandle_t`.
+/// Clones share the memory. It can be mapped at several addresses at once (aliases), in one region or in several. The device
+/// gets it back after the last clone has been dropped and the last mapping removed. The memory keeps its contents when it is
+/// unmapped. CUDA: `CUmemGenericAllocationHandle`, HIP: `hipMemGenericAllocationHandle_t`.
 ///
-/// Two mappings of one piece show the same bytes once the writing operation has completed. Inside one kernel they may
-/// differ: on AMD's RDNA the first-level cache is not coherent between two addresses of the same memory.
+/// Two mappings of the same memory show the same bytes after the writing operation has completed. Within one kernel they may
+/// differ: on AMD's RDNA, the first-level cache is not coherent between two addresses of the same memory.
 #[derive(Debug)]
 pub struct PhysicalMemory<B: Backend>(Arc<Owned<B>>);
 
-/// Which piece of memory something is, without keeping the memory. No other piece has an equal one, now or later.
+/// An identifier of physical memory that does not keep the memory alive. No other memory ever has an equal identifier.
 #[derive(Debug)]
 pub struct MemoryId<B: Backend>(Weak<Owned<B>>);
 
 impl<B: Backend> MemoryId<B> {
     fn key(&self) -> usize {
-        // The allocation of what is counted stays as long as this does, so that it is no other piece's.
+        // A `Weak` keeps the allocation, so that no other memory can get the same address while this value exists.
         Weak::as_ptr(&self.0).addr()
     }
 }
@@ -58,16 +58,16 @@ struct Owned<B: Backend> {
     properties: Properties,
     granularity: Granularity,
     backend: B,
-    /// Whether another process may have it too.
+    /// Whether another process may have the memory too.
     leaves: Leaves,
 }
 
-/// Whether memory is another process's as well.
+/// Whether another process may have the memory, and whether it is overwritten before it is freed.
 #[derive(Debug, Default)]
 struct Leaves {
     imported: bool,
     exported: AtomicBool,
-    /// What is in it is to be overwritten before it is freed.
+    /// Whether the contents are overwritten before the memory is freed.
     poisoned: AtomicBool,
 }
 
@@ -78,15 +78,17 @@ impl<B: Backend> Clone for PhysicalMemory<B> {
 }
 
 impl<B: Backend> PhysicalMemory<B> {
-    /// Creates at least `size` bytes: the size is rounded up to the granularity of such memory, and
-    /// [`PhysicalMemory::size`] tells what it became. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
+    /// Creates physical memory of at least `size` bytes. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
+    ///
+    /// The size is rounded up to the granularity of such memory. [`PhysicalMemory::size`] returns the result.
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`], [`Detail::NoSuchDevice`], [`Detail::ExceedsDevice`] for more than the device has at all,
-    /// [`Detail::OutOfMemory`] for more than is free, when what the backend [keeps](crate::extend::Deferred) has been given back;
-    /// [`Detail::Unsupported`] for properties that the driver does not
-    /// have.
+    /// - [`Detail::ZeroSize`] or [`Detail::NoSuchDevice`].
+    /// - [`Detail::ExceedsDevice`] if `size` exceeds the total memory of the device.
+    /// - [`Detail::OutOfMemory`] if `size` exceeds the free memory, even after the backend has freed
+    ///   [deferred memory](crate::extend::Deferred).
+    /// - [`Detail::Unsupported`] for properties that the driver does not support.
     pub fn create(backend: &B, size: Bytes, properties: Properties) -> Result<Self> {
         let (size, granularity) = rounded_size(backend, Operation::CreateMemory, size, &properties)?;
         // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
@@ -100,17 +102,17 @@ impl<B: Backend> PhysicalMemory<B> {
         Ok(Self::own(backend, handle, granularity, false))
     }
 
-    /// Takes in memory that another process exported. The descriptor can be closed afterwards. CUDA:
+    /// Imports memory that another process exported as a file descriptor. The descriptor can be closed afterwards. CUDA:
     /// `cuMemImportFromShareableHandle`, HIP: `hipMemImportFromShareableHandle`.
     ///
     /// # Safety
     ///
-    /// The descriptor was exported by the same vendor's driver, of memory with exactly this size and on this device:
-    /// no driver tells the importer.
+    /// The same vendor's driver exported the descriptor, for memory of exactly this size on this device. No driver reports size
+    /// or device to the importer.
     ///
     /// # Errors
     ///
-    /// The same as for [`PhysicalMemory::create`], and what the driver answers to a descriptor of another kind.
+    /// The same as for [`PhysicalMemory::create`], and any error that the driver returns for another kind of descriptor.
     #[cfg(unix)]
     pub unsafe fn import(
         backend: &B,
@@ -119,23 +121,24 @@ impl<B: Backend> PhysicalMemory<B> {
         properties: Properties,
     ) -> Result<Self> {
         let granularity = imported_size(backend, size, &properties)?;
-        // SAFETY: the caller vouches for the descriptor, size and properties.
+        // SAFETY: the caller guarantees the descriptor, size and properties.
         let handle = unsafe { backend.import(fd, size, &properties) }?;
         Ok(Self::own(backend, handle, granularity, true))
     }
 
-    /// Takes in memory that another process exported, on Windows. The handle can be closed afterwards. How it comes from
-    /// one process into another: gpu-vmm-share's `win32`. CUDA: `cuMemImportFromShareableHandle` with
-    /// `CU_MEM_HANDLE_TYPE_WIN32`.
+    /// Imports memory that another process exported as a Windows handle. The handle can be closed afterwards. CUDA:
+    /// `cuMemImportFromShareableHandle` with `CU_MEM_HANDLE_TYPE_WIN32`.
+    ///
+    /// gpu-vmm-share's `win32` passes handles from one process to another.
     ///
     /// # Safety
     ///
-    /// The handle was exported by the same vendor's driver, of memory with exactly this size and on this device: no
-    /// driver tells the importer.
+    /// The same vendor's driver exported the handle, for memory of exactly this size on this device. No driver reports size or
+    /// device to the importer.
     ///
     /// # Errors
     ///
-    /// The same as for [`PhysicalMemory::create`], and what the driver answers to a handle of another kind.
+    /// The same as for [`PhysicalMemory::create`], and any error that the driver returns for another kind of handle.
     #[cfg(windows)]
     pub unsafe fn import_win32(
         backend: &B,
@@ -144,21 +147,21 @@ impl<B: Backend> PhysicalMemory<B> {
         properties: Properties,
     ) -> Result<Self> {
         let granularity = imported_size(backend, size, &properties)?;
-        // SAFETY: the caller vouches for the handle, size and properties.
+        // SAFETY: the caller guarantees the handle, size and properties.
         let handle = unsafe { backend.import_win32(from, size, &properties) }?;
         Ok(Self::own(backend, handle, granularity, true))
     }
 
-    /// Takes in memory that was exported as 64 bytes, on this machine or another one of its fabric.
+    /// Imports memory that was exported as a fabric handle, on this machine or another one of its fabric.
     ///
     /// # Safety
     ///
-    /// The bytes were exported by the same vendor's driver, of memory with exactly this size and on this device.
+    /// The same vendor's driver exported the handle, for memory of exactly this size on this device.
     ///
     /// # Errors
     ///
-    /// The same as for [`PhysicalMemory::create`], and what the driver answers to other bytes; [`Detail::Unsupported`] where it
-    /// has no such handles.
+    /// The same as for [`PhysicalMemory::create`], and any error that the driver returns for an invalid handle.
+    /// [`Detail::Unsupported`] if the driver has no fabric handles.
     pub unsafe fn import_fabric(
         backend: &B,
         from: &FabricHandle,
@@ -166,7 +169,7 @@ impl<B: Backend> PhysicalMemory<B> {
         properties: Properties,
     ) -> Result<Self> {
         let granularity = imported_size(backend, size, &properties)?;
-        // SAFETY: the caller vouches for the bytes, size and properties.
+        // SAFETY: the caller guarantees the handle, size and properties.
         let handle = unsafe { backend.import_fabric(from, size, &properties) }?;
         Ok(Self::own(backend, handle, granularity, true))
     }
@@ -177,80 +180,83 @@ impl<B: Backend> PhysicalMemory<B> {
         Self(Arc::new(Owned { handle, size, properties, granularity, backend: backend.clone(), leaves }))
     }
 
-    /// How much memory: what was asked for, rounded up to the granularity.
+    /// Returns the size of the memory: the requested size, rounded up to the granularity.
     #[must_use]
     pub fn size(&self) -> Bytes {
         self.0.size
     }
 
-    /// Whose memory it is.
+    /// Returns the device that owns the memory.
     #[must_use]
     pub fn device(&self) -> DeviceId {
         self.0.properties.device
     }
 
-    /// What it is: what was asked for, but for what the driver did not give. Memory that was asked for as compressible
-    /// and is not says so here.
+    /// Returns the properties of the memory.
+    ///
+    /// They are the requested ones, except that `compressible` is false if the driver did not grant compression.
     #[must_use]
     pub fn properties(&self) -> Properties {
         self.0.properties
     }
 
-    /// What its size, and every address that it is mapped at, is a multiple of.
+    /// Returns the granularity: the size, and every address at which the memory is mapped, are multiples of it.
     #[must_use]
     pub fn granularity(&self) -> Granularity {
         self.0.granularity
     }
 
-    /// The backend that made it.
+    /// Returns the backend that created the memory.
     pub(crate) fn backend(&self) -> &B {
         &self.0.backend
     }
 
-    /// The backend's handle, for what does not export it: the memory would not be known to be
+    /// Returns the backend's handle. Callers must not export it, because the memory would not be recorded as
     /// [exported](PhysicalMemory::is_exported).
     pub(crate) fn handle(&self) -> &B::Handle {
         &self.0.handle
     }
 
-    /// True where both are the same piece of memory of one handle.
+    /// Returns true if `other` is a clone of this value, so that both share one handle.
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Which piece of memory this is: equal for all clones.
+    /// Returns an identifier of the memory, which is equal for all clones.
     #[must_use]
     pub fn id(&self) -> MemoryId<B> {
         MemoryId(Arc::downgrade(&self.0))
     }
 
-    /// A new file descriptor for the memory, which must have been created [shareable](Properties::shareable).
+    /// Exports the memory as a new file descriptor. The memory must have been created [shareable](Properties::shareable).
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where it was not, or where the driver cannot share.
+    /// [`Detail::Unsupported`] if it was not, or if the driver cannot share memory.
     #[cfg(unix)]
     pub fn export(&self) -> Result<OwnedFd> {
         self.exporting(|handle| handle.export())
     }
 
-    /// A new handle of Windows for the memory, which must have been created [shareable](Properties::shareable). Child
-    /// processes do not inherit it; gpu-vmm-share's `win32` carries it to others.
+    /// Exports the memory as a new Windows handle. The memory must have been created [shareable](Properties::shareable).
+    ///
+    /// Child processes do not inherit the handle; gpu-vmm-share's `win32` passes it to other processes.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where it was not, or where the driver cannot share.
+    /// [`Detail::Unsupported`] if it was not, or if the driver cannot share memory.
     #[cfg(windows)]
     pub fn export_win32(&self) -> Result<OwnedHandle> {
         self.exporting(|handle| handle.export_win32())
     }
 
-    /// The memory as 64 bytes; it must have been created for [fabric handles](crate::HandleTypes::FABRIC).
+    /// Exports the memory as a fabric handle. The memory must have been created for
+    /// [fabric handles](crate::HandleTypes::FABRIC).
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where it was not, or where the driver has none.
+    /// [`Detail::Unsupported`] if it was not, or if the driver has no fabric handles.
     pub fn export_fabric(&self) -> Result<FabricHandle> {
         self.exporting(|handle| handle.export_fabric())
     }
@@ -261,51 +267,52 @@ impl<B: Backend> PhysicalMemory<B> {
         Ok(exported)
     }
 
-    /// Notes that another process, or a network card, may have the memory from now on: nobody tells when it has not.
+    /// Records that another process or a network card may use the memory. The record is permanent, because no driver reports
+    /// when that use ends.
     pub(crate) fn mark_exported(&self) {
         self.0.leaves.exported.store(true, Ordering::Relaxed);
     }
 
-    /// True where this, or a clone of it, has been exported.
+    /// Returns true if this memory has been exported, from this value or a clone.
     #[must_use]
     pub fn is_exported(&self) -> bool {
         self.0.leaves.exported.load(Ordering::Relaxed)
     }
 
-    /// True for memory that was imported, from another process or by a descriptor of this one.
+    /// Returns true if this memory was imported, from another process or from an export of this process.
     pub(crate) fn is_imported(&self) -> bool {
         self.0.leaves.imported
     }
 
-    /// Has the contents be overwritten when the last clone is dropped. Memory that another process may have as well is left
-    /// alone: that it goes on there may be what was wanted.
+    /// Requests that the contents are overwritten when the last clone is dropped. Exported or imported memory is not
+    /// overwritten, because another process may still use it.
     pub(crate) fn poison_when_freed(&self) {
         self.0.leaves.poisoned.store(true, Ordering::Relaxed);
     }
 
-    /// How many clones there are, each mapping with its own.
+    /// Returns the number of clones. Each mapping holds one.
     pub(crate) fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
-    /// Checks that a backend made the memory, so that it can map it.
+    /// Checks that `backend` created the memory, so that it can map it.
     ///
     /// # Errors
     ///
-    /// [`Detail::ForeignHandle`].
+    /// [`Detail::ForeignHandle`] if another backend instance created it.
     pub fn check_belongs_to(&self, operation: Operation, backend: &B) -> Result<()> {
         check_same(operation, &self.0.backend, backend)
     }
 }
 
-/// Gives back what destructors had to keep, now that memory has run out. True if there is any more memory for it.
+/// Frees the memory that destructors had to keep, after an allocation has failed. Returns true if any was freed.
 fn collected<B: Backend>(backend: &B) -> bool {
     let deferred = backend.deferred();
     let before = deferred.kept();
     if before == Bytes::ZERO || deferred.is_capturing() {
         return false;
     }
-    // What fails here is the business of what was dropped. Some of it may have come back all the same.
+    // An error concerns the dropped memory, not this allocation. Some memory may have been freed all the same.
     if let Err(error) = deferred.collect(backend)
         && !matches!(error.detail(), Detail::Capturing { .. })
     {
@@ -323,12 +330,12 @@ impl<B: Backend> Drop for Owned<B> {
     }
 }
 
-/// `size` rounded up to what such memory is created in, if it can be had at all; and that granularity.
+/// Rounds `size` up to the granularity of memory with these properties, and returns the result and the granularity.
 ///
 /// # Errors
 ///
-/// [`Detail::ZeroSize`], [`Detail::NoSuchDevice`], [`Detail::ExceedsDevice`], [`Detail::Unsupported`] for memory that the device
-/// does not have.
+/// [`Detail::ZeroSize`], [`Detail::NoSuchDevice`], [`Detail::ExceedsDevice`], or [`Detail::Unsupported`] for properties that the
+/// device does not support.
 pub fn rounded_size<B: Backend>(
     backend: &B,
     operation: Operation,
@@ -342,7 +349,7 @@ pub fn rounded_size<B: Backend>(
     let device = properties.device;
     let total = backend.device(operation, device)?.total_memory;
     let exceeds = || Error::new(operation, Detail::ExceedsDevice { requested: size, device, total });
-    // How much memory the host has, nobody but the driver says.
+    // The total size of host memory is not known here; the driver checks it.
     if size > total && !properties.location.is_host() {
         return Err(exceeds());
     }
@@ -350,7 +357,7 @@ pub fn rounded_size<B: Backend>(
     granularity.round_up(size).map(|rounded| (rounded, granularity)).ok_or_else(exceeds)
 }
 
-/// Refuses a size that memory to be imported cannot have; the granularity of such memory.
+/// Checks that imported memory can have this size, and returns the granularity of such memory.
 fn imported_size<B: Backend>(backend: &B, size: Bytes, properties: &Properties) -> Result<Granularity> {
     let operation = Operation::ImportMemory;
     properties.handle_types.check_here(operation)?;

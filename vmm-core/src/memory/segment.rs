@@ -1,14 +1,14 @@
-//! Mapped bytes that one call of a driver may be given.
+//! Ranges of mapped memory that one driver call may use.
 
 use crate::types::{Address, Bytes, DeviceId};
 
-/// Mapped bytes in one reservation, all of them one device's memory.
+/// A range of mapped memory of one device in one reservation.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    /// Where they begin.
+    /// The first address.
     pub address: Address,
-    /// How many there are.
+    /// The length of the range.
     pub length: Bytes,
-    /// Whose memory it is.
+    /// The device that owns the memory.
     pub device: DeviceId,
 }

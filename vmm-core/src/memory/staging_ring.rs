@@ -1,7 +1,7 @@
-//! Page-locked buffers, made ahead, through which contents go between devices and whatever else takes or gives them.
+//! Pinned buffers for copies between devices and other stores, allocated ahead of need.
 //!
-//! The bytes of a list of [`Segment`]s are one stream, which is cut into chunks. Several threads work, each with two
-//! buffers: while the device fills or empties one, the thread empties or fills the other.
+//! The bytes of a list of [`Segment`]s form one stream, which is divided into chunks. Several threads work on the chunks. Each
+//! has two buffers: while the device fills or drains one, the thread drains or fills the other.
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, CopyStreams, Pinned};
@@ -11,9 +11,10 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-/// Page-locked buffers for contents on their way. Clone-free and shared by reference: calls take turns.
+/// A set of pinned (page-locked) buffers through which contents are copied.
 ///
-/// Making it pins its memory, which is slow (0.3 to 0.5 s a GiB on an H200's host): make it once, ahead of need.
+/// It is shared by reference, and only one call at a time uses it: other calls wait. Creating it pins its memory, which is slow
+/// (0.3 to 0.5 s per GiB on an H200's host), so create it once, ahead of need.
 #[derive(Debug)]
 pub struct StagingRing<B: Backend> {
     backend: B,
@@ -22,24 +23,24 @@ pub struct StagingRing<B: Backend> {
     workers: Lock<Vec<[Box<dyn Pinned>; 2]>>,
 }
 
-/// What is written to a chunk of the segments.
+/// The contents to write to a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChunkContents {
-    /// What has been written into the buffer.
+    /// The bytes in the buffer.
     Bytes,
-    /// Zeros; the buffer was not touched.
+    /// Zeros. The buffer is not used.
     Zeros,
 }
 
-/// Some bytes of the stream, in one segment.
+/// A range of the stream that lies in one segment.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
-    /// Where they begin in the stream.
+    /// The offset in the stream.
     offset: Bytes,
     place: Segment,
 }
 
-/// A buffer with what is going on in it.
+/// A buffer and the copy that uses it.
 struct Slot<'a> {
     buffer: &'a dyn Pinned,
     copy_streams: CopyStreams,
@@ -47,14 +48,14 @@ struct Slot<'a> {
 }
 
 impl<B: Backend> StagingRing<B> {
-    /// As much as one buffer has, if nothing else is said.
+    /// The recommended size of one buffer.
     pub const CHUNK: Bytes = Bytes::mib(16);
 
-    /// Buffers for so many threads, two of `chunk` bytes each.
+    /// Creates a ring with two buffers of `chunk` bytes for each of `threads` threads.
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`] for no threads or no bytes, or what the driver answers to pinning.
+    /// [`Detail::ZeroSize`] if `threads` or `chunk` is zero, or any error that the driver returns when it pins the memory.
     pub fn new(backend: &B, threads: usize, chunk: Bytes) -> Result<Self> {
         if threads == 0 || chunk.is_zero() {
             return Err(Error::new(Operation::PinMemory, Detail::ZeroSize));
@@ -64,27 +65,28 @@ impl<B: Backend> StagingRing<B> {
         Ok(Self { backend: backend.clone(), chunk, threads, workers })
     }
 
-    /// How much page-locked memory it holds.
+    /// Returns the total size of the pinned buffers.
     #[must_use]
     pub fn size(&self) -> Bytes {
         Bytes(self.chunk.0 * 2 * self.threads as u64)
     }
 
-    /// The backend whose memory it copies.
+    /// Returns the backend whose memory the ring copies.
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// Hands every byte of the segments to `take`, with its place in their stream: in chunks, in any order, and from
-    /// several threads at once. The first error ends it.
+    /// Passes all bytes of the segments to `take`, with their offsets in the stream.
+    ///
+    /// `take` is called with one chunk at a time, in any order and from several threads at once. The first error ends the copy.
     ///
     /// # Errors
     ///
-    /// What `take` returns, [`Detail::Forked`], or what the driver answers.
+    /// Any error that `take` or the driver returns, or [`Detail::Forked`].
     ///
     /// # Safety
     ///
-    /// Each segment is mapped, lies in one reservation, and its device may read it; no work writes it meanwhile.
+    /// Each segment is mapped in one reservation, and its device has read access. No work writes to it during the call.
     pub unsafe fn fetch(
         &self,
         segments: &[Segment],
@@ -109,17 +111,18 @@ impl<B: Backend> StagingRing<B> {
         })
     }
 
-    /// Fills every byte of the segments with what `give` writes for its place in their stream: in chunks, in any order,
-    /// and from several threads at once. Zeros are not copied; the device fills with them. The first error ends it; then
-    /// some of the bytes have been written.
+    /// Fills all bytes of the segments with the bytes that `give` provides for their offsets in the stream.
+    ///
+    /// `give` is called for one chunk at a time, in any order and from several threads at once. Zeros are not copied: the device
+    /// fills the chunk. The first error ends the copy, and some of the bytes have then been written.
     ///
     /// # Errors
     ///
-    /// What `give` returns, [`Detail::Forked`], or what the driver answers.
+    /// Any error that `give` or the driver returns, or [`Detail::Forked`].
     ///
     /// # Safety
     ///
-    /// Each segment is mapped, lies in one reservation, and its device may write it; no other work uses it meanwhile.
+    /// Each segment is mapped in one reservation, and its device has write access. No other work uses it during the call.
     pub unsafe fn send(
         &self,
         segments: &[Segment],
@@ -135,7 +138,7 @@ impl<B: Backend> StagingRing<B> {
                 let Segment { address, length, device } = chunk.place;
                 match give(chunk.offset, slot.bytes_mut(length))? {
                     ChunkContents::Bytes => slot.start_send(&self.backend, chunk)?,
-                    // SAFETY: the chunk is in a segment, which is the caller's to write, and is copied to by nobody else.
+                    // SAFETY: the chunk lies in a segment that the caller allows to write, and no other copy writes to it.
                     ChunkContents::Zeros => unsafe { self.backend.fill(device, address, length, 0) }?,
                 }
             }
@@ -143,15 +146,15 @@ impl<B: Backend> StagingRing<B> {
         })
     }
 
-    /// Copies one list of segments to another one of the same lengths. What is fetched of one chunk overlaps with what is
-    /// sent of the last. The first error ends it; then some of the bytes have been written.
+    /// Copies one list of segments to another one of the same lengths. The fetch of a chunk overlaps with the send of the chunk
+    /// before. The first error ends the copy, and some of the bytes have then been written.
     pub(crate) fn pass(&self, from: &[Segment], to: &[Segment]) -> Result<()> {
         let targets = self.chunks(to);
         debug_assert_eq!(targets.len(), self.chunks(from).len());
         self.work(from, &|chunks, slots, stop| {
             slots[0].start_fetch(&self.backend, chunks.next())?;
             for turn in 0.. {
-                // What this one has sent before is over when it is fetched into again.
+                // The buffer's previous send must end before the next fetch into it.
                 let next = &mut slots[(turn + 1) % 2];
                 next.finish()?;
                 next.start_fetch(&self.backend, chunks.next())?;
@@ -167,7 +170,7 @@ impl<B: Backend> StagingRing<B> {
         })
     }
 
-    /// Lets the threads work, each on its share of the chunks.
+    /// Runs `job` on several threads, each with its share of the chunks.
     fn work(&self, segments: &[Segment], job: &Job<'_>) -> Result<()> {
         let workers = self.workers.lock(Operation::Copy)?;
         let chunks = self.chunks(segments);
@@ -182,7 +185,7 @@ impl<B: Backend> StagingRing<B> {
             }
             answer
         };
-        // What one thread can do needs no other; the first one is the caller's own.
+        // One thread for each chunk is enough. The first worker runs on the calling thread.
         let busy = chunks.len().min(count);
         let Some((first, others)) = workers[..busy].split_first() else { return Ok(()) };
         std::thread::scope(|scope| {
@@ -213,7 +216,7 @@ impl<B: Backend> StagingRing<B> {
     }
 }
 
-/// Starts a thread, or says why the system has none.
+/// Starts a thread, or returns the operating system's error.
 pub(crate) fn start_thread<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
@@ -223,18 +226,18 @@ pub(crate) fn start_thread<'scope, T: Send + 'scope>(
             Operation::Copy,
             Detail::Driver {
                 source: DriverError::system("start a thread", &error),
-                context: "beside the caller's".to_owned(),
+                context: "a worker thread for copies".to_owned(),
             },
         )
     })
 }
 
-/// Waits for a thread; its panic is the caller's.
+/// Waits for a thread and returns its result. A panic of the thread continues in the caller.
 pub(crate) fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// What one thread does with its chunks, its buffers, and the sign that another one has failed.
+/// The work of one thread. Its arguments are the thread's chunks, its two buffers, and a flag that another thread has failed.
 type Job<'a> =
     dyn Fn(&mut dyn Iterator<Item = Chunk>, &mut [Slot<'_>; 2], &AtomicBool) -> Result<()> + Sync + 'a;
 
@@ -247,8 +250,8 @@ impl<'a> Slot<'a> {
         let Some(chunk) = chunk else { return Ok(()) };
         let (to, place) = (self.buffer.start().as_ptr(), chunk.place);
         let copy_stream = self.copy_streams.of(backend, place.device)?;
-        // SAFETY: the buffer has room for a chunk and is this thread's; the segment is mapped and its owner may read it,
-        // as its maker has checked, and stays so until the ring is done with it.
+        // SAFETY: the buffer is large enough for a chunk, and only this thread uses it. The caller of the ring guarantees that the
+        // segment stays mapped, with read access for its owner, until the call returns.
         unsafe { copy_stream.copy_to_host(to, place.address, place.length) }?;
         self.chunk = Some(chunk);
         Ok(())
@@ -263,7 +266,7 @@ impl<'a> Slot<'a> {
         Ok(())
     }
 
-    /// Waits for the copy that is going on, and tells which chunk it was.
+    /// Waits for the pending copy and returns its chunk, or `None` if there is no copy.
     fn finish(&mut self) -> Result<Option<Chunk>> {
         let Some(chunk) = self.chunk.take() else { return Ok(None) };
         self.copy_streams.finish(Ok(()))?;
@@ -271,12 +274,12 @@ impl<'a> Slot<'a> {
     }
 
     fn bytes(&self, length: Bytes) -> &[u8] {
-        // SAFETY: a chunk is no longer than the buffer, and no copy is going on in it.
+        // SAFETY: a chunk is not longer than the buffer, and no copy uses the buffer.
         unsafe { slice::from_raw_parts(self.buffer.start().as_ptr(), length.0 as usize) }
     }
 
     fn bytes_mut(&mut self, length: Bytes) -> &mut [u8] {
-        // SAFETY: as above; the buffer is this thread's.
+        // SAFETY: as above; only this thread uses the buffer.
         unsafe { slice::from_raw_parts_mut(self.buffer.start().as_ptr(), length.0 as usize) }
     }
 }

@@ -1,10 +1,10 @@
-//! Where the contents of suspended regions are kept.
+//! Backing stores for the contents of suspended regions.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `pinned_arena` | page-locked memory that was made ahead, handed out in extents |
-//! | `store` | ordinary memory, and files |
-//! | `saved_contents` | one region's contents: on their way there and back |
+//! | `pinned_arena` | an allocator of pinned memory in extents |
+//! | `store` | ordinary memory and files |
+//! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
 mod pinned_arena;
 mod saved_contents;
@@ -22,25 +22,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{File, Pages};
 
-/// Where the contents of suspended regions are kept, by the user's choice. Made ahead of need; clones are the same store,
-/// and several regions can have their contents in it at once, from several threads.
+/// A store for the contents of suspended regions.
 ///
-/// | | where contents are | how they get there |
+/// Create it ahead of need. Clones share the store, and several regions can use it at once, from several threads.
+///
+/// | constructor | contents are kept in | and copied |
 /// |---|---|---|
-/// | [`pinned`](BackingStore::pinned) | page-locked memory of this size, allocated now | straight, at the link's full speed |
-/// | [`pageable`](BackingStore::pageable) | ordinary memory, as much as is needed, until the resume | through a [`StagingRing`] |
+/// | [`pinned`](BackingStore::pinned) | pinned memory, allocated with the store | directly, at the full speed of the link |
+/// | [`pageable`](BackingStore::pageable) | ordinary memory of the needed size, until the resume | through a [`StagingRing`] |
 /// | [`file`](BackingStore::file) | a file for each region, until the resume | through a [`StagingRing`] |
-/// | [`nothing`](BackingStore::nothing) | nowhere: they are given up | |
+/// | [`nothing`](BackingStore::nothing) | nothing: contents are discarded | |
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result, StagingRing, BackingStore};
 /// # fn example<B: Backend>(backend: &B, weights: &mut Region<B>, cache: &mut Region<B>) -> Result<()> {
 /// // Once, when the process starts: pinning is slow.
 /// let store = BackingStore::pageable(StagingRing::new(backend, 2, StagingRing::<B>::CHUNK)?);
-/// // The process goes to sleep.
+/// // Free the memory while the process is idle.
 /// weights.suspend(&store, WaitFor::all_devices())?;
 /// cache.suspend(&BackingStore::nothing(), WaitFor::all_devices())?;
-/// // And wakes: at the same addresses, with the same access.
+/// // Map memory again, at the same addresses and with the same access.
 /// weights.resume()?;
 /// cache.resume()?;
 /// # Ok(())
@@ -51,28 +52,28 @@ pub struct BackingStore<B: Backend>(Kind<B>);
 
 #[derive(Debug)]
 enum Kind<B: Backend> {
-    /// With the backend whose devices copy there.
+    /// The backend whose devices can copy to the pinned memory, and that memory.
     Pinned(B, Arc<PinnedArena>),
     Pageable(Arc<StagingRing<B>>),
     File(Arc<Path>, Arc<StagingRing<B>>),
     Nothing,
 }
 
-/// What kind of [`BackingStore`] something is.
+/// The kind of a [`BackingStore`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum BackingKind {
-    /// Page-locked memory.
+    /// Pinned (page-locked) memory.
     Pinned,
     /// Ordinary memory.
     Pageable,
     /// A file.
     File,
-    /// Contents are given up.
+    /// Nothing: contents are discarded.
     Nothing,
 }
 
 impl BackingKind {
-    /// `pinned`, `pageable`, `file` or `nothing`, as reports have it.
+    /// Returns `pinned`, `pageable`, `file` or `nothing`, as reports print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -96,39 +97,43 @@ impl<B: Backend> Clone for BackingStore<B> {
 }
 
 impl<B: Backend> BackingStore<B> {
-    /// Page-locked memory for `capacity` bytes of contents, allocated here and now. That is slow (0.3 to 0.5 s a GiB on an H200's
-    /// host); what it buys is that contents go straight there and back, at the link's full speed. CUDA:
-    /// `cuMemHostAlloc`, HIP: `hipHostMalloc`.
+    /// Creates a store in pinned memory for `capacity` bytes of contents. CUDA: `cuMemHostAlloc`, HIP: `hipHostMalloc`.
+    ///
+    /// This call allocates all of the memory, which is slow (0.3 to 0.5 s per GiB on an H200's host). In return, devices copy
+    /// contents directly, at the full speed of the link.
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`], or what the driver answers.
+    /// [`Detail::ZeroSize`], or any error that the driver returns.
     pub fn pinned(backend: &B, capacity: Bytes) -> Result<Self> {
         PinnedArena::new(backend, capacity)
             .map(|locked| Self(Kind::Pinned(backend.clone(), Arc::new(locked))))
     }
 
-    /// Ordinary memory, taken from the system when a region is suspended and given back to it at the resume. Contents go
-    /// through the ring, which other stores may use too.
+    /// Creates a store in ordinary memory, which is allocated when a region is suspended and freed when it is resumed.
+    ///
+    /// Contents are copied through the ring, which other stores may share.
     #[must_use]
     pub fn pageable(ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self(Kind::Pageable(ring.into()))
     }
 
-    /// A file for each suspended region in this directory. It is there without a name, so that it goes with the process at
-    /// the latest. Contents go through the ring, which other stores may use too. A suspend returns when the disk has them.
+    /// Creates a store that keeps the contents of each suspended region in a file in this directory.
+    ///
+    /// The file has no name (on Windows, it is deleted on close), so it does not outlive the process. A suspend returns after the
+    /// contents have been written to disk. Contents are copied through the ring, which other stores may share.
     #[must_use]
     pub fn file(directory: impl Into<PathBuf>, ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self(Kind::File(directory.into().into(), ring.into()))
     }
 
-    /// Contents are given up: after the resume they are not defined.
+    /// Creates a store that discards contents. After a resume, the contents of the region are undefined.
     #[must_use]
     pub const fn nothing() -> Self {
         Self(Kind::Nothing)
     }
 
-    /// What kind it is.
+    /// Returns the kind of the store.
     #[must_use]
     pub const fn kind(&self) -> BackingKind {
         match self.0 {
@@ -139,21 +144,21 @@ impl<B: Backend> BackingStore<B> {
         }
     }
 
-    /// How many bytes of contents a [pinned](BackingStore::pinned) store has room for in all; the others have no such limit.
+    /// Returns the total size of a [pinned](BackingStore::pinned) store, or `None` for the other stores, which have no limit.
     #[must_use]
     pub fn capacity(&self) -> Option<Bytes> {
         let Kind::Pinned(_, locked) = &self.0 else { return None };
         Some(locked.capacity())
     }
 
-    /// How many more bytes of contents a [pinned](BackingStore::pinned) store has room for now.
+    /// Returns the free space of a [pinned](BackingStore::pinned) store, or `None` for the other stores, which have no limit.
     #[must_use]
     pub fn free(&self) -> Option<Bytes> {
         let Kind::Pinned(_, locked) = &self.0 else { return None };
         Some(locked.free())
     }
 
-    /// Room for the contents of one region. Dropping it gives it back.
+    /// Allocates space for the contents of one region. Dropping the result frees it.
     pub(crate) fn room(&self, operation: Operation, backend: &B, needed: Bytes) -> Result<SavedContents<B>> {
         match &self.0 {
             Kind::Pinned(owner, _) => check_same(operation, owner, backend)?,

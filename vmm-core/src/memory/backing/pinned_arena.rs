@@ -1,15 +1,14 @@
-//! Page-locked memory that was made ahead, handed out in extents: as few as there can be, and as many as it takes, so that
-//! whatever is free can be used.
+//! An allocator of pinned memory. An allocation can consist of several extents, so that all free memory can be used.
 
 use crate::driver::{Backend, Pinned};
 use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// As much as is pinned in one call: a single allocation of all of it may not be had, or not at once.
+/// The size of one pinned allocation. A single large allocation of the whole capacity may fail or take very long.
 const PIECE: Bytes = Bytes::mib(256);
 
-/// Some of one piece.
+/// A range of one pinned allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Extent {
     piece: usize,
@@ -17,13 +16,13 @@ struct Extent {
     length: Bytes,
 }
 
-/// The memory, and what of it is free.
+/// Pinned memory and its free extents.
 #[derive(Debug)]
 pub(super) struct PinnedArena {
     pieces: Vec<Box<dyn Pinned>>,
-    /// In order; no two that touch.
+    /// The free extents in ascending order; adjacent ones are merged.
     extents: Lock<Vec<Extent>>,
-    /// How many bytes they have, which is asked without waiting for anything. It changes with the lock held.
+    /// The number of free bytes, which can be read without the lock. Changed only while `extents` is locked.
     free: AtomicU64,
 }
 
@@ -52,7 +51,7 @@ impl PinnedArena {
         Bytes(self.free.load(Ordering::Relaxed))
     }
 
-    /// So many bytes, or none.
+    /// Allocates `needed` bytes, or returns [`Detail::BackingStoreFull`].
     pub(super) fn room(self: &Arc<Self>, operation: Operation, needed: Bytes) -> Result<PinnedExtent> {
         let mut free = self.extents.lock(operation)?;
         let there = self.free();
@@ -80,7 +79,7 @@ impl PinnedArena {
     }
 
     fn take_back(&self, extents: &[Extent]) {
-        // In a forked child all of it is the parent's.
+        // In a forked child, the memory belongs to the parent.
         let Ok(mut free) = self.extents.lock(Operation::FreeContents) else { return };
         let size: Bytes = extents.iter().map(|extent| extent.length).sum();
         self.free.fetch_add(size.0, Ordering::Relaxed);
@@ -96,7 +95,7 @@ impl PinnedArena {
     }
 }
 
-/// Extents that make up a stream of bytes. Dropping it gives them back.
+/// An allocation of pinned memory: extents that form a stream of bytes. Dropping it frees them.
 #[derive(Debug)]
 pub(super) struct PinnedExtent {
     locked: Arc<PinnedArena>,
@@ -104,7 +103,7 @@ pub(super) struct PinnedExtent {
 }
 
 impl PinnedExtent {
-    /// Where the bytes of a part of the stream are, in runs.
+    /// Returns the runs of contiguous memory that hold a range of the stream.
     pub(super) fn runs(&self, from: Bytes, length: Bytes) -> impl Iterator<Item = (*mut u8, Bytes)> {
         let to = from + length;
         let mut at = Bytes::ZERO;
@@ -114,7 +113,7 @@ impl PinnedExtent {
             let (first, last) = (begin.max(from), at.min(to));
             (first < last).then(|| {
                 let start = self.locked.pieces[extent.piece].start().as_ptr();
-                // Inside the piece, which is memory of the process.
+                // The address is inside the pinned allocation.
                 let place = start.wrapping_add((extent.offset + (first - begin)).0 as usize);
                 (place, last - first)
             })

@@ -1,4 +1,4 @@
-//! One region's contents in a store, on their way there and back.
+//! The saved contents of one region, and copies to and from them.
 #![allow(unsafe_code)]
 
 use super::BackingKind;
@@ -10,7 +10,7 @@ use crate::types::{Bytes, Result};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-/// The contents of one suspended region, one stream of bytes. Dropping it gives the room back.
+/// The contents of one suspended region as a stream of bytes. Dropping it frees its space in the store.
 #[derive(Debug)]
 pub(crate) struct SavedContents<B: Backend> {
     kind: BackingKind,
@@ -24,7 +24,7 @@ enum Place<B: Backend> {
     Nothing,
 }
 
-/// Memory that is mapped again and wants its contents: so much of the stream, from here on.
+/// Segments that are mapped again, and the offset of their contents in the stream.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) from: Bytes,
@@ -48,26 +48,26 @@ impl<B: Backend> SavedContents<B> {
         self.kind
     }
 
-    /// True where contents are not kept.
+    /// Returns true if the contents are not kept.
     pub(crate) fn is_nothing(&self) -> bool {
         matches!(self.place, Place::Nothing)
     }
 
-    /// Copies all of the stream here. Segments are mapped, each in one reservation, and their owners may read them.
+    /// Saves the contents of the segments. Each segment must be mapped in one reservation, and its owner must have read access.
     pub(crate) fn fetch(&self, backend: &B, segments: &[Segment]) -> Result<()> {
         match &self.place {
             Place::Locked(room) => {
                 let mut copy_streams = CopyStreams::default();
                 let queued = each_run(room, Bytes::ZERO, segments, |to, from| {
                     let copy_stream = copy_streams.of(backend, from.device)?;
-                    // SAFETY: the segment is as the caller says; the room is this one's alone, and what is queued has ended
-                    // when the copy streams are finished or dropped.
+                    // SAFETY: the caller guarantees the segment. This value owns the pinned memory, and the queued copies have
+                    // ended when the copy streams are finished or dropped.
                     unsafe { copy_stream.copy_to_host(to, from.address, from.length) }
                 });
                 copy_streams.finish(queued)
             }
             Place::Stored(ring, store) => {
-                // SAFETY: the segments are as the caller says.
+                // SAFETY: the caller guarantees the segments.
                 unsafe { ring.fetch(segments, &|at, bytes| store.write(at, bytes)) }?;
                 store.settle()
             }
@@ -75,9 +75,11 @@ impl<B: Backend> SavedContents<B> {
         }
     }
 
-    /// Copies contents back while memory is being mapped: asking for the next batch maps it, meanwhile the contents of the
-    /// last one are on their way. All copies have ended when this returns, however it went. Segments are as for
-    /// [`SavedContents::fetch`], and to be written.
+    /// Copies the contents back while memory is being mapped.
+    ///
+    /// The iterator maps each batch when it is advanced, and the contents of the batch before are copied meanwhile. All copies
+    /// have ended when this function returns, even with an error. Each segment must be mapped in one reservation, and its owner
+    /// must have write access.
     pub(crate) fn send(&self, backend: &B, mut batches: impl Iterator<Item = Result<Batch>>) -> Result<()> {
         match &self.place {
             Place::Locked(room) => {
@@ -94,7 +96,7 @@ impl<B: Backend> SavedContents<B> {
             }
             Place::Stored(ring, store) => beside(batches, |Batch { from, segments }| {
                 let read = |at, bytes: &mut [u8]| store.read(from + at, bytes).map(|()| ChunkContents::Bytes);
-                // SAFETY: the segments are as the caller says.
+                // SAFETY: the caller guarantees the segments.
                 unsafe { ring.send(&segments, &read) }
             }),
             Place::Nothing => batches.try_for_each(|batch| batch.map(drop)),
@@ -102,7 +104,8 @@ impl<B: Backend> SavedContents<B> {
     }
 }
 
-/// Goes over the room of a part of the stream and the segments that it belongs to, in runs that lie in one of each.
+/// Calls `copy` for each run of bytes that lies in one extent of the pinned memory and in one segment. The segments' contents
+/// start at `from` in the stream.
 fn each_run(
     room: &PinnedExtent,
     from: Bytes,
@@ -121,13 +124,13 @@ fn each_run(
     Ok(())
 }
 
-/// Works on what is there in a thread of its own, while the caller's goes on to the next.
+/// Runs `work` on each item in a second thread while the calling thread produces the next item.
 fn beside<T: Send>(
     items: impl Iterator<Item = Result<T>>,
     work: impl Fn(T) -> Result<()> + Send,
 ) -> Result<()> {
     thread::scope(|scope| {
-        // What is mapped far ahead of the copies saves no time, and has to be copied for nothing if it goes wrong.
+        // Mapping more than one batch ahead of the copies saves no time, and wastes copies if a later batch fails.
         let (sender, receiver) = mpsc::sync_channel(1);
         let worker = start_thread(scope, move || receiver.into_iter().try_for_each(work))?;
         let mut answer = Ok(());

@@ -1,4 +1,4 @@
-//! Where contents are that go through a ring: ordinary memory, and files.
+//! The stores that contents reach through a staging ring: ordinary memory and files.
 #![allow(unsafe_code)]
 
 use crate::memory::files::{failed, read_exact_at, write_all_at};
@@ -9,20 +9,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A stream of bytes that several threads write and read, each a part of its own.
+/// A stream of bytes that several threads write and read, each in its own range.
 #[enum_dispatch]
 pub(super) trait Store {
     fn write(&self, at: Bytes, bytes: &[u8]) -> Result<()>;
 
     fn read(&self, at: Bytes, bytes: &mut [u8]) -> Result<()>;
 
-    /// Returns when what was written can be relied on.
+    /// Waits until the written data is stable.
     fn settle(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// The stores that there are.
+/// Any of the stores.
 #[enum_dispatch(Store)]
 #[derive(Debug)]
 pub(super) enum AnyStore {
@@ -39,14 +39,14 @@ mod pages {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     use std::ffi::c_void;
 
-    /// Pages of the process that go back to the system when this is dropped, and not into a heap.
+    /// Pages mapped directly from the operating system, so that dropping them returns them to it and not to a heap.
     #[derive(Debug)]
     pub(crate) struct Pages {
         start: *mut u8,
         length: Bytes,
     }
 
-    // SAFETY: the pages are this one's alone, and no two threads are given the same part of them.
+    // SAFETY: this value owns the pages, and no two threads get the same range of them.
     unsafe impl Send for Pages {}
     // SAFETY: as above.
     unsafe impl Sync for Pages {}
@@ -55,17 +55,17 @@ mod pages {
         pub(crate) fn new(operation: Operation, length: Bytes) -> Result<Self> {
             let rights = ProtFlags::READ | ProtFlags::WRITE;
             let size = length.to_usize().unwrap_or(usize::MAX);
-            // SAFETY: new pages, wherever the system likes.
+            // SAFETY: the call maps new pages at an address that the system chooses.
             let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), size, rights, MapFlags::PRIVATE) };
             let start =
                 mapped.map_err(|errno| system::failed(operation, "mmap", errno, format_args!("{length}")))?;
             #[cfg(target_os = "linux")]
-            // SAFETY: advice on the new pages. It saves faults where the system has large pages, and may be refused.
+            // SAFETY: the call only advises on the new pages. Large pages save page faults; the system may refuse them.
             let _ = unsafe { rustix::mm::madvise(start, size, rustix::mm::Advice::LinuxHugepage) };
             Ok(Self { start: start.cast(), length })
         }
 
-        /// The bytes of a part.
+        /// Returns the address of a range, or `None` if it exceeds the pages.
         fn part(&self, at: Bytes, length: usize) -> Option<*mut u8> {
             let end = at.checked_add(Bytes(length as u64))?;
             (end <= self.length).then(|| self.start.wrapping_add(at.0 as usize))
@@ -75,14 +75,14 @@ mod pages {
     impl Store for Pages {
         fn write(&self, at: Bytes, bytes: &[u8]) -> Result<()> {
             let to = self.part(at, bytes.len()).ok_or_else(|| super::outside(at))?;
-            // SAFETY: the part is in the pages, and this thread's until the ring is done.
+            // SAFETY: the range is inside the pages, and no other thread uses it until the ring has finished.
             unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             Ok(())
         }
 
         fn read(&self, at: Bytes, bytes: &mut [u8]) -> Result<()> {
             let from = self.part(at, bytes.len()).ok_or_else(|| super::outside(at))?;
-            // SAFETY: as above; nobody writes to pages that are being read.
+            // SAFETY: as above; no thread writes to a range that is being read.
             unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
             Ok(())
         }
@@ -90,7 +90,7 @@ mod pages {
 
     impl Drop for Pages {
         fn drop(&mut self) {
-            // SAFETY: the pages are this one's. Should it fail, they are lost and nothing else.
+            // SAFETY: this value owns the pages. If the call fails, the pages leak.
             let _ = unsafe { munmap(self.start.cast::<c_void>(), self.length.0 as usize) };
         }
     }
@@ -103,7 +103,7 @@ mod pages {
     use std::io;
     use std::sync::{PoisonError, RwLock};
 
-    /// Memory from the heap, which gives large pieces back to the system.
+    /// Memory from the heap, which returns large allocations to the operating system.
     #[derive(Debug)]
     pub(crate) struct Pages(RwLock<Vec<u8>>);
 
@@ -145,7 +145,7 @@ fn outside(at: Bytes) -> Error {
     )
 }
 
-/// A file that has no name any more. The system takes it back when this is dropped, or the process ends.
+/// A file that the operating system deletes when this value is dropped or the process ends. It has no name, except on Windows.
 #[derive(Debug)]
 pub(super) struct File {
     operation: Operation,
@@ -161,7 +161,7 @@ impl File {
             let path = directory.join(format!(".gpu-vmm-{}-{number}.suspended", std::process::id()));
             match create(&path) {
                 Ok(file) => return Ok(Self { operation, path, file }),
-                // Of a process of another machine, or of one that was killed between two calls.
+                // The file belongs to a process of another machine, or to one that was killed before it removed the name.
                 Err((_, error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err((call, error)) => return Err(failed(operation, call, &path, &error)),
             }
@@ -176,10 +176,10 @@ impl File {
 #[cfg(unix)]
 fn create(path: &Path) -> Result<std::fs::File, (&'static str, io::Error)> {
     use std::os::unix::fs::OpenOptionsExt;
-    // What is in a device's memory is nobody else's business.
+    // Other users must not read the contents of a device's memory.
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);
-    // Without a name from the beginning, where the file system can: nothing can be left behind.
+    // If the file system supports it, the file never has a name, so that no file can be left behind.
     #[cfg(target_os = "linux")]
     if let Some(Ok(file)) = path.parent().map(|folder| {
         let flags = libc::O_TMPFILE | libc::O_EXCL;
@@ -189,7 +189,7 @@ fn create(path: &Path) -> Result<std::fs::File, (&'static str, io::Error)> {
     }
     let file = options.create_new(true).open(path).map_err(|error| ("open", error))?;
     match std::fs::remove_file(path) {
-        // Whoever removed it was faster.
+        // `NotFound`: another process has removed the name already.
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(("unlink", error)),
         _ => Ok(file),
     }
