@@ -1,17 +1,17 @@
-//! The locks, atomics, threads and time of [gpu-vmm](https://docs.rs/gpu-vmm)'s concurrent parts. Not for other programs: it
+//! Locks, atomics, threads and clocks for the concurrent parts of [gpu-vmm](https://docs.rs/gpu-vmm). The crate is internal and
 //! changes without notice.
 //!
-//! A normal build has those of the standard library and spin's lock. With `--cfg loom` or `--cfg shuttle` they are those of
-//! the crate of that name, which runs a test under many schedules and decides itself which thread goes on when.
+//! A normal build re-exports the standard library's types and spin's lock. With `--cfg loom` or `--cfg shuttle`, the types come
+//! from the crate of that name, which runs a test under many schedules and controls when each thread runs.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `system` | what programs have |
-//! | `modelled` | what loom and shuttle have |
-//! | `models` | runs a model under all its schedules, with loom |
+//! | `system` | the types of a normal build |
+//! | `modelled` | the types of loom and shuttle |
+//! | `models` | runs of a model under all its schedules, with loom |
 //!
-//! `Arc`, `Weak` and `OnceLock` are the standard library's in all three: loom has no `Weak`, and no closure that gpu-vmm
-//! gives to a `OnceLock` can be interrupted by another thread of a model.
+//! `Arc`, `Weak` and `OnceLock` are the standard library's in all three builds. Loom has no `Weak`, and no closure that gpu-vmm
+//! passes to a `OnceLock` can be interrupted by another thread of a model.
 
 #[cfg(any(loom, shuttle))]
 mod modelled;

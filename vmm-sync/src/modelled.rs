@@ -1,5 +1,5 @@
-//! What loom and shuttle have: locks, atomics and threads that give other threads a turn, and a time that a schedule alone
-//! decides.
+//! The types of loom and shuttle: locks, atomics and threads at which the schedule can switch threads, and a clock that depends
+//! only on the schedule.
 
 #[cfg(loom)]
 use loom as model;
@@ -20,18 +20,18 @@ pub mod thread {
     pub use super::model::thread::{Builder, JoinHandle, current};
     use std::num::NonZero;
 
-    /// The same on every machine, so that a schedule can be replayed on another.
+    /// Returns 2 on every machine, so that a schedule can be replayed on another one.
     pub fn available_parallelism() -> std::io::Result<NonZero<usize>> {
         Ok(const { NonZero::new(2).unwrap() })
     }
 
-    /// Lets the others go on first.
+    /// Yields to other threads and ignores the duration.
     pub fn sleep(_: std::time::Duration) {
         super::model::thread::yield_now();
     }
 }
 
-/// Declares a static variable whose value has atomics or locks. Every schedule begins with a new one.
+/// Declares a static variable whose value contains atomics or locks. Every schedule begins with a new value.
 #[macro_export]
 macro_rules! shared_static {
     ($(#[$attribute:meta])* static $name:ident: $kind:ty = $value:expr;) => {
@@ -39,7 +39,7 @@ macro_rules! shared_static {
     };
 }
 
-/// Declares a variable of which each thread of a model has its own.
+/// Declares a variable of which each thread of a model has its own copy.
 #[macro_export]
 macro_rules! per_thread {
     (static $name:ident: $kind:ty = $value:expr;) => {
@@ -48,21 +48,21 @@ macro_rules! per_thread {
 }
 pub use model::{lazy_static, thread_local};
 
-/// A lock with the interface of spin's.
+/// A lock with the interface of spin's `SpinMutex`.
 #[derive(Debug)]
 pub struct SpinMutex<T>(Mutex<T>);
 
-/// A locked [`SpinMutex`].
+/// The guard of a locked [`SpinMutex`].
 #[derive(Debug)]
 pub struct SpinMutexGuard<'a, T>(MutexGuard<'a, T>);
 
 impl<T> SpinMutex<T> {
-    /// A new lock.
+    /// Creates a lock.
     pub fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    /// Waits for the lock.
+    /// Locks the value, blocking while another thread holds it.
     pub fn lock(&self) -> SpinMutexGuard<'_, T> {
         SpinMutexGuard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -82,8 +82,8 @@ impl<T> DerefMut for SpinMutexGuard<'_, T> {
     }
 }
 
-/// What one thread sleeps on until another wakes it. Not the model's own parking: loom takes a thread that waits for a
-/// lock for one that is parked.
+/// A wake-up signal for one thread. It does not use the model's thread parking, because loom confuses a thread that waits for
+/// a lock with one that is parked.
 #[derive(Debug, Default)]
 pub struct Bell {
     has_rung: Mutex<bool>,
@@ -91,12 +91,12 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// One that has not rung.
+    /// Creates a bell that has not rung.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sleeps until the bell rings, or has rung since this thread last slept.
+    /// Sleeps until the bell rings. Returns at once if it has rung since this thread last slept.
     pub fn wait(&self) {
         let mut has_rung = self.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
         while !*has_rung {
@@ -105,30 +105,31 @@ impl Bell {
         *has_rung = false;
     }
 
-    /// As if the time were over at once: how long others take meanwhile is the schedule's to decide.
+    /// Clears the bell and yields, as if the time had passed at once. The schedule decides what other threads do meanwhile.
     pub fn wait_for(&self, _: Duration) {
         *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = false;
         model::thread::yield_now();
     }
 
-    /// Wakes the thread that sleeps here.
+    /// Wakes the thread that waits for this bell.
     pub fn ring(&self, _: &JoinHandle<()>) {
         *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.rings.notify_one();
     }
 }
 
-/// A moment of a clock that goes on by [`TICK`] whenever it is read, so that the same schedule reads the same times.
+/// A time of a clock that advances by [`TICK`] at each reading, so that the same schedule reads the same times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant(Duration);
 
-/// More than half of the time after which the thread that maps ahead sleeps: it naps once.
+/// The step of the clock. It exceeds half of the idle time after which the premap thread sleeps, so that the thread naps only
+/// once before.
 const TICK: Duration = Duration::from_millis(600);
 
 impl Instant {
-    /// The time now.
+    /// Advances the clock and returns the new time.
     pub fn now() -> Self {
-        // All threads of a model are coroutines of one thread of the system, so that they have one clock.
+        // All threads of a model are coroutines of one thread of the operating system, so they share one clock.
         std::thread_local! {
             static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
         }
@@ -138,12 +139,12 @@ impl Instant {
         })
     }
 
-    /// The time since then.
+    /// Returns the time since this one.
     pub fn elapsed(self) -> Duration {
         Self::now().0.saturating_sub(self.0)
     }
 
-    /// The moment after a time, unless it cannot be represented.
+    /// Returns this time plus a duration, or `None` if it cannot be represented.
     pub fn checked_add(self, time: Duration) -> Option<Self> {
         self.0.checked_add(time).map(Self)
     }

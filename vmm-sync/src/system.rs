@@ -1,4 +1,4 @@
-//! What programs have: the standard library's, and spin's lock.
+//! The types of a normal build: the standard library's, and spin's lock.
 
 pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
 pub use std::time::Instant;
@@ -6,9 +6,9 @@ pub use std::time::Instant;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A lock of one atomic operation, for what is held for some nanoseconds.
+/// A spin lock, for critical sections of a few nanoseconds. Locking takes one atomic operation if the lock is free.
 pub type SpinMutex<T> = spin::mutex::SpinMutex<T, spin::relax::Yield>;
-/// A locked [`SpinMutex`].
+/// The guard of a locked [`SpinMutex`].
 pub type SpinMutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
 /// Threads.
@@ -17,7 +17,7 @@ pub mod thread {
     pub use std::thread::{Builder, JoinHandle, available_parallelism, current};
 }
 
-/// Declares a static variable whose value has atomics or locks.
+/// Declares a static variable whose value contains atomics or locks.
 #[macro_export]
 macro_rules! shared_static {
     ($(#[$attribute:meta])* static $name:ident: $kind:ty = $value:expr;) => {
@@ -25,7 +25,7 @@ macro_rules! shared_static {
     };
 }
 
-/// Declares a variable of which each thread has its own.
+/// Declares a thread-local variable.
 #[macro_export]
 macro_rules! per_thread {
     (static $name:ident: $kind:ty = $value:expr;) => {
@@ -33,27 +33,27 @@ macro_rules! per_thread {
     };
 }
 
-/// What one thread sleeps on until another wakes it: the system's own parking, which each thread has.
+/// A wake-up signal for one thread, implemented by the standard library's thread parking.
 #[derive(Debug, Default)]
 pub struct Bell;
 
 impl Bell {
-    /// One that has not rung.
+    /// Creates a bell that has not rung.
     pub const fn new() -> Self {
         Self
     }
 
-    /// Sleeps until the bell rings, or has rung since this thread last slept. It may wake for no reason.
+    /// Sleeps until the bell rings. Returns at once if it has rung since this thread last slept. May also return spuriously.
     pub fn wait(&self) {
         std::thread::park();
     }
 
-    /// As [`Bell::wait`], for no longer than `time`.
+    /// Sleeps like [`Bell::wait`], but for at most `time`.
     pub fn wait_for(&self, time: Duration) {
         std::thread::park_timeout(time);
     }
 
-    /// Wakes `sleeper`, the thread that sleeps here.
+    /// Wakes `sleeper`, the thread that waits for this bell.
     pub fn ring(&self, sleeper: &JoinHandle<()>) {
         sleeper.thread().unpark();
     }
