@@ -8,7 +8,7 @@ use std::fmt;
 /// No device has access to a new mapping. CUDA: `CUmemAccess_flags`, HIP: `hipMemAccessFlags`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Access {
-    /// Neither reads nor writes.
+    /// No reads and no writes.
     #[default]
     None,
     /// Reads only. On HIP, a write faults in the hardware and ends the process; no call reports it.
@@ -35,7 +35,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// The access that a device is to get. CUDA: `CUmemAccessDesc`, HIP: `hipMemAccessDesc`.
+/// A device and the access to set for it. CUDA: `CUmemAccessDesc`, HIP: `hipMemAccessDesc`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grant {
     /// The device, or [the host](DeviceId::HOST).

@@ -60,7 +60,7 @@ impl Deferred {
         Self::default()
     }
 
-    /// Announces a capture that is about to begin. Returns after running calls that would invalidate it have ended.
+    /// Announces a capture that is about to begin. Returns after all running calls that would invalidate it have ended.
     ///
     /// Until [`capture_ends`](Deferred::capture_ends) has been called as often, no call waits for a device: calls that need to
     /// wait return [`Detail::Capturing`]. Pools do not record events on the default stream either, because that invalidates the
