@@ -1,6 +1,6 @@
-//! A piece of a pool's memory that somebody has.
+//! A block of a pool's memory that a caller owns.
 //!
-//! Unsafe, since a block's body is taken out of it while it is dropped.
+//! Unsafe: dropping a block moves its body out of it.
 #![allow(unsafe_code)]
 
 use crate::Fence;
@@ -13,16 +13,16 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// A piece of a pool's memory. Dropping it frees it, in the order of its stream: what is queued there may still use it.
+/// A block of a pool's memory. Dropping it frees it in the order of its stream: work that is queued there may still use it.
 ///
-/// It is one pointer in size.
+/// A block has the size of a pointer.
 pub struct Block<B: Backend> {
     /// Taken out when the block is dropped.
     body: ManuallyDrop<Ready<B>>,
 }
 
 impl<B: Backend> fmt::Debug for Block<B> {
-    /// Of the block alone: the pool behind it is large.
+    /// Formats the block alone: the pool behind it is large.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block")
             .field("address", &self.address())
@@ -33,41 +33,41 @@ impl<B: Backend> fmt::Debug for Block<B> {
 }
 
 impl<B: Backend> Block<B> {
-    /// What has been counted in its thread cache.
+    /// Creates a block from a body that its thread cache has counted.
     #[inline]
     pub(crate) fn new(body: Ready<B>) -> Self {
         Self { body: ManuallyDrop::new(body) }
     }
 
-    /// The first address, a multiple of 256 at least.
+    /// Returns the first address, a multiple of at least 256.
     #[must_use]
     pub fn address(&self) -> Address {
         Address(self.body.piece.address)
     }
 
-    /// How much was asked for.
+    /// Returns the requested size.
     #[must_use]
     pub fn size(&self) -> Bytes {
         Bytes(self.body.size())
     }
 
-    /// How much it takes: what was asked for, rounded up.
+    /// Returns the size that the block occupies: the requested size, rounded up.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
         Bytes(self.body.piece.size)
     }
 
-    /// The stream that it was allocated for.
+    /// Returns the stream that the block was allocated for.
     #[must_use]
     pub fn stream(&self) -> Stream<'static> {
         self.body.stream
     }
 
-    /// Notes that work on another stream uses it too: once it is freed, it is used again when that stream has done what
-    /// is queued on it then. PyTorch: `record_stream`.
+    /// Notes that work on another stream uses the block too. After the block is freed, its memory is reused once that stream
+    /// has done the work that is queued on it by then. PyTorch: `record_stream`.
     ///
-    /// The stream may be another device's: then the memory is free again once all devices have been waited for, which
-    /// happens when memory runs out.
+    /// The stream may belong to another device. The memory is then free only after a wait for all devices, which happens when
+    /// memory runs out.
     ///
     /// # Errors
     ///
@@ -80,14 +80,14 @@ impl<B: Backend> Block<B> {
         Ok(())
     }
 
-    /// Notes that work on a stream of this number uses it.
+    /// Notes that work on the stream with this number uses the block.
     pub(crate) fn note_use(&mut self, index: StreamIndex) {
         if !self.is_used_on(index) {
             self.body.others.get_or_insert_default().streams.push(index);
         }
     }
 
-    /// True if its memory is free only after the stream of this number has done what is queued there.
+    /// Returns true if the memory is free only after work of the stream with this number.
     pub(crate) fn is_used_on(&self, index: StreamIndex) -> bool {
         index == self.body.index
             || self.body.others.as_ref().is_some_and(|others| others.streams.contains(&index))
@@ -97,19 +97,19 @@ impl<B: Backend> Block<B> {
         &self.body.piece
     }
 
-    /// What it is a block of.
+    /// Returns the state that the pool shares with its blocks.
     pub(crate) fn inner(&self) -> &Arc<Inner<B>> {
         &self.body.thread_cache.inner
     }
 
-    /// True where [`record_use`](Block::record_use) has noted another stream.
+    /// Returns true if [`record_use`](Block::record_use) has noted another stream.
     #[must_use]
     pub fn is_used_elsewhere(&self) -> bool {
         self.body.others.as_ref().is_some_and(|others| !others.streams.is_empty())
     }
 
-    /// Frees it, to be used again when `fence` is done, on whichever stream: its own stream's work on it is then done as
-    /// well.
+    /// Frees the block. Later requests on any stream reuse its memory when `fence` is done. The fence must cover the work on
+    /// the block's own stream, which the pool does not wait for separately.
     pub fn free_after(mut self, fence: Arc<dyn Fence>) {
         self.body.others.get_or_insert_default().fence = Some(fence);
     }
@@ -118,27 +118,27 @@ impl<B: Backend> Block<B> {
 impl<B: Backend> Drop for Block<B> {
     #[inline]
     fn drop(&mut self) {
-        // In a forked child all of it is the parent's, and a lock may be held by a thread that is not here.
+        // In a forked child the memory is the parent's, and a thread that the child lacks may hold a lock.
         if self.body.thread_cache.inner.process.is_this() {
-            // SAFETY: nobody uses the block after it was dropped, and nothing has taken it out before.
+            // SAFETY: a dropped block is not used any more, and its body was not taken out before.
             unsafe { ManuallyDrop::take(&mut self.body) }.free();
         }
     }
 }
 
-/// What is known of a block.
+/// The properties of a live block, as [`Pool::find`](crate::Pool::find) returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
     /// The first address.
     pub base: Address,
-    /// How much it takes: what was asked for, rounded up. [`Block::capacity`] is the same.
+    /// The size that the block occupies: the requested size, rounded up. [`Block::capacity`] returns the same.
     pub capacity: Bytes,
-    /// How far behind the first address the one lies that was asked about.
+    /// The distance of the queried address from the first one.
     pub offset: Bytes,
-    /// Whose memory it is.
+    /// The device whose memory it is.
     pub device: DeviceId,
     /// The stream that it was allocated for.
     pub stream: Stream<'static>,
-    /// What it is tagged with.
+    /// The block's tag.
     pub tag: Box<str>,
 }

@@ -1,4 +1,4 @@
-//! How a pool comes to be.
+//! The configuration of a pool.
 
 use crate::settings::{Callbacks, Settings};
 use crate::{Pool, PoolStats, Unfreed};
@@ -6,7 +6,7 @@ use gpu_vmm_core::{Alignment, Backend, Bytes, Detail, DeviceId, Error, Operation
 use gpu_vmm_premap::PremapThread;
 use std::sync::Arc;
 
-/// Makes a [`Pool`].
+/// The configuration of a [`Pool`] before it is created.
 #[derive(Clone, Debug)]
 pub struct PoolBuilder<'a, B: Backend> {
     backend: &'a B,
@@ -22,15 +22,15 @@ pub struct PoolBuilder<'a, B: Backend> {
     calls: Callbacks,
 }
 
-/// So many times the device's memory is reserved for a tag: addresses cost nothing, and what lies between blocks is
-/// used again only by what fits there.
+/// The size of a tag's reservation, as a multiple of the device's memory. Addresses cost nothing, and a gap between blocks is
+/// reused only for a block that fits there.
 const ADDRESSES_PER_TAG: u64 = 4;
 
-/// A quarter of what a process has on any platform that GPUs run on.
+/// A quarter of the address space of a process on any platform that GPUs run on.
 const ADDRESSES: Bytes = Bytes(1 << 45);
 
 impl<B: Backend> Pool<B> {
-    /// A pool that is to be made on `backend`.
+    /// Begins the configuration of a pool on `backend`.
     pub fn builder(backend: &B) -> PoolBuilder<'_, B> {
         PoolBuilder::new(backend)
     }
@@ -53,88 +53,89 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         }
     }
 
-    /// The device whose memory it is; 0 where nothing is said.
+    /// Sets the device whose memory the pool manages; the default is device 0.
     #[must_use]
     pub fn device(mut self, device: DeviceId) -> Self {
         self.device = device;
         self
     }
 
-    /// The most physical memory that the pool may hold; no limit where nothing is said.
+    /// Sets the most physical memory that the pool may hold; there is no limit by default.
     #[must_use]
     pub fn budget(mut self, budget: Bytes) -> Self {
         self.budget = budget;
         self
     }
 
-    /// How much memory the pool keeps in which nothing is; all where nothing is said. What is more goes back to the driver
-    /// when blocks are freed, once no work uses its addresses any more.
+    /// Sets how much free memory the pool keeps; it keeps all by default. When blocks are freed, the pool returns free memory
+    /// above this limit to the driver, once no work uses its addresses any more.
     #[must_use]
     pub fn keep(mut self, keep: Bytes) -> Self {
         self.keep = keep;
         self
     }
 
-    /// The size in which the pool creates and maps physical memory: a power of two; the granularity, or 2 MiB, where it is less
-    /// or nothing is said. Mapping takes the driver about as long for a large piece as for a small one (20 µs on an H200),
-    /// and in a large one more may lie unused beside its blocks: on recorded training runs four times the size
-    /// took a quarter of the calls and held half a percent more.
+    /// Sets the size in which the pool creates and maps physical memory: a power of two. The default, and the minimum, is the
+    /// granularity or 2 MiB, whichever is more.
+    ///
+    /// The driver takes about as long to map a large page as a small one (20 µs on an H200), but more of a large page may lie
+    /// unused next to its blocks. On recorded training runs, pages four times as large took a quarter of the calls and held
+    /// half a percent more memory.
     #[must_use]
     pub fn page(mut self, page: Bytes) -> Self {
         self.page = page;
         self
     }
 
-    /// By how many hundredths the pool may hold more than was ever needed at one time, before it maps free memory from
-    /// elsewhere rather than create new: 1 where nothing is said, and 7 once it serves several streams. Programs whose sizes
-    /// change all the time make fewer driver calls with more.
+    /// Sets by how many percent the pool may exceed the most memory that its blocks ever needed at one time, before it maps
+    /// free memory from other addresses instead of creating new memory. The default is 1, or 7 once the pool serves several
+    /// streams. A program whose sizes change all the time makes fewer driver calls with a higher value.
     #[must_use]
     pub fn slack(mut self, percent: u32) -> Self {
         self.slack = Some(percent);
         self
     }
 
-    /// How many addresses the pool may reserve; 32 TiB where nothing is said. A tag takes five times the device's memory of
-    /// them, or what is left.
+    /// Sets how many bytes of addresses the pool may reserve; the default is 32 TiB. Each tag reserves a range as large as
+    /// the device's memory for small blocks and one four times as large for others. A range takes at most half of the
+    /// addresses that are left, unless a block needs more.
     #[must_use]
     pub fn addresses(mut self, addresses: Bytes) -> Self {
         self.addresses = Some(addresses);
         self
     }
 
-    /// Has memory be overwritten with zeros where it passes from one tag to another. Fresh memory is zero on CUDA and the
-    /// host already.
+    /// Overwrites memory with zeros when it passes from one tag to another. Fresh memory is zero on CUDA and the host already.
     #[must_use]
     pub fn scrub(mut self) -> Self {
         self.scrub = true;
         self
     }
 
-    /// Has the pool remember where each block was allocated: [`Pool::unfreed`] tells. It costs some hundred nanoseconds for
-    /// each block.
+    /// Records where each block was allocated, for [`Pool::unfreed`]. This costs some hundred nanoseconds for each block.
     #[must_use]
     pub fn debug(mut self) -> Self {
         self.debug = true;
         self
     }
 
-    /// Has a thread see to it that `by` bytes behind the highest large block of each tag have memory behind them, before they
-    /// are needed: so a pool that grows hardly waits for the driver. The memory counts as kept, and is within the budget.
+    /// Maps `by` bytes behind the highest large block of each tag on `thread`, before a request needs them. A pool that grows
+    /// then hardly waits for the driver. The memory counts as kept, and is within the budget.
     #[must_use]
     pub fn premap(mut self, thread: &PremapThread, by: Bytes) -> Self {
         self.premap = Some((thread.clone(), by));
         self
     }
 
-    /// What is called with the blocks that are left when the pool is dropped; it turns [`debug`](PoolBuilder::debug) on.
+    /// Sets a callback that receives the blocks that are left when the pool is dropped. Enables [`debug`](PoolBuilder::debug).
     #[must_use]
     pub fn on_unfreed(mut self, report: impl Fn(&[Unfreed]) + Send + Sync + 'static) -> Self {
         self.calls.unfreed = Some(Arc::new(report));
         self.debug()
     }
 
-    /// What is called when memory is short, with the statistics and what was asked for: it may free blocks of this pool, or
-    /// other memory, and answers whether it is worth trying again.
+    /// Sets a callback for when memory is short. It receives the statistics and the requested size, may free blocks of this
+    /// pool or other memory, and returns whether the pool should try again.
     #[must_use]
     pub fn on_out_of_memory(
         mut self,
@@ -144,14 +145,14 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Makes it. Nothing is reserved or created before the first block.
+    /// Creates the pool. It reserves and creates nothing before the first block.
     ///
     /// # Errors
     ///
-    /// [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice), or why the device is not usable;
-    /// [`BadAlignment`](gpu_vmm_core::Detail::BadAlignment) for a page that is no power of two,
-    /// [`ExceedsDevice`](gpu_vmm_core::Detail::ExceedsDevice) and [`Unsupported`](gpu_vmm_core::Detail::Unsupported) for one
-    /// that is larger than the device's memory or the budget.
+    /// [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice), or the reason why the device is not usable;
+    /// [`BadAlignment`](gpu_vmm_core::Detail::BadAlignment) for a page that is not a power of two;
+    /// [`ExceedsDevice`](gpu_vmm_core::Detail::ExceedsDevice) for a page larger than the device's memory;
+    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) for a page larger than the budget.
     pub fn build(self) -> Result<Pool<B>> {
         const OPERATION: Operation = Operation::CreatePool;
         let Self { backend, device, budget, keep, page, slack, addresses, scrub, debug, premap, calls } =

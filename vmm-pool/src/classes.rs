@@ -1,11 +1,11 @@
-//! The sizes that requests of up to 1 MiB are rounded up to, so that what one has freed serves the next.
+//! The size classes that requests of up to 1 MiB are rounded up to, so that freed memory fits the next request.
 //!
-//! Small ones, up to 64 KiB, are slots of a slab: multiples of 256 bytes up to 2 KiB, then eight sizes for each power of
-//! two. Medium ones are ranges of their own, multiples of 4 KiB.
+//! Small sizes, up to 64 KiB, are slots of a slab: multiples of 256 bytes up to 2 KiB, then eight sizes for each power of
+//! two. Medium sizes are ranges of their own, multiples of 4 KiB.
 
 use std::num::NonZero;
 
-/// What every address is a multiple of.
+/// The smallest size. Every address is a multiple of it.
 pub(crate) const SMALLEST: u64 = 256;
 
 /// The largest small size.
@@ -18,18 +18,18 @@ const LINEAR: u64 = 8;
 const PER_POWER: u64 = 8;
 const MEDIUM_STEP: u64 = 4 << 10;
 
-/// How many small classes there are.
+/// The number of small classes.
 pub(crate) const SMALL_CLASSES: usize = 48;
 
-/// How many classes there are.
+/// The number of all classes.
 pub(crate) const CLASSES: usize = SMALL_CLASSES + ((MEDIUM - SMALL) / MEDIUM_STEP) as usize;
 
-/// A class as a block remembers it, in two bytes also where it may have none.
+/// A class as a block stores it: an `Option` of it takes two bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Class(NonZero<u16>);
 
 impl Class {
-    /// Of an index below [`CLASSES`].
+    /// Creates the class of an index below [`CLASSES`].
     #[inline]
     pub(crate) fn new(index: usize) -> Self {
         Self(NonZero::<u16>::MIN.saturating_add(index as u16))
@@ -41,7 +41,7 @@ impl Class {
     }
 }
 
-/// The class of a size, which is not zero; none for a large one.
+/// Returns the class of a nonzero size, or none for a large size.
 #[inline]
 pub(crate) const fn class_of(size: u64) -> Option<usize> {
     if size > MEDIUM {
@@ -60,7 +60,7 @@ pub(crate) const fn class_of(size: u64) -> Option<usize> {
     Some((LINEAR + power * PER_POWER + (step - PER_POWER)) as usize)
 }
 
-/// The size that requests of a class are rounded up to.
+/// Returns the size that requests of a class are rounded up to.
 #[inline]
 pub(crate) const fn size_of(class: usize) -> u64 {
     if class >= SMALL_CLASSES {

@@ -1,4 +1,4 @@
-//! Pieces that have waited long enough are freed.
+//! Collects freed pieces when the work that they wait for is done.
 
 use crate::Fence;
 use crate::core::Core;
@@ -6,11 +6,11 @@ use crate::stream_order::Turn;
 use gpu_vmm_core::Backend;
 use std::sync::Arc;
 
-/// So many pieces are looked at before a request: the others' turn comes with the next ones.
+/// The number of pieces that a request looks at. Later requests look at the others.
 const LOOKED_AT: usize = 32;
 
 impl<B: Backend> Core<B> {
-    /// Frees what has waited long enough. True if that was anything.
+    /// Collects all pieces whose work is done. Returns true if there was any.
     pub(crate) fn collect_pending(&mut self) -> bool {
         let before = self.pending.list.len();
         let mut index = 0;
@@ -20,7 +20,7 @@ impl<B: Backend> Core<B> {
         self.pending.list.len() < before
     }
 
-    /// Frees some of what has waited long enough.
+    /// Collects finished pieces among the next few.
     pub(crate) fn collect_some(&mut self) {
         for _ in 0..LOOKED_AT.min(self.pending.list.len()) {
             if self.pending.next >= self.pending.list.len() {
@@ -31,8 +31,8 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Frees a piece if it has waited long enough. Where its fence answers with an error it waits on: that is no reason to
-    /// refuse somebody else's request.
+    /// Collects a piece if its work is done. If its fence returns an error, the piece keeps waiting: another caller's request
+    /// must not fail for it.
     fn collect(&mut self, index: usize) -> bool {
         let Some(waiting) = self.pending.list.get(index) else { return false };
         let done = waiting.turns.iter().all(|turn| self.streams.is_done(*turn))
@@ -41,14 +41,14 @@ impl<B: Backend> Core<B> {
         if done {
             let waiting = self.pending.list.swap_remove(index);
             self.pending.bytes -= waiting.piece.size;
-            // Behind a fence everything is done, whichever stream it was on.
+            // The fence covers all work, on every stream.
             let turn = if waiting.fence.is_some() { Turn::FREE } else { waiting.turn };
             self.give_after(waiting.piece, turn);
         }
         done
     }
 
-    /// Waits for the fences of memory that is to go. False where one cannot be waited for.
+    /// Waits for the fences of all pending pieces. Returns false if one cannot be waited for.
     pub(crate) fn wait_for_fences(&self) -> bool {
         let is_past = |fence: &Arc<dyn Fence>| fence.is_done().is_ok_and(|done| done) || fence.wait().is_ok();
         self.pending.fences().iter().all(is_past)

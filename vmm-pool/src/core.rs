@@ -1,4 +1,4 @@
-//! The common books of a pool, under one lock: where memory is, whose it is, and after which work it is free.
+//! The state of a pool, under one lock: where memory is, which stream owns it, and after which work it is free.
 
 use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::OutOf;
@@ -15,26 +15,26 @@ use crate::streams::Streams;
 use crate::tags::Tags;
 use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
 
-/// The size of a frame, where the granularity is smaller: 2 MiB, as on GPUs.
+/// The size of a frame, if the granularity is smaller: 2 MiB, as on GPUs.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
 
-/// So many requests come between two questions to the driver how far streams have come, where there are several.
+/// The number of requests between two polls of the streams, if there are several.
 const POLL_EVERY: u32 = 32;
 
-/// What is asked for.
+/// A request for a range or for slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) size: u64,
     pub(crate) alignment: u64,
     pub(crate) tag: u16,
     pub(crate) stream: StreamIndex,
-    /// True if the stream captures: a graph may be launched on any stream, so that the order of this one says nothing.
+    /// True if the stream captures. A graph may be launched on any stream, so the order of this one guarantees nothing.
     pub(crate) captures: bool,
     pub(crate) small: bool,
 }
 
 impl Request {
-    /// The stream whose unfinished work the memory may still be used by: none for a graph.
+    /// Returns the stream whose unfinished work may still use the memory: none for a graph.
     pub(crate) fn order(&self) -> StreamIndex {
         if self.captures { CLEAN } else { self.stream }
     }
@@ -43,20 +43,20 @@ impl Request {
 /// Why a request cannot be served now.
 #[derive(Debug)]
 pub(crate) enum Shortage {
-    /// What lies in front of threads would help perhaps, and has to be brought in first.
+    /// The thread caches may hold memory that helps; they must be emptied into the core first.
     Caches,
-    /// No memory.
+    /// There is too little memory.
     Memory(OutOf),
-    /// No addresses: how many are in use, and how many there are.
+    /// There are too few addresses: the number in use, and the number reserved.
     Addresses { used: u64, reserved: u64 },
     /// The tag is suspended.
     Suspended,
-    /// Something else.
+    /// Any other error.
     Other(Error),
 }
 
 impl Shortage {
-    /// True if there is too little memory, the pool's or the driver's.
+    /// True if memory is short, in the pool or in the driver.
     pub(crate) fn is_memory(&self) -> bool {
         matches!(self, Self::Memory(_)) || matches!(self, Self::Other(error) if error.is_out_of_memory())
     }
@@ -80,7 +80,7 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) tags: Tags,
     pub(crate) slabs: Slabs,
     pub(crate) pending: Pending,
-    /// What ranges take, and the most that they took.
+    /// The bytes of all taken ranges, and their peak.
     pub(crate) taken: u64,
     pub(crate) peak_taken: u64,
     pub(crate) peak_held: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Core<B: Backend> {
 impl<B: Backend> Core<B> {
     pub(crate) fn new(backend: &B, settings: Settings) -> Result<Self, Error> {
         let properties = Properties::on(settings.device);
-        // A frame is mapped in a region, whose parts are multiples of the largest granularity there is.
+        // A frame is mapped in a region, whose offsets are multiples of the largest granularity.
         let granularity =
             backend.granularity_of(Operation::CreatePool, &properties)?.max(backend.granularity());
         let page = granularity.bytes().0.max(PAGE.0).max(settings.page.0);
@@ -115,12 +115,12 @@ impl<B: Backend> Core<B> {
         })
     }
 
-    /// All physical memory.
+    /// Returns the size of all physical memory.
     pub(crate) fn held(&self) -> u64 {
         self.frames.count() as u64 * self.page
     }
 
-    /// Takes a range. With `settled`, what lies in front of threads has been brought in.
+    /// Takes a range. `settled` is true if the thread caches were emptied into the core before.
     pub(crate) fn take(&mut self, request: Request, settled: bool) -> Result<Piece, Shortage> {
         let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(self.settings.budget)))?;
         let request = Request { size, ..request };
@@ -142,7 +142,7 @@ impl<B: Backend> Core<B> {
         Ok(Piece { address, size, origin: Origin::Range(space as u16, taken.range) })
     }
 
-    /// Takes up to `count` small pieces of a class, one at least.
+    /// Takes up to `count` small pieces of a class, and at least one.
     pub(crate) fn take_small(
         &mut self,
         request: Request,
@@ -175,13 +175,13 @@ impl<B: Backend> Core<B> {
         pieces.len() > before
     }
 
-    /// Gives a piece back that was used on a stream last.
+    /// Frees a piece that a stream used last.
     pub(crate) fn give(&mut self, piece: Piece, stream: StreamIndex) {
         let turn = self.streams.free(stream);
         self.give_after(piece, turn);
     }
 
-    /// Gives a piece back that is free after some work.
+    /// Frees a piece that later requests may use after the work of `turn`.
     pub(crate) fn give_after(&mut self, piece: Piece, turn: Turn) {
         match piece.origin {
             Origin::Range(space, range) => self.give_range(usize::from(space), range, turn),
@@ -189,7 +189,7 @@ impl<B: Backend> Core<B> {
                 if self.slabs.give(index, slot) == Given::Empty {
                     let Slab { space, range, stream, .. } = *self.slabs.get(index);
                     self.slabs.remove(index);
-                    // What was freed in it before was freed on the same stream.
+                    // Earlier slots of this slab were freed on the same stream.
                     let turn = self.streams.free(stream).and(turn);
                     self.give_range(usize::from(space), range, turn);
                 }
@@ -208,7 +208,7 @@ impl<B: Backend> Core<B> {
         self.spaces[space].find(&mut self.frames, &self.streams, wanted)
     }
 
-    /// A place whose memory is there and claimed.
+    /// Finds a place, and maps and claims its memory.
     fn make_place(&mut self, space: usize, request: Request) -> Result<Spot, Shortage> {
         self.poll();
         let spot = self.find(space, request).ok_or_else(|| Shortage::Addresses {
@@ -219,14 +219,14 @@ impl<B: Backend> Core<B> {
         Ok(spot)
     }
 
-    /// Sees how far streams and fences have come.
+    /// Updates how far streams and fences have come.
     pub(crate) fn poll(&mut self) {
         self.streams.poll();
         self.collect_pending();
     }
 
-    /// Sees how far fences have come, and several streams once in a while, so that what they have done with is found where
-    /// it fits, and not only where nothing else does.
+    /// Updates how far fences have come, and once in [`POLL_EVERY`] requests also several streams. So finished memory is
+    /// found where it fits best, and not only when nothing else is left.
     fn ask_now_and_then(&mut self) {
         self.collect_some();
         if self.streams.count() <= 2 {
@@ -238,7 +238,7 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Notes what has changed.
+    /// Records the current amounts in the history.
     pub(crate) fn note(&mut self) {
         let held = self.held();
         self.peak_held = self.peak_held.max(held);

@@ -1,5 +1,5 @@
-//! Reading and writing the bytes of a block.
-#![allow(unsafe_code)] // reaches memory, which stays while it does
+//! Reads and writes of a block's bytes.
+#![allow(unsafe_code)] // copies device memory, which stays mapped meanwhile
 
 use crate::tags::Tag;
 use crate::{Block, PoolError};
@@ -58,14 +58,14 @@ impl<B: Backend> Block<B> {
         let (backend, device) = (core.backend.clone(), core.settings.device);
         let mut tags = [core.tag_of(self.piece()), core.tag_of(from.piece())].map(Arc::clone);
         drop(core);
-        // In the same order everywhere. One tag is not locked twice, since a suspension may wait in between.
+        // Every copy locks in the same order. One tag is not locked twice: a suspension may wait between the two locks.
         tags.sort_by_key(|tag| tag.index);
         let [first, second] = &tags;
         let _first = keep_mapped(first);
         let _second = (first.index != second.index).then(|| keep_mapped(second));
         self.check_mapped(OPERATION)?;
         from.check_mapped(OPERATION)?;
-        // SAFETY: both ranges lie in blocks, which are mapped for the device until this returns, and apart, as they are two.
+        // SAFETY: both ranges lie in blocks that stay mapped for the device until this returns. Two blocks never overlap.
         unsafe { backend.copy(device, self.address() + offset, from.address() + range.offset, range.length) }
     }
 
@@ -76,7 +76,7 @@ impl<B: Backend> Block<B> {
         Ok(())
     }
 
-    /// Refuses a block whose memory is not there.
+    /// Returns an error if the memory of the block is suspended or lost.
     pub(crate) fn check_mapped(&self, operation: Operation) -> Result<()> {
         let core = self.inner().core(operation)?;
         let tag = core.tag_of(self.piece());
@@ -91,7 +91,7 @@ impl<B: Backend> Block<B> {
         Ok(())
     }
 
-    /// Calls `act` with the address of a part of the block while its memory is there.
+    /// Calls `act` with the address of a range of the block while its memory is mapped.
     fn while_mapped(
         &self,
         operation: Operation,
@@ -113,7 +113,7 @@ impl<B: Backend> Block<B> {
     }
 }
 
-/// Keeps what is mapped of a tag's memory mapped: a suspension waits for the guard.
+/// Keeps the memory of a tag mapped: a suspension waits for the guard.
 fn keep_mapped(tag: &Tag) -> RwLockReadGuard<'_, ()> {
     tag.copies.read().unwrap_or_else(PoisonError::into_inner)
 }

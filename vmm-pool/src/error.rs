@@ -1,27 +1,26 @@
-//! What can go wrong with a pool.
+//! The errors of a pool.
 
 use crate::PoolStats;
 use gpu_vmm_core::extend::ExtensionError;
 use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind};
 
-/// What is behind an error of a pool, beside what the core or a driver answers.
-/// [`Error::extension`] returns it.
+/// A cause that only pools report. [`Error::extension`] returns it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// There is no memory left: nothing kept serves, nothing is about to come free, nothing can be given back, and the driver
-    /// has none.
+    /// There is no memory left: the pool keeps none that fits, none is about to be free, none can be returned to the driver,
+    /// and the driver has none.
     #[error("out of memory for {requested} on {device} tagged {tag:?} ({source}); {stats}")]
     OutOfMemory {
-        /// How much was asked for.
+        /// The requested size.
         requested: Bytes,
         /// The pool's device.
         device: DeviceId,
-        /// What it is tagged with.
+        /// The tag of the request.
         tag: Box<str>,
-        /// Where the memory is.
+        /// The pool's statistics.
         stats: Box<PoolStats>,
-        /// What stopped it: the driver's answer, or the budget.
+        /// The limit that was reached: the driver's error, or the budget.
         source: Box<OutOf>,
     },
     /// There are no addresses left, though there may be memory.
@@ -30,53 +29,53 @@ pub enum PoolError {
          in use, and the pool may reserve {limit} in all; {stats}"
     )]
     OutOfAddresses {
-        /// How much was asked for.
+        /// The requested size.
         requested: Bytes,
-        /// What it is tagged with.
+        /// The tag of the request.
         tag: Box<str>,
-        /// How many addresses of the tag lie below its highest block.
+        /// The addresses of the tag up to the end of its highest block.
         used: Bytes,
-        /// How many the tag has.
+        /// The addresses that are reserved for the tag.
         reserved: Bytes,
-        /// How many the pool may have.
+        /// The addresses that the pool may reserve in all.
         limit: Bytes,
-        /// Where the memory is.
+        /// The pool's statistics.
         stats: Box<PoolStats>,
     },
-    /// An address that is no block's first one.
+    /// The address is not the first address of a block.
     #[error("{address} is not the address of a block{}", inside.map(|at| format!("; it lies in the one at {at}")).unwrap_or_default())]
     NotABlock {
         /// The address.
         address: Address,
-        /// The block in which it lies, where it does.
+        /// The block that contains the address, if there is one.
         inside: Option<Address>,
     },
-    /// A block that has been freed already.
+    /// The block was freed already.
     #[error("the block at {address} was freed already")]
     FreedTwice {
         /// The address.
         address: Address,
     },
-    /// Memory with the tag is suspended.
+    /// The memory with this tag is suspended.
     #[error("the memory tagged {tag:?} is suspended; resume it first")]
     Suspended {
         /// The tag.
         tag: Box<str>,
     },
-    /// No memory has the tag.
-    #[error("nothing is tagged {tag:?}; there are {there}")]
+    /// No memory has this tag.
+    #[error("no memory is tagged {tag:?}; existing tags: {there}")]
     NoSuchTag {
         /// The tag.
         tag: Box<str>,
-        /// Those that are.
+        /// The existing tags.
         there: String,
     },
 }
 
-/// What there was no more of.
+/// The resource that was exhausted.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OutOf {
-    /// The driver had no more memory.
+    /// The driver's memory.
     #[error("{0}")]
     Driver(Error),
     /// The pool's budget.

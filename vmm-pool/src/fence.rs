@@ -1,25 +1,25 @@
-//! What says that memory may be used again, if that is no event of a stream.
+//! Fences: completions of work that no stream event reports.
 
 use gpu_vmm_core::Result;
 use std::fmt::Debug;
 
-/// Something that is done at some time: a timeline semaphore, an event of another API, the answer of a network card.
+/// A completion of work outside the pool's streams: a timeline semaphore, an event of another API, a network card's reply.
 ///
-/// [`is_done`](Fence::is_done) is called by whichever thread needs memory, under the pool's lock, and the fence may be
-/// dropped there: neither may call the pool, free one of its blocks, or wait. [`wait`](Fence::wait) is called without any
-/// lock, by several threads perhaps: the thread that completes the fence may use the pool meanwhile.
+/// The thread that needs memory calls [`is_done`](Fence::is_done) under the pool's lock, and may drop the fence there.
+/// Neither may call the pool, free one of its blocks, or wait. Threads call [`wait`](Fence::wait) without any lock, possibly
+/// several at once; the thread that completes the fence may use the pool meanwhile.
 ///
-/// Dropping the last of a pool and its blocks waits for all fences. If one cannot be waited for, the pool's memory stays
-/// until the process ends.
+/// Dropping the last of a pool and its blocks waits for all fences. If a fence cannot be waited for, the pool's memory stays
+/// allocated until the process ends.
 pub trait Fence: Debug + Send + Sync {
-    /// Whether it is done. Once it is, it stays so.
+    /// Returns whether the work is done. Once it is done, it stays done.
     ///
     /// # Errors
     ///
-    /// What the implementation reports; the memory then counts as still in use.
+    /// The errors of the implementation. The memory then counts as still in use.
     fn is_done(&self) -> Result<bool>;
 
-    /// Waits until it is done: the pool does so when there is no other memory.
+    /// Waits until the work is done. The pool calls this when no other memory is left.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! The physical memory of a pool: pieces of one page each, and behind which addresses they are.
+//! The physical memory of a pool: frames of one page each, and the addresses at which each frame is mapped.
 //!
-//! A frame in which no block lies is free wherever it is mapped. It stays mapped there, may be mapped at further
-//! addresses, and whoever needs memory first has it: so memory moves to where it is needed without being unmapped, and
-//! comes back without any driver call.
+//! A frame that contains no block is free, wherever it is mapped. It stays mapped there and may be mapped at further
+//! addresses. The first request that needs memory takes it. So memory moves to where it is needed without being unmapped, and
+//! returns without any driver call.
 
 use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
@@ -14,44 +14,44 @@ pub(crate) type FrameIndex = u32;
 /// No frame.
 pub(crate) const NO_FRAME: FrameIndex = FrameIndex::MAX;
 
-/// Nobody knows what is behind the page: something failed there, and so did undoing it. Its addresses are not used again.
+/// The contents of the page are unknown: a driver call failed there, and so did its rollback. Its addresses are not used again.
 pub(crate) const LOST: FrameIndex = FrameIndex::MAX - 1;
 
-/// A page of a space: addresses behind which a frame can be.
+/// A page of a space: addresses at which a frame can be mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageAddress {
     pub(crate) space: u16,
     pub(crate) page: u32,
 }
 
-/// What is asked of a frame whenever a block comes or goes.
+/// The state of a frame that allocations and frees read and write.
 #[derive(Clone, Copy, Debug)]
 struct Use {
-    /// After which work it is free.
+    /// The work after which the frame is free.
     turn: Turn,
-    /// The last search that has counted it.
+    /// The last search that has counted the frame.
     seen: u32,
-    /// True where a block lies in it.
+    /// True if the frame contains a block.
     used: bool,
-    /// Whose contents are in it.
+    /// The tag whose contents are in the frame.
     tenant: u16,
 }
 
-/// What is asked of a frame when it is mapped or given back.
+/// The state of a frame that changes when it is mapped, unmapped or removed.
 #[derive(Debug)]
 pub(crate) struct Frame<B: Backend> {
-    /// None where the number is not in use, or the memory is suspended.
+    /// None if the number is not in use, or the memory is suspended.
     pub(crate) memory: Option<PhysicalMemory<B>>,
-    /// Where it is mapped.
+    /// The addresses at which the frame is mapped.
     pub(crate) mapped: Vec<PageAddress>,
 }
 
-/// All frames.
+/// All frames of a pool.
 #[derive(Debug)]
 pub(crate) struct Frames<B: Backend> {
     list: Vec<Frame<B>>,
     uses: Vec<Use>,
-    /// A bit for each frame that is free.
+    /// One bit per frame, set if the frame is free.
     free_map: Vec<u64>,
     free: usize,
     vacant: Vec<FrameIndex>,
@@ -90,17 +90,17 @@ impl<B: Backend> Frames<B> {
         self.uses[frame as usize].tenant = tenant;
     }
 
-    /// How many there are.
+    /// Returns the number of frames.
     pub(crate) fn count(&self) -> usize {
         self.list.len() - self.vacant.len()
     }
 
-    /// How many of them are free.
+    /// Returns the number of free frames.
     pub(crate) fn free(&self) -> usize {
         self.free
     }
 
-    /// Takes memory in that nothing is in, as used.
+    /// Adds new memory, as a frame that is used.
     pub(crate) fn insert(&mut self, memory: PhysicalMemory<B>, tenant: u16) -> FrameIndex {
         let frame = Frame { memory: Some(memory), mapped: Vec::new() };
         let usage = Use { turn: Turn::FREE, seen: 0, used: true, tenant };
@@ -116,14 +116,14 @@ impl<B: Backend> Frames<B> {
         index as FrameIndex
     }
 
-    /// Gives up a frame that is used and mapped nowhere.
+    /// Removes a frame that is used and mapped nowhere.
     pub(crate) fn remove(&mut self, frame: FrameIndex) {
         debug_assert!(self.uses[frame as usize].used && self.get(frame).mapped.is_empty());
         self.at(frame).memory = None;
         self.vacant.push(frame);
     }
 
-    /// Starts counting: [`Frames::see`] tells of each frame once.
+    /// Begins a search, in which [`Frames::see`] counts each frame once.
     pub(crate) fn begin_search(&mut self) {
         self.search = self.search.wrapping_add(1);
         if self.search == 0 {
@@ -132,8 +132,8 @@ impl<B: Backend> Frames<B> {
         }
     }
 
-    /// True where a frame is free for a stream and was not seen in this search before: it may be behind several pages of
-    /// the same range.
+    /// Returns true if a frame is free for a stream and was not counted in this search before: it may be mapped at several
+    /// pages of one range.
     #[inline]
     pub(crate) fn see(&mut self, frame: FrameIndex, streams: &Streams<B>, stream: StreamIndex) -> bool {
         let search = self.search;
@@ -151,7 +151,7 @@ impl<B: Backend> Frames<B> {
         true
     }
 
-    /// The free frames.
+    /// Returns the free frames.
     pub(crate) fn free_ones(&self) -> impl Iterator<Item = FrameIndex> {
         self.free_map.iter().enumerate().flat_map(|(word, bits)| {
             let mut bits = *bits;
@@ -163,7 +163,7 @@ impl<B: Backend> Frames<B> {
         })
     }
 
-    /// Up to `count` free frames that `fits` lets pass, those that came free first.
+    /// Returns up to `count` free frames that `fits` accepts, those that were freed first.
     pub(crate) fn oldest(&self, count: usize, fits: impl Fn(&Self, FrameIndex) -> bool) -> Vec<FrameIndex> {
         let mut fitting: Vec<_> = self.free_ones().filter(|frame| fits(self, *frame)).collect();
         if count < fitting.len() {
@@ -174,7 +174,7 @@ impl<B: Backend> Frames<B> {
         fitting
     }
 
-    /// Has a free frame be used.
+    /// Marks a free frame as used.
     #[inline]
     pub(crate) fn claim(&mut self, frame: FrameIndex) {
         let at = &mut self.uses[frame as usize];
@@ -184,7 +184,7 @@ impl<B: Backend> Frames<B> {
         self.free -= 1;
     }
 
-    /// Has a used frame be free after some work, that of earlier users included.
+    /// Marks a used frame as free after the work of `turn`, which includes the work of earlier users.
     #[inline]
     pub(crate) fn release(&mut self, frame: FrameIndex, turn: Turn) {
         let at = &mut self.uses[frame as usize];
@@ -195,7 +195,7 @@ impl<B: Backend> Frames<B> {
         self.free += 1;
     }
 
-    /// Says after which work a frame is free that stays used.
+    /// Sets the work after which a used frame is free.
     #[inline]
     pub(crate) fn set_turn(&mut self, frame: FrameIndex, turn: Turn) {
         self.uses[frame as usize].turn = turn;

@@ -1,16 +1,16 @@
-//! How a pool came to be what it is: points in time, thinned out as they get more.
+//! The history of a pool: points in time, which are thinned out as their number grows.
 
 use crate::snapshot::Moment;
 use gpu_vmm_sync::Instant;
 
-/// So many points are kept at most; then every second one goes.
+/// The most points that are kept. At this number every second point is dropped.
 const MAX: usize = 2048;
 
 #[derive(Debug)]
 pub(crate) struct History {
     since: Instant,
     moments: Vec<Moment>,
-    /// So many changes make a point.
+    /// The number of changes per point.
     every: u32,
     left: u32,
 }
@@ -20,12 +20,12 @@ impl History {
         Self { since: Instant::now(), moments: Vec::new(), every: 1, left: 0 }
     }
 
-    /// Seconds since the pool was made.
+    /// Returns the seconds since the pool was created.
     pub(crate) fn now(&self) -> f64 {
         self.since.elapsed().as_secs_f64()
     }
 
-    /// Takes note of a change; now and then it becomes a point.
+    /// Counts a change, and records a point for one in `every` changes.
     pub(crate) fn note(&mut self, live: u64, pending: u64, held: u64) {
         if self.left > 0 {
             self.left -= 1;

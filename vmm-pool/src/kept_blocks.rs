@@ -1,4 +1,4 @@
-//! Blocks that a pool keeps for callers who know addresses alone, by address.
+//! Blocks that a pool keeps for callers that know only addresses.
 
 use crate::Block;
 use gpu_vmm_core::extend::Process;
@@ -13,7 +13,7 @@ const SHARDS: usize = 16;
 /// The number of freed addresses that each shard remembers.
 const REMEMBERED: usize = 1024;
 
-/// The blocks of a pool that are known by their addresses alone.
+/// The blocks of a pool that callers identify by address.
 #[derive(Debug)]
 pub(crate) struct KeptBlocks<B: Backend> {
     shards: [Mutex<Shard<B>>; SHARDS],
@@ -22,8 +22,8 @@ pub(crate) struct KeptBlocks<B: Backend> {
 #[derive(Debug)]
 pub(crate) struct Shard<B: Backend> {
     pub(crate) blocks: FxHashMap<Address, Block<B>>,
-    /// What was freed last, to tell freeing twice from other mistakes: with the number of the free, of which there may have
-    /// been more at the same address.
+    /// The addresses that were freed last, to distinguish a double free from other errors. Each has the number of its free,
+    /// since one address may have been freed several times.
     freed: VecDeque<(Address, u64)>,
     pub(crate) last_freed: FxHashMap<Address, u64>,
     frees: u64,
@@ -38,14 +38,14 @@ impl<B: Backend> KeptBlocks<B> {
         Self { shards: std::array::from_fn(shard) }
     }
 
-    /// Frees all of them.
+    /// Frees all kept blocks.
     pub(crate) fn clear(&mut self) {
         for shard in &mut self.shards {
             shard.get_mut().unwrap_or_else(PoisonError::into_inner).blocks.clear();
         }
     }
 
-    /// The shard of an address, in the process that made the pool.
+    /// Locks the shard of an address. Returns an error in a forked child.
     pub(crate) fn shard(
         &self,
         process: Process,
@@ -53,7 +53,7 @@ impl<B: Backend> KeptBlocks<B> {
         address: Address,
     ) -> Result<MutexGuard<'_, Shard<B>>, Error> {
         process.check(operation)?;
-        // Addresses of neighbouring blocks differ in these bits.
+        // The addresses of neighbouring blocks differ in these bits.
         let shard = (address.0 >> 9 ^ address.0 >> 21) as usize % SHARDS;
         Ok(self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner))
     }

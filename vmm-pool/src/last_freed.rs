@@ -1,28 +1,28 @@
-//! The large piece that was freed last. It lies beside the common books, since the next request may be for just that: then
-//! neither has to do anything in them, nor to wait for whoever has them.
+//! The large piece that was freed last, outside the core. If the next request fits it exactly, neither the free nor the
+//! request needs the core's lock.
 //!
-//! Whoever has the books has it in them too: it is put there [whenever they are locked](crate::shared::Inner::core), so that
-//! nobody finds less free memory than there is.
+//! [Locking the core](crate::shared::Inner::core) first moves the piece into the core, so that every holder of the lock sees
+//! all free memory.
 
 use crate::classes::MEDIUM;
 use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use gpu_vmm_sync::SpinMutex;
 
-/// A piece that was used on a stream last.
+/// A freed piece, with the stream that used it last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
     pub(crate) piece: Piece,
     pub(crate) index: StreamIndex,
 }
 
-/// On cache lines of its own: what lies beside it is read for every allocation.
+/// The slot for the last freed piece, on cache lines of its own: every allocation reads the fields around it.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Last {
-    /// False where what is freed may have to go back to the driver at once.
+    /// False if freed memory may have to return to the driver at once.
     on: bool,
-    /// Held for as long as it takes to look, and never while anything else is waited for.
+    /// Held for a look or an exchange only, and never while the thread waits for anything else.
     freed: SpinMutex<Option<Freed>>,
 }
 
@@ -31,7 +31,7 @@ impl Last {
         Self { on, freed: SpinMutex::new(None) }
     }
 
-    /// Puts a piece there. False where it is not large, or another one is there.
+    /// Stores a piece. Returns false if the piece is not large or the slot is full.
     #[inline]
     pub(crate) fn put(&self, freed: Freed) -> bool {
         if !self.on || freed.piece.size <= MEDIUM {
@@ -45,7 +45,7 @@ impl Last {
         is_put
     }
 
-    /// Takes what is there, if it fits.
+    /// Takes the stored piece if it fits.
     #[inline]
     pub(crate) fn take(&self, fits: impl FnOnce(&Freed) -> bool) -> Option<Freed> {
         if !self.on {

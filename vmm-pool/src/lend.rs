@@ -1,12 +1,13 @@
-//! Blocks that another library's types point at while they are borrowed.
-#![allow(unsafe_code)] // promises that the memory stays
+//! Blocks that are lent to the types of another library.
+#![allow(unsafe_code)] // promises that the lent memory stays valid
 
 use crate::Block;
 use gpu_vmm_core::extend::LendMemory;
 use gpu_vmm_core::{Access, Address, Backend, Detail, Error, Grant, OffsetRange, Operation, Result, Stream};
 
-// SAFETY: a block's addresses are its own until it is dropped, and are used again after the streams that `lend` lets through.
-// Where its tag is suspended meanwhile, which waits for the devices, its addresses stay its own, with nothing behind them.
+// SAFETY: a block's addresses belong to it until it is dropped. They are reused only after the work of the streams that
+// `lend` accepts. A suspension of its tag waits for the devices; the block keeps its addresses then, with nothing mapped
+// there.
 unsafe impl<B: Backend> LendMemory for Block<B> {
     type Backend = B;
 

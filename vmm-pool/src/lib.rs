@@ -1,40 +1,43 @@
-//! The pool of [gpu-vmm](https://docs.rs/gpu-vmm): many allocations of all sizes, from many threads and streams, that
-//! hold hardly more memory than is asked for.
+//! The memory pool of [gpu-vmm](https://docs.rs/gpu-vmm): allocations of all sizes, from many threads and streams, that hold
+//! hardly more physical memory than callers request.
 //!
 //! # How it works
 //!
-//! Physical memory is created in frames of one page (the granularity; 2 MiB on GPUs). A tag has addresses of its own,
-//! several times as many as the device has memory, and blocks are cut from them by best fit. A frame in which no block lies
-//! is free, wherever it is mapped; it may be mapped at several addresses, and whoever needs memory first has it. Where a
-//! block is to be whose addresses have no free frame behind them, free frames from elsewhere are mapped there, before any
-//! is created. So free memory does not fragment, since any free page serves any request; and a program that does the same
-//! again and again finds its memory mapped at all the addresses at which it is used by turns, and makes no driver calls.
+//! The pool creates physical memory in frames of one page (the granularity; 2 MiB on GPUs). Each tag has its own addresses,
+//! several times as many as the device has memory. The pool cuts blocks from them by best fit. A frame that contains no block
+//! is free, whether it is mapped or not. One frame may be mapped at several addresses, and the first request that needs
+//! memory takes it.
 //!
-//! Small requests are slots of slabs; small and medium ones that were freed lie in front of threads for the next.
+//! If the addresses of a new block have no free frame behind them, the pool maps free frames from other addresses there
+//! before it creates new ones. So free memory does not fragment: any free page serves any request. A program that repeats the
+//! same allocations finds its memory already mapped at all addresses that it uses in alternation, and makes no driver calls.
+//!
+//! Small blocks are slots of slabs. Freed small and medium blocks stay in thread caches for the next request.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `pool`, `request`, `block`, `data`, `lend`, `pool_stream`, `raw`, `kept_blocks` | what a user has |
-//! | `builder`, `settings` | what a pool is told |
-//! | `error` | an allocation that failed, with the pool's numbers |
-//! | `owner`, `shared` | what ends with the pool, and what lives as long as a block |
-//! | `thread_cache`, `classes`, `piece` | what lies in front of threads |
-//! | `last_freed` | the large piece that was freed last, beside the books |
-//! | `core` | the common books under one lock |
-//! | `supply`, `trim`, `suspend`, `premap` | memory that comes and goes, also before it is needed |
-//! | `space` | addresses: which are taken, what is behind them |
+//! | `pool`, `request`, `block`, `data`, `lend`, `pool_stream`, `raw`, `kept_blocks` | the public types and calls |
+//! | `builder`, `settings` | the configuration of a pool |
+//! | `error` | failed allocations, with the pool's statistics |
+//! | `owner`, `shared` | state that ends with the pool, and state that lives as long as a block |
+//! | `thread_cache`, `classes`, `piece` | freed blocks that are cached for threads |
+//! | `last_freed` | the large piece that was freed last, outside the pool's main lock |
+//! | `core` | the pool's state, under one lock |
+//! | `supply`, `trim`, `suspend`, `premap` | memory that the pool maps, returns to the driver, suspends, and maps in advance |
+//! | `space` | addresses: the ranges that are taken, and the memory behind them |
 //! | `frames` | physical memory |
 //! | `slabs` | slots of small sizes |
-//! | `stream_order`, `streams`, `pending`, `collect`, `fence` | after which work memory is free |
-//! | `waits` | waiting for that, without a lock |
+//! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
+//! | `waits` | waiting for that work, without a lock |
 //! | `tags`, `tag_spaces` | tags, and their addresses |
-//! | `queries`, `stats`, `snapshot`, `history`, `tracking`, `trace` | what a pool tells of itself |
+//! | `queries`, `stats`, `snapshot`, `history`, `tracking`, `trace` | statistics, snapshots and tracing |
 //!
 //! # Tracing
 //!
-//! With the feature `tracing` the pool tells that crate, under the target `gpu_vmm_pool`, of `supply`, `trim`, `suspend` and
-//! `resume` as spans, and as events of memory that is `mapped` (with how much of it was free elsewhere and how much is new),
-//! `given back`, and of being `out of memory`. Subscribers are called under the pool's lock: they must not call the pool.
+//! With the feature `tracing`, the pool reports to the crate `tracing` under the target `gpu_vmm_pool`. The spans are
+//! `supply`, `trim`, `suspend` and `resume`. The events are `mapped` (with the number of pages that were free at other
+//! addresses and the number of new ones), `given back` and `out of memory`. The pool calls subscribers under its lock: they
+//! must not call the pool.
 
 mod block;
 mod builder;

@@ -1,4 +1,4 @@
-//! What ends with the last clone of a pool, while blocks may go on.
+//! State that ends with the last clone of a pool, although blocks may live on.
 
 use crate::core::Shortage;
 use crate::error::OutOf;
@@ -24,13 +24,13 @@ pub(crate) struct Owner<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     pub(crate) backend: B,
     pub(crate) device: DeviceId,
-    /// All memory of the device.
+    /// The size of the device's memory.
     pub(crate) total: Bytes,
     thread_caches: Box<[ThreadCacheRef<B>]>,
     calls: Callbacks,
-    /// With the thread that maps ahead.
+    /// The registration with the premap thread.
     premap: Option<Registration>,
-    /// Blocks that were given up as addresses.
+    /// Blocks that callers hold by address only.
     pub(crate) kept_blocks: KeptBlocks<B>,
 }
 
@@ -51,7 +51,7 @@ impl<B: Backend> Owner<B> {
         Self { inner, backend, device, total, thread_caches, calls, premap, kept_blocks: KeptBlocks::new() }
     }
 
-    /// A thread's thread cache.
+    /// Returns the thread cache of a thread.
     #[inline]
     pub(crate) fn thread_cache(&self, thread: usize) -> &ThreadCacheRef<B> {
         &self.thread_caches[thread & (self.thread_caches.len() - 1)]
@@ -61,7 +61,7 @@ impl<B: Backend> Owner<B> {
         self.thread_caches.iter()
     }
 
-    /// Brings what lies in front of threads into the common books, of the tags and streams that are wanted.
+    /// Empties the thread caches into the core, for the tags and streams that `wanted` accepts.
     pub(crate) fn settle(
         &self,
         operation: Operation,
@@ -78,7 +78,7 @@ impl<B: Backend> Owner<B> {
         Ok(())
     }
 
-    /// Serves a stream no longer.
+    /// Stops serving a stream.
     pub(crate) fn retire(&self, operation: Operation, index: StreamIndex) -> Result<(), Error> {
         self.inner.process.check(operation)?;
         for thread_cache in &self.thread_caches {
@@ -89,19 +89,19 @@ impl<B: Backend> Owner<B> {
         Ok(())
     }
 
-    /// Has memory be mapped ahead, where that is wanted: some was just used up.
+    /// Wakes the premap thread, if there is one: a request has just used memory up.
     pub(crate) fn ask_ahead(&self) {
         if let Some(premap) = &self.premap {
             premap.ask();
         }
     }
 
-    /// Asks the user for memory. True where it is worth trying again.
+    /// Calls the out-of-memory callback. Returns true if the request should be tried again.
     pub(crate) fn call_for_memory(&self, size: Bytes) -> bool {
         self.calls.out_of_memory.as_ref().is_some_and(|call| call(&self.stats(), size))
     }
 
-    /// The error of a request that could not be served.
+    /// Returns the error of a request that failed with a shortage.
     pub(crate) fn tell(
         &self,
         operation: Operation,
@@ -110,7 +110,7 @@ impl<B: Backend> Owner<B> {
         tag: &Tag,
     ) -> Error {
         let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
-        // Not asked for beside the statistics, which take the same lock.
+        // Read after the statistics, which take the same lock.
         let (budget, limit) = match self.inner.core(operation) {
             Ok(core) => (core.settings.budget, core.settings.addresses),
             Err(error) => return error,
@@ -158,7 +158,7 @@ impl<B: Backend> Owner<B> {
         }
     }
 
-    /// The live blocks, if the pool remembers them; none in a forked child.
+    /// Returns the live blocks if the pool tracks them; none in a forked child.
     pub(crate) fn unfreed(&self) -> Vec<Unfreed> {
         if self.inner.process.is_this() { self.inner.tracking.all() } else { Vec::new() }
     }
@@ -174,10 +174,10 @@ impl<B: Backend> Drop for Owner<B> {
                 report(&unfreed);
             }
         }
-        // Blocks that are kept by their addresses end with the pool.
+        // Blocks that are kept by address end with the pool.
         self.kept_blocks.clear();
         if self.inner.process.is_this() {
-            // It is this process.
+            // It cannot fail: the process is the one that created the pool.
             let _ = self.settle(Operation::DropPool, |_, _| true);
             self.thread_caches.iter().for_each(ThreadCacheRef::give_up);
         }

@@ -1,4 +1,4 @@
-//! Pieces that were freed and wait for other streams, or for a fence.
+//! Freed pieces that wait for other streams or for a fence.
 
 use crate::Fence;
 use crate::piece::Piece;
@@ -9,20 +9,20 @@ use std::sync::Arc;
 pub(crate) struct Pending {
     pub(crate) list: Vec<Waiting>,
     pub(crate) bytes: u64,
-    /// Which piece is looked at next.
+    /// The index of the piece that the next look begins with.
     pub(crate) next: usize,
 }
 
-/// A piece that waits.
+/// A freed piece that waits.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) piece: Piece,
-    /// After which work of its own stream it is free.
+    /// The work of its own stream after which the piece is free.
     pub(crate) turn: Turn,
-    /// After which work of other streams it may be used on its own.
+    /// The work of other streams that the piece waits for.
     pub(crate) turns: Vec<Turn>,
     pub(crate) fence: Option<Arc<dyn Fence>>,
-    /// True when the fence has been waited for.
+    /// True if a wait for the fence has ended.
     pub(crate) is_past: bool,
 }
 
@@ -40,7 +40,7 @@ impl Pending {
         self.list.push(waiting);
     }
 
-    /// The fences that pieces wait for, the oldest last.
+    /// Returns the fences that pieces wait for, the oldest last.
     pub(crate) fn fences(&self) -> Vec<Arc<dyn Fence>> {
         self.list
             .iter()
@@ -50,7 +50,7 @@ impl Pending {
             .collect()
     }
 
-    /// Notes that a fence has been waited for.
+    /// Notes that a wait for a fence has ended.
     pub(crate) fn note_done(&mut self, fence: &Arc<dyn Fence>) {
         let waits_for = |one: &&mut Waiting| one.fence.as_ref().is_some_and(|own| Arc::ptr_eq(own, fence));
         self.list.iter_mut().filter(waits_for).for_each(|waiting| waiting.is_past = true);

@@ -1,18 +1,18 @@
-//! What lies in front of threads and behind blocks: an address and where it comes from.
+//! Pieces: the memory of blocks and of thread cache entries, with its origin.
 
 use crate::slabs::SlabIndex;
 use crate::space::RangeIndex;
 
-/// Memory that has been taken from the pool's common books.
+/// Memory that was taken from the core.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) address: u64,
-    /// How much it takes, rounded as it is.
+    /// The occupied size: the requested size, rounded up.
     pub(crate) size: u64,
     pub(crate) origin: Origin,
 }
 
-/// Where a piece goes back to.
+/// The place that a piece returns to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// A slot of a slab.

@@ -1,4 +1,4 @@
-//! The pool as its user sees it.
+//! The pool type and the path of an allocation.
 
 use crate::Block;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
@@ -20,10 +20,11 @@ use gpu_vmm_sync::atomic::Ordering;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A pool of a device's memory. Clones are the same pool.
+/// A memory pool of one device. Clones refer to the same pool.
 ///
-/// Memory belongs to a stream: what was freed on it serves the next request for the same stream at once, since the
-/// device does the one after the other, and other streams when an event says that it is done.
+/// Memory belongs to a stream. Memory that was freed on a stream serves the next request for the same stream at once, since
+/// the device runs the work of a stream in order. It serves other streams when an event reports that the earlier work is
+/// done.
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Result};
@@ -51,10 +52,10 @@ impl<B: Backend> Clone for Pool<B> {
 
 const OPERATION: Operation = Operation::Allocate;
 
-/// What addresses are a multiple of, whatever was asked for.
+/// The alignment of every address, if the caller requests none.
 pub(crate) const DEFAULT_ALIGNMENT: Bytes = Bytes(256);
 
-/// What a caller asks for, with the thread cache of its thread.
+/// An allocation request, with the thread cache of the calling thread.
 #[derive(Debug)]
 struct Asked<'a, B: Backend> {
     thread_cache: &'a ThreadCacheRef<B>,
@@ -79,7 +80,8 @@ impl<B: Backend> Pool<B> {
         Ok(Self { owner: Arc::new(Owner::new(backend, Inner::new(core), of, calls, premap.as_ref())), tag })
     }
 
-    /// The same pool for blocks with a tag: they have addresses of their own, are suspended together, and are shown apart.
+    /// Returns the same pool for blocks with a tag. Each tag has its own addresses, is suspended as a whole, and is listed
+    /// separately in snapshots.
     ///
     /// # Errors
     ///
@@ -101,7 +103,7 @@ impl<B: Backend> Pool<B> {
         self.alloc_as(size, DEFAULT_ALIGNMENT, Stream::DEFAULT)
     }
 
-    /// As [`BlockRequest::alloc`](crate::BlockRequest::alloc).
+    /// Allocates a block as [`BlockRequest::alloc`](crate::BlockRequest::alloc) does.
     #[track_caller]
     #[inline]
     pub(crate) fn alloc_as(
@@ -120,7 +122,7 @@ impl<B: Backend> Pool<B> {
             && !captures
         {
             let mut cache = thread_cache.lock();
-            // Asked under the lock: who suspends says so first, and empties the thread caches then.
+            // Read under the lock: a suspension sets the flag first and then empties the thread caches.
             let ready = match self.tag.suspended.load(Ordering::Relaxed) {
                 false => cache.take(self.tag.index, stream, class, size.0),
                 true => None,
@@ -133,13 +135,13 @@ impl<B: Backend> Pool<B> {
         self.alloc_from_books(thread_cache, class, size, alignment, (stream, captures))
     }
 
-    /// Whether what is queued on a stream goes into a graph, or may.
+    /// Returns true if work that is queued on a stream goes into a graph, or may do so.
     fn captures(&self, stream: Stream<'static>) -> bool {
-        // One that the pool refuses is not asked.
+        // The pool refuses the per-thread default stream: the driver is not asked about it.
         stream.is_per_thread() || self.owner.backend.is_capturing(stream).unwrap_or(true)
     }
 
-    /// A request that is not served by what lies in front of its thread.
+    /// Serves a request that the thread cache cannot serve.
     #[track_caller]
     #[inline(never)]
     fn alloc_from_books(
@@ -174,7 +176,7 @@ impl<B: Backend> Pool<B> {
         Block::new(ready)
     }
 
-    /// What is wrong with a request, or that it has no class.
+    /// Returns the error of an invalid request, or no class for a valid one.
     fn check(&self, size: Bytes, alignment: Bytes) -> Result<Option<usize>> {
         if size.is_zero() {
             return Err(Error::new(OPERATION, Detail::ZeroSize));
@@ -187,14 +189,14 @@ impl<B: Backend> Pool<B> {
         Ok(None)
     }
 
-    /// Takes what was freed last, if it is just what is asked for.
+    /// Takes the piece that was freed last, if it matches the request exactly.
     fn take_last(&self, asked: &Asked<'_, B>) -> Option<Ready<B>> {
         let &Asked { thread_cache, size, alignment, stream, captures, .. } = asked;
         let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
         let mut cache = thread_cache.lock();
         let own = cache.stream_of(cache.bin(self.tag.index, stream)?);
         let freed = self.owner.inner.last.take(|Freed { piece, index }| {
-            // Asked under the lock: who suspends says so first, and has it put into the books then.
+            // Read under the lock: a suspension sets the flag first and then moves the piece into the core.
             piece.size == rounded
                 && *index == own
                 && piece.address.is_multiple_of(alignment.0)
@@ -205,7 +207,7 @@ impl<B: Backend> Pool<B> {
         Some(cache.boxed(Body::new(thread_cache, freed, stream, size.0, None)))
     }
 
-    /// Takes from the common books, and tries what there is to be tried where there is not enough.
+    /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again.
     fn take(&self, asked: &Asked<'_, B>) -> Result<Ready<B>> {
         let size = asked.size;
         let mut settled = false;
@@ -225,7 +227,7 @@ impl<B: Backend> Pool<B> {
                 Shortage::Memory(_) | Shortage::Addresses { .. }
                     if ladder.climb(&self.owner.inner, OPERATION)? => {}
                 Shortage::Memory(_) if self.owner.call_for_memory(size) => {
-                    // What was freed now may have to be waited for.
+                    // Memory that the callback freed may have to be waited for.
                     ladder = Ladder::Streams;
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }
@@ -238,10 +240,10 @@ impl<B: Backend> Pool<B> {
     fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<Ready<B>, Shortage> {
         let &Asked { thread_cache, size, alignment, stream, class, captures } = asked;
         let (bin, index) = self.bin(thread_cache, stream)?;
-        // Slots and pieces before threads are in the order of their stream, which a graph is not in.
+        // Slots and pieces in thread caches follow the order of their stream. A graph does not.
         let class = class.filter(|_| !captures);
         let tag = self.tag.index;
-        // What is aligned to more than a page leaves too many addresses of the few of small blocks unused.
+        // A block with an alignment of more than a page would waste too many of the few addresses for small blocks.
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
         let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small };
@@ -266,7 +268,7 @@ impl<B: Backend> Pool<B> {
         Ok(cache.boxed(body(piece)))
     }
 
-    /// Returns the thread cache's bin for a stream, which is added if there is none, and the stream's number.
+    /// Returns the number of the stream and its bin in the thread cache. Adds the bin if there is none.
     fn bin(
         &self,
         thread_cache: &ThreadCacheRef<B>,
@@ -279,7 +281,7 @@ impl<B: Backend> Pool<B> {
         }
         let index = self.owner.inner.core(OPERATION)?.streams.index(OPERATION, stream)?;
         let mut cache = thread_cache.lock();
-        // Another thread may have made it meanwhile.
+        // Another thread may have added it meanwhile.
         match known(&cache) {
             Some(known) => Ok(known),
             None => Ok((cache.add_bin(tag, stream, index)?, index)),
@@ -287,7 +289,7 @@ impl<B: Backend> Pool<B> {
     }
 }
 
-/// The class of a request, where it has one and is right.
+/// Returns the class of a request. Returns `None` if the request is invalid, large, or needs a range of its own.
 #[inline]
 fn fit(size: u64, alignment: u64) -> Option<Option<usize>> {
     if size == 0 || size > MEDIUM || !alignment.is_power_of_two() {
@@ -297,7 +299,7 @@ fn fit(size: u64, alignment: u64) -> Option<Option<usize>> {
     match alignment {
         ..=SMALLEST => Some(Some(class)),
         UNIT => Some(Some((class..).find(|class| size_of(*class).is_multiple_of(UNIT))?)),
-        // A range of its own.
+        // It needs a range of its own.
         _ => None,
     }
 }

@@ -1,13 +1,14 @@
 //! A stream that a pool serves for as long as it is registered.
-#![allow(unsafe_code)] // the stream's life is the caller's promise
+#![allow(unsafe_code)] // the caller promises that the stream stays live
 
 use crate::stream_order::StreamIndex;
 use crate::{Block, BlockRequest, Pool};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, Operation, Result, Stream};
 use std::sync::Arc;
 
-/// A stream that a pool serves until this is dropped. Then the stream may be destroyed, and its number in the pool serves
-/// another stream once its work is done. Live blocks stay, and are free once the work is done that the stream had then.
+/// A registration of a stream with a pool. The pool serves the stream until this is dropped. Then the stream may be
+/// destroyed, and its number in the pool serves another stream once its work is done. Live blocks stay valid; their memory is
+/// free once the work is done that was queued on the stream when this was dropped.
 #[derive(Debug)]
 pub struct PoolStream<B: Backend> {
     pool: Pool<B>,
@@ -16,12 +17,12 @@ pub struct PoolStream<B: Backend> {
 }
 
 impl<B: Backend> Pool<B> {
-    /// Serves a stream until the result is dropped. A program that makes and destroys streams registers each;
-    /// [`Pool::alloc`] is for streams that stay for as long as the process runs.
+    /// Registers a stream until the result is dropped. A program that creates and destroys streams registers each one.
+    /// [`Pool::alloc`] needs streams that exist for as long as the process runs.
     ///
     /// # Safety
     ///
-    /// The stream is live, and of the backend's vendor, until the result has been dropped (not merely forgotten).
+    /// The stream must be live, and of the backend's vendor, until the result has been dropped (not merely forgotten).
     ///
     /// # Errors
     ///
@@ -29,17 +30,17 @@ impl<B: Backend> Pool<B> {
     /// 65,534 streams at a time; [`Forked`](Detail::Forked).
     pub unsafe fn register_stream(&self, stream: Stream<'_>) -> Result<PoolStream<B>> {
         let operation = Operation::RegisterStream;
-        // SAFETY: the caller keeps the stream until the registration ends, and nothing here uses it afterwards.
+        // SAFETY: the caller keeps the stream live until the registration ends. The pool does not use it afterwards.
         let stream: Stream<'static> = unsafe { Stream::from_raw(stream.as_raw()) };
         let index = self.owner.inner.core(operation)?.streams.register(operation, stream)?;
         Ok(PoolStream { pool: self.clone(), stream, index })
     }
 
-    /// Forgets a stream that is to be destroyed, without waiting: its number serves another stream once its work is done.
-    /// Does nothing for a stream that the pool does not know, or that is [registered](Pool::register_stream).
+    /// Forgets a stream before it is destroyed, without waiting. Its number serves another stream once its work is done. Does
+    /// nothing for a stream that the pool does not know, or that is [registered](Pool::register_stream).
     ///
-    /// The stream may be destroyed afterwards, although it was given as `Stream<'static>`: the pool does not use it any
-    /// more. Live blocks stay, and are free once the work is done that the stream has now.
+    /// The caller may destroy the stream afterwards, although it was passed as `Stream<'static>`: the pool does not use it
+    /// any more. Live blocks stay valid; their memory is free once the work is done that the stream has now.
     ///
     /// # Errors
     ///
@@ -62,13 +63,13 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> PoolStream<B> {
-    /// The pool, with the tag that the stream was registered under.
+    /// Returns the pool, with the tag that the stream was registered under.
     #[must_use]
     pub const fn pool(&self) -> &Pool<B> {
         &self.pool
     }
 
-    /// The stream.
+    /// Returns the stream.
     #[must_use]
     pub fn stream(&self) -> Stream<'_> {
         self.stream
@@ -91,7 +92,7 @@ impl<B: Backend> PoolStream<B> {
         self.pool.request(size).stream(self.stream)
     }
 
-    /// Notes that work on this stream uses a block: [`Block::record_use`].
+    /// Notes that work on this stream uses a block, as [`Block::record_use`] does.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A pool's memory that is mapped before it is asked for: behind the highest block, where growth goes.
+//! Memory that is mapped in advance: behind the highest large block, where the pool grows.
 
 use crate::core::Core;
 use crate::shared::Inner;
@@ -7,24 +7,24 @@ use crate::supply::Chosen;
 use gpu_vmm_core::{Backend, Error};
 use gpu_vmm_premap::extend::{PremapWork, Step};
 
-/// So many pages are mapped in one step: whoever needs memory meanwhile waits for it.
+/// The number of pages that one step maps. Requests for memory wait for the step.
 const STEP: usize = 8;
 
 impl<B: Backend> PremapWork for Inner<B> {
     fn step(&self) -> Step {
-        // Most holders of the books do not ask for more when they release them.
+        // Not `Done`: most holders of the lock do not ask for more work when they release it.
         let Some(mut core) = self.try_core() else { return Step::Busy };
         match core.premap() {
             Ok(true) => Step::More,
             Ok(false) => Step::Done,
-            // A request that needs the memory meets the same, and tells it.
+            // A request that needs the memory meets the same error, and reports it.
             Err(_) => Step::Failed,
         }
     }
 }
 
 impl<B: Backend> Core<B> {
-    /// Maps some pages behind the highest block of a tag. False where there is nothing left to do.
+    /// Maps some pages behind the highest block of a tag. Returns false if there is nothing left to do.
     fn premap(&mut self) -> Result<bool, Error> {
         for space in 0..self.spaces.len() {
             let tag = self.spaces[space].tag;
@@ -42,7 +42,7 @@ impl<B: Backend> Core<B> {
         Ok(false)
     }
 
-    /// Puts new memory behind pages that have none, as free memory.
+    /// Maps new memory at pages that have none, and leaves it free.
     fn map_fresh(&mut self, space: usize, first: usize, count: usize, tag: u16) -> Result<(), Error> {
         let part = (first as u64 * self.page, count as u64 * self.page);
         let gap = self.spaces[space].open_gap(&mut self.frames, &self.streams, part, CLEAN);

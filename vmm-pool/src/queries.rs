@@ -1,4 +1,4 @@
-//! What a pool tells of itself: the block behind an address, the statistics, a picture.
+//! Queries: the block at an address, statistics and snapshots.
 
 use crate::core::Core;
 use crate::owner::Owner;
@@ -13,7 +13,7 @@ use gpu_vmm_sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashSet};
 
 impl<B: Backend> Pool<B> {
-    /// The live block in which an address lies. For questions now and then: it asks every thread cache.
+    /// Returns the live block that contains an address. Meant for occasional use: it searches every thread cache.
     #[must_use]
     pub fn find(&self, address: Address) -> Option<BlockInfo> {
         let info = self.owner.inner.core(Operation::FindBlock).ok()?.find_block(address)?;
@@ -21,13 +21,13 @@ impl<B: Backend> Pool<B> {
         (!cached).then_some(info)
     }
 
-    /// Where the memory is. Nobody waits for it longer than for an allocation.
+    /// Returns the pool's statistics. It delays other threads no longer than an allocation does.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.owner.stats()
     }
 
-    /// What the pool looks like now; as JSON it is what `gpu-vmm report` draws.
+    /// Returns a snapshot of the pool. `gpu-vmm report` draws its JSON form.
     #[must_use]
     pub fn snapshot(&self) -> PoolSnapshot {
         let stats = self.owner.stats();
@@ -44,8 +44,8 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    /// The blocks that were not freed yet and where they come from, by their addresses; none where the pool was not made
-    /// with [`debug`](crate::PoolBuilder::debug).
+    /// Returns the live blocks with the place of their allocation, by address; none if the pool was built without
+    /// [`debug`](crate::PoolBuilder::debug).
     #[must_use]
     pub fn unfreed(&self) -> Vec<Unfreed> {
         self.owner.unfreed()
@@ -103,7 +103,7 @@ impl<B: Backend> Core<B> {
         stats.bins = bins.into_values().collect();
     }
 
-    /// The block in which an address lies, be it live or in front of a thread.
+    /// Returns the live or cached block that contains an address.
     fn find_block(&self, address: Address) -> Option<BlockInfo> {
         let inside = |space: &&Space<B>| {
             address.0.checked_sub(space.base).is_some_and(|at| at < space.region.reserved().0)
@@ -149,7 +149,7 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// The frames that are mapped nowhere, in runs.
+    /// Returns the frames that are mapped nowhere, in runs.
     fn unmapped(&self) -> Vec<FramesSnapshot> {
         let mut runs: Vec<FramesSnapshot> = Vec::new();
         for frame in self.frames.free_ones().filter(|frame| self.frames.get(*frame).mapped.is_empty()) {
@@ -189,7 +189,7 @@ impl<B: Backend> Core<B> {
     }
 }
 
-/// What is mapped in a space, in runs.
+/// Returns the mapped pages of a space, in runs.
 fn pages_of<B: Backend>(space: &Space<B>) -> Vec<PagesSnapshot> {
     let mut runs: Vec<PagesSnapshot> = Vec::new();
     for (index, page) in space.pages.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Blocks that are known by their addresses alone, for callers from other languages.
+//! Blocks that callers identify by address, for other languages.
 
 use crate::kept_blocks::Shard;
 use crate::{Block, Fence, Pool, PoolError};
@@ -8,7 +8,7 @@ use gpu_vmm_core::{Address, Backend, Error, Operation, Result, Stream};
 use gpu_vmm_sync::{Arc, MutexGuard};
 
 impl<B: Backend> Pool<B> {
-    /// Takes charge of a block and gives its address, for callers that know of addresses alone. It is freed by
+    /// Keeps a block and returns its address, for callers that handle only addresses. The block is freed by
     /// [`free_at`](Pool::free_at), or with the last clone of the pool.
     ///
     /// # Errors
@@ -28,13 +28,13 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::FreedTwice`] where it was freed lately and nothing has come to be there since;
-    /// [`PoolError::NotABlock`] for any other address. Nothing has changed then.
+    /// [`PoolError::FreedTwice`] if the block was freed recently and no new block is at the address; [`PoolError::NotABlock`]
+    /// for any other address. The pool is unchanged then.
     pub fn free_at(&self, address: Address) -> Result<()> {
         self.release(Operation::Free, address).map(drop)
     }
 
-    /// Frees a block that the pool [keeps](Pool::keep), to be used again when `fence` is done.
+    /// Frees a block that the pool [keeps](Pool::keep); its memory is reused when `fence` is done.
     ///
     /// # Errors
     ///

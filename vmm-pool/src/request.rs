@@ -1,4 +1,4 @@
-//! What is asked of a pool beside a size.
+//! Requests with an alignment, a stream or a tag.
 
 use crate::pool::DEFAULT_ALIGNMENT;
 use crate::{Block, Pool};
@@ -6,7 +6,7 @@ use crate::{Block, Pool};
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Backend, Bytes, Result, Stream};
 
-/// A request for a [`Block`] that is not made yet. [`Pool::request`] returns it.
+/// A request for a [`Block`] that is not allocated yet. [`Pool::request`] returns it.
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Result, Stream};
@@ -34,13 +34,13 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<'a, B: Backend> BlockRequest<'a, B> {
-    /// Asks for an address that is a multiple of `alignment`, a power of two. Every address is a multiple of 256.
+    /// Requests an address that is a multiple of `alignment`, a power of two. Every address is a multiple of 256.
     #[inline]
     pub fn alignment(self, alignment: Bytes) -> Self {
         Self { alignment, ..self }
     }
 
-    /// Asks for a block whose work is queued on `stream`.
+    /// Requests a block whose work is queued on `stream`.
     ///
     /// The stream must exist for as long as the process runs. Streams that end earlier must be
     /// [registered](Pool::register_stream) or [forgotten](Pool::forget_stream).
@@ -49,7 +49,7 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
         Self { stream, ..self }
     }
 
-    /// Asks for a block with this tag in place of the pool's own. The tag is looked up under the pool's lock: for many blocks
+    /// Requests a block with this tag instead of the pool's own. The tag is looked up under the pool's lock: for many blocks
     /// with one tag, allocate from [`Pool::tagged`].
     #[inline]
     pub fn tag(self, tag: &'a str) -> Self {
@@ -58,17 +58,19 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
 
     /// Allocates the block.
     ///
-    /// Memory that was freed on the stream may be handed out while earlier work of the stream still uses it, since the
-    /// device does one after the other. A stream that captures receives only memory that no work uses any more, as the
-    /// graph may be launched on any stream. A block that a graph uses must live until the last launch of the graph.
+    /// The block may use memory that earlier work of the stream still uses, since the device runs the stream's work in order.
+    /// A stream that captures receives only memory that no work uses any more, because the graph may be launched on any
+    /// stream. A block that a graph uses must live until the last launch of the graph.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread);
-    /// [`OutOfMemory`](crate::PoolError::OutOfMemory), [`OutOfAddresses`](crate::PoolError::OutOfAddresses),
-    /// [`Suspended`](crate::PoolError::Suspended); or of the core:
-    /// [`ZeroSize`](Detail::ZeroSize), [`BadAlignment`](Detail::BadAlignment), [`ExceedsDevice`](Detail::ExceedsDevice), or
-    /// the driver's error. The pool is as before then.
+    /// - [`Unsupported`](Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread)
+    /// - [`ZeroSize`](Detail::ZeroSize), [`BadAlignment`](Detail::BadAlignment) or [`ExceedsDevice`](Detail::ExceedsDevice)
+    /// - [`OutOfMemory`](crate::PoolError::OutOfMemory) or [`OutOfAddresses`](crate::PoolError::OutOfAddresses)
+    /// - [`Suspended`](crate::PoolError::Suspended)
+    /// - the driver's error
+    ///
+    /// The pool is unchanged then.
     #[track_caller]
     #[inline]
     pub fn alloc(self) -> Result<Block<B>> {

@@ -1,36 +1,36 @@
-//! What a pool was told when it was made.
+//! The settings and callbacks of a pool.
 
 use crate::{PoolStats, Unfreed};
 use gpu_vmm_core::{Bytes, DeviceId};
 use std::fmt;
 use std::sync::Arc;
 
-/// What a pool was told.
+/// The settings of a pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) device: DeviceId,
-    /// All memory of the device.
+    /// The size of the device's memory.
     pub(crate) total: Bytes,
     pub(crate) budget: Bytes,
     pub(crate) keep: Bytes,
-    /// What physical memory is created in; the granularity or 2 MiB where that is more.
+    /// The requested page size; the pool uses at least the granularity and 2 MiB.
     pub(crate) page: Bytes,
     pub(crate) slack: Option<u32>,
-    /// All addresses that may be reserved.
+    /// The most addresses that the pool may reserve.
     pub(crate) addresses: Bytes,
-    /// The addresses of a tag's small blocks, and of all its others.
+    /// The sizes of a tag's reservations, for small blocks and for all others.
     pub(crate) reserve_small: Bytes,
     pub(crate) reserve: Bytes,
     pub(crate) scrub: bool,
     pub(crate) debug: bool,
-    /// How much is mapped behind the highest block of a tag before it is needed.
+    /// The bytes behind the highest block of a tag that are mapped in advance.
     pub(crate) premap: Bytes,
 }
 
 impl Settings {
-    /// New memory is created, rather than free memory mapped elsewhere, as long as no more than so much is held beyond what
-    /// was ever needed at one time: mapping takes time again and again. Where several streams are served, memory is in more
-    /// hands, and finds its way back less often.
+    /// Returns by how many bytes the pool may exceed the most memory that was ever needed at one time. Up to that limit it
+    /// creates new memory instead of mapping free memory at further addresses, since each mapping takes time again. If the
+    /// pool serves several streams, memory is spread over them and is reused less often at the same addresses.
     pub(crate) fn slack(&self, needed: u64, streams: usize) -> u64 {
         match self.slack {
             Some(percent) => (u128::from(needed) * u128::from(percent) / 100).try_into().unwrap_or(u64::MAX),
@@ -42,7 +42,7 @@ impl Settings {
 pub(crate) type OutOfMemory = dyn Fn(&PoolStats, Bytes) -> bool + Send + Sync;
 pub(crate) type ReportUnfreed = dyn Fn(&[Unfreed]) + Send + Sync;
 
-/// What a pool calls.
+/// The callbacks of a pool.
 #[derive(Clone, Default)]
 pub(crate) struct Callbacks {
     pub(crate) out_of_memory: Option<Arc<OutOfMemory>>,

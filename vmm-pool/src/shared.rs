@@ -1,4 +1,4 @@
-//! What a pool and its blocks have in common.
+//! The state that a pool shares with its blocks.
 
 use crate::core::Core;
 use crate::last_freed::{Freed, Last};
@@ -7,7 +7,7 @@ use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Backend, Detail, Error, Operation};
 use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Lives as long as the pool or one of its blocks does.
+/// The shared state. It lives as long as the pool or one of its blocks.
 #[derive(Debug)]
 pub(crate) struct Inner<B: Backend> {
     pub(crate) process: Process,
@@ -23,8 +23,8 @@ impl<B: Backend> Inner<B> {
         Self { process: Process::current(), core: Mutex::new(core), last, tracking }
     }
 
-    /// The books, in the process that made the pool: in a forked child another thread may have had them. What was freed last
-    /// is in them then.
+    /// Locks the core, and moves the piece that was freed last into it. Returns an error in a forked child, where a thread
+    /// that the child lacks may hold the lock.
     #[inline]
     pub(crate) fn core(&self, operation: Operation) -> Result<MutexGuard<'_, Core<B>>, Error> {
         self.process.check(operation)?;
@@ -39,7 +39,7 @@ impl<B: Backend> Inner<B> {
         core
     }
 
-    /// The books, if no other thread has them, without what was freed last.
+    /// Locks the core if no other thread holds it, without the piece that was freed last.
     pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core<B>>> {
         match self.core.try_lock() {
             Ok(core) => Some(core),
@@ -48,13 +48,13 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    /// Takes what a block has left, in the process that made the pool.
+    /// Frees a piece, in the process that created the pool.
     pub(crate) fn give(&self, freed: Freed) {
         if self.last.put(freed) {
             return;
         }
         let mut core = self.lock();
-        // What lay there is in the books now.
+        // The lock has moved the earlier piece into the core, so the slot is free again.
         if !self.last.put(freed) {
             core.give(freed.piece, freed.index);
         }
@@ -63,16 +63,16 @@ impl<B: Backend> Inner<B> {
 }
 
 impl<B: Backend> Drop for Inner<B> {
-    /// Waits for the fences. The devices are waited for where the addresses are given back, at once or after a capture.
+    /// Waits for the fences. The release of the addresses waits for the devices, at once or after a capture.
     fn drop(&mut self) {
         if !self.process.is_this() {
             return;
         }
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !core.wait_for_fences() {
-            // Something may still use the memory: it stays until the process ends.
+            // Some work may still use the memory: it stays until the process ends.
             core.spaces.drain(..).for_each(std::mem::forget);
-            let reason = "a fence was not done and could not be waited for, so that all memory stays".into();
+            let reason = "a fence was not done and could not be waited for: the pool's memory stays until the process ends".into();
             core.backend.drop_log().record(Error::new(Operation::DropPool, Detail::Unsupported { reason }));
         } else if core.streams.is_any_capturing() {
             core.spaces.drain(..).for_each(|space| space.region.release_later());

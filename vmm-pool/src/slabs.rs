@@ -1,4 +1,4 @@
-//! Slots of one small size: what small blocks are.
+//! Slabs: ranges that are divided into slots of one small size. Small blocks are slots.
 
 use crate::classes::size_of;
 use crate::space::RangeIndex;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// A slab's number.
 pub(crate) type SlabIndex = u32;
 
-/// The bytes of a slab, where its slots are small enough.
+/// The bytes of a slab, if its slots are small enough.
 const SIZE: u64 = 64 << 10;
 const FEWEST: u64 = 8;
 const MAX: u64 = 256;
@@ -25,13 +25,13 @@ pub(crate) struct Slab {
     pub(crate) stream: StreamIndex,
     slots: u16,
     free: u16,
-    /// A bit for each free slot.
+    /// One bit per slot, set if the slot is free.
     map: [u64; WORDS],
-    /// True where the slab is in its class's list.
+    /// True if the slab is in the list of its kind.
     listed: bool,
 }
 
-/// Which slabs a request can be served from.
+/// The requests that a slab can serve.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Kind {
     tag: u16,
@@ -39,12 +39,12 @@ struct Kind {
     class: u16,
 }
 
-/// What comes of giving a slot back.
+/// The state of a slab after a slot was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Given {
     /// Other slots of the slab are taken.
     Kept,
-    /// It was the last one: the slab's range is to be given back.
+    /// No slot is taken: the caller must remove the slab and free its range.
     Empty,
 }
 
@@ -53,11 +53,11 @@ pub(crate) enum Given {
 pub(crate) struct Slabs {
     list: Vec<Slab>,
     vacant: Vec<SlabIndex>,
-    /// Slabs with a free slot.
+    /// The slabs with a free slot.
     partial: HashMap<Kind, Vec<SlabIndex>>,
 }
 
-/// How large a slab of a class is.
+/// Returns the size of a class's slabs.
 pub(crate) const fn slab_size(class: usize) -> u64 {
     slots_of(class) * size_of(class)
 }
@@ -130,7 +130,7 @@ impl Slabs {
         self.list.iter().filter(|slab| slab.slots > 0)
     }
 
-    /// Takes in a slab with all of its slots free.
+    /// Adds a slab whose slots are all free.
     pub(crate) fn insert(&mut self, slab: Slab) {
         let kind = slab.kind();
         let slab = Slab { listed: true, ..slab };
@@ -147,7 +147,7 @@ impl Slabs {
         self.partial.entry(kind).or_default().push(index);
     }
 
-    /// Takes up to `count` slots; fewer, or none, where there are no more.
+    /// Takes up to `count` slots; fewer or none if no more are free.
     pub(crate) fn take(
         &mut self,
         (tag, stream, class): (u16, StreamIndex, usize),
@@ -172,7 +172,7 @@ impl Slabs {
         }
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub(crate) fn give(&mut self, index: SlabIndex, slot: u16) -> Given {
         let slab = &mut self.list[index as usize];
         debug_assert!(!slab.is_free(slot));
@@ -188,13 +188,13 @@ impl Slabs {
         Given::Kept
     }
 
-    /// Removes a slab in which nothing is taken.
+    /// Removes a slab that has no taken slot.
     pub(crate) fn remove(&mut self, index: SlabIndex) {
         let slab = &mut self.list[index as usize];
         if slab.listed
             && let Some(partial) = self.partial.get_mut(&slab.kind())
         {
-            // Those that came last are taken from first, and come empty first.
+            // Slots are taken from the last slabs first, so these become empty first.
             if let Some(place) = partial.iter().rposition(|one| *one == index) {
                 partial.remove(place);
             }

@@ -1,112 +1,112 @@
-//! What a pool looks like at a moment: what is written as JSON and drawn by `gpu-vmm report`.
+//! Snapshots: the state of a pool at a moment, for JSON files and `gpu-vmm report`.
 
 use crate::PoolStats;
 use serde::{Deserialize, Serialize};
 
-/// A pool at a moment. All sizes and offsets are bytes, all times seconds since the pool was made.
+/// The state of a pool at a moment. All sizes and offsets are bytes, all times are seconds since the pool was created.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolSnapshot {
-    /// The version of this form: [`VERSION`](Self::VERSION).
+    /// The version of this format: [`VERSION`](Self::VERSION).
     pub version: u32,
-    /// The backend, its driver and the device, for people.
+    /// The backend, its driver and the device, as text for people.
     pub device: String,
-    /// When it was taken.
+    /// The time of the snapshot.
     pub at: f64,
-    /// The size of one piece of physical memory.
+    /// The size of one frame of physical memory.
     pub page: u64,
-    /// Where the memory is, in numbers.
+    /// The pool's statistics.
     #[serde(alias = "account")]
     pub stats: PoolStats,
     /// The address ranges.
     pub spaces: Vec<SpaceSnapshot>,
-    /// Physical memory that is held and lies behind no address, by its number.
+    /// Frames that are mapped at no address, by their number.
     #[serde(default)]
     pub unmapped: Vec<FramesSnapshot>,
-    /// How it came to be, oldest first.
+    /// The pool's history, oldest first.
     pub timeline: Vec<Moment>,
 }
 
 impl PoolSnapshot {
-    /// The version of the form that is written.
+    /// The version of the format that this crate writes.
     pub const VERSION: u32 = 1;
 }
 
-/// One range of addresses: all of one tag.
+/// One address range of a tag.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpaceSnapshot {
-    /// The tag; empty where nothing was said.
+    /// The tag; empty for blocks without a tag.
     pub tag: String,
     /// The first address.
     pub base: u64,
-    /// How many addresses are reserved.
+    /// The number of reserved bytes of addresses.
     pub reserved: u64,
-    /// True where the memory is elsewhere until it is resumed.
+    /// True if the memory is suspended.
     pub suspended: bool,
-    /// The blocks, by their offset.
+    /// The blocks and free parts of the range, by offset.
     pub blocks: Vec<BlockSnapshot>,
-    /// What is mapped, by its offset: pages that follow each other and are alike.
+    /// The mapped pages, by offset, in runs of consecutive pages that are alike.
     pub pages: Vec<PagesSnapshot>,
 }
 
-/// A part of a range.
+/// A part of an address range.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockSnapshot {
-    /// Where it begins in the range.
+    /// The offset in the range.
     pub offset: u64,
-    /// How long it is.
+    /// The size.
     pub size: u64,
-    /// What it is.
+    /// The state.
     pub state: BlockState,
-    /// The stream whose it is, by the vendor's pointer.
+    /// The stream that owns the part, as the vendor's pointer.
     pub stream: u64,
 }
 
-/// What a part of a range is.
+/// The state of a part of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockState {
-    /// Somebody has it.
+    /// A caller holds the block.
     Live,
-    /// It lies in front of a thread, for the next request of its size.
+    /// The block is in a thread cache, for the next request of its size.
     Cached,
-    /// It was freed and waits for a stream or a fence.
+    /// The block was freed and waits for a stream or a fence.
     Pending,
-    /// Blocks of one small size lie in it, some of them free.
+    /// The part is a slab: it contains blocks of one small size, some of which may be free.
     Bins,
-    /// It is free.
+    /// The part is free.
     Free,
 }
 
-/// Pages that follow each other and are alike.
+/// A run of consecutive mapped pages that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PagesSnapshot {
-    /// Where they begin in the range.
+    /// The offset of the first page in the range.
     pub offset: u64,
-    /// How many there are.
+    /// The number of pages.
     pub count: u64,
-    /// The number of the first one's physical memory; the following have the following ones.
+    /// The frame number of the first page. The numbers of the following pages are consecutive.
     pub frame: u32,
-    /// True where a block lies in them; false where the memory is free, and may be behind other addresses too.
+    /// True if blocks lie in the pages. False if the memory is free; it may be mapped at other addresses too.
     pub used: bool,
 }
 
-/// Pieces of physical memory, one page each, whose numbers follow each other.
+/// A run of frames with consecutive numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FramesSnapshot {
-    /// The first one's number.
+    /// The number of the first frame.
     pub frame: u32,
-    /// How many there are.
+    /// The number of frames.
     pub count: u64,
 }
 
-/// A point of the timeline.
+/// A point of a pool's history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// When.
+    /// The time.
     pub at: f64,
-    /// What blocks took, rounded as they are.
+    /// The size of all taken ranges: blocks, rounded up, including slabs, cached blocks and pending blocks.
     pub live: u64,
-    /// What was freed and waited.
+    /// The memory that was freed and waited for a stream or a fence.
     pub pending: u64,
     /// All physical memory.
     pub held: u64,

@@ -1,41 +1,41 @@
-//! Where a pool's memory is, in numbers.
+//! The statistics of a pool.
 
 use gpu_vmm_core::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where a pool's memory is. All sizes are bytes.
+/// The statistics of a pool. All sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PoolStats {
-    /// What live blocks asked for.
+    /// The requested sizes of all live blocks.
     pub live: u64,
-    /// How many blocks are live.
+    /// The number of live blocks.
     pub live_blocks: u64,
-    /// What lies ready in front of threads, for the next request of the same size.
+    /// The memory in thread caches, for the next requests of the same size.
     pub cached: u64,
-    /// What was freed and waits for a stream or a fence.
+    /// The memory that was freed and waits for a stream or a fence.
     pub pending: u64,
-    /// Physical memory that nothing is in: it serves the next request, wherever that is.
+    /// The physical memory that contains no block. It serves the next request, at any address.
     pub kept: u64,
     /// All physical memory of the pool.
     pub held: u64,
-    /// The addresses behind which there is memory; free memory may be behind several.
+    /// The addresses with memory mapped at them. Free memory may be mapped at several.
     pub mapped: u64,
-    /// The addresses that are reserved.
+    /// The reserved addresses.
     pub reserved: u64,
-    /// The most that blocks took at one time, rounded as they are.
+    /// The most that all taken ranges occupied at one time: blocks, rounded up, including slabs, cached and pending blocks.
     pub peak_live: u64,
-    /// The most physical memory at one time.
+    /// The most physical memory that the pool held at one time.
     pub peak_held: u64,
-    /// How many blocks were ever given out.
+    /// The number of blocks that the pool has ever allocated.
     pub allocations: u64,
-    /// What drivers were asked to do.
+    /// The number of driver calls, by kind.
     pub driver_calls: DriverCalls,
-    /// Small blocks by their size.
+    /// Small blocks, by size.
     pub bins: Vec<BinStats>,
 }
 
-/// How often a pool has called the driver.
+/// The number of a pool's driver calls, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverCalls {
     /// `cuMemCreate`, `hipMemCreate`.
@@ -51,7 +51,7 @@ pub struct DriverCalls {
 }
 
 impl DriverCalls {
-    /// All of them; it saturates, as they may be what a file says.
+    /// Returns the sum of all calls. It saturates, since the numbers may come from a file.
     #[must_use]
     pub const fn total(&self) -> u64 {
         let mapping = self.create.saturating_add(self.map).saturating_add(self.unmap);
@@ -59,19 +59,19 @@ impl DriverCalls {
     }
 }
 
-/// Blocks of one size.
+/// The number of blocks of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BinStats {
     /// The size that requests are rounded up to.
     pub size: u64,
-    /// How many are given out.
+    /// The number of live blocks.
     pub live: u64,
-    /// How many are ready, in memory that is held for them.
+    /// The number of free blocks, in memory that the pool holds for them.
     pub free: u64,
 }
 
 impl PoolStats {
-    /// The part of the held memory that no live block takes: 0 for none, 1 for all.
+    /// Returns the fraction of the held memory that no live block uses, from 0 to 1.
     #[must_use]
     pub fn unused(&self) -> f64 {
         if self.held == 0 { 0.0 } else { 1.0 - self.live as f64 / self.held as f64 }

@@ -1,21 +1,21 @@
-//! In which order memory comes free: a moment in the work of a stream.
+//! The order in which memory becomes free: moments in the work of streams.
 
 /// A stream's number in its pool.
 pub(crate) type StreamIndex = u16;
 
-/// No work uses the memory any more, on any stream.
+/// The number for memory that no work uses any more, on any stream.
 pub(crate) const CLEAN: StreamIndex = 0;
 
-/// Several streams have used it.
+/// The number for memory that several streams have used.
 pub(crate) const MIXED: StreamIndex = StreamIndex::MAX;
 
-/// After which work memory is free: what was queued on a stream up to a moment. Moments are counted by the pool and fit
-/// 48 bits, which is a free every nanosecond for three days, and at the rate of real programs for years.
+/// The work after which memory is free: everything that was queued on a stream up to a moment. The pool counts one moment per
+/// free. Moments have 48 bits, which last three days at a free every nanosecond, and years at the rate of real programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Turn(u64);
 
 impl Turn {
-    /// Free for everybody.
+    /// Free for every stream.
     pub(crate) const FREE: Self = Self(CLEAN as u64);
 
     pub(crate) const fn new(stream: StreamIndex, moment: u64) -> Self {
@@ -30,12 +30,12 @@ impl Turn {
         self.0 >> 16
     }
 
-    /// Free for everybody, since the same moment.
+    /// Returns the order for memory that is free for every stream since the same moment.
     pub(crate) const fn for_all(self) -> Self {
         Self::new(CLEAN, self.moment())
     }
 
-    /// After the work of both.
+    /// Returns the order for memory that is free after the work of both.
     #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         let moment = self.moment().max(other.moment());

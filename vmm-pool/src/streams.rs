@@ -1,47 +1,46 @@
-//! The streams of a pool, and how far the devices have come with them.
+//! The streams of a pool, and how far the devices have come with their work.
 //!
-//! No driver is asked as long as memory is used again on the stream that it was freed on. When another stream wants it, or
-//! addresses are to be unmapped, an event is recorded on the stream, which tells of all frees before it.
+//! The pool asks no driver while memory is reused on the stream that it was freed on. When another stream needs the memory,
+//! or addresses must be unmapped, the pool records an event on the stream. The event covers all frees before it.
 //!
-//! A stream that cannot be asked or recorded on is not done, and that is all: no other stream's request fails for it. The
-//! error goes to the backend's drop log.
+//! A stream that cannot be queried or recorded on counts as busy; requests for other streams do not fail for it. The error
+//! goes to the backend's drop log.
 
 use crate::stream_order::{CLEAN, MIXED, StreamIndex, Turn};
 use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Result, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The most events that wait on a stream. Where a device takes long, further ones tell nothing sooner.
+/// The most unfinished events per stream. On a slow device, more events report nothing sooner.
 const MARKS: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Streams<B: Backend> {
     pub(crate) backend: B,
     device: DeviceId,
-    /// By number; the first stands for no stream.
+    /// The streams by number. The first entry stands for no stream.
     pub(crate) list: Vec<Progress>,
     /// The moment of the last free.
     now: u64,
-    /// Events and waits so far.
+    /// The number of event calls and waits so far.
     pub(crate) calls: u64,
 }
 
-/// How far a stream has come.
+/// The progress of a stream.
 #[derive(Debug)]
 pub(crate) struct Progress {
     stream: Stream<'static>,
-    /// How many registrations there are; a stream that is known by use alone has none.
+    /// The number of registrations; zero for a stream that the pool knows from requests alone.
     registrations: u32,
-    /// True when the stream was forgotten and may not exist any more. Its number serves another stream once all of its work
-    /// is done.
+    /// True if the stream was forgotten and may not exist any more. Its number serves another stream once all of its work is done.
     pub(crate) is_retired: bool,
-    /// True when no event of the pool's device can be recorded on it: it is another device's, or another context's.
+    /// True if no event of the pool's device can be recorded on it, because it belongs to another device or context.
     is_foreign: bool,
-    /// Frees up to this moment are done.
+    /// The moment up to which all frees are done.
     done: u64,
-    /// The last free.
+    /// The moment of the last free.
     pub(crate) freed: u64,
-    /// Events that may not have come yet, in order, each with the moment of the last free before it.
+    /// The events that may be unfinished, in order, each with the moment of the last free before it.
     pub(crate) marks: VecDeque<(u64, Arc<dyn Event>)>,
     spare: Vec<Arc<dyn Event>>,
 }
@@ -86,13 +85,13 @@ impl<B: Backend> Streams<B> {
         Self { backend: backend.clone(), device, list: vec![none], now: 0, calls: 0 }
     }
 
-    /// The number of a stream that the pool serves.
+    /// Returns the number of a stream that the pool serves.
     pub(crate) fn known(&self, stream: Stream<'_>) -> Option<StreamIndex> {
         let index = self.list.iter().skip(1).position(|one| one.is(stream))?;
         Some((index + 1) as StreamIndex)
     }
 
-    /// The stream's number: one that served another stream before, if all work of that one is done.
+    /// Returns the number of a stream. A new stream may receive the number of a retired one whose work is all done.
     pub(crate) fn index(&mut self, operation: Operation, stream: Stream<'static>) -> Result<StreamIndex> {
         stream.check_shared(operation)?;
         if let Some(index) = self.known(stream) {
@@ -113,7 +112,7 @@ impl<B: Backend> Streams<B> {
         Ok(count as StreamIndex)
     }
 
-    /// A number that can serve another stream.
+    /// Returns the number of a retired stream whose work is all done.
     fn vacant(&mut self) -> Option<usize> {
         if !self.list.iter().any(|one| one.is_retired) {
             return None;
@@ -127,14 +126,14 @@ impl<B: Backend> Streams<B> {
         })
     }
 
-    /// Counts a registration of a stream.
+    /// Registers a stream and returns its number.
     pub(crate) fn register(&mut self, operation: Operation, stream: Stream<'static>) -> Result<StreamIndex> {
         let index = self.index(operation, stream)?;
         self.list[usize::from(index)].registrations += 1;
         Ok(index)
     }
 
-    /// Ends a registration. True if that was the last, so that the stream is to be [retired](Self::retire).
+    /// Ends a registration. Returns true if it was the last: the caller must then [retire](Self::retire) the stream.
     pub(crate) fn unregister(&mut self, index: StreamIndex) -> bool {
         let progress = &mut self.list[usize::from(index)];
         progress.registrations = progress.registrations.saturating_sub(1);
@@ -145,8 +144,8 @@ impl<B: Backend> Streams<B> {
         self.list[usize::from(index)].registrations > 0
     }
 
-    /// Serves a stream no longer. A last event marks all work that it has now, also that on live blocks; where none can be
-    /// recorded, the number stays unused until the devices have been waited for.
+    /// Stops serving a stream. A last event covers all work that is queued now, including that on live blocks. If none can be
+    /// recorded, the number stays unused until a wait for the devices.
     pub(crate) fn retire(&mut self, index: StreamIndex) {
         let place = usize::from(index);
         self.free(index);
@@ -160,18 +159,18 @@ impl<B: Backend> Streams<B> {
         self.list.get(usize::from(index)).map_or(Stream::DEFAULT, |one| one.stream)
     }
 
-    /// How many numbers there are, with the one that stands for no stream.
+    /// Returns the number of entries, including the one that stands for no stream.
     pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// What is freed on a stream now.
+    /// Counts a free on a stream, and returns the order of the freed memory.
     pub(crate) fn free(&mut self, index: StreamIndex) -> Turn {
         if index == CLEAN {
             return Turn::FREE;
         }
         let progress = &mut self.list[usize::from(index)];
-        // What a retired stream has done with a block was queued before it was retired.
+        // All work of a retired stream on its blocks was queued before it was retired.
         if !progress.is_retired {
             self.now += 1;
             progress.freed = self.now;
@@ -179,7 +178,7 @@ impl<B: Backend> Streams<B> {
         Turn::new(index, progress.freed)
     }
 
-    /// True if no work of any stream uses it any more.
+    /// Returns true if no work of any stream uses the memory any more.
     pub(crate) fn is_done(&self, turn: Turn) -> bool {
         match turn.stream() {
             CLEAN => true,
@@ -188,18 +187,18 @@ impl<B: Backend> Streams<B> {
         }
     }
 
-    /// After the work of both, of which the first may be done already.
+    /// Returns the order after the work of both. The work of `before` may be done already.
     #[inline]
     pub(crate) fn later(&self, before: Turn, turn: Turn) -> Turn {
         if before.stream() != turn.stream() && self.is_done(before) { turn } else { before.and(turn) }
     }
 
-    /// True if work on a stream may use it that is queued now.
+    /// Returns true if new work on a stream may use the memory.
     pub(crate) fn serves(&self, turn: Turn, index: StreamIndex) -> bool {
         turn.stream() == index || self.is_done(turn)
     }
 
-    /// Asks how far the streams have come, and marks where they are now.
+    /// Queries how far the streams have come, and records events for their latest frees.
     pub(crate) fn poll(&mut self) {
         if self.list.iter().all(Progress::is_idle) || !self.can_ask() {
             return;
@@ -215,7 +214,7 @@ impl<B: Backend> Streams<B> {
         }
     }
 
-    /// True if events can be asked and waited for without spoiling a capture that is known: one of the pool's own streams,
+    /// Returns true if querying events and waiting for them cannot invalidate a known capture: one on the pool's own streams,
     /// or one that was announced.
     pub(crate) fn can_ask(&mut self) -> bool {
         if !self.backend.queries_spoil_captures() {
@@ -224,13 +223,13 @@ impl<B: Backend> Streams<B> {
         !self.is_any_capturing()
     }
 
-    /// True if a stream of the pool captures, or a capture was announced, so that no device can be waited for.
+    /// Returns true if a stream of the pool captures, or a capture was announced. No device can be waited for then.
     pub(crate) fn is_any_capturing(&mut self) -> bool {
         self.backend.deferred().is_capturing()
             || (1..self.list.len()).any(|index| !self.list[index].is_retired && self.captures(index))
     }
 
-    /// True if work on a stream goes into a graph, or if that cannot be said.
+    /// Returns true if work on a stream goes into a graph, or if the driver cannot say.
     pub(crate) fn captures(&mut self, index: usize) -> bool {
         self.calls += 1;
         match self.backend.is_capturing(self.list[index].stream) {
@@ -246,8 +245,8 @@ impl<B: Backend> Streams<B> {
         self.backend.drop_log().record(error);
     }
 
-    /// Records an event behind what was freed on a stream, unless it captures: then only what is queued when that is over
-    /// can be waited for. True if it was recorded.
+    /// Records an event behind the frees on a stream, unless the stream captures: after the capture, an event covers them.
+    /// Returns true if it was recorded.
     pub(crate) fn mark_if_possible(&mut self, index: usize) -> bool {
         let progress = &self.list[index];
         !progress.is_retired
@@ -258,11 +257,11 @@ impl<B: Backend> Streams<B> {
             && self.mark(index)
     }
 
-    /// Records an event behind what was freed on a stream. False if that fails: another event tells later.
+    /// Records an event behind the frees on a stream. Returns false if that fails: a later event covers them.
     fn mark(&mut self, index: usize) -> bool {
         self.calls += 1;
         let recorded = if self.list[index].stream.is_default() {
-            // On CUDA that spoils the capture of a blocking stream.
+            // On CUDA this invalidates the capture of a blocking stream.
             let backend = self.backend.clone();
             backend.deferred().unless_capturing(Operation::RecordEvent, || self.record(index))
         } else {
@@ -287,8 +286,8 @@ impl<B: Backend> Streams<B> {
         let progress = &mut self.list[index];
         let Some(unused) = Arc::get_mut(&mut event) else { return Ok(false) };
         let recorded = unused.record(progress.stream);
-        // Another thread may have begun a capture since this one asked. Then the event is in its graph, and a question about
-        // it, or a wait, would spoil that. A default stream never captures.
+        // Another thread may have begun a capture since the check above. The event is then in its graph, and a query or a
+        // wait for it would invalidate the capture. A default stream never captures.
         let is_kept = recorded.is_ok() && (progress.stream.is_default() || !self.captures(index));
         let progress = &mut self.list[index];
         if is_kept {
@@ -299,10 +298,10 @@ impl<B: Backend> Streams<B> {
         recorded.map(|()| is_kept)
     }
 
-    /// An event that is in no use.
+    /// Returns an event that is not in use.
     fn event(&mut self, index: usize) -> Result<Arc<dyn Event>> {
         while let Some(mut event) = self.list[index].spare.pop() {
-            // A thread that waits for it keeps it.
+            // A thread that waits for the event still holds it.
             if Arc::get_mut(&mut event).is_some() {
                 return Ok(event);
             }
@@ -319,7 +318,7 @@ impl<B: Backend> Streams<B> {
                 Ok(true) => progress.advance(moment),
                 Ok(false) => break,
                 Err(error) => {
-                    // It tells nothing the next time either: another takes its place.
+                    // A later query would fail as well: another event takes its place.
                     progress.marks.pop_front();
                     self.backend.drop_log().record(error);
                 }

@@ -1,4 +1,4 @@
-//! Where memory comes from: what is free behind other addresses, or the driver.
+//! The source of memory for requests: free frames at other addresses, or the driver.
 
 use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
@@ -9,16 +9,16 @@ use crate::trace::{event, span};
 use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Properties};
 use std::ops::Range;
 
-/// Frames that were claimed for a request.
+/// The frames that were claimed for a request.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
     pub(crate) frames: Vec<FrameIndex>,
-    /// Those of them that were there already; the others were created for it.
+    /// The frames among them that existed before. The others were created for the request.
     old: Range<usize>,
 }
 
 impl<B: Backend> Core<B> {
-    /// Sees to it that all memory of a place is there, and claims it.
+    /// Maps memory at all pages of a place, and claims it.
     pub(crate) fn supply(&mut self, space: usize, spot: Spot, request: Request) -> Result<(), Shortage> {
         let Request { size, tag, .. } = request;
         let stream = request.order();
@@ -46,8 +46,7 @@ impl<B: Backend> Core<B> {
         result
     }
 
-    /// Claims so many frames: new ones as long as hardly more is held than was ever needed, then free ones, then new ones
-    /// again.
+    /// Claims `count` frames: new ones while the pool holds hardly more than it ever needed, then free ones, then new ones again.
     fn choose(&mut self, count: usize, request: Request, chosen: &mut Chosen) -> Result<(), Shortage> {
         let Request { size, tag, .. } = request;
         let stream = request.order();
@@ -57,9 +56,9 @@ impl<B: Backend> Core<B> {
         if self.free_frames(beyond, stream, tag).len() < beyond {
             return Err(Shortage::Memory(OutOf::Budget(budget)));
         }
-        // What this request will take counts already.
+        // This request counts as needed already.
         let needed = self.peak_taken.max(self.taken + size);
-        // The first stream is nobody's.
+        // The first entry stands for no stream.
         let slack = needed.saturating_add(self.settings.slack(needed, self.streams.count() - 1));
         while chosen.frames.len() < count && self.held() + self.page <= slack.min(budget.0) {
             match self.create(tag, chosen) {
@@ -84,7 +83,7 @@ impl<B: Backend> Core<B> {
         Ok(())
     }
 
-    /// Has all be as before: what was free is free, and what is new goes back.
+    /// Restores the state before: free frames are free again, and new ones return to the driver.
     pub(crate) fn give_up(&mut self, chosen: &Chosen) {
         for (index, frame) in chosen.frames.iter().enumerate() {
             if !chosen.old.contains(&index) && self.frames.get(*frame).mapped.is_empty() {
@@ -96,7 +95,7 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Free frames that a stream may use.
+    /// Returns free frames that a stream may use.
     fn free_frames(&self, count: usize, stream: StreamIndex, tag: u16) -> Vec<FrameIndex> {
         let Self { frames, streams, settings, .. } = self;
         if count == 0 {
@@ -104,7 +103,7 @@ impl<B: Backend> Core<B> {
         }
         frames.oldest(count, |frames, frame| {
             let turn = frames.turn(frame);
-            // Scrubbing waits for nobody, so what another tenant used has to be done with.
+            // Scrubbing waits for no stream, so another tag's work on the frame must be done.
             let passes = settings.scrub && frames.tenant(frame) != tag;
             if passes { streams.is_done(turn) } else { streams.serves(turn, stream) }
         })
@@ -118,7 +117,7 @@ impl<B: Backend> Core<B> {
         Ok(())
     }
 
-    /// Overwrites what another tenant left.
+    /// Overwrites the contents of other tags.
     fn scrub(
         &mut self,
         space: usize,
@@ -135,7 +134,7 @@ impl<B: Backend> Core<B> {
                 let (offset, page) = (space.offset_of(*page), Bytes(self.page));
                 let filled = space.region.fill(offset, page, 0);
                 if let Err(error) = filled {
-                    // Whoever has it next is another tenant too.
+                    // The frame still has the contents of the earlier tag.
                     self.frames.set_tenant(*frame, tenant);
                     return Err(error.into());
                 }

@@ -1,5 +1,5 @@
-//! Blocks without memory that keep their addresses, by their tag.
-#![allow(unsafe_code)] // says that work has been waited for
+//! Suspension: the blocks of a tag keep their addresses while their memory returns to the driver.
+#![allow(unsafe_code)] // promises that work has been waited for
 
 use crate::core::{Core, Shortage};
 use crate::error::OutOf;
@@ -14,20 +14,20 @@ use gpu_vmm_sync::PoisonError;
 use gpu_vmm_sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// How often a suspension waits for what other threads free meanwhile.
+/// The number of times that a suspension waits for blocks that other threads free meanwhile.
 const ROUNDS: usize = 64;
 
 impl<B: Backend> Pool<B> {
-    /// Gives the memory of all blocks with a tag back to the driver and keeps their addresses; their contents go to the
-    /// store. Gives how much memory went; zero where they were suspended already.
+    /// Copies the contents of all blocks with a tag to `store`, returns their memory to the driver, and keeps their
+    /// addresses. Returns the size of the memory; zero if the blocks were suspended already.
     ///
-    /// Waits as `done` says for what uses the blocks. Until [`Pool::resume`] nothing is allocated with the tag; blocks can
-    /// be freed. The pool's other blocks stay as they are.
+    /// Waits for the work on the blocks as `done` says. Until [`Pool::resume`], no block is allocated with the tag; blocks
+    /// can be freed. The pool's other blocks stay as they are.
     ///
     /// # Errors
     ///
     /// [`PoolError::NoSuchTag`], and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
-    /// addresses, for small blocks and for others; where the second fails, the first is resumed.
+    /// addresses, for small blocks and for others; if the second one fails, the first one is resumed.
     pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
         let operation = Operation::Suspend;
         span!("suspend", tag = tag);
@@ -35,12 +35,12 @@ impl<B: Backend> Pool<B> {
         tag.suspended.store(true, Ordering::Release);
         let result = self.suspend_now(operation, &tag, store, done);
         let core = self.owner.inner.core(operation)?;
-        // Another thread may have resumed it meanwhile, or failed to suspend it.
+        // Another thread may have resumed the tag meanwhile, or failed to suspend it.
         tag.suspended.store(result.is_ok() || core.is_suspended(tag.index), Ordering::Release);
         result
     }
 
-    /// Suspends what no more is allocated from. All waiting is done before the books are locked.
+    /// Suspends a tag from which nothing is allocated any more. All waiting ends before the core is locked.
     fn suspend_now(
         &self,
         operation: Operation,
@@ -55,7 +55,7 @@ impl<B: Backend> Pool<B> {
         // Blocks that other threads free meanwhile are waited for as well.
         for _ in 0..ROUNDS {
             let waited = inner.wait_for_streams(operation);
-            // Copies that have begun are waited for, and none begins before the memory is gone.
+            // Waits for copies that have begun. No other copy begins before the memory has been suspended.
             let _no_copies = tag.copies.write().unwrap_or_else(PoisonError::into_inner);
             let mut core = inner.core(operation)?;
             core.collect_pending();
@@ -64,18 +64,19 @@ impl<B: Backend> Pool<B> {
             }
             waited?;
         }
-        let reason = format!("blocks tagged {:?} are freed all the time; let that end first", tag.name);
+        let reason =
+            format!("other threads free blocks tagged {:?} all the time; stop them and try again", tag.name);
         Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 
-    /// Brings the memory of all blocks with a tag back, with their contents. Gives how much memory came; zero where they
-    /// were not suspended.
+    /// Creates the memory of all blocks with a tag again, and restores their contents. Returns the size of the memory; zero
+    /// if the blocks were not suspended.
     ///
     /// # Errors
     ///
-    /// [`PoolError::NoSuchTag`]; [`PoolError::OutOfMemory`] where the pool would hold more than its budget; and those of
-    /// [`Region::resume`](gpu_vmm_core::Region::resume): where there is too little memory, what is not back yet stays
-    /// suspended and its contents safe.
+    /// [`PoolError::NoSuchTag`]; [`PoolError::OutOfMemory`] if the pool would exceed its budget; and those of
+    /// [`Region::resume`](gpu_vmm_core::Region::resume). If there is too little memory, the blocks that are not restored yet
+    /// stay suspended and their contents are safe.
     pub fn resume(&self, tag: &str) -> Result<Bytes> {
         let operation = Operation::Resume;
         span!("resume", tag = tag);
@@ -83,7 +84,7 @@ impl<B: Backend> Pool<B> {
         let mut core = inner.core(operation)?;
         let mut result = core.resume(&tag);
         if matches!(&result, Err(shortage) if shortage.is_memory()) {
-            // What the pool keeps may be what is missing.
+            // Free memory that the pool keeps may suffice.
             drop(core);
             self.owner.settle(operation, |_, _| true)?;
             core = inner.core_after_work(operation)?;
@@ -94,7 +95,7 @@ impl<B: Backend> Pool<B> {
         result.map_err(|shortage| self.owner.tell(operation, shortage, missing, &tag))
     }
 
-    /// Whether a tag is suspended, or on its way there or back.
+    /// Returns true if a tag is suspended, or is being suspended or resumed.
     ///
     /// # Errors
     ///
@@ -103,7 +104,7 @@ impl<B: Backend> Pool<B> {
         Ok(self.tag_named(Operation::QueryTag, tag)?.suspended.load(Ordering::Acquire))
     }
 
-    /// How much memory the blocks of a tag lie in: what a [store](BackingStore) has to have room for.
+    /// Returns the size of the pages that contain blocks of a tag: a [store](BackingStore) needs this much room.
     ///
     /// # Errors
     ///
@@ -135,7 +136,7 @@ impl<B: Backend> Core<B> {
         matches!(self.spaces[space].region.state(), RegionState::Suspended { .. })
     }
 
-    /// True if no work uses a tag's memory or addresses that is not its live blocks' own.
+    /// Returns true if no work uses a tag's memory or addresses, apart from the work of its live blocks.
     fn is_idle_all(&self, tag: u16) -> bool {
         let pages = self.tags.spaces(tag).flat_map(|space| self.spaces[space].pages.iter());
         pages.filter(|page| page.is_mapped()).all(|page| {
@@ -146,7 +147,7 @@ impl<B: Backend> Core<B> {
         })
     }
 
-    /// Suspends a tag's memory, which nothing uses.
+    /// Suspends a tag's memory, which no work uses.
     fn suspend(&mut self, tag: u16, store: &BackingStore<B>) -> Result<Bytes, Error> {
         let mut total = Bytes::ZERO;
         let mut gone = Vec::new();
@@ -174,7 +175,7 @@ impl<B: Backend> Core<B> {
         if self.space_is_suspended(space) {
             return Ok(Bytes::ZERO);
         }
-        // Free memory stays in the pool, behind other addresses or none.
+        // Free memory stays in the pool, mapped at other addresses or at none.
         let pages = self.spaces[space].pages.iter().enumerate();
         let (used, free): (Vec<_>, Vec<_>) = pages
             .filter(|(_, page)| page.frame != NO_FRAME)
@@ -186,12 +187,12 @@ impl<B: Backend> Core<B> {
         let frames: Vec<(usize, FrameIndex)> =
             used.iter().map(|(index, page)| (*index, page.frame)).collect();
         self.unmap_elsewhere(space, &frames)?;
-        // The region is to be the only one that holds its memory.
+        // The region must be the only holder of its memory.
         for (_, frame) in &frames {
             self.frames.at(*frame).memory = None;
         }
-        // SAFETY: all work was waited for before, and what is queued since uses no block of a tag that is being suspended,
-        // which is what the caller of `Pool::suspend` sees to.
+        // SAFETY: all work was waited for before. No work that is queued since uses a block of a tag that is being suspended:
+        // the caller of `Pool::suspend` ensures that.
         let done = unsafe { WaitFor::nothing() };
         match self.spaces[space].region.suspend(store, done) {
             Ok(suspended) => {
@@ -208,7 +209,7 @@ impl<B: Backend> Core<B> {
                     let mapping = at.region.mapping_at(at.offset_of(page));
                     match mapping.filter(|mapping| !mapping.poisoned) {
                         Some(mapping) => self.frames.at(frame).memory = Some(mapping.memory.clone()),
-                        // The region keeps what there may still be, out of use.
+                        // The region keeps any memory that is left there, and does not use it again.
                         None => {
                             at.part_from(&mut self.frames, page, nothing);
                             self.frames.remove(frame);
@@ -220,7 +221,7 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Unmaps used frames from all addresses but those at which they are used.
+    /// Unmaps used frames from all addresses except those of their blocks.
     fn unmap_elsewhere(&mut self, space: usize, used: &[(usize, FrameIndex)]) -> Result<(), Error> {
         let mut pages = Vec::new();
         for (page, frame) in used {
@@ -241,7 +242,7 @@ impl<B: Backend> Core<B> {
         Ok(total)
     }
 
-    /// How much memory a tag is without.
+    /// Returns the size of the memory that a tag lacks while it is suspended.
     fn missing(&self, tag: u16) -> Bytes {
         let states = self.tags.spaces(tag).map(|space| self.spaces[space].region.state());
         states
@@ -252,7 +253,7 @@ impl<B: Backend> Core<B> {
             .sum()
     }
 
-    /// Sees to it that so much more can be held within the budget.
+    /// Ensures that the pool can hold `memory` more within its budget.
     fn make_room(&mut self, memory: Bytes) -> Result<(), Shortage> {
         let budget = self.settings.budget;
         let shortage = Shortage::Memory(OutOf::Budget(budget));
@@ -271,7 +272,7 @@ impl<B: Backend> Core<B> {
         let space = &mut self.spaces[index];
         let resumed = match space.region.resume() {
             Ok(resumed) => resumed,
-            // What the pool keeps may be what is missing.
+            // Free memory that the pool keeps may suffice.
             Err(error) if error.is_out_of_memory() && self.frames.free() > 0 => {
                 self.trim(0)?;
                 self.spaces[index].region.resume()?

@@ -1,4 +1,4 @@
-//! The addresses of each tag.
+//! The address ranges of each tag.
 
 use crate::core::{Core, Request, Shortage};
 use crate::piece::{Origin, Piece};
@@ -13,7 +13,7 @@ impl<B: Backend> Core<B> {
         if self.tags.get(tag).suspended.load(Ordering::Acquire) { Err(Shortage::Suspended) } else { Ok(()) }
     }
 
-    /// The tag of a piece that is not free.
+    /// Returns the tag of a piece that is not free.
     pub(crate) fn tag_of(&self, piece: &Piece) -> &Arc<Tag> {
         self.tags.get(self.space_of(piece).tag)
     }
@@ -26,7 +26,7 @@ impl<B: Backend> Core<B> {
         &self.spaces[usize::from(space)]
     }
 
-    /// The offset of the first page of a piece that has no memory which can be used.
+    /// Returns the offset of the first page of a piece without usable memory.
     pub(crate) fn lost_in(&self, piece: &Piece) -> Option<Bytes> {
         let space = self.space_of(piece);
         let begin = piece.address - space.base;
@@ -35,7 +35,7 @@ impl<B: Backend> Core<B> {
         offsets.find(|offset| space.region.mapping_at(*offset).is_none_or(|mapping| mapping.poisoned))
     }
 
-    /// The space in which a request is served.
+    /// Returns the space that serves a request, and reserves it if there is none.
     pub(crate) fn space_for(&mut self, request: Request) -> Result<usize, Shortage> {
         let which = usize::from(!request.small);
         let own = &self.tags.list[usize::from(request.tag)];
@@ -62,7 +62,7 @@ impl<B: Backend> Core<B> {
         Ok(space)
     }
 
-    /// Addresses for a space: as many as the settings say, or less where the driver has not so many.
+    /// Reserves the addresses of a space: as many as the settings say, or fewer if the driver has too few.
     fn reserve(&mut self, request: Request) -> Result<Region<B>, Shortage> {
         let reserved: u64 = self.spaces.iter().map(|space| space.region.reserved().0).sum();
         let left = self.settings.addresses.0.saturating_sub(reserved);

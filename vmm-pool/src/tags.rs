@@ -4,21 +4,21 @@ use gpu_vmm_core::{Detail, Error, Operation};
 use gpu_vmm_sync::atomic::AtomicBool;
 use gpu_vmm_sync::{Arc, OnceLock, RwLock};
 
-/// What all views of a tag have in common.
+/// A tag, shared by all of its pool handles.
 #[derive(Debug)]
 pub(crate) struct Tag {
     pub(crate) index: u16,
     pub(crate) name: Box<str>,
-    /// True where its memory is elsewhere, or about to be. What holds is said under the core's lock; thread caches look at it
-    /// under theirs.
+    /// True if its memory is suspended, or about to be. Set for good under the core's lock; requests read it under the lock
+    /// of their thread cache.
     pub(crate) suspended: AtomicBool,
-    /// Held to read by copies of its blocks' bytes, and to write by a suspension that waits for those.
+    /// Locked for reading by copies of its blocks' bytes, and for writing by a suspension that waits for these copies.
     pub(crate) copies: RwLock<()>,
-    /// The number of the space of its large blocks, when there is one.
+    /// The number of the space of its large blocks, once there is one.
     pub(crate) large: OnceLock<u16>,
 }
 
-/// A tag's own.
+/// A tag with its spaces.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) tag: Arc<Tag>,
@@ -33,7 +33,7 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
-    /// The tag of that name, made where there is none.
+    /// Returns the tag with this name, and creates it if there is none.
     pub(crate) fn named(&mut self, name: &str) -> Result<Arc<Tag>, Error> {
         if let Some(tag) = self.find(name) {
             return Ok(tag);
@@ -62,7 +62,7 @@ impl Tags {
         self.list.iter().map(|own| &own.tag)
     }
 
-    /// The spaces of a tag.
+    /// Returns the spaces of a tag.
     pub(crate) fn spaces(&self, index: u16) -> impl Iterator<Item = usize> + use<> {
         self.list[usize::from(index)].spaces.into_iter().flatten()
     }

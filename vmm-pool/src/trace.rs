@@ -1,6 +1,6 @@
-//! What a pool tells the crate `tracing`, with the feature of that name; without it nothing is compiled.
+//! Spans and events for the crate `tracing`, with the feature of that name. Without the feature they compile to nothing.
 
-/// A span until the end of the block.
+/// Opens a span that lasts until the end of the block.
 #[cfg(feature = "tracing")]
 macro_rules! span {
     ($name:literal $(, $key:ident = $value:expr)* $(,)?) => {
@@ -8,7 +8,7 @@ macro_rules! span {
     };
 }
 
-/// Something that has happened.
+/// Emits an event.
 #[cfg(feature = "tracing")]
 macro_rules! event {
     ($level:ident, $name:literal $(, $key:ident = $value:expr)* $(,)?) => {

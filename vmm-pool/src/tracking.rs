@@ -1,4 +1,4 @@
-//! Which blocks there are and where they come from, for a program that loses some.
+//! The list of live blocks and where they were allocated, for programs that leak some.
 
 use gpu_vmm_core::{Address, Bytes};
 use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
@@ -10,11 +10,11 @@ use std::panic::Location;
 pub struct Unfreed {
     /// Its first address.
     pub address: Address,
-    /// How much was asked for.
+    /// The requested size.
     pub size: Bytes,
-    /// What it is tagged with.
+    /// The block's tag.
     pub tag: Box<str>,
-    /// Where in the program it was allocated.
+    /// The place in the program that allocated it.
     pub allocated_at: &'static Location<'static>,
 }
 
@@ -28,7 +28,7 @@ impl Tracking {
         Self { live: on.then(Mutex::default) }
     }
 
-    /// True where blocks are remembered.
+    /// Returns true if blocks are tracked.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.live.is_some()
@@ -59,7 +59,7 @@ impl Tracking {
         }
     }
 
-    /// All of them, by their addresses.
+    /// Returns all live blocks, by address.
     pub(crate) fn all(&self) -> Vec<Unfreed> {
         let mut all: Vec<_> = self.live().map(|live| live.values().cloned().collect()).unwrap_or_default();
         all.sort_by_key(|one| one.address);

@@ -1,4 +1,4 @@
-//! Memory that goes back to the driver.
+//! Returning free memory to the driver.
 
 use crate::Pool;
 use crate::core::Core;
@@ -8,16 +8,16 @@ use crate::trace::{event, span};
 use gpu_vmm_core::{Backend, Bytes, Error, Operation, Result};
 
 impl<B: Backend> Pool<B> {
-    /// Gives memory back to the driver in which nothing is, until the pool keeps no more than `keep` of it; gives how much
-    /// went. What lies ready in front of threads counts as nothing. Waits for the streams that used it, not for devices; what
-    /// a stream that captures has used stays.
+    /// Returns free memory to the driver until the pool keeps no more than `keep` of it. Returns the size of the released
+    /// memory. Memory in thread caches counts as free. Waits for the streams that used the memory, not for devices; memory
+    /// that a capturing stream has used stays.
     ///
-    /// HIP 7.1 and 7.2 keep memory as long as addresses are reserved that it was mapped at: there it serves nobody else
-    /// until something else is mapped there, or the pool ends.
+    /// HIP 7.1 and 7.2 keep memory as long as addresses are reserved that it was mapped at. There it is not available to
+    /// other programs until other memory is mapped at the addresses, or the pool ends.
     ///
     /// # Errors
     ///
-    /// What the driver answers; what has gone until then is gone.
+    /// The driver's error. Memory that was released before the error stays released.
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
         let (operation, inner) = (Operation::Trim, &self.owner.inner);
         self.owner.settle(operation, |_, _| true)?;
@@ -26,7 +26,7 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> Core<B> {
-    /// Sees to it that no more is kept than the settings say, as far as work lets it.
+    /// Releases free memory above the limit of the settings, as far as the work on it is done.
     pub(crate) fn keep_to_limit(&mut self) {
         let keep = self.settings.keep.0;
         if keep == u64::MAX {
@@ -41,7 +41,7 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Gives free memory back whose addresses are not used any more, until no more than `keep` is left.
+    /// Releases free memory whose addresses no work uses any more, until no more than `keep` is left.
     pub(crate) fn trim(&mut self, keep: u64) -> Result<Bytes, Error> {
         span!("trim", keep = keep);
         let most = (keep / self.page) as usize;
@@ -59,7 +59,7 @@ impl<B: Backend> Core<B> {
         Ok(Bytes(goes.len() as u64 * self.page))
     }
 
-    /// True where no work uses a frame, at any of its addresses.
+    /// Returns true if no work uses a frame, at any of its addresses.
     fn is_idle(&self, frame: FrameIndex) -> bool {
         let turn = self.frames.turn(frame);
         let mut pages = self.frames.get(frame).mapped.iter().map(|at| self.page(*at));
@@ -70,13 +70,13 @@ impl<B: Backend> Core<B> {
         self.spaces[usize::from(at.space)].page_at(at.page as usize)
     }
 
-    /// Unmaps frames everywhere.
+    /// Unmaps frames from all of their addresses.
     pub(crate) fn unmap_frames(&mut self, frames: &[FrameIndex]) -> Result<(), Error> {
         let pages = frames.iter().flat_map(|frame| &self.frames.get(*frame).mapped).copied().collect();
         self.unmap_pages(pages)
     }
 
-    /// Unmaps pages that nothing uses any more, with as few calls as there are runs of addresses.
+    /// Unmaps pages that no work uses any more, with one call per run of addresses.
     pub(crate) fn unmap_pages(&mut self, mut pages: Vec<PageAddress>) -> Result<(), Error> {
         pages.sort_unstable_by_key(|at| (at.space, at.page));
         for of_space in pages.chunk_by(|one, other| one.space == other.space) {

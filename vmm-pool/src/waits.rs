@@ -1,4 +1,4 @@
-//! Waiting for streams and fences, without a lock: a fence may be done only after another thread has called the pool.
+//! Waits for streams and fences, without a lock: a fence may be done only after another thread has called the pool.
 
 use crate::Fence;
 use crate::core::Core;
@@ -8,17 +8,17 @@ use gpu_vmm_core::{Backend, Detail, Error, Event, Operation, Result, WaitFor};
 use gpu_vmm_sync::MutexGuard;
 use std::sync::Arc;
 
-/// What is to be waited for, so that what was freed on streams up to now is done.
+/// The events and streams to wait for, so that all frees on streams up to now are done.
 #[derive(Debug, Default)]
 struct Waits {
-    /// The last event of each stream, with the moment that it tells of.
+    /// The last event of each stream, with the moment that it covers.
     events: Vec<(usize, u64, Arc<dyn Event>)>,
-    /// Streams without an event, with their last free: the devices are waited for.
+    /// Streams without an event, with their last free: these need a wait for the devices.
     others: Vec<(usize, u64)>,
 }
 
 impl<B: Backend> Streams<B> {
-    /// Collects what to wait for.
+    /// Collects the events and streams to wait for.
     fn begin_wait(&mut self) -> Result<Waits> {
         let mut waits = Waits::default();
         let busy: Vec<_> = (1..self.list.len()).filter(|index| !self.list[*index].is_idle()).collect();
@@ -51,8 +51,8 @@ impl<B: Backend> Streams<B> {
 }
 
 impl<B: Backend> Inner<B> {
-    /// Waits until what was freed on all streams is done. What cannot be waited for is not done, and does not
-    /// keep the rest from being waited for.
+    /// Waits until all frees on all streams are done. A stream that cannot be waited for stays busy, and the others are
+    /// waited for nevertheless.
     ///
     /// # Errors
     ///
@@ -84,21 +84,22 @@ impl<B: Backend> Inner<B> {
     }
 }
 
-/// How often streams are waited for because memory came free meanwhile that is in their order.
+/// The number of waits for the streams, in case that collected memory must be waited for again.
 const ROUNDS: usize = 4;
 
 impl<B: Backend> Inner<B> {
-    /// Waits for all streams, frees what waited for them, and gives the books. What cannot be waited for stays in use.
+    /// Waits for all streams, collects the pieces that waited for them, and locks the core. Memory that cannot be waited for
+    /// stays in use.
     ///
     /// # Errors
     ///
     /// [`Detail::Forked`] alone.
     pub(crate) fn core_after_work(&self, operation: Operation) -> Result<MutexGuard<'_, Core<B>>> {
         for _ in 0..ROUNDS {
-            // What came of it shows in the books.
+            // An error shows in the core: the stream stays busy.
             let _ = self.wait_for_streams(operation);
             let mut core = self.core(operation)?;
-            // What it frees comes behind all that its stream has been given by now, and is waited for once more.
+            // Collected memory is ordered behind all frees of its stream so far, and is waited for once more.
             if !core.collect_pending() {
                 return Ok(core);
             }
@@ -107,18 +108,18 @@ impl<B: Backend> Inner<B> {
     }
 }
 
-/// What a request that finds too little memory waits for, one thing after the other, with a new attempt after each.
+/// The waits of a request that finds too little memory, one after the other, with a new attempt after each.
 #[derive(Debug)]
 pub(crate) enum Ladder {
-    /// All streams, at once.
+    /// Waits for all streams at once.
     Streams,
-    /// The fences that there were then, one by one.
+    /// Waits for the fences that existed then, one by one.
     Fences(Vec<Arc<dyn Fence>>),
 }
 
 impl Ladder {
-    /// Waits for the next thing. False if there is nothing left. What cannot be waited for is no reason to refuse a
-    /// request, which may be served without.
+    /// Waits for the next item. Returns false if none is left. A fence that cannot be waited for does not fail the request,
+    /// which may be served without it.
     pub(crate) fn climb<B: Backend>(&mut self, inner: &Inner<B>, operation: Operation) -> Result<bool> {
         match self {
             Self::Streams => {

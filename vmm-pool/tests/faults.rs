@@ -1,5 +1,4 @@
-//! Driver calls that fail, one by one and in pairs: no block is ever without its memory, nothing is behind two blocks,
-//! and nothing leaks.
+//! Driver calls that fail, one by one and in pairs: every block keeps its memory, no two blocks share memory, and nothing leaks.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
@@ -28,7 +27,7 @@ impl Program {
         Self { pool, store, blocks: Vec::new(), next: 0, streams: [Stream::DEFAULT, own.stream()] }
     }
 
-    /// A block, with contents of its own, if there is one to be had.
+    /// Allocates a block and writes contents of its own into it, if the pool has memory for it.
     fn alloc(&mut self, pages: u64, stream: usize) -> bool {
         let pool = if pages.is_multiple_of(2) { self.pool.clone() } else { self.pool.tagged("odd").unwrap() };
         let Ok(block) = pool.request(Bytes(PAGE.0 * pages)).stream(self.streams[stream]).alloc() else {
@@ -37,14 +36,14 @@ impl Program {
         self.next += 1;
         self.check(&block);
         for word in words(&block) {
-            // SAFETY: the block is there, and host memory.
+            // SAFETY: the block is live, and its memory is host memory.
             unsafe { word.write_volatile(self.next) };
         }
         self.blocks.push((block, self.next));
         true
     }
 
-    /// All of a block is mapped, as the driver says.
+    /// Checks that all of a block is mapped according to the driver.
     fn check(&self, block: &Block<Faulty>) {
         let backend = &self.backend();
         for page in 0..block.size().0.div_ceil(PAGE.0) {
@@ -61,7 +60,7 @@ impl Program {
         BACKEND.with(|backend| backend.borrow().clone().unwrap())
     }
 
-    /// Every block has the contents that were written into it.
+    /// Checks that every block has the contents that were written into it.
     fn check_all(&self) {
         for (block, number) in &self.blocks {
             self.check(block);
@@ -78,7 +77,7 @@ impl Program {
         }
     }
 
-    /// Blocks that come and go: memory is created, mapped elsewhere, scrubbed, given back.
+    /// Allocates and frees blocks: memory is created, mapped elsewhere, scrubbed and returned to the driver.
     fn run(&mut self) {
         for pages in [2, 1, 2, 1] {
             self.alloc(pages, 0);
@@ -94,12 +93,12 @@ impl Program {
         self.alloc(3, 1);
     }
 
-    /// The same, with memory that goes elsewhere and comes back.
+    /// Runs the same, and suspends and resumes a tag.
     fn sleep(&mut self) {
         self.run();
         let suspended = self.pool.suspend("odd", &self.store, WaitFor::all_devices());
         if let Err(Detail::RollbackFailed { .. }) = suspended.as_ref().map_err(Error::detail) {
-            // Some of them are without their memory.
+            // Some of the blocks have lost their memory.
             self.blocks.clear();
         }
         let _ = self.pool.resume("odd");
@@ -108,7 +107,7 @@ impl Program {
     }
 }
 
-/// A word of each page.
+/// Returns a pointer to the first word of each page.
 fn words(block: &Block<Faulty>) -> impl Iterator<Item = *mut u64> + use<> {
     let (base, size) = (block.address().0, block.size().0);
     (0..size.div_ceil(PAGE.0))
@@ -125,24 +124,24 @@ fn backend() -> Faulty {
     backend
 }
 
-/// Lets calls fail during a program; how many there were.
+/// Runs a program in which the given calls fail. Returns the number of its calls.
 fn with(failing: &[u64], program: fn(&mut Program), twice: bool) -> u64 {
     let backend = backend();
     let mut at = Program::new(&backend);
     backend.fail_each(failing);
     program(&mut at);
     let calls = backend.stop();
-    // Where undoing a resume fails as well, the tag is suspended for good.
+    // If the rollback of a resume fails as well, the tag stays suspended.
     let awake = at.pool.resume("odd").map_or_else(|error| error.kind() == ErrorKind::NotFound, |_| true);
     assert!(awake || twice, "{failing:?}");
     if awake {
         at.check_all();
     }
-    // It goes on as if nothing had been.
+    // The pool continues to work after the failures.
     let before = at.pool.stats();
     assert_eq!(before.live, at.blocks.iter().map(|(block, _)| block.size().0).sum::<u64>());
     assert!(before.peak_live <= 60 * PAGE.0, "{failing:?}: {before:?}");
-    // Where addresses were refused again and again, there are few of them from then on.
+    // If the driver refused addresses several times, the pool has reserved few of them.
     let few = twice && before.reserved < Bytes::mib(512).0;
     assert!(at.alloc(4, 0) && (at.alloc(3, 1) || !awake) || few, "{failing:?}: {before:?}");
     if awake {

@@ -1,4 +1,5 @@
-//! The large piece that was freed last, which lies beside the books: who gets it, and that it is counted as free.
+//! The large piece that was freed last, which the pool keeps outside the core: which request receives it, and that it is free
+//! memory.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -18,7 +19,7 @@ fn pool(backend: &HostBackend) -> Pool<HostBackend> {
     Pool::builder(backend).build().unwrap()
 }
 
-/// Frees a block of a size, and tells where it was.
+/// Frees a block of a size, and returns its address.
 fn freed(pool: &Pool<HostBackend>, size: Bytes) -> Address {
     pool.request(size).alignment(A).stream(S).alloc().unwrap().address()
 }
@@ -29,13 +30,13 @@ fn it_serves_what_is_just_as_large() {
     let pool = pool(&backend);
     let address = freed(&pool, SIZE);
     let before = pool.stats().driver_calls;
-    // Asking for the account has it put into the books: once from there, and once from beside them.
+    // `stats` moves the piece into the core. The first request takes it from there, the later ones from outside the core.
     for size in [SIZE, SIZE - Bytes(511), SIZE - Bytes(7)] {
         let block = pool.request(size).alignment(A).stream(S).alloc().unwrap();
         assert_eq!((block.address(), block.size(), block.capacity()), (address, size, SIZE));
     }
     assert_eq!(pool.stats().driver_calls, before);
-    // Half of it is found in it, and the other half beside that.
+    // The first half comes from the piece, and the second half from the rest of it.
     let half = Bytes(SIZE.0 / 2);
     let (one, other) = (
         pool.request(half).alignment(A).stream(S).alloc().unwrap(),
@@ -54,7 +55,7 @@ fn it_is_free_memory_like_all_other() {
     freed(&pool, SIZE);
     let account = pool.stats();
     assert_eq!((account.kept, account.held, account.live, account.peak_live), (SIZE.0, SIZE.0, 0, SIZE.0));
-    // Another thread, another size, and all memory that there is.
+    // Another thread, another size, and all memory of the device.
     freed(&pool, SIZE);
     let all = std::thread::scope(|scope| {
         scope.spawn(|| pool.request(Bytes::mib(64)).alignment(A).stream(S).alloc()).join()

@@ -1,4 +1,4 @@
-//! Where there is too little: of the budget, of memory that is done with, of addresses.
+//! Shortages: of the budget, of memory that is not in use any more, of addresses.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
@@ -18,7 +18,7 @@ fn host(memory: Bytes) -> FaultInject<HostBackend> {
     FaultInject::new(HostConfig::new().memory(memory).open().unwrap())
 }
 
-/// One that cannot be waited for, and cannot be asked either at first.
+/// A fence that cannot be waited for, and at first cannot be queried.
 #[derive(Debug)]
 struct Mute(Arc<AtomicBool>);
 
@@ -162,12 +162,12 @@ fn what_comes_back_stays_within_the_budget() {
     asleep.request(A).alignment(A).stream(S).alloc().unwrap();
 }
 
-/// What a callback frees may have to be waited for: that is done before the callback is asked for more.
+/// Memory that a callback frees may have to be waited for. The pool waits before it calls the callback again.
 #[test]
 fn what_the_program_frees_is_waited_for() {
     let backend = host(Bytes::mib(64));
     let own = backend.own_stream(DeviceId(0)).unwrap();
-    // SAFETY: it lives as long as the pool.
+    // SAFETY: the stream lives as long as the pool.
     let other: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
     type Cached = (Block<FaultInject<HostBackend>>, Arc<AtomicBool>);
     let cache: Arc<Mutex<Vec<Cached>>> = Arc::default();
@@ -236,7 +236,7 @@ fn absurd_requests_are_refused() {
     assert_eq!(pool.stats().held, 0);
 }
 
-/// A suspend that fails beside one that succeeds does not say that the tag can be used.
+/// A suspension that fails during one that succeeds does not make the tag usable.
 #[test]
 fn a_tag_is_suspended_by_several_threads() {
     let backend = host(Bytes::mib(64));

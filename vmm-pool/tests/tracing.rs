@@ -1,4 +1,4 @@
-//! What the crate `tracing` is told.
+//! The spans and events that the pool reports to the crate `tracing`.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -13,7 +13,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// What was told: a name with its fields.
+/// The reported spans and events: a name with its fields.
 type Told = (String, BTreeMap<&'static str, String>);
 
 #[derive(Default)]

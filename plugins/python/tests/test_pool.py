@@ -202,7 +202,7 @@ class Pools(Case):
         self.assertEqual(self.pool.tags(), ["weights"])
 
     def test_sleep_of_what_is_not_there(self):
-        with self.raises(gpu_vmm.NotFound, "nothing is tagged \"weights\""):
+        with self.raises(gpu_vmm.NotFound, "no memory is tagged \"weights\""):
             self.pool.suspend("weights")
         with self.raises(gpu_vmm.NotFound):
             self.pool.resume("weights")

@@ -1,18 +1,18 @@
-//! Free ranges by their size.
+//! Free ranges by size.
 //!
-//! Sizes below 32 units have a bin each; above, each power of two is divided into 32 bins, so that the sizes of a bin
-//! differ by 3 % at most. A bitmap tells which bins have something in them.
+//! Sizes below 32 units have a bin each. Above, each power of two is divided into 32 bins, so that the sizes in a bin differ
+//! by at most 3 %. A bitmap shows which bins contain a range.
 
-/// What every offset and size is a multiple of.
+/// The unit of offsets and sizes: all are multiples of it.
 pub(crate) const UNIT: u64 = 512;
 
 const DIVISIONS: usize = 32;
 const DIVISION_BITS: u32 = DIVISIONS.ilog2();
-/// Up to 2^36 units: 32 TiB, a quarter of all addresses there are.
+/// The number of bins: up to 2^36 units, which is 32 TiB, a quarter of a process's address space.
 const COUNT: usize = DIVISIONS * 32;
 const WORDS: usize = COUNT / 64;
 
-/// No range.
+/// The number for no range.
 pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Bins {
         Self { heads: vec![NONE; COUNT].into(), filled: [0; WORDS] }
     }
 
-    /// The bin of a size.
+    /// Returns the bin of a size.
     pub(super) fn of(size: u64) -> usize {
         let units = size / UNIT;
         if units < DIVISIONS as u64 {
@@ -53,7 +53,7 @@ impl Bins {
         }
     }
 
-    /// The first bin from `bin` on that has something in it.
+    /// Returns the first bin from `bin` on that contains a range.
     pub(super) fn filled_from(&self, bin: usize) -> Option<usize> {
         let mut word = bin / 64;
         let mut bits = self.filled.get(word)? & (!0 << (bin % 64));

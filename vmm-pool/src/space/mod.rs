@@ -1,11 +1,11 @@
-//! A range of addresses from which blocks are cut, and the memory behind it.
+//! A space: a range of addresses from which blocks are cut, and the memory mapped there.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `bins` | free ranges by their size |
-//! | `ranges` | which addresses are taken; nothing is known of memory there |
-//! | `search` | where a block goes: the best fit that needs the least mapping |
-//! | `supply` | memory behind addresses, as a transaction |
+//! | `ranges` | the taken and free ranges, without regard to memory |
+//! | `search` | the place of a block: the best fit that needs the least mapping |
+//! | `supply` | mapping memory at addresses, as a transaction |
 
 mod bins;
 mod ranges;
@@ -26,31 +26,31 @@ use ranges::{RangeState, Ranges};
 /// A page of addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// What is mapped behind it.
+    /// The frame that is mapped there.
     pub(crate) frame: FrameIndex,
-    /// How many taken ranges have a byte in it.
+    /// The number of taken ranges with a byte in the page.
     pub(crate) live: u32,
-    /// A range that was there, to begin a search at.
+    /// A range that was in the page, where a search begins.
     near: RangeIndex,
-    /// After which work its addresses are used no more.
+    /// The work after which the addresses are not used any more.
     pub(crate) turn: Turn,
 }
 
 impl Page {
     const NEW: Self = Self { frame: NO_FRAME, live: 0, near: 0, turn: Turn::FREE };
 
-    /// True where a frame is behind it.
+    /// Returns true if a frame is mapped there.
     pub(crate) const fn is_mapped(&self) -> bool {
         self.frame < LOST
     }
 
-    /// True where a block lies in it, and a frame is behind it.
+    /// Returns true if a block lies in the page and a frame is mapped there.
     pub(crate) const fn is_used(&self) -> bool {
         self.live > 0 && self.is_mapped()
     }
 }
 
-/// Addresses of one tag.
+/// A range of addresses of one tag.
 #[derive(Debug)]
 pub(crate) struct Space<B: Backend> {
     pub(crate) index: u16,
@@ -58,26 +58,26 @@ pub(crate) struct Space<B: Backend> {
     pub(crate) region: Region<B>,
     pub(crate) base: u64,
     pub(crate) page: u64,
-    /// True where memory with another tag's contents has to be overwritten first.
+    /// True if memory with another tag's contents must be overwritten first.
     pub(crate) scrub: bool,
-    /// True where small and medium blocks are.
+    /// True if the space contains small and medium blocks.
     pub(crate) is_small: bool,
     ranges: Ranges,
     pub(crate) pages: Vec<Page>,
-    /// How many pages have memory behind them.
+    /// The number of pages with memory mapped there.
     pub(crate) mapped: u64,
-    /// Where the last page ends that is out of use; zero where there is none.
+    /// The end of the last page that is out of use; zero if there is none.
     lost_end: u64,
 }
 
-/// A range that was taken.
+/// A range that was taken from a space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
     pub(crate) range: RangeIndex,
     pub(crate) offset: u64,
 }
 
-/// What a space looks like somewhere.
+/// A range of a space, as queries see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) range: RangeIndex,
@@ -102,12 +102,12 @@ impl<B: Backend> Space<B> {
         Self { index, tag, region, base, page, scrub, is_small, ranges, pages, mapped: 0, lost_end: 0 }
     }
 
-    /// The first and the last page of a part.
+    /// Returns the pages of a part of the space.
     fn pages_of(&self, offset: u64, size: u64) -> std::ops::Range<usize> {
         (offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize
     }
 
-    /// The first pages of those `by` bytes behind all that was ever taken that have no memory behind them.
+    /// Returns the first run of pages without memory among the `by` bytes behind everything that was ever taken.
     pub(crate) fn unmapped_ahead(&self, by: u64) -> std::ops::Range<usize> {
         let from = self.ranges.touched().div_ceil(self.page) as usize;
         let end = (self.region.reserved().0 / self.page) as usize;
@@ -118,7 +118,7 @@ impl<B: Backend> Space<B> {
         first..last
     }
 
-    /// True where a free frame can be used as it is, as far as its contents go.
+    /// Returns true if the contents of a free frame allow its use without scrubbing.
     fn fits(&self, frames: &Frames<B>, frame: FrameIndex) -> bool {
         !self.scrub || frames.tenant(frame) == self.tag
     }
@@ -135,7 +135,7 @@ impl<B: Backend> Space<B> {
         Bytes(page as u64 * self.page)
     }
 
-    /// Takes what a search has found. All memory is behind it; that which was free is claimed here, unless that is done.
+    /// Takes the place that a search has found. All of its memory is mapped. Claims the free frames, unless `claimed` is true.
     pub(crate) fn take(
         &mut self,
         frames: &mut Frames<B>,
@@ -158,7 +158,7 @@ impl<B: Backend> Space<B> {
         Taken { range, offset }
     }
 
-    /// Gives a taken range back. Memory in which nothing is left comes free.
+    /// Frees a taken range. Frames without a block become free. Returns the size of the range.
     pub(crate) fn give(
         &mut self,
         frames: &mut Frames<B>,
@@ -172,7 +172,7 @@ impl<B: Backend> Space<B> {
         {
             page.live -= 1;
             page.turn = streams.later(page.turn, turn);
-            // A suspended space has none.
+            // The pages of a suspended space have no frame.
             if !page.is_mapped() {
                 continue;
             }
@@ -187,14 +187,14 @@ impl<B: Backend> Space<B> {
         size
     }
 
-    /// The taken range in which an offset lies.
+    /// Returns the taken range that contains an offset.
     pub(crate) fn at(&self, offset: u64) -> Option<Seen> {
         let page = self.pages.get((offset / self.page) as usize).filter(|page| page.live > 0)?;
         let (range, at) = self.ranges.taken_at(offset, page.near)?;
         Some(Seen { range, offset: at.offset, size: at.size, taken: true, stream: at.stream })
     }
 
-    /// All ranges in order, without the rest.
+    /// Returns all ranges in order, except the last one, which is free.
     pub(crate) fn seen(&self) -> impl Iterator<Item = Seen> {
         let end = self.ranges.end();
         self.ranges.iter().enumerate().take_while(move |(_, range)| range.offset < end).map(|(_, range)| {
@@ -208,7 +208,7 @@ impl<B: Backend> Space<B> {
         })
     }
 
-    /// Where the last taken range ends.
+    /// Returns the end of the last taken range.
     pub(crate) fn end(&self) -> u64 {
         self.ranges.end()
     }

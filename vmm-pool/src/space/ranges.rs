@@ -1,7 +1,7 @@
-//! Ranges of addresses, taken and free, that cover a space without a hole; free ones are found by size and stream.
+//! Ranges of addresses, taken and free, that cover a space without gaps. Free ranges are found by size and stream.
 //!
-//! Nothing here knows of physical memory, or of what work still uses: free neighbours always become one range, which is
-//! found under the stream that has freed most of it. The last range is the rest that was never taken, or the end of it.
+//! This module does not consider physical memory, or the work that still uses it. Free neighbours always become one range,
+//! listed under the stream that freed the largest part. The last range is always free: it is the end of the space.
 
 use super::bins::{Bins, NONE, UNIT};
 use crate::stream_order::{CLEAN, StreamIndex};
@@ -14,12 +14,12 @@ pub(crate) type RangeIndex = u32;
 pub(super) struct Range {
     pub(super) offset: u64,
     pub(super) size: u64,
-    /// Whose it is; where it is free, who had most of it.
+    /// The stream that owns the range; of a free range, the stream that freed the largest part.
     pub(super) stream: StreamIndex,
-    /// Its neighbours.
+    /// The neighbours in the space.
     before: RangeIndex,
     behind: RangeIndex,
-    /// Its neighbours in the bin.
+    /// The neighbours in the bin.
     back: RangeIndex,
     next: RangeIndex,
     bin: u16,
@@ -44,16 +44,16 @@ impl Range {
 pub(super) struct Ranges {
     list: Vec<Range>,
     vacant: Vec<RangeIndex>,
-    /// Free ranges by stream.
+    /// The free ranges, by stream.
     free: Vec<Bins>,
     first: RangeIndex,
     last: RangeIndex,
-    /// The highest address that was ever taken.
+    /// The end of the highest range that was ever taken.
     touched: u64,
 }
 
 impl Ranges {
-    /// One free range of `size` bytes, a multiple of the unit.
+    /// Creates one free range of `size` bytes, a multiple of the unit.
     pub(super) fn new(size: u64) -> Self {
         let all = Range {
             offset: 0,
@@ -77,12 +77,12 @@ impl Ranges {
         &mut self.list[range as usize]
     }
 
-    /// The end of the last range that is taken.
+    /// Returns the end of the last taken range.
     pub(super) fn end(&self) -> u64 {
         self.get(self.last).offset
     }
 
-    /// All ranges in order.
+    /// Returns all ranges in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Range> {
         let mut next = self.first;
         std::iter::from_fn(move || {
@@ -92,7 +92,7 @@ impl Ranges {
         })
     }
 
-    /// The taken range in which an offset lies, beginning the search at a range that may lie near.
+    /// Returns the taken range that contains an offset. The search begins at `near`, a range that may be close.
     pub(super) fn taken_at(&self, offset: u64, near: RangeIndex) -> Option<(RangeIndex, &Range)> {
         let good = self.list.get(near as usize).is_some_and(|range| range.state != RangeState::Vacant);
         let mut index = if good { near } else { self.first };
@@ -108,7 +108,7 @@ impl Ranges {
         }
     }
 
-    /// Free ranges of a stream of at least `size` bytes, the best fitting first. The last range of all is not among them.
+    /// Returns free ranges of a stream with at least `size` bytes, the best fit first. The last range of the space is not included.
     pub(super) fn fitting(&self, set: StreamIndex, size: u64) -> impl Iterator<Item = RangeIndex> {
         let bins = self.free.get(usize::from(set));
         let mut bin = bins.and_then(|bins| bins.filled_from(Bins::of(size)));
@@ -129,8 +129,8 @@ impl Ranges {
         })
     }
 
-    /// The smallest range of a bin that has at least `size` bytes, the first of several; of those with just `size`, only
-    /// one at `above` or behind it. A bin's list is looked at for a while only.
+    /// Returns the smallest range of a bin with at least `size` bytes, and of several the first one. Of those with exactly
+    /// `size` bytes, it considers only ranges from `above` on. Looks at the beginning of the bin's list only.
     fn best_of(&self, bins: &Bins, bin: usize, size: u64, above: u64) -> Option<(RangeIndex, u64)> {
         const LOOK: usize = 32;
         let mut best: Option<((u64, u64), RangeIndex)> = None;
@@ -146,17 +146,17 @@ impl Ranges {
         best.map(|((size, _), index)| (index, size))
     }
 
-    /// The last range.
+    /// Returns the last range.
     pub(super) fn rest(&self) -> RangeIndex {
         self.last
     }
 
-    /// The end of what was ever taken.
+    /// Returns the end of the highest range that was ever taken.
     pub(super) fn touched(&self) -> u64 {
         self.touched
     }
 
-    /// Takes `size` bytes from `offset` on out of a free range.
+    /// Takes `size` bytes at `offset` from a free range.
     pub(super) fn take(
         &mut self,
         from: RangeIndex,
@@ -175,7 +175,7 @@ impl Ranges {
             taken = self.split(from, offset);
             self.enlist(from);
         }
-        // The last range stays, though it be empty: what is behind it is never looked for.
+        // The last range is kept even if it is empty: searches never look behind it.
         if offset + size < range.end() || taken == self.last {
             let rest = self.split(taken, offset + size);
             self.enlist(rest);
@@ -186,7 +186,7 @@ impl Ranges {
         taken
     }
 
-    /// Makes a taken range free, and one with its free neighbours.
+    /// Frees a taken range, and joins it with its free neighbours.
     pub(super) fn give(&mut self, range: RangeIndex) {
         let mut range = range;
         self.at(range).state = RangeState::Free;
@@ -202,7 +202,7 @@ impl Ranges {
         self.enlist(range);
     }
 
-    /// Cuts a range in two; the number of the part from `offset` on, which is as the first one and in no bin.
+    /// Cuts a range in two. Returns the number of the part from `offset` on, which is a copy of the first part and in no bin.
     fn split(&mut self, range: RangeIndex, offset: u64) -> RangeIndex {
         let old = *self.get(range);
         let cut = Range { offset, size: old.end() - offset, before: range, ..old };
@@ -227,7 +227,7 @@ impl Ranges {
         index
     }
 
-    /// Makes two neighbours that are in no bin one.
+    /// Joins two neighbours that are in no bin.
     fn join(&mut self, one: RangeIndex, other: RangeIndex) -> RangeIndex {
         let gone = *self.get(other);
         self.at(other).state = RangeState::Vacant;
@@ -281,7 +281,7 @@ impl Ranges {
     }
 }
 
-/// `size` rounded up to what ranges are cut in.
+/// Returns `size` rounded up to a multiple of the unit.
 pub(crate) fn rounded(size: u64) -> Option<u64> {
     size.checked_next_multiple_of(UNIT)
 }

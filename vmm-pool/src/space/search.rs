@@ -1,4 +1,4 @@
-//! Where a block goes: the best fit; of several that fit, the one behind which the least has to be mapped.
+//! The place of a block: the best fit, and of several that fit, the one that needs the least mapping.
 
 use super::Space;
 use super::bins::UNIT;
@@ -8,22 +8,22 @@ use crate::stream_order::StreamIndex;
 use crate::streams::Streams;
 use gpu_vmm_core::Backend;
 
-/// So many fitting ranges are looked at before mapping is thought of. More find more that is mapped, and leave more odd
-/// pieces behind.
+/// The number of fitting ranges that a search looks at before it accepts one that needs mapping. With more, the search finds
+/// more mapped memory, but leaves more ranges of odd sizes behind.
 const TRIES: usize = 4;
 
-/// So many ranges that a stream has freed are looked at for others too: work may still use all of them.
+/// The number of ranges of each stream that a search for any stream looks at: work may still use all of them.
 const LOOK: usize = 16;
 
-/// What unmapping weighs beside mapping.
+/// The weight of unmapping and mapping a page; mapping alone weighs 1.
 const STALE: u32 = 2;
 
-/// What is to find a place.
+/// A request for a place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) size: u64,
     pub(crate) alignment: u64,
-    /// The stream whose unfinished work may still use it.
+    /// The stream whose unfinished work may still use the memory.
     pub(crate) stream: StreamIndex,
 }
 
@@ -32,11 +32,11 @@ pub(crate) struct Wanted {
 pub(crate) struct Spot {
     pub(crate) range: RangeIndex,
     pub(crate) offset: u64,
-    /// How much has to be done before it can be used; zero where all of its memory is there.
+    /// The mapping work before the place can be used; zero if all of its memory is there.
     pub(crate) work: u32,
 }
 
-/// The best place so far.
+/// The best place found so far, and the number of looks that are left.
 #[derive(Debug)]
 struct Best {
     spot: Option<Spot>,
@@ -51,16 +51,16 @@ impl Best {
         }
     }
 
-    /// True where nothing better is looked for.
+    /// Returns true if the search is over.
     fn is_final(&self) -> bool {
         self.tries == 0 || self.spot.is_some_and(|spot| spot.work == 0)
     }
 }
 
 impl<B: Backend> Space<B> {
-    /// The place for a block; none where there are no addresses.
+    /// Finds the place for a block; none if there are no addresses.
     ///
-    /// Places where addresses would have to be unmapped that are still in use are left out.
+    /// Leaves out places where the search would have to unmap addresses that work still uses.
     pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
         let Wanted { size, alignment, stream, .. } = wanted;
         let room = size.checked_add(alignment.saturating_sub(UNIT))?;
@@ -79,7 +79,7 @@ impl<B: Backend> Space<B> {
                 }
             }
         } else {
-            // What lies under another stream may be free for this one as well.
+            // A range that another stream freed may be free for this one as well.
             let mut sets: Vec<_> = (1..streams.count())
                 .map(|set| self.ranges.fitting(set as StreamIndex, room).take(LOOK).peekable())
                 .collect();
@@ -97,13 +97,13 @@ impl<B: Backend> Space<B> {
         best.spot.or_else(|| self.find_in_rest(frames, streams, wanted))
     }
 
-    /// The place in what was never taken, or lies at the end.
+    /// Finds the place in the last range, which is the end of the space.
     fn find_in_rest(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
         let range = self.ranges.rest();
         let rest = self.ranges.get(range);
-        // Where other streams' work still uses the beginning, there is nobody's page behind all that was ever taken.
+        // If other streams' work still uses the beginning, the pages behind everything ever taken have no owner.
         [rest.offset, self.ranges.touched().next_multiple_of(self.page)].into_iter().find_map(|from| {
-            // Behind pages that are out of use; what is before them is a range of its own then.
+            // Skips pages that are out of use; the part before them becomes a range of its own.
             let offset = self.aligned(from.max(rest.offset).max(self.lost_end), wanted.alignment)?;
             let fits = offset.checked_add(wanted.size).is_some_and(|end| end <= rest.end());
             let work = fits.then(|| self.work(frames, streams, offset, wanted)).flatten()?;
@@ -111,7 +111,7 @@ impl<B: Backend> Space<B> {
         })
     }
 
-    /// The first offset from `offset` on whose address is a multiple of `alignment`.
+    /// Returns the first offset from `offset` on whose address is a multiple of `alignment`.
     fn aligned(&self, offset: u64, alignment: u64) -> Option<u64> {
         if alignment <= UNIT {
             return Some(offset);
@@ -119,8 +119,7 @@ impl<B: Backend> Space<B> {
         Some(self.base.checked_add(offset)?.checked_next_multiple_of(alignment)? - self.base)
     }
 
-    /// How much has to be mapped and unmapped before the part from `offset` on can be used; none where that cannot be done
-    /// now.
+    /// Returns the work of mapping and unmapping before the part from `offset` on can be used; none if that is impossible now.
     fn work(
         &self,
         frames: &mut Frames<B>,
@@ -136,7 +135,7 @@ impl<B: Backend> Space<B> {
                 LOST => return None,
                 NO_FRAME if page.live > 0 => 0,
                 NO_FRAME => 1,
-                // Some of it may still be used by another stream's work.
+                // Another stream's work may still use a part of it.
                 frame if page.live > 0 && !streams.serves(frames.turn(frame), stream) => return None,
                 _ if page.live > 0 => 0,
                 frame if self.fits(frames, frame) && frames.see(frame, streams, stream) => 0,

@@ -1,4 +1,4 @@
-//! Memory behind addresses: a transaction that maps frames where a block is to be.
+//! Mapping memory at addresses: a transaction that maps frames at the pages of a new block.
 #![allow(unsafe_code)]
 
 use super::{Page, Space};
@@ -8,7 +8,7 @@ use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
 use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Result, WaitFor};
 
-/// Pages of a part that have no memory of their own yet.
+/// The pages of a part that contain no block yet.
 #[derive(Debug)]
 pub(crate) struct Gap {
     /// The pages whose free frame has been claimed.
@@ -18,7 +18,7 @@ pub(crate) struct Gap {
 }
 
 impl<B: Backend> Space<B> {
-    /// Claims the free frames behind a part, and tells which pages need others.
+    /// Claims the free frames of a part, and returns the pages that need other frames.
     pub(crate) fn open_gap(
         &mut self,
         frames: &mut Frames<B>,
@@ -47,7 +47,7 @@ impl<B: Backend> Space<B> {
         gap
     }
 
-    /// Gives up what [`Space::open_gap`] has claimed.
+    /// Releases the frames that [`Space::open_gap`] has claimed.
     pub(crate) fn close_gap(&self, frames: &mut Frames<B>, gap: &Gap) {
         for page in &gap.claimed {
             let frame = self.pages[*page].frame;
@@ -55,7 +55,7 @@ impl<B: Backend> Space<B> {
         }
     }
 
-    /// Puts claimed frames behind the missing pages: all, or none. Nothing uses the addresses any more.
+    /// Maps claimed frames at the missing pages: all of them, or none. No work may use the addresses any more.
     pub(crate) fn fill_gap(
         &mut self,
         frames: &mut Frames<B>,
@@ -73,7 +73,7 @@ impl<B: Backend> Space<B> {
                 self.note_mapped(frames, *page, *frame);
             }
             for run in gap.missing[..done].chunk_by(follow_each_other) {
-                // What cannot be unmapped again is perhaps without access.
+                // A mapping that cannot be removed again may lack access.
                 if let Err(undo) = unmap_runs(self, frames, run, calls) {
                     run.iter().for_each(|page| self.lose(frames, *page));
                     error = error.rollback_failed(undo);
@@ -87,7 +87,7 @@ impl<B: Backend> Space<B> {
         Ok(())
     }
 
-    /// Notes that a frame is mapped behind a page.
+    /// Notes that a frame is mapped at a page.
     pub(crate) fn note_mapped(&mut self, frames: &mut Frames<B>, page: usize, frame: FrameIndex) {
         self.pages[page].frame = frame;
         self.pages[page].turn = Turn::FREE;
@@ -96,17 +96,17 @@ impl<B: Backend> Space<B> {
         frames.at(frame).mapped.push(address);
     }
 
-    /// Takes a page out of use: nobody can say what is behind it.
+    /// Takes a page out of use, because the memory mapped there is unknown.
     pub(crate) fn lose(&mut self, frames: &mut Frames<B>, page: usize) {
         self.part_from(frames, page, LOST);
     }
 
-    /// True where what is mapped behind a page is what the books say.
+    /// Returns true if the mapping at a page is known.
     pub(crate) fn is_sound(&self, page: usize) -> bool {
         self.region.mapping_at(self.offset_of(page)).is_some_and(|mapping| !mapping.poisoned)
     }
 
-    /// Notes that a page has another number in the place of its frame's, if it has one.
+    /// Notes that a page no longer has its frame, and gives the page `number`: [`NO_FRAME`] or [`LOST`].
     pub(crate) fn part_from(&mut self, frames: &mut Frames<B>, page: usize, number: FrameIndex) {
         let address = self.address_of(page);
         let at = &mut self.pages[page];
@@ -145,7 +145,7 @@ impl<B: Backend> Space<B> {
     }
 }
 
-/// Unmaps pages, which are in order and nobody's: addresses that nothing uses any more.
+/// Unmaps pages, which must be in order and without blocks, at addresses that no work uses any more.
 pub(crate) fn unmap_runs<B: Backend>(
     space: &mut Space<B>,
     frames: &mut Frames<B>,
@@ -154,7 +154,7 @@ pub(crate) fn unmap_runs<B: Backend>(
 ) -> Result<()> {
     for (first, count) in runs(pages) {
         calls.unmap += 1;
-        // SAFETY: the caller has seen to it that what used these addresses is done.
+        // SAFETY: the caller ensures that all work on these addresses is done.
         let done = unsafe { WaitFor::nothing() };
         let result = space.region.unmap(space.offset_of(first), Bytes(count as u64 * space.page), done);
         for page in first..first + count {
@@ -169,7 +169,7 @@ pub(crate) fn unmap_runs<B: Backend>(
     Ok(())
 }
 
-/// Runs of pages that follow each other: the first, and how many.
+/// Returns the runs of consecutive pages, as the first page and their number.
 fn runs(pages: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     pages.chunk_by(follow_each_other).map(|run| (run[0], run.len()))
 }

@@ -1,4 +1,4 @@
-//! What is behind a block, and its way back into the pool.
+//! The body of a block, and its way back into the pool.
 
 use super::{BinIndex, ThreadCacheRef};
 use crate::Fence;
@@ -10,41 +10,41 @@ use crate::stream_order::StreamIndex;
 use gpu_vmm_core::{Address, Backend, Operation, Stream};
 use std::sync::Arc;
 
-/// The body of a block that may be given out, or given out again.
+/// The body of a block that can be allocated, or allocated again.
 pub(crate) type Ready<B> = Box<Body<B>>;
 
-/// All that a block is. It stays with the memory while that lies in front of threads, so that an allocation writes next to
-/// nothing, and moving a block moves a pointer.
+/// The data of a block. It stays with the memory in the thread cache, so that an allocation writes very little, and moving a
+/// block moves a pointer.
 ///
-/// It is one cache line, so that no thread waits for what another does with the block beside it.
+/// A body is one cache line, so that threads with neighbouring blocks do not contend.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Body<B: Backend> {
     pub(crate) thread_cache: ThreadCacheRef<B>,
     pub(crate) piece: Piece,
     pub(crate) stream: Stream<'static>,
-    /// By how much less was asked for than it takes: what requests are rounded up by.
+    /// The difference of the piece's size and the requested size.
     pub(crate) unused: u16,
     /// The stream's number.
     pub(crate) index: StreamIndex,
-    /// Where it goes back to in the thread cache, if it does.
+    /// The bin and class of the thread cache that it returns to, if any.
     pub(crate) place: Option<(BinIndex, Class)>,
-    /// What it has to wait for beside its own stream; hardly any block does.
+    /// The conditions besides its own stream that it waits for; few blocks have any.
     pub(crate) others: Option<Box<Others>>,
-    /// The next one where it lies in a [`Stack`](super::stack::Stack).
+    /// The next body below it, in a [`Stack`](super::stack::Stack).
     pub(crate) below: Option<Ready<B>>,
 }
 
-/// What a block waits for when it is freed.
+/// The conditions that a freed block waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Others {
-    /// Other streams that have used it.
+    /// The other streams that have used it.
     pub(crate) streams: Vec<StreamIndex>,
     pub(crate) fence: Option<Arc<dyn Fence>>,
 }
 
 impl<B: Backend> Body<B> {
-    /// Of a block of so many bytes in a piece, with its class if it has one.
+    /// Creates the body of a block of `size` bytes in a piece, with its bin and class if it has one.
     pub(crate) fn new(
         thread_cache: &ThreadCacheRef<B>,
         Freed { piece, index }: Freed,
@@ -65,7 +65,7 @@ impl<B: Backend> Body<B> {
         }
     }
 
-    /// How much was asked for.
+    /// Returns the requested size.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.piece.size - u64::from(self.unused)
@@ -89,13 +89,13 @@ impl<B: Backend> Body<B> {
             give_old(&thread_cache, bin, class);
             cache = thread_cache.lock();
         }
-        // As long as the block is counted, the thread cache is there.
+        // The thread cache exists as long as the block is counted.
         let is_last = cache.count_in(size);
         drop(cache);
         thread_cache.release(is_last);
     }
 
-    /// Gives it back to the common books.
+    /// Frees the piece into the core.
     #[inline(never)]
     fn give_back(mut self: Box<Self>) {
         let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
@@ -111,9 +111,9 @@ impl<B: Backend> Body<B> {
         thread_cache.release(is_last);
     }
 
-    /// Has it wait for the other streams that have used it, or for its fence.
+    /// Adds the piece to those that wait for other streams or a fence.
     fn wait_for(&self, others: Others) {
-        // A block is freed in the process that made it.
+        // This cannot fail: a block is freed in the process that created it.
         let Ok(mut core) = self.thread_cache.inner.core(Operation::Free) else { return };
         let mut turns = Vec::with_capacity(others.streams.len());
         for index in others.streams {
@@ -126,13 +126,13 @@ impl<B: Backend> Body<B> {
     }
 }
 
-/// Takes what is too much of a class out of a thread cache.
+/// Moves the surplus pieces of a class from a thread cache into the core.
 #[inline(never)]
 fn give_old<B: Backend>(thread_cache: &ThreadCacheRef<B>, bin: BinIndex, class: Class) {
     let mut cache = thread_cache.lock();
     let (old, stream) = (cache.take_old(bin, class), cache.stream_of(bin));
     drop(cache);
-    // As above.
+    // As in `wait_for`.
     let Ok(mut core) = thread_cache.inner.core(Operation::Free) else { return };
     old.into_iter().for_each(|piece| core.give(piece, stream));
     core.keep_to_limit();

@@ -24,10 +24,10 @@ use gpu_vmm_sync::{Arc, SpinMutex, SpinMutexGuard, per_thread, shared_static};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// The most that lies in one thread cache, in bytes.
+/// The most bytes in one thread cache.
 const MAX: u64 = 8 << 20;
 
-/// Which thread cache a thread uses.
+/// Returns the number that selects the thread cache of this thread.
 #[inline]
 pub(crate) fn of_this_thread() -> usize {
     shared_static! {
@@ -49,7 +49,7 @@ pub(crate) fn of_this_thread() -> usize {
 #[repr(align(128))]
 pub(crate) struct ThreadCache<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
-    /// Held for as long as it takes to push or pop, and never while anything else is waited for.
+    /// Held for a push or a pop only, and never while the thread waits for anything else.
     cache: SpinMutex<Cache<B>>,
 }
 
@@ -58,34 +58,34 @@ pub(crate) struct ThreadCache<B: Backend> {
 #[derive(Debug)]
 pub(crate) struct ThreadCacheRef<B: Backend>(NonNull<ThreadCache<B>>);
 
-// SAFETY: it is a shared reference to a thread cache that is not freed before the last of them has said so; a thread cache can be shared
-// by threads and dropped by any.
+// SAFETY: it is a shared reference to a thread cache, which is freed after the last reference was released. Threads can share
+// a thread cache, and any thread can drop it.
 unsafe impl<B: Backend> Send for ThreadCacheRef<B> {}
 // SAFETY: as above.
 unsafe impl<B: Backend> Sync for ThreadCacheRef<B> {}
 
 impl<B: Backend> ThreadCacheRef<B> {
-    /// A new thread cache, which is its pool's: [`ThreadCacheRef::give_up`] ends that.
+    /// Creates a thread cache that its pool owns until [`ThreadCacheRef::give_up`].
     pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
         let cache = SpinMutex::new(Cache::new());
         let thread_cache = Box::new(ThreadCache { inner: Arc::clone(inner), cache });
         Self(NonNull::from(Box::leak(thread_cache)))
     }
 
-    /// For a block that is counted as live in the thread cache, and as long as it is: [`ThreadCacheRef::release`] ends that.
+    /// Returns a reference for a block that is counted as live in the thread cache, until [`ThreadCacheRef::release`].
     #[inline]
     pub(crate) fn for_block(&self) -> Self {
         Self(self.0)
     }
 
-    /// Frees the thread cache, which nobody has any more.
+    /// Frees the thread cache, which must have no owner and no live block.
     fn free(&self) {
-        // SAFETY: it was leaked from a box, its pool has given it up, and its last block is gone: whoever saw both under the
-        // thread cache's lock is the one that comes here.
+        // SAFETY: it was leaked from a box, its pool has given it up, and its last block is gone. Only the one caller that
+        // saw both under the thread cache's lock comes here.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 
-    /// The pool's part ends. What lies in the thread cache has been taken out.
+    /// Ends the pool's ownership. The thread cache must be empty of pieces.
     pub(crate) fn give_up(&self) {
         let mut cache = self.lock();
         cache.owned = false;
@@ -94,8 +94,8 @@ impl<B: Backend> ThreadCacheRef<B> {
         self.release(is_last);
     }
 
-    /// A part ends, the pool's or a block's, of which was said under the lock whether it [is the last](Cache::count_in).
-    /// Nothing is done with the thread cache in between.
+    /// Releases the reference of the pool or of a block. The caller read `is_last` under the lock, from
+    /// [`count_in`](Cache::count_in), and has not used the thread cache since.
     #[inline]
     pub(crate) fn release(&self, is_last: bool) {
         if is_last {
@@ -109,39 +109,39 @@ impl<B: Backend> std::ops::Deref for ThreadCacheRef<B> {
 
     #[inline]
     fn deref(&self) -> &ThreadCache<B> {
-        // SAFETY: the thread cache is there as long as its pool or a live block is.
+        // SAFETY: the thread cache exists as long as its pool owns it or a block is live.
         unsafe { self.0.as_ref() }
     }
 }
 
-/// What is in a thread cache.
+/// The contents of a thread cache.
 #[derive(Debug)]
 pub(crate) struct Cache<B: Backend> {
     bins: Vec<Bin<B>>,
-    /// For blocks that are to come, so that nothing has to be allocated for them.
+    /// Spare bodies for later blocks, which saves their allocation.
     spare: Stack<B>,
     pub(crate) bytes: u64,
-    /// True as long as the pool is there.
+    /// True until the pool has given the thread cache up.
     owned: bool,
-    /// What the thread cache has given out.
+    /// The bytes, the number and the total number of blocks that the thread cache has given out.
     pub(crate) live: u64,
     pub(crate) live_blocks: u64,
     pub(crate) allocations: u64,
 }
 
-/// What is ready of one tag and stream. On cache lines of its own, as its thread cache is: other thread caches have theirs beside it.
+/// The cached blocks of one tag and stream, on cache lines of their own, so that thread caches do not share any.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Bin<B: Backend> {
     tag: u16,
-    /// [`FORGOTTEN`] when the stream was: what comes back then waits until the number serves another stream.
+    /// The stream, or [`FORGOTTEN`] after it was forgotten: later frees then wait until the number serves another stream.
     stream: Stream<'static>,
     index: StreamIndex,
     by_class: [Stack<B>; CLASSES],
 }
 
-/// No stream: the last address there is, at which no vendor has one.
-// SAFETY: it is compared with other streams and never given to a driver.
+/// The number for no stream: the highest address, which no vendor uses for a stream.
+// SAFETY: it is only compared with other streams, and never passed to a driver.
 const FORGOTTEN: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(usize::MAX)) };
 
 /// The number of a bin in its thread cache.
@@ -160,7 +160,7 @@ impl<B: Backend> Cache<B> {
         Self { bins, spare, bytes: 0, owned: true, live: 0, live_blocks: 0, allocations: 0 }
     }
 
-    /// Counts a block that is given out.
+    /// Counts a block that is allocated.
     #[inline]
     pub(crate) fn count_out(&mut self, size: u64) {
         self.live += size;
@@ -168,7 +168,7 @@ impl<B: Backend> Cache<B> {
         self.allocations += 1;
     }
 
-    /// Counts a block that comes back. True where nobody has the thread cache any more.
+    /// Counts a block that is freed. Returns true if the thread cache has no owner and no block any more.
     #[inline]
     pub(crate) fn count_in(&mut self, size: u64) -> bool {
         self.live -= size;
@@ -176,7 +176,7 @@ impl<B: Backend> Cache<B> {
         self.live_blocks == 0 && !self.owned
     }
 
-    /// True where pieces can be put in: nobody would take them out again without the pool.
+    /// Returns true if pieces may be cached: without the pool, no request would take them out again.
     #[inline]
     pub(crate) fn is_owned(&self) -> bool {
         self.owned
@@ -189,8 +189,7 @@ impl<B: Backend> Cache<B> {
         Some(index as BinIndex)
     }
 
-    /// Adds a bin for a tag and stream: one that was a forgotten stream's with the same number, all of whose work is done by
-    /// now, or a new one.
+    /// Adds a bin for a tag and stream. Reuses the bin of a forgotten stream with the same number, whose work is all done by now.
     pub(crate) fn add_bin(
         &mut self,
         tag: u16,
@@ -220,7 +219,7 @@ impl<B: Backend> Cache<B> {
         self.bins[usize::from(bin)].index
     }
 
-    /// Takes out what serves a block of so many bytes, and counts it.
+    /// Takes a cached block for `size` bytes, and counts it.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -233,13 +232,13 @@ impl<B: Backend> Cache<B> {
         let mut ready = self.bins[usize::from(bin)].by_class[class].pop()?;
         self.bytes -= ready.piece.size;
         ready.unused = (ready.piece.size - size) as u16;
-        // A forgotten stream with the same number may have had it.
+        // A forgotten stream with the same number may have used it.
         ready.stream = stream;
         self.count_out(size);
         Some(ready)
     }
 
-    /// Puts in what a block has left. True where there is too much then: [`Cache::take_old`] is to follow.
+    /// Caches a freed block. Returns true if there are too many then: the caller must call [`Cache::take_old`].
     #[inline]
     pub(crate) fn push(&mut self, bin: BinIndex, class: Class, ready: Ready<B>) -> bool {
         let class = class.index();
@@ -249,7 +248,7 @@ impl<B: Backend> Cache<B> {
         all.len() > usize::from(MAX_OF[class]) || self.bytes > MAX
     }
 
-    /// Takes the older half of a class out, so that neither the next free nor the next request goes the long way again.
+    /// Takes the older half of a class out, so that the next frees and requests stay within the thread cache.
     #[cold]
     pub(crate) fn take_old(&mut self, bin: BinIndex, class: Class) -> Vec<Piece> {
         let all = &mut self.bins[usize::from(bin)].by_class[class.index()];
@@ -259,13 +258,13 @@ impl<B: Backend> Cache<B> {
         old
     }
 
-    /// Puts a piece in that was fetched with others.
+    /// Caches a piece that was fetched with others.
     pub(crate) fn add(&mut self, bin: BinIndex, class: Class, body: Body<B>) {
         let ready = self.boxed(body);
         self.push(bin, class, ready);
     }
 
-    /// A body in its place, of those that were kept if there is one.
+    /// Boxes a body, in a spare box if there is one.
     pub(crate) fn boxed(&mut self, body: Body<B>) -> Ready<B> {
         match self.spare.pop() {
             Some(mut ready) => {
@@ -276,20 +275,20 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Keeps what was a block's, whose memory has gone elsewhere.
+    /// Keeps the body of a block whose memory left the thread cache.
     pub(crate) fn keep(&mut self, spare: Ready<B>) {
         if self.spare.len() < SPARE {
             self.spare.push(spare);
         }
     }
 
-    /// Forgets a stream: nothing is taken from its bins until its number serves another one.
+    /// Forgets a stream: nothing is taken from its bins until its number serves another stream.
     pub(crate) fn forget(&mut self, index: StreamIndex) {
         let of_stream = self.bins.iter_mut().filter(|bin| bin.index == index);
         of_stream.for_each(|bin| bin.stream = FORGOTTEN);
     }
 
-    /// Takes everything out that `wanted` says, by tag and stream, with its stream.
+    /// Takes out all pieces whose tag and stream `wanted` accepts. Returns them with their stream.
     pub(crate) fn empty(&mut self, wanted: impl Fn(u16, StreamIndex) -> bool) -> Vec<(Piece, StreamIndex)> {
         let mut all = Vec::new();
         for bin in self.bins.iter_mut().filter(|bin| wanted(bin.tag, bin.index)) {
@@ -300,22 +299,22 @@ impl<B: Backend> Cache<B> {
         all
     }
 
-    /// True where a piece with this address lies here.
+    /// Returns true if a piece with this address is cached.
     pub(crate) fn holds(&self, address: u64) -> bool {
         self.pieces().any(|piece| piece.address == address)
     }
 
-    /// All pieces.
+    /// Returns all cached pieces.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         let bodies = self.bins.iter().flat_map(|bin| bin.by_class.iter().flat_map(Stack::iter));
         bodies.map(|body| &body.piece)
     }
 }
 
-/// So many bodies of blocks are kept for others in one thread cache.
+/// The most spare bodies in one thread cache.
 const SPARE: usize = 64;
 
-/// How many pieces of a class lie in one bin at most.
+/// The most pieces of each class in one bin.
 static MAX_OF: [u16; CLASSES] = {
     let mut most = [4; CLASSES];
     let mut class = 0;
@@ -327,7 +326,7 @@ static MAX_OF: [u16; CLASSES] = {
     most
 };
 
-/// How many small pieces are fetched at a time.
+/// Returns the number of small pieces that are fetched at a time.
 pub(crate) fn batch_of(class: usize) -> usize {
     usize::from(MAX_OF[class] / 4).clamp(1, 32)
 }

@@ -1,4 +1,4 @@
-//! Models of what lies in front of threads: blocks that are freed by other threads, and the pool's end.
+//! Models of thread caches: blocks that other threads free, and the end of the pool.
 #![allow(clippy::unwrap_used)] // tests
 
 use crate::shared::Inner;
@@ -8,11 +8,11 @@ use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_sync::models::{explore, spawn};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A piece of the slabs, and a large one, which lies beside the books when it was freed.
+/// The size of a slot, and of a large piece, which is kept outside the core when it is freed.
 const SIZES: [Bytes; 2] = [Bytes(300), Bytes(3 << 20)];
 
 fn pool() -> (Pool<HostBackend>, Weak<Inner<HostBackend>>) {
-    // One for all schedules: what it counts by itself is no part of a model.
+    // One backend for all schedules: its own counters are not part of the model.
     static BACKEND: OnceLock<HostBackend> = OnceLock::new();
     let open = || HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap();
     let pool = Pool::builder(BACKEND.get_or_init(open)).build().unwrap();
@@ -24,7 +24,7 @@ fn block(pool: &Pool<HostBackend>, size: Bytes) -> Block<HostBackend> {
     pool.alloc(size).unwrap()
 }
 
-/// The last of a pool and its blocks frees the thread caches, whichever that is: each of them has the books.
+/// The last of a pool and its blocks frees the thread caches, in any order: each of them refers to the core.
 #[test]
 fn thread_caches_end_with_the_last_of_the_pool_and_its_blocks() {
     for (size, pool_is_last) in SIZES.into_iter().flat_map(|size| [(size, true), (size, false)]) {
@@ -48,7 +48,7 @@ fn thread_caches_end_with_the_last_of_the_pool_and_its_blocks() {
     }
 }
 
-/// What one thread frees while another allocates is handed out once, and nothing is lost.
+/// A block that one thread frees while another allocates is handed out once, and no memory is lost.
 #[test]
 fn a_block_is_handed_out_once() {
     for size in SIZES {

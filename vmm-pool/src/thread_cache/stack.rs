@@ -1,12 +1,12 @@
 //! A stack of bodies of blocks, each of which points to the one below it.
 //!
-//! To take one, a thread touches the stack's top, which is in its thread cache, and the body, which has a cache line of its
-//! own. A separate list of pointers would share cache lines with the lists of other thread caches.
+//! Taking a body touches the stack's top, which is in its thread cache, and the body, which has a cache line of its own. A
+//! separate list of pointers would share cache lines with the lists of other thread caches.
 
 use super::body::{Body, Ready};
 use gpu_vmm_core::Backend;
 
-/// The newest is taken first: its memory and its lines are the warmest.
+/// A stack of bodies. The newest is taken first: its memory and its cache lines are the warmest.
 #[derive(Debug)]
 pub(crate) struct Stack<B: Backend> {
     top: Option<Ready<B>>,
@@ -38,7 +38,7 @@ impl<B: Backend> Stack<B> {
         Some(ready)
     }
 
-    /// Keeps the newest `len`, and gives the others.
+    /// Keeps the newest `len` bodies, and returns the others.
     pub(crate) fn split_off_old(&mut self, len: usize) -> Self {
         let mut kept = Self::new();
         while kept.len < len
@@ -53,19 +53,19 @@ impl<B: Backend> Stack<B> {
         old
     }
 
-    /// Takes all out.
+    /// Takes all bodies out.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Ready<B>> {
         std::iter::from_fn(|| self.pop())
     }
 
-    /// From the newest on.
+    /// Returns the bodies, the newest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Body<B>> {
         std::iter::successors(self.top.as_deref(), |body| body.below.as_deref())
     }
 }
 
 impl<B: Backend> Drop for Stack<B> {
-    /// One after the other: each would drop the one below it, and so on, as deep as the stack is high.
+    /// Drops one body after the other: a recursive drop would be as deep as the stack is high.
     fn drop(&mut self) {
         self.drain().for_each(drop);
     }
