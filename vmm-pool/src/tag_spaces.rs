@@ -68,7 +68,7 @@ impl<B: Backend> Core<B> {
         let left = self.settings.addresses.0.saturating_sub(reserved);
         let wanted = if request.small { self.settings.reserve_small } else { self.settings.reserve };
         let least = request.size.max(self.page).next_multiple_of(self.page);
-        // Half of what is left stays for other tags.
+        // Half of the remaining addresses stays for other tags.
         let mut size = wanted.0.min(left).min((left / 2).max(least)) / self.page * self.page;
         let shortage = Shortage::Addresses { used: reserved, reserved };
         loop {

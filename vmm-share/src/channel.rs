@@ -29,11 +29,11 @@ const WAIT: Duration = Duration::from_secs(30);
 const CREATE: Operation = Operation::CreateChannel;
 const CONNECT: Operation = Operation::Connect;
 
-/// What a send waits for if the peer does not read.
-const READING: &str = "reading of what was sent";
+/// The event that a send waits for, if the peer does not read.
+const READING: &str = "read of the message by the other process";
 
-/// What the first send or receive waits for.
-const GREETING: &str = "greeting of the other process";
+/// The event that the first send or receive waits for.
+const GREETING: &str = "greeting from the other process";
 
 /// One end of a connection to another process, for messages about memory and the file descriptors that go with them.
 ///
@@ -53,11 +53,12 @@ const GREETING: &str = "greeting of the other process";
 ///
 /// The descriptor ([`AsFd`], [`AsRawFd`]) of a channel, an [`Exporter`](crate::Exporter) and an
 /// [`ImportedRegion`](crate::ImportedRegion) is the socket. Only wait on it; do not read or write it. It becomes readable
-/// (`POLLIN`) when a message arrives, the peer's greeting included, and stays readable until that is received:
-/// [`ImportedRegion::next`](crate::ImportedRegion::next), or
-/// [`Exporter::wait_applied`](crate::Exporter::wait_applied), with [`Duration::ZERO`] receives without blocking. When the peer has
-/// closed its end or has died, poll reports `POLLHUP`, `POLLRDHUP` and `POLLIN`, from then on always. To wait for the end of
-/// the peer alone, request no events: poll reports `POLLHUP` unasked.
+/// (`POLLIN`) when a message arrives, including the peer's greeting, and stays readable until the message is received.
+/// [`ImportedRegion::next`](crate::ImportedRegion::next) and [`Exporter::wait_applied`](crate::Exporter::wait_applied) with
+/// [`Duration::ZERO`] receive it without blocking.
+///
+/// When the peer has closed its end or has died, poll reports `POLLHUP`, `POLLRDHUP` and `POLLIN` from then on. To wait only
+/// for the end of the peer, request no events: poll always reports `POLLHUP`.
 ///
 /// # Processes that fork
 ///
@@ -78,7 +79,7 @@ pub struct Channel {
     received: u64,
     /// For a pair: set when `into_socket` has taken the other end's socket.
     moved: Option<Arc<AtomicBool>>,
-    /// Why nothing more is accepted from the peer.
+    /// The reason why no more messages from the peer are accepted.
     broken: Option<String>,
 }
 
@@ -139,7 +140,7 @@ impl Channel {
         let address = address(CONNECT, path)?;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(|errno| fail("socket", errno))?;
-        let wait = Wait::new(CONNECT, "acceptance by the process that listens", wait);
+        let wait = Wait::new(CONNECT, "acceptance by the listening process", wait);
         loop {
             // Limits the wait for room in the listener's queue, which poll does not report.
             let limit = Some(wait.left()?.clamp(SHORTEST, LONGEST));
@@ -367,8 +368,8 @@ fn hint(errno: Errno) -> &'static str {
     match errno {
         Errno::NOENT => ": no process listens there, or not yet",
         Errno::CONNREFUSED => ": the process that listened there is gone",
-        Errno::ACCESS => ": a listener can be reached by the user that made it",
-        Errno::PROTOTYPE => ": what listens there is not gpu-vmm",
+        Errno::ACCESS => ": only the user that created the listener may connect",
+        Errno::PROTOTYPE => ": the listener there is not a listener of gpu-vmm",
         _ => "",
     }
 }

@@ -66,12 +66,12 @@ impl Header {
             sequence: u64::from_le_bytes(take(&mut rest).ok_or_else(short)?),
         };
         if magic != MAGIC {
-            return Err(format!("it begins with {magic:x?} and a message of gpu-vmm with {MAGIC:x?}"));
+            return Err(format!(
+                "it begins with {magic:x?}, and a message of gpu-vmm begins with {MAGIC:x?}"
+            ));
         }
         if version != VERSION {
-            return Err(format!(
-                "it is of version {version} of the exchange; version {VERSION} is spoken here"
-            ));
+            return Err(format!("it has protocol version {version}, and {VERSION} was expected"));
         }
         Ok((header, rest))
     }
@@ -95,7 +95,7 @@ pub(crate) fn encode(
     sequence: u64,
     descriptors: usize,
 ) -> Result<Vec<u8>, String> {
-    let most = |what: &str, most: usize| format!("more than the {most} {what} of one message");
+    let most = |what: &str, most: usize| format!("more than the limit of {most} {what} per message");
     let descriptors = u16::try_from(descriptors).ok().filter(|count| usize::from(*count) <= MAX_DESCRIPTORS);
     let descriptors = descriptors.ok_or_else(|| most("descriptors", MAX_DESCRIPTORS))?;
     let mut packet = Vec::new();
@@ -125,7 +125,7 @@ pub(crate) fn decode(packet: &[u8], expected: Header) -> Result<Message, String>
     }
     if header.descriptors != expected.descriptors {
         let (theirs, ours) = (header.descriptors, expected.descriptors);
-        return Err(format!("it tells of {theirs} descriptors, and {ours} came with it"));
+        return Err(format!("its header announces {theirs} descriptors, and {ours} came with it"));
     }
     decode_body(body)
 }
@@ -137,7 +137,7 @@ pub(crate) fn decode(packet: &[u8], expected: Header) -> Result<Message, String>
 pub(crate) fn decode_body(body: &[u8]) -> Result<Message, String> {
     match postcard::take_from_bytes(body) {
         Ok((message, [])) => Ok(message),
-        Ok((_, rest)) => Err(format!("{} bytes are behind its end", rest.len())),
-        Err(error) => Err(format!("its content is no message: {error}")),
+        Ok((_, rest)) => Err(format!("{} bytes follow its end", rest.len())),
+        Err(error) => Err(format!("its content is not a message: {error}")),
     }
 }

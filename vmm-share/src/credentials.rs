@@ -1,4 +1,4 @@
-//! The identity of the peer of a channel, and which peers are allowed.
+//! The identity of the peer of a channel, and the peers that a caller allows.
 #![allow(unsafe_code)]
 
 use crate::PeerError;
@@ -22,7 +22,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Returns those of the other end of a connected Unix socket.
+    /// Returns the credentials of the process at the other end of a connected Unix socket.
     pub(crate) fn of_peer(operation: Operation, socket: BorrowedFd<'_>) -> Result<Self> {
         // Not through rustix, whose process number cannot be 0.
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -39,14 +39,14 @@ impl Credentials {
         };
         if answer != 0 {
             let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
-            return Err(failed(operation, "getsockopt(SO_PEERCRED)", errno, "who is at the other end"));
+            return Err(failed(operation, "getsockopt(SO_PEERCRED)", errno, "the credentials of the peer"));
         }
         Ok(Self { pid: found.pid.unsigned_abs(), uid: found.uid, gid: found.gid })
     }
 }
 
-/// Which processes may be at the other end of a channel; [`Allowed::same_user`] by default. A connection to another one is
-/// closed before anything is sent.
+/// The processes that may be at the other end of a channel; [`Allowed::same_user`] by default. A connection to any other
+/// process is closed before anything is sent.
 ///
 /// ```
 /// use gpu_vmm_share::Allowed;
@@ -66,7 +66,7 @@ enum Who {
 }
 
 impl Allowed {
-    /// Allows processes of this process's effective user. Those of root are not among them, unless this is one.
+    /// Allows processes of this process's effective user. Processes of root are not allowed, unless this process is root's too.
     #[must_use]
     pub const fn same_user() -> Self {
         Self(Who::SameUser)

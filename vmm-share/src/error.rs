@@ -21,7 +21,7 @@ pub enum PeerError {
         pid: u32,
         /// Its effective user.
         uid: u32,
-        /// Which processes are allowed.
+        /// The processes that are allowed.
         why: String,
     },
     /// The other process has died or has closed its end.
@@ -39,7 +39,7 @@ pub enum PeerError {
     /// The other process did not send or receive in time.
     #[error("no {what} within {waited:?}")]
     TimedOut {
-        /// What the call waited for.
+        /// The event that the call waited for.
         what: &'static str,
         /// The time limit.
         waited: Duration,

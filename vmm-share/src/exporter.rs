@@ -65,7 +65,7 @@ pub struct Exporter<B: Backend> {
     end: Option<End>,
 }
 
-/// Why no more is sent.
+/// The reason why no more messages are sent.
 #[derive(Clone, Copy, Debug)]
 enum End {
     By(ReleaseOutcome),
@@ -100,7 +100,7 @@ impl<B: Backend> Exporter<B> {
         Ok(exporter)
     }
 
-    /// Sends the importer what has changed in the region since the last call: removed mappings, new memory and mappings, a
+    /// Sends the importer the changes of the region since the last call: removed mappings, new memory and mappings, a
     /// new address. Returns false, and sends nothing, if nothing has changed.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl<B: Backend> Exporter<B> {
         let operation = Operation::Publish;
         self.check_open(operation)?;
         // Receives the answers that have arrived, so that the importer has room to send more.
-        let all = Wait::new(operation, "end of the answers", self.channel.wait());
+        let all = Wait::new(operation, "end of the importer's answers", self.channel.wait());
         loop {
             match self.receive(&Wait::new(operation, "answer", Duration::ZERO)) {
                 Ok(()) => all.left()?,
@@ -131,7 +131,7 @@ impl<B: Backend> Exporter<B> {
     /// [`PeerError::TimedOut`], [`PeerError::BadMessage`].
     pub fn wait_applied(&mut self, wait: Duration) -> Result<()> {
         let operation = Operation::WaitApplied;
-        let wait = Wait::new(operation, "answer to what was shared", wait);
+        let wait = Wait::new(operation, "answer from the importer", wait);
         self.receive_until(&wait, |it| {
             if it.applied == Some(it.revision) {
                 return Ok(Some(()));
@@ -230,7 +230,7 @@ impl<B: Backend> Exporter<B> {
             in_time?;
             self.check_open(wait.operation)?;
             self.receive(wait)?;
-            // An importer that sends other messages without end is not waited for any longer than a silent one.
+            // The limit also ends the wait if the importer keeps sending other messages.
             in_time = wait.left().map(|_| ());
         }
     }
@@ -262,8 +262,9 @@ impl<B: Backend> Exporter<B> {
             }
             Message::Applied { revision } | Message::Refused { revision, .. } => {
                 let (applied, last) = (self.applied, self.revision);
-                let why =
-                    format!("an answer to revision {revision}; {last} is the last, {applied:?} applied");
+                let why = format!(
+                    "it answers revision {revision}; the last one sent is {last}, the last one applied {applied:?}"
+                );
                 return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
             }
             Message::Released => self.end = Some(End::By(ReleaseOutcome::Released)),

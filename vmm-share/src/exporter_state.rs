@@ -16,7 +16,7 @@ pub(crate) struct ExporterState<B: Backend> {
     next: u32,
 }
 
-/// The changes of a region that are still to be sent.
+/// The changes of a region since the last description that was sent.
 #[derive(Debug)]
 pub(crate) struct Changes<'a, B: Backend> {
     pub(crate) claim: Claim,
@@ -26,12 +26,12 @@ pub(crate) struct Changes<'a, B: Backend> {
 }
 
 impl<B: Backend> ExporterState<B> {
-    /// Nothing was sent yet.
+    /// Creates the state before anything was sent.
     pub(crate) fn new() -> Self {
         Self { base: Address(0), pieces: HashMap::new(), mappings: BTreeMap::new(), next: 0 }
     }
 
-    /// Returns how a region differs from what was sent. Each new piece is listed once, however many mappings it has.
+    /// Returns the changes of a region since the last description. Each new piece is listed once, however many mappings it has.
     pub(crate) fn changes<'a>(&self, operation: Operation, region: &'a Region<B>) -> Result<Changes<'a, B>> {
         region.check_usable(operation)?;
         let mut new: HashMap<MemoryId<B>, u32> = HashMap::new();

@@ -1,4 +1,4 @@
-//! The options of an import: access, address, and how much to reserve.
+//! The options of an import: access, address and reservation.
 
 use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
@@ -45,7 +45,7 @@ impl ImportOptions {
         self
     }
 
-    /// Lets no device write: the owners and the devices that [`access`](Self::access) names only read.
+    /// Prevents writes: the owners and the devices that [`access`](Self::access) names may only read.
     ///
     /// This prevents mistakes, not malice: a process that has the memory can map it to write.
     #[must_use]

@@ -25,7 +25,7 @@ pub struct Change {
     pub end: Bytes,
 }
 
-/// What the exporter has sent.
+/// An event from the exporter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The exporter has published a change of its region.
@@ -38,9 +38,8 @@ pub enum Event {
 
 /// A region that maps another process's memory, in the same order and at an address of its own.
 ///
-/// [`ImportedRegion::region`] is used as any other region. [`ImportedRegion::next`] receives the changes that the exporter
-/// publishes, and [`ImportedRegion::apply`] maps them, all that have been received at once. Until then the region stays as it
-/// is.
+/// Use [`ImportedRegion::region`] like any other region. [`ImportedRegion::next`] receives the changes that the exporter
+/// publishes, and [`ImportedRegion::apply`] applies all received changes at once. The region does not change before that.
 ///
 /// Dropping it releases the memory and ends the exchange. [`ImportedRegion::release`] also reports that to the exporter, and
 /// [`ImportedRegion::detach`] keeps the memory. If the exporter dies, the memory stays mapped, with its contents.
@@ -54,7 +53,7 @@ pub struct ImportedRegion<B: Backend> {
     revision: u64,
     /// The revision that the region has.
     applied: u64,
-    /// A message that is still to be sent, because the exporter did not read in time.
+    /// A message that must still be sent, because the exporter did not read in time.
     pending: Option<Message>,
     over: bool,
     channel: Channel,
@@ -157,7 +156,7 @@ impl<B: Backend> ImportedRegion<B> {
         if self.over {
             return Ok(Some(Event::Gone));
         }
-        let wait = Wait::new(operation, "word of the exporter", wait);
+        let wait = Wait::new(operation, "message from the exporter", wait);
         let event = match receive_whole(&mut self.channel, &wait) {
             Err(error) if matches!(error.extension(), Some(PeerError::TimedOut { .. })) => return Ok(None),
             Err(error) => Err(error),
@@ -262,7 +261,7 @@ impl<B: Backend> ImportedRegion<B> {
         }
     }
 
-    /// Applies what was received, by `arrange`, and sends the exporter the outcome.
+    /// Applies the received changes with `arrange`, and sends the exporter the outcome.
     fn apply_by(
         &mut self,
         operation: Operation,
@@ -329,7 +328,7 @@ impl<B: Backend> ImportedRegion<B> {
         Ok(GrowthKind::Remapped)
     }
 
-    /// Sends a message, or keeps it for later if the exporter does not read in time. A later call notices that it is gone.
+    /// Sends a message, or keeps it for later if the exporter does not read in time. If the exporter is gone, a later call notices.
     fn send(&mut self, operation: Operation, message: Message) {
         self.pending = Some(message);
         self.send_pending(operation);
@@ -344,7 +343,7 @@ impl<B: Backend> ImportedRegion<B> {
         }
     }
 
-    /// Ends the exchange with the memory kept.
+    /// Ends the exchange and keeps the memory.
     fn leave(&mut self, operation: Operation) {
         if !self.over {
             self.send(operation, Message::Kept);
@@ -367,7 +366,7 @@ impl<B: Backend> AsRawFd for ImportedRegion<B> {
     }
 }
 
-/// The message for the exporter about an error.
+/// Returns the message that reports an error to the exporter.
 fn refusal(revision: u64, error: &Error) -> Message {
     Message::Refused { revision, why: printable(&error.to_string()) }
 }

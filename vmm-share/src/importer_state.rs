@@ -1,7 +1,7 @@
-//! The state of an exporter's region as an importer has received it, and which changes of it are valid.
+//! The state of an exporter's region as an importer has received it, and the checks of its changes.
 //!
-//! All of it is untrusted data. A claim must be consistent with itself and with the claims before it. Then it is recorded, and
-//! a region can be made of it.
+//! All of it is untrusted data. A claim must be consistent with itself and with the claims before it. Then the importer
+//! records it and builds a region from it.
 
 use crate::PeerError;
 use crate::manifest::{SharedMapping, SharedPiece};
@@ -9,10 +9,10 @@ use gpu_vmm_core::extend::ADDRESS_SPACE;
 use gpu_vmm_core::{Address, Bytes, Error, Operation, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most pieces of a region. Each is a descriptor of its own while it travels; 256 GiB in units of 2 MiB.
+/// The most pieces of a region: 256 GiB in units of 2 MiB. Each piece needs a descriptor while it is in transit.
 pub(crate) const MAX_PIECES: usize = 1 << 17;
 
-/// The most mappings of a region: each piece twice, which is four times what Linux lets a process map.
+/// The most mappings of a region: two for each piece, which is four times the mappings that Linux lets a process have.
 pub(crate) const MAX_MAPPINGS: usize = 1 << 18;
 
 /// An unchecked description of a region, or of a change of one.
@@ -38,14 +38,14 @@ struct Piece<P> {
     what: P,
 }
 
-/// The region as all claims so far describe it. `P` is what the importer has of each piece.
+/// The region as all claims so far describe it. `P` is the form in which the importer holds a piece.
 #[derive(Debug)]
 pub(crate) struct ImporterState<P> {
     base: u64,
     end: u64,
     pieces: BTreeMap<u32, Piece<P>>,
     mappings: BTreeMap<u64, u32>,
-    /// The least number of the next new piece.
+    /// The lowest number that the next new piece may have.
     next: u64,
 }
 
@@ -93,7 +93,7 @@ impl<P> ImporterState<P> {
         })
     }
 
-    /// Replaces what the importer has of a piece.
+    /// Replaces the form in which the importer holds a piece.
     pub(crate) fn replace(&mut self, id: u32, what: P) {
         if let Some(piece) = self.pieces.get_mut(&id) {
             piece.what = what;
@@ -130,7 +130,7 @@ impl<P> ImporterState<P> {
             if !self.mappings.contains_key(offset) {
                 return bad(
                     operation,
-                    format!("a mapping at offset {offset:#x} is removed where none begins"),
+                    format!("a mapping is removed at offset {offset:#x}, where none begins"),
                 );
             }
             if !removed.insert(*offset) {
@@ -147,7 +147,10 @@ impl<P> ImporterState<P> {
         let mut new = Vec::with_capacity(claim.pieces.len());
         for piece in &claim.pieces {
             if u64::from(piece.id) < next {
-                return bad(operation, format!("piece {} comes where {next} or more is next", piece.id));
+                return bad(
+                    operation,
+                    format!("piece {} arrived, and {next} or more was expected", piece.id),
+                );
             }
             next = u64::from(piece.id) + 1;
             let unit = piece.unit(operation)?;
@@ -176,7 +179,9 @@ impl<P> ImporterState<P> {
         if !offset.is_multiple_of(unit) {
             return bad(
                 operation,
-                format!("piece {id} is mapped at offset {offset:#x}, not in units of {unit:#x}"),
+                format!(
+                    "piece {id} is mapped at offset {offset:#x}, which is not a multiple of its granularity {unit:#x}"
+                ),
             );
         }
         match offset.checked_add(size) {
@@ -212,7 +217,7 @@ fn check_count(operation: Operation, what: &str, count: usize, most: usize) -> R
     if count <= most {
         return Ok(());
     }
-    bad(operation, format!("a region of {count} {what}, and the limit is {most}"))
+    bad(operation, format!("the region has {count} {what}, and the limit is {most}"))
 }
 
 /// Fails if mappings overlap, or if the end or the base is impossible.
@@ -234,7 +239,7 @@ fn check_places(operation: Operation, mut places: Vec<Place>, base: u64, end: u6
     if end > ADDRESS_SPACE.0 {
         return bad(
             operation,
-            format!("the region ends at {end:#x}, and no process has more than {ADDRESS_SPACE}"),
+            format!("the region ends at {end:#x}, beyond an address space of {ADDRESS_SPACE}"),
         );
     }
     if base.checked_add(end).is_none() {

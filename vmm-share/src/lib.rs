@@ -1,9 +1,9 @@
 //! Memory shared between processes and machines.
 //!
-//! Memory that leaves its process must be created [shareable](gpu_vmm_core::Properties::shareable), or for
-//! [fabric handles](gpu_vmm_core::HandleTypes::FABRIC). A description travels with it of what the driver does not tell the
-//! importer: the vendor, the device's UUID, the size, the granularity, the properties. All data from the other process is
-//! untrusted and checked before any driver call.
+//! Memory that leaves its process must be created [shareable](gpu_vmm_core::Properties::shareable), or for [fabric
+//! handles](gpu_vmm_core::HandleTypes::FABRIC). A description travels with it. It contains what the driver does not report to
+//! the importer: the vendor, the device's UUID, the size, the granularity and the properties. All data from the other process
+//! is untrusted and checked before any driver call.
 //!
 //! | to share | use |
 //! |---|---|
@@ -21,7 +21,7 @@
 //!
 //! let (ours, theirs) = Channel::pair()?;
 //! let mut exporter = Exporter::share(ours, region)?;
-//! // And in the other process:
+//! // In the other process:
 //! let imported = ImportOptions::new().read_only().receive(backend, theirs)?;
 //! assert_eq!(imported.region().end(), region.end());
 //! # Ok(())

@@ -1,4 +1,4 @@
-//! The description that travels with shared memory, of what the driver does not tell the importer.
+//! The description that travels with shared memory, with the properties that the driver does not report to the importer.
 //!
 //! It is untrusted data from another process. The functions here check it, against itself and against the backend that imports
 //! the memory.
@@ -86,7 +86,7 @@ impl SharedPiece {
     ) -> Result<Self> {
         let properties = memory.properties();
         let device = backend.device(operation, properties.device)?;
-        let reason = || format!("the driver gives no UUID for {}", properties.device);
+        let reason = || format!("the driver reports no UUID for {}", properties.device);
         let device =
             device.uuid.ok_or_else(|| Error::new(operation, Detail::Unsupported { reason: reason() }))?;
         Ok(Self {
@@ -148,7 +148,10 @@ impl SharedPiece {
             .filter(|unit| self.size != 0 && unit.divides(Bytes(self.size)))
             .ok_or_else(|| {
                 let (id, size, unit) = (self.id, self.size, self.granularity);
-                let why = format!("piece {id}: {size:#x} bytes of memory in units of {unit:#x}");
+                let why = format!(
+                    "piece {id}: the size {size:#x} must be a nonzero multiple of the granularity {unit:#x}, a power \
+                     of two"
+                );
                 Error::of_extension(operation, PeerError::BadMessage { why })
             })
     }
@@ -180,6 +183,6 @@ impl SharedPiece {
 pub struct SharedMapping {
     /// The offset in the region, in bytes.
     pub offset: u64,
-    /// The number of the piece, all of which is mapped.
+    /// The number of the piece, which is mapped as a whole.
     pub piece: u32,
 }

@@ -1,8 +1,8 @@
 //! The messages of the protocol.
 //!
 //! The exporter describes a region, or a change of it, in a sequence of messages of limited size: `Begin`, the necessary number
-//! of `Removed`, `Pieces` and `Mappings`, `End`. `Pieces` carries one descriptor for each piece. The importer answers `Applied`
-//! or `Refused`. postcard encodes a variant as its index: the order of the variants is part of the protocol, their names are
+//! of `Removed`, `Pieces` and `Mappings`, `End`. `Pieces` carries one descriptor for each piece. The importer replies with
+//! `Applied` or `Refused`. postcard encodes a variant as its index: the order of the variants is part of the protocol, their names are
 //! not.
 
 use crate::manifest::{Origin, SharedMapping, SharedPiece};
@@ -65,11 +65,11 @@ impl Message {
             Self::Hello { .. } => "a greeting",
             Self::Memory { .. } => "a piece of memory",
             Self::Begin(_) => "the beginning of a description",
-            Self::Removed(_) | Self::Pieces(_) | Self::Mappings(_) => "some of a description",
+            Self::Removed(_) | Self::Pieces(_) | Self::Mappings(_) => "a part of a description",
             Self::End => "the end of a description",
             Self::Applied { .. } | Self::Refused { .. } => "an answer to a description",
             Self::ReleaseRequested => "a request to release the memory",
-            Self::Released | Self::Kept => "a farewell",
+            Self::Released | Self::Kept => "the end of the exchange",
         }
     }
 }

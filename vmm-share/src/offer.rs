@@ -21,7 +21,7 @@ const HEADER: [u8; 8] = *b"gpu-vmm\x01";
 /// The limit of an encoded offer in bytes. The largest region fits.
 const MAX_BYTES: usize = 32 << 20;
 
-/// How another process imports the memory of an offer.
+/// The means by which another process imports the memory of an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum By {
     /// By fabric handles, for processes on all machines of a fabric. The memory must have been created
@@ -162,12 +162,12 @@ impl Offer {
         }
         let body = bytes.strip_prefix(&HEADER).ok_or_else(|| {
             let found = &bytes[..bytes.len().min(HEADER.len())];
-            bad(format!("an offer begins with {HEADER:02x?}, and this with {found:02x?}"))
+            bad(format!("an offer begins with {HEADER:02x?}, and these bytes begin with {found:02x?}"))
         })?;
         let (offer, rest): (Self, _) =
             postcard::take_from_bytes(body).map_err(|error| bad(error.to_string()))?;
         if !rest.is_empty() {
-            return Err(bad(format!("{} bytes are behind the offer", rest.len())));
+            return Err(bad(format!("{} bytes follow the offer", rest.len())));
         }
         offer.claim(operation)?;
         Ok(offer)
@@ -210,7 +210,9 @@ impl Offer {
         let several = || {
             Error::of_extension(
                 operation,
-                PeerError::BadMessage { why: format!("{count} pieces, and not one") },
+                PeerError::BadMessage {
+                    why: format!("the offer has {count} pieces, and exactly one was expected"),
+                },
             )
         };
         if count != 1 {
@@ -219,7 +221,7 @@ impl Offer {
         self.memories(operation, backend)?.pop().ok_or_else(several)
     }
 
-    /// Returns the offer as a claim that is consistent.
+    /// Checks the offer and returns it as a claim.
     fn claim(&self, operation: Operation) -> Result<Claim> {
         let handles = match &self.handles {
             Handles::Fabric(handles) => handles.len(),
@@ -256,7 +258,7 @@ impl Offer {
             }
             #[cfg(target_os = "linux")]
             Handles::Process(tokens) => {
-                // All of them before the first import: if the process ends meanwhile, no driver call was made.
+                // All descriptors are fetched before the first import: if the process ends meanwhile, no driver call was made.
                 let descriptors = tokens.iter().map(|token| pidfd::fetch(operation, token));
                 let descriptors: Vec<OwnedFd> = descriptors.collect::<Result<_>>()?;
                 let import = |(descriptor, (size, properties)): (&OwnedFd, (Bytes, Properties))| {

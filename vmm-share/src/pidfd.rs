@@ -1,6 +1,6 @@
 //! Descriptors that are duplicated from another process by its ID, if the kernel permits it.
 //!
-//! This needs a few numbers, which can travel any way, and no socket.
+//! This needs no socket: a [`Token`] is a few numbers, which can travel by any means.
 
 use crate::PeerError;
 use gpu_vmm_core::extend::system::failed;
@@ -49,9 +49,9 @@ impl fmt::Display for FileId {
 
 /// The rights that `pidfd_getfd` needs.
 const NOT_PERMITTED: &str = "pidfd_getfd needs the right to trace the other process: the same user and a process that can be \
-    dumped, with kernel.yama.ptrace_scope 0 (or PR_SET_PTRACER there), or else CAP_SYS_PTRACE; a socket works without";
+    dumped, with kernel.yama.ptrace_scope 0 (or PR_SET_PTRACER there), or else CAP_SYS_PTRACE; a channel needs no such right";
 
-/// Returns what another process needs to duplicate this process's descriptor.
+/// Returns the token by which another process can duplicate this process's descriptor.
 pub(crate) fn of_this(operation: Operation, fd: BorrowedFd<'_>) -> Result<Token> {
     let pid = std::process::id();
     let start_time = start_time(operation, pid)?;
@@ -69,7 +69,7 @@ pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
     let unsupported = |reason: String| Error::new(operation, Detail::Unsupported { reason });
     let fail = |call, errno| match errno {
         Errno::SRCH => gone(operation, pid),
-        Errno::NOSYS => unsupported(format!("{call} is in Linux from 5.6 on; a socket works without")),
+        Errno::NOSYS => unsupported(format!("{call} needs Linux 5.6 or later; a channel does not")),
         Errno::PERM => unsupported(format!("process {pid}: {NOT_PERMITTED}")),
         _ => failed(operation, call, errno, format!("descriptor {number} of process {pid}")),
     };
@@ -91,14 +91,15 @@ pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
     let found = start_time(operation, pid)?;
     if found != started {
         let (theirs, ours) =
-            (format!("{pid}, started at tick {started}"), format!("that one started at {found}"));
+            (format!("{pid}, started at tick {started}"), format!("that process started at tick {found}"));
         return Err(Error::new(operation, Detail::Mismatch { what: "process", theirs, ours }));
     }
     let fd = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())
         .map_err(|errno| fail("pidfd_getfd", errno))?;
     let found = FileId::of(operation, fd.as_fd())?;
     if found != file {
-        let (theirs, ours) = (format!("{number}, open on {file}"), format!("that one is open on {found}"));
+        let (theirs, ours) =
+            (format!("{number}, open on {file}"), format!("here that descriptor is open on {found}"));
         return Err(Error::new(operation, Detail::Mismatch { what: "descriptor", theirs, ours }));
     }
     Ok(fd)

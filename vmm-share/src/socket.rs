@@ -23,11 +23,11 @@ const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 /// The pause before another attempt to send descriptors: the kernel does not report when it accepts more.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A wait with a time limit, from its creation on.
+/// A wait with a time limit, which begins at its creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) operation: Operation,
-    /// As in [`PeerError::TimedOut`].
+    /// The awaited event, as in [`PeerError::TimedOut`].
     what: &'static str,
     limit: Duration,
     since: Instant,
@@ -38,7 +38,7 @@ impl Wait {
         Self { operation, what, limit, since: Instant::now() }
     }
 
-    /// Returns the rest of this wait, for something else.
+    /// Returns this wait for another event, with the same limit and beginning.
     pub(crate) const fn then(self, what: &'static str) -> Self {
         Self { what, ..self }
     }
@@ -103,7 +103,7 @@ pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
     /// Closed on exec, and when dropped.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Why the packet is incomplete or too large.
+    /// The reason why the packet is incomplete or too large, if it is.
     pub(crate) cut: Option<String>,
 }
 
@@ -150,22 +150,22 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: &Wait) -> Result<Packet> {
     }
 }
 
-/// Returns whether the peer has closed, without blocking. A received length of 0 does not say so: a packet can be empty.
+/// Returns true if the peer has closed its end. Does not block. A received length of 0 does not prove it: a packet can be empty.
 pub(crate) fn is_at_end(socket: BorrowedFd<'_>) -> bool {
     let mut ask = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut ask, Some(&now)).is_ok_and(|ends| ends != 0)
 }
 
-/// Why a packet is incomplete or too large.
+/// Returns the reason why a packet is incomplete or too large, if it is.
 fn cut(flags: ReturnFlags, came: usize) -> Option<String> {
     if flags.contains(ReturnFlags::TRUNC) {
         Some(format!("it is longer than {MAX_BYTES} bytes"))
     } else if came > MAX_DESCRIPTORS || flags.contains(ReturnFlags::CTRUNC) {
         // For alignment, the space holds more than `MAX_DESCRIPTORS`.
         Some(format!(
-            "{came} descriptors of it were received: there were more than {MAX_DESCRIPTORS}, or this process has as many \
-             open files as RLIMIT_NOFILE lets it have"
+            "only {came} of its descriptors were received: it had more than {MAX_DESCRIPTORS}, or this process has reached \
+             RLIMIT_NOFILE"
         ))
     } else {
         None

@@ -1,4 +1,4 @@
-//! The pieces of another process's memory that an importer has: first as descriptors, then as imported memory.
+//! The pieces of another process's memory that an importer holds: first as descriptors, then as imported memory.
 
 use crate::PeerError;
 use crate::importer_state::ImporterState;
@@ -37,7 +37,7 @@ pub(crate) fn receive_claim<B: Backend>(
 ) -> Result<()> {
     begin.origin.check(operation, backend)?;
     if begin.revision != revision {
-        let why = format!("revision {} came where {revision} is next", begin.revision);
+        let why = format!("revision {} arrived, and {revision} was expected", begin.revision);
         return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
     }
     let (claim, descriptors) = receive(channel, operation, begin)?;

@@ -77,15 +77,15 @@ impl ProcessId {
         })?;
         match created(operation, process.as_raw_handle())? {
             time if time == self.created => Ok(process),
-            _ => Err(gone(format!("its number {} is another process's by now", self.pid))),
+            _ => Err(gone(format!("its ID {} belongs to another process now", self.pid))),
         }
     }
 }
 
 /// Identifies a handle of a process, as plain data.
 ///
-/// That process must keep the handle open until the receiver has [fetched](Offer::fetch) its own. After it is closed, the
-/// number can become another object's, which only the driver that imports it notices.
+/// That process must keep the handle open until the receiver has [fetched](Offer::fetch) its own. After it is closed, Windows
+/// may reuse the number for another object, which only the driver that imports it notices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
     /// The process that has the handle.
@@ -129,7 +129,7 @@ impl Offer {
     }
 }
 
-/// Duplicates a handle into another process, which has to receive its number next.
+/// Duplicates a handle into another process. The caller must then send that process the handle's number.
 ///
 /// # Errors
 ///
@@ -212,7 +212,12 @@ fn created(operation: Operation, process: HANDLE) -> Result<u64> {
     // SAFETY: the process is open, and each pointer is valid for writing one `FILETIME`.
     if unsafe { GetProcessTimes(process, created, exited, kernel, user) } == 0 {
         let error = io::Error::last_os_error();
-        return Err(failed(operation, "GetProcessTimes", &error, "when a process was created".to_owned()));
+        return Err(failed(
+            operation,
+            "GetProcessTimes",
+            &error,
+            "the creation time of a process".to_owned(),
+        ));
     }
     Ok(u64::from(times[0].dwHighDateTime) << 32 | u64::from(times[0].dwLowDateTime))
 }

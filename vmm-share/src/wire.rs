@@ -21,7 +21,7 @@ pub(crate) fn send(
     claim: &Claim,
     descriptors: &[OwnedFd],
 ) -> Result<()> {
-    let wait = Wait::new(operation, "reading of all that was sent", channel.wait());
+    let wait = Wait::new(operation, "read of the whole description by the other process", channel.wait());
     let mut say = |message: &Message, descriptors: &[BorrowedFd<'_>]| {
         // One limit for all messages, so that a slow reader is not waited for any longer than one that does not read.
         wait.left()?;
@@ -119,7 +119,7 @@ fn bad<T>(operation: Operation, why: String) -> Result<T> {
     Err(Error::of_extension(operation, PeerError::BadMessage { why }))
 }
 
-/// Appends what one message contains: at least one item, and in total no more than announced.
+/// Appends the items of one message: at least one item, and in total no more than announced.
 fn append<T>(
     operation: Operation,
     what: &str,

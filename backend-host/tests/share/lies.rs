@@ -35,21 +35,21 @@ const LIES: &[(Lie, &str)] = &[
     (|it| it.begin.end = u64::MAX, "and its last mapping at"),
     (|it| it.begin.base = u64::MAX - UNIT.0, "end beyond 2^64"),
     (|it| it.pieces[1].id = it.pieces[0].id, "comes where"),
-    (|it| it.pieces[0].id = u32::MAX, "comes where 4294967296 or more is next"),
-    (|it| it.pieces[0].size = 0, "0x0 bytes of memory in units of 0x10000"),
-    (|it| it.pieces[0].size -= 1, "bytes of memory in units of 0x10000"),
+    (|it| it.pieces[0].id = u32::MAX, "arrived, and 4294967296 or more was expected"),
+    (|it| it.pieces[0].size = 0, "the size 0x0 must be a nonzero multiple of the granularity 0x10000"),
+    (|it| it.pieces[0].size -= 1, "must be a nonzero multiple of the granularity 0x10000"),
     (|it| it.pieces[0].size = 0u64.wrapping_sub(UNIT.0), "end beyond 2^64"),
     (|it| it.pieces[0].size = 1 << 62, "overlaps that from"),
     (|it| it.pieces[2].size = 1 << 62, "and its last mapping at"),
-    (|it| it.pieces[0].granularity = 0, "in units of 0x0"),
-    (|it| it.pieces[0].granularity = 3, "in units of 0x3"),
+    (|it| it.pieces[0].granularity = 0, "multiple of the granularity 0x0"),
+    (|it| it.pieces[0].granularity = 3, "multiple of the granularity 0x3"),
     (|it| it.pieces[0].granularity = 4096, "granularity is 4 KiB; here it is 64 KiB"),
     (|it| it.pieces[0].granularity = UNIT.0 * 2, "granularity is 128 KiB; here it is 64 KiB"),
     (|it| it.pieces[2].device = DeviceUuid([1; 16]), "this process does not see it"),
     (|it| it.pieces[0].kind.handle_types |= 1 << 20, "unknown handle types"),
     (|it| it.mappings[1].offset = it.mappings[0].offset, "overlaps that from"),
     (|it| it.mappings[1].offset = it.mappings[0].offset + UNIT.0, "overlaps that from"),
-    (|it| it.mappings[1].offset += 4096, "not in units of 0x10000"),
+    (|it| it.mappings[1].offset += 4096, "not a multiple of its granularity 0x10000"),
     (|it| it.mappings[1].offset = 0u64.wrapping_sub(UNIT.0), "end beyond 2^64"),
     (|it| it.mappings[1].piece = 1000, "is of piece 1000, which was not sent"),
     (|it| it.map(Bytes(1 << 47), it.pieces[0].id), "and its last mapping at"),
@@ -58,7 +58,7 @@ const LIES: &[(Lie, &str)] = &[
             it.map(Bytes(1 << 47), it.pieces[0].id);
             it.begin.end = (1 << 47) + it.pieces[0].size;
         },
-        "no process has more than 128 TiB",
+        "beyond an address space of 128 TiB",
     ),
     (
         |it| {
@@ -68,10 +68,10 @@ const LIES: &[(Lie, &str)] = &[
         },
         "is mapped nowhere",
     ),
-    (|it| drop(it.descriptors.pop()), "2 descriptors came with some of a description, which has 3"),
+    (|it| drop(it.descriptors.pop()), "2 descriptors came with a part of a description, which has 3"),
     (
         |it| it.descriptors.push(Arc::clone(&it.descriptors[0])),
-        "4 descriptors came with some of a description, which has 3",
+        "4 descriptors came with a part of a description, which has 3",
     ),
     (
         |it| it.descriptors[2] = Arc::new(File::open("/dev/null").unwrap().into()),
@@ -82,7 +82,7 @@ const LIES: &[(Lie, &str)] = &[
         "not a memfd of sealed size",
     ),
     (|it| it.descriptors.swap(0, 1), "has 64 KiB, not 128 KiB"),
-    (|it| it.removed.push(units(1).0), "is removed where none begins"),
+    (|it| it.removed.push(units(1).0), ", where none begins"),
 ];
 
 /// True for lies about how much is to come, which have to stay as they are.
@@ -179,11 +179,11 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
 
         let before = Left::now(&there);
         let later: &[(Lie, &str)] = &[
-            (|it| it.begin.revision = 0, "revision 0 came where 1 is next"),
-            (|it| it.begin.revision = u64::MAX, "came where 1 is next"),
-            (|it| it.pieces[0].id = 2, "piece 2 comes where 3 or more is next"),
+            (|it| it.begin.revision = 0, "revision 0 arrived, and 1 was expected"),
+            (|it| it.begin.revision = u64::MAX, "arrived, and 1 was expected"),
+            (|it| it.pieces[0].id = 2, "piece 2 arrived, and 3 or more was expected"),
             (|it| it.removed.push(units(3).0), "is removed twice"),
-            (|it| it.removed.push(units(5).0), "is removed where none begins"),
+            (|it| it.removed.push(units(5).0), ", where none begins"),
             (|it| it.mappings[0].offset = units(4).0, "overlaps that from"),
             (|it| it.map(units(1), 3), "overlaps that from"),
         ];
@@ -239,7 +239,7 @@ fn a_piece_whose_last_mapping_is_gone_is_not_known_any_more() {
 fn a_message_out_of_turn_ends_the_exchange() {
     let truth = truth();
     let cases: &[(&[usize], &str)] = &[
-        (&[1], "some of a description came instead of a shared region"),
+        (&[1], "a part of a description came instead of a shared region"),
         (&[3], "the end of a description came instead of a shared region"),
         (&[0, 0], "the beginning of a description came instead of the rest of a description"),
         (&[0, 3], "were announced, and (0, 0, 0) came"),
@@ -303,7 +303,7 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
     }
     description.say(&mut forger);
     let error = ImportOptions::new().receive(&larger, channel).unwrap_err();
-    check(&error, "0x10000 bytes of memory in units of 0x20000");
+    check(&error, "the size 0x10000 must be a nonzero multiple of the granularity 0x20000");
     // Pieces that fit, in places that do not.
     let host = machine();
     let (mut forger, channel) = Forger::new();
@@ -318,7 +318,7 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
     description.begin.end = UNIT.0 * 3;
     description.counted().say(&mut forger);
     let error = ImportOptions::new().receive(&larger, channel).unwrap_err();
-    check(&error, "piece 0 is mapped at offset 0x10000, not in units of 0x20000");
+    check(&error, "piece 0 is mapped at offset 0x10000, which is not a multiple of its granularity 0x20000");
 }
 
 #[test]

@@ -75,9 +75,13 @@ fn a_piece_that_is_not_what_is_said_of_it_is_refused() {
     refused(&said(piece), &[], "0 descriptors came with a piece of memory, which has 1");
     refused(&said(piece), &[fd(), fd()], "2 descriptors came with a piece of memory, which has 1");
     refused(&said(SharedPiece { size: UNIT.0, ..piece }), &[fd()], "has 128 KiB, not 64 KiB");
-    refused(&said(SharedPiece { size: 0, ..piece }), &[fd()], "0x0 bytes of memory in units of 0x10000");
-    refused(&said(SharedPiece { size: u64::MAX, ..piece }), &[fd()], "in units of 0x10000");
-    refused(&said(SharedPiece { granularity: 0, ..piece }), &[fd()], "in units of 0x0");
+    refused(
+        &said(SharedPiece { size: 0, ..piece }),
+        &[fd()],
+        "the size 0x0 must be a nonzero multiple of the granularity 0x10000",
+    );
+    refused(&said(SharedPiece { size: u64::MAX, ..piece }), &[fd()], "multiple of the granularity 0x10000");
+    refused(&said(SharedPiece { granularity: 0, ..piece }), &[fd()], "multiple of the granularity 0x0");
     refused(
         &said(SharedPiece { granularity: 4096, ..piece }),
         &[fd()],

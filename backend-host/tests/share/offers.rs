@@ -40,7 +40,7 @@ fn one_piece_of_memory_is_offered() {
     assert_eq!(offered.offer().import(&there, &ImportOptions::new()).unwrap().end(), units(3));
     let several = Offered::new(&full(&here), By::Process).unwrap();
     let error = several.offer().import_memory(&there).unwrap_err();
-    assert!(error.to_string().contains("3 pieces, and not one"), "{error}");
+    assert!(error.to_string().contains("the offer has 3 pieces, and exactly one was expected"), "{error}");
     let none = Offered::new(&empty(&here), By::Process).unwrap();
     assert!(none.offer().import_memory(&there).is_err());
     assert!(none.offer().import(&there, &ImportOptions::new()).unwrap().end().is_zero());
@@ -119,8 +119,11 @@ fn an_offer_that_is_cut_anywhere_is_refused() {
         assert!(matches!(error.extension(), Some(PeerError::BadMessage { .. })), "{length}: {error}");
     }
     for (offer, words) in [
-        ([&bytes[..], &[0]].concat(), "1 bytes are behind the offer"),
-        ([b"gpu-vmm\x02", &bytes[8..]].concat(), "and this with [67, 70, 75, 2d, 76, 6d, 6d, 02]"),
+        ([&bytes[..], &[0]].concat(), "1 bytes follow the offer"),
+        (
+            [b"gpu-vmm\x02", &bytes[8..]].concat(),
+            "and these bytes begin with [67, 70, 75, 2d, 76, 6d, 6d, 02]",
+        ),
         (vec![0; 33 << 20], "an offer of 34603008 bytes"),
     ] {
         let error = Offer::from_bytes(&offer).unwrap_err();

@@ -248,7 +248,12 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
     exporter.wait_applied(LONG).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[]);
     let error = exporter.wait_released(LONG).unwrap_err();
-    assert!(error.to_string().contains("an answer to revision 0; 0 is the last, Some(0) applied"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("it answers revision 0; the last one sent is 0, the last one applied Some(0)"),
+        "{error}"
+    );
     let (mut forger, channel) = Forger::new();
     let mut exporter = Exporter::share(channel, &region).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[std::io::stdin().as_fd()]);

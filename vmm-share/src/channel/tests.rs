@@ -1,4 +1,4 @@
-//! What goes through a channel, and what becomes of the channel when the other side keeps to no rule.
+//! Messages that a channel transfers, and channels whose peer breaks the protocol.
 
 mod bad;
 mod gone;
@@ -18,14 +18,14 @@ use std::os::unix::net::UnixStream;
 const LATE: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_millis(20);
 
-/// A channel that has greeted, and the socket at its other end.
+/// Returns a channel that has sent its greeting, and the socket at its other end.
 fn channel_and_socket() -> (Channel, OwnedFd) {
     let (one, other) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     (Channel::from_socket(one, Allowed::same_user()).unwrap(), other)
 }
 
-/// The same, with the other end's greeting on its way.
+/// Returns the same, after the other end has sent its greeting too.
 fn greeted_channel_and_socket() -> (Channel, OwnedFd) {
     let (channel, other) = channel_and_socket();
     let hello = codec::encode(&Message::Hello { nonce: [7; 16] }, TO_ANYBODY, 0, 0).unwrap();
@@ -33,7 +33,7 @@ fn greeted_channel_and_socket() -> (Channel, OwnedFd) {
     (channel, other)
 }
 
-/// Sends what no channel would.
+/// Sends a packet that no channel would send.
 fn put(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) {
     socket::send(socket.as_fd(), packet, fds, &Wait::new(Operation::Publish, "reading", LATE)).unwrap();
 }
@@ -42,7 +42,7 @@ fn receive(channel: &mut Channel) -> Result<(Message, Vec<OwnedFd>)> {
     channel.receive(&Wait::new(Operation::Receive, "message", LATE))
 }
 
-/// A pipe, by whose reading end it is seen whether the writing end is closed everywhere.
+/// A pipe. Its reading end shows whether the writing end is closed in every process.
 struct Tracer {
     reading: PipeReader,
     writing: PipeWriter,
@@ -108,7 +108,7 @@ fn an_end_of_a_pair_can_be_moved_before_it_is_used() {
     alone(|| {
         let (mut ours, theirs) = Channel::pair().unwrap();
         let socket = theirs.into_socket();
-        // What a child inherits is not closed when an exec happens.
+        // An inherited socket stays open on exec until the channel sets `FD_CLOEXEC`.
         rustix::io::fcntl_setfd(&socket, FdFlags::empty()).unwrap();
         let mut theirs = Channel::from_socket(socket, Allowed::same_user()).unwrap();
         assert_eq!(fcntl_getfd(&theirs).unwrap(), FdFlags::CLOEXEC);
@@ -170,7 +170,7 @@ fn a_channel_to_who_is_not_allowed_is_closed() {
             matches!(error.extension(), Some(PeerError::NotAllowed { pid, .. }) if *pid == std::process::id()),
             "{error}"
         );
-        // Not even a greeting.
+        // Nothing was sent, not even a greeting.
         let error = socket::receive(other.as_fd(), &Wait::new(Operation::Receive, "end", LATE)).unwrap_err();
         assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
     });
@@ -182,10 +182,10 @@ fn what_is_too_large_is_not_sent_and_ends_nothing() {
         let (mut one, mut other) = Channel::pair().unwrap();
         let error =
             one.send(Operation::Publish, &Message::Removed(vec![u64::MAX; MAX_BYTES / 10]), &[]).unwrap_err();
-        assert!(error.to_string().contains("more than the 32768 bytes of one message"), "{error}");
+        assert!(error.to_string().contains("more than the limit of 32768 bytes per message"), "{error}");
         let fds = vec![other.as_fd(); MAX_DESCRIPTORS + 1];
         let error = one.send(Operation::Publish, &Message::End, &fds).unwrap_err();
-        assert!(error.to_string().contains("more than the 128 descriptors of one message"), "{error}");
+        assert!(error.to_string().contains("more than the limit of 128 descriptors per message"), "{error}");
         one.send(Operation::Publish, &revision(1), &[]).unwrap();
         assert_eq!(receive(&mut other).unwrap().0, revision(1));
     });

@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of one test, removed with all in it.
+/// The directory of one test, which is removed with its contents on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -145,7 +145,7 @@ fn who_is_not_allowed_is_closed_and_others_are_accepted() {
     });
 }
 
-/// Needs root, who can be another user for once.
+/// Needs root, because the test acts as another user.
 #[test]
 fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
     alone(|| {
@@ -182,7 +182,7 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
         let error = listener.accept(Allowed::same_user(), SOON).unwrap_err();
         assert!(matches!(error.extension(), Some(PeerError::TimedOut { what: "connection", .. })), "{error}");
 
-        // So many that one more would have to wait.
+        // The queue is filled, so that one more connection must wait.
         let address = SocketAddrUnix::new(folder.socket()).unwrap();
         let mut waiting = Vec::new();
         loop {

@@ -14,11 +14,11 @@ fn memory() -> OwnedFd {
     memfd_create("memory", MemfdFlags::CLOEXEC).unwrap()
 }
 
-/// Another process, killed when dropped.
+/// Another process, which is killed on drop.
 struct Sleep(std::process::Child);
 
 impl Sleep {
-    /// One that has this as its descriptor 0.
+    /// Starts a process with this file as its descriptor 0.
     fn with(file: &OwnedFd) -> (Self, Token) {
         let mut command = Command::new("sleep");
         command.arg("1000").stdin(file.try_clone().unwrap()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -56,8 +56,8 @@ fn what_is_not_what_was_meant_is_not_taken() {
     let device = FileId { device: token.file.device + 1, ..token.file };
     for (token, part) in [
         (Token { start_time: token.start_time + 1, ..token }, "started at tick"),
-        (Token { file: inode, ..token }, "that one is open on inode"),
-        (Token { file: device, ..token }, "that one is open on inode"),
+        (Token { file: inode, ..token }, "here that descriptor is open on inode"),
+        (Token { file: device, ..token }, "here that descriptor is open on inode"),
         (Token { number: 99, ..token }, "pidfd_getfd answered EBADF"),
         (Token { number: -1, ..token }, "no descriptor has the number -1"),
         (Token { pid: 0, ..token }, "no process has the number 0"),
@@ -77,7 +77,7 @@ fn a_token_of_this_process_is_of_the_file_that_it_has_open() {
     assert_eq!(FileId::of(FETCH, fetched.as_fd()).unwrap(), FileId::of(FETCH, file.as_fd()).unwrap());
 }
 
-/// By a user that is not root, from a process that cannot be dumped, which no user but root may trace.
+/// A user other than root fetches from a process that is not dumpable, which only root may trace.
 #[test]
 fn where_it_is_not_permitted_the_error_says_what_it_needs() {
     let (mut ready, mut told) = pipe().unwrap();

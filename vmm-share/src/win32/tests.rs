@@ -1,4 +1,4 @@
-//! These run on Windows alone: `cargo test -p gpu-vmm-core` there.
+//! Tests that run on Windows only: `cargo test -p gpu-vmm-share` there.
 
 use super::*;
 use crate::PeerError;
@@ -11,10 +11,10 @@ use std::os::windows::io::RawHandle;
 use std::os::windows::io::{AsHandle, IntoRawHandle};
 use std::process::{Child, Command, Stdio};
 
-/// Set in a child to the name of the test that it is a child of.
+/// The environment variable that names the test in its child process.
 const CHILD: &str = "GPU_VMM_TEST_CHILD";
 
-/// This test once more, in a process that talks through pipes; `None` in that process.
+/// Runs this test again in a child process with pipes. Returns `None` in that process.
 fn child(test: &str) -> Option<Child> {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         return None;
@@ -29,7 +29,7 @@ fn child(test: &str) -> Option<Child> {
 /// `FILE_FLAG_DELETE_ON_CLOSE`.
 const GONE_WITH_THE_LAST_HANDLE: u32 = 0x0400_0000;
 
-/// Something that a handle can be of, and by which it is known.
+/// Creates a file with this text, which identifies the object of a handle.
 fn file(text: &str) -> File {
     let path = std::env::temp_dir().join(format!("gpu-vmm-{}-{text}", std::process::id()));
     let mut file = File::options()
@@ -52,7 +52,7 @@ fn content(handle: OwnedHandle) -> String {
     text
 }
 
-/// The line of a child's output that begins with this; what comes after.
+/// Waits for the line of a child's output that begins with `begin`, and returns the rest of the line.
 fn said(child: &mut Child, begin: &str) -> String {
     let mut all = String::new();
     let output = child.stdout.as_mut().unwrap();
@@ -101,7 +101,7 @@ fn what_one_process_offers_another_one_fetches() {
     assert_eq!(pid, u64::from(child.id()));
     assert_eq!(content(offer.fetch().unwrap()), "offered");
 
-    // Another process under its number, a handle that it does not have, and numbers that no handle has.
+    // A later process with the same ID, a handle that the exporter does not have, and numbers that no handle has.
     let later = Offer { exporter: ProcessId { created: created + 1, ..exporter }, value };
     assert!(matches!(later.fetch().as_ref().map_err(Error::extension), Err(Some(PeerError::Gone { .. }))));
     let closed = Offer { value: 0x7fff_fff0, ..offer }.fetch().unwrap_err();
@@ -133,7 +133,7 @@ fn what_is_given_is_taken_and_what_is_not_delivered_is_closed_there() {
         let ProcessId { pid, created } = ProcessId::current().unwrap();
         println!("\nprocess: {pid} {created}");
         let [value] = numbers(&line());
-        // SAFETY: the parent has given it to this process, and nobody has 0, nor a number so high.
+        // SAFETY: the parent has given the first handle to this process. No handle has the number 0, or a number so high.
         let [taken, rest @ ..] = unsafe { [take(value), take(0), take(0x7fff_fff0), take(u64::MAX)] };
         assert_eq!(content(taken.unwrap()), "given");
         for refused in rest {
@@ -172,7 +172,7 @@ fn a_process_is_named_by_its_number_and_its_creation() {
     assert_eq!(here.pid, std::process::id());
     // Between 2020 and 2200, in units of 100 ns since 1601.
     assert!((132_223_104_000_000_000..189_000_000_000_000_000).contains(&here.created), "{here:?}");
-    // Numbers of processes are multiples of four.
+    // Process IDs are multiples of four.
     let nobody = ProcessId { pid: 3, ..here };
     assert!(nobody.open(Operation::DuplicateHandle).is_err());
 }
@@ -180,7 +180,7 @@ fn a_process_is_named_by_its_number_and_its_creation() {
 #[test]
 fn what_a_driver_gives_is_looked_at_before_it_is_owned() {
     for none in [0usize, usize::MAX, 0x4000_0002, 0x7fff_fff0] {
-        // SAFETY: none of these is a handle.
+        // SAFETY: none of these values is a handle.
         let adopted = unsafe { adopt(Operation::ExportMemory, none as RawHandle) };
         assert!(
             matches!(adopted.as_ref().map_err(Error::detail), Err(Detail::DriverContractViolated { .. })),
@@ -188,7 +188,7 @@ fn what_a_driver_gives_is_looked_at_before_it_is_owned() {
         );
     }
     let file = OwnedHandle::from(file("adopted"));
-    // SAFETY: the handle is given up here.
+    // SAFETY: the handle's ownership is passed on here.
     let adopted = unsafe { adopt(Operation::ExportMemory, file.into_raw_handle()) };
     assert_eq!(content(adopted.unwrap()), "adopted");
 }

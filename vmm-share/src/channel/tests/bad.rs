@@ -1,5 +1,4 @@
-//! Messages that are not as they must be: each is refused with its reason, its descriptors are closed, and nothing that
-//! comes later is taken.
+//! Invalid messages. A channel refuses each with its reason, closes its descriptors, and accepts no later message.
 
 use super::*;
 use crate::PeerError;
@@ -7,7 +6,7 @@ use gpu_vmm_core::Operation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
 
-/// The first message behind the greeting for the channel of this nonce, with something wrong in it.
+/// Makes the first message after the greeting for the channel with this nonce. It is invalid.
 type Make = fn(Nonce) -> Vec<u8>;
 
 fn good(nonce: Nonce) -> Vec<u8> {
@@ -20,7 +19,7 @@ fn changed(nonce: Nonce, at: usize, to: u8) -> Vec<u8> {
     packet
 }
 
-/// A header, and behind it what is no message.
+/// Returns a valid header with an invalid message behind it.
 fn with_body(nonce: Nonce, body: &[u8]) -> Vec<u8> {
     let mut packet = good(nonce);
     packet.truncate(Header::BYTES);
@@ -33,29 +32,29 @@ const DESCRIPTORS_AT: usize = 6;
 const NONCE_AT: usize = 8;
 const SEQUENCE_AT: usize = 24;
 
-/// postcard's number of [`Message::Removed`].
+/// The number of [`Message::Removed`] in postcard.
 const REMOVED: u8 = 3;
 
-/// More elements than any memory holds.
+/// A list that announces more elements than any memory can hold.
 const LIE: [u8; 11] = [REMOVED, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1];
 
 const CASES: [(Make, &str); 18] = [
     (|_| Vec::new(), "0 bytes, fewer than the 32 of a header"),
     (|nonce| good(nonce)[..Header::BYTES - 1].to_vec(), "31 bytes, fewer than the 32 of a header"),
     (|nonce| changed(nonce, 0, b'G'), "it begins with [47, 76, 6d, 6d]"),
-    (|nonce| changed(nonce, VERSION_AT, 2), "it is of version 2 of the exchange; version 1 is spoken here"),
+    (|nonce| changed(nonce, VERSION_AT, 2), "it has protocol version 2, and 1 was expected"),
     (|nonce| changed(nonce, NONCE_AT, !nonce[0]), "it is of another exchange"),
     (|_| good([9; 16]), "it is of another exchange"),
     (|_| good(TO_ANYBODY), "it is addressed to 00000000000000000000000000000000"),
     (|nonce| changed(nonce, SEQUENCE_AT, 0), "it has number 0, and 1 was expected"),
     (|nonce| changed(nonce, SEQUENCE_AT, 2), "it has number 2, and 1 was expected"),
     (|nonce| changed(nonce, SEQUENCE_AT + 7, 1), "it has number 72057594037927937, and 1 was expected"),
-    (|nonce| changed(nonce, DESCRIPTORS_AT, 0), "it tells of 0 descriptors, and 1 came with it"),
-    (|nonce| changed(nonce, DESCRIPTORS_AT, 2), "it tells of 2 descriptors, and 1 came with it"),
-    (|nonce| [good(nonce), vec![0; 3]].concat(), "3 bytes are behind its end"),
-    (|nonce| with_body(nonce, &[]), "its content is no message"),
-    (|nonce| with_body(nonce, &[200]), "its content is no message"),
-    (|nonce| with_body(nonce, &LIE), "its content is no message"),
+    (|nonce| changed(nonce, DESCRIPTORS_AT, 0), "its header announces 0 descriptors, and 1 came with it"),
+    (|nonce| changed(nonce, DESCRIPTORS_AT, 2), "its header announces 2 descriptors, and 1 came with it"),
+    (|nonce| [good(nonce), vec![0; 3]].concat(), "3 bytes follow its end"),
+    (|nonce| with_body(nonce, &[]), "its content is not a message"),
+    (|nonce| with_body(nonce, &[200]), "its content is not a message"),
+    (|nonce| with_body(nonce, &LIE), "its content is not a message"),
     (|nonce| [good(nonce), vec![0; MAX_BYTES]].concat(), "it is longer than 32768 bytes"),
     (|nonce| codec::encode(&Message::Hello { nonce: [7; 16] }, nonce, 1, 1).unwrap(), "a second greeting"),
 ];
@@ -65,7 +64,7 @@ fn assert_refused(mut channel: Channel, other: &OwnedFd, part: &str) {
     let error = receive(&mut channel).unwrap_err();
     let Some(PeerError::BadMessage { why, .. }) = error.extension() else { panic!("{part:?}: {error}") };
     assert!(why.contains(part), "{part:?} is missing in {why:?}");
-    // From now on every call says so, and the other side sees the end.
+    // Every later call fails with the same reason, and the other side sees the end of the channel.
     for error in [
         receive(&mut channel).unwrap_err(),
         channel.send(Operation::Publish, &Message::End, &[]).unwrap_err(),
@@ -91,7 +90,7 @@ fn bad_messages_end_the_exchange_and_their_descriptors_are_closed() {
             assert_refused(channel, &other, part);
             tracer.assert_closed_elsewhere();
         }
-        // The one that nothing was changed in is taken.
+        // The unchanged message is accepted.
         let (mut channel, other) = greeted_channel_and_socket();
         put(&other, &good(channel.ours), &[other.as_fd()]);
         assert_eq!(receive(&mut channel).unwrap().0, revision(5));
@@ -110,7 +109,7 @@ fn an_empty_message_is_not_the_end() {
 #[test]
 fn more_descriptors_than_fit_are_all_closed() {
     alone(|| {
-        // The last is the most that the kernel takes.
+        // The last number is the most that the kernel accepts.
         for count in [MAX_DESCRIPTORS + 1, MAX_DESCRIPTORS + 2, 253] {
             let (channel, other) = greeted_channel_and_socket();
             let tracer = Tracer::new();
@@ -135,7 +134,7 @@ fn descriptors_for_which_the_process_has_no_room_are_all_closed() {
         let tracer = Tracer::new();
         let fds = vec![tracer.writing.as_fd(); 8];
         put(&other, &codec::encode(&revision(5), channel.ours, 1, fds.len()).unwrap(), &fds);
-        // Room for some of them.
+        // This process has room for some of the descriptors.
         let next = rustix::io::dup(&other).unwrap().as_raw_fd().unsigned_abs();
         let limit = Rlimit { current: Some(u64::from(next) + 3), ..getrlimit(Resource::Nofile) };
         setrlimit(Resource::Nofile, limit).unwrap();
@@ -177,7 +176,7 @@ fn a_recorded_message_is_not_taken_again_nor_in_another_exchange() {
     alone(|| {
         let wait = Wait::new(Operation::Receive, "message", LATE);
         let next = |socket: &OwnedFd| socket::receive(socket.as_fd(), &wait).unwrap().bytes;
-        // One who records what passes between two channels.
+        // An attacker records the messages between two channels.
         let (mut sender, tap) = channel_and_socket();
         let (mut receiver, relay) = channel_and_socket();
         put(&tap, &next(&relay), &[]);

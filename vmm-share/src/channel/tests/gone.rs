@@ -1,4 +1,4 @@
-//! A side that does not read, does not write, or is gone.
+//! Peers that do not read, do not write, or are gone.
 
 use super::*;
 use crate::PeerError;
@@ -21,7 +21,7 @@ fn a_side_that_says_nothing_is_told_of_by_what_did_not_come() {
             matches!(error.extension(), Some(PeerError::TimedOut { waited: Duration::ZERO, .. })),
             "{error}"
         );
-        // The exchange goes on.
+        // The exchange continues.
         other.send(Operation::Publish, &revision(1), &[]).unwrap();
         assert_eq!(receive(&mut one).unwrap().0, revision(1));
     });
@@ -48,7 +48,7 @@ fn a_side_that_does_not_greet_is_not_sent_anything() {
         channel.set_wait(SOON);
         assert_eq!(channel.wait(), SOON);
         let error = channel.send(Operation::ExportMemory, &Message::End, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "export memory: no greeting of the other process within 20ms");
+        assert_eq!(error.to_string(), "export memory: no greeting from the other process within 20ms");
     });
 }
 
@@ -65,8 +65,11 @@ fn a_side_that_does_not_read_is_waited_for_until_the_limit() {
                 Err(error) => break error,
             }
         };
-        assert_eq!(error.to_string(), "export memory: no reading of what was sent within 20ms");
-        // What was not sent in time was not sent at all.
+        assert_eq!(
+            error.to_string(),
+            "export memory: no read of the message by the other process within 20ms"
+        );
+        // No part of the message that timed out was sent.
         for _ in 0..sent {
             assert_eq!(receive(&mut other).unwrap().0, message);
         }
@@ -75,7 +78,7 @@ fn a_side_that_does_not_read_is_waited_for_until_the_limit() {
     });
 }
 
-/// The kernel counts the descriptors that a user has under way.
+/// The kernel limits the descriptors that a user has in flight.
 #[test]
 fn a_side_that_does_not_take_its_descriptors_is_waited_for_as_well() {
     alone(|| {
@@ -91,7 +94,7 @@ fn a_side_that_does_not_take_its_descriptors_is_waited_for_as_well() {
             Err(error) if matches!(error.extension(), Some(PeerError::TimedOut { .. })) => true,
             Err(error) => panic!("{error}"),
         });
-        // It was not the room for bytes that was used up.
+        // The limit was not the room for bytes.
         let sent = sent.unwrap();
         assert!((1..20).contains(&sent), "{sent} messages under way");
         (0..sent).for_each(|_| drop(receive(&mut other).unwrap()));
@@ -160,7 +163,7 @@ fn descriptors_that_were_not_received_are_closed() {
     });
 }
 
-/// The child is killed while this side waits for it, at each step of an exchange.
+/// The child is killed while this process waits for it, at each step of an exchange.
 #[test]
 fn a_process_that_is_killed_is_gone_and_leaves_nothing_open() {
     alone(|| {
@@ -191,7 +194,7 @@ fn a_process_that_is_killed_is_gone_and_leaves_nothing_open() {
     });
 }
 
-/// What poll reports for a channel at once, of `events` and what it always reports.
+/// Returns the events that poll reports for a channel without waiting: those of `events`, and those that it always reports.
 fn polled(channel: &Channel, events: PollFlags) -> PollFlags {
     let mut poll_fds = [PollFd::new(channel, events)];
     poll(&mut poll_fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();

@@ -7,7 +7,7 @@ use gpu_vmm_testkit::Random;
 const SEED: u64 = 5;
 const MESSAGES: usize = if cfg!(miri) { 60 } else { 10_000 };
 
-/// Random bytes, random content behind a header that is right, or a right message that is changed and cut.
+/// Makes random bytes, random content behind a valid header, or a valid message that is changed and cut.
 fn make(random: &mut Random, nonce: Nonce, descriptors: usize) -> Vec<u8> {
     let why = String::from_utf8_lossy(&random.bytes(60)).into_owned();
     let message = match random.below(4) {
@@ -54,7 +54,7 @@ fn ten_thousand_malformed_messages_leave_nothing_behind() {
             match receive(&mut channel) {
                 Ok(_) => taken += 1,
                 Err(error) if matches!(error.extension(), Some(PeerError::BadMessage { .. })) => refused += 1,
-                // A message of no bytes before the end is the end.
+                // The channel reports a peer that sends an empty packet and closes as gone.
                 Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
                     assert!(fds.is_empty())
                 }
@@ -63,7 +63,7 @@ fn ten_thousand_malformed_messages_leave_nothing_behind() {
         }
         assert_eq!(open_files(), before);
         tracer.assert_closed_elsewhere();
-        // Some of them are right messages, and enough are wrong.
+        // Some of the messages are valid, and enough are not.
         assert!(refused > MESSAGES / 2 && taken > 0, "{refused} refused, {taken} taken");
     });
 }
