@@ -164,7 +164,7 @@ fn cut(flags: ReturnFlags, came: usize) -> Option<String> {
     } else if came > MAX_DESCRIPTORS || flags.contains(ReturnFlags::CTRUNC) {
         // For alignment, the space holds more than `MAX_DESCRIPTORS`.
         Some(format!(
-            "only {came} of its descriptors were received: it had more than {MAX_DESCRIPTORS}, or this process has reached \
+            "{came} of its descriptors were received: it had more than {MAX_DESCRIPTORS}, or this process has reached \
              RLIMIT_NOFILE"
         ))
     } else {

@@ -21,7 +21,7 @@ type Lie = fn(&mut Description);
 const LIES: &[(Lie, &str)] = &[
     (|it| it.begin.origin.vendor = "hip".to_owned(), "vendor is hip; here it is host"),
     (|it| it.begin.origin.library.push('0'), "version of gpu-vmm is"),
-    (|it| it.begin.revision += 1, "came where"),
+    (|it| it.begin.revision += 1, "was expected"),
     (|it| it.begin.pieces += 1, "were announced, and"),
     (|it| it.begin.pieces -= 1, "pieces were announced, and"),
     (|it| it.begin.mappings += 1, "were announced, and"),
@@ -34,7 +34,7 @@ const LIES: &[(Lie, &str)] = &[
     (|it| it.begin.end += UNIT.0, "and its last mapping at"),
     (|it| it.begin.end = u64::MAX, "and its last mapping at"),
     (|it| it.begin.base = u64::MAX - UNIT.0, "end beyond 2^64"),
-    (|it| it.pieces[1].id = it.pieces[0].id, "comes where"),
+    (|it| it.pieces[1].id = it.pieces[0].id, "or more was expected"),
     (|it| it.pieces[0].id = u32::MAX, "arrived, and 4294967296 or more was expected"),
     (|it| it.pieces[0].size = 0, "the size 0x0 must be a nonzero multiple of the granularity 0x10000"),
     (|it| it.pieces[0].size -= 1, "must be a nonzero multiple of the granularity 0x10000"),

@@ -207,11 +207,8 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
     let host = machine();
     let region = full(&host);
     for (lie, words) in [
-        (Say::Applied { revision: 1 }, "an answer to revision 1; 0 is the last"),
-        (
-            Say::Refused { revision: u64::MAX, why: String::new() },
-            "an answer to revision 18446744073709551615",
-        ),
+        (Say::Applied { revision: 1 }, "it answers revision 1; the last one sent is 0"),
+        (Say::Refused { revision: u64::MAX, why: String::new() }, "it answers revision 18446744073709551615"),
         (Say::ReleaseRequested, "a request to release the memory came instead of an answer"),
         (Say::End, "the end of a description came instead of an answer"),
         (Say::Hello { nonce: [1; 16] }, "a second greeting"),

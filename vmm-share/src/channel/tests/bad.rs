@@ -121,7 +121,7 @@ fn more_descriptors_than_fit_are_all_closed() {
             packet[DESCRIPTORS_AT..NONCE_AT].copy_from_slice(&(count as u16).to_le_bytes());
             let packet = [rustix::io::IoSlice::new(&packet)];
             rustix::net::sendmsg(&other, &packet, &mut control, rustix::net::SendFlags::empty()).unwrap();
-            assert_refused(channel, &other, "there were more than 128");
+            assert_refused(channel, &other, "it had more than 128");
             tracer.assert_closed_elsewhere();
         }
     });
