@@ -64,7 +64,7 @@ impl<B: Backend> Block<B> {
     }
 
     /// Notes that work on another stream uses the block too. After the block is freed, its memory is reused once that stream
-    /// has done the work that is queued on it by then. PyTorch: `record_stream`.
+    /// has done the work that was queued on it at the free. PyTorch: `record_stream`.
     ///
     /// The stream may belong to another device. The memory is then free only after a wait for all devices, which happens when
     /// memory runs out.
@@ -108,8 +108,9 @@ impl<B: Backend> Block<B> {
         self.body.others.as_ref().is_some_and(|others| !others.streams.is_empty())
     }
 
-    /// Frees the block. Later requests on any stream reuse its memory when `fence` is done. The fence must cover the work on
-    /// the block's own stream, which the pool does not wait for separately.
+    /// Frees the block. Requests for any stream reuse its memory once `fence` and the work of the streams that
+    /// [`record_use`](Block::record_use) has noted are done. The fence must cover the work on the block's own stream, which the
+    /// pool does not wait for separately.
     pub fn free_after(mut self, fence: Arc<dyn Fence>) {
         self.body.others.get_or_insert_default().fence = Some(fence);
     }

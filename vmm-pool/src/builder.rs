@@ -87,7 +87,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Sets by how many percent the pool may exceed the most memory that its blocks ever needed at one time, before it maps
+    /// Sets the percentage by which the pool may exceed the most memory that its blocks ever needed at one time, before it maps
     /// free memory from other addresses instead of creating new memory. The default is 1, or 7 once the pool serves several
     /// streams. A program whose sizes change all the time makes fewer driver calls with a higher value.
     #[must_use]
@@ -119,7 +119,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Maps `by` bytes behind the highest large block of each tag on `thread`, before a request needs them. A pool that grows
+    /// Maps `by` bytes behind the highest large block of each tag in advance, on `thread`. A pool that grows
     /// then hardly waits for the driver. The memory counts as kept, and is within the budget.
     #[must_use]
     pub fn premap(mut self, thread: &PremapThread, by: Bytes) -> Self {
@@ -165,8 +165,9 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             return Err(Error::new(OPERATION, Detail::ExceedsDevice { requested: page, device, total }));
         }
         if page > budget {
-            let reason =
-                format!("nothing fits: the budget is {budget}, and memory is created in pages of {page}");
+            let reason = format!(
+                "nothing fits: the budget of {budget} is less than one page of {page}; raise the budget or use smaller pages"
+            );
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let settings = Settings {

@@ -41,7 +41,7 @@ impl<B: Backend> Core<B> {
         if done {
             let waiting = self.pending.list.swap_remove(index);
             self.pending.bytes -= waiting.piece.size;
-            // The fence covers all work, on every stream.
+            // The fence covers the work of the piece's own stream too.
             let turn = if waiting.fence.is_some() { Turn::FREE } else { waiting.turn };
             self.give_after(waiting.piece, turn);
         }

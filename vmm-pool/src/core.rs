@@ -219,14 +219,14 @@ impl<B: Backend> Core<B> {
         Ok(spot)
     }
 
-    /// Updates how far streams and fences have come.
+    /// Polls the streams, and collects the pieces whose work is done.
     pub(crate) fn poll(&mut self) {
         self.streams.poll();
         self.collect_pending();
     }
 
-    /// Updates how far fences have come, and once in [`POLL_EVERY`] requests also several streams. So finished memory is
-    /// found where it fits best, and not only when nothing else is left.
+    /// Collects a few pieces whose work is done. If there are several streams, polls all of them once in [`POLL_EVERY`]
+    /// requests: so memory that their work is done with is found where it fits best, and not only when no other is left.
     fn ask_now_and_then(&mut self) {
         self.collect_some();
         if self.streams.count() <= 2 {

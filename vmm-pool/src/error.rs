@@ -4,7 +4,7 @@ use crate::PoolStats;
 use gpu_vmm_core::extend::ExtensionError;
 use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind};
 
-/// A cause that only pools report. [`Error::extension`] returns it.
+/// The details of an error that only pools report. [`Error::extension`] returns them.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -79,7 +79,7 @@ pub enum OutOf {
     #[error("{0}")]
     Driver(Error),
     /// The pool's budget.
-    #[error("the pool may hold {0}")]
+    #[error("the pool's budget is {0}")]
     Budget(Bytes),
 }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// A memory pool of one device. Clones refer to the same pool.
 ///
-/// Memory belongs to a stream. Memory that was freed on a stream serves the next request for the same stream at once, since
+/// Each block belongs to a stream. Memory that was freed on a stream serves the next request for the same stream at once, since
 /// the device runs the work of a stream in order. It serves other streams when an event reports that the earlier work is
 /// done.
 ///
@@ -137,7 +137,7 @@ impl<B: Backend> Pool<B> {
 
     /// Returns true if work that is queued on a stream goes into a graph, or may do so.
     fn captures(&self, stream: Stream<'static>) -> bool {
-        // The pool refuses the per-thread default stream: the driver is not asked about it.
+        // The pool refuses the per-thread default stream, so the driver is not asked about it.
         stream.is_per_thread() || self.owner.backend.is_capturing(stream).unwrap_or(true)
     }
 

@@ -1,4 +1,4 @@
-//! A stream that a pool serves for as long as it is registered.
+//! Registrations of streams, and forgetting of streams.
 #![allow(unsafe_code)] // the caller promises that the stream stays live
 
 use crate::stream_order::StreamIndex;

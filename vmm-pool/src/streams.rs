@@ -105,7 +105,7 @@ impl<B: Backend> Streams<B> {
             return Ok(index as StreamIndex);
         }
         if count >= limit {
-            let reason = format!("a pool serves {} streams at a time; forget some", limit - 1);
+            let reason = format!("the pool serves the maximum of {} streams; forget some of them", limit - 1);
             return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
         self.list.push(Progress::new(stream));

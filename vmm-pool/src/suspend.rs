@@ -69,8 +69,8 @@ impl<B: Backend> Pool<B> {
         Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 
-    /// Creates the memory of all blocks with a tag again, and restores their contents. Returns the size of the memory; zero
-    /// if the blocks were not suspended.
+    /// Restores the memory of all blocks with a tag, with their contents. Returns the size of the memory; zero if the blocks
+    /// were not suspended.
     ///
     /// # Errors
     ///

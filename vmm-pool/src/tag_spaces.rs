@@ -47,7 +47,10 @@ impl<B: Backend> Core<B> {
             Error::new(
                 Operation::Allocate,
                 Detail::Unsupported {
-                    reason: format!("a pool has {} ranges of addresses, two for each tag", u16::MAX),
+                    reason: format!(
+                        "the pool has the maximum of {} address ranges, up to two for each tag",
+                        u16::MAX
+                    ),
                 },
             )
         })?;

@@ -41,7 +41,7 @@ impl Tags {
         let index = u16::try_from(self.list.len()).map_err(|_| {
             Error::new(
                 Operation::TagMemory,
-                Detail::Unsupported { reason: format!("a pool has {} tags at most", u16::MAX) },
+                Detail::Unsupported { reason: format!("a pool can have at most {} tags", u16::MAX) },
             )
         })?;
         let (suspended, large) = (AtomicBool::new(false), OnceLock::new());

@@ -1,9 +1,9 @@
 //! The messages of the protocol.
 //!
-//! The exporter describes a region, or a change of it, in a sequence of messages of limited size: `Begin`, the necessary number
-//! of `Removed`, `Pieces` and `Mappings`, `End`. `Pieces` carries one descriptor for each piece. The importer replies with
-//! `Applied` or `Refused`. postcard encodes a variant as its index: the order of the variants is part of the protocol, their names are
-//! not.
+//! The exporter describes a region, or a change of it, in a sequence of messages of limited size: `Begin`, the necessary
+//! number of `Removed`, `Pieces` and `Mappings`, `End`. `Pieces` carries one descriptor for each piece. The importer replies
+//! with `Applied` or `Refused`. postcard encodes a variant as its index: the order of the variants is part of the protocol,
+//! their names are not.
 
 use crate::manifest::{Origin, SharedMapping, SharedPiece};
 use serde::{Deserialize, Serialize};

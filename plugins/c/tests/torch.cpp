@@ -94,7 +94,7 @@ int main(int count, char **arguments) {
     try {
         gpu_vmm_torch_alloc(600 << 20, 0, nullptr);
     } catch (const std::runtime_error &error) {
-        thrown = says(error.what(), "out of memory") && says(error.what(), "the pool may hold 512 MiB");
+        thrown = says(error.what(), "out of memory") && says(error.what(), "the pool's budget is 512 MiB");
     }
     demand(thrown, "more than the budget is a std::runtime_error with the account");
     thrown = false;

@@ -60,7 +60,7 @@ impl Best {
 impl<B: Backend> Space<B> {
     /// Finds the place for a block; none if there are no addresses.
     ///
-    /// Leaves out places where the search would have to unmap addresses that work still uses.
+    /// Leaves out places where the pool would have to unmap addresses that work still uses.
     pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
         let Wanted { size, alignment, stream, .. } = wanted;
         let room = size.checked_add(alignment.saturating_sub(UNIT))?;

@@ -94,8 +94,8 @@ impl<B: Backend> ThreadCacheRef<B> {
         self.release(is_last);
     }
 
-    /// Releases the reference of the pool or of a block. The caller read `is_last` under the lock, from
-    /// [`count_in`](Cache::count_in), and has not used the thread cache since.
+    /// Releases the reference of the pool or of a block. The caller determined `is_last` under the lock, as
+    /// [`count_in`](Cache::count_in) does, and has not used the thread cache since.
     #[inline]
     pub(crate) fn release(&self, is_last: bool) {
         if is_last {
@@ -140,7 +140,7 @@ struct Bin<B: Backend> {
     by_class: [Stack<B>; CLASSES],
 }
 
-/// The number for no stream: the highest address, which no vendor uses for a stream.
+/// The value for no stream: the highest address, which no vendor uses for a stream.
 // SAFETY: it is only compared with other streams, and never passed to a driver.
 const FORGOTTEN: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(usize::MAX)) };
 
@@ -205,7 +205,7 @@ impl<B: Backend> Cache<B> {
             Error::new(
                 Operation::Allocate,
                 Detail::Unsupported {
-                    reason: format!("a pool serves {} pairs of a tag and a stream", BinIndex::MAX),
+                    reason: format!("a pool can serve at most {} pairs of a tag and a stream", BinIndex::MAX),
                 },
             )
         })?;
