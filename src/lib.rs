@@ -1,6 +1,17 @@
-// The README's example runs on host memory.
-#![cfg_attr(feature = "host", doc = include_str!("../README.md"))]
+#![cfg_attr(feature = "host", doc = include_str!("front_page.md"))]
 #![cfg_attr(not(feature = "host"), doc = "GPU virtual memory management for NVIDIA and AMD.")]
+// A module whose feature is off has no page: its name on the front page leads to the table of features.
+#![cfg_attr(all(feature = "host", not(feature = "cuda")), doc = "\n[`cuda`]: #features")]
+#![cfg_attr(all(feature = "host", not(feature = "hip")), doc = "\n[`hip`]: #features")]
+#![cfg_attr(all(feature = "host", not(feature = "pool")), doc = "\n[`pool`]: #features")]
+#![cfg_attr(all(feature = "host", not(feature = "premap")), doc = "\n[`premap`]: #features")]
+#![cfg_attr(all(feature = "host", not(feature = "share")), doc = "\n[`share`]: #features")]
+#![cfg_attr(all(feature = "host", not(feature = "snapshot")), doc = "\n[`snapshot`]: #features")]
+#![cfg_attr(all(feature = "host", not(feature = "dlpack")), doc = "\n[`dlpack`]: #features")]
+#![cfg_attr(
+    all(feature = "host", not(feature = "experimental-multicast")),
+    doc = "\n[`multicast`]: #features"
+)]
 
 mod any;
 mod open;
@@ -26,17 +37,29 @@ pub use gpu_vmm_share as share;
 #[cfg(feature = "snapshot")]
 pub use gpu_vmm_snapshot as snapshot;
 
-/// So that the guide's examples are compiled.
-#[cfg(all(doctest, feature = "share"))]
-#[doc = include_str!("../docs/guide/sharing.md")]
-struct SharingGuide;
+/// Compiles and runs the Rust examples of the README and of the guide.
+#[cfg(all(doctest, feature = "host", feature = "pool", feature = "share", feature = "snapshot"))]
+mod chapters {
+    macro_rules! chapters {
+        ($($name:ident: $file:literal,)*) => { $(#[doc = include_str!($file)] struct $name;)* };
+    }
 
-/// The same. Its examples run on whatever backend there is, so there has to be one.
-#[cfg(all(doctest, feature = "host"))]
-#[doc = include_str!("../docs/guide/same-address.md")]
-struct SameAddressGuide;
-
-/// The same.
-#[cfg(all(doctest, feature = "host", feature = "pool"))]
-#[doc = include_str!("../docs/guide/pool.md")]
-struct PoolGuide;
+    chapters! {
+        Readme: "../README.md",
+        Introduction: "../docs/guide/introduction.md",
+        Concepts: "../docs/guide/concepts.md",
+        Sizes: "../docs/guide/sizes.md",
+        Growing: "../docs/guide/growing.md",
+        SameAddress: "../docs/guide/same-address.md",
+        Sharing: "../docs/guide/sharing.md",
+        Pool: "../docs/guide/pool.md",
+        Troubleshooting: "../docs/guide/troubleshooting.md",
+        Porting: "../docs/guide/porting.md",
+        Support: "../docs/guide/support.md",
+        Performance: "../docs/guide/performance.md",
+        Comparisons: "../docs/guide/comparisons.md",
+        Deviations: "../docs/guide/deviations.md",
+        Conformance: "../docs/guide/conformance.md",
+        Command: "../docs/guide/command.md",
+    }
+}

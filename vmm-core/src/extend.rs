@@ -1,4 +1,4 @@
-//! What authors of backends and extensions need beside the types of the root. Programs that only use gpu-vmm do not.
+//! Types for authors of backends and of extensions. Programs that only use gpu-vmm do not need them.
 
 pub use crate::driver::{Deferred, DropLog, check_same};
 #[doc(inline)]

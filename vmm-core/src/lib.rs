@@ -1,51 +1,53 @@
-//! The vendor-neutral core of [gpu-vmm](https://docs.rs/gpu-vmm): what all drivers have in common, written once.
+//! The vendor-neutral core of [gpu-vmm](https://docs.rs/gpu-vmm): regions, physical memory, errors, and the traits that a backend
+//! implements.
 //!
-//! # The seam
+//! # Backends
 //!
-//! [`Backend`] is a loaded driver, [`Handle`] a piece of its physical memory, [`Reservation`] a range of its addresses. A
-//! backend implements these three with what its vendor does differently and no more. Their calls are unsafe, since a
-//! wrong argument is undefined in some driver; nobody but this crate has to make them.
+//! [`Backend`] is a loaded driver, [`Handle`] a piece of its physical memory, [`Reservation`] a range of its addresses. A backend
+//! implements these three traits and contains only what is specific to its vendor. Their methods are unsafe because a wrong
+//! argument is undefined behavior in some driver. Only this crate calls them.
 //!
-//! # What a user holds
+//! # Types
 //!
-//! | type | what it is |
+//! | type | purpose |
 //! |---|---|
-//! | [`PhysicalMemory`] | physical memory without an address, shared by its clones |
-//! | [`Region`] | a range of addresses with what is mapped in it: map, set access, grow, shrink, read, write |
+//! | [`PhysicalMemory`] | physical memory without an address; its clones share it |
+//! | [`Region`] | a contiguous range of device addresses and the memory mapped into it |
 //! | [`DeviceVec`] | a typed vector on a region |
-//! | [`BankedRegion`] | one address for several sets of memory, of which one is shown at a time |
-//! | [`BackingStore`] | where the contents of suspended regions are kept |
-//! | [`StagingRing`] | page-locked buffers through which contents go, made ahead |
-//! | [`Event`] | a place in the work of a stream, and whether a device has come to it |
-//! | [`WaitFor`] | how it is known that no device uses memory any more that is about to be taken away |
-//! | [`Error`] | what went wrong, with the numbers and the driver's own words |
+//! | [`BankedRegion`] | one address range and several banks of memory, of which one is mapped at a time |
+//! | [`BackingStore`] | the store for the contents of suspended regions |
+//! | [`StagingRing`] | page-locked buffers for copies through host memory, allocated in advance |
+//! | [`Event`] | a point in the work of a stream, and whether the device has reached it |
+//! | [`WaitFor`] | the work that must finish before memory is unmapped |
+//! | [`Error`] | a failed operation, with the numbers and the driver's own message |
 //!
 //! # The same address
 //!
-//! What is behind an address can be changed, and the address stays: [`Region::swap`], [`BankedRegion::select`],
-//! [`Region::move_to_device`] ([`MovePath`]), [`Region::suspend`] and [`Region::resume`] ([`RegionState`] tells which).
-//! [`Placement::Restorable`] chooses addresses that another process can have too, and [`RegionBuilder::guarded`] keeps
-//! addresses free around a region and fills memory that is freed with [`POISON`].
+//! The memory behind an address can be exchanged while the address stays the same: [`Region::swap`], [`BankedRegion::select`],
+//! [`Region::move_to_device`] ([`MovePath`]), [`Region::suspend`] and [`Region::resume`] ([`RegionState`] reports which of the
+//! two came last). [`Placement::Restorable`] chooses addresses that another process can reserve too. [`RegionBuilder::guarded`]
+//! keeps addresses free around a region and fills its memory with [`POISON`] before it is freed.
 //!
-//! # The rules
+//! # Rules
 //!
-//! - **The books are kept here.** No decision rests on a driver's record. A wrong call never reaches a driver: it is an
-//!   error, and nothing has changed.
-//! - **The strictest rule that all drivers keep.** Handles are mapped whole; mappings are removed and protected whole; no
-//!   call crosses the border of two reservations; no access is set over a hole.
-//! - **Each operation is a transaction.** Where a driver call fails, everything is as before. Where undoing fails as
-//!   well, the part is out of use, and says so.
-//! - **A hint is a wish.** The answer is compared with what was asked, and given back where it had to be exact.
-//! - **Taking away waits.** No driver's unmap can be relied on to wait for work that still uses the memory.
-//! - **A forked child touches nothing**: every call is an error there, and dropping does nothing.
+//! - **gpu-vmm keeps its own records.** No decision depends on a driver's record. A wrong call never reaches a driver: it returns
+//!   an error and changes nothing.
+//! - **The strictest rule of all drivers applies.** A handle is mapped as a whole. Mappings are unmapped and protected as wholes.
+//!   No driver call crosses the border of two reservations or sets access over a hole.
+//! - **Each operation is a transaction.** If a driver call fails, everything is as before. If the rollback fails too, the part is
+//!   poisoned: every later operation on it returns [`Detail::Poisoned`].
+//! - **Address hints are advisory.** For exact placement, gpu-vmm compares the returned address, releases a mismatch and reports
+//!   it.
+//! - **Unmapping waits first.** A driver's unmap does not reliably wait for work that still uses the memory.
+//! - **A forked child makes no driver call.** Every call returns an error there, and dropping a value does nothing.
 //!
-//! Parts of a region go to other libraries as tensors by `dlpack`, with the feature of that name.
+//! # Features
 //!
-//! [`extend`] has what authors of backends and of extensions need besides.
+//! - `dlpack`: the module `dlpack` exports parts of a region as tensors for other libraries.
+//! - `experimental-multicast`: the module `multicast`, an extension for what only one vendor has.
+//! - `testkit`: the module `testkit`, for tests and benchmarks.
 //!
-//! What one vendor alone has is an extension beside the seam: `multicast`, with the feature `experimental-multicast`.
-//!
-//! `testkit`, with the feature of that name, is what tests and benchmarks need beside virtual memory.
+//! [`extend`] has the further types that authors of backends and of extensions need.
 
 mod driver;
 pub mod extend;

@@ -1,7 +1,6 @@
-//! A whole set of mappings at once: a region becomes what another process has.
+//! Replacing all mappings of a region at once, so that it becomes what another process has.
 //!
-//! What is mapped already and is to stay is not touched, and no device loses it for a moment. The rest is one
-//! transaction, as everything here.
+//! Mappings that stay are not touched, and no device loses access to them for a moment. The rest is one transaction.
 
 use super::map::{check_addresses, check_reach};
 use super::placement::{ADDRESS_SPACE, Placement};
@@ -11,14 +10,14 @@ use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;
 use crate::types::{AccessMap, Bytes, Detail, Error, OffsetRange, Operation, Properties, Result};
 
-/// Physical memory at an offset of a region: a mapping that a region is to have.
+/// Physical memory at an offset of a region: a mapping to create.
 #[derive(Debug)]
 pub struct MappedMemory<B: Backend> {
-    /// Where the memory begins in the region.
+    /// The offset at which the memory begins in the region.
     pub offset: Bytes,
     /// The memory, all of which is mapped.
     pub memory: PhysicalMemory<B>,
-    /// What devices may do there. A mapping that the region has already keeps the access that it has.
+    /// The access of the devices. A mapping that exists already keeps its access.
     pub access: AccessMap,
 }
 
@@ -29,7 +28,7 @@ impl<B: Backend> MappedMemory<B> {
 }
 
 impl<B: Backend> Region<B> {
-    /// Checks that the region is not suspended and that no part of it is out of use.
+    /// Checks that the region is not suspended and that no part of it is poisoned.
     ///
     /// # Errors
     ///
@@ -39,16 +38,16 @@ impl<B: Backend> Region<B> {
         self.layout.check_in_use(operation)
     }
 
-    /// Makes these the mappings of the region, in order of their offsets, at the address that the region has. Mappings that
-    /// it has already are not touched. If they go beyond the reservation, it reserves what is needed behind it. It waits as
-    /// `done` says before it unmaps anything.
+    /// Replaces the mappings of the region by `wanted`, in order of their offsets, at the address of the region. Mappings that
+    /// exist already are not touched. If `wanted` goes beyond the reservation, the call reserves the addresses behind it. It
+    /// waits as `done` says before it unmaps anything.
     ///
     /// # Errors
     ///
     /// [`Detail::AlreadyMapped`] for mappings that overlap or are out of order, [`Detail::AddressSpaceExhausted`],
     /// [`Detail::Unaligned`], [`Detail::ForeignHandle`], [`Detail::PeerUnreachable`], [`Detail::CrossesReservation`],
-    /// [`Detail::Suspended`], [`Detail::AddressTaken`] if there is no room behind the reservation, or what the driver answers.
-    /// The region is as before then.
+    /// [`Detail::Suspended`], [`Detail::AddressTaken`] if the addresses behind the reservation are not free, or the driver's
+    /// error. The region is then as before.
     pub fn apply_layout(
         &mut self,
         operation: Operation,
@@ -72,9 +71,9 @@ impl<B: Backend> Region<B> {
         self.exchange(operation, &gone, &new, done).inspect_err(|_| self.take_back(reserved))
     }
 
-    /// [`apply_layout`](Self::apply_layout) at another address: a range of at least twice the size with
-    /// [`Placement::Anywhere`], or exactly what is needed where `placement` says. It waits as `done` says for all devices
-    /// that have access.
+    /// Does the same as [`apply_layout`](Self::apply_layout) at another address: in a range of at least twice the size with
+    /// [`Placement::Anywhere`], or of the needed size at the place that `placement` names. It waits as `done` says for all
+    /// devices that have access.
     ///
     /// # Errors
     ///
@@ -99,21 +98,21 @@ impl<B: Backend> Region<B> {
         self.move_to(layout, &pieces, done)
     }
 
-    /// Refuses mappings that [`apply_layout`](Self::apply_layout) would refuse, before there is anything to be arranged.
+    /// Refuses mappings that [`apply_layout`](Self::apply_layout) would refuse, without changing anything.
     pub(crate) fn check_wanted(&self, operation: Operation, wanted: &[MappedMemory<B>]) -> Result<()> {
         let pieces: Vec<Piece<B>> = wanted.iter().map(MappedMemory::piece).collect();
         self.check_pieces(operation, &pieces)?;
         check_addresses(operation, self.address(), &pieces)
     }
 
-    /// The mapping that is there already.
+    /// The existing mapping of the same memory at the same offset.
     fn kept(&self, wanted: &MappedMemory<B>) -> Option<Piece<B>> {
         let (offset, mapping) = self.layout.table.at(wanted.offset)?;
         let is_it = offset == wanted.offset && mapping.memory.is_same_as(&wanted.memory);
         is_it.then(|| Piece { offset, mapping: mapping.clone() })
     }
 
-    /// What is mapped and not wanted, in runs without a hole.
+    /// The mapped ranges that are not in `wanted`, joined into runs without a hole.
     fn unwanted(&self, wanted: &[MappedMemory<B>]) -> Vec<OffsetRange> {
         let gone = self.layout.table.iter().filter(|(offset, mapping)| {
             let place = wanted.binary_search_by_key(offset, |one| one.offset);
@@ -122,7 +121,7 @@ impl<B: Backend> Region<B> {
         OffsetRange::joined(gone.map(|(offset, mapping)| OffsetRange { offset, length: mapping.length() }))
     }
 
-    /// Refuses memory of another backend, offsets that are not aligned, and devices that cannot reach the memory.
+    /// Refuses memory of another backend, unaligned offsets, and access for devices that cannot reach the memory.
     fn check_pieces(&self, operation: Operation, pieces: &[Piece<B>]) -> Result<()> {
         for Piece { offset, mapping } in pieces {
             let memory = &mapping.memory;
@@ -168,7 +167,7 @@ impl<B: Backend> Region<B> {
     }
 }
 
-/// Refuses mappings that overlap, come out of order, or end beyond what any process can address.
+/// Refuses mappings that overlap, are out of order, or end beyond the address space of a process.
 fn check_order<B: Backend>(operation: Operation, wanted: &[MappedMemory<B>]) -> Result<()> {
     let mut before: Option<(Bytes, Bytes)> = None;
     for MappedMemory { offset, memory, .. } in wanted {
@@ -196,7 +195,7 @@ fn check_order<B: Backend>(operation: Operation, wanted: &[MappedMemory<B>]) -> 
     Ok(())
 }
 
-/// Where the last of them ends.
+/// The offset at which the last mapping ends.
 fn end_of<B: Backend>(wanted: &[MappedMemory<B>]) -> Bytes {
     wanted.last().map_or(Bytes::ZERO, |one| one.offset + one.memory.size())
 }

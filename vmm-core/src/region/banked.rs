@@ -1,7 +1,7 @@
-//! One address whose physical memory is exchanged among several sets.
+//! One address range whose physical memory is exchanged among several banks.
 //!
-//! A captured graph has addresses in it that cannot change from one launch to the next. With several sets of memory for
-//! one address, the graph works on this one's bytes and then on that one's, and nothing is copied.
+//! The addresses in a captured graph cannot change between launches. With several banks of memory for one address, each launch
+//! can work on the bytes of another bank, and nothing is copied.
 
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
@@ -9,21 +9,21 @@ use crate::region::{MappedMemory, Region, RegionBuilder, rounded};
 use crate::types::{Address, BankId, Bytes, Detail, Error, Operation, Result};
 use std::collections::BTreeMap;
 
-/// A range of addresses that stays where it is for its life, and several sets of memory of which one at a time is shown
-/// there. What is in the others is kept.
+/// A fixed range of addresses and several banks of memory, of which one at a time is mapped there. The other banks keep their
+/// contents.
 ///
-/// The sets may differ in size; all begin at [`BankedRegion::address`]. The devices that the region was built for have the same
-/// access to each, as [`RegionBuilder::access`] says it for growth: each piece of memory's own device may read and write
-/// it if nothing else was said.
+/// The banks may differ in size; all begin at [`BankedRegion::address`]. All banks have the access that the builder set with
+/// [`RegionBuilder::access`]. The device that owns a piece of memory has read and write access to it unless the builder set
+/// another.
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result, BankedRegion};
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {
-/// let mut slots = BankedRegion::build(Region::builder(backend).reserve(Bytes::mib(64)))?;
-/// let (front, back) = (slots.add_bank(Bytes::mib(64))?, slots.add_bank(Bytes::mib(64))?);
-/// slots.select(back, WaitFor::all_devices())?;
-/// slots.write(Bytes(0), b"prepared")?;
-/// slots.select(front, WaitFor::all_devices())?;
+/// let mut banked = BankedRegion::build(Region::builder(backend).reserve(Bytes::mib(64)))?;
+/// let (front, back) = (banked.add_bank(Bytes::mib(64))?, banked.add_bank(Bytes::mib(64))?);
+/// banked.select(back, WaitFor::all_devices())?;
+/// banked.write(Bytes(0), b"prepared")?;
+/// banked.select(front, WaitFor::all_devices())?;
 /// # Ok(())
 /// # }
 /// ```
@@ -36,7 +36,7 @@ pub struct BankedRegion<B: Backend> {
 }
 
 impl<B: Backend> BankedRegion<B> {
-    /// Reserves the addresses: as many as the largest set will need, which the builder says. There is no set yet.
+    /// Reserves the addresses without any bank. The builder's size must be that of the largest bank.
     ///
     /// # Errors
     ///
@@ -45,13 +45,13 @@ impl<B: Backend> BankedRegion<B> {
         Ok(Self { region: builder.build()?, sets: BTreeMap::new(), next: 0, selected: None })
     }
 
-    /// Adds a set of new memory, in one piece, as the region grows with: at least `size` bytes, rounded up to the
-    /// granularity. It is not shown yet. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
+    /// Adds a bank of new memory: one piece of the region's memory properties with at least `size` bytes, rounded up to the
+    /// granularity. Nothing is mapped. CUDA: `cuMemCreate`; HIP: `hipMemCreate`.
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`], [`Detail::OutOfRange`] and [`Detail::AddressSpaceExhausted`] for more than the addresses,
-    /// [`Detail::ExceedsDevice`], [`Detail::OutOfMemory`], or what the driver answers.
+    /// [`Detail::ZeroSize`], [`Detail::OutOfRange`] and [`Detail::AddressSpaceExhausted`] for a bank larger than the address
+    /// range, [`Detail::ExceedsDevice`], [`Detail::OutOfMemory`], or the driver's error.
     pub fn add_bank(&mut self, size: Bytes) -> Result<BankId> {
         let operation = Operation::AddBank;
         let properties = self.region.growing_memory();
@@ -62,14 +62,13 @@ impl<B: Backend> BankedRegion<B> {
         self.add_bank_of(vec![memory])
     }
 
-    /// Adds a set of memory that there is already: the pieces come to lie one behind the other. It is not shown yet.
+    /// Adds a bank of existing memory. The pieces are placed one behind the other. Nothing is mapped.
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`] for no piece, [`Detail::ForeignHandle`], [`Detail::OutOfRange`] for more than the addresses,
-    /// [`Detail::Unaligned`] where a piece would not lie at a multiple of the granularity, and
-    /// [`Detail::PeerUnreachable`] for memory that a device with access cannot reach. No driver is asked to change
-    /// anything.
+    /// [`Detail::ZeroSize`] for no piece, [`Detail::ForeignHandle`], [`Detail::OutOfRange`] for a bank larger than the address
+    /// range, [`Detail::Unaligned`] if a piece would not begin at a multiple of the granularity, and [`Detail::PeerUnreachable`]
+    /// for memory that a device with access cannot reach. No driver call changes anything.
     pub fn add_bank_of(&mut self, memory: Vec<PhysicalMemory<B>>) -> Result<BankId> {
         let operation = Operation::AddBank;
         let mut end = Bytes::ZERO;
@@ -86,15 +85,14 @@ impl<B: Backend> BankedRegion<B> {
         Ok(id)
     }
 
-    /// Lets the address show a set in the place of the one that is shown, which keeps its contents. Nothing is done where
-    /// it is shown already. CUDA: `cuMemUnmap`, `cuMemMap` and `cuMemSetAccess`, HIP: `hipMemUnmap`, `hipMemMap` and
-    /// `hipMemSetAccess`.
+    /// Maps the given bank at the region's address. The previous bank's contents are kept. A bank that is mapped already stays
+    /// mapped. CUDA: `cuMemUnmap`, `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemUnmap`, `hipMemMap` and `hipMemSetAccess`.
     ///
-    /// Waits as `done` says before anything is taken away.
+    /// Waits as `done` says before it unmaps anything.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchBank`], or what waiting or the driver answers; then the old one is still shown.
+    /// [`Detail::NoSuchBank`], or the error of waiting or of the driver. The previous bank is then still mapped.
     pub fn select(&mut self, set: BankId, done: WaitFor<'_>) -> Result<()> {
         let operation = Operation::SelectBank;
         let memory = self.set(operation, set)?;
@@ -108,23 +106,22 @@ impl<B: Backend> BankedRegion<B> {
         Ok(())
     }
 
-    /// Shows no set: nothing is mapped any more. Waits as `done` says before anything is taken away.
+    /// Unmaps the selected bank, so that nothing is mapped. Waits as `done` says before it unmaps anything.
     ///
     /// # Errors
     ///
-    /// What waiting or the driver answers; then the set is still shown.
+    /// Those of waiting and of the driver. The bank is then still mapped.
     pub fn hide(&mut self, done: WaitFor<'_>) -> Result<()> {
         self.region.apply_layout(Operation::HideBank, &[], done)?;
         self.selected = None;
         Ok(())
     }
 
-    /// Removes a set, which is hidden first where it is shown, and gives its memory out: dropping that gives it back to
-    /// its device.
+    /// Removes a bank and returns its memory; dropping that releases it to its device. A selected bank is hidden first.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchBank`], or those of [`BankedRegion::hide`]; then the set is still there.
+    /// [`Detail::NoSuchBank`], or those of [`BankedRegion::hide`]. The bank is then still there.
     pub fn remove_bank(&mut self, set: BankId, done: WaitFor<'_>) -> Result<Vec<PhysicalMemory<B>>> {
         self.set(Operation::RemoveBank, set)?;
         if self.selected == Some(set) {
@@ -133,24 +130,24 @@ impl<B: Backend> BankedRegion<B> {
         Ok(self.sets.remove(&set).unwrap_or_default())
     }
 
-    /// The set that is shown.
+    /// Returns the bank that is mapped.
     #[must_use]
     pub fn selected(&self) -> Option<BankId> {
         self.selected
     }
 
-    /// The sets with their sizes, in the order in which they were added.
+    /// Returns the banks with their sizes, in the order in which they were added.
     pub fn banks(&self) -> impl Iterator<Item = (BankId, Bytes)> {
         self.sets.iter().map(|(id, memory)| (*id, memory.iter().map(PhysicalMemory::size).sum()))
     }
 
-    /// The first address, which never changes.
+    /// Returns the first address, which never changes.
     #[must_use]
     pub fn address(&self) -> Address {
         self.region.address()
     }
 
-    /// The region, to look at and to read: what is mapped in it is the set that is shown.
+    /// Returns the region for reading. The selected bank is mapped in it.
     #[must_use]
     pub fn region(&self) -> &Region<B> {
         &self.region
@@ -161,13 +158,13 @@ impl<B: Backend> BankedRegion<B> {
         &mut self.region
     }
 
-    /// Gives the sets up and the region out, with the set in it that is shown.
+    /// Drops the other banks and returns the region with the selected bank mapped.
     #[must_use]
     pub fn into_region(self) -> Region<B> {
         self.region
     }
 
-    /// [`Region::write`] to the set that is shown.
+    /// Writes to the selected bank as [`Region::write`] does.
     ///
     /// # Errors
     ///
@@ -176,7 +173,7 @@ impl<B: Backend> BankedRegion<B> {
         self.region.write(offset, bytes)
     }
 
-    /// [`Region::fill`] in the set that is shown.
+    /// Fills a part of the selected bank as [`Region::fill`] does.
     ///
     /// # Errors
     ///
@@ -185,7 +182,7 @@ impl<B: Backend> BankedRegion<B> {
         self.region.fill(offset, length, value)
     }
 
-    /// [`Region::copy_from`] into the set that is shown.
+    /// Copies into the selected bank as [`Region::copy_from`] does.
     ///
     /// # Errors
     ///
@@ -194,7 +191,7 @@ impl<B: Backend> BankedRegion<B> {
         self.region.copy_from(offset, source, from, length)
     }
 
-    /// The memory of a set.
+    /// The memory of a bank.
     fn set(&self, operation: Operation, set: BankId) -> Result<&[PhysicalMemory<B>]> {
         self.sets.get(&set).map(Vec::as_slice).ok_or_else(|| {
             let all: Vec<String> = self.sets.keys().map(BankId::to_string).collect();
@@ -203,7 +200,7 @@ impl<B: Backend> BankedRegion<B> {
         })
     }
 
-    /// The mappings that show this memory.
+    /// The mappings of a bank's memory.
     fn wanted(&self, memory: &[PhysicalMemory<B>]) -> Vec<MappedMemory<B>> {
         let place = |offset: &mut Bytes, piece: &PhysicalMemory<B>| {
             let at = *offset;

@@ -1,4 +1,4 @@
-//! How a region comes to be: how many addresses, where, and what growth will do.
+//! The builder of a region: its size, its place, and the settings for growth.
 
 use super::guard::reserve_guarded;
 use super::placement::{Placement, as_granularity, rounded};
@@ -8,29 +8,29 @@ use crate::types::{
     Access, AccessMap, Alignment, Bytes, Detail, DeviceId, Error, Granularity, Operation, Properties, Result,
 };
 
-/// What a region needs to know in order to grow.
+/// The settings for growth.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growing {
-    /// What memory growth brings.
+    /// The properties of the memory that growth creates.
     pub(super) memory: Properties,
-    /// Beside the device's own read and write access.
+    /// The access that the builder was given. The owner of the memory has read and write access besides.
     pub(super) access: AccessMap,
     pub(super) extend_by: Bytes,
-    /// What a reservation takes a multiple of.
+    /// The unit of reservations.
     pub(super) unit: Granularity,
-    /// Where a range is reserved that may be anywhere.
+    /// The placement of reservations for which the caller names no address.
     pub(super) elsewhere: Placement,
-    /// How many addresses are kept free on either side.
+    /// The bytes of addresses that are kept free on either side.
     pub(super) guard: Bytes,
 }
 
 impl Growing {
-    /// The same memory of a device.
+    /// The same properties for memory of another device.
     pub(super) fn memory_of(&self, device: DeviceId) -> Properties {
         Properties { device, ..self.memory }
     }
 
-    /// The access to memory of a device: its own to read and write, if nothing else was said.
+    /// The access to memory of a device. The owner has read and write access unless the builder set another.
     pub(super) fn access_to(&self, device: DeviceId) -> AccessMap {
         match self.access.get(device) {
             Access::None => self.access.with(device, Access::ReadWrite),
@@ -39,7 +39,7 @@ impl Growing {
     }
 }
 
-/// Makes a [`Region`].
+/// The settings of a new [`Region`].
 #[derive(Debug, Clone)]
 pub struct RegionBuilder<'a, B: Backend> {
     backend: &'a B,
@@ -70,131 +70,132 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         }
     }
 
-    /// Whose memory the region grows with; device 0 if nothing is said.
+    /// Sets the device whose memory growth adds. Default: device 0.
     #[must_use]
     pub fn on(mut self, device: DeviceId) -> Self {
         self.memory.device = device;
         self
     }
 
-    /// What the memory is to be that the region grows with; memory of device 0 that stays in this process if nothing
-    /// is said. A region that is to be shared with other processes needs [shareable](Properties::shareable) memory.
+    /// Sets the properties of the memory that growth adds. Default: memory of device 0 that cannot be exported. A region that
+    /// other processes share needs [shareable](Properties::shareable) memory.
     #[must_use]
     pub fn memory(mut self, properties: Properties) -> Self {
         self.memory = properties;
         self
     }
 
-    /// How many bytes of addresses to reserve, rounded up to the [unit](Backend::reservation_unit) in which the
-    /// driver hands them out; as much as the device has memory if
-    /// nothing is said. Addresses cost nothing: reserve what the region could ever need.
+    /// Sets the number of bytes of addresses to reserve, rounded up to the driver's [unit](Backend::reservation_unit) of
+    /// reservations. Default: the size of the device's memory. Addresses use no memory: reserve the largest size that the region
+    /// can ever need.
     #[must_use]
     pub fn reserve(mut self, size: Bytes) -> Self {
         self.size = Some(size);
         self
     }
 
-    /// Where the region is to be.
+    /// Sets the place of the region. Default: [`Placement::Anywhere`].
     #[must_use]
     pub fn at(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
     }
 
-    /// What the first address is to be a multiple of, beyond the granularity: a power of two, at most
-    /// [`Alignment::MAX`].
+    /// Sets the alignment of the first address beyond the granularity: a power of two, at most [`Alignment::MAX`].
     #[must_use]
     pub fn alignment(mut self, alignment: Bytes) -> Self {
         self.alignment = alignment;
         self
     }
 
-    /// What `device` may do with the memory that growth brings; the device that owns it may read and write if
-    /// nothing else is said. Each peer that is named costs time at every step: granting 1 GiB to a peer took 17 ms
-    /// on an H200, to the owner 0.05 ms.
+    /// Sets the access of `device` to the memory that growth adds. Default: the device that owns the memory has read and write
+    /// access. Each further device costs time at every step of growth: granting 1 GiB to a peer took 17 ms on an H200, to the
+    /// owner 0.05 ms.
     #[must_use]
     pub fn access(mut self, device: DeviceId, access: Access) -> Self {
         self.access = self.access.with(device, access);
         self
     }
 
-    /// The least size of a reservation that is added behind a full one. If nothing is said, as much as the region
-    /// already has is tried first, so that steps of growth share a reservation.
+    /// Sets the minimum size of a reservation that growth adds behind a full one. Default: growth first tries to double the
+    /// region's addresses, so that several steps of growth share one reservation.
     #[must_use]
     pub fn extend_by(mut self, size: Bytes) -> Self {
         self.extend_by = size;
         self
     }
 
-    /// Lets the region begin, grow and end in units that every driver has, whatever this one's are: memory in multiples
-    /// of 2 MiB and addresses in multiples of 32 MiB, or more where this driver needs it. [`Region::granularity`] says
-    /// so. What is in such a region can be had at the same addresses with another driver, if they are free there:
-    /// [`Placement::Restorable`], which implies this, chooses them so, and this is for addresses that are given. Where the
-    /// region has to move, it goes to a restorable place.
+    /// Makes the region portable: it begins, grows and ends in units that every driver supports. Memory is mapped in multiples of
+    /// 2 MiB and addresses are reserved in multiples of 32 MiB, or more if this driver requires it. [`Region::granularity`]
+    /// returns the unit.
+    ///
+    /// The contents of such a region can be restored at the same addresses with another driver, if the addresses are free there.
+    /// [`Placement::Restorable`] implies this setting and chooses the addresses; set it alone for addresses that you choose. If
+    /// the region has to move, it moves to a restorable place.
     #[must_use]
     pub fn portable(mut self) -> Self {
         self.portable = true;
         self
     }
 
-    /// For finding stray accesses: keeps addresses before and behind the region in which nothing is ever mapped, so that
-    /// whoever goes beyond its ends faults and reaches nobody else's memory; and lets memory that is freed after it was
-    /// in the region be filled with [`POISON`](crate::POISON) before.
+    /// Helps to find out-of-bounds accesses. Addresses before and behind the region stay unmapped, so that an access beyond its
+    /// ends faults and does not reach other memory. Memory that was in the region is filled with [`POISON`](crate::POISON) before
+    /// it is freed.
     ///
-    /// Memory that is exported, or imported, is not poisoned: another process may go on with it. Memory of which there is
-    /// a clone, or another mapping, is poisoned when the last of them is gone. It is mapped once more for that, at a
-    /// place of its own; what fails there is in the [drop log](Backend::drop_log), and the memory is freed as it is. So is
-    /// memory that is freed while a [known capture](crate::extend::Deferred) lasts.
+    /// Memory that was exported or imported is not poisoned, because another process may still use it. Memory with a clone or
+    /// another mapping is poisoned when the last of them is dropped. Poisoning maps the memory once more at an address of its
+    /// own. If that fails, the error is in the [drop log](Backend::drop_log), and the memory is freed without the poison. The
+    /// same applies to memory that is freed during a [known capture](crate::extend::Deferred).
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, ErrorKind, Region, Result};
     /// # fn example<B: Backend>(backend: &B) -> Result<()> {
     /// let mut region = Region::builder(backend).reserve(Bytes::mib(64)).guarded().build()?;
     /// region.grow_to(region.reserved())?;
-    /// // A kernel that writes here ends with an error, and overwrites nothing:
-    /// let stray = region.range().end();
-    /// assert!(!region.range().contains(stray));
-    /// // No growth gets there either.
+    /// A kernel that writes here ends with an error and overwrites nothing:
+    /// let behind = region.range().end();
+    /// assert!(!region.range().contains(behind));
+    /// Growth does not reach the guard either.
     /// let error = region.grow_to(region.reserved() + Bytes(1)).unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::AddressTaken);
     /// # Ok(())
     /// # }
     /// ```
     ///
-    /// One [unit](Backend::reservation_unit) of addresses is kept free on either side, 32 MiB on CUDA and 2 MiB on HIP;
-    /// [`guard`](RegionBuilder::guard) keeps more.
+    /// One [unit](Backend::reservation_unit) of addresses is kept free on either side: 32 MiB on CUDA, 2 MiB on HIP.
+    /// [`guard`](RegionBuilder::guard) sets a larger size.
     #[must_use]
     pub fn guarded(self) -> Self {
         self.guard(Bytes(1))
     }
 
-    /// The same with at least so many addresses on either side, for accesses that go astray further; rounded up to the
-    /// [unit](Backend::reservation_unit) of addresses and the region's alignment. [`Region::guard`] tells. Zero is no
-    /// guard.
+    /// Guards the region as [`guarded`](RegionBuilder::guarded) does, with at least `size` bytes of addresses on either side. The
+    /// size is rounded up to the [unit](Backend::reservation_unit) of reservations and the region's alignment; [`Region::guard`]
+    /// returns the result. Zero means no guard.
     ///
-    /// The guard is reserved with the region, in one piece, and does not count as the region's. A guarded region cannot
-    /// be extended behind its end: reserve what it could ever need, or let it [move](Region::grow_or_move).
+    /// The guard is reserved with the region, in one reservation, and does not count as a part of the region. A guarded region
+    /// cannot be extended behind its end: reserve the largest size that it can ever need, or let it [move](Region::grow_or_move).
     #[must_use]
     pub fn guard(mut self, size: Bytes) -> Self {
         self.guard = size;
         self
     }
 
-    /// What the region belongs to: [`Region::tag`].
+    /// Sets the caller's name for the region: [`Region::tag`].
     #[must_use]
     pub fn tag(mut self, tag: impl Into<Box<str>>) -> Self {
         self.tag = tag.into();
         self
     }
 
-    /// Reserves the addresses; nothing is mapped yet. CUDA: `cuMemAddressReserve`, HIP: `hipMemAddressReserve`.
+    /// Reserves the addresses and maps nothing. CUDA: `cuMemAddressReserve`; HIP: `hipMemAddressReserve`.
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`], [`Detail::BadAlignment`], [`Detail::Unaligned`] for a hint that is no multiple of the
-    /// alignment and the granularity, [`Detail::Overflow`], [`Detail::AddressSpaceExhausted`], [`Detail::NoSuchDevice`],
-    /// [`Detail::AddressTaken`] where [`Placement::Exact`] could not be had, and [`Detail::NotRestorable`] where
-    /// [`Placement::Restorable`] could not.
+    /// [`Detail::ZeroSize`], [`Detail::BadAlignment`], [`Detail::Overflow`], [`Detail::AddressSpaceExhausted`],
+    /// [`Detail::NoSuchDevice`]. [`Detail::Unaligned`] for a hint that is not a multiple of the alignment and the granularity.
+    /// [`Detail::AddressTaken`] if [`Placement::Exact`] names addresses that are not free, and [`Detail::NotRestorable`] if
+    /// [`Placement::Restorable`] finds no free place.
     pub fn build(self) -> Result<Region<B>> {
         let operation = Operation::Reserve;
         let backend = self.backend;

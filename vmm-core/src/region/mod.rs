@@ -1,34 +1,34 @@
-//! A range of addresses as its user sees it, with what is mapped in it.
+//! Regions: ranges of device addresses, the memory mapped into them, and every operation on them.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `builder` | how a region comes to be: how many addresses, where |
-//! | `placement`, `reserve` | where addresses are to be, and reserving them there |
-//! | `restorable` | addresses that other processes can have as well |
-//! | `guard` | addresses before and behind a region that stay empty |
-//! | `spans` | one reservation, or several that follow each other; the seams between them |
-//! | `table` | the books: what is mapped where with which access |
-//! | `index` | which granule belongs to which mapping |
-//! | `late` | a region that was dropped while its devices could not be waited for |
-//! | `layout` | place, remove and protect as transactions over spans and table |
-//! | `map` | map, unmap, set access: a user's single operations and their checks |
-//! | `grow` | growth in place, by extension, by remapping; shrinking |
-//! | `arrange` | a whole set of mappings at once, as another process has them |
-//! | `swap` | two regions exchange what is behind their addresses |
-//! | `move_device` | another device's memory behind the same addresses |
-//! | `sharing` | memory that somebody else has as well |
-//! | `settings` | what a region is, and a region made again from that |
-//! | `data` | reading, writing and filling through the devices |
-//! | `contents` | the bytes of physical memory without a region of the caller's |
-//! | `copy` | copying from region to region |
-//! | `lend` | parts that another library's types point at |
-//! | `dma_buf` | the descriptors that network cards are given |
-//! | `suspend` | giving memory back and keeping the addresses |
-//! | `suspension` | what a suspended region keeps |
-//! | `evict` | what that asks of the layout |
-//! | `banked` | one address range with several sets of memory, one of which is mapped |
+//! | `builder` | the settings of a new region: size, place, growth |
+//! | `placement`, `reserve` | the place of a range of addresses, and its reservation there |
+//! | `restorable` | addresses that other processes can reserve as well |
+//! | `guard` | unmapped addresses before and behind a region |
+//! | `spans` | one or several adjacent reservations, and the borders between them |
+//! | `table` | the records of a region: its mappings and their access |
+//! | `index` | the lookup from a granule to its mapping |
+//! | `late` | the release of a region that was dropped while a stream was being captured |
+//! | `layout` | mapping, unmapping and access as transactions over spans and table |
+//! | `map` | the operations map, unmap and set access, and their checks |
+//! | `grow` | growth in place, by another reservation, by remapping; shrinking |
+//! | `arrange` | replacing all mappings of a region at once |
+//! | `swap` | the exchange of memory between two regions |
+//! | `move_device` | the move of a region's contents to another device's memory |
+//! | `sharing` | memory that other regions, clones or processes hold as well |
+//! | `settings` | the settings of a region, and a new region with the same settings |
+//! | `data` | reading, writing and filling by the devices |
+//! | `contents` | reading and writing physical memory outside of any region |
+//! | `copy` | copies from region to region |
+//! | `lend` | ranges of mapped memory for the types of other libraries |
+//! | `dma_buf` | dma-buf descriptors for network cards |
+//! | `suspend` | releasing memory while the addresses are kept |
+//! | `suspension` | the data of a suspended region |
+//! | `evict` | the layout's part of a suspend and a resume |
+//! | `banked` | one address range with several banks of memory |
 //! | `device_vec` | a typed vector on a region |
-//! | `dlpack` | parts of regions as tensors of other libraries |
+//! | `dlpack` | parts of regions as tensors for other libraries |
 
 mod arrange;
 mod banked;
@@ -93,15 +93,15 @@ use layout::Layout;
 use suspension::Suspension;
 use table::Mapping;
 
-/// A range of addresses with physical memory mapped in it.
+/// A contiguous range of device addresses and the memory mapped into it.
 ///
-/// A region owns its addresses and knows what is mapped where, with which access; every call is checked against that
-/// before a driver hears of it, and fails without having changed anything. Offsets count from the region's
-/// [address](Region::address). Memory of several devices can lie in one region, one piece can lie in several regions.
+/// A region owns its addresses and records each mapping with its access. Every call is checked against these records before it
+/// reaches a driver; a call that fails has changed nothing. Offsets count from the region's [address](Region::address). One
+/// region can hold memory of several devices, and one piece of memory can be mapped in several regions.
 ///
-/// Dropping a region waits for the devices that have access to it, unmaps and gives everything back. [`Region::close`]
-/// does the same and tells what went wrong. If a device cannot be waited for because a stream is being captured, the
-/// backend keeps the region's memory until it can: see [`Deferred`](crate::extend::Deferred).
+/// Dropping a region waits for the devices that have access to it, unmaps its memory and releases its addresses.
+/// [`Region::close`] does the same and returns the error. If a device cannot be waited for because a stream is being captured,
+/// the backend keeps the region's memory until the device can be waited for: see [`Deferred`](crate::extend::Deferred).
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Region, Result};
@@ -121,9 +121,9 @@ pub struct Region<B: Backend> {
     granularity: Granularity,
     alignment: Alignment,
     growing: Growing,
-    /// What the user calls it; empty where nothing was said.
+    /// The caller's name for the region; empty if none was set.
     tag: Box<str>,
-    /// What it needs to come back; then nothing is mapped.
+    /// The data for the resume, in a suspended region. Nothing is mapped then.
     suspended: Option<Box<Suspension<B>>>,
     layout: Layout<B>,
 }
@@ -131,14 +131,14 @@ pub struct Region<B: Backend> {
 /// One mapping of a region.
 #[derive(Debug)]
 pub struct MappingInfo<'a, B: Backend> {
-    /// Where it begins in the region.
+    /// The offset in the region at which the mapping begins.
     pub offset: Bytes,
-    /// How long it is: the size of the memory, since handles are mapped whole.
+    /// The length of the mapping: the size of the memory, since handles are mapped whole.
     pub length: Bytes,
-    /// The memory behind it.
+    /// The mapped memory.
     pub memory: &'a PhysicalMemory<B>,
-    /// True where nobody can vouch for it any more: an operation failed on it, and so did undoing that. All further ones
-    /// are refused ([`Detail::Poisoned`]).
+    /// True if the state of the mapping is unknown, because an operation on it failed and so did the rollback. All further
+    /// operations on it return [`Detail::Poisoned`].
     pub poisoned: bool,
 }
 
@@ -150,96 +150,96 @@ impl<'a, B: Backend> MappingInfo<'a, B> {
 }
 
 impl<B: Backend> Region<B> {
-    /// A region that is to be made on `backend`.
+    /// Returns the builder of a region on `backend`.
     pub fn builder(backend: &B) -> RegionBuilder<'_, B> {
         RegionBuilder::new(backend)
     }
 
-    /// The backend that the region is on.
+    /// Returns the backend of the region.
     #[must_use]
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// The first address. It changes in [`Region::grow_or_move`] and nowhere else.
+    /// Returns the first address. Only a move to other addresses changes it: [`Region::grow_or_move`].
     #[must_use]
     pub fn address(&self) -> Address {
         self.layout.spans.base()
     }
 
-    /// All addresses, mapped or not.
+    /// Returns all addresses of the region, mapped or not.
     #[must_use]
     pub fn range(&self) -> AddressRange {
         AddressRange { base: self.address(), size: self.reserved() }
     }
 
-    /// What the region belongs to, by the user's own name: regions are suspended and found again in snapshots by it.
-    /// Empty where nothing was said.
+    /// Returns the caller's name for the region, which selects regions to suspend and finds regions in snapshots. Empty if none
+    /// was set.
     #[must_use]
     pub fn tag(&self) -> &str {
         &self.tag
     }
 
-    /// How many bytes of addresses the region has.
+    /// Returns the size of the region's address range.
     #[must_use]
     pub fn reserved(&self) -> Bytes {
         self.layout.spans.size()
     }
 
-    /// True where the region is [portable](RegionBuilder::portable), or [restorable](Placement::Restorable), which is more.
+    /// Reports whether the region is [portable](RegionBuilder::portable). Every [restorable](Placement::Restorable) region is.
     #[must_use]
     pub fn is_portable(&self) -> bool {
         self.growing.elsewhere == Placement::Restorable
     }
 
-    /// How many addresses before the region's first, and behind its last, are kept free of everything; zero where the
-    /// region is not [guarded](RegionBuilder::guarded).
+    /// Returns the number of bytes of addresses that are kept free before the region, and as many behind it. Zero if the region
+    /// is not [guarded](RegionBuilder::guarded).
     #[must_use]
     pub fn guard(&self) -> Bytes {
         self.layout.spans.guard()
     }
 
-    /// The reservations that the region is made of, in order; each begins where the last one ends. The guard of a region
-    /// is reserved with it and not told of here.
+    /// Returns the reservations of the region in order; each begins where the previous one ends. They do not include the guard,
+    /// which is reserved with the region.
     pub fn reservations(&self) -> impl ExactSizeIterator<Item = AddressRange> {
         self.layout.spans.ranges()
     }
 
-    /// Where the last mapping ends; zero where nothing is mapped, as in a [suspended](Region::suspend) region. Growth goes
-    /// on from here.
+    /// Returns the offset at which the last mapping ends. Growth continues from there. Zero if nothing is mapped, as in a
+    /// [suspended](Region::suspend) region.
     #[must_use]
     pub fn end(&self) -> Bytes {
         self.layout.table.end()
     }
 
-    /// The bytes of all mappings together: [`Region::end`] less the holes. Zero in a [suspended](Region::suspend) region.
+    /// Returns the total length of all mappings: [`Region::end`] less the holes. Zero in a [suspended](Region::suspend) region.
     #[must_use]
     pub fn mapped(&self) -> Bytes {
         self.layout.table.mapped()
     }
 
-    /// What every offset, size and address here is a multiple of: the largest granularity of the backend's devices.
+    /// Returns the unit of every offset, size and address of the region: the largest granularity of the backend's devices.
     #[must_use]
     pub fn granularity(&self) -> Granularity {
         self.granularity
     }
 
-    /// What memory growth brings.
+    /// The properties of the memory that growth creates.
     pub(crate) fn growing_memory(&self) -> Properties {
         self.growing.memory
     }
 
-    /// The access that memory of a device is mapped with where the region grows with it.
+    /// The access of new mappings of a device's memory.
     pub(crate) fn growing_access(&self, device: DeviceId) -> AccessMap {
         self.growing.access_to(device)
     }
 
-    /// The mappings in order; a [suspended](Region::suspend) region has none.
+    /// Returns the mappings in order of their offsets. A [suspended](Region::suspend) region has none.
     pub fn mappings(&self) -> impl DoubleEndedIterator<Item = MappingInfo<'_, B>> {
         self.layout.table.iter().map(|(offset, mapping)| MappingInfo::new(offset, mapping))
     }
 
-    /// The mapping that holds an offset.
+    /// Returns the mapping that contains an offset.
     #[inline]
     #[must_use]
     pub fn mapping_at(&self, offset: Bytes) -> Option<MappingInfo<'_, B>> {
@@ -248,28 +248,28 @@ impl<B: Backend> Region<B> {
         Some(MappingInfo { offset, length, memory: &mapping.memory, poisoned: table.is_out_of_use(mapping) })
     }
 
-    /// What `device` may do at an offset; none where nothing is mapped. From the region's own books.
+    /// Returns the access of `device` at an offset, from the region's own records. None if nothing is mapped there.
     #[must_use]
     pub fn access(&self, offset: Bytes, device: DeviceId) -> Access {
         self.layout.table.at(offset).map_or(Access::None, |(_, mapping)| mapping.access.get(device))
     }
 
-    /// Waits, unmaps everything and gives the addresses back; what dropping does, with the errors.
+    /// Waits, unmaps everything and releases the addresses, as dropping does, and returns the error.
     ///
     /// # Errors
     ///
-    /// What waiting or unmapping answers; what could not be given back is left to the end of the process. After
-    /// [`Detail::Capturing`] the backend [keeps](crate::extend::Deferred) the memory until it can be given back.
+    /// Those of waiting and of the driver. What could not be released stays until the process ends. After [`Detail::Capturing`]
+    /// the backend [keeps](crate::extend::Deferred) the memory until it can be released.
     pub fn close(mut self, done: WaitFor<'_>) -> Result<()> {
         let closed = self.empty(done);
         if closed.as_ref().is_err_and(|error| matches!(error.detail(), Detail::Capturing { .. })) {
-            // The destructor would try to wait once more, which spoils captures.
+            // The destructor would wait again, which invalidates captures.
             self.defer();
         }
         closed
     }
 
-    /// Removes every mapping that can be vouched for. The first error is returned, the rest is gone on with.
+    /// Removes every mapping that is not poisoned. Continues after an error and returns the first one.
     fn empty(&mut self, done: WaitFor<'_>) -> Result<()> {
         if self.layout.table.is_empty() {
             return Ok(());
@@ -279,7 +279,7 @@ impl<B: Backend> Region<B> {
         self.layout.clear()
     }
 
-    /// Sees to it that no device uses a part any more.
+    /// Waits until no device uses a part any more.
     fn wait(&self, layout: &Layout<B>, offset: Bytes, length: Bytes, done: WaitFor<'_>) -> Result<()> {
         done.wait(&self.backend, || layout.table.devices(offset, length))
     }
@@ -288,7 +288,7 @@ impl<B: Backend> Region<B> {
 impl<B: Backend> Drop for Region<B> {
     fn drop(&mut self) {
         match self.empty(WaitFor::all_devices()) {
-            // In a forked child all of it is the parent's.
+            // In a forked child the mappings belong to the parent.
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Forked => {}
             Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => self.defer(),
@@ -297,7 +297,7 @@ impl<B: Backend> Drop for Region<B> {
     }
 }
 
-/// Refuses what is no multiple of the granularity.
+/// Refuses a value that is not a multiple of the granularity.
 pub(crate) fn check_aligned(
     operation: Operation,
     what: &'static str,
