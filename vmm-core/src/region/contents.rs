@@ -1,5 +1,5 @@
-//! Bytes of physical memory, copied without a region of the caller's.
-#![allow(unsafe_code)] // no device is told of the addresses that are used here
+//! Reading and writing physical memory outside of any region of the caller.
+#![allow(unsafe_code)] // no device knows the addresses that are used here
 
 use super::Region;
 use super::map::check_inside;
@@ -10,22 +10,22 @@ use crate::types::Detail;
 use crate::types::{Access, Bytes, Operation, Result};
 
 impl<B: Backend> PhysicalMemory<B> {
-    /// Copies bytes from the host into the memory, whether or not it is mapped, and waits until they are there. Work that is
-    /// queued on streams is not waited for.
+    /// Copies bytes from the host into the memory, whether or not it is mapped, and waits until they are there. Does not wait for
+    /// work that is queued on streams.
     ///
-    /// The memory is mapped at addresses of its own for the copy, which costs a reservation, a mapping, an access call and
-    /// their removal: for many writes, map it in a [`Region`].
+    /// The copy maps the memory at addresses of its own, which costs a reservation, a mapping, an access call and their removal.
+    /// For many writes, map the memory in a [`Region`].
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`] for bytes that the memory does not have; those of building a region and of [`Region::map`]. After
+    /// [`Detail::OutOfRange`] for a range beyond the end of the memory; those of building a region and of [`Region::map`]. After
     /// an error of the driver's copy, some of the bytes may have been written.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         self.mapped_alone(Operation::Write, offset, bytes.len(), |region| region.write(offset, bytes))
     }
 
-    /// Copies bytes from the memory to the host, whether or not it is mapped, and waits until they are there. It costs what
-    /// [`PhysicalMemory::write`] does. Work that is queued on streams is not waited for.
+    /// Copies bytes from the memory to the host, whether or not it is mapped, and waits until they are there. It costs as much as
+    /// [`PhysicalMemory::write`]. Does not wait for work that is queued on streams.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl<B: Backend> PhysicalMemory<B> {
         self.mapped_alone(Operation::Read, offset, bytes.len(), |region| region.read(offset, bytes))
     }
 
-    /// Maps the memory at addresses of its own for as long as `work` runs.
+    /// Maps the memory at addresses of its own while `work` runs.
     fn mapped_alone(
         &self,
         operation: Operation,
@@ -51,7 +51,7 @@ impl<B: Backend> PhysicalMemory<B> {
         region.map_with_access(Bytes::ZERO, self, self.device(), Access::ReadWrite)?;
         let done = work(&mut region);
         let wait = match done {
-            // SAFETY: no device knows the addresses, and the copy has been waited for.
+            // SAFETY: no device knows the addresses, and the copy has completed.
             Ok(()) => unsafe { WaitFor::nothing() },
             Err(_) => WaitFor::all_devices(),
         };

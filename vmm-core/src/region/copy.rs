@@ -1,4 +1,4 @@
-//! Copying from region to region, by the devices, without the host in between.
+//! Copies from region to region by the devices, without the host in between.
 #![allow(unsafe_code)]
 
 use super::Region;
@@ -12,16 +12,16 @@ use crate::types::Error;
 use crate::types::{Access, Bytes, Operation, Result};
 
 impl<B: Backend> Region<B> {
-    /// Copies a part of another region into this one and waits until it is there. CUDA: `cuMemcpyDtoD`, HIP:
-    /// `hipMemcpyDtoD`. Work that is queued on streams is not waited for.
+    /// Copies a part of another region into this one and waits until it is there. CUDA: `cuMemcpyDtoD`; HIP: `hipMemcpyDtoD`.
+    /// Does not wait for work that is queued on streams.
     ///
-    /// The device that owns the memory that is written does it, and has to be allowed to read the source: between two
-    /// devices that is a peer copy, which goes over what links them.
+    /// The device that owns the destination memory makes the copy and needs read access to the source. Between two devices this
+    /// is a peer copy over the link between them.
     ///
     /// # Errors
     ///
     /// [`Detail::ForeignHandle`] for a region of another backend; [`Detail::OutOfRange`], [`Detail::NotMapped`],
-    /// [`Detail::NoAccess`] for either side; or what the driver answers: then some of the bytes may have been written.
+    /// [`Detail::NoAccess`] for either side; or the driver's error. Some of the bytes may then have been written.
     ///
     /// ```
     /// # use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Region, Result};
@@ -52,9 +52,8 @@ impl<B: Backend> Region<B> {
             done += target.length;
         }
         for (to, part) in steps {
-            // SAFETY: both sides are mapped, each in one reservation; the device owns what is written and may write it,
-            // and may read what is read. They do not overlap: a region is not borrowed twice, and two regions have no
-            // address in common.
+            // SAFETY: both sides are mapped, each in one reservation; the device owns the destination, may write it, and may read
+            // the source. They do not overlap: a region is not borrowed twice, and two regions have no address in common.
             unsafe { self.backend.copy(to.device, to.address, part.address, to.length) }?;
         }
         Ok(())

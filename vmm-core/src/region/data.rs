@@ -1,8 +1,8 @@
 //! Reading and writing a region's memory, by the devices that own it.
 //!
-//! The owner of a mapping does the work and must have the access for it: what another device may do cannot be
-//! relied on for copies (HIP 6 uses the owner's engine whatever device is current, and an engine without access ends
-//! the process). Each call to a driver stays inside one reservation and one owner's memory.
+//! The owner of a mapping makes the copy and needs the access for it. Copies cannot rely on another device's access: HIP 6 uses
+//! the owner's engine whichever device is current, and an engine without access ends the process. Each driver call stays inside
+//! one reservation and one owner's memory.
 #![allow(unsafe_code)]
 
 use super::Region;
@@ -10,23 +10,23 @@ use crate::driver::Backend;
 use crate::memory::Segment;
 use crate::types::{Access, Bytes, Detail, DeviceId, Error, Operation, Result};
 
-/// Who is to have the access that is needed.
+/// The device that needs the access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
-    /// Each piece's own device.
+    /// The owner of each piece.
     Owner,
-    /// This one, whosever memory it is.
+    /// The given device, for the memory of any owner.
     Device(DeviceId),
 }
 
 impl<B: Backend> Region<B> {
-    /// Copies bytes from the host into the region and waits until they are there. CUDA: `cuMemcpyHtoD`, HIP:
-    /// `hipMemcpy`. Work that is queued on streams is not waited for.
+    /// Copies bytes from the host into the region and waits until they are there. CUDA: `cuMemcpyHtoD`; HIP: `hipMemcpy`. Does
+    /// not wait for work that is queued on streams.
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`] where the device that owns the memory may
-    /// not write it, or what the driver answers; then some of the bytes may have been written.
+    /// [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`] if the device that owns the memory may not write it,
+    /// or the driver's error. Some of the bytes may then have been written.
     pub fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
         for segment in
@@ -40,12 +40,12 @@ impl<B: Backend> Region<B> {
         Ok(())
     }
 
-    /// Copies bytes from the region to the host and waits until they are there. CUDA: `cuMemcpyDtoH`, HIP:
-    /// `hipMemcpy`. Work that is queued on streams is not waited for.
+    /// Copies bytes from the region to the host and waits until they are there. CUDA: `cuMemcpyDtoH`; HIP: `hipMemcpy`. Does not
+    /// wait for work that is queued on streams.
     ///
     /// # Errors
     ///
-    /// As for [`Region::write`].
+    /// Those of [`Region::write`], with read access in place of write access.
     pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
         let segments = self.segments(Operation::Read, offset, length_of(bytes), Access::Read, By::Owner)?;
         let mut rest = bytes;
@@ -59,11 +59,11 @@ impl<B: Backend> Region<B> {
         Ok(())
     }
 
-    /// Sets every byte of a part and waits until it is done. CUDA: `cuMemsetD8`, HIP: `hipMemset`.
+    /// Sets every byte of a part to `value` and waits until that is done. CUDA: `cuMemsetD8`; HIP: `hipMemset`.
     ///
     /// # Errors
     ///
-    /// As for [`Region::write`].
+    /// Those of [`Region::write`].
     pub fn fill(&mut self, offset: Bytes, length: Bytes, value: u8) -> Result<()> {
         for segment in self.segments(Operation::Fill, offset, length, Access::ReadWrite, By::Owner)? {
             // SAFETY: the segment is mapped, in one reservation, and its owner may write it.
@@ -72,7 +72,7 @@ impl<B: Backend> Region<B> {
         Ok(())
     }
 
-    /// A part as segments that a driver's call may be given, all mapped and with the access that is needed.
+    /// Splits a part into segments for single driver calls. All of them are mapped and have the needed access.
     pub(crate) fn segments(
         &self,
         operation: Operation,
@@ -120,7 +120,7 @@ fn length_of(bytes: &[u8]) -> Bytes {
     Bytes(bytes.len() as u64)
 }
 
-/// A segment's length as an index into the host's bytes, which are no longer than memory.
+/// The length of a segment as an index into host memory of at most `most` bytes.
 fn in_memory(length: Bytes, most: usize) -> usize {
     length.to_usize().map_or(most, |length| length.min(most))
 }

@@ -1,4 +1,4 @@
-//! A typed vector in a device's memory that grows in place.
+//! A typed vector in device memory that grows in place.
 
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
@@ -8,11 +8,11 @@ use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// How much of a host buffer is used at a time to fill a part with one value.
+/// The maximum size of the host buffer that fills a part with one value.
 const FILL_BUFFER: usize = 4 << 20;
 
-/// A vector of plain values in a device's memory. Its elements stay where they are while it grows: pointers that a
-/// kernel holds stay good, and no element is copied.
+/// A vector of plain values in device memory. Its elements keep their addresses while it grows: pointers that kernels hold stay
+/// valid, and no element is copied.
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, DeviceId, DeviceVec, Result};
@@ -40,7 +40,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         size_of::<T>()
     };
 
-    /// An empty vector of `device`, with addresses for as much as the device has memory.
+    /// Creates an empty vector on `device`, with addresses for as many bytes as the device has memory.
     ///
     /// # Errors
     ///
@@ -49,19 +49,19 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Self::build(Region::builder(backend).on(device))
     }
 
-    /// Creates a vector of `device` with a copy of `values`, as [`DeviceVec::new`] and
+    /// Creates a vector on `device` with a copy of `values`, as [`DeviceVec::new`] and
     /// [`extend_from_slice`](DeviceVec::extend_from_slice) do.
     ///
     /// # Errors
     ///
-    /// Those of the two.
+    /// Those of [`DeviceVec::new`] and [`extend_from_slice`](DeviceVec::extend_from_slice).
     pub fn from_slice(backend: &B, device: DeviceId, values: &[T]) -> Result<Self> {
         let mut vec = Self::new(backend, device)?;
         vec.extend_from_slice(values)?;
         Ok(vec)
     }
 
-    /// An empty vector on a region of the caller's making: so many addresses, at this place, with access for others.
+    /// Creates an empty vector on a region of the builder, with its addresses, placement and access.
     ///
     /// # Errors
     ///
@@ -70,55 +70,55 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Ok(Self { region: region.build()?, length: 0, may_move: false, element: PhantomData })
     }
 
-    /// Lets the vector go to another address where it cannot grow at its own; every growth may then wait for the
-    /// devices, and [`DeviceVec::as_device_ptr`] has to be asked again after it.
+    /// Allows the vector to move to another address if it cannot grow in place. Every growth may then wait for the devices, and
+    /// the caller must call [`DeviceVec::as_device_ptr`] again after it.
     #[must_use]
     pub fn movable(mut self) -> Self {
         self.may_move = true;
         self
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// True where there is no element.
+    /// Reports whether the vector has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// How many elements there is memory for: none while it is [suspended](DeviceVec::suspend).
+    /// Returns the number of elements for which memory is mapped: zero while the vector is [suspended](DeviceVec::suspend).
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.region.end().to_usize().unwrap_or(usize::MAX) / Self::ELEMENT
     }
 
-    /// Where the elements are, for kernels.
+    /// Returns the address of the elements, for kernels.
     #[must_use]
     pub fn as_device_ptr(&self) -> DevicePtr<T> {
         DevicePtr { address: self.region.address(), element: PhantomData }
     }
 
-    /// The memory behind the vector.
+    /// Returns the region that holds the elements.
     #[must_use]
     pub fn region(&self) -> &Region<B> {
         &self.region
     }
 
-    /// Takes the memory out of the vector.
+    /// Returns the region and drops the rest of the vector.
     #[must_use]
     pub fn into_region(self) -> Region<B> {
         self.region
     }
 
-    /// Sees to memory for `additional` more elements.
+    /// Maps memory for at least `additional` more elements.
     ///
     /// # Errors
     ///
-    /// [`Detail::TooManyElements`], and those of [`Region::grow_to`]; the vector is as before.
+    /// [`Detail::TooManyElements`], and those of [`Region::grow_to`]. The vector is as before.
     pub fn reserve(&mut self, additional: usize) -> Result<()> {
         let operation = Operation::Grow;
         let count =
@@ -126,7 +126,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         self.grow_to(Self::bytes(operation, count)?)
     }
 
-    /// Adds one element at the end.
+    /// Appends one element.
     ///
     /// # Errors
     ///
@@ -135,11 +135,11 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         self.extend_from_slice(std::slice::from_ref(&value))
     }
 
-    /// Adds elements from the host at the end and waits until they are there.
+    /// Appends elements from the host and waits until they are there.
     ///
     /// # Errors
     ///
-    /// Those of [`DeviceVec::reserve`] and [`Region::write`]; the vector is as long as before.
+    /// Those of [`DeviceVec::reserve`] and [`Region::write`]. The vector has the same length as before.
     pub fn extend_from_slice(&mut self, values: &[T]) -> Result<()> {
         if values.is_empty() {
             return Ok(());
@@ -150,7 +150,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Ok(())
     }
 
-    /// Makes the vector `length` elements long: cuts it, or adds elements of this value.
+    /// Changes the length of the vector: truncates it, or appends elements of this value.
     ///
     /// # Errors
     ///
@@ -179,35 +179,35 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Ok(())
     }
 
-    /// Forgets the elements from `length` on; the memory stays. Does nothing to a shorter vector.
+    /// Drops the elements from `length` on and keeps the memory. Does nothing to a shorter vector.
     pub fn truncate(&mut self, length: usize) {
         self.length = self.length.min(length);
     }
 
-    /// Gives the memory back that no element needs, in whole handles, after waiting as `done` says.
+    /// Releases memory that no element needs, in whole handles, after waiting as `done` says.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::shrink_to`]; the vector is as before.
+    /// Those of [`Region::shrink_to`]. The vector is as before.
     pub fn shrink_to_fit(&mut self, done: WaitFor<'_>) -> Result<()> {
         let needed = Self::bytes(Operation::Shrink, self.length)?;
         self.region.shrink_to(needed, done).map(drop)
     }
 
-    /// Gives the vector's memory back and keeps its address: [`Region::suspend`]. It keeps its length.
+    /// Releases the vector's memory and keeps its address and its length, as [`Region::suspend`] does.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::suspend`]; the vector is as before.
+    /// Those of [`Region::suspend`]. The vector is as before.
     pub fn suspend(&mut self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
         self.region.suspend(store, done)
     }
 
-    /// Brings the vector's memory and elements back, where its pointers say: [`Region::resume`].
+    /// Restores the vector's memory and elements at the same address, as [`Region::resume`] does.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::resume`]; the vector is still suspended.
+    /// Those of [`Region::resume`]. The vector is still suspended.
     pub fn resume(&mut self) -> Result<Resumed> {
         self.region.resume()
     }
@@ -223,21 +223,21 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Ok(value[0])
     }
 
-    /// Reads as many elements as `values` has room for, from number `first` on.
+    /// Reads `values.len()` elements, beginning with element `first`.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchElement`] beyond the last element, and those of [`Region::read`].
+    /// [`Detail::NoSuchElement`] for an element behind the last, and those of [`Region::read`].
     pub fn read(&self, first: usize, values: &mut [T]) -> Result<()> {
         let offset = self.place(Operation::Read, first, values.len())?;
         self.region.read(offset, bytemuck::cast_slice_mut(values))
     }
 
-    /// Overwrites elements from number `first` on.
+    /// Overwrites `values.len()` elements, beginning with element `first`.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchElement`] beyond the last element, and those of [`Region::write`].
+    /// [`Detail::NoSuchElement`] for an element behind the last, and those of [`Region::write`].
     pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
         let offset = self.place(Operation::Write, first, values.len())?;
         self.region.write(offset, bytemuck::cast_slice(values))
@@ -254,7 +254,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Ok(values)
     }
 
-    /// Where `count` elements from number `first` on begin, if the vector has them.
+    /// The offset of `count` existing elements, beginning with element `first`.
     fn place(&self, operation: Operation, first: usize, count: usize) -> Result<Bytes> {
         let end = first.checked_add(count).ok_or_else(|| too_many::<T>(operation, count))?;
         if end > self.length {
@@ -267,8 +267,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Bytes::of::<T>(count).ok_or_else(|| too_many::<T>(operation, count))
     }
 
-    /// Grows by an eighth at least, so that many small additions take few steps; by just what is needed where that
-    /// much is not to be had.
+    /// Grows by at least an eighth, so that many small additions take few steps. If that fails, grows only to the needed size.
     fn grow_to(&mut self, needed: Bytes) -> Result<()> {
         let end = self.region.end();
         if needed <= end {
@@ -292,7 +291,7 @@ fn too_many<T>(operation: Operation, count: usize) -> Error {
     Error::new(operation, Detail::TooManyElements { count, element: size_of::<T>() })
 }
 
-/// The address of values of type `T` in a device's memory, to be given to kernels. The host does not dereference it.
+/// The device address of values of type `T`, for kernels. The host cannot dereference it.
 #[repr(transparent)]
 pub struct DevicePtr<T> {
     address: Address,
@@ -300,13 +299,13 @@ pub struct DevicePtr<T> {
 }
 
 impl<T> DevicePtr<T> {
-    /// The address.
+    /// Returns the address.
     #[must_use]
     pub const fn address(self) -> Address {
         self.address
     }
 
-    /// The address as the pointer that HIP and C interfaces want.
+    /// Returns the address as a raw pointer, for HIP and C interfaces.
     #[must_use]
     pub fn as_raw(self) -> *mut T {
         self.address.as_ptr()

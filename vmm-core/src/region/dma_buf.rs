@@ -1,7 +1,7 @@
-//! The descriptors that network cards are given: one for a whole part where the driver makes it, else several.
+//! Dma-buf descriptors for network cards: one for a whole part if the driver can make it, else several.
 //!
-//! CUDA makes one dma-buf of any run of one device's memory with the same properties, HIP one of each handle's memory.
-//! Which of it a driver does is seen by asking it.
+//! CUDA makes one dma-buf of any run of one device's memory with the same properties, HIP one of each handle's memory. gpu-vmm
+//! tries the whole run first.
 #![allow(unsafe_code)]
 
 use super::Region;
@@ -10,31 +10,31 @@ use crate::driver::{Backend, Reservation};
 use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Result};
 use std::os::fd::OwnedFd;
 
-/// A dma-buf for some of a region, for RDMA registration (`ibv_reg_dmabuf_mr`).
+/// A dma-buf for a part of a region, for RDMA registration (`ibv_reg_dmabuf_mr`).
 #[derive(Debug)]
 pub struct DmaBuf {
-    /// The descriptor. It is closed when this is dropped.
+    /// The descriptor. Dropping this value closes it.
     pub fd: OwnedFd,
-    /// Where the memory begins in the region, in bytes. In the dma-buf it begins at 0.
+    /// The offset in the region, in bytes, at which the memory begins. In the dma-buf the memory begins at 0.
     pub offset: Bytes,
-    /// How much memory it is.
+    /// The size of the memory in bytes.
     pub length: Bytes,
 }
 
 impl<B: Backend> Region<B> {
-    /// Dma-bufs for a part, in order and without a gap: one for all of it where the driver can, else a plan of pieces.
-    /// CUDA: `cuMemGetHandleForAddressRange`, HIP: `hipMemGetHandleForAddressRange`.
+    /// Exports a part as dma-bufs, in order and without a gap: one for all of it if the driver can make it, else several. CUDA:
+    /// `cuMemGetHandleForAddressRange`; HIP: `hipMemGetHandleForAddressRange`.
     ///
-    /// The part is cut where a reservation ends and where the memory is another device's or has other properties. What is
-    /// left is one dma-buf each, or one for each mapping where the driver does not make one of several.
+    /// The part is split where a reservation ends and where the owner or the properties of the memory change. Each such run is
+    /// one dma-buf, or one for each mapping if the driver refuses the run.
     ///
-    /// They stand for the memory that is mapped now. Whatever maps or unmaps in the part, or moves the region, makes them
-    /// void: they must be asked for again, and registered again.
+    /// A dma-buf refers to the memory that is mapped now. Mapping or unmapping in the part, or moving the region, makes it
+    /// invalid: export and register the part again.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::unmap`] for a part that is not made of whole mappings without a hole, [`Detail::Unsupported`] with
-    /// the reason where the driver has no dma-bufs, or what the driver answers.
+    /// Those of [`Region::unmap`] for a part that does not consist of whole mappings without a hole, [`Detail::Unsupported`] with
+    /// the reason if the driver has no dma-bufs, or the driver's error.
     pub fn dma_bufs(&self, offset: Bytes, length: Bytes) -> Result<Vec<DmaBuf>> {
         let operation = Operation::ExportDmaBuf;
         self.check_part(operation, offset, length)?;
@@ -48,7 +48,7 @@ impl<B: Backend> Region<B> {
         Ok(made)
     }
 
-    /// The mappings of a cut, in runs of one device's memory with the same properties.
+    /// The mappings of a cut, in runs of one device's memory with equal properties.
     fn runs_of_one_kind(&self, cut: Cut) -> Vec<Vec<OffsetRange>> {
         let mut runs: Vec<Vec<OffsetRange>> = Vec::new();
         let mut kind = None;
@@ -80,7 +80,7 @@ impl<B: Backend> Region<B> {
         Ok(())
     }
 
-    /// One dma-buf for a part of a cut.
+    /// Exports a part of a cut as one dma-buf.
     fn dma_buf(&self, cut: Cut, part: OffsetRange) -> Result<DmaBuf> {
         let cut = Cut { range: part, ..cut };
         let limit = self.reserved();

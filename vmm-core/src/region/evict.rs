@@ -1,5 +1,5 @@
-//! What a suspend and a resume ask of the layout: a region without any mapping whose memory has gone back, and the way
-//! there and back.
+//! The layout's part of a suspend and a resume: unmapping a whole region so that its memory returns to the devices, and the
+//! rollbacks.
 #![allow(unsafe_code)]
 
 use super::layout::{Layout, memories, part_of, runs};
@@ -8,9 +8,8 @@ use crate::driver::{Backend, Reservation};
 use crate::types::{Detail, Error, Grant, Result};
 
 impl<B: Backend> Layout<B> {
-    /// Removes all mappings and sees to it that their memory can go back to its devices, all or nothing. Gives what was
-    /// mapped, which still holds the memory; and an error where that is done, but [addresses](Detail::AddressTaken) were
-    /// lost.
+    /// Removes all mappings so that their memory can return to its devices, all or nothing. Returns the removed mappings, which
+    /// still hold the memory. If that succeeded but [addresses](Detail::AddressTaken) were lost, returns their error as well.
     pub(super) fn vacate(&mut self) -> Result<(Vec<Piece<B>>, Option<Error>)> {
         let mut taken = Vec::new();
         let removed = self.parts().into_iter().try_for_each(|part| self.unmap(part, &mut taken));
@@ -23,9 +22,9 @@ impl<B: Backend> Layout<B> {
         }
     }
 
-    /// Takes pieces away that `place` has mapped, because of an error; their memory can go back to its devices.
+    /// Removes pieces that `place` has mapped, because of an error, so that their memory can return to its devices.
     pub(super) fn take_away(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
-        // Some of the contents may be in it already.
+        // Some of the contents may have been copied into it already.
         self.poison(memories(placed));
         let error = self.undo_place(error, placed);
         if !self.table.is_empty() {
@@ -37,14 +36,14 @@ impl<B: Backend> Layout<B> {
         }
     }
 
-    /// Lets the drivers give back what they keep of the memory that was mapped. Nothing is mapped any more. Gives an error
-    /// where addresses were lost: then there is no way back, whatever comes of the other reservations.
+    /// Makes the drivers release memory that they keep although nothing is mapped any more. Returns an error inside `Ok` if
+    /// addresses were lost: then no rollback is possible, whatever the other reservations return.
     fn return_memory(&mut self) -> Result<Option<Error>> {
         let mut lost = None;
         for reservation in self.spans.reservations() {
             // SAFETY: nothing is mapped in the whole region.
             let Err(error) = (unsafe { reservation.return_memory() }) else { continue };
-            // Whoever had them may have been quick.
+            // The addresses may be free again by now.
             match reservation.regain() {
                 Err(_) => lost = lost.or(Some(error)),
                 Ok(()) if matches!(error.detail(), Detail::AddressTaken { .. }) || lost.is_some() => {}
@@ -54,13 +53,13 @@ impl<B: Backend> Layout<B> {
         Ok(lost)
     }
 
-    /// Reserves addresses again that were lost when memory was returned.
+    /// Reserves addresses again that were lost when the memory was released.
     pub(super) fn regain(&mut self) -> Result<()> {
         self.spans.reservations().try_for_each(Reservation::regain)
     }
 
-    /// Gives each piece's owner the access that the piece says, where it has more. Not undone: who calls takes the pieces
-    /// away where it fails.
+    /// Lowers the access of each piece's owner to that of the piece. Makes no rollback: after an error the caller removes the
+    /// pieces.
     pub(super) fn lower(&mut self, pieces: &[Piece<B>]) -> Result<()> {
         for run in runs(pieces, |mapping| (mapping.memory.device(), mapping.access)) {
             let (part, real) = (part_of(run), &run[0].mapping);

@@ -1,8 +1,8 @@
-//! Growth, the heart of it: more memory at the same address, and no byte copied.
+//! Growth: more memory at the same address, without copying a byte.
 //!
-//! Three ways are gone in order. **Within** the reservation, which costs nothing but the memory. **Extended** by a
-//! reservation at exactly the end of the last one, where those addresses are free. **Remapped**: a larger range
-//! elsewhere to which the same physical memory is mapped; only where the caller allows another address.
+//! Growth tries three ways in order. **Within** the reservation: only memory is needed. **Extended**: another reservation exactly
+//! at the end of the last one, if those addresses are free. **Remapped**: a larger range at another address, into which the same
+//! physical memory is mapped, only if the caller allows another address.
 
 use super::layout::Layout;
 use super::map::{check_addresses, check_reach};
@@ -16,19 +16,19 @@ use crate::types::{
     Address, Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Properties, Result,
 };
 
-/// How a region grew.
+/// The way in which a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum GrowthKind {
-    /// Inside of what was reserved. The address is the same.
+    /// Within the reservation. The address is the same.
     Within,
-    /// By further reservations at exactly the end of the last one. The address is the same.
+    /// By further reservations exactly at the end of the last one. The address is the same.
     Extended,
     /// At another address, where the same physical memory is mapped now.
     Remapped,
 }
 
 impl GrowthKind {
-    /// `within`, `extended` or `remapped`, as reports have it.
+    /// Returns `within`, `extended` or `remapped`, for reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,35 +39,35 @@ impl GrowthKind {
     }
 }
 
-/// What a step of growth did.
+/// The result of a step of growth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
-    /// Which way it went.
+    /// The way in which the region grew.
     pub how: GrowthKind,
-    /// Where the region begins now.
+    /// The first address of the region now.
     pub address: Address,
-    /// Where it ends now: what was asked for, rounded up to the granularity, or more where it had more.
+    /// The end of the region now: the requested size rounded up to the granularity, or the previous end if that is larger.
     pub end: Bytes,
-    /// How much memory was added.
+    /// The size of the memory that was added.
     pub added: Bytes,
 }
 
-/// What shrinking did. Handles are removed whole: a region of one handle keeps all of it, and `removed` is zero.
+/// The result of shrinking. Handles are removed as wholes: a region of one handle keeps all of it, and `removed` is zero.
 #[must_use = "handles are removed whole, so the region can end behind the size that was asked for"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shrunk {
-    /// Where the region ends now: no less than what was asked for.
+    /// The end of the region now: the requested size or more.
     pub end: Bytes,
-    /// How much memory was taken out of the region.
+    /// The size of the memory that was removed from the region.
     pub removed: Bytes,
 }
 
 impl<B: Backend> Region<B> {
-    /// Grows to at least `size` bytes at the same address, with memory of the region's device: within the
-    /// reservation, else by a reservation right behind it. The size is rounded up to the granularity, and the new
-    /// memory is one handle for each reservation that it lies in. A region that is as large already is left as it is.
+    /// Grows to at least `size` bytes at the same address, with memory of the region's device: within the reservation, else with
+    /// another reservation right behind it. The size is rounded up to the granularity. The new memory is one handle per
+    /// reservation that it lies in. A region that is large enough already stays as it is.
     ///
-    /// The contents of the new part are not defined: drivers give zeros, memory that was mapped before keeps its bytes.
+    /// The contents of the new part are undefined: drivers return zeros, but memory that was mapped before keeps its bytes.
     ///
     /// # Errors
     ///
@@ -78,12 +78,12 @@ impl<B: Backend> Region<B> {
         self.grow_to_on(self.growing.memory.device, size)
     }
 
-    /// The same with memory of another device, so that one range holds memory of several.
+    /// Grows as [`Region::grow_to`] does, with memory of another device. One region can hold memory of several devices.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`], [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`] where a device that the
-    /// region gives access to cannot reach this one's memory.
+    /// Those of [`Region::grow_to`], [`Detail::NoSuchDevice`], and [`Detail::PeerUnreachable`] if a device with access to new
+    /// memory cannot reach the memory of `device`.
     pub fn grow_to_on(&mut self, device: DeviceId, size: Bytes) -> Result<Growth> {
         let operation = Operation::Grow;
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
@@ -95,8 +95,8 @@ impl<B: Backend> Region<B> {
         self.fill_up_to(target, device, GrowthKind::Extended).inspect_err(|_| self.take_back(reserved))
     }
 
-    /// Grows by the caller's memory: maps it from the [end](Region::end) on, piece after piece, with the access that new memory
-    /// of the region has. The address stays the same, as in [`Region::grow_to`]. The pieces keep their bytes.
+    /// Grows with memory of the caller: maps the pieces one behind the other from the [end](Region::end) on, with the access that
+    /// new memory of the region has. The address stays the same, as in [`Region::grow_to`]. The pieces keep their bytes.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, PhysicalMemory, Region, Result};
@@ -110,9 +110,9 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::map`] and [`Region::grow_to`]. [`Detail::CrossesReservation`] if a piece would lie on both sides of
-    /// the reservation's end: pieces are mapped whole. Nothing is mapped then, unless the rollback failed as well
-    /// ([`Detail::RollbackFailed`]): a piece that [`mappings`](Region::mappings) shows is not free.
+    /// Those of [`Region::map`] and [`Region::grow_to`]. [`Detail::CrossesReservation`] if a piece would lie on both sides of the
+    /// reservation's end: pieces are mapped as wholes. Nothing is mapped after an error, unless the rollback failed too
+    /// ([`Detail::RollbackFailed`]). A piece that [`mappings`](Region::mappings) then returns is still mapped.
     pub fn grow_with(&mut self, memory: &[PhysicalMemory<B>]) -> Result<Growth> {
         let operation = Operation::Grow;
         self.check_active(operation)?;
@@ -130,7 +130,7 @@ impl<B: Backend> Region<B> {
             target = target.checked_add(piece.size()).ok_or_else(overflow)?;
         }
         check_addresses(operation, self.address(), &pieces)?;
-        // The end of the reservation is a seam too, whatever will lie behind it.
+        // The end of the reservation is a border too, even if no reservation lies behind it yet.
         for piece in &pieces {
             self.check_seams(operation, piece.offset, piece.mapping.length())?;
         }
@@ -144,25 +144,26 @@ impl<B: Backend> Region<B> {
         Ok(Growth { how, address: self.address(), end: target, added: target - end })
     }
 
-    /// Grows to at least `size` bytes, at another address if it must be: then a range of at least twice the size is
-    /// reserved, the same physical memory is mapped there with the access that it had, and the old addresses are
-    /// given back after waiting as `done` says. Pointers into the old range are void; the result tells. A guarded region
-    /// has its guard there as well.
+    /// Grows to at least `size` bytes, at another address if necessary. To move, it reserves a range of at least twice the size,
+    /// maps the same physical memory there with the same access, waits as `done` says, and releases the old addresses. Pointers
+    /// into the old range are then invalid; the result contains the new address. A guarded region is guarded at the new address
+    /// as well.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`] but [`Detail::OutgrewReservation`] and [`Detail::Guarded`]. [`Detail::Unaligned`] if memory of a
-    /// larger granularity than the region's is mapped at an offset that is no multiple of it: no aligned address suits it
-    /// then. The region is as before, at its old address.
+    /// Those of [`Region::grow_to`] except [`Detail::OutgrewReservation`] and [`Detail::Guarded`]. [`Detail::Unaligned`] if
+    /// memory with a larger granularity than the region's is mapped at an offset that is not a multiple of that granularity: then
+    /// no aligned address suits it. The region is as before, at its old address.
     pub fn grow_or_move(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         self.grow_or_move_on(self.growing.memory.device, size, done)
     }
 
-    /// The same with memory of another device.
+    /// Grows as [`Region::grow_or_move`] does, with memory of another device.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to_on`] but [`Detail::OutgrewReservation`] and [`Detail::Guarded`]. The region is as before, at its old address.
+    /// Those of [`Region::grow_to_on`] except [`Detail::OutgrewReservation`] and [`Detail::Guarded`]. The region is as before, at
+    /// its old address.
     pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         match self.grow_to_on(device, size) {
             Err(error) if error.kind() == ErrorKind::AddressTaken => self.remap(device, size, done),
@@ -170,12 +171,12 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// Gives memory back from the end, down to `size` bytes. Handles are given back whole, so a mapping in which
-    /// `size` falls stays: the result tells where the region ends now. The addresses stay reserved.
+    /// Unmaps memory from the end, down to `size` bytes, and releases it. Handles are released as wholes: a mapping that contains
+    /// the offset `size` stays, and the result contains the new end. The addresses stay reserved.
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as
+    /// [`Detail::OutOfRange`] for a size larger than the region's end; those of waiting and of the driver. The region is as
     /// before.
     pub fn shrink_to(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         let operation = Operation::Shrink;
@@ -200,7 +201,7 @@ impl<B: Backend> Region<B> {
         Ok(Shrunk { end: self.end(), removed: before - self.mapped() })
     }
 
-    /// The mappings of a part that begin at `from` or later.
+    /// The mappings of a part that begin at or behind `from`.
     fn tail(&self, part: OffsetRange, from: Bytes) -> Option<OffsetRange> {
         let end = part.offset + part.length;
         let (offset, _) =
@@ -208,7 +209,7 @@ impl<B: Backend> Region<B> {
         (offset < end).then(|| OffsetRange { offset, length: end - offset })
     }
 
-    /// What the region has to end at, or `None` where it does already.
+    /// The end that the region must reach, or `None` if it reaches it already.
     fn target(&self, operation: Operation, device: DeviceId, size: Bytes) -> Result<Option<Bytes>> {
         self.check_active(operation)?;
         let target = rounded(operation, size, self.granularity)?;
@@ -218,7 +219,7 @@ impl<B: Backend> Region<B> {
         }
         let memory = self.growing.memory_of(device);
         let (_, granularity) = rounded_size(&self.backend, operation, target - end, &memory)?;
-        // Memory of another device than the region was built for.
+        // Memory of another device can have a larger granularity than the region.
         check_aligned(operation, "granularity", self.granularity.bytes().0, granularity)?;
         self.check_reached(operation, &memory)?;
         Ok(Some(target))
@@ -253,12 +254,12 @@ impl<B: Backend> Region<B> {
         })
     }
 
-    /// A number of addresses, rounded up to what the driver hands out.
+    /// Rounds a number of addresses up to the driver's unit of reservations.
     pub(super) fn addresses(&self, operation: Operation, size: Bytes) -> Result<Bytes> {
         rounded(operation, size, self.growing.unit)
     }
 
-    /// Adds a reservation of so many [addresses](Self::addresses) at exactly the end of the last one.
+    /// Adds a reservation of `size` [addresses](Self::addresses) exactly at the end of the last one.
     pub(super) fn extend_by(&mut self, operation: Operation, size: Bytes) -> Result<()> {
         let wanted = self.address() + self.reserved();
         let guard = self.guard();
@@ -272,8 +273,8 @@ impl<B: Backend> Region<B> {
         Ok(())
     }
 
-    /// Gives the reservation back that was added to `reserved` addresses, where there is one. Nothing is mapped in it,
-    /// unless undoing failed: then it stays.
+    /// Releases the reservation that growth added behind `reserved` addresses, if any. It stays if a failed rollback has left a
+    /// mapping in it.
     pub(super) fn take_back(&mut self, reserved: Bytes) {
         if self.reserved() > reserved && self.layout.table.end() <= reserved {
             self.layout.spans.pop();
@@ -288,7 +289,7 @@ impl<B: Backend> Region<B> {
         Ok(Growth { how, address: self.address(), end: target, added: target - end })
     }
 
-    /// New memory for a part of a layout, cut at its seams.
+    /// Creates memory for a part of a layout, cut at the borders of its reservations.
     fn new_pieces(
         &self,
         layout: &Layout<B>,
@@ -306,7 +307,7 @@ impl<B: Backend> Region<B> {
         .collect()
     }
 
-    /// Moves to a larger range: the new one is complete before the old one is touched.
+    /// Moves to a larger range. The new range is complete before the old one is changed.
     fn remap(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         let operation = Operation::Grow;
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
@@ -318,7 +319,7 @@ impl<B: Backend> Region<B> {
         Ok(Growth { how: GrowthKind::Remapped, address: self.address(), end: target, added: target - end })
     }
 
-    /// Maps pieces in an empty layout, and leaves the old one for it.
+    /// Maps pieces in an empty layout, which then replaces the old one.
     pub(super) fn move_to(
         &mut self,
         mut layout: Layout<B>,
@@ -330,7 +331,7 @@ impl<B: Backend> Region<B> {
             .wait(&self.layout, Bytes::ZERO, self.reserved(), done)
             .and_then(|()| self.layout.remove(&self.layout.parts()));
         if let Err(error) = emptied {
-            // No device has been told of the new addresses, so there is nothing to wait for.
+            // No device knows the new addresses, so there is nothing to wait for.
             return Err(match layout.clear() {
                 Ok(()) => error,
                 Err(undo) => error.rollback_failed(undo),
@@ -340,13 +341,13 @@ impl<B: Backend> Region<B> {
         Ok(())
     }
 
-    /// All mappings, if all can be vouched for.
+    /// All mappings, if none of them is poisoned.
     fn pieces_for_move(&self, operation: Operation) -> Result<Vec<Piece<B>>> {
         self.check_usable(operation)?;
         Ok(self.layout.pieces(OffsetRange { offset: Bytes::ZERO, length: self.reserved() }))
     }
 
-    /// Reserves at least twice the addresses for pieces that move, or just what is needed if so many cannot be had.
+    /// Reserves twice the addresses for pieces that move, or only the needed size if that fails.
     pub(super) fn reserve_for_move(
         &self,
         operation: Operation,

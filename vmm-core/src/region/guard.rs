@@ -1,5 +1,5 @@
-//! A guard: addresses before and behind a region in which nothing is ever mapped, reserved with it in one piece, so that
-//! nobody else's memory can lie there and an access beyond the region's ends faults.
+//! Guards: addresses before and behind a region in which nothing is ever mapped. They are reserved with the region in one
+//! reservation, so that no other memory can lie there and an access beyond the region's ends faults.
 
 use super::Region;
 use super::layout::Layout;
@@ -10,8 +10,8 @@ use super::table::Piece;
 use crate::driver::Backend;
 use crate::types::{Address, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
 
-/// Reserves addresses for a region with a guard on either side; `placement` is where the region itself is to begin. The
-/// guard is a multiple of the alignment, and may be zero.
+/// Reserves addresses for a region with a guard on either side. The region itself begins where `placement` says. The guard is a
+/// multiple of the alignment and may be zero.
 pub(super) fn reserve_guarded<B: Backend>(
     backend: &B,
     operation: Operation,
@@ -31,7 +31,7 @@ pub(super) fn reserve_guarded<B: Backend>(
     let begin = match placement {
         Placement::Prefer(address) | Placement::Exact(address) => {
             check_hint(operation, address, size, alignment)?;
-            // Where there are not so many addresses before it, it cannot be had.
+            // Without enough addresses before it the place is out of reach.
             let begin = address.0.checked_sub(guard.0).map(Address);
             begin.map_or(Placement::Anywhere, Placement::Prefer)
         }
@@ -47,8 +47,8 @@ pub(super) fn reserve_guarded<B: Backend>(
 }
 
 impl<B: Backend> Region<B> {
-    /// Reserves addresses beside those that the region has, for these pieces to move to: at least `size` bytes, guarded as
-    /// the region is, and aligned as it is and as the pieces need it.
+    /// Reserves at least `size` further bytes of addresses to which the pieces can move. The range has the region's guard and an
+    /// alignment that suits the region and every piece.
     pub(super) fn reserve_elsewhere(
         &self,
         operation: Operation,
@@ -61,7 +61,7 @@ impl<B: Backend> Region<B> {
         if let Placement::Exact(address) = placement {
             check_addresses(operation, address, pieces)?;
         } else {
-            // Every multiple of the largest granularity suits pieces whose offsets are multiples of their own.
+            // Pieces at offsets that are multiples of their granularity fit at every multiple of the largest granularity.
             check_addresses(operation, Address(0), pieces)?;
             let units = pieces.iter().map(|piece| piece.mapping.memory.granularity().into());
             alignment = units.fold(alignment, Alignment::max);

@@ -1,4 +1,4 @@
-//! A region that was dropped while its devices could not be waited for.
+//! The release of a region that was dropped while its devices could not be waited for.
 
 use super::Region;
 use super::layout::Layout;
@@ -6,7 +6,7 @@ use crate::driver::{Backend, Release};
 use crate::types::{Bytes, ErrorKind, Result};
 use std::collections::BTreeSet;
 
-/// What the region had: everything is still mapped.
+/// The layout of a dropped region. Everything is still mapped.
 #[derive(Debug)]
 struct Late<B: Backend>(Layout<B>);
 
@@ -21,16 +21,16 @@ impl<B: Backend> Release for Late<B> {
 }
 
 impl<B: Backend> Region<B> {
-    /// Ends the region without waiting: its memory and addresses are kept by [`Backend::deferred`] and given back once the
-    /// devices that have access to them have been waited for.
+    /// Drops the region without waiting. [`Backend::deferred`] keeps its memory and addresses and releases them once the devices
+    /// that have access to them have finished.
     ///
-    /// Dropping does the same if a device cannot be waited for because a stream is being captured. A caller that knows of
-    /// a capture calls this, since already the attempt to wait spoils the capture.
+    /// Dropping does the same if a device cannot be waited for because a stream is being captured. A caller that knows of a
+    /// capture should call this instead, because the attempt to wait invalidates the capture.
     pub fn release_later(mut self) {
         self.defer();
     }
 
-    /// Leaves the region without anything.
+    /// Hands the layout over and leaves the region empty.
     pub(super) fn defer(&mut self) {
         let mut layout = self.layout.take();
         if layout.table.is_empty() {
@@ -41,7 +41,7 @@ impl<B: Backend> Region<B> {
             self.backend.deferred().keep(devices, Box::new(Late(layout)));
             return;
         }
-        // No device has access, so that there is nothing to wait for.
+        // No device has access, so there is nothing to wait for.
         match layout.give_up() {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Forked => {}

@@ -1,7 +1,7 @@
-//! Addresses and what is mapped in them, with the three changes that all else is made of: place, remove, protect.
+//! The addresses and mappings of a region, and the three changes on which all operations are built: place, remove, set access.
 //!
-//! Each change is a transaction: where a driver call fails, everything is as before. Where undoing fails as well, the
-//! mappings concerned are marked out of use, and every later operation on them is refused.
+//! Each change is a transaction: if a driver call fails, everything is as before. If the rollback fails too, the affected
+//! mappings are poisoned, and every later operation on them is refused.
 #![allow(unsafe_code)]
 
 use super::spans::{Cut, Spans};
@@ -19,13 +19,13 @@ pub(super) struct Layout<B: Backend> {
     unmaps_runs: bool,
 }
 
-/// What is to be exchanged in one layout: parts are removed as by [`Layout::remove`], pieces come as by [`Layout::place`].
+/// One side of an exchange: [`Layout::remove`] removes the parts, [`Layout::place`] maps the pieces.
 #[derive(Debug)]
 pub(super) struct Exchange<'a, B: Backend> {
     layout: &'a mut Layout<B>,
     parts: Vec<OffsetRange>,
     pieces: Vec<Piece<B>>,
-    /// What has been removed already.
+    /// The mappings that have been removed already.
     gone: Vec<Piece<B>>,
 }
 
@@ -40,7 +40,7 @@ impl<'a, B: Backend> Exchange<'a, B> {
 }
 
 impl<B: Backend> Layout<B> {
-    /// A reservation in which nothing is mapped, with a guard at each of its ends.
+    /// A reservation without mappings, with a guard at each of its ends.
     pub(super) fn new(
         backend: &B,
         reservation: B::Reservation,
@@ -54,14 +54,14 @@ impl<B: Backend> Layout<B> {
         }
     }
 
-    /// Takes all of it away from whoever has it.
+    /// Takes the reservations and mappings out of `self`.
     pub(super) fn take(&mut self) -> Self {
         let spans = std::mem::replace(&mut self.spans, Spans::none());
         Self { spans, table: self.table.take_all(), unmaps_runs: self.unmaps_runs }
     }
 
-    /// Maps pieces and gives them their access, all or none. The caller has checked that they lie in the
-    /// reservations, cross no seam, and overlap nothing; they come in order of their offsets.
+    /// Maps pieces and sets their access, all or none. The pieces are in order of their offsets. The caller has checked that they
+    /// lie in the reservations, cross no border between them, and overlap nothing.
     pub(super) fn place(&mut self, pieces: &[Piece<B>]) -> Result<()> {
         let mut mapped = 0;
         let mut result = Ok(());
@@ -76,7 +76,7 @@ impl<B: Backend> Layout<B> {
         result.map_err(|error| self.undo_place(error, &pieces[..mapped]))
     }
 
-    /// Removes whole mappings, all or none. Each part is made of whole mappings, without a hole.
+    /// Removes the mappings of the parts, all or none. Each part consists of whole mappings without a hole.
     pub(super) fn remove(&mut self, parts: &[OffsetRange]) -> Result<()> {
         self.exchange(parts, &[])
     }
@@ -94,7 +94,7 @@ impl<B: Backend> Layout<B> {
         }
     }
 
-    /// Does what [`Layout::exchange`] does in two layouts at once: both, or neither.
+    /// Does what [`Layout::exchange`] does in two layouts: both or neither.
     pub(super) fn exchange_both(mut one: Exchange<'_, B>, mut other: Exchange<'_, B>) -> Result<()> {
         let result = one.remove().and_then(|()| other.remove());
         let result = result.and_then(|()| one.layout.place(&one.pieces)).and_then(|()| {
@@ -115,14 +115,14 @@ impl<B: Backend> Layout<B> {
         }
     }
 
-    /// Has memory that leaves a guarded region be poisoned when nobody holds it any more.
+    /// Requests that memory which leaves a guarded region is poisoned when it is freed.
     pub(super) fn poison<'a>(&self, memory: impl Iterator<Item = &'a PhysicalMemory<B>>) {
         if !self.spans.guard().is_zero() {
             memory.for_each(PhysicalMemory::poison_when_freed);
         }
     }
 
-    /// The same of all memory that is mapped, where the region is to end.
+    /// Does the same for all mapped memory of a region that ends.
     pub(super) fn poison_all(&self) {
         self.poison(self.table.iter().map(|(_, mapping)| &mapping.memory));
     }
@@ -142,7 +142,7 @@ impl<B: Backend> Layout<B> {
         Err(error)
     }
 
-    /// Removes every mapping that can be vouched for, as far as it goes: for what is given up anyway. Gives the first
+    /// Removes every mapping that is not poisoned, and continues after an error. For layouts that end anyway. Returns the first
     /// error.
     pub(super) fn clear(&mut self) -> Result<()> {
         let mut first = Ok(());
@@ -157,8 +157,8 @@ impl<B: Backend> Layout<B> {
         first
     }
 
-    /// The same for all that there is, where it ends without its region's destructor: what fails is tried twice, as where a
-    /// region is closed and dropped.
+    /// Empties a layout whose region ends without its destructor. A call that fails is tried twice, as when a region is closed
+    /// and dropped.
     pub(super) fn give_up(&mut self) -> Result<()> {
         self.poison_all();
         let Err(error) = self.clear() else { return Ok(()) };
@@ -166,26 +166,26 @@ impl<B: Backend> Layout<B> {
         again.map_err(|undo| error.rollback_failed(undo))
     }
 
-    /// Refuses where some mapping is out of use.
+    /// Refuses a layout with a poisoned mapping.
     pub(super) fn check_in_use(&self, operation: Operation) -> Result<()> {
         self.table
             .iter()
             .try_for_each(|(offset, mapping)| self.table.check_mapped(operation, offset, mapping.length()))
     }
 
-    /// The runs of mappings that can be vouched for and follow each other without a hole.
+    /// The runs of mappings that are not poisoned and follow each other without a hole.
     pub(super) fn parts(&self) -> Vec<OffsetRange> {
         let good = self.table.iter().filter(|(_, mapping)| mapping.poisoned.is_none());
         OffsetRange::joined(good.map(|(offset, mapping)| OffsetRange { offset, length: mapping.length() }))
     }
 
-    /// The mappings of a part, as they are now.
+    /// The current mappings of a part.
     pub(super) fn pieces(&self, part: OffsetRange) -> Vec<Piece<B>> {
         let touching = self.table.touching(part.offset, part.length);
         touching.map(|(offset, mapping)| Piece { offset, mapping: mapping.clone() }).collect()
     }
 
-    /// Marks mappings for which nobody can vouch.
+    /// Poisons the mappings of some parts.
     pub(super) fn put_out_of_use(
         &mut self,
         error: Error,
@@ -199,8 +199,8 @@ impl<B: Backend> Layout<B> {
         error.rollback_failed(undo)
     }
 
-    /// Puts mappings back that were removed before `error` came. What cannot be put back keeps its memory, out of use;
-    /// but for what something else stands in the way of that is out of use itself.
+    /// Maps pieces again that were removed before `error` occurred. A piece that cannot be mapped keeps its memory and is
+    /// poisoned. A piece whose place is taken by a mapping that could not be removed is dropped: that mapping is poisoned itself.
     pub(super) fn restore(&mut self, error: Error, mut gone: Vec<Piece<B>>) -> Error {
         gone.retain(|piece| self.table.touching(piece.offset, piece.mapping.length()).next().is_none());
         let Err(undo) = self.place(&gone) else { return error };
@@ -214,7 +214,7 @@ impl<B: Backend> Layout<B> {
         error.rollback_failed(undo)
     }
 
-    /// Unmaps what `place` had mapped before `error` came.
+    /// Unmaps the pieces that `place` had mapped before `error` occurred.
     pub(super) fn undo_place(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
         let mut rest = placed.iter().map(Piece::part);
         while let Some(part) = rest.next() {
@@ -229,14 +229,14 @@ impl<B: Backend> Layout<B> {
         let cut = self.cut_of(offset, memory.size());
         let (reservation, at) =
             self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::Map, cut))?;
-        // SAFETY: the caller of `place` has checked that the part is inside one reservation, aligned and free, and
-        // that the memory is of this backend.
+        // SAFETY: the caller of `place` has checked that the part is inside one reservation, aligned and free, and that the
+        // memory is of this backend.
         unsafe { reservation.map(at, memory.handle()) }?;
         self.table.insert(offset, Mapping::new(memory.clone(), AccessMap::NONE));
         Ok(())
     }
 
-    /// Gives pieces that are mapped the access that they are to have: one call for each run of equal access.
+    /// Sets the access of mapped pieces, with one call for each run of equal access.
     fn grant_runs(&mut self, pieces: &[Piece<B>]) -> Result<()> {
         for run in runs(pieces, |mapping| mapping.access) {
             let access = run[0].mapping.access;
@@ -255,16 +255,16 @@ impl<B: Backend> Layout<B> {
         while let Some(cut) = self.spans.first_cut(rest.offset, rest.length) {
             let (reservation, at) =
                 self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::SetAccess, cut))?;
-            // SAFETY: the cut is made of whole mappings without a hole in one reservation, since no mapping crosses
-            // a seam; the devices were checked when the access was asked for.
+            // SAFETY: the cut consists of whole mappings without a hole in one reservation, since no mapping crosses a border;
+            // the caller of this function has checked the devices.
             unsafe { reservation.set_access(at, cut.range.length, grants) }?;
             rest = part.from(cut.range.end());
         }
         Ok(())
     }
 
-    /// Removes the mappings of a part from the driver and from the books, one call after the other. What is gone when
-    /// a call fails is in `gone`.
+    /// Removes the mappings of a part from the driver and from the records, one call after the other. `gone` receives the removed
+    /// mappings, also when a call fails.
     pub(super) fn unmap(&mut self, part: OffsetRange, gone: &mut Vec<Piece<B>>) -> Result<()> {
         let mut rest = part;
         while let Some(cut) = self.first_unmap(rest) {
@@ -277,14 +277,14 @@ impl<B: Backend> Layout<B> {
     fn unmap_cut(&mut self, cut: Cut, gone: &mut Vec<Piece<B>>) -> Result<()> {
         let (reservation, at) =
             self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::Unmap, cut))?;
-        // SAFETY: the cut is one whole mapping, or a run of them where the backend takes runs; the caller has waited
-        // for the devices, or has just mapped it and told no one the address.
+        // SAFETY: the cut is one whole mapping, or a run of them if the backend unmaps runs; the caller has waited for the
+        // devices, or has just created the mapping, whose address no device knows.
         unsafe { reservation.unmap(at, cut.range.length) }?;
         self.table.take(cut.range, gone);
         Ok(())
     }
 
-    /// The first call that unmapping a part of whole mappings takes.
+    /// The range of the next unmap call for a part of whole mappings.
     fn first_unmap(&self, part: OffsetRange) -> Option<Cut> {
         if self.unmaps_runs {
             return self.spans.first_cut(part.offset, part.length);
@@ -293,7 +293,7 @@ impl<B: Backend> Layout<B> {
         Some(self.cut_of(mapped.offset, mapped.length))
     }
 
-    /// The one cut of a part that crosses no seam.
+    /// The cut of a part that crosses no border between reservations.
     fn cut_of(&self, offset: Bytes, length: Bytes) -> Cut {
         self.spans
             .first_cut(offset, length)
@@ -305,7 +305,7 @@ fn no_reservation(operation: Operation, cut: Cut) -> Error {
     Error::new(operation, Detail::OutOfRange { range: cut.range, limit: Bytes::ZERO })
 }
 
-/// Pieces in runs that follow each other without a hole and have the same key.
+/// Runs of pieces that follow each other without a hole and have the same key.
 pub(super) fn runs<B: Backend, K: PartialEq>(
     pieces: &[Piece<B>],
     key: impl Fn(&Mapping<B>) -> K,
@@ -315,19 +315,19 @@ pub(super) fn runs<B: Backend, K: PartialEq>(
     })
 }
 
-/// What is behind pieces.
+/// The memory of pieces.
 pub(super) fn memories<B: Backend>(pieces: &[Piece<B>]) -> impl Iterator<Item = &PhysicalMemory<B>> {
     pieces.iter().map(|piece| &piece.mapping.memory)
 }
 
-/// The part that a run of pieces makes up.
+/// The range that a run of pieces covers.
 pub(super) fn part_of<B: Backend>(run: &[Piece<B>]) -> OffsetRange {
     let offset = run.first().map_or(Bytes::ZERO, |piece| piece.offset);
     OffsetRange { offset, length: run.iter().map(|piece| piece.mapping.length()).sum() }
 }
 
 impl<B: Backend> Drop for Layout<B> {
-    /// Gives the addresses back in which nothing is mapped any more.
+    /// Releases the reservations without mappings. The others stay until the process ends.
     fn drop(&mut self) {
         if self.table.is_empty() {
             return;
