@@ -41,7 +41,7 @@ pub unsafe trait LendMemory {
 }
 
 // SAFETY: the mappings of a region change by `&mut` alone, and each change waits as its `WaitFor` says: for all devices, or for
-// the work that an unsafe call has named.
+// what an unsafe call has promised.
 unsafe impl<B: Backend> LendMemory for Region<B> {
     type Backend = B;
 
