@@ -1,18 +1,19 @@
-//! Which granules of a region belong to which mapping: a radix tree, so that a lookup is two or three loads from compact
-//! arrays, however many mappings there are.
+//! The lookup from a granule of a region to its mapping: a radix tree, in which a lookup takes two or three loads from compact
+//! arrays, whatever the number of mappings.
 //!
-//! All lies in one array of blocks, each of 64 entries of 4 bytes. The tree is as high as the last granule needs: one block
-//! up to 64 granules, two levels up to 4096, three up to 262,144, and so on. What belongs to one mapping throughout is one
-//! entry, at whatever level, and what belongs to none has no block: neither large mappings nor large holes take much.
+//! All blocks lie in one array; each has 64 entries of 4 bytes. The height of the tree depends on the last granule: one block up
+//! to 64 granules, two levels up to 4096, three up to 262,144, and so on. A range of granules that belongs to one mapping is one
+//! entry at the highest possible level, and a range without mappings has no block. So neither large mappings nor large holes use
+//! much memory.
 
 use std::ops::Range;
 
 const BITS: u32 = 6;
 const FAN: usize = 1 << BITS;
 
-/// Nothing; or a slot, which is a mapping's number; or the block one level below.
+/// No mapping; or a slot, which is the number of a mapping; or the block one level below.
 ///
-/// A slot and the number of a block have 30 bits. So many mappings are not reached: their records take 100 GiB.
+/// Slots and block numbers have 30 bits. That number of mappings is out of reach: their records would take 100 GiB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry(u32);
 
@@ -36,7 +37,7 @@ impl Entry {
         self == Self::NONE
     }
 
-    /// The block below, if it is one.
+    /// The block below, if the entry is one.
     fn block(self) -> Option<u32> {
         (self.0 & 0b11 == Self::BELOW).then_some(self.0 >> 2)
     }
@@ -47,22 +48,22 @@ impl Entry {
     }
 }
 
-/// Whose a granule is.
+/// The mapping of a granule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub(super) slot: usize,
-    /// True where the mapping is this one granule, so that nobody need look up where it begins and ends.
+    /// True if the mapping is this one granule, so that its place need not be looked up.
     pub(super) is_alone: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Index {
-    /// The blocks, one behind the other; none until something is mapped.
+    /// The blocks, one behind the other; none until the first mapping.
     entries: Vec<Entry>,
-    /// Blocks that are in no use. They are empty.
+    /// Unused blocks. Their entries are empty.
     spare: Vec<u32>,
     root: u32,
-    /// So many bits of a granule's number are below those that choose an entry of the root.
+    /// The number of bits of a granule's number below the bits that choose an entry of the root.
     top: u32,
 }
 
@@ -71,7 +72,7 @@ impl Index {
         Self { entries: Vec::new(), spare: Vec::new(), root: 0, top: 0 }
     }
 
-    /// Whose a granule is.
+    /// The mapping of a granule.
     #[inline]
     pub(super) fn at(&self, granule: u64) -> Option<Found> {
         if self.is_beyond(granule) {
@@ -87,7 +88,7 @@ impl Index {
         }
     }
 
-    /// The mapping of a granule, or the first one behind it.
+    /// The mapping of a granule, or the next one behind it.
     pub(super) fn first_from(&self, granule: u64) -> Option<usize> {
         let mut from = granule;
         while !self.is_beyond(from) {
@@ -135,19 +136,19 @@ impl Index {
         }
     }
 
-    /// Gives granules to a mapping. They are nobody's, or this mapping's, which has another slot from now on.
+    /// Assigns granules to a mapping. Until now they belonged to no mapping, or to this mapping under another slot.
     pub(super) fn set(&mut self, granules: Range<u64>, slot: usize) {
         let is_alone = granules.end - granules.start == 1;
         self.raise(granules.end.saturating_sub(1));
         self.write(self.root, self.top, granules, Entry::slot(slot, is_alone));
     }
 
-    /// Takes from a mapping all that it has.
+    /// Removes all granules of a mapping.
     pub(super) fn clear(&mut self, granules: Range<u64>) {
         self.write(self.root, self.top, granules, Entry::NONE);
     }
 
-    /// Forgets everything, and keeps hardly any memory.
+    /// Removes everything, and releases all memory but one block.
     pub(super) fn reset(&mut self) {
         self.spare = Vec::new();
         self.entries.truncate(FAN);
@@ -156,7 +157,7 @@ impl Index {
         (self.root, self.top) = (0, 0);
     }
 
-    /// The last granule that the tree is high enough for.
+    /// The last granule within the height of the tree.
     fn last(&self) -> u64 {
         ((FAN as u64) << self.top) - 1
     }
@@ -165,7 +166,7 @@ impl Index {
         granule >> self.top >> BITS != 0
     }
 
-    /// An entry by its place in the array.
+    /// The entry at a place in the array.
     fn entry(&self, place: usize) -> Entry {
         self.entries.get(place).copied().unwrap_or(Entry::NONE)
     }
@@ -180,7 +181,7 @@ impl Index {
         }
     }
 
-    /// An empty block.
+    /// Returns an empty block.
     fn new_block(&mut self) -> u32 {
         self.spare.pop().unwrap_or_else(|| {
             let block = self.entries.len() / FAN;
@@ -189,7 +190,7 @@ impl Index {
         })
     }
 
-    /// Makes the tree high enough for a granule.
+    /// Raises the tree until it covers a granule.
     fn raise(&mut self, granule: u64) {
         if self.entries.is_empty() {
             self.root = self.new_block();
@@ -205,12 +206,12 @@ impl Index {
     }
 
     fn is_empty(&self, block: u32) -> bool {
-        // Without a branch for each.
+        // One comparison instead of one for each entry.
         self.block(block).iter().fold(0, |all, entry| all | entry.0) == 0
     }
 
-    /// Writes an entry for granules that are below a block: where something below belongs to them throughout, there and
-    /// nowhere below. Blocks that become empty are in no use any more.
+    /// Writes an entry for granules below a block. An entry of which all granules are written is written at this level, and its
+    /// lower levels are released. Lower blocks that become empty are released too.
     fn write(&mut self, block: u32, shift: u32, granules: Range<u64>, entry: Entry) {
         let mut from = granules.start;
         while from < granules.end {
@@ -220,7 +221,7 @@ impl Index {
             let there = self.entry(place).block();
             if to - from == 1 << shift {
                 self.put(place, entry);
-                // Written when the tree was not as high.
+                // These levels were written when the tree was lower.
                 if let Some(below) = there {
                     self.release(below);
                 }
@@ -238,7 +239,7 @@ impl Index {
         }
     }
 
-    /// Takes a block, and those below it, out of use.
+    /// Releases a block and all blocks below it.
     fn release(&mut self, block: u32) {
         for digit in 0..FAN as u64 {
             if let Some(below) = self.entry(place(block, digit)).block() {
@@ -250,12 +251,12 @@ impl Index {
     }
 }
 
-/// Where in a block the entry lies that the lowest bits of a number choose.
+/// The position in a block that the lowest bits of a number choose.
 fn digit(number: u64) -> usize {
     number as usize & (FAN - 1)
 }
 
-/// The same in the array.
+/// The place of that entry in the array.
 fn place(block: u32, number: u64) -> usize {
     block as usize * FAN + digit(number)
 }

@@ -1,4 +1,4 @@
-//! A user's single operations: map a handle, remove mappings, say who may do what.
+//! The single operations map, unmap and set access, and their checks.
 
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
@@ -10,21 +10,20 @@ use crate::types::{
 };
 
 impl<B: Backend> Region<B> {
-    /// Maps a piece of physical memory, whole, at an offset. No device has access yet. CUDA: `cuMemMap`, HIP:
-    /// `hipMemMap`.
+    /// Maps a piece of physical memory as a whole at an offset. No device has access yet. CUDA: `cuMemMap`; HIP: `hipMemMap`.
     ///
     /// The same memory can be mapped at several offsets and in several regions.
     ///
     /// # Errors
     ///
     /// [`Detail::ForeignHandle`], [`Detail::Unaligned`], [`Detail::OutOfRange`], [`Detail::AlreadyMapped`],
-    /// [`Detail::CrossesReservation`] where the region is made of several reservations and the piece would lie in two.
+    /// [`Detail::CrossesReservation`] if the piece would lie in two of the region's reservations.
     pub fn map(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
         self.map_as(offset, memory, None)
     }
 
-    /// Maps a piece of physical memory as [`Region::map`] does and gives `device` this access to it. If the access cannot be
-    /// given, the piece is unmapped again. CUDA: `cuMemMap` and `cuMemSetAccess`, HIP: `hipMemMap` and `hipMemSetAccess`.
+    /// Maps a piece of physical memory as [`Region::map`] does and sets the access of `device` to it. If setting the access
+    /// fails, the piece is unmapped again. CUDA: `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemMap` and `hipMemSetAccess`.
     ///
     /// # Errors
     ///
@@ -56,16 +55,16 @@ impl<B: Backend> Region<B> {
         self.layout.place(&piece)
     }
 
-    /// Removes the mappings of a part, which must be whole ones without a hole. The addresses stay reserved; the
-    /// memory goes back to its device unless somebody still holds it; HIP 7.1 and 7.2 keep it until something else is
-    /// mapped there, or the region is closed or suspended. CUDA: `cuMemUnmap`, HIP: `hipMemUnmap`.
+    /// Unmaps a part, which must consist of whole mappings without a hole. The addresses stay reserved. The memory returns to its
+    /// device unless a clone or another mapping holds it. HIP 7.1 and 7.2 keep the memory until other memory is mapped there, or
+    /// until the region is closed or suspended. CUDA: `cuMemUnmap`; HIP: `hipMemUnmap`.
     ///
-    /// Waits as `done` says before anything is taken away.
+    /// Waits as `done` says before it unmaps anything.
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`], [`Detail::Unaligned`], [`Detail::OutOfRange`], [`Detail::NotMapped`],
-    /// [`Detail::PartialMapping`], or what the driver answers; then everything is still mapped.
+    /// [`Detail::ZeroSize`], [`Detail::Unaligned`], [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::PartialMapping`], or
+    /// the error of waiting or of the driver. Everything is then still mapped.
     pub fn unmap(&mut self, offset: Bytes, length: Bytes, done: WaitFor<'_>) -> Result<()> {
         let operation = Operation::Unmap;
         self.check_part(operation, offset, length)?;
@@ -74,17 +73,16 @@ impl<B: Backend> Region<B> {
         self.layout.remove(&[OffsetRange { offset, length }])
     }
 
-    /// Says what a device may do with the mappings of a part, which must be whole ones without a hole; other devices
-    /// keep what they have. CUDA: `cuMemSetAccess`, HIP: `hipMemSetAccess`.
+    /// Sets the access of a device to the mappings of a part, which must consist of whole mappings without a hole. Other devices
+    /// keep their access. CUDA: `cuMemSetAccess`; HIP: `hipMemSetAccess`.
     ///
-    /// Where the device has another access already, its work is waited for first: changing it takes the memory away
-    /// for a moment on HIP. [`DeviceId::HOST`] is the CPU, whose work nobody waits for.
+    /// If the device has another access already, the call first waits for the device, because on HIP the change removes the
+    /// access for a moment. [`DeviceId::HOST`] is the CPU, for whose work the call does not wait.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::unmap`], [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::Unsupported`] for
-    /// the host where the driver does not let it at such memory, or what the driver answers;
-    /// then every device has the access that it had.
+    /// Those of [`Region::unmap`], [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::Unsupported`] for the host if
+    /// the driver gives it no access to such memory, or the driver's error. Every device then has the access that it had.
     pub fn set_access(
         &mut self,
         offset: Bytes,
@@ -111,7 +109,7 @@ impl<B: Backend> Region<B> {
         self.layout.set_access(OffsetRange { offset, length }, device, access)
     }
 
-    /// Refuses a part in which one reservation ends and the next begins.
+    /// Refuses a part that crosses the border of two reservations.
     pub(super) fn check_seams(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         match self.layout.spans.first_cut(offset, length) {
             Some(cut) if cut.range.length < length => Err(Error::new(
@@ -125,21 +123,21 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// Refuses a part that is empty, unaligned, or not wholly in the region, and any part of a suspended one.
+    /// Refuses a part that is empty, unaligned, or not wholly in the region, and every part of a suspended region.
     pub(super) fn check_part(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         self.check_inside(operation, offset, length)?;
         check_aligned(operation, "offset", offset.0, self.granularity)?;
         check_aligned(operation, "length", length.0, self.granularity)
     }
 
-    /// Refuses a part that is empty or not wholly in the region, and any part of a suspended one.
+    /// Refuses a part that is empty or not wholly in the region, and every part of a suspended region.
     pub(crate) fn check_inside(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         self.check_active(operation)?;
         check_inside(operation, offset, length, self.reserved())
     }
 }
 
-/// Refuses a part that is empty or goes on behind `limit`.
+/// Refuses a part that is empty or ends behind `limit`.
 pub(crate) fn check_inside(operation: Operation, offset: Bytes, length: Bytes, limit: Bytes) -> Result<()> {
     if length.is_zero() {
         return Err(Error::new(operation, Detail::ZeroSize));
@@ -153,7 +151,7 @@ pub(crate) fn check_inside(operation: Operation, offset: Bytes, length: Bytes, l
     }
 }
 
-/// Refuses memory that would lie at no multiple of its own granularity, which may be larger than the region's.
+/// Refuses memory that would not lie at a multiple of its own granularity, which may be larger than the region's.
 pub(super) fn check_addresses<B: Backend>(
     operation: Operation,
     base: Address,
@@ -165,12 +163,12 @@ pub(super) fn check_addresses<B: Backend>(
     })
 }
 
-/// Checks that a device exists and can reach such memory.
+/// Checks that a device exists and can reach memory with these properties.
 ///
 /// # Errors
 ///
-/// [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::Unsupported`] for the host where the driver gives it no
-/// access to such memory.
+/// [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::Unsupported`] for the host if the driver gives it no access
+/// to such memory.
 pub fn check_reach<B: Backend>(
     backend: &B,
     operation: Operation,

@@ -1,8 +1,8 @@
-//! Another device's memory behind the same addresses, with the same bytes in it.
+//! The move of a region's contents to another device's memory, at the same addresses.
 //!
-//! The new memory is complete before the old one is touched: both are mapped for the copy at addresses that nobody else
-//! knows, where just the devices that copy have access, so that nobody gains or loses any at the region's own. Then the
-//! one takes the other's place in a single transaction.
+//! The new memory is complete before the old memory is touched. For the copy, both are mapped at further addresses that only this
+//! call knows, with access only for the devices that copy. So no device gains or loses access at the region's own addresses. Then
+//! the new memory replaces the old in a single transaction.
 #![allow(unsafe_code)]
 
 use super::Region;
@@ -18,13 +18,13 @@ use crate::types::{
 };
 use std::collections::HashMap;
 
-/// Which way contents go from one device to another.
+/// The path of a copy from one device to another.
 #[derive(Debug)]
 pub enum MovePath<'a, B: Backend> {
-    /// The fastest: the new device copies out of the old one's memory where it can reach it. What it cannot reach goes
-    /// through the host's memory: through this ring, or one that is made for the call, which takes 10 ms and more.
+    /// The fastest path: the new device reads the old device's memory if it can reach it. All other memory is copied through host
+    /// memory, by this ring or by one that the call creates, which takes 10 ms and more.
     Fastest(Option<&'a StagingRing<B>>),
-    /// Through this ring, whether the devices can reach each other or not.
+    /// Always through this ring, even if the devices can reach each other.
     Ring(&'a StagingRing<B>),
 }
 
@@ -36,53 +36,53 @@ impl<B: Backend> Clone for MovePath<'_, B> {
 
 impl<B: Backend> Copy for MovePath<'_, B> {}
 
-/// What a move to another device did: how many bytes went which way. Memory that is mapped several times counts once.
+/// The result of a move to another device: the number of bytes on each path. Memory that is mapped several times counts once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moved {
-    /// What the new device has copied out of the other devices' memory.
+    /// The bytes that the new device has copied directly from other devices' memory.
     pub by_peer: Bytes,
-    /// What went through the host's memory.
+    /// The bytes that were copied through host memory.
     pub through_host: Bytes,
 }
 
-/// A piece of memory with what is to take its place.
+/// A piece of memory and its replacement.
 #[derive(Debug)]
 struct Pair<B: Backend> {
     old: PhysicalMemory<B>,
     new: PhysicalMemory<B>,
 }
 
-/// What is to happen, when all has been checked.
+/// The changes of a move, after all checks.
 #[derive(Debug)]
 struct Plan<B: Backend> {
     /// Each piece of memory once.
     pairs: Vec<Pair<B>>,
-    /// What is to be mapped.
+    /// The new mappings.
     pieces: Vec<Piece<B>>,
 }
 
 impl<B: Backend> Region<B> {
-    /// Moves what is in the region to a device's memory, at the same addresses: creates new memory there, copies the
-    /// bytes, and maps it in the place of the old memory, which goes back to its device. What is the device's already
-    /// stays. From then on the region grows with this device's memory. CUDA: `cuMemCreate`, `cuMemcpyDtoD`, `cuMemUnmap`
-    /// and `cuMemMap`; HIP: `hipMemCreate`, `hipMemcpyDtoD`, `hipMemUnmap` and `hipMemMap`.
+    /// Moves the contents of the region to memory of `device`, at the same addresses: creates new memory there, copies the bytes,
+    /// and maps the new memory in place of the old, which returns to its device. Memory of `device` stays as it is. From then on
+    /// the region grows with memory of `device`. CUDA: `cuMemCreate`, `cuMemcpyDtoD`, `cuMemUnmap` and `cuMemMap`; HIP:
+    /// `hipMemCreate`, `hipMemcpyDtoD`, `hipMemUnmap` and `hipMemMap`.
     ///
-    /// The new owner takes over the access that the old owner had, who keeps none: what access it is to have as a peer,
-    /// [`Region::set_access`] says. All others keep theirs, and the new owner what it had already, if that is more. Growth
-    /// gives access in the same way. Memory that is mapped several times is copied once and stays one piece. The new
-    /// memory is as the old one is in everything but the device; memory of the host is moved too, since copies to and
-    /// from it are its device's work.
+    /// The new owner receives the access of the old owner, and keeps its own access if that is higher. The old owner loses its
+    /// access; [`Region::set_access`] sets its access as a peer. All other devices keep theirs. The access of memory that growth
+    /// adds changes in the same way. Memory that is mapped several times is copied once and stays one piece. The new memory has
+    /// the properties of the old one except for the device. Host memory is moved too, since the device in its properties makes
+    /// the copies to and from it.
     ///
-    /// Waits as `done` says before the copy begins. Until it is over, both devices have the memory. On HIP 7.1 and 7.2 the
-    /// old memory does not return before the region's addresses do.
+    /// Waits as `done` says before the copy begins. Until the copy ends, both devices hold the memory. On HIP 7.1 and 7.2 the old
+    /// memory returns to its device only when the region's addresses are released.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`]; [`Detail::ForeignHandle`] for a ring of another backend; [`Detail::StillReferenced`] for memory that
-    /// has been exported or imported, or is held or mapped outside of this region, since it would be another one there
-    /// than here; [`Detail::PeerUnreachable`] where a device that has access, or is to have it to what growth brings,
-    /// cannot reach the new memory, and [`Detail::Unsupported`] where that is the host; [`Detail::ExceedsDevice`] and
-    /// [`Detail::OutOfMemory`]; or what the driver answers. The region is as before.
+    /// [`Detail::NoSuchDevice`]; [`Detail::ForeignHandle`] for a ring of another backend; [`Detail::StillReferenced`] for memory
+    /// that was exported or imported, or that a clone or another region holds, since the other holder would keep the old memory;
+    /// [`Detail::PeerUnreachable`] if a device that has access, or that has access to memory that growth adds, cannot reach the
+    /// new memory, and [`Detail::Unsupported`] if the host is that device; [`Detail::ExceedsDevice`] and [`Detail::OutOfMemory`];
+    /// or the driver's error. The region is as before.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, DeviceId, WaitFor, Region, Result, MovePath};
@@ -108,7 +108,7 @@ impl<B: Backend> Region<B> {
         let mut growing = self.growing;
         if growing.memory.device != device {
             let old = growing.memory.device;
-            // Where nothing was said of either, nothing is: the owner may read and write.
+            // Without a setting for either device the default stays: the owner has read and write access.
             let said = match growing.access.get(device) {
                 Access::None => growing.access,
                 _ => growing.access_to(old),
@@ -130,12 +130,13 @@ impl<B: Backend> Region<B> {
         Ok(moved)
     }
 
-    /// The mappings of memory that is not the device's.
+    /// The mappings of memory that `device` does not own.
     fn elsewhere(&self, device: DeviceId) -> impl Iterator<Item = (Bytes, &Mapping<B>)> {
         self.layout.table.iter().filter(move |(_, mapping)| mapping.memory.device() != device)
     }
 
-    /// Refuses what could not lie where the old memory does, or not be reached by who has access.
+    /// Refuses a move if the new memory could not be mapped in the place of the old, or if a device with access could not reach
+    /// it.
     fn check_place(&self, operation: Operation, device: DeviceId) -> Result<()> {
         for (offset, Mapping { memory, .. }) in self.elsewhere(device) {
             let granularity = self.backend.granularity_of(operation, &there(memory, device))?;
@@ -148,7 +149,7 @@ impl<B: Backend> Region<B> {
         self.check_ways(operation, ways)
     }
 
-    /// Creates the new memory, one piece for each of the old.
+    /// Creates the new memory, one piece for each piece of the old.
     fn plan(&self, device: DeviceId) -> Result<Plan<B>> {
         let mut plan = Plan { pairs: Vec::new(), pieces: Vec::new() };
         let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();
@@ -169,7 +170,7 @@ impl<B: Backend> Region<B> {
         Ok(plan)
     }
 
-    /// Copies all that is old into what is new.
+    /// Copies all old memory to the new memory.
     fn copy_over(
         &self,
         operation: Operation,
@@ -203,7 +204,7 @@ impl<B: Backend> Region<B> {
         cleared(&mut [&mut from, &mut to], copied)
     }
 
-    /// Memory at addresses of its own, one piece behind the other.
+    /// Maps memory at further addresses, one piece behind the other.
     fn beside(
         &self,
         operation: Operation,
@@ -245,8 +246,8 @@ impl<B: Backend> Region<B> {
                 sent.push(Segment { address: target, length, device });
                 moved.through_host += length;
             } else {
-                // SAFETY: both sides are mapped, each in one reservation; the device owns what is written and may write
-                // it, and may read what is read. No address is in both.
+                // SAFETY: both sides are mapped, each in one reservation; the device owns the destination, may write it, and may
+                // read the source. No address is in both.
                 unsafe { self.backend.copy(device, target, source, new.length()) }?;
                 moved.by_peer += length;
             }
@@ -263,18 +264,18 @@ impl<B: Backend> Region<B> {
     }
 }
 
-/// What memory is to be in the place of this.
+/// The properties of the replacement for some memory.
 fn there<B: Backend>(memory: &PhysicalMemory<B>, device: DeviceId) -> Properties {
     Properties { device, ..memory.properties() }
 }
 
-/// Access after a move: the new owner has the old one's, or its own where that is more.
+/// The access after a move: the new owner has the higher of the old owner's access and its own.
 fn handed_over(access: AccessMap, from: DeviceId, to: DeviceId) -> AccessMap {
     access.with(from, Access::None).with(to, access.get(from).max(access.get(to)))
 }
 
-/// Takes the memory away again that was mapped beside, whose addresses nobody knows. What cannot be unmapped is tried
-/// once more, so that it does not stay for one call's sake.
+/// Removes the mappings that were made for the copy, whose addresses no other code knows. A mapping that cannot be removed is
+/// tried a second time.
 fn cleared<B: Backend>(layouts: &mut [&mut Layout<B>], result: Result<Moved>) -> Result<Moved> {
     let mut clear = || layouts.iter_mut().map(|layout| layout.clear()).fold(Ok(()), Result::and);
     let error = match (clear(), result) {

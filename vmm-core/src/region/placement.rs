@@ -1,34 +1,34 @@
-//! Where addresses are to be, and a reservation there.
+//! The place of a range of addresses, and the checks of what the driver returns for it.
 #![allow(unsafe_code)]
 
 use super::check_aligned;
 use crate::driver::{Backend, Reservation};
 use crate::types::{Address, AddressRange, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
 
-/// The most addresses that a process can have on any platform that GPUs run on: 47 bits.
+/// The size of the address space of a process on every platform that GPUs run on: 47 bits.
 pub const ADDRESS_SPACE: Bytes = Bytes(1 << 47);
 
-/// Where a region is to be. A hint is a wish to a driver: it may answer success with another address, so the answer
-/// is always compared.
+/// The place of a new region. Address hints are advisory: a driver may return success with another address, so the returned
+/// address is always compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
-    /// Wherever the driver likes.
+    /// Any address that the driver chooses.
     #[default]
     Anywhere,
-    /// Here if it is free, else wherever the driver likes; [`Region::address`](crate::Region::address) tells.
+    /// This address if it is free, else any address; [`Region::address`](crate::Region::address) returns it.
     Prefer(Address),
-    /// Here or nowhere.
+    /// This address, or an error.
     Exact(Address),
-    /// At a random place of a part of the address space from which other processes can be given the same addresses, on
-    /// this device, another one, or the other vendor's: from 0x3800_0000_0000 on, 24 TiB. A region that is made so is
-    /// [portable](crate::RegionBuilder::portable), and moves to such a place again where it has to move.
+    /// A random address in a part of the address space in which other processes can reserve the same addresses, on this device,
+    /// on another, or on the other vendor's: the 24 TiB from 0x3800_0000_0000 on. The region is
+    /// [portable](crate::RegionBuilder::portable). If it has to move, it moves to such an address again.
     ///
-    /// Each region takes what it reserves of those 24 TiB, in this process and in every one that is to have the same
-    /// addresses beside its own: say how much to [reserve](crate::RegionBuilder::reserve).
+    /// Each region uses some of these 24 TiB in this process, and in every process that reserves the same addresses besides its
+    /// own. Set the size with [`reserve`](crate::RegionBuilder::reserve).
     Restorable,
 }
 
-/// A number of addresses, rounded up, if a process can have that many.
+/// Rounds a number of addresses up, and refuses more than a process can have.
 pub(crate) fn rounded(operation: Operation, size: Bytes, granularity: Granularity) -> Result<Bytes> {
     if size.is_zero() {
         return Err(Error::new(operation, Detail::ZeroSize));
@@ -39,7 +39,7 @@ pub(crate) fn rounded(operation: Operation, size: Bytes, granularity: Granularit
     }
 }
 
-/// Refuses a hint that is not aligned, or from which the size runs over the end of the address space.
+/// Refuses a hint that is not aligned, or from which the size exceeds the largest address.
 pub(super) fn check_hint(
     operation: Operation,
     address: Address,
@@ -53,13 +53,13 @@ pub(super) fn check_hint(
     }
 }
 
-/// An alignment is a power of two as well.
+/// The same power of two as a granularity.
 pub(super) fn as_granularity(alignment: Alignment) -> Granularity {
     Granularity::new(alignment.bytes()).unwrap_or(Granularity::BYTE)
 }
 
-/// Reserves addresses wherever the driver likes, near a hint or there, and compares the driver's answer with what was asked.
-/// Addresses that do not fit are given back.
+/// Reserves addresses at or near a hint, or anywhere without one, and checks the range that the driver returns. A range that
+/// fails the check is released.
 pub(super) fn reserve_near<B: Backend>(
     backend: &B,
     operation: Operation,
@@ -73,7 +73,7 @@ pub(super) fn reserve_near<B: Backend>(
     Ok(reservation)
 }
 
-/// The same at one address and no other.
+/// Reserves exactly the addresses from `wanted` on.
 pub(super) fn reserve_at<B: Backend>(
     backend: &B,
     operation: Operation,
@@ -95,6 +95,6 @@ fn check_answer(operation: Operation, range: AddressRange, size: Bytes, alignmen
     if range.size == size && range.base.is_aligned_to(alignment.bytes()) {
         return Ok(());
     }
-    let what = format!("{size} with an alignment of {} were asked for, and {range} came", alignment.bytes());
+    let what = format!("the driver returned {range} for {size} with an alignment of {}", alignment.bytes());
     Err(Error::new(operation, Detail::DriverContractViolated { what }))
 }

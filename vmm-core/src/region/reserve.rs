@@ -1,11 +1,11 @@
-//! Addresses where a placement says.
+//! Reservations at a placement.
 
 use super::placement::{Placement, check_hint, reserve_at, reserve_near};
 use super::restorable;
 use crate::driver::Backend;
 use crate::types::{Alignment, Bytes, Granularity, Operation, Result};
 
-/// Reserves addresses for a placement. What the driver offers instead of an exact address is given back.
+/// Reserves addresses at a placement. If the driver returns another address than an exact one, that range is released.
 pub(crate) fn reserve<B: Backend>(
     backend: &B,
     operation: Operation,

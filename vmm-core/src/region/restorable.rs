@@ -1,18 +1,18 @@
-//! Addresses that other processes can be given as well: with the same driver, or with another vendor's.
+//! Addresses that other processes can reserve as well, with the same driver or with another vendor's.
 //!
-//! Where a driver or a kernel puts things by itself, nothing can be had twice. The window that is used here is free in
-//! every process that is not made otherwise on purpose:
+//! Where a driver or a kernel places things by itself, no address can be reserved in every process. The window that is used here
+//! is free in every process that does not deliberately use it:
 //!
-//! - The drivers' own arenas lie below: CUDA's begins at 0x4_0000_0000 and moves hints into it, up to 0x100_0000_0000 at
-//!   least (H200, driver 13.0), and honours them at 0x2000_0000_0000 and 0x6000_0000_0000. HIP asks the kernel with
+//! - The drivers' own arenas lie below: CUDA's begins at 0x4_0000_0000 and moves hints into it, up to 0x100_0000_0000 at least
+//!   (H200, driver 13.0), and honours them at 0x2000_0000_0000 and 0x6000_0000_0000. HIP asks the kernel with
 //!   `MAP_FIXED_NOREPLACE`, and every GPU reaches all addresses below 2^47.
-//! - The kernel's own choices lie above, in the last 16 TiB below 2^47; but where the stack is not limited they begin at
-//!   0x2aaa_aaaa_b000 (x86-64), and take more than 12 TiB to get here. Programs and their heaps lie at 0x5555_5555_4000
-//!   and behind.
-//! - ThreadSanitizer has its books at 0x1000_0000_0000 to 0x3800_0000_0000, AddressSanitizer its heap from
+//! - The kernel's own choices lie above, in the last 16 TiB below 2^47. If the stack is unlimited, they begin at 0x2aaa_aaaa_b000
+//!   (x86-64) and reach the window only after more than 12 TiB. Programs and their heaps lie from 0x5555_5555_4000 on.
+//! - ThreadSanitizer keeps its data at 0x1000_0000_0000 to 0x3800_0000_0000, AddressSanitizer its heap from
 //!   0x5000_0000_0000 or 0x6000_0000_0000 on.
 //!
-//! Where in it a region lies is left to chance, so that what several processes have can be put together in another one.
+//! A region's place in the window is random, so that the regions of several processes can be restored together in another
+//! process.
 
 use super::placement::reserve_at;
 use crate::driver::Backend;
@@ -22,18 +22,18 @@ use std::hash::BuildHasher;
 
 const WINDOW: AddressRange = AddressRange { base: Address(0x3800_0000_0000), size: Bytes::gib(24 << 10) };
 
-/// What every driver can map and reserve in multiples of. Mapping: CUDA's granularity is 2 MiB on all GPUs; HIP's is
-/// 4 KiB, and less than 2 MiB does not work everywhere; the host's is a page. Reserving: CUDA hands out addresses in
-/// units of 32 MiB, and reservations of up to 24 MiB not where a hint says.
+/// The units in which every driver can map and reserve. Mapping: CUDA's granularity is 2 MiB on all GPUs; HIP's is 4 KiB, but
+/// less than 2 MiB does not work everywhere; the host's is a page. Reserving: CUDA reserves addresses in units of 32 MiB, and
+/// ignores the hint for reservations of up to 24 MiB.
 pub(super) const UNITS: [Granularity; 2] = [power_of_two(Bytes::mib(2)), power_of_two(UNIT)];
 
 const UNIT: Bytes = Bytes::mib(32);
 
-/// How many places are tried. One of them is free unless the window is all but full: with three quarters of it taken,
-/// 1 in 100 times none is.
+/// The number of places that are tried. One of them is free unless the window is almost full: with three quarters of it taken,
+/// none is free in 1 of 100 cases.
 const TRIES: u32 = 16;
 
-/// Reserves at a place that was free by chance, so that it can be free in another process as well.
+/// Reserves at a random place that is free, so that it is probably free in another process as well.
 pub(super) fn reserve<B: Backend>(
     backend: &B,
     operation: Operation,
@@ -55,7 +55,7 @@ pub(super) fn reserve<B: Backend>(
     Err(Error::new(operation, Detail::NotRestorable { tries: TRIES, window: WINDOW, wanted, offered }))
 }
 
-/// One of the places in the window from which the size does not reach beyond it.
+/// A place in the window from which `size` bytes do not exceed the window.
 fn chosen(operation: Operation, size: Bytes, step: Bytes, random: u64) -> Result<Address> {
     let first = WINDOW.base.0.next_multiple_of(step.0);
     let room = Bytes(WINDOW.end().0.saturating_sub(first));
@@ -65,8 +65,8 @@ fn chosen(operation: Operation, size: Bytes, step: Bytes, random: u64) -> Result
     Ok(Address(first + random % places * step.0))
 }
 
-/// What the standard library mixes into its hashes, which the system has given it by chance. A forked child has inherited
-/// that, and is told from its parent by the number of its process.
+/// A random number from the seed of the standard library's hashes, which comes from the system. A forked child inherits the seed;
+/// the process ID distinguishes it from its parent.
 fn random(number: u32) -> u64 {
     RandomState::new().hash_one((std::process::id(), number))
 }
@@ -108,7 +108,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(limit(WINDOW.size + UNIT, UNIT), WINDOW.size);
-        // The one multiple of 64 TiB in it has 16 TiB behind it.
+        // The only multiple of 64 TiB in the window has 16 TiB behind it.
         assert_eq!(place(Bytes::gib(16 << 10), Alignment::MAX, 5).unwrap(), Address(1 << 46));
         assert_eq!(limit(WINDOW.size, Alignment::MAX), Bytes::gib(16 << 10));
     }

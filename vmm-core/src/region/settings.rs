@@ -1,30 +1,30 @@
-//! A region as a whole: what it is beside what is mapped, and made again from that at the same addresses.
+//! The settings of a region, and a new region with the same settings at the same addresses.
 
 use super::{MappedMemory, Placement, Region, RegionBuilder};
 use crate::driver::Backend;
 use crate::types::{AccessMap, Bytes, DeviceId, OffsetRange, Operation, Properties, Result};
 
-/// What a [`RegionBuilder`] was told of a region: everything beside its addresses and what is mapped there.
+/// The settings that a [`RegionBuilder`] was given: everything except the addresses and the mappings.
 #[derive(Clone, Debug)]
 pub struct RegionSettings {
     /// As in [`RegionBuilder::tag`].
     pub tag: Box<str>,
-    /// What its address is a multiple of, beyond the granularity.
+    /// The alignment of the region's address beyond the granularity.
     pub alignment: Bytes,
-    /// What memory growth brings.
+    /// The properties of the memory that growth adds.
     pub memory: Properties,
-    /// What is granted on it, beside the device's own read and write access.
+    /// The access that the builder was given. The owner of the memory has read and write access besides.
     pub access: AccessMap,
-    /// The least size of a reservation that growth adds; zero where nothing was said.
+    /// The minimum size of a reservation that growth adds; zero if none was set.
     pub extend_by: Bytes,
-    /// How many addresses are kept free on either side.
+    /// The bytes of addresses that are kept free on either side.
     pub guard: Bytes,
     /// As in [`RegionBuilder::portable`].
     pub portable: bool,
 }
 
 impl<B: Backend> Region<B> {
-    /// What the region was built with.
+    /// Returns the settings that the region was built with.
     #[must_use]
     pub fn settings(&self) -> RegionSettings {
         RegionSettings {
@@ -38,8 +38,8 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// The mappings in order of their offsets, each with its memory and access, as [`apply_layout`](Self::apply_layout) takes
-    /// them. A suspended region has none.
+    /// Returns the mappings in order of their offsets, each with its memory and access, as [`apply_layout`](Self::apply_layout)
+    /// expects them. A suspended region has none.
     pub fn layout(&self) -> impl Iterator<Item = MappedMemory<B>> {
         self.layout.table.iter().map(|(offset, mapping)| MappedMemory {
             offset,
@@ -48,8 +48,8 @@ impl<B: Backend> Region<B> {
         })
     }
 
-    /// Reserves a region with nothing mapped in it. Its reservations have these sizes, each a multiple of the
-    /// [reservation unit](Backend::reservation_unit), and follow each other from where `placement` says.
+    /// Reserves a region without mappings. Its reservations have the given sizes, each a multiple of the [reservation
+    /// unit](Backend::reservation_unit), and follow each other from the placement on.
     ///
     /// # Errors
     ///
@@ -78,14 +78,14 @@ impl<B: Backend> Region<B> {
         }
         let mut region = builder.build()?;
         for size in others {
-            // No seam lies inside of a granule, whatever a snapshot says.
+            // A border must not lie inside a granule, whatever sizes a snapshot contains.
             let size = region.addresses(operation, *size)?;
             region.extend_by(operation, size)?;
         }
         Ok(region)
     }
 
-    /// Sets the access of every device to whole mappings that follow each other, and waits for nothing.
+    /// Sets the access of every device to whole mappings that follow each other, without waiting.
     ///
     /// # Errors
     ///
@@ -114,19 +114,18 @@ impl<B: Backend> Region<B> {
         changes.into_iter().try_for_each(|(device, access)| self.layout.set_access(part, device, access))
     }
 
-    /// Unmaps everything and gives the addresses back, and waits for nothing. What cannot be given back is left to the end
-    /// of the process.
+    /// Unmaps everything and releases the addresses, without waiting. What cannot be released stays until the process ends.
     ///
     /// # Errors
     ///
-    /// The first that the driver answers; the rest is still given back.
+    /// The first error of the driver; everything else is still released.
     ///
     /// # Safety
     ///
     /// No work uses the region.
     #[allow(unsafe_code)]
     pub unsafe fn discard(mut self) -> Result<()> {
-        // The destructor would wait, and could not tell anybody.
+        // The destructor would wait, and could not return the error.
         self.layout.take().give_up()
     }
 }

@@ -1,5 +1,5 @@
-//! Memory that somebody else has as well. Other memory in its place would be another than theirs from then on, without a
-//! word; so whoever would put it there refuses.
+//! Memory that other regions, clones or processes hold as well. If a region replaced such memory, the other holders would keep
+//! the old memory without notice. So operations that replace memory refuse it.
 
 use super::table::{Mapping, Table};
 use crate::driver::Backend;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{Ordering, fence};
 
 impl<B: Backend> Table<B> {
-    /// Refuses memory among some of the mappings that is held outside of all of them.
+    /// Refuses memory of the concerned mappings that is also held outside of them.
     pub(super) fn check_not_held(
         &self,
         operation: Operation,
@@ -21,7 +21,7 @@ impl<B: Backend> Table<B> {
         }
     }
 
-    /// The mappings, among some, of memory that is held outside of all of those too, with who holds it.
+    /// The concerned mappings of memory that is also held outside of them, each with its holder.
     pub(super) fn shared(
         &self,
         operation: Operation,
@@ -40,7 +40,7 @@ impl<B: Backend> Table<B> {
     }
 }
 
-/// The error for memory that is held elsewhere too.
+/// The error for memory that has another holder.
 pub(super) fn still_referenced<B: Backend>(
     operation: Operation,
     offset: Bytes,
@@ -51,7 +51,7 @@ pub(super) fn still_referenced<B: Backend>(
     Error::new(operation, Detail::StillReferenced { range, holder })
 }
 
-/// Returns who else holds memory of which this library has `known` references, as the error of an operation says it.
+/// Describes the other holder, for the error of an operation, if memory has more than the `known` references of this library.
 pub(super) fn holder<B: Backend>(
     operation: Operation,
     memory: &PhysicalMemory<B>,
@@ -67,7 +67,7 @@ pub(super) fn holder<B: Backend>(
         };
     }
     let is_held = memory.holders() > known;
-    // Another thread may export its clone and drop it. A thread that sees the drop must see the export too.
+    // Another thread may export its clone and then drop it. A thread that sees the drop must see the export too.
     fence(Ordering::Acquire);
     if memory.is_imported() {
         way_out!(

@@ -1,7 +1,7 @@
-//! Reservations that follow each other, seen as one range; the one place that knows of their borders.
+//! Adjacent reservations as one range of addresses. No other file knows their borders.
 //!
-//! CUDA lets a call cross from one reservation into the next, HIP refuses it, so no call does: whoever works on a
-//! part asks for it [cut at the seams](Spans::cut).
+//! CUDA allows a call to cross from one reservation into the next, HIP refuses it, so no call does: callers split a part [at the
+//! borders](Spans::cut).
 
 use crate::driver::{Backend, Reservation};
 use crate::types::{Address, AddressRange, Bytes, OffsetRange};
@@ -9,9 +9,9 @@ use crate::types::{Address, AddressRange, Bytes, OffsetRange};
 /// One reservation and the part of the region that lies in it.
 #[derive(Debug)]
 struct Span<B: Backend> {
-    /// Where the part begins in the region.
+    /// The offset of the part in the region.
     offset: Bytes,
-    /// Where it begins in the reservation: behind a guard, if there is one.
+    /// The offset of the part in the reservation: the size of the guard, if there is one.
     lead: Bytes,
     length: Bytes,
     reservation: B::Reservation,
@@ -24,21 +24,21 @@ impl<B: Backend> Span<B> {
     }
 }
 
-/// The reservations of a region in order, each beginning where the last one ends. Never empty, but in a region that ends.
+/// The reservations of a region in order, each beginning where the previous one ends. Empty only in a region that ends.
 #[derive(Debug)]
 pub(super) struct Spans<B: Backend>(Vec<Span<B>>);
 
 /// A part of a region that lies in one reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// Which reservation.
+    /// The number of the reservation.
     pub(super) span: usize,
-    /// Which offsets of the region.
+    /// The offsets in the region.
     pub(super) range: OffsetRange,
 }
 
 impl<B: Backend> Spans<B> {
-    /// A reservation but for the guard at each of its ends.
+    /// A reservation, of which the guard at each end does not count.
     pub(super) fn new(reservation: B::Reservation, guard: Bytes) -> Self {
         let length = reservation.range().size - (guard + guard);
         Self(vec![Span { offset: Bytes::ZERO, lead: guard, length, reservation }])
@@ -48,17 +48,17 @@ impl<B: Backend> Spans<B> {
         Self(Vec::new())
     }
 
-    /// Where the region begins.
+    /// The first address of the region.
     pub(super) fn base(&self) -> Address {
         self.0.first().map_or(Address(0), |span| span.range().base)
     }
 
-    /// All reservations together, without a guard.
+    /// The size of all reservations together, without the guard.
     pub(super) fn size(&self) -> Bytes {
         self.0.last().map_or(Bytes::ZERO, |span| span.offset + span.length)
     }
 
-    /// How many addresses are kept free on either side.
+    /// The bytes of addresses that are kept free on either side.
     pub(super) fn guard(&self) -> Bytes {
         self.0.first().map_or(Bytes::ZERO, |span| span.lead)
     }
@@ -79,7 +79,7 @@ impl<B: Backend> Spans<B> {
         self.0.push(Span { offset, lead: Bytes::ZERO, length, reservation });
     }
 
-    /// Gives the last reservation back; nothing may be mapped in it.
+    /// Releases the last reservation, in which nothing may be mapped.
     pub(super) fn pop(&mut self) {
         self.0.pop();
     }
@@ -90,14 +90,14 @@ impl<B: Backend> Spans<B> {
         Some((&mut span.reservation, cut.range.offset - span.offset + span.lead))
     }
 
-    /// The same, to be asked and not changed.
+    /// The same for shared access.
     #[cfg(unix)]
     pub(super) fn reservation_at(&self, cut: Cut) -> Option<(&B::Reservation, Bytes)> {
         let span = self.0.get(cut.span)?;
         Some((&span.reservation, cut.range.offset - span.offset + span.lead))
     }
 
-    /// A part of the region, cut at the borders of the reservations.
+    /// A part of the region, split at the borders of the reservations.
     pub(super) fn cut(&self, offset: Bytes, length: Bytes) -> impl Iterator<Item = Cut> {
         let end = offset + length;
         let first = self.0.partition_point(|span| span.offset <= offset).saturating_sub(1);
@@ -114,8 +114,8 @@ impl<B: Backend> Spans<B> {
         self.cut(offset, length).next()
     }
 
-    /// Takes the reservations out in which `is_used` says that something may still be mapped: freeing those would
-    /// corrupt a driver's books. They are left to the process's end.
+    /// Removes all reservations, and releases those in which `is_used` reports no mapping. Releasing the others would corrupt a
+    /// driver's records, so they stay until the process ends.
     pub(super) fn abandon(&mut self, is_used: impl Fn(Bytes, Bytes) -> bool) {
         for span in self.0.drain(..) {
             if is_used(span.offset, span.length) {

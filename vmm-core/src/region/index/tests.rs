@@ -2,7 +2,7 @@ use super::*;
 use gpu_vmm_testkit::Random;
 use std::collections::BTreeMap;
 
-/// The same by a tree of the standard library: slot, and behind the last granule, by the first one.
+/// The same lookup by a tree of the standard library: slot and end, by the first granule.
 #[derive(Default)]
 struct Model(BTreeMap<u64, (u64, usize)>);
 
@@ -32,7 +32,7 @@ fn agree(index: &Index, model: &Model, granule: u64) {
     assert_eq!(index.last_to(granule), model.last_to(granule), "to {granule}");
 }
 
-/// Blocks that can be reached from one, with it; all but the root have something in them.
+/// The number of blocks reachable from one, including it. All but the root must have an entry.
 fn reached(index: &Index, block: u32) -> usize {
     assert!(block == index.root || !index.is_empty(block), "an empty block is in use");
     1 + index
@@ -43,7 +43,7 @@ fn reached(index: &Index, block: u32) -> usize {
         .sum::<usize>()
 }
 
-/// Every block is in use or spare, and what is spare is empty.
+/// Checks that every block is either in use or spare, and that spare blocks are empty.
 fn check_blocks(index: &Index) {
     let spare: std::collections::BTreeSet<u32> = index.spare.iter().copied().collect();
     assert_eq!(spare.len(), index.spare.len(), "a block is spare twice");
@@ -53,7 +53,7 @@ fn check_blocks(index: &Index) {
     assert_eq!(used + spare.len(), blocks, "blocks are lost");
 }
 
-/// A place for a mapping: one granule, a few, or several blocks; from anywhere, or from where a block begins.
+/// A place for a mapping: one granule, a few, or several blocks; at any granule, or at the beginning of a block.
 fn granules(random: &mut Random, limit: u64) -> Range<u64> {
     let length = match random.below(6) {
         0..=2 => 1,
@@ -63,7 +63,7 @@ fn granules(random: &mut Random, limit: u64) -> Range<u64> {
     } as u64;
     let first = match random.below(3) {
         0 => random.next() % limit / FAN as u64 * FAN as u64,
-        // Close together, so that blocks fill and become empty.
+        // Close together, so that blocks become full and empty.
         1 => random.next() % limit.min(200),
         _ => random.next() % limit,
     };
@@ -79,7 +79,7 @@ fn what_a_tree_of_the_standard_library_says_is_said() {
         let (mut random, mut index, mut model) = (Random(seed), Index::new(), Model::default());
         let mut mappings: Vec<Range<u64>> = Vec::new();
         for round in 0..rounds {
-            // Rather full, then rather empty, and so on.
+            // Mostly additions, then mostly removals, and so on.
             let wants_more = random.below(10) < if round / 300 % 2 == 0 { 8 } else { 2 };
             if wants_more {
                 let new = granules(&mut random, limit);
@@ -137,7 +137,7 @@ fn nothing_is_found_where_nothing_was_ever_mapped() {
 #[test]
 fn a_tree_that_was_full_before_it_rose_leaves_an_empty_block() {
     let mut index = Index::new();
-    // All of the root, an entry for each granule. As the tree rises these come to lie below one entry.
+    // The whole root, one entry for each granule. When the tree rises, they lie below one entry.
     index.set(0..64, 0);
     index.set(64..65, 1);
     index.clear(0..64);
@@ -147,7 +147,7 @@ fn a_tree_that_was_full_before_it_rose_leaves_an_empty_block() {
     check_blocks(&index);
 }
 
-/// So many bytes are in blocks.
+/// The number of bytes in blocks.
 fn bytes(mappings: impl Iterator<Item = Range<u64>>) -> usize {
     let mut index = Index::new();
     mappings.enumerate().for_each(|(slot, granules)| index.set(granules, slot));
@@ -158,10 +158,10 @@ fn bytes(mappings: impl Iterator<Item = Range<u64>>) -> usize {
 #[test]
 fn large_mappings_and_large_holes_take_little() {
     let gib = 1 << 9;
-    // With granules of 2 MiB: one of them, and 64 GiB.
+    // With granules of 2 MiB: 2 MiB, and 64 GiB.
     assert_eq!(bytes(std::iter::once(0..1)), 256);
     assert_eq!(bytes(std::iter::once(0..64 * gib)), 256);
-    // One granule more, so that it does not end with a block, takes one at each level.
+    // One granule more does not end with a block, and takes one block at each level.
     assert_eq!(bytes(std::iter::once(0..64 * gib + 1)), 3 * 256);
     assert_eq!(bytes(std::iter::once(1 << 30..(1 << 30) + 1)), 6 * 256, "64 TiB with granules of 64 KiB");
     let count = if cfg!(miri) { 1000 } else { 100_000 };
