@@ -1,7 +1,7 @@
-//! Suspend and resume: a region without memory that keeps its addresses.
+//! Suspend and resume: a region releases its memory and keeps its addresses.
 //!
-//! Each piece of memory goes and comes once, however often it is mapped. Contents are copied through one of its mappings,
-//! whose owner is given the access for that where it has not.
+//! Each piece of memory is saved and restored once, however often it is mapped. Its contents are copied through one of its
+//! mappings. If the owner of the memory lacks the access for that, it receives the access for the copy.
 
 use super::Region;
 use super::layout::Layout;
@@ -11,19 +11,19 @@ use crate::driver::{Backend, WaitFor};
 use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
 use crate::types::{Access, Bytes, Detail, Error, Operation, Result};
 
-/// As much as is mapped, at least, before the copies of it begin; the next is mapped meanwhile.
+/// The size of memory that a resume maps before the copies into it begin; the next group is mapped meanwhile.
 const GROUP: Bytes = Bytes::mib(64);
 
-/// What suspending did.
+/// The result of suspending a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suspended {
-    /// How much memory the region is without: each piece once, though it be mapped several times.
+    /// The size of the memory that the region has released: each piece once, however often it was mapped.
     pub memory: Bytes,
-    /// How much of its contents the store keeps: all or nothing.
+    /// The size of the contents that the store holds: all of them or none.
     pub kept: Bytes,
-    /// How much memory stayed, since it is also held elsewhere: zero but after [`Region::suspend_into`].
+    /// The size of the memory that stayed because it has other holders: zero except after [`Region::suspend_into`].
     pub shared: Bytes,
-    /// True where it was suspended already, so that nothing was done.
+    /// True if the region was suspended already and the call did nothing.
     pub already: bool,
 }
 
@@ -34,67 +34,64 @@ impl Suspended {
     }
 }
 
-/// What resuming did.
+/// The result of resuming a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resumed {
-    /// How much memory the region has got.
+    /// The size of the memory that the region has received.
     pub memory: Bytes,
-    /// How much of it has its contents back: all or nothing.
+    /// The size of the contents that were restored: all of them or none.
     pub contents: Bytes,
-    /// True where it was not suspended, so that nothing was done.
+    /// True if the region was not suspended and the call did nothing.
     pub already: bool,
 }
 
-/// Whether a region has its memory.
+/// The state of a region: active or suspended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionState {
-    /// It can be used.
+    /// The region has its memory and can be used.
     Active,
-    /// It has its addresses and nothing else until [`Region::resume`].
+    /// The region has only its addresses until [`Region::resume`].
     Suspended {
-        /// How much memory it is without.
+        /// The size of the memory that the region has released.
         memory: Bytes,
-        /// Where its contents are.
+        /// The kind of the store that holds its contents.
         store: BackingKind,
     },
 }
 
 impl<B: Backend> Region<B> {
-    /// Gives the region's memory back to its devices and keeps the addresses. What is in it goes to the store, and
-    /// [`Region::resume`] brings all of it back: memory of the same kinds on the same devices, at the same addresses, with
-    /// the same access, and what is mapped several times is again one piece. CUDA: `cuMemUnmap`, `cuMemRelease`; HIP:
-    /// `hipMemUnmap`, `hipMemRelease`.
+    /// Releases the region's memory to its devices and keeps the addresses. The store receives the contents. [`Region::resume`]
+    /// restores them: memory with the same properties on the same devices, at the same addresses, with the same access. Memory
+    /// that is mapped several times is one piece again. CUDA: `cuMemUnmap`, `cuMemRelease`; HIP: `hipMemUnmap`, `hipMemRelease`.
     ///
-    /// It waits as `done` says first. Until the resume, [mappings](Region::mappings), [mapped](Region::mapped) and
-    /// [end](Region::end) are those of a region in which nothing is mapped, and every operation but resuming, closing and
-    /// dropping is refused ([`Detail::Suspended`]). A region that is suspended already is left as it is, whatever the
-    /// store.
+    /// The call first waits as `done` says. Until the resume, [mappings](Region::mappings), [mapped](Region::mapped) and
+    /// [end](Region::end) report an empty region, and every operation except resuming, closing and dropping returns
+    /// [`Detail::Suspended`]. A suspended region stays as it is, whatever the store.
     ///
     /// # Errors
     ///
-    /// [`Detail::StillReferenced`] where some of the memory is exported, imported, or held by somebody else in this process;
-    /// [`Detail::Poisoned`]; [`Detail::BackingStoreFull`], [`Detail::File`] or what the system answers where there is no room for
-    /// the contents; [`Detail::ForeignHandle`] for a store of another backend; what waiting or the driver answers. The
-    /// region is as before then, and the room is given back.
+    /// [`Detail::StillReferenced`] if some of the memory was exported or imported, or if a clone or another region holds it;
+    /// [`Detail::Poisoned`]; [`Detail::BackingStoreFull`], [`Detail::File`] or the system's error if the store has no room for
+    /// the contents; [`Detail::ForeignHandle`] for a store of another backend; the error of waiting or of the driver. The region
+    /// is then as before, and the room in the store is released.
     ///
-    /// But for [`Detail::AddressesLost`]: some drivers give memory back with the addresses alone (HIP 7.1 and 7.2), which are
-    /// reserved again at once, and somebody else was faster. The region is suspended then, and its contents are kept; it
-    /// can be resumed when the addresses are free.
+    /// [`Detail::AddressesLost`] is the exception. Some drivers release memory only together with the addresses (HIP 7.1 and
+    /// 7.2). gpu-vmm reserves the addresses again at once; with this error, another reservation has taken them first. The region
+    /// is suspended and its contents are kept. It can be resumed when the addresses are free.
     pub fn suspend(&mut self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
         self.suspend_as(store, done, None)
     }
 
-    /// Suspends the region as [`Region::suspend`] does, and appends its memory to `list`: the pieces that the region alone
-    /// held, which [`grow_with`](Region::grow_with) and [`resume_from`](Region::resume_from) of any region can use next. They
-    /// keep the bytes that they had, also those of a [guarded](crate::RegionBuilder::guarded) region.
+    /// Suspends the region as [`Region::suspend`] does, and appends its memory to `list`: the pieces that only the region held,
+    /// which [`grow_with`](Region::grow_with) and [`resume_from`](Region::resume_from) of any region can use next. The pieces
+    /// keep their bytes, also those of a [guarded](crate::RegionBuilder::guarded) region.
     ///
-    /// Memory that is held elsewhere too (by another region, by a clone, by another process) stays as it is: its contents
-    /// are not saved, the suspended region keeps it alive, and the resume maps the same memory again.
-    /// [`Suspended::shared`] is its size.
+    /// Memory with other holders (another region, a clone, another process) stays as it is: its contents are not saved, the
+    /// suspended region keeps it alive, and the resume maps the same memory again. [`Suspended::shared`] is its size.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::suspend`] but [`Detail::StillReferenced`]. After [`Detail::AddressesLost`] the memory is in the
+    /// Those of [`Region::suspend`] except [`Detail::StillReferenced`]. After [`Detail::AddressesLost`] the memory is in the
     /// list; after any other error the list is unchanged.
     pub fn suspend_into(
         &mut self,
@@ -105,8 +102,8 @@ impl<B: Backend> Region<B> {
         self.suspend_as(store, done, Some(list))
     }
 
-    /// Suspends the region. The memory goes to `list`, and memory that is shared stays; or, without `list`, the memory is
-    /// released, and memory that is shared is refused.
+    /// Suspends the region. With `list`, the memory moves there, and memory with other holders stays. Without `list`, the memory
+    /// is released, and memory with other holders is refused.
     fn suspend_as(
         &mut self,
         store: &BackingStore<B>,
@@ -128,7 +125,7 @@ impl<B: Backend> Region<B> {
                 |piece: &Piece<B>| missing.binary_search_by_key(&piece.offset, |one| one.home).is_ok();
             list.extend(gone.into_iter().filter(is_own).map(|piece| piece.mapping.memory));
         } else {
-            // With the last mapping, and the last that holds it, the memory goes back.
+            // The memory returns to its device when its last mapping and its last clone are dropped.
             drop(gone);
         }
         let suspension = Suspension { before, kept };
@@ -143,36 +140,35 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// Gives a suspended region memory again, maps it as it was, and brings the contents back. The contents are copied
-    /// while further memory is being mapped. CUDA: `cuMemCreate`, `cuMemMap`, `cuMemSetAccess`; HIP: `hipMemCreate`,
-    /// `hipMemMap`, `hipMemSetAccess`.
+    /// Gives a suspended region memory again, maps it as before, and restores the contents. The contents are copied while further
+    /// memory is being mapped. CUDA: `cuMemCreate`, `cuMemMap`, `cuMemSetAccess`; HIP: `hipMemCreate`, `hipMemMap`,
+    /// `hipMemSetAccess`.
     ///
-    /// A region that is not suspended is left as it is.
+    /// A region that is not suspended stays as it is.
     ///
     /// # Errors
     ///
-    /// [`Detail::AddressTaken`] where its addresses [were lost](Detail::AddressesLost) and are not free;
-    /// [`Detail::OutOfMemory`]; [`Detail::File`]; what the driver answers. The region is still suspended then, nothing is
-    /// mapped, and the contents are still in the store: it can be tried again. Where undoing failed too
-    /// ([`Detail::RollbackFailed`]) and something could not be unmapped, that part is out of use, and the region cannot be
-    /// resumed any more ([`Detail::Poisoned`]).
+    /// [`Detail::AddressTaken`] if the region's addresses [were lost](Detail::AddressesLost) and are not free;
+    /// [`Detail::OutOfMemory`]; [`Detail::File`]; the driver's error. The region is then still suspended, nothing is mapped, and
+    /// the contents are still in the store, so the call can be repeated. If the rollback failed too ([`Detail::RollbackFailed`])
+    /// and something could not be unmapped, that part is poisoned, and the region can never be resumed ([`Detail::Poisoned`]).
     pub fn resume(&mut self) -> Result<Resumed> {
         self.resume_from(&mut Vec::new())
     }
 
-    /// Resumes the region as [`Region::resume`] does, with pieces of `list` that have the size and the properties of a
-    /// missing piece and that nothing else holds. They are taken out of the list; the rest is created. Without saved
-    /// contents ([`BackingStore::nothing`]), the region has the bytes that those pieces had.
+    /// Resumes the region as [`Region::resume`] does, with memory from `list`. It takes pieces that have the size and the
+    /// properties of a missing piece and no other holder out of the list, and creates the rest. Without saved contents
+    /// ([`BackingStore::nothing`]), the region has the bytes of those pieces.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::resume`]. The pieces are in the list again then, except those that could not be unmapped.
+    /// Those of [`Region::resume`]. The pieces are then in the list again, except those that could not be unmapped.
     pub fn resume_from(&mut self, list: &mut Vec<PhysicalMemory<B>>) -> Result<Resumed> {
         let operation = Operation::Resume;
         let Some(suspended) = &self.suspended else {
             return Ok(Resumed { memory: Bytes::ZERO, contents: Bytes::ZERO, already: true });
         };
-        // What undoing has left of an earlier one.
+        // The failed rollback of an earlier resume can have left mappings.
         self.layout.check_in_use(operation)?;
         self.layout.regain()?;
         let obtained = suspended.obtain(&self.backend, list)?;
@@ -182,7 +178,7 @@ impl<B: Backend> Region<B> {
         if let Err(error) = filled {
             let error = self.layout.take_away(error, &pieces[..placed]);
             drop(pieces);
-            // What could not be unmapped is not free.
+            // A piece that could not be unmapped is not free.
             let is_free = |memory: &PhysicalMemory<B>| {
                 self.layout.table.iter().all(|(_, mapping)| !mapping.memory.is_same_as(memory))
             };
@@ -193,7 +189,7 @@ impl<B: Backend> Region<B> {
         Ok(did)
     }
 
-    /// Whether the region has its memory, or is suspended, and where its contents are then.
+    /// Returns the state of the region, and of a suspended region the size of its memory and the kind of its store.
     #[must_use]
     pub fn state(&self) -> RegionState {
         match &self.suspended {
@@ -215,7 +211,7 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// Copies the contents and takes everything away, or nothing.
+    /// Saves the contents and removes all mappings, or changes nothing.
     fn empty_into(
         &mut self,
         kept: &SavedContents<B>,
@@ -238,7 +234,7 @@ impl<B: Backend> Region<B> {
         result.map_err(|error| self.close_again(error, &opened))
     }
 
-    /// Takes the access away again that owners were given for the copy, where it can be.
+    /// Removes the access again that owners received for the copy, if the mapping still exists.
     fn close_again(&mut self, error: Error, opened: &[Missing]) -> Error {
         opened.iter().fold(error, |error, one| {
             if self.layout.table.check_whole(Operation::Suspend, one.home, one.size).is_err() {
@@ -252,7 +248,7 @@ impl<B: Backend> Region<B> {
     }
 }
 
-/// Pieces of memory as segments of their one stream, at their homes.
+/// The missing pieces as segments of the stream of contents, each at its home.
 fn segments<B: Backend>(layout: &Layout<B>, missing: &[Missing]) -> Vec<Segment> {
     let base = layout.spans.base();
     let mut segments: Vec<Segment> = Vec::new();
@@ -273,8 +269,8 @@ fn segments<B: Backend>(layout: &Layout<B>, missing: &[Missing]) -> Vec<Segment>
     segments
 }
 
-/// Maps everything and brings the contents back. Tells how many pieces are mapped, in which no copy is going on any more,
-/// and whether it was done.
+/// Maps everything and restores the contents. Returns the number of pieces that are mapped, with no copy running in them, and the
+/// result.
 fn fill<B: Backend>(
     layout: &mut Layout<B>,
     backend: &B,
@@ -282,7 +278,7 @@ fn fill<B: Backend>(
     pieces: &mut [Piece<B>],
 ) -> (usize, Result<()>) {
     let (real, most) = match suspended.kept.is_nothing() {
-        // One call for all access, where it is all the same.
+        // One call sets the access of all mappings if it is the same for all.
         true => (Vec::new(), Bytes(u64::MAX)),
         false => (suspended.open(pieces), GROUP),
     };
@@ -306,7 +302,7 @@ fn fill<B: Backend>(
     (placed, sent.and_then(|()| layout.lower(&real)))
 }
 
-/// So many of the first pieces that they are this much together, or all.
+/// The first pieces with a total size of at least `most`, or all pieces.
 fn first_group<B: Backend>(pieces: &[Piece<B>], most: Bytes) -> &[Piece<B>] {
     let mut together = Bytes::ZERO;
     let count = pieces.iter().position(|piece| {

@@ -1,4 +1,4 @@
-//! What a suspended region keeps: which memory it is without, which stayed, and what was mapped where.
+//! The data of a suspended region: its released memory, the memory that stayed, and the mappings.
 
 use super::sharing::{holder, still_referenced};
 use super::table::{Mapping, Piece, Table};
@@ -7,7 +7,7 @@ use crate::memory::{MemoryId, PhysicalMemory, SavedContents};
 use crate::types::{Access, AccessMap, Bytes, OffsetRange, Operation, Properties, Result};
 use std::collections::HashMap;
 
-/// What a suspended region needs in order to come back.
+/// The data that a suspended region needs to resume.
 #[derive(Debug)]
 pub(super) struct Suspension<B: Backend> {
     pub(super) before: Survey<B>,
@@ -17,23 +17,23 @@ pub(super) struct Suspension<B: Backend> {
 /// The memory and the mappings of a region before it is suspended.
 #[derive(Debug)]
 pub(super) struct Survey<B: Backend> {
-    /// Memory that the region alone has, in order of the homes.
+    /// Memory that only the region held, in order of the homes.
     pub(super) missing: Vec<Missing>,
-    /// Memory that is held elsewhere too, and is mapped again as it is.
+    /// Memory with other holders, which the resume maps again.
     pub(super) shared: Vec<PhysicalMemory<B>>,
     mappings: Vec<SavedMapping>,
 }
 
-/// A piece of memory that there was.
+/// A piece of memory that was released.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Missing {
     pub(super) size: Bytes,
     pub(super) properties: Properties,
     /// The offset of the mapping through which it is copied.
     pub(super) home: Bytes,
-    /// What could be done there.
+    /// The access of the mapping at the home.
     access: AccessMap,
-    /// Where its contents begin in the stream of all.
+    /// The offset of its contents in the stream of all contents.
     pub(super) from: Bytes,
 }
 
@@ -42,55 +42,55 @@ impl Missing {
         OffsetRange { offset: self.home, length: self.size }
     }
 
-    /// What the owner may do at home.
+    /// The owner's access at the home.
     pub(super) fn own(&self) -> Access {
         self.access.get(self.properties.device)
     }
 }
 
-/// A mapping that the resume makes again.
+/// A mapping that the resume creates again.
 #[derive(Clone, Copy, Debug)]
 struct SavedMapping {
     offset: Bytes,
-    /// Which of the pieces: of those that are missing and then of those that are shared.
+    /// The number of its piece, counting first the missing pieces and then the shared ones.
     memory: usize,
     access: AccessMap,
 }
 
-/// Memory for the pieces that are missing.
+/// The memory that replaces the missing pieces.
 pub(super) struct Obtained<B: Backend> {
-    /// What the caller had, for each piece that is missing.
+    /// For each missing piece, a piece of the caller if one fits.
     taken: Vec<Option<PhysicalMemory<B>>>,
-    /// New memory for the others, in their order.
+    /// New memory for the other missing pieces, in their order.
     created: Vec<PhysicalMemory<B>>,
 }
 
 impl<B: Backend> Obtained<B> {
-    /// All of it, in the order of what is missing.
+    /// All pieces, in the order of the missing pieces.
     fn in_order(&self) -> impl Iterator<Item = &PhysicalMemory<B>> {
         let mut created = self.created.iter();
         self.taken.iter().filter_map(move |taken| taken.as_ref().or_else(|| created.next()))
     }
 
-    /// What the caller had.
+    /// The pieces of the caller.
     pub(super) fn taken(self) -> impl Iterator<Item = PhysicalMemory<B>> {
         self.taken.into_iter().flatten()
     }
 }
 
 impl<B: Backend> Suspension<B> {
-    /// How much memory the region is without.
+    /// The size of the memory that the region has released.
     pub(super) fn memory(&self) -> Bytes {
         total(&self.before.missing)
     }
 
-    /// How much of its contents is saved.
+    /// The size of the saved contents.
     pub(super) fn contents(&self) -> Bytes {
         if self.kept.is_nothing() { Bytes::ZERO } else { self.memory() }
     }
 
-    /// Takes fitting pieces that nothing else holds out of `list` and creates the rest. Nothing is mapped yet: there is
-    /// enough, or nothing has happened.
+    /// Takes fitting pieces without other holders out of `list` and creates the rest. Maps nothing. After an error the list has
+    /// all its pieces again.
     pub(super) fn obtain(&self, backend: &B, list: &mut Vec<PhysicalMemory<B>>) -> Result<Obtained<B>> {
         let fits = |one: &Missing, memory: &PhysicalMemory<B>| {
             memory.size() == one.size
@@ -114,7 +114,7 @@ impl<B: Backend> Suspension<B> {
         }
     }
 
-    /// The mappings as they were.
+    /// The mappings before the suspend.
     pub(super) fn pieces(&self, obtained: &Obtained<B>) -> Vec<Piece<B>> {
         let memory: Vec<&PhysicalMemory<B>> = obtained.in_order().chain(&self.before.shared).collect();
         let piece = |one: &SavedMapping| Piece {
@@ -124,8 +124,8 @@ impl<B: Backend> Suspension<B> {
         self.before.mappings.iter().map(piece).collect()
     }
 
-    /// Lets every piece's owner write where its contents are copied to, and gives what the mappings changed for that are
-    /// to be in the end.
+    /// Gives every piece's owner write access at the home, for the copy of the contents. Returns the changed pieces with the
+    /// access that they must have in the end.
     pub(super) fn open(&self, pieces: &mut [Piece<B>]) -> Vec<Piece<B>> {
         let closed = self.before.missing.iter().filter(|one| one.own() != Access::ReadWrite);
         let mut real = Vec::new();
@@ -145,8 +145,8 @@ pub(super) fn total(missing: &[Missing]) -> Bytes {
 }
 
 impl<B: Backend> Table<B> {
-    /// Describes the mappings, in order of their offsets, and the memory behind them. Refuses memory that is held elsewhere
-    /// too, unless that may stay.
+    /// Records the mappings, in order of their offsets, and the memory behind them. Refuses memory with other holders, unless
+    /// that may stay.
     pub(super) fn survey(&self, operation: Operation, shared_may_stay: bool) -> Result<Survey<B>> {
         let mut shared: Vec<PhysicalMemory<B>> = Vec::new();
         let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();

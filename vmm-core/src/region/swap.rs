@@ -1,6 +1,6 @@
-//! Two regions exchange what is behind their addresses, and no byte is copied.
+//! The exchange of memory between two regions, without copying a byte.
 //!
-//! The addresses keep their access: what comes to lie at an address can be used by whoever could use it before.
+//! The addresses keep their access: every device that could use an address before can use the memory that is mapped there now.
 
 use super::Region;
 use super::check_aligned;
@@ -11,27 +11,25 @@ use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, OffsetRange, Opera
 use std::collections::BTreeSet;
 
 impl<B: Backend> Region<B> {
-    /// Exchanges the physical memory of a part with that of a part of another region: afterwards this region's addresses
-    /// show the other one's bytes, and the reverse. Neither address changes, no byte is copied, and each address keeps its
-    /// access. CUDA: `cuMemUnmap`, `cuMemMap` and `cuMemSetAccess`, HIP: `hipMemUnmap`, `hipMemMap` and
-    /// `hipMemSetAccess`.
+    /// Exchanges the physical memory of a part with that of a part of another region. Afterwards this region's addresses contain
+    /// the other region's bytes, and the reverse. The addresses stay the same, no byte is copied, and each address keeps its
+    /// access. CUDA: `cuMemUnmap`, `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemUnmap`, `hipMemMap` and `hipMemSetAccess`.
     ///
-    /// Both parts are whole mappings without a hole; they need not be cut in the same places. Waits as `done` says for
-    /// what uses either part, before anything is taken away.
+    /// Both parts must consist of whole mappings without a hole; the mappings need not have the same sizes. The call waits as
+    /// `done` says for work that uses either part, before it unmaps anything.
     ///
     /// # Errors
     ///
-    /// [`Detail::ForeignHandle`] for a region of another backend. For either part: [`Detail::ZeroSize`],
-    /// [`Detail::Unaligned`], also where memory of a larger granularity would come to lie between its multiples,
-    /// [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::PartialMapping`]. For what would come: [`Detail::CrossesReservation`],
-    /// [`Detail::AccessDiffers`] where one mapping would take the place of several with unequal access, and
-    /// [`Detail::PeerUnreachable`] where a device that has access to the addresses cannot reach the memory. Or what waiting
-    /// or the driver answers; then both regions are as before.
+    /// [`Detail::ForeignHandle`] for a region of another backend. For either part: [`Detail::ZeroSize`], [`Detail::OutOfRange`],
+    /// [`Detail::NotMapped`], [`Detail::PartialMapping`], and [`Detail::Unaligned`], also if memory with a larger granularity
+    /// would not lie at a multiple of it. For the new mappings: [`Detail::CrossesReservation`], [`Detail::AccessDiffers`] if one
+    /// mapping would replace several with different access, and [`Detail::PeerUnreachable`] if a device that has access to the
+    /// addresses cannot reach the memory. Or the error of waiting or of the driver. Both regions are then as before.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result};
     /// # fn example<B: Backend>(front: &mut Region<B>, back: &mut Region<B>) -> Result<()> {
-    /// // A captured graph knows the addresses of `front` alone; the first 64 MiB were prepared in `back`.
+    /// A captured graph contains the addresses of `front` only; the first 64 MiB were prepared in `back`.
     /// front.swap(Bytes(0), back, Bytes(0), Bytes::mib(64), WaitFor::all_devices())?;
     /// # Ok(())
     /// # }
@@ -55,13 +53,13 @@ impl<B: Backend> Region<B> {
         self.swap_parts(operation, vec![part], other, vec![other_part], done)
     }
 
-    /// Exchanges all physical memory with another region: [`Region::swap`] of everything. The same offsets must be mapped
-    /// in both, so that a hole of the one is a hole of the other; how many addresses they have does not matter. Two empty
-    /// regions are left as they are.
+    /// Exchanges all physical memory with another region, as [`Region::swap`] does for a part. The same offsets must be mapped in
+    /// both regions, so they must have the same holes. The sizes of their address ranges do not matter. Two empty regions stay as
+    /// they are.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::swap`]: [`Detail::NotMapped`] for either region where it has a hole and the other has not.
+    /// Those of [`Region::swap`], with [`Detail::NotMapped`] if one region has a hole that the other does not have.
     pub fn swap_all(&mut self, other: &mut Self, done: WaitFor<'_>) -> Result<()> {
         let operation = Operation::Swap;
         check_same(operation, &other.backend, &self.backend)?;
@@ -79,7 +77,7 @@ impl<B: Backend> Region<B> {
         self.swap_parts(operation, parts.clone(), other, parts, done)
     }
 
-    /// Exchanges parts that are whole mappings without a hole, the first with the first and so on, each pair as long.
+    /// Exchanges parts of whole mappings without a hole in pairs of equal length: the first with the first, and so on.
     fn swap_parts(
         &mut self,
         operation: Operation,
@@ -100,8 +98,8 @@ impl<B: Backend> Region<B> {
         )
     }
 
-    /// The pieces of another region's parts as they would lie in this one's, with the access that this one has there; if
-    /// they can.
+    /// The pieces of another region's parts at this region's offsets and with this region's access there. An error if they do not
+    /// fit.
     fn coming(
         &self,
         operation: Operation,
@@ -125,7 +123,7 @@ impl<B: Backend> Region<B> {
         Ok(coming)
     }
 
-    /// The access to a part that is mapped, if it is the same throughout.
+    /// The access of a mapped part, if it is the same everywhere in the part.
     fn common_access(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<AccessMap> {
         let mut all = self.layout.table.touching(offset, length).map(|(_, mapping)| mapping.access);
         let first = all.next().unwrap_or_default();

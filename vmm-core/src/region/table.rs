@@ -1,4 +1,4 @@
-//! The books: what is mapped where, with which access. No decision rests on a driver's own record.
+//! The records of a region: its mappings and their access. No decision depends on a driver's own record.
 
 use super::index::{Found, Index};
 use crate::driver::Backend;
@@ -11,7 +11,7 @@ use std::ops::Range;
 pub(super) struct Mapping<B: Backend> {
     pub(super) memory: PhysicalMemory<B>,
     pub(super) access: AccessMap,
-    /// Why nobody can vouch for this mapping any more: an operation failed on it, and so did undoing that.
+    /// The reason why the state of this mapping is unknown: the error of an operation on it, and the error of the rollback.
     pub(super) poisoned: Option<Box<str>>,
 }
 
@@ -50,21 +50,21 @@ impl<B: Backend> Clone for Piece<B> {
     }
 }
 
-/// All mappings of a region. No two overlap, and each is made of whole granules of the region.
+/// All mappings of a region. No two overlap, and each consists of whole granules of the region.
 ///
-/// A mapping is found by the granule, and its record is not read for that: of many mappings no cache holds the records.
+/// A lookup finds a mapping by its granule without reading the mapping's record: with many mappings, no cache holds all records.
 #[derive(Debug)]
 pub(super) struct Table<B: Backend> {
-    /// So many bits of an offset are inside of a granule.
+    /// The number of bits of an offset inside a granule.
     shift: u32,
     index: Index,
-    /// Where each mapping lies, by its slot.
+    /// The place of each mapping, by its slot.
     places: Vec<OffsetRange>,
-    /// By their slots as well.
+    /// The mappings, also by their slots.
     mappings: Vec<Mapping<B>>,
     mapped: Bytes,
     end: Bytes,
-    /// False where no mapping is out of use, so that none need be asked.
+    /// False if no mapping is poisoned, so that lookups skip the check.
     is_in_doubt: bool,
 }
 
@@ -101,7 +101,7 @@ impl<B: Backend> Table<B> {
         self.mappings.push(mapping);
     }
 
-    /// Takes mappings that follow each other without a hole out.
+    /// Takes out mappings that follow each other without a hole.
     pub(super) fn take(&mut self, part: OffsetRange, taken: &mut Vec<Piece<B>>) {
         let mut next = part.offset;
         while next < part.end()
@@ -114,7 +114,7 @@ impl<B: Backend> Table<B> {
         }
     }
 
-    /// Takes one mapping out; the last one gets its slot.
+    /// Takes one mapping out. The last mapping moves to its slot.
     fn remove(&mut self, slot: usize, place: OffsetRange) -> Mapping<B> {
         self.index.clear(self.granules(place));
         self.places.swap_remove(slot);
@@ -140,14 +140,14 @@ impl<B: Backend> Table<B> {
         Bytes(1 << self.shift)
     }
 
-    /// The numbers of the granules that have a byte in a part; of the one at its offset, if it is empty.
+    /// The numbers of the granules that a part touches. For an empty part, the number of the granule at its offset.
     fn granules(&self, part: OffsetRange) -> Range<u64> {
         let first = part.offset.0 >> self.shift;
         let last = part.end().0.saturating_sub(1) >> self.shift;
         first..first.max(last).saturating_add(1)
     }
 
-    /// The first mapping in some granules, which are those behind it afterwards.
+    /// The first mapping in a range of granules, which is reduced to the granules behind that mapping.
     fn next_of(&self, granules: &mut Range<u64>) -> Option<(usize, OffsetRange)> {
         if granules.is_empty() {
             return None;
@@ -159,7 +159,7 @@ impl<B: Backend> Table<B> {
         (own.start < granules.end).then_some((slot, place))
     }
 
-    /// The mappings that have a byte in a part.
+    /// The mappings that overlap a part.
     fn walk(&self, part: OffsetRange) -> Walk<'_, B> {
         Walk { table: self, granules: self.granules(part) }
     }
@@ -176,12 +176,12 @@ impl<B: Backend> Table<B> {
         self.mappings.is_empty()
     }
 
-    /// The bytes of all mappings together.
+    /// The total length of all mappings.
     pub(super) fn mapped(&self) -> Bytes {
         self.mapped
     }
 
-    /// Where the last mapping ends; zero where there is none.
+    /// The end of the last mapping; zero if there is none.
     pub(super) fn end(&self) -> Bytes {
         self.end
     }
@@ -191,12 +191,12 @@ impl<B: Backend> Table<B> {
         all.map(|(place, mapping)| (place.offset, mapping))
     }
 
-    /// The mapping that holds `offset`.
+    /// The mapping that contains `offset`.
     pub(super) fn at(&self, offset: Bytes) -> Option<(Bytes, &Mapping<B>)> {
         self.find(offset).map(|(place, mapping)| (place.offset, mapping))
     }
 
-    /// The mapping that holds `offset`, and where it lies. Its record is not read.
+    /// The mapping that contains `offset`, and its place. Does not read the mapping's record.
     pub(super) fn find(&self, offset: Bytes) -> Option<(OffsetRange, &Mapping<B>)> {
         let granule = offset.0 >> self.shift;
         let Found { slot, is_alone } = self.index.at(granule)?;
@@ -207,12 +207,12 @@ impl<B: Backend> Table<B> {
         Some((place, self.mappings.get(slot)?))
     }
 
-    /// True where nobody can vouch for a mapping of this table.
+    /// Reports whether a mapping of this table is poisoned.
     pub(super) fn is_out_of_use(&self, mapping: &Mapping<B>) -> bool {
         self.is_in_doubt && mapping.poisoned.is_some()
     }
 
-    /// The mappings that have a byte in the part, in order.
+    /// The mappings that overlap a part, in order.
     pub(super) fn touching(
         &self,
         offset: Bytes,
@@ -221,7 +221,7 @@ impl<B: Backend> Table<B> {
         self.walk(OffsetRange { offset, length }).map(|(place, mapping)| (place.offset, mapping))
     }
 
-    /// Changes the mappings that have a byte in the part.
+    /// Changes the mappings that overlap a part.
     pub(super) fn change(&mut self, part: OffsetRange, change: impl Fn(&mut Mapping<B>)) {
         let mut granules = self.granules(part);
         while let Some((slot, _)) = self.next_of(&mut granules)
@@ -232,7 +232,7 @@ impl<B: Backend> Table<B> {
         }
     }
 
-    /// Refuses a part in which something is mapped.
+    /// Refuses a part that contains a mapping.
     pub(super) fn check_free(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         if self.end() <= offset {
             return Ok(());
@@ -252,7 +252,7 @@ impl<B: Backend> Table<B> {
         }
     }
 
-    /// Refuses a part that is not mapped throughout; the part may begin and end inside a mapping.
+    /// Refuses a part with a hole. The part may begin and end inside a mapping.
     pub(super) fn check_mapped(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         let mut next = offset;
         for (place, mapping) in self.walk(OffsetRange { offset, length }) {
@@ -276,7 +276,7 @@ impl<B: Backend> Table<B> {
         ))
     }
 
-    /// Refuses a part that is not made of whole mappings without a hole.
+    /// Refuses a part that does not consist of whole mappings without a hole.
     pub(super) fn check_whole(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         if let Some((place, alone)) = self.find(offset)
             && place == (OffsetRange { offset, length })
@@ -297,7 +297,7 @@ impl<B: Backend> Table<B> {
         }
     }
 
-    /// The devices that have some access to a part.
+    /// The devices that have access to some of a part.
     pub(super) fn devices(&self, offset: Bytes, length: Bytes) -> impl Iterator<Item = DeviceId> {
         let all = self.touching(offset, length).flat_map(|(_, mapping)| mapping.access.grants());
         let all = all.collect::<AccessMap>().grants().map(|grant| grant.device);
@@ -305,7 +305,7 @@ impl<B: Backend> Table<B> {
     }
 }
 
-/// The mappings that have one of some granules, in order from either side.
+/// The mappings that contain any of some granules, in order from either side.
 #[derive(Debug)]
 struct Walk<'a, B: Backend> {
     table: &'a Table<B>,
@@ -334,14 +334,14 @@ impl<B: Backend> DoubleEndedIterator for Walk<'_, B> {
     }
 }
 
-/// Gives memory back that was needed for many times as much.
+/// Releases capacity that is much larger than the list.
 fn shrink<T>(list: &mut Vec<T>) {
     if list.capacity() > 32 && list.len() < list.capacity() / 4 {
         list.shrink_to(list.len() * 2);
     }
 }
 
-/// Refuses a mapping that nobody can vouch for.
+/// Refuses a poisoned mapping.
 fn check_in_use<B: Backend>(operation: Operation, offset: Bytes, mapping: &Mapping<B>) -> Result<()> {
     match &mapping.poisoned {
         None => Ok(()),

@@ -1,16 +1,16 @@
-//! The structures of C that tensors are handed over in, as `dlpack.h` of version 1.0 has them.
+//! The C structures for the exchange of tensors, as in `dlpack.h` of version 1.0.
 //!
-//! What is an enumeration there is a number here: a newer library may give a number that no one here knows.
+//! The header's enumerations are integers here, because a newer library may use a value that this version does not know.
 
 use crate::types::{DeviceId, Vendor};
 use std::ffi::c_void;
 
-/// Nobody may write what is in the tensor.
+/// Consumers must not write the tensor.
 pub const FLAG_READ_ONLY: u64 = 1 << 0;
-/// The tensor is a copy that its producer made for this consumer. No tensor of a region is.
+/// The producer made the tensor as a copy for this consumer. No tensor of a region is a copy.
 pub const FLAG_IS_COPIED: u64 = 1 << 1;
 
-/// The version of a structure. What it is made of differs where the major number does.
+/// The version of a structure. The layout changes only with the major number.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DLPackVersion {
@@ -21,11 +21,11 @@ pub struct DLPackVersion {
 }
 
 impl DLPackVersion {
-    /// The version that is written here.
+    /// The version that gpu-vmm writes.
     pub const CURRENT: Self = Self { major: 1, minor: 0 };
 }
 
-/// What kind of device a tensor is on.
+/// The kind of the device that a tensor is on.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DLDeviceType(pub i32);
@@ -43,14 +43,14 @@ impl DLDeviceType {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DLDevice {
-    /// Its kind.
+    /// The kind of the device.
     pub device_type: DLDeviceType,
-    /// Its ordinal among the devices of this kind; 0 for the CPU.
+    /// The ordinal of the device among the devices of this kind; 0 for the CPU.
     pub device_id: i32,
 }
 
 impl DLDevice {
-    /// What DLPack calls a vendor's device. The host's memory is one device, whichever of them it is shared out to.
+    /// Returns DLPack's name for a vendor's device. All simulated devices of host memory are the one CPU.
     #[must_use]
     pub const fn of(vendor: Vendor, device: DeviceId) -> Self {
         let (device_type, device_id) = match vendor {
@@ -62,7 +62,7 @@ impl DLDevice {
     }
 }
 
-/// What kind of number an element is.
+/// The kind of number that an element consists of.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DLDataTypeCode(pub u8);
@@ -88,66 +88,66 @@ impl DLDataTypeCode {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DLDataType {
-    /// What kind of number.
+    /// The kind of the numbers.
     pub code: DLDataTypeCode,
-    /// How many bits one has.
+    /// The number of bits of each number.
     pub bits: u8,
-    /// How many there are in an element: 1, or more for vector types.
+    /// The number of numbers in an element: 1, or more for vector types.
     pub lanes: u16,
 }
 
 impl DLDataType {
-    /// 32 bits of floating point.
+    /// A floating-point number of 32 bits.
     pub const F32: Self = Self::scalar(DLDataTypeCode::FLOAT, 32);
-    /// 64 bits of floating point.
+    /// A floating-point number of 64 bits.
     pub const F64: Self = Self::scalar(DLDataTypeCode::FLOAT, 64);
-    /// 16 bits of floating point.
+    /// A floating-point number of 16 bits.
     pub const F16: Self = Self::scalar(DLDataTypeCode::FLOAT, 16);
-    /// 16 bits of floating point with the exponent of 32 bits.
+    /// A floating-point number of 16 bits with the exponent range of 32 bits.
     pub const BF16: Self = Self::scalar(DLDataTypeCode::BFLOAT, 16);
-    /// A signed number of 32 bits.
+    /// A signed integer of 32 bits.
     pub const I32: Self = Self::scalar(DLDataTypeCode::INT, 32);
-    /// A signed number of 64 bits.
+    /// A signed integer of 64 bits.
     pub const I64: Self = Self::scalar(DLDataTypeCode::INT, 64);
-    /// A byte.
+    /// An unsigned integer of 8 bits.
     pub const U8: Self = Self::scalar(DLDataTypeCode::UINT, 8);
 
-    /// One number of so many bits.
+    /// Returns the type of one number of `bits` bits.
     #[must_use]
     pub const fn scalar(code: DLDataTypeCode, bits: u8) -> Self {
         Self { code, bits, lanes: 1 }
     }
 }
 
-/// A tensor that nobody owns.
+/// A tensor without an owner.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DLTensor {
-    /// Where its memory is. A tensor of a region has its first element here.
+    /// The address of its memory. In a tensor of a region, the address of the first element.
     pub data: *mut c_void,
-    /// Which device it is on.
+    /// The device that the tensor is on.
     pub device: DLDevice,
-    /// How many dimensions there are.
+    /// The number of dimensions.
     pub ndim: i32,
     /// The type of an element.
     pub dtype: DLDataType,
-    /// The size of each dimension.
+    /// The number of elements in each dimension.
     pub shape: *mut i64,
-    /// How many elements the next one of each dimension is away. A tensor of a region always has them.
+    /// The distance in elements between neighbours in each dimension. Never null in a tensor of a region.
     pub strides: *mut i64,
-    /// Where the first element is, from `data` on: 0 in a tensor of a region.
+    /// The offset of the first element from `data`, in bytes: 0 in a tensor of a region.
     pub byte_offset: u64,
 }
 
-/// A tensor with an owner, before version 1: it cannot say that nobody may write it.
+/// A tensor with an owner, from before version 1. It has no flag for read-only tensors.
 #[repr(C)]
 #[derive(Debug)]
 pub struct DLManagedTensor {
     /// The tensor.
     pub dl_tensor: DLTensor,
-    /// The producer's own.
+    /// Private data of the producer.
     pub manager_ctx: *mut c_void,
-    /// What the consumer calls once with this structure when it has done.
+    /// The function that the consumer calls once with this structure when it no longer needs the tensor.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
@@ -157,11 +157,11 @@ pub struct DLManagedTensor {
 pub struct DLManagedTensorVersioned {
     /// The version of this structure.
     pub version: DLPackVersion,
-    /// The producer's own.
+    /// Private data of the producer.
     pub manager_ctx: *mut c_void,
-    /// What the consumer calls once with this structure when it has done.
+    /// The function that the consumer calls once with this structure when it no longer needs the tensor.
     pub deleter: Option<unsafe extern "C" fn(*mut Self)>,
-    /// [`FLAG_READ_ONLY`] and others.
+    /// [`FLAG_READ_ONLY`] and other flags.
     pub flags: u64,
     /// The tensor.
     pub dl_tensor: DLTensor,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use std::mem::{align_of, offset_of};
 
-    /// The numbers are those of a C compiler for `dlpack.h` of version 1.0, on any 64-bit system.
+    /// The numbers come from a C compiler with `dlpack.h` of version 1.0, on any 64-bit system.
     #[test]
     fn the_structures_are_as_c_has_them() {
         assert_eq!((size_of::<DLPackVersion>(), size_of::<DLDevice>(), size_of::<DLDataType>()), (8, 8, 4));

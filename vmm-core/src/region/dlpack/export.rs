@@ -1,4 +1,4 @@
-//! A view checked against the region, and what is freed when its consumer calls the deleter.
+//! Checking a view against its region, and the memory that the consumer's call of the deleter frees.
 #![allow(unsafe_code)]
 
 use super::abi::{
@@ -17,27 +17,27 @@ use std::ptr::{self, NonNull};
 const OPERATION: Operation = Operation::ExportTensor;
 
 impl<B: Backend> SharedRegion<B> {
-    /// A part of the region as a tensor, to be handed to another library. It is on the device whose memory it is, which must
-    /// have the access for it: to read, and to write where the view is not read-only. `device` says which one that has to be,
-    /// where it matters; [`DeviceId::HOST`] makes a tensor of the CPU's, of memory that the CPU has been given access to. On
-    /// host memory every tensor is the CPU's.
+    /// Exports a part of the region as a tensor for another library. The tensor is on the device that owns the memory. That
+    /// device needs read access, and write access unless the view is read-only. `device` names the device that the caller
+    /// expects; `None` accepts any. [`DeviceId::HOST`] exports memory to which the CPU has access as a tensor of the CPU. On host
+    /// memory every tensor is on the CPU.
     ///
     /// # Errors
     ///
-    /// [`Detail::BadTensor`] for a view that is wrong by itself, lies in memory of several devices, or of another one than
-    /// `device`; [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`], [`Detail::Poisoned`], where the part between
-    /// the first element and the last is not what it must be; [`Detail::Suspended`]; [`Detail::Forked`].
+    /// [`Detail::BadTensor`] for a view that is invalid in itself, or that lies in memory of several devices or of another device
+    /// than `device`; [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`] or [`Detail::Poisoned`] for the part
+    /// between the first element and the last; [`Detail::Suspended`]; [`Detail::Forked`].
     pub fn dlpack(&self, device: Option<DeviceId>, view: &TensorView) -> Result<Tensor> {
         let exported: NonNull<DLManagedTensorVersioned> = self.exported(device, view)?;
-        // SAFETY: it was just made, of the version that is written here, and nobody else has it.
+        // SAFETY: this function has just created it, in the version that gpu-vmm writes, and it has no other owner.
         Ok(unsafe { Tensor::from_raw(exported) })
     }
 
-    /// The same for libraries that do not know version 1 of DLPack.
+    /// Exports a part of the region as [`SharedRegion::dlpack`] does, for libraries that do not support version 1 of DLPack.
     ///
     /// # Errors
     ///
-    /// Those of [`SharedRegion::dlpack`], and [`Detail::BadTensor`] for a view that is read-only, which such a tensor cannot say.
+    /// Those of [`SharedRegion::dlpack`], and [`Detail::BadTensor`] for a read-only view, since such a tensor has no flag for it.
     pub fn dlpack_unversioned(&self, device: Option<DeviceId>, view: &TensorView) -> Result<LegacyTensor> {
         if view.read_only {
             let reason = "a tensor without a version cannot say that it is read-only; make one with a version, or let it \
@@ -45,7 +45,7 @@ impl<B: Backend> SharedRegion<B> {
             return Err(Error::new(OPERATION, Detail::BadTensor { reason: reason.to_owned() }));
         }
         let exported: NonNull<DLManagedTensor> = self.exported(device, view)?;
-        // SAFETY: it was just made, and nobody else has it.
+        // SAFETY: this function has just created it, and it has no other owner.
         Ok(unsafe { LegacyTensor::from_raw(exported) })
     }
 
@@ -67,7 +67,7 @@ impl<B: Backend> SharedRegion<B> {
     }
 }
 
-/// Checks what the elements of a view lie in, and says which device they are on.
+/// Checks the memory of a view's elements and returns the device that they are on.
 fn place<B: Backend>(
     region: &Region<B>,
     device: Option<DeviceId>,
@@ -109,13 +109,13 @@ fn place<B: Backend>(
     }
 }
 
-/// Whose the memory at an offset is, or would be.
+/// The owner of the memory at an offset, or of the memory that growth would map there.
 fn owner_at<B: Backend>(region: &Region<B>, offset: Bytes) -> DeviceId {
     let there = region.mapping_at(offset).map(|mapping| mapping.memory.device());
     there.unwrap_or_else(|| region.growing_memory().device)
 }
 
-/// All that belongs to a tensor that was handed out. The structure for the consumer is in it, and points into it.
+/// All data of an exported tensor. It contains the consumer's structure, which points into it.
 struct Held<M, B: Backend> {
     managed: M,
     shape: Box<[i64]>,
@@ -126,8 +126,8 @@ struct Held<M, B: Backend> {
 impl<M: Managed, B: Backend> Held<M, B> {
     fn hand_out(self) -> NonNull<M> {
         let held = NonNull::from(Box::leak(Box::new(self))).as_ptr();
-        // SAFETY: it was just made and nobody else has it; from here on it is reached by these pointers alone, until the
-        // deleter makes it a box again.
+        // SAFETY: it was just created and has no other owner. From here on only these pointers reach it, until the deleter turns
+        // it into a box again.
         unsafe {
             let shape = (*held).shape.as_mut_ptr();
             let strides = (*held).strides.as_mut_ptr();
@@ -136,11 +136,11 @@ impl<M: Managed, B: Backend> Held<M, B> {
         }
     }
 
-    /// Frees what was handed out. A panic ends here: the consumer is not Rust.
+    /// Frees an exported tensor. A panic must not leave this function, because the consumer is not Rust code.
     ///
     /// # Safety
     ///
-    /// It was handed out with these types, and this is the only time.
+    /// `context` comes from `hand_out` of these types, and this is the only call for it.
     unsafe fn free(context: *mut c_void) {
         let free = || {
             // SAFETY: the caller's promise.
@@ -153,7 +153,7 @@ impl<M: Managed, B: Backend> Held<M, B> {
     }
 }
 
-/// One of the two structures that a consumer is given.
+/// One of the two structures for consumers.
 trait Managed: Sized {
     /// The structure without its pointers.
     fn new<B: Backend>(tensor: DLTensor, read_only: bool) -> Self;
@@ -191,7 +191,7 @@ impl Managed for DLManagedTensor {
 
 /// # Safety
 ///
-/// The tensor was handed out by `SharedRegion::<B>::dlpack`, and this is the only time; or it is null.
+/// `SharedRegion::<B>::dlpack` has returned the tensor, and this is the only call for it; or it is null.
 unsafe extern "C" fn delete<B: Backend>(tensor: *mut DLManagedTensorVersioned) {
     if !tensor.is_null() {
         // SAFETY: the caller's promise.
@@ -201,7 +201,7 @@ unsafe extern "C" fn delete<B: Backend>(tensor: *mut DLManagedTensorVersioned) {
 
 /// # Safety
 ///
-/// The tensor was handed out by `SharedRegion::<B>::dlpack_unversioned`, and this is the only time; or it is null.
+/// `SharedRegion::<B>::dlpack_unversioned` has returned the tensor, and this is the only call for it; or it is null.
 unsafe extern "C" fn delete_unversioned<B: Backend>(tensor: *mut DLManagedTensor) {
     if !tensor.is_null() {
         // SAFETY: the caller's promise.

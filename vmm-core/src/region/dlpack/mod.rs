@@ -1,7 +1,8 @@
 //! Parts of a region as tensors for other libraries, without a copy: [DLPack](https://dmlc.github.io/dlpack/latest/).
 //!
-//! A [`SharedRegion`] is a region that tensors have a share in. [`SharedRegion::dlpack`] makes a [`Tensor`] of a part of it,
-//! which PyTorch, JAX, CuPy, NumPy and others take over as it is: they get the address, and call back when they have done.
+//! A [`SharedRegion`] is a region from which tensors can be exported. [`SharedRegion::dlpack`] exports a part of it as a
+//! [`Tensor`]. PyTorch, JAX, CuPy, NumPy and other libraries use the memory at its address and call a deleter when they no longer
+//! need it.
 //!
 //! ```
 //! # use gpu_vmm_core::dlpack::{DataType, SharedRegion, TensorView};
@@ -12,40 +13,40 @@
 //! let tensor = shared.dlpack(None, &TensorView::new(Bytes(0), DataType::F32, [512, 1024]))?;
 //! let data = tensor.dl_tensor().data;
 //!
-//! // More memory behind what is there: the tensor stays good. It keeps the region, whoever else has dropped it.
+//! The tensor stays valid while the region grows. It keeps the region alive, also when every `SharedRegion` is dropped.
 //! shared.grow_to(Bytes::mib(64))?;
 //! assert_eq!(tensor.dl_tensor().data, data);
 //! let error = shared.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap_err();
 //! assert_eq!(error.kind(), ErrorKind::Busy);
 //!
-//! let raw = tensor.into_raw(); // for a consumer, who calls the deleter
-//! # // SAFETY: it was made above, and nobody else has it.
+//! let raw = tensor.into_raw(); // for a consumer, which calls the deleter
+//! # // SAFETY: it was created above and has no other owner.
 //! # drop(unsafe { gpu_vmm_core::dlpack::Tensor::from_raw(raw) });
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # What holds while a tensor lives
+//! # Guarantees while a tensor exists
 //!
-//! - Its addresses stay reserved, and its memory mapped with the access that it had, also when every [`SharedRegion`] has
-//!   been dropped and when the region has grown. With the last of all, tensors included, the region is dropped, which waits
-//!   for the devices: a deleter must not be called where a driver allows no calls, as in a stream's host function.
-//! - Calls that take memory away, [`SharedRegion::shrink_to`] and [`SharedRegion::suspend`], fail with
-//!   [`Detail::Exported`](crate::Detail::Exported). [`SharedRegion::shrink_exported_to`] and
-//!   [`SharedRegion::suspend_exported`] insist: the consumer must not touch memory that is gone.
-//! - Nothing is waited for: work that is queued on streams and writes what is in the tensor has to be ordered before its
-//!   consumer by whoever hands it over.
-//! - It begins wherever the view says. Some consumers want more than a multiple of the element, 256 bytes for example.
-//! - It may lie in [several reservations](crate::Region::reservations), where the region grew behind the first. Kernels see no
-//!   difference, but a driver may refuse a single copy over the border: reserve enough at first.
+//! - Its addresses stay reserved, and its memory stays mapped with the access that it had, also when the region grows and when
+//!   every [`SharedRegion`] has been dropped. The last `SharedRegion` or tensor to be dropped drops the region, which waits for
+//!   the devices. So a deleter must not be called where a driver allows no calls, as in a stream's host function.
+//! - Calls that remove memory, [`SharedRegion::shrink_to`] and [`SharedRegion::suspend`], fail with
+//!   [`Detail::Exported`](crate::Detail::Exported). [`SharedRegion::shrink_exported_to`] and [`SharedRegion::suspend_exported`]
+//!   remove it anyway: the consumer must not use memory that was removed.
+//! - Exporting waits for nothing. The caller must order queued work that writes the tensor's memory before the consumer's work.
+//! - The tensor begins where the view says. Some consumers require a larger alignment than that of an element, for example 256
+//!   bytes.
+//! - The tensor may lie in [several reservations](crate::Region::reservations) if the region grew behind its first one. Kernels
+//!   see no difference, but a driver may refuse a single copy across the border: reserve enough addresses at first.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `abi` | the structures of C, as `dlpack.h` has them |
-//! | `view` | which elements of a region a tensor is to have |
-//! | `shared` | a region that tensors have a share in |
-//! | `export` | a view checked against the region, and what is freed by the deleter |
-//! | `tensor` | the tensors as their owner has them |
+//! | `abi` | the C structures of `dlpack.h` |
+//! | `view` | the elements of a region that a tensor contains |
+//! | `shared` | a region from which tensors can be exported |
+//! | `export` | the export of a view, and its deleter |
+//! | `tensor` | tensors before a consumer owns them |
 
 mod abi;
 mod export;
