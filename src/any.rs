@@ -1,10 +1,10 @@
-//! The vendor chosen at run time: one enum over the backends that are built in.
+//! The backend of any vendor, chosen at run time: one enum over the backends that are built in.
 //!
-//! A branch in calls that cost microseconds. Code that is generic over [`Backend`] runs with [`AnyBackend`] as it does
-//! with one vendor's backend, where there is no branch at all. The trait has associated types and lives in another
-//! crate, which the crate `enum_dispatch` cannot see; so a short macro writes the branches.
+//! Calls that take microseconds get one more branch. Code that is generic over [`Backend`] runs with [`AnyBackend`] as well as
+//! with one vendor's backend, which has no branch. A short macro writes the branches, because the crate `enum_dispatch` cannot
+//! handle a trait with associated types in another crate.
 #![allow(unsafe_code)]
-// Without any backend the enums have no variant, and the functions no branch that would use what they are given.
+// Without any backend the enums have no variant, and the functions have no branch that uses their arguments.
 #![cfg_attr(
     not(any(feature = "cuda", feature = "hip", feature = "host")),
     allow(unused_variables, unused_imports)
@@ -28,8 +28,8 @@ use gpu_vmm_hip::HipBackend;
 #[cfg(feature = "host")]
 use gpu_vmm_host::HostBackend;
 
-/// One branch for each vendor that is built in: `$inner` is what is in the variant, and `$wrap`, where it is asked for,
-/// puts something of that vendor into the enum given.
+/// One branch for each vendor that is built in. `$inner` is the content of the variant. `$wrap`, if given, constructs the
+/// vendor's variant of the enum `$out`.
 macro_rules! dispatch {
     ($value:expr, $enum:ident, ref $inner:ident $(, $out:ident as $wrap:ident)? => $body:expr) => {
         dispatch!(@ $value, $enum, (ref $inner) $inner $(, $out as $wrap)? => $body)
@@ -63,13 +63,13 @@ macro_rules! any {
         #[derive(Debug)]
         #[non_exhaustive]
         pub enum $name {
-            /// NVIDIA's.
+            /// Of the CUDA backend.
             #[cfg(feature = "cuda")]
             Cuda(<CudaBackend as MemoryCalls>::$associated),
-            /// AMD's.
+            /// Of the HIP backend.
             #[cfg(feature = "hip")]
             Hip(<HipBackend as MemoryCalls>::$associated),
-            /// The host's.
+            /// Of the host backend.
             #[cfg(feature = "host")]
             Host(<HostBackend as MemoryCalls>::$associated),
         }
@@ -86,17 +86,17 @@ pub enum AnyBackend {
     /// AMD's HIP runtime.
     #[cfg(feature = "hip")]
     Hip(HipBackend),
-    /// Memory of the host.
+    /// Host memory.
     #[cfg(feature = "host")]
     Host(HostBackend),
 }
 
 any! {
-    /// Physical memory of an [`AnyBackend`].
+    /// A handle of physical memory of an [`AnyBackend`].
     AnyHandle of Handle
 }
 any! {
-    /// Addresses of an [`AnyBackend`].
+    /// A reservation of addresses of an [`AnyBackend`].
     AnyReservation of Reservation
 }
 
@@ -132,7 +132,7 @@ impl MaybeCuda for AnyBackend {
     }
 }
 
-// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+// SAFETY: every call goes to the vendor's implementation, which fulfils the contract of the trait.
 unsafe impl Backend for AnyBackend {
     fn vendor(&self) -> Vendor {
         dispatch!(*self, Self, ref backend => backend.vendor())
@@ -306,7 +306,7 @@ unsafe impl SyncCalls for AnyBackend {
     }
 }
 
-// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+// SAFETY: every call goes to the vendor's implementation, which fulfils the contract of the trait.
 unsafe impl Handle for AnyHandle {
     fn size(&self) -> Bytes {
         dispatch!(*self, Self, ref handle => handle.size())
@@ -331,7 +331,7 @@ unsafe impl Handle for AnyHandle {
     }
 }
 
-// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+// SAFETY: every call goes to the vendor's implementation, which fulfils the contract of the trait.
 unsafe impl Reservation for AnyReservation {
     type Handle = AnyHandle;
 

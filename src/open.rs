@@ -1,19 +1,19 @@
-//! Finds the backends that are built in and work on this machine.
+//! Opening the backends that are built in and work on this machine.
 
 use crate::AnyBackend;
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Vendor};
 
-/// What became of opening one vendor's backend.
+/// The result of opening one vendor's backend.
 #[derive(Debug)]
 pub struct Found {
     /// The vendor.
     pub vendor: Vendor,
-    /// The backend, or why there is none.
+    /// The backend, or the reason why it could not be opened.
     pub backend: Result<AnyBackend>,
 }
 
 impl AnyBackend {
-    /// The vendors that are built in, the one to be preferred first: GPUs before host memory.
+    /// The vendors that are built in, in order of preference: GPUs before host memory.
     pub const BUILT_IN: &[Vendor] = &[
         #[cfg(feature = "cuda")]
         Vendor::Cuda,
@@ -23,10 +23,10 @@ impl AnyBackend {
         Vendor::Host,
     ];
 
-    /// The environment variable that names the backend for [`AnyBackend::open_best`]: `cuda`, `hip` or `host`.
+    /// The name of the environment variable that chooses the backend of [`AnyBackend::open_best`]: `cuda`, `hip` or `host`.
     pub const VARIABLE: &str = "GPU_VMM_BACKEND";
 
-    /// Opens the backend of a vendor, which is given as a [`Vendor`] or by its name.
+    /// Opens the backend of a vendor, given as a [`Vendor`] or by its name.
     ///
     /// ```
     /// # #[cfg(feature = "host")] {
@@ -40,8 +40,8 @@ impl AnyBackend {
     ///
     /// # Errors
     ///
-    /// [`Detail::LibraryNotFound`], [`Detail::LibraryRefused`], [`Detail::NoDevice`] with the reason;
-    /// [`Detail::Unsupported`] for a vendor that is not built in, and for a name that no vendor has.
+    /// [`Detail::LibraryNotFound`], [`Detail::LibraryRefused`], [`Detail::NoDevice`] with the reason; [`Detail::Unsupported`] for
+    /// a vendor that is not built in, and for an unknown name.
     pub fn open(vendor: impl TryInto<Vendor, Error: Into<Error>>) -> Result<Self> {
         match vendor.try_into().map_err(Into::into)? {
             #[cfg(feature = "cuda")]
@@ -59,7 +59,7 @@ impl AnyBackend {
         }
     }
 
-    /// Opens every backend that is built in and says what became of each, in the order of [`AnyBackend::BUILT_IN`].
+    /// Opens every backend that is built in and returns the results in the order of [`AnyBackend::BUILT_IN`].
     #[must_use]
     pub fn probe() -> Vec<Found> {
         Self::BUILT_IN.iter().map(|vendor| Found { vendor: *vendor, backend: Self::open(*vendor) }).collect()
@@ -69,7 +69,7 @@ impl AnyBackend {
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] for a name that no vendor has.
+    /// [`Detail::Unsupported`] for an unknown name.
     pub fn preferred() -> Result<Option<Vendor>> {
         let Some(name) = std::env::var_os(Self::VARIABLE).filter(|name| !name.is_empty()) else {
             return Ok(None);
@@ -82,13 +82,13 @@ impl AnyBackend {
     }
 
     /// Opens the backend that the environment variable [`GPU_VMM_BACKEND`](Self::VARIABLE) names. If it is not set, opens the
-    /// best backend that has a usable device: the one whose library the process has loaded already, such as HIP's in a
-    /// process with PyTorch for ROCm, then any GPU's, then host memory.
+    /// best backend with a usable device: first one whose library the process has already loaded, such as HIP's in a process with
+    /// PyTorch for ROCm, then any GPU's, then host memory.
     ///
     /// # Errors
     ///
-    /// Those of [`AnyBackend::open`] for the backend that the variable names; if it is not set and no backend could be
-    /// opened, the error of the last one.
+    /// Those of [`AnyBackend::open`] for the backend that the variable names. If it is not set and no backend can be opened, the
+    /// error of the last one.
     pub fn open_best() -> Result<Self> {
         if let Some(vendor) = Self::preferred()? {
             return Self::open(vendor);
@@ -116,7 +116,7 @@ impl AnyBackend {
     }
 }
 
-/// Whether the process has loaded a vendor's library already.
+/// Reports whether the process has already loaded a vendor's library.
 fn is_loaded(vendor: Vendor) -> bool {
     match vendor {
         #[cfg(feature = "cuda")]

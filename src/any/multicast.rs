@@ -1,6 +1,4 @@
-//! Multicast of the vendor chosen at run time.
-//!
-//! Unsafe, since the trait's methods are.
+//! Multicast of the backend that was chosen at run time.
 #![allow(unsafe_code)]
 
 use super::{AnyBackend, AnyHandle};
@@ -16,22 +14,22 @@ use gpu_vmm_hip::HipBackend;
 #[cfg(feature = "host")]
 use gpu_vmm_host::HostBackend;
 
-/// The calls for multicast of an [`AnyBackend`]: CUDA's, since of the others there are none.
+/// The multicast calls of an [`AnyBackend`]. Only CUDA has them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnyMulticast {
-    /// NVIDIA's.
+    /// Of the CUDA backend.
     #[cfg(feature = "cuda")]
     Cuda(<CudaBackend as MulticastBackend>::Driver),
-    /// AMD's.
+    /// Of the HIP backend.
     #[cfg(feature = "hip")]
     Hip(<HipBackend as MulticastBackend>::Driver),
-    /// The host's.
+    /// Of the host backend.
     #[cfg(feature = "host")]
     Host(<HostBackend as MulticastBackend>::Driver),
 }
 
-// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+// SAFETY: every call goes to the vendor's implementation, which fulfils the contract of the trait.
 unsafe impl MulticastBackend for AnyBackend {
     type Driver = AnyMulticast;
 
@@ -40,7 +38,7 @@ unsafe impl MulticastBackend for AnyBackend {
     }
 }
 
-/// One branch for each vendor that is built in, where the calls and all of the handles are its own.
+/// One branch for each vendor that is built in, if the driver and all of the handles are of that vendor.
 macro_rules! of_one_vendor {
     ($operation:expr, $driver:expr, [$($handle:ident),+], $inner:ident => $body:expr) => {
         match ($driver, $($handle),+) {
@@ -56,7 +54,7 @@ macro_rules! of_one_vendor {
     };
 }
 
-// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+// SAFETY: every call goes to the vendor's implementation, which fulfils the contract of the trait.
 unsafe impl MulticastDriver for AnyMulticast {
     type Handle = AnyHandle;
 

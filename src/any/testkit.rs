@@ -1,4 +1,4 @@
-//! What tests and benchmarks need, on whichever backend is behind.
+//! The test kit of the backend that was chosen at run time.
 #![allow(unsafe_code)]
 
 use super::AnyBackend;

@@ -1,5 +1,5 @@
-//! What tests, benchmarks and the conformance suite need beside virtual memory: kernels that write and check patterns,
-//! streams and graphs of their own. The crate gpu-vmm-testkit has the rest.
+//! The test kit for tests, benchmarks and the conformance suite: kernels that write and check patterns, streams and graphs. The
+//! crate gpu-vmm-testkit has the rest.
 
 mod kit;
 mod patterns;

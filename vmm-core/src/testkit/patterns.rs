@@ -11,13 +11,13 @@ use crate::types::Error;
 use crate::types::{Access, Bytes, DeviceId, Granularity, Operation, Result};
 
 impl<B: TestKit> Region<B> {
-    /// Writes the [pattern](super::pattern_word) of a seed, word 0 at `offset`, by `device` itself (a
-    /// kernel where the backend has them), and waits.
+    /// Writes the [pattern](super::pattern_word) of a seed, beginning with word 0 at `offset`, by `device` itself (with a kernel
+    /// if the backend has kernels), and waits.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unaligned`] where the part is not made of words of 8 bytes, [`Detail::OutOfRange`],
-    /// [`Detail::NotMapped`], [`Detail::NoAccess`], or what the driver answers.
+    /// [`Detail::Unaligned`] if the part does not consist of words of 8 bytes, [`Detail::OutOfRange`], [`Detail::NotMapped`],
+    /// [`Detail::NoAccess`], or the driver's error.
     pub fn write_pattern(&mut self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<()> {
         for (part, seed) in
             self.pattern_parts(Operation::WritePattern, device, offset, length, seed, Access::ReadWrite)?
@@ -28,12 +28,12 @@ impl<B: TestKit> Region<B> {
         Ok(())
     }
 
-    /// How many words of a part are not what [`Region::write_pattern`] with this seed would have written, counted by
-    /// `device` itself.
+    /// Returns the number of words of a part that differ from those that [`Region::write_pattern`] writes with this seed, counted
+    /// by `device` itself.
     ///
     /// # Errors
     ///
-    /// As for [`Region::write_pattern`].
+    /// Those of [`Region::write_pattern`], and [`Detail::DriverContractViolated`] if not all words were checked.
     pub fn count_wrong(&self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<u64> {
         let mut parts =
             self.pattern_parts(Operation::CheckPattern, device, offset, length, seed, Access::Read)?;
@@ -43,8 +43,8 @@ impl<B: TestKit> Region<B> {
         })
     }
 
-    /// A part as segments, each with the seed that continues the pattern there: the pattern depends on seed + index
-    /// alone.
+    /// Splits a part into segments, each with the seed that continues the pattern there: the pattern depends only on seed +
+    /// index.
     fn pattern_parts(
         &self,
         operation: Operation,
@@ -71,7 +71,7 @@ impl<B: TestKit> Region<B> {
 }
 
 impl<B: TestKit> BankedRegion<B> {
-    /// [`Region::write_pattern`] in the set that is shown.
+    /// Writes the pattern to the selected bank as [`Region::write_pattern`] does.
     ///
     /// # Errors
     ///

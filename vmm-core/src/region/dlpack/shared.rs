@@ -1,4 +1,4 @@
-//! A region that several have, tensors among them.
+//! A region that clones and tensors share.
 
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
@@ -7,16 +7,17 @@ use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-/// A region that tensors have a share in. Clones are the same region; it is dropped with the last of them and of the
-/// [tensors](SharedRegion::dlpack).
+/// A region from which tensors can be exported. Clones are the same region. The last clone or [tensor](SharedRegion::dlpack) that
+/// is dropped drops the region.
 ///
-/// It allows only those changes of the region that leave the tensors right, and one thread at a time.
+/// It allows only changes of the region that keep its tensors valid. Each call locks the region for other threads.
 #[derive(Debug)]
 pub struct SharedRegion<B: Backend>(Arc<Shared<B>>);
 
 #[derive(Debug)]
 struct Shared<B: Backend> {
-    /// How many tensors there are. It goes up under the lock and down without: a deleter never waits for it.
+    /// The number of tensors. It is increased with the region locked and decreased without the lock: a deleter never waits for
+    /// it.
     exports: AtomicUsize,
     region: Lock<Region<B>>,
 }
@@ -28,14 +29,14 @@ impl<B: Backend> Clone for SharedRegion<B> {
 }
 
 impl<B: Backend> SharedRegion<B> {
-    /// Takes a region that tensors are to be made of.
+    /// Creates a shared region from a region.
     #[must_use]
     pub fn new(region: Region<B>) -> Self {
         Self(Arc::new(Shared { exports: AtomicUsize::new(0), region: Lock::new(region) }))
     }
 
-    /// Lets the region be looked at, while nobody changes it. A closure that calls the same `SharedRegion` waits for itself,
-    /// but for [`SharedRegion::exports`]; it may drop tensors.
+    /// Calls `look` with the region, which no other thread changes meanwhile. A closure that calls the same `SharedRegion` waits
+    /// for itself, except in [`SharedRegion::exports`]. It may drop tensors.
     ///
     /// # Errors
     ///
@@ -44,7 +45,7 @@ impl<B: Backend> SharedRegion<B> {
         Ok(look(&*self.lock(Operation::LockRegion)?))
     }
 
-    /// Grows at the same address: [`Region::grow_to`]. Tensors stay as they are.
+    /// Grows at the same address, as [`Region::grow_to`] does. Tensors stay valid.
     ///
     /// # Errors
     ///
@@ -53,17 +54,17 @@ impl<B: Backend> SharedRegion<B> {
         self.lock(Operation::Grow)?.grow_to(size)
     }
 
-    /// Shrinks from the end: [`Region::shrink_to`].
+    /// Shrinks from the end, as [`Region::shrink_to`] does.
     ///
     /// # Errors
     ///
-    /// [`Detail::Exported`] while a tensor of the region exists, whichever part it shows; those of [`Region::shrink_to`];
+    /// [`Detail::Exported`] while a tensor of the region exists, whatever part it shows; those of [`Region::shrink_to`];
     /// [`Detail::Forked`]. The region is as before.
     pub fn shrink_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         self.lock_unexported(Operation::Shrink)?.shrink_to(size, done)
     }
 
-    /// Shrinks although tensors of the region may exist. Their consumers must not use elements behind the new end any more.
+    /// Shrinks even if tensors of the region exist. Their consumers must no longer use elements behind the new end.
     ///
     /// # Errors
     ///
@@ -72,7 +73,7 @@ impl<B: Backend> SharedRegion<B> {
         self.lock(Operation::Shrink)?.shrink_to(size, done)
     }
 
-    /// Gives the memory back and keeps the addresses: [`Region::suspend`].
+    /// Releases the memory and keeps the addresses, as [`Region::suspend`] does.
     ///
     /// # Errors
     ///
@@ -81,8 +82,8 @@ impl<B: Backend> SharedRegion<B> {
         self.lock_unexported(Operation::Suspend)?.suspend(store, done)
     }
 
-    /// Suspends although tensors of the region may exist. They can be used again after [`SharedRegion::resume`]; until then
-    /// their consumers must not touch the memory. `done` must cover the work that they have queued.
+    /// Suspends the region even if tensors of it exist. They can be used again after [`SharedRegion::resume`]; until then their
+    /// consumers must not access the memory. `done` must cover the work that they have queued.
     ///
     /// # Errors
     ///
@@ -91,7 +92,7 @@ impl<B: Backend> SharedRegion<B> {
         self.lock(Operation::Suspend)?.suspend(store, done)
     }
 
-    /// Brings memory and contents back, at the same address: [`Region::resume`].
+    /// Restores memory and contents at the same address, as [`Region::resume`] does.
     ///
     /// # Errors
     ///
@@ -100,7 +101,7 @@ impl<B: Backend> SharedRegion<B> {
         self.lock(Operation::Resume)?.resume()
     }
 
-    /// Copies bytes from the host into the region: [`Region::write`]. Tensors show them.
+    /// Copies bytes from the host into the region, as [`Region::write`] does. Tensors show the new bytes.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl<B: Backend> SharedRegion<B> {
         self.lock(Operation::Write)?.write(offset, bytes)
     }
 
-    /// Copies bytes from the region to the host: [`Region::read`].
+    /// Copies bytes from the region to the host, as [`Region::read`] does.
     ///
     /// # Errors
     ///
@@ -118,28 +119,28 @@ impl<B: Backend> SharedRegion<B> {
         self.lock(Operation::Read)?.read(offset, bytes)
     }
 
-    /// How many tensors of the region there are.
+    /// Returns the number of tensors of the region.
     #[must_use]
     pub fn exports(&self) -> usize {
         self.0.exports.load(Ordering::Acquire)
     }
 
-    /// Takes the region out again, where nobody else has it.
+    /// Returns the region if it has no other clone and no tensor.
     ///
     /// # Errors
     ///
-    /// Itself, where there is a clone or a tensor.
+    /// `self`, if a clone or a tensor exists.
     pub fn try_into_region(self) -> Result<Region<B>, Self> {
         let shared = Arc::try_unwrap(self.0).map_err(Self)?;
         Ok(shared.region.into_inner())
     }
 
-    /// The region, for one call.
+    /// Locks the region for one call.
     pub(super) fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, Region<B>>> {
         self.0.region.lock(operation)
     }
 
-    /// The region, for one call that takes memory away. No tensor is made while it is locked.
+    /// Locks the region for one call that removes memory. No tensor can be exported until the lock is released.
     fn lock_unexported(&self, operation: Operation) -> Result<MutexGuard<'_, Region<B>>> {
         let region = self.lock(operation)?;
         match self.exports() {
@@ -148,20 +149,20 @@ impl<B: Backend> SharedRegion<B> {
         }
     }
 
-    /// A share in the region for a tensor. The region is locked, so that nobody who takes memory away has just found no tensor.
+    /// Counts a tensor. The region must be locked, so that no call that removes memory has just counted no tensor.
     pub(super) fn export(&self, _locked: &MutexGuard<'_, Region<B>>) -> Export<B> {
         self.0.exports.fetch_add(1, Ordering::Relaxed);
         Export(Arc::clone(&self.0))
     }
 }
 
-/// A tensor's share in a region.
+/// A tensor's reference to its region.
 #[derive(Debug)]
 pub(super) struct Export<B: Backend>(Arc<Shared<B>>);
 
 impl<B: Backend> Drop for Export<B> {
     fn drop(&mut self) {
-        // What was done with the tensor is done before memory is taken away.
+        // The consumer's work with the tensor happens before memory is removed.
         self.0.exports.fetch_sub(1, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! Tensors as their owner has them, until a consumer takes them over.
+//! Tensors before a consumer owns them.
 #![allow(unsafe_code)]
 
 use super::abi::{DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_READ_ONLY};
@@ -9,47 +9,47 @@ use std::ptr::NonNull;
 #[derive(Debug)]
 pub struct Tensor(NonNull<DLManagedTensorVersioned>);
 
-/// A tensor as it was before version 1 of DLPack, for consumers that know no other. Dropping it calls its deleter.
+/// A tensor from before version 1 of DLPack, for consumers that support no other. Dropping it calls its deleter.
 #[derive(Debug)]
 pub struct LegacyTensor(NonNull<DLManagedTensor>);
 
 impl Tensor {
-    /// The tensor as its consumer sees it.
+    /// Returns the tensor as its consumer sees it.
     #[must_use]
     pub fn dl_tensor(&self) -> &DLTensor {
         &self.managed().dl_tensor
     }
 
-    /// The version of the structure.
+    /// Returns the version of the structure.
     #[must_use]
     pub fn version(&self) -> DLPackVersion {
         self.managed().version
     }
 
-    /// True where the consumer is told not to write.
+    /// Reports whether consumers must not write the tensor.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.managed().flags & FLAG_READ_ONLY != 0
     }
 
-    /// Gives it to a consumer, who calls the deleter once, from any thread.
+    /// Returns the raw structure for a consumer, which calls the deleter once, from any thread.
     #[must_use = "the tensor keeps its memory until its deleter is called"]
     pub fn into_raw(self) -> NonNull<DLManagedTensorVersioned> {
         ManuallyDrop::new(self).0
     }
 
-    /// Takes a tensor over, as a consumer.
+    /// Takes ownership of a raw structure, as a consumer does.
     ///
     /// # Safety
     ///
-    /// It is a whole structure of major version 1 whose deleter nobody else calls, and any thread may.
+    /// It is a complete structure of major version 1. Its deleter is called by no other code and can be called from any thread.
     #[must_use]
     pub unsafe fn from_raw(tensor: NonNull<DLManagedTensorVersioned>) -> Self {
         Self(tensor)
     }
 
     fn managed(&self) -> &DLManagedTensorVersioned {
-        // SAFETY: it lives until its deleter is called, which is when this is dropped.
+        // SAFETY: the structure exists until its deleter is called, which happens when this value is dropped.
         unsafe { self.0.as_ref() }
     }
 }
@@ -57,37 +57,37 @@ impl Tensor {
 impl Drop for Tensor {
     fn drop(&mut self) {
         if let Some(deleter) = self.managed().deleter {
-            // SAFETY: nobody else calls it, and nothing looks at the tensor any more.
+            // SAFETY: no other code calls the deleter, and no reference to the tensor exists any more.
             unsafe { deleter(self.0.as_ptr()) }
         }
     }
 }
 
 impl LegacyTensor {
-    /// The tensor as its consumer sees it.
+    /// Returns the tensor as its consumer sees it.
     #[must_use]
     pub fn dl_tensor(&self) -> &DLTensor {
         &self.managed().dl_tensor
     }
 
-    /// Gives it to a consumer, who calls the deleter once, from any thread.
+    /// Returns the raw structure for a consumer, which calls the deleter once, from any thread.
     #[must_use = "the tensor keeps its memory until its deleter is called"]
     pub fn into_raw(self) -> NonNull<DLManagedTensor> {
         ManuallyDrop::new(self).0
     }
 
-    /// Takes a tensor over, as a consumer.
+    /// Takes ownership of a raw structure, as a consumer does.
     ///
     /// # Safety
     ///
-    /// It is a whole structure whose deleter nobody else calls, and any thread may.
+    /// It is a complete structure. Its deleter is called by no other code and can be called from any thread.
     #[must_use]
     pub unsafe fn from_raw(tensor: NonNull<DLManagedTensor>) -> Self {
         Self(tensor)
     }
 
     fn managed(&self) -> &DLManagedTensor {
-        // SAFETY: it lives until its deleter is called, which is when this is dropped.
+        // SAFETY: the structure exists until its deleter is called, which happens when this value is dropped.
         unsafe { self.0.as_ref() }
     }
 }
@@ -95,15 +95,15 @@ impl LegacyTensor {
 impl Drop for LegacyTensor {
     fn drop(&mut self) {
         if let Some(deleter) = self.managed().deleter {
-            // SAFETY: nobody else calls it, and nothing looks at the tensor any more.
+            // SAFETY: no other code calls the deleter, and no reference to the tensor exists any more.
             unsafe { deleter(self.0.as_ptr()) }
         }
     }
 }
 
-// SAFETY: its deleter may be called from any thread; the one of a region's drops values that may go to any.
+// SAFETY: the deleter can be called from any thread; a region's deleter drops values that can be sent to any thread.
 unsafe impl Send for Tensor {}
-// SAFETY: a shared one is only looked at.
+// SAFETY: shared references only read the tensor.
 unsafe impl Sync for Tensor {}
 // SAFETY: as for `Tensor`.
 unsafe impl Send for LegacyTensor {}

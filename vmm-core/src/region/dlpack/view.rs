@@ -1,9 +1,9 @@
-//! Which elements of a region a tensor is to have, and how far they reach.
+//! The elements of a region that a tensor contains, and the range of bytes that they cover.
 
 use super::abi::DLDataType;
 use crate::types::{Bytes, Detail, Error, Operation, Result};
 
-/// The most dimensions that a tensor of a region can have. Consumers take no more.
+/// The maximum number of dimensions of a tensor of a region. Consumers support no more.
 pub const MAX_DIMENSIONS: usize = 32;
 
 /// The type of an element.
@@ -12,36 +12,38 @@ pub type DataType = DLDataType;
 /// A part of a region as a tensor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorView {
-    /// Where in the region the first element is: a multiple of the element's size.
+    /// The offset of the first element in the region: a multiple of the element's size.
     pub offset: Bytes,
-    /// The type of an element: whole bytes.
+    /// The type of an element, whose size must be whole bytes.
     pub dtype: DataType,
-    /// The size of each dimension. None at all is one element; a size of zero is no element.
+    /// The number of elements in each dimension. Without dimensions the tensor is one element; with a size of zero it has no
+    /// element.
     pub shape: Vec<i64>,
-    /// How many elements the next one of each dimension is away, or nothing where they follow each other, the last dimension
-    /// first. None may be negative that would lead below the offset; zero says the same element over and over.
+    /// The distance in elements between neighbours in each dimension, or `None` for elements that follow each other, the last
+    /// dimension first. A stride may be zero, which repeats the same element. It must not be negative, except in a dimension of
+    /// one element.
     pub strides: Option<Vec<i64>>,
-    /// Whether the consumer is told not to write.
+    /// True if consumers must not write the tensor.
     pub read_only: bool,
 }
 
-/// A view that is right by itself, whatever the region.
+/// A view that is valid in itself, without regard to the region.
 #[derive(Debug)]
 pub(super) struct LaidOut {
     pub(super) shape: Box<[i64]>,
     pub(super) strides: Box<[i64]>,
-    /// From the first byte of the first element to the last byte of the farthest one.
+    /// The length from the first byte of the first element to the last byte of the farthest element.
     pub(super) length: Bytes,
 }
 
 impl TensorView {
-    /// Elements that follow each other, the last dimension first, to be read and written.
+    /// Returns a view for reading and writing of elements that follow each other, the last dimension first.
     #[must_use]
     pub fn new(offset: Bytes, dtype: DataType, shape: impl Into<Vec<i64>>) -> Self {
         Self { offset, dtype, shape: shape.into(), strides: None, read_only: false }
     }
 
-    /// Checks everything that can be without the region.
+    /// Checks everything that does not depend on the region.
     pub(super) fn lay_out(&self, operation: Operation) -> Result<LaidOut> {
         self.measured().map_err(|reason| Error::new(operation, Detail::BadTensor { reason }))
     }
@@ -89,7 +91,7 @@ impl TensorView {
         Ok(u64::from(bits / 8) * u64::from(lanes))
     }
 
-    /// The strides of elements that follow each other. A dimension of size zero counts as one of size 1 there.
+    /// The strides of elements that follow each other. A dimension of size zero counts as size 1.
     fn compact(&self) -> Result<Vec<i64>, String> {
         let mut strides = vec![1; self.shape.len()];
         let mut together: i64 = 1;
@@ -102,7 +104,7 @@ impl TensorView {
         Ok(strides)
     }
 
-    /// How many bytes lie from the first one of the first element to the last one of the farthest.
+    /// The number of bytes from the first byte of the first element to the last byte of the farthest element.
     fn reach(&self, strides: &[i64], element: u64) -> Result<Bytes, String> {
         if self.shape.contains(&0) {
             return Ok(Bytes::ZERO);

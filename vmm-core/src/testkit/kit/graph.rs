@@ -1,17 +1,17 @@
-//! Captures of streams, and the graphs that they make.
+//! Captures of streams, and the graphs that they create.
 
 use crate::driver::Stream;
 use crate::types::{Detail, Error, Operation, Result, Vendor};
 use std::fmt::Debug;
 
-/// Which calls a capture forbids while it lasts. CUDA: `CUstreamCaptureMode`, HIP: `hipStreamCaptureMode`.
+/// The calls that a capture forbids while it lasts. CUDA: `CUstreamCaptureMode`; HIP: `hipStreamCaptureMode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CaptureMode {
     /// Potentially unsafe calls of every thread.
     Global,
-    /// Those of the thread that began the capture.
+    /// Potentially unsafe calls of the thread that began the capture.
     ThreadLocal,
-    /// None of them.
+    /// No calls.
     Relaxed,
 }
 
@@ -19,7 +19,7 @@ impl CaptureMode {
     /// All modes.
     pub const ALL: [Self; 3] = [Self::Global, Self::ThreadLocal, Self::Relaxed];
 
-    /// The number that both vendors give the mode.
+    /// Returns the number of the mode, which both vendors use.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
@@ -30,7 +30,7 @@ impl CaptureMode {
     }
 }
 
-/// Work that was captured, ready to be launched. Dropping it destroys it.
+/// Captured work that is ready to launch. Dropping the graph destroys it.
 pub trait Graph: Debug + Send {
     /// Queues all of its work on a stream. CUDA: `cuGraphLaunch`, HIP: `hipGraphLaunch`.
     ///
@@ -41,7 +41,7 @@ pub trait Graph: Debug + Send {
     ///
     /// # Errors
     ///
-    /// What the driver returns.
+    /// The driver's error.
     unsafe fn launch(&self, stream: Stream<'_>) -> Result<()>;
 }
 
