@@ -1,9 +1,9 @@
-//! How much may be mapped ahead, over all regions of a thread.
+//! The limit on premapped memory, over all regions of a thread.
 
 use gpu_vmm_core::Bytes;
 use gpu_vmm_sync::atomic::{AtomicU64, Ordering};
 
-/// A limit, and how much of it is used.
+/// A limit, and the part of it that is used.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: Bytes,
@@ -19,14 +19,14 @@ impl Budget {
         Bytes(self.used.load(Ordering::Relaxed))
     }
 
-    /// Takes some, if there is so much left.
+    /// Takes `amount` if the limit allows it.
     pub(crate) fn take(&self, amount: Bytes) -> bool {
         let add = |used| Bytes(used).checked_add(amount).filter(|sum| *sum <= self.limit).map(|sum| sum.0);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
-    /// Notes that somebody who had `before` has `now`. That may be more than was left: it is there already, and nothing
-    /// is taken until it is used up.
+    /// Records that a user of the budget now has `now` in place of `before`. The sum may exceed the limit, because the memory is
+    /// mapped already; then nothing can be taken until enough is returned.
     pub(crate) fn change(&self, before: Bytes, now: Bytes) {
         if before < now {
             self.used.fetch_add((now - before).0, Ordering::Relaxed);

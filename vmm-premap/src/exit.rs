@@ -1,8 +1,8 @@
-//! No driver is called while the process ends.
+//! No driver calls while the process ends.
 //!
-//! A driver takes itself apart at the end of its process, and a thread that is inside of it then crashes. So where the
-//! process ends with such a thread (a pool in a static variable, or one that was forgotten), its work is let finish
-//! first, and no other is begun. On Windows the system has ended all other threads before libraries hear of it.
+//! A driver is torn down at the end of its process, and a thread inside a driver call then crashes. If the process ends while
+//! such a thread runs (with a pool in a static variable, or with a leaked pool), the exit waits for the thread's current work,
+//! and no other work begins. On Windows the system ends all other threads before libraries are notified.
 #![allow(unsafe_code)]
 
 use gpu_vmm_core::extend::Process;
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 #[cfg(unix)]
 use std::time::Duration;
 
-/// How long the end of the process waits for a driver that does not answer.
+/// The longest time that the end of the process waits for a driver call.
 #[cfg(unix)]
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -24,12 +24,12 @@ shared_static! {
 }
 static WATCHED: OnceLock<Process> = OnceLock::new();
 
-/// Sees to it that the end of the process waits. The drivers are open by now: what they do at the end comes after this,
-/// since what was registered last is called first.
+/// Registers the wait at the end of the process. The drivers are open by now. Exit handlers run in reverse order of registration,
+/// so the drivers' own run after this one.
 pub(crate) fn watch() {
     WATCHED.get_or_init(|| {
-        // SAFETY: the handler touches nothing but atomics that are never gone. Where it cannot be registered (out of
-        // memory), the process ends as it would without.
+        // SAFETY: the handler uses only atomics that are never dropped. If it cannot be registered (out of memory), the process
+        // ends as without it.
         #[cfg(all(unix, not(any(loom, shuttle))))]
         unsafe {
             libc::atexit(finish);
@@ -41,22 +41,22 @@ pub(crate) fn watch() {
 #[cfg(unix)]
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 extern "C" fn finish() {
-    // What was at work when a process was forked is not there in the child.
+    // In a forked child the parent's work does not run.
     if WATCHED.get().is_some_and(|process| process.is_this()) {
         GATE.close(PATIENCE);
     }
 }
 
-/// Does work that may call a driver; none where the process is about to end.
+/// Does work that may call a driver, unless the process is about to end.
 pub(crate) fn unless_exiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     GATE.pass(work)
 }
 
-/// Lets work pass until it is closed.
+/// Lets work begin until it is closed.
 #[derive(Debug)]
 struct Gate {
-    /// [`CLOSED`], and how often [`ONE`] for what is at work: one number, so that work that begins while the gate is being
-    /// closed is either waited for or finds it closed.
+    /// [`CLOSED`], plus [`ONE`] for each piece of running work. Because it is one number, work that begins while the gate is
+    /// being closed is either waited for or sees the gate closed.
     state: AtomicUsize,
 }
 
@@ -71,7 +71,7 @@ impl Gate {
         (before & CLOSED == 0).then(work)
     }
 
-    /// Lets no more work begin, and waits for what has begun, for as long as `patience` lasts.
+    /// Lets no more work begin, and waits up to `patience` for the work that runs.
     #[cfg(unix)]
     fn close(&self, patience: Duration) {
         self.state.fetch_or(CLOSED, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Gate {
     }
 }
 
-/// Counted also where the work panics.
+/// Running work; it is also counted down if it panics.
 struct Passing<'a>(&'a Gate);
 
 impl Drop for Passing<'_> {
@@ -99,13 +99,13 @@ mod models {
     use loom::cell::UnsafeCell;
     use std::sync::Arc;
 
-    /// The driver, which takes itself apart when the gate is closed.
+    /// A driver that is torn down when the gate is closed.
     struct Driver {
         gate: Gate,
         calls: UnsafeCell<u32>,
     }
 
-    // SAFETY: loom sees to it that no two threads use the cell at once, and fails the test otherwise.
+    // SAFETY: loom checks that no two threads use the cell at once, and fails the test otherwise.
     unsafe impl Sync for Driver {}
 
     impl Driver {
@@ -125,7 +125,7 @@ mod models {
                 (0..2).filter(|_| at_work.gate.pass(|| at_work.call()).is_some()).count()
             });
             driver.gate.close(Duration::MAX);
-            // The driver is taken apart.
+            // The driver is torn down.
             driver.call();
             assert!(driver.gate.pass(|| ()).is_none());
             assert!(works.join().unwrap() <= 2);

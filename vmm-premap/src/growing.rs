@@ -1,4 +1,4 @@
-//! A region that grows into what is mapped already, as its user sees it.
+//! A region that grows into premapped memory.
 
 use crate::Premap;
 use crate::guard::{Asks, RegionGuard};
@@ -10,64 +10,62 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_sync::Arc;
 
-/// A region whose next part a [`PremapThread`] maps before it is asked for: growth into that part moves a number and calls
-/// no driver.
+/// A region whose next part a [`PremapThread`] maps in advance. Growth into that part changes only a number and calls no driver.
 ///
 /// ```
 /// # use gpu_vmm_core::{Bytes, WaitFor, Region};
 /// # use gpu_vmm_premap::{Premap, PremapThread, GrowingRegion};
 /// # fn main() -> Result<(), gpu_vmm_core::Error> {
 /// # let backend = gpu_vmm_host::HostConfig::new().devices(1).memory(Bytes::mib(64)).open()?;
-/// // One thread for all caches, which may have 32 MiB mapped ahead between them.
+/// // One thread for all caches, with up to 32 MiB of premapped memory together.
 /// let thread = PremapThread::start(Bytes::mib(32))?;
 /// let region = Region::builder(&backend).reserve(Bytes::mib(64)).build()?;
 /// let premap = Premap { by: Bytes::mib(16), step: Bytes::mib(4) };
 /// let cache = GrowingRegion::new(region, premap, &thread);
 /// for token in 1..=100 {
-///     // Most of these find their memory mapped.
+///     // Most of these steps find their memory mapped.
 ///     let grown = cache.grow_to(Bytes::kib(100 * token))?;
 ///     println!("at {} up to {}: {:?}", cache.address(), grown.growth.end, grown.outcome);
 /// }
-/// cache.lock()?.write(Bytes(0), b"everything that a region can")?;
-/// // What was mapped ahead goes back as well, and nothing is until it grows again.
+/// cache.lock()?.write(Bytes(0), b"all operations of a region")?;
+/// Premapped memory is released as well. None is mapped until the region grows again.
 /// cache.shrink_to(Bytes::mib(1), WaitFor::all_devices())?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// It can be used from several threads at once. Dropping it waits for the step that the thread is at with it, and drops
-/// the region. In a process that was forked every call that would change it is an error ([`Detail::Forked`]), and nothing
-/// waits.
+/// Several threads can use it at once. Dropping it waits for the step that the thread runs for it, and then drops the region. In
+/// a forked child every call that would change it returns [`Detail::Forked`], and nothing waits.
 #[derive(Debug)]
 pub struct GrowingRegion<B: Backend> {
-    /// Before the region, so that the thread is done with it when it is dropped.
+    /// Declared before the region, so that the thread no longer uses the region when it is dropped.
     registration: Registration,
     shared: Arc<Shared<B>>,
 }
 
-/// What a step of growth did, and who had mapped the memory.
+/// The result of a step of growth, and how its memory was mapped.
 #[derive(Clone, Debug)]
 pub struct PremapGrowth {
-    /// What it did: the end is what was asked for, rounded up to the granularity, though more may be mapped.
+    /// The growth. Its end is the requested size rounded up to the granularity, although more may be mapped.
     pub growth: Growth,
-    /// Who had mapped it.
+    /// How the memory was mapped.
     pub outcome: PremapOutcome,
 }
 
-/// Who has mapped the memory that a region has grown by.
+/// How the memory of a step of growth was mapped.
 #[derive(Clone, Debug)]
 pub enum PremapOutcome {
     /// It was mapped: no driver was called.
     Ready,
-    /// The thread was mapping it, or somebody had the region, and the call waited for that.
+    /// The call waited until the thread had mapped it, or until another thread released the region.
     Waited,
-    /// The call itself has mapped it. With what has stopped the thread since the last step of growth that was told, where
-    /// something has: the growth succeeded all the same.
+    /// The call mapped it itself. The error, if any, has stopped the thread since the last reported growth; the growth succeeded
+    /// nevertheless.
     Not(Option<Error>),
 }
 
 impl<B: Backend> GrowingRegion<B> {
-    /// Lets `thread` map `region` ahead, from now on. Where a region is suspended, nothing is done until it is resumed.
+    /// Lets `thread` map memory for `region` in advance from now on. It does nothing while the region is suspended.
     #[must_use]
     pub fn new(region: Region<B>, premap: Premap, thread: &PremapThread) -> Self {
         let shared = Arc::new(Shared::new(region, premap, thread));
@@ -77,34 +75,35 @@ impl<B: Backend> GrowingRegion<B> {
         Self { registration, shared }
     }
 
-    /// The first address. It changes where the [locked](GrowingRegion::lock) region is moved, and nowhere else.
+    /// Returns the first address. It changes only if the [locked](GrowingRegion::lock) region is moved.
     #[must_use]
     pub fn address(&self) -> Address {
         self.shared.address()
     }
 
-    /// Where the part ends that may be used. More may be mapped; a suspended region keeps its end.
+    /// Returns the end of the usable part. More memory may be mapped behind it. A suspended region keeps its end.
     #[must_use]
     pub fn end(&self) -> Bytes {
         self.shared.end()
     }
 
-    /// How much is mapped behind the end.
+    /// Returns the size of the premapped memory, behind the end.
     #[must_use]
     pub fn premapped(&self) -> Bytes {
         self.shared.mapped() - self.shared.end()
     }
 
-    /// How far it is mapped ahead, rounded to the region's granularity.
+    /// Returns how far the region is premapped, rounded to its granularity.
     #[must_use]
     pub fn premap(&self) -> Premap {
         self.shared.premap()
     }
 
-    /// Waits until neither the thread nor anybody else works on the region, and gives it, for reading, writing, and all
-    /// else. Until the guard is dropped, growth beyond the end waits. Of the same thread it would wait for ever.
+    /// Waits until neither the premap thread nor another thread uses the region, and locks it for all operations of a [`Region`].
+    /// Growth beyond the end waits until the guard is dropped; a thread that has the guard would wait forever.
     ///
-    /// Where the guard leaves less mapped than the growing region has, its end is there.
+    /// If less than the growing region's end is mapped when the guard is dropped, the end moves down to the end of the mapped
+    /// part.
     ///
     /// # Errors
     ///
@@ -114,13 +113,13 @@ impl<B: Backend> GrowingRegion<B> {
         Ok(RegionGuard::new(&self.shared, &self.registration))
     }
 
-    /// Grows to at least `size` bytes at the same address: as [`Region::grow_to`], into memory that is mapped already
-    /// where that is enough. Else it waits for what the thread is mapping, and maps what is still missing itself.
+    /// Grows to at least `size` bytes at the same address, as [`Region::grow_to`] does: into premapped memory if that is enough.
+    /// Otherwise the call waits for the memory that the thread is mapping, and maps the rest itself.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`]: the region is as before. [`Detail::RollbackFailed`] where the thread has left something
-    /// behind that is out of use: it is told once, and growth goes on behind that.
+    /// Those of [`Region::grow_to`]; the region is as before. [`Detail::RollbackFailed`] if the thread has left a poisoned part:
+    /// the first call reports it, and later growth continues behind that part.
     pub fn grow_to(&self, size: Bytes) -> Result<PremapGrowth> {
         self.shared.process.check(Operation::Grow)?;
         let target = self.shared.granularity.round_up(size).filter(|target| !target.is_zero());
@@ -130,9 +129,9 @@ impl<B: Backend> GrowingRegion<B> {
         Ok(self.grown(before, &marks, PremapOutcome::Ready))
     }
 
-    /// With the region locked.
+    /// Grows with the region locked.
     fn grow_slowly(&self, size: Bytes, target: Option<Bytes>) -> Result<PremapGrowth> {
-        // When the region is free again.
+        // Asks again when the region is unlocked.
         let _ask = Asks(&self.registration);
         let mut inside = self.shared.inside();
         if let Some((before, marks)) = target.and_then(|target| self.shared.take(target)) {
@@ -151,7 +150,7 @@ impl<B: Backend> GrowingRegion<B> {
         let before = marks.end;
         marks.grows = true;
         let mapped = marks.mapped;
-        // Somebody may have grown further meanwhile, into what was mapped.
+        // Another thread may have grown further into premapped memory meanwhile.
         let end = target.unwrap_or(growth.end).clamp(before, mapped);
         self.shared.set(&mut marks, end, mapped, Bytes::ZERO);
         let grown = self.grown(before, &marks, PremapOutcome::Not(inside.failed.take()));
@@ -166,7 +165,7 @@ impl<B: Backend> GrowingRegion<B> {
         }
     }
 
-    /// Asks for more, if a step of it has room: at once where less than half is left.
+    /// Asks the thread for another step if the budget of this region has room for it: at once if less than half is left.
     fn ask(&self, marks: &Marks) {
         let Premap { by, step } = self.premap();
         let left = marks.mapped - marks.end;
@@ -176,15 +175,16 @@ impl<B: Backend> GrowingRegion<B> {
         if left.0 < by.0 / 2 { self.registration.ask_now() } else { self.registration.ask() }
     }
 
-    /// Gives memory back from the end, down to `size` bytes, as [`Region::shrink_to`], and all that is mapped ahead. Then
-    /// nothing is mapped ahead until the region grows again.
+    /// Releases memory from the end, down to `size` bytes, as [`Region::shrink_to`] does, and all premapped memory. No memory is
+    /// mapped in advance until the region grows again.
     ///
-    /// Handles are given back whole. Where `size` falls into one that stays, the end is at `size` all the same, rounded up
-    /// to the granularity, and the region grows into the rest of it again.
+    /// Handles are released as wholes. If `size` lies inside a handle that stays, the end is still `size`, rounded up to the
+    /// granularity, and later growth uses the rest of that handle.
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as before.
+    /// [`Detail::OutOfRange`] for a size larger than the region's end; those of waiting and of the driver. The region is as
+    /// before.
     pub fn shrink_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         let operation = Operation::Shrink;
         let mut region = self.lock()?;

@@ -1,4 +1,4 @@
-//! The region itself, while nobody else works on it.
+//! The locked region.
 
 use crate::shared::{Inside, Shared};
 use crate::thread::Registration;
@@ -6,22 +6,22 @@ use gpu_vmm_core::{Backend, Region};
 use gpu_vmm_sync::MutexGuard;
 use std::ops::{Deref, DerefMut};
 
-/// The region in a [`GrowingRegion`](crate::GrowingRegion), while neither the thread nor anybody else works on it. All of
-/// its operations can be used; what they change counts when this is dropped.
+/// The region in a [`GrowingRegion`](crate::GrowingRegion), locked for the premap thread and for other threads. All operations of
+/// a region can be used. Their changes take effect for the growing region when the guard is dropped.
 ///
-/// What is mapped ahead is in it: its [`end`](Region::end) is behind the growing region's. Memory that
-/// [`grow_with`](Region::grow_with) appends lies behind that and counts as mapped ahead, and
-/// [`suspend_into`](Region::suspend_into) hands over memory that was mapped ahead too.
+/// The region includes the premapped memory: its [`end`](Region::end) lies behind the growing region's. Memory that
+/// [`grow_with`](Region::grow_with) appends lies behind the premapped memory and counts as premapped.
+/// [`suspend_into`](Region::suspend_into) also moves premapped memory to its list.
 #[derive(Debug)]
 pub struct RegionGuard<'a, B: Backend> {
     shared: &'a Shared<B>,
-    // They are dropped in this order: the thread only tries for the lock.
+    // The fields are dropped in this order: the thread only tries the lock, so it is asked after the lock is released.
     inside: MutexGuard<'a, Inside<B>>,
     _ask: Asks<'a>,
 }
 
 impl<'a, B: Backend> RegionGuard<'a, B> {
-    /// Waits for the region.
+    /// Waits for the region and locks it.
     pub(crate) fn new(shared: &'a Shared<B>, registration: &'a Registration) -> Self {
         let inside = shared.inside();
         shared.close();
@@ -49,7 +49,7 @@ impl<B: Backend> Drop for RegionGuard<'_, B> {
     }
 }
 
-/// Asks for the work when it is dropped.
+/// Asks the thread for work when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Asks<'a>(pub(crate) &'a Registration);
 

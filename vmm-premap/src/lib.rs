@@ -1,18 +1,18 @@
 //! Growth of GPU memory without driver calls, for [gpu-vmm](https://docs.rs/gpu-vmm): a thread maps the next part of a region
-//! before it is asked for.
+//! before it is needed.
 //!
-//! A [`GrowingRegion`] is a region that a [`PremapThread`] keeps mapped beyond its end. A step of growth into that part moves a
-//! number. The pool, gpu-vmm-pool, has the same thread map its pages ahead.
+//! A [`GrowingRegion`] is a region that a [`PremapThread`] keeps mapped beyond its end. Growth into that part changes only a
+//! number. The pool, gpu-vmm-pool, uses the same thread to map its pages in advance.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `thread` | the thread, and the work that it is asked for |
-//! | `exit` | no driver is called while the process ends |
-//! | `budget` | how much may be mapped ahead, over all regions of a thread |
-//! | `growing` | a region that grows into what is mapped already, as its user sees it |
-//! | `shared` | what its user and the thread have in common |
-//! | `guard` | the region itself, while nobody else works on it |
-//! | `models` | all this under every schedule |
+//! | `thread` | the thread and its queue of work |
+//! | `exit` | no driver calls while the process ends |
+//! | `budget` | the limit on premapped memory, over all regions of a thread |
+//! | `growing` | a region that grows into premapped memory |
+//! | `shared` | the state that the region's user and the thread share |
+//! | `guard` | the locked region |
+//! | `models` | models of the thread and of growth under every schedule |
 
 mod budget;
 mod exit;
@@ -30,23 +30,23 @@ pub use thread::PremapThread;
 use gpu_vmm_core::Bytes;
 use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
 
-/// Work for a [`PremapThread`], for authors of allocators that map memory ahead themselves.
+/// Work for a [`PremapThread`], for authors of allocators that map memory in advance themselves.
 pub mod extend {
     pub use crate::thread::{PremapWork, Registration, Step};
 }
 
-/// How far beyond its end a [`GrowingRegion`] is mapped.
+/// The size and the step of the premapped part behind the end of a [`GrowingRegion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Premap {
-    /// The most that is mapped beyond the end, rounded up to the region's granularity; zero for nothing. It should cover
-    /// several steps of growth, so that the thread can map one before the caller has used up the others.
+    /// The maximum size of the premapped part, rounded up to the region's granularity; zero maps nothing in advance. It should
+    /// cover several steps of growth, so that the thread can map one before the caller has used up the previous ones.
     pub by: Bytes,
-    /// How much is mapped at a time, in one handle, rounded up to the granularity; no more than `by`. Memory goes back by
-    /// handles, so that shrinking cannot cut through one.
+    /// The size of one step of the thread, which is one handle; rounded up to the granularity, at most `by`. Handles are released
+    /// as wholes, so shrinking cannot end inside one.
     pub step: Bytes,
 }
 
-/// Whoever has panicked with it has left it whole: nothing is changed in several steps between which a panic could come.
+/// Lock poisoning is ignored: no update spans a point that can panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Models of the thread, and of what it has in common with its users.
+//! Models of the thread, and of the state that it shares with its users.
 #![allow(clippy::unwrap_used)] // tests
 #![allow(unsafe_code)]
 
@@ -14,10 +14,10 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// No budget.
+/// A budget without a limit.
 const ENOUGH: Bytes = Bytes(u64::MAX);
 
-/// Work that looks at what is wanted and says what it has seen.
+/// Work that reads the requested number and records it.
 #[derive(Debug)]
 struct Looks {
     wanted: AtomicU32,
@@ -34,13 +34,13 @@ impl Looks {
         (thread.register(weak), this)
     }
 
-    /// Wants so much, and asks for a look at it.
+    /// Sets the requested number and asks for the work.
     fn want(&self, asks: &Registration, much: u32) {
         self.wanted.store(much, Ordering::Relaxed);
         asks.ask();
     }
 
-    /// Until so much was seen: for ever if a request was lost, which loom reports as a deadlock.
+    /// Waits until that number was recorded: forever if a request was lost, which loom reports as a deadlock.
     fn wait(&self, much: u32) {
         let mut seen = self.seen.lock().unwrap();
         while *seen < much {
@@ -56,12 +56,12 @@ impl PremapWork for Looks {
         let is_new = wanted > *seen;
         *seen = wanted;
         self.looked.notify_one();
-        // What is not done at the first try must be tried again.
+        // Work that is not done at the first try must be tried again.
         if is_new { self.came } else { Step::Done }
     }
 }
 
-/// What was wanted before asking is seen, whether the thread works, naps or sleeps, and whether the work was queued.
+/// A number that was set before asking is recorded, whether the thread works, naps or sleeps, and whether the work was queued.
 #[test]
 fn no_request_is_lost() {
     explore("no_request_is_lost", 3, || {
@@ -75,7 +75,7 @@ fn no_request_is_lost() {
     });
 }
 
-/// The same from two threads with work of their own.
+/// The same from two threads, each with its own work.
 #[test]
 fn no_request_of_two_threads_is_lost() {
     explore("no_request_of_two_threads_is_lost", 2, || {
@@ -93,7 +93,7 @@ fn no_request_of_two_threads_is_lost() {
     });
 }
 
-/// Work that is busy, or has more to do, is tried again though nothing asks for it.
+/// Work that is busy or has more to do is tried again without another request.
 #[test]
 fn what_is_not_done_is_tried_again() {
     for came in [Step::Busy, Step::More] {
@@ -138,14 +138,14 @@ impl PremapWork for Again {
     }
 }
 
-/// Work on something that is another's once the registration is dropped.
+/// Work on data that another thread uses once the registration is dropped.
 #[derive(Debug)]
 struct Writes {
     to: UnsafeCell<u32>,
     steps: u32,
 }
 
-// SAFETY: loom sees to it that no two threads use the cell at once, and fails the test otherwise.
+// SAFETY: loom checks that no two threads use the cell at once, and fails the test otherwise.
 unsafe impl Sync for Writes {}
 
 impl Writes {
@@ -164,7 +164,7 @@ impl PremapWork for Writes {
     }
 }
 
-/// No step is being done when a registration has been dropped, and none is done after that.
+/// No step runs when a registration has been dropped, and none begins after that.
 #[test]
 fn dropping_a_registration_waits_for_the_step() {
     explore("dropping_a_registration_waits_for_the_step", 3, || {
@@ -180,7 +180,7 @@ fn dropping_a_registration_waits_for_the_step() {
     });
 }
 
-/// The last owner of the thread ends it, whatever it is at.
+/// Dropping the last owner of the thread ends it, whatever it is doing.
 #[test]
 fn the_thread_ends() {
     explore("the_thread_ends", 4, || {
@@ -191,7 +191,7 @@ fn the_thread_ends() {
     });
 }
 
-/// Threads together never take more than the limit, and what is given back can be taken again.
+/// Threads together never take more than the limit, and what is returned can be taken again.
 #[test]
 fn a_budget_is_never_exceeded() {
     explore("a_budget_is_never_exceeded", 4, || {
@@ -214,20 +214,20 @@ fn a_budget_is_never_exceeded() {
     });
 }
 
-/// One for all schedules: what it counts by itself is no part of a model.
+/// One backend for all schedules: its own counters are not part of a model.
 fn backend() -> &'static HostBackend {
     static BACKEND: OnceLock<HostBackend> = OnceLock::new();
     BACKEND.get_or_init(|| HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap())
 }
 
-/// A region of 8 granules with one granule mapped ahead at a time, and the size of one.
+/// A region of 8 granules with one granule as the step, and the size of a granule.
 fn growing(thread: &PremapThread, by: u64) -> (GrowingRegion<HostBackend>, Bytes) {
     let region = Region::builder(backend()).reserve(Bytes::mib(16)).build().unwrap();
     let granule = region.granularity().bytes();
     (GrowingRegion::new(region, Premap { by: Bytes(by * granule.0), step: granule }, thread), granule)
 }
 
-/// What a growing region says of itself is what its region is, and what is mapped ahead is what the budget counts.
+/// Checks that a growing region reports the state of its region, and that the budget counts the premapped memory.
 fn check(region: &GrowingRegion<HostBackend>, thread: &PremapThread) {
     let inside = region.lock().unwrap();
     let (end, premap) = (region.end(), region.premapped());
@@ -237,7 +237,7 @@ fn check(region: &GrowingRegion<HostBackend>, thread: &PremapThread) {
     assert_eq!(thread.used(), premap);
 }
 
-/// Two threads grow a region while the third maps it ahead: each gets what it asks for.
+/// Two threads grow a region while the premap thread maps memory for it: each call returns the requested size.
 #[test]
 fn growth_and_steps() {
     explore("growth_and_steps", 2, || {
@@ -259,7 +259,7 @@ fn growth_and_steps() {
     });
 }
 
-/// What a shrink gives back is not handed out by growth at the same time: after both, the region has what it says.
+/// Memory that a shrink releases is not given to growth at the same time: after both, the region has the end that it reports.
 #[test]
 fn growth_and_shrinking() {
     explore("growth_and_shrinking", 2, || {
@@ -274,7 +274,7 @@ fn growth_and_shrinking() {
     });
 }
 
-/// While one thread has the region, another one's growth does not move the end, though memory is mapped behind it.
+/// While one thread holds the region, growth of another thread does not move the end, even with memory mapped behind it.
 #[test]
 fn growth_waits_for_who_has_the_region() {
     explore("growth_waits_for_who_has_the_region", 2, || {

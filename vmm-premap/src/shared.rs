@@ -1,7 +1,7 @@
-//! What a growing region's user and the thread have in common: the region, and where its parts end.
+//! The state that a growing region's user and the thread share: the region, and the ends of its parts.
 //!
-//! The region is locked for as long as a driver works on it. Where the parts end has a lock of its own, held for some
-//! nanoseconds and never while another is waited for, so that growing into what is mapped waits for nothing.
+//! The region is locked while a driver is called. The ends have a lock of their own, which is held for some nanoseconds and never
+//! while another lock is waited for, so that growth into premapped memory waits for nothing.
 
 use crate::budget::Budget;
 use crate::thread::{PremapThread, PremapWork, Step};
@@ -11,44 +11,44 @@ use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Region, RegionSt
 use gpu_vmm_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gpu_vmm_sync::{Mutex, MutexGuard, TryLockError};
 
-/// A region with its thread.
+/// A region and its thread.
 #[derive(Debug)]
 pub(crate) struct Shared<B: Backend> {
     inside: Mutex<Inside<B>>,
     marks: Mutex<Marks>,
-    /// How many wait for the region, before whom the thread steps back.
+    /// The number of callers that wait for the region. The thread lets them go first.
     waiting: AtomicUsize,
-    /// Copies for those who only look, of whom there may be some in a forked child.
+    /// Copies for reading without a lock, also in a forked child.
     address: AtomicU64,
     end: AtomicU64,
     mapped: AtomicU64,
     premap: Premap,
     pub(crate) granularity: Granularity,
-    /// Keeps the budget.
+    /// Owns the budget.
     thread: PremapThread,
     pub(crate) process: Process,
 }
 
-/// What is locked while a driver is called.
+/// The state that is locked while a driver is called.
 #[derive(Debug)]
 pub(crate) struct Inside<B: Backend> {
     pub(crate) region: Region<B>,
-    /// What last stopped the thread, until somebody is told.
+    /// The last error of the thread, until a call reports it.
     pub(crate) failed: Option<Error>,
-    /// Whether the thread has left something behind where undoing failed, of which nobody has been told.
+    /// True if a failed rollback of the thread has left a poisoned part that no call has reported yet.
     pub(crate) spoiled: bool,
 }
 
-/// Where the parts end.
+/// The ends of the parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marks {
-    /// What the user has.
+    /// The end of the user's part.
     pub(crate) end: Bytes,
-    /// What is mapped and can be given to the user.
+    /// The end of the mapped part that can be given to the user.
     pub(crate) mapped: Bytes,
-    /// False while somebody has the region, and may unmap what is mapped.
+    /// False while a caller holds the region and may unmap memory.
     open: bool,
-    /// Whether the user has grown since the last shrink.
+    /// True if the user has grown the region since the last shrink.
     pub(crate) grows: bool,
 }
 
@@ -93,7 +93,7 @@ impl<B: Backend> Shared<B> {
         Bytes(self.mapped.load(Ordering::Acquire))
     }
 
-    /// Waits until neither the thread nor anybody else works on the region.
+    /// Waits until neither the thread nor another caller uses the region, and locks it.
     pub(crate) fn inside(&self) -> MutexGuard<'_, Inside<B>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let inside = lock(&self.inside);
@@ -105,7 +105,7 @@ impl<B: Backend> Shared<B> {
         lock(&self.marks)
     }
 
-    /// Moves the end up to `target` if so much is mapped: where it was, and where the parts end now.
+    /// Moves the end up to `target` if that much is mapped. Returns the previous end and the new marks.
     pub(crate) fn take(&self, target: Bytes) -> Option<(Bytes, Marks)> {
         let mut marks = self.marks();
         let before = marks.end;
@@ -120,12 +120,12 @@ impl<B: Backend> Shared<B> {
         Some((before, *marks))
     }
 
-    /// Lets nothing be taken until the marks are [set by the region](Shared::settle) again.
+    /// Prevents growth without the lock until [`settle`](Shared::settle).
     pub(crate) fn close(&self) {
         self.marks().open = false;
     }
 
-    /// Sets the marks by what the region is now. A suspended one keeps its end, and has nothing behind it.
+    /// Sets the marks from the current state of the region. A suspended region keeps its end and has no premapped memory.
     pub(crate) fn settle(&self, inside: &Inside<B>) {
         let region = &inside.region;
         let mut marks = self.marks();
@@ -139,7 +139,7 @@ impl<B: Backend> Shared<B> {
         self.set(&mut marks, end.min(mapped), mapped, Bytes::ZERO);
     }
 
-    /// Moves the marks. What is mapped ahead is counted, but for what was `taken` for that before.
+    /// Sets the marks, and counts the premapped memory in the budget, of which `taken` is counted already.
     pub(crate) fn set(&self, marks: &mut Marks, end: Bytes, mapped: Bytes, taken: Bytes) {
         self.budget().change(marks.mapped - marks.end + taken, mapped - end);
         (marks.end, marks.mapped) = (end, mapped);
@@ -147,7 +147,7 @@ impl<B: Backend> Shared<B> {
         self.mapped.store(mapped.0, Ordering::Release);
     }
 
-    /// Where the next step ends that the thread is to map, if it is to.
+    /// The end of the thread's next step, or `None` if it must not map more.
     pub(crate) fn next(&self, marks: &Marks, reserved: Bytes) -> Option<Bytes> {
         let target = (marks.mapped + self.premap.step).min(reserved);
         let wanted = marks.open && marks.grows && target <= marks.end + self.premap.by;
@@ -157,7 +157,7 @@ impl<B: Backend> Shared<B> {
 
 impl<B: Backend> PremapWork for Shared<B> {
     fn step(&self) -> Step {
-        // Who waits for the region, or has it, asks for this afterwards.
+        // A caller that waits for the region, or holds it, asks for this work afterwards.
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return Step::Done;
         }

@@ -1,10 +1,10 @@
-//! The thread, and the work that it is asked for.
+//! The thread and its queue of work.
 //!
-//! Who asks must not pay for it: waking a thread that sleeps is a system call of some microseconds. So the thread naps
-//! after its work, shortly at first and longer and longer, and finds what it has been asked for when it wakes by itself.
-//! It is woken where that would be too late, and sleeps only when it has not been needed for a while. Whether it sleeps is
-//! part of the queue, under the queue's lock: work that is queued is seen by the thread before it sleeps, or its caller
-//! sees that the thread sleeps and wakes it.
+//! Callers must not pay for their requests: waking a sleeping thread is a system call of some microseconds. So the thread naps
+//! after its work, first for a short time and then longer and longer, and finds new requests when a nap ends. A caller wakes it
+//! only if the end of the nap would be too late. The thread sleeps only after a second without work. The flag that it sleeps is
+//! part of the queue, under the queue's lock: either the thread sees queued work before it sleeps, or the caller sees that the
+//! thread sleeps and wakes it.
 
 use crate::budget::Budget;
 use crate::{exit, lock};
@@ -17,55 +17,54 @@ use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// A nap is this part of the time that there has been nothing to do.
+/// The duration of a nap, as this fraction of the time without work.
 const PART: u32 = 4;
 /// The shortest nap.
 const SHORTEST: Duration = Duration::from_micros(20);
-/// The longest.
+/// The longest nap.
 const LONGEST: Duration = Duration::from_millis(2);
-/// After so long without anything to do the thread sleeps.
+/// The time without work after which the thread sleeps.
 const AWAKE: Duration = Duration::from_secs(1);
 
-/// What has failed is left alone for so long, and for twice as long each time it fails again.
+/// The pause after a failed step. Each further failure doubles it.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Work that can be done before somebody needs it, by a [`PremapThread`].
+/// Work that a [`PremapThread`] does before its result is needed.
 pub trait PremapWork: Debug + Send + Sync {
-    /// Does a part of it, as small as makes sense: whoever needs the result of this step, or of another one's, waits for
-    /// it. It is called by one thread at a time, without a lock of anybody's held. What fails in it is kept by whoever does
-    /// the work, and told to whoever needs it.
+    /// Does one step of the work, as small as is reasonable, because callers wait for a step to end. Only one thread at a time
+    /// calls it, and it holds no lock of the caller. The implementation keeps errors and reports them to its users.
     ///
-    /// Where a lock is needed that users may hold for long, it is only to be tried for, since the thread has other work as
-    /// well. If it is held, the step is [`Step::Busy`]; or [`Step::Done`], if each holder [asks](Registration::ask) for the
-    /// work after it has released the lock.
+    /// If a step needs a lock that users may hold for long, it must only try the lock, because the thread has other work as well.
+    /// If the lock is held, it returns [`Step::Busy`], or [`Step::Done`] if each holder [asks](Registration::ask) for the work
+    /// after it has released the lock.
     fn step(&self) -> Step;
 }
 
-/// What came of a part of the work.
+/// The result of one step of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is nothing more to do until it is asked for.
+    /// Nothing is left to do until the next request.
     Done,
-    /// A lock that the step needs is held, and its holder does not ask for the work. It is tried again after a nap.
+    /// A lock that the step needs is held, and its holder does not ask for the work. The thread tries again after a nap.
     Busy,
-    /// It was done, and there is more.
+    /// The step was done, and more work is left.
     More,
-    /// It could not be done. Until a pause is over, the work is left alone, however often somebody asks: 10 ms after a
-    /// first failure, twice as long after each further one, and no longer than 1 s.
+    /// The step failed. The thread ignores the work, even if it is requested, until a pause is over: 10 ms after the first
+    /// failure, twice as long after each further one, at most 1 s.
     Failed,
 }
 
-/// A thread that does what will be needed. Clones are the same thread; regions that have it keep it too. It ends when the
-/// last of them is gone, which waits for the step that it is at.
+/// A thread that does work before its result is needed. Clones are the same thread, and each region that uses it keeps it alive.
+/// Dropping the last owner waits for the current step and ends the thread.
 ///
-/// It naps for at most 2 ms at a time, and sleeps once nothing was to do for a second. In a process that was forked it is
-/// not there, and nothing waits for it.
+/// It naps for at most 2 ms at a time, and sleeps after a second without work. It does not exist in a forked child, where nothing
+/// waits for it.
 #[derive(Clone, Debug)]
 pub struct PremapThread(Arc<Owner>);
 
-/// The last of its owners ends the thread.
+/// The owner of the thread; its drop ends the thread.
 #[derive(Debug)]
 struct Owner {
     shared: Arc<Shared>,
@@ -73,7 +72,7 @@ struct Owner {
     process: Process,
 }
 
-/// What the thread and its owners have in common.
+/// The state that the thread and its owners share.
 #[derive(Debug)]
 struct Shared {
     queue: Mutex<Queue>,
@@ -82,26 +81,25 @@ struct Shared {
     budget: Budget,
 }
 
-/// What the thread has been asked for.
+/// The requested work.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Each work is in it once at most, so that it is no longer than there are registrations.
+    /// Contains each work at most once, so it is never longer than the number of registrations.
     works: VecDeque<Arc<Work>>,
-    /// Set by the thread when it finds no work and will sleep until it is woken.
+    /// Set by the thread when it finds no work and is about to sleep until it is woken.
     asleep: bool,
 }
 
-/// Some work that is registered.
+/// A registered piece of work.
 #[derive(Debug)]
 struct Work {
-    /// Who does it; not kept alive, since it has the registration.
+    /// The implementation. A weak reference, since it owns the registration.
     what: Weak<dyn PremapWork>,
-    /// Whether it is in the queue.
+    /// True if the work is in the queue.
     asked: AtomicBool,
-    /// Set before the turn is waited for: who has one step after the other to do takes the next turn before anybody who
-    /// waits for it wakes.
+    /// Set before waiting for the turn: a thread with one step after the other takes the next turn before a waiting thread wakes.
     gone: AtomicBool,
-    /// Whoever does it has this.
+    /// Locked while a step runs.
     turn: Mutex<Turn>,
 }
 
@@ -111,8 +109,8 @@ struct Turn {
     not_before: Option<Instant>,
 }
 
-/// Work that a thread can be asked for. Dropping it waits for the step that the thread is at with it; after that there is
-/// none. So no lock must be held then that the step waits for.
+/// Work that can be requested from a thread. Dropping it waits for the step that the thread runs for it; no step begins after
+/// that. So the caller must not hold a lock for which the step waits.
 #[derive(Debug)]
 pub struct Registration {
     owner: Arc<Owner>,
@@ -120,12 +118,12 @@ pub struct Registration {
 }
 
 impl PremapThread {
-    /// Starts the thread. All [regions](crate::GrowingRegion) that have it may together have `budget` of memory mapped
-    /// behind their ends.
+    /// Starts a thread. All [regions](crate::GrowingRegion) that use it may together have up to `budget` of memory mapped behind
+    /// their ends.
     ///
     /// # Errors
     ///
-    /// What the system answers where it has no thread.
+    /// The system's error if it cannot start a thread.
     pub fn start(budget: Bytes) -> Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue::default()),
@@ -147,8 +145,8 @@ impl PremapThread {
         Ok(Self(Arc::new(Owner { shared, thread: Some(thread), process: Process::current() })))
     }
 
-    /// Adds work. It is not begun until it is [asked for](Registration::ask), and no reason for `what` to stay: the
-    /// registration may be a part of it.
+    /// Registers work. The work begins with the first [request](Registration::ask). The thread keeps only a weak reference to
+    /// `what`, so the registration may be a part of it.
     #[must_use]
     pub fn register(&self, what: Weak<dyn PremapWork>) -> Registration {
         exit::watch();
@@ -161,7 +159,7 @@ impl PremapThread {
         Registration { owner: Arc::clone(&self.0), work: Arc::new(work) }
     }
 
-    /// How much memory the thread's regions have mapped behind their ends.
+    /// Returns the size of the memory that the thread's regions have mapped behind their ends.
     #[must_use]
     pub fn used(&self) -> Bytes {
         self.budget().used()
@@ -173,16 +171,16 @@ impl PremapThread {
 }
 
 impl Registration {
-    /// Asks for the work to be done within about 2 ms. If the thread has had work in the last second, this is no system
-    /// call and takes some tens of nanoseconds. Otherwise it wakes the thread, which takes some microseconds.
+    /// Requests the work within about 2 ms. If the thread has had work in the last second, this makes no system call and takes
+    /// some tens of nanoseconds. Otherwise it wakes the thread, which takes some microseconds.
     pub fn ask(&self) {
-        // In a forked child the queue may be locked, by a thread that is not there.
+        // In a forked child a thread that does not exist there may have locked the queue.
         if self.owner.process.is_this() && self.owner.shared.push(&self.work) {
             self.owner.wake();
         }
     }
 
-    /// Asks for the work to be done now: wakes the thread, which takes some microseconds where it naps or sleeps.
+    /// Requests the work now. If the thread naps or sleeps, this wakes it, which takes some microseconds.
     pub fn ask_now(&self) {
         if self.owner.process.is_this() {
             self.owner.shared.push(&self.work);
@@ -193,7 +191,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // A step that drops what it works on, the last to have it, does not wait for itself.
+        // A step that drops the last reference to its own work must not wait for itself.
         if self.owner.process.is_this() && !self.owner.is_current() {
             self.work.gone.store(true, Ordering::Release);
             drop(lock(&self.work.turn));
@@ -218,23 +216,23 @@ impl Drop for Owner {
         let is_current = self.is_current();
         let Some(thread) = self.thread.take() else { return };
         if !self.process.is_this() {
-            // What the system knows of the thread is gone in the child.
+            // In the child the system has no record of the thread.
             std::mem::forget(thread);
             return;
         }
         self.shared.ended.store(true, Ordering::Release);
         self.shared.bell.ring(&thread);
         if !is_current {
-            // A panic of a step's has been told already.
+            // A panic in a step was reported when it occurred.
             drop(thread.join());
         }
     }
 }
 
 impl Shared {
-    /// Queues work, unless it is queued already. True if the thread sleeps and must be woken: nothing else will.
+    /// Queues work unless it is queued already. Returns true if the thread sleeps and must be woken, which nothing else does.
     fn push(&self, work: &Arc<Work>) -> bool {
-        // If it is queued already, the thread's own swap sees this one, and all that its caller has done before.
+        // If the work is queued already, the thread's own swap sees this one, and everything that the caller did before it.
         if work.asked.swap(true, Ordering::AcqRel) {
             return false;
         }
@@ -252,7 +250,7 @@ impl Shared {
                 continue;
             };
             match self.step(&work) {
-                // The first naps are short. They get longer while this is all that there is to do.
+                // The first naps are short. They get longer while this is the only work.
                 Step::Busy => self.bell.wait_for(nap(idle.elapsed())),
                 Step::Done | Step::More | Step::Failed => idle = Instant::now(),
             }
@@ -268,17 +266,17 @@ impl Shared {
         }
     }
 
-    /// True if nothing is queued. From then on, whatever is queued next wakes the thread.
+    /// Returns true if nothing is queued. From then on, the next request wakes the thread.
     fn falls_asleep(&self) -> bool {
         let mut queue = lock(&self.queue);
         queue.asleep = queue.works.is_empty();
         queue.asleep
     }
 
-    /// One step, after which other work has its turn.
+    /// Runs one step, after which other work has its turn.
     fn step(&self, work: &Arc<Work>) -> Step {
-        // From here on it can be asked for again. A swap, since a store would not see what was done before asking for work
-        // that was queued already.
+        // From here on the work can be requested again. It must be a swap: a store would not see what a caller did before it
+        // requested work that was queued already.
         work.asked.swap(false, Ordering::AcqRel);
         let mut turn = lock(&work.turn);
         if work.gone.load(Ordering::Acquire) || turn.not_before.is_some_and(|at| Instant::now() < at) {
@@ -286,18 +284,18 @@ impl Shared {
         }
         let Some(what) = work.what.upgrade() else { return Step::Done };
         let came = exit::unless_exiting(|| what.step()).unwrap_or(Step::Done);
-        // Before the turn is over: whoever waits for that wants to be the last to have it.
+        // Before the turn ends: the thread that waits for it must be the last owner.
         drop(what);
         *turn = turn.after(came);
         if matches!(came, Step::More | Step::Busy) {
-            // The thread is awake: it is this one.
+            // No wake is needed: this thread is awake.
             self.push(work);
         }
         came
     }
 }
 
-/// How long the thread naps when there has been nothing to do for a time.
+/// The length of a nap after a time without work.
 fn nap(idle: Duration) -> Duration {
     (idle / PART).clamp(SHORTEST, LONGEST)
 }
@@ -305,7 +303,7 @@ fn nap(idle: Duration) -> Duration {
 impl Turn {
     fn after(self, came: Step) -> Self {
         match came {
-            // Nothing was tried.
+            // No step was tried.
             Step::Busy => return self,
             Step::Done | Step::More => return Self::default(),
             Step::Failed => {}

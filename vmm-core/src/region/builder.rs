@@ -13,7 +13,7 @@ use crate::types::{
 pub(super) struct Growing {
     /// The properties of the memory that growth creates.
     pub(super) memory: Properties,
-    /// The access that the builder was given. The owner of the memory has read and write access besides.
+    /// The access that the builder was given. In addition, the owner of the memory has read and write access.
     pub(super) access: AccessMap,
     pub(super) extend_by: Bytes,
     /// The unit of reservations.

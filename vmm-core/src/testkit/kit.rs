@@ -127,7 +127,7 @@ impl Walked {
     /// [`Detail::DriverContractViolated`] if the kernel has not overwritten [`UNWRITTEN`](Self::UNWRITTEN).
     pub fn written(operation: Operation, [nodes, sum]: [u64; 2]) -> Result<Self> {
         if nodes == u64::MAX {
-            let what = "the walk has written no answer: its kernel did not run".to_owned();
+            let what = "the walk wrote no result: its kernel did not run".to_owned();
             return Err(Error::new(operation, Detail::DriverContractViolated { what }));
         }
         Ok(Self { nodes, sum })

@@ -20,8 +20,8 @@ pub struct TensorView {
     /// element.
     pub shape: Vec<i64>,
     /// The distance in elements between neighbours in each dimension, or `None` for elements that follow each other, the last
-    /// dimension first. A stride may be zero, which repeats the same element. It must not be negative, except in a dimension of
-    /// one element.
+    /// dimension first. A stride may be zero, which repeats the same element. It must not be negative in a dimension
+    /// of several elements.
     pub strides: Option<Vec<i64>>,
     /// True if consumers must not write the tensor.
     pub read_only: bool,
