@@ -28,7 +28,7 @@ use gpu_vmm_sync::Arc;
 ///     println!("at {} up to {}: {:?}", cache.address(), grown.growth.end, grown.outcome);
 /// }
 /// cache.lock()?.write(Bytes(0), b"all operations of a region")?;
-/// Premapped memory is released as well. None is mapped until the region grows again.
+/// // Premapped memory is released as well. None is mapped until the region grows again.
 /// cache.shrink_to(Bytes::mib(1), WaitFor::all_devices())?;
 /// # Ok(())
 /// # }

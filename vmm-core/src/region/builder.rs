@@ -152,10 +152,10 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// # fn example<B: Backend>(backend: &B) -> Result<()> {
     /// let mut region = Region::builder(backend).reserve(Bytes::mib(64)).guarded().build()?;
     /// region.grow_to(region.reserved())?;
-    /// A kernel that writes here ends with an error and overwrites nothing:
+    /// // A kernel that writes here ends with an error and overwrites nothing:
     /// let behind = region.range().end();
     /// assert!(!region.range().contains(behind));
-    /// Growth does not reach the guard either.
+    /// // Growth does not reach the guard either.
     /// let error = region.grow_to(region.reserved() + Bytes(1)).unwrap_err();
     /// assert_eq!(error.kind(), ErrorKind::AddressTaken);
     /// # Ok(())

@@ -29,7 +29,7 @@ impl<B: Backend> Region<B> {
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result};
     /// # fn example<B: Backend>(front: &mut Region<B>, back: &mut Region<B>) -> Result<()> {
-    /// A captured graph contains the addresses of `front` only; the first 64 MiB were prepared in `back`.
+    /// // A captured graph contains the addresses of `front` only; the first 64 MiB were prepared in `back`.
     /// front.swap(Bytes(0), back, Bytes(0), Bytes::mib(64), WaitFor::all_devices())?;
     /// # Ok(())
     /// # }

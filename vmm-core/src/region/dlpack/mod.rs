@@ -13,7 +13,7 @@
 //! let tensor = shared.dlpack(None, &TensorView::new(Bytes(0), DataType::F32, [512, 1024]))?;
 //! let data = tensor.dl_tensor().data;
 //!
-//! The tensor stays valid while the region grows. It keeps the region alive, also when every `SharedRegion` is dropped.
+//! // The tensor stays valid while the region grows. It keeps the region alive, also when every `SharedRegion` is dropped.
 //! shared.grow_to(Bytes::mib(64))?;
 //! assert_eq!(tensor.dl_tensor().data, data);
 //! let error = shared.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap_err();
