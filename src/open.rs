@@ -81,9 +81,11 @@ impl AnyBackend {
         })
     }
 
-    /// Opens the backend that the environment variable [`GPU_VMM_BACKEND`](Self::VARIABLE) names. If it is not set, opens the
-    /// best backend with a usable device: first one whose library the process has already loaded, such as HIP's in a process with
-    /// PyTorch for ROCm, then any GPU's, then host memory.
+    /// Opens the backend that the environment variable [`GPU_VMM_BACKEND`](Self::VARIABLE) names, or the best one with a usable
+    /// device.
+    ///
+    /// Without the variable, it tries first the backend whose library the process has already loaded, such as HIP's in a process
+    /// with PyTorch for ROCm, then any GPU's, then host memory.
     ///
     /// # Errors
     ///

@@ -100,6 +100,7 @@ impl<B: Backend> GrowingRegion<B> {
     }
 
     /// Waits until neither the premap thread nor another thread uses the region, and locks it for all operations of a [`Region`].
+    ///
     /// Growth beyond the end waits until the guard is dropped; a thread that has the guard would wait forever.
     ///
     /// If less than the growing region's end is mapped when the guard is dropped, the end moves down to the end of the mapped
@@ -114,6 +115,7 @@ impl<B: Backend> GrowingRegion<B> {
     }
 
     /// Grows to at least `size` bytes at the same address, as [`Region::grow_to`] does: into premapped memory if that is enough.
+    ///
     /// Otherwise the call waits for the memory that the thread is mapping, and maps the rest itself.
     ///
     /// # Errors

@@ -6,8 +6,9 @@ use gpu_vmm_core::{Backend, Region};
 use gpu_vmm_sync::MutexGuard;
 use std::ops::{Deref, DerefMut};
 
-/// The region in a [`GrowingRegion`](crate::GrowingRegion), locked for the premap thread and for other threads. All operations of
-/// a region can be used. Their changes take effect for the growing region when the guard is dropped.
+/// The region in a [`GrowingRegion`](crate::GrowingRegion), locked for the premap thread and for other threads.
+///
+/// All operations of a region can be used. Their changes take effect for the growing region when the guard is dropped.
 ///
 /// The region includes the premapped memory: its [`end`](Region::end) lies behind the growing region's. Memory that
 /// [`grow_with`](Region::grow_with) appends lies behind the premapped memory and counts as premapped.

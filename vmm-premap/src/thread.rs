@@ -56,8 +56,10 @@ pub enum Step {
     Failed,
 }
 
-/// A thread that does work before its result is needed. Clones are the same thread, and each region that uses it keeps it alive.
-/// Dropping the last owner waits for the current step and ends the thread.
+/// A thread that does work before its result is needed.
+///
+/// Clones are the same thread, and each region that uses it keeps it alive. Dropping the last owner waits for the current step
+/// and ends the thread.
 ///
 /// It naps for at most 2 ms at a time, and sleeps after a second without work. It does not exist in a forked child, where nothing
 /// waits for it.
@@ -171,8 +173,10 @@ impl PremapThread {
 }
 
 impl Registration {
-    /// Requests the work within about 2 ms. If the thread has had work in the last second, this makes no system call and takes
-    /// some tens of nanoseconds. Otherwise it wakes the thread, which takes some microseconds.
+    /// Requests the work within about 2 ms.
+    ///
+    /// If the thread has had work in the last second, this makes no system call and takes some tens of nanoseconds. Otherwise it
+    /// wakes the thread, which takes some microseconds.
     pub fn ask(&self) {
         // In a forked child a thread that does not exist there may have locked the queue.
         if self.owner.process.is_this() && self.owner.shared.push(&self.work) {

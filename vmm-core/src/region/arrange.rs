@@ -38,9 +38,10 @@ impl<B: Backend> Region<B> {
         self.layout.check_in_use(operation)
     }
 
-    /// Replaces the mappings of the region by `wanted`, in order of their offsets, at the address of the region. Mappings that
-    /// exist already are not touched. If `wanted` goes beyond the reservation, the call reserves the addresses behind it. It
-    /// waits as `done` says before it unmaps anything.
+    /// Replaces the mappings of the region by `wanted`, in order of their offsets, at the address of the region.
+    ///
+    /// Mappings that exist already are not touched. If `wanted` goes beyond the reservation, the call reserves the addresses
+    /// behind it. It waits as `done` says before it unmaps anything.
     ///
     /// # Errors
     ///
@@ -72,8 +73,9 @@ impl<B: Backend> Region<B> {
     }
 
     /// Does the same as [`apply_layout`](Self::apply_layout) at another address: in a range of at least twice the size with
-    /// [`Placement::Anywhere`], or of the needed size at the place that `placement` names. It waits as `done` says for all
-    /// devices that have access.
+    /// [`Placement::Anywhere`], or of the needed size at the place that `placement` names.
+    ///
+    /// It waits as `done` says for all devices that have access.
     ///
     /// # Errors
     ///

@@ -85,8 +85,10 @@ impl<B: Backend> BankedRegion<B> {
         Ok(id)
     }
 
-    /// Maps the given bank at the region's address. The previous bank's contents are kept. A bank that is mapped already stays
-    /// mapped. CUDA: `cuMemUnmap`, `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemUnmap`, `hipMemMap` and `hipMemSetAccess`.
+    /// Maps the given bank at the region's address.
+    ///
+    /// The previous bank's contents are kept. A bank that is mapped already stays mapped. CUDA: `cuMemUnmap`, `cuMemMap` and
+    /// `cuMemSetAccess`; HIP: `hipMemUnmap`, `hipMemMap` and `hipMemSetAccess`.
     ///
     /// Waits as `done` says before it unmaps anything.
     ///

@@ -86,8 +86,9 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     }
 
     /// Sets the number of bytes of addresses to reserve, rounded up to the driver's [unit](Backend::reservation_unit) of
-    /// reservations. Default: the size of the device's memory. Addresses use no memory: reserve the largest size that the region
-    /// can ever need.
+    /// reservations.
+    ///
+    /// Default: the size of the device's memory. Addresses use no memory: reserve the largest size that the region can ever need.
     #[must_use]
     pub fn reserve(mut self, size: Bytes) -> Self {
         self.size = Some(size);
@@ -108,26 +109,29 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         self
     }
 
-    /// Sets the access of `device` to the memory that growth adds. Default: the device that owns the memory has read and write
-    /// access. Each further device costs time at every step of growth: granting 1 GiB to a peer took 17 ms on an H200, to the
-    /// owner 0.05 ms.
+    /// Sets the access of `device` to the memory that growth adds.
+    ///
+    /// Default: the device that owns the memory has read and write access. Each further device costs time at every step of
+    /// growth: granting 1 GiB to a peer took 17 ms on an H200, to the owner 0.05 ms.
     #[must_use]
     pub fn access(mut self, device: DeviceId, access: Access) -> Self {
         self.access = self.access.with(device, access);
         self
     }
 
-    /// Sets the minimum size of a reservation that growth adds behind a full one. Default: growth first tries to double the
-    /// region's addresses, so that several steps of growth share one reservation.
+    /// Sets the minimum size of a reservation that growth adds behind a full one.
+    ///
+    /// Default: growth first tries to double the region's addresses, so that several steps of growth share one reservation.
     #[must_use]
     pub fn extend_by(mut self, size: Bytes) -> Self {
         self.extend_by = size;
         self
     }
 
-    /// Makes the region portable: it begins, grows and ends in units that every driver supports. Memory is mapped in multiples of
-    /// 2 MiB and addresses are reserved in multiples of 32 MiB, or more if this driver requires it. [`Region::granularity`]
-    /// returns the unit.
+    /// Makes the region portable: it begins, grows and ends in units that every driver supports.
+    ///
+    /// Memory is mapped in multiples of 2 MiB and addresses are reserved in multiples of 32 MiB, or more if this driver requires
+    /// it. [`Region::granularity`] returns the unit.
     ///
     /// The contents of such a region can be restored at the same addresses with another driver, if the addresses are free there.
     /// [`Placement::Restorable`] implies this setting and chooses the addresses; set it alone for addresses that you choose. If
@@ -138,9 +142,10 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         self
     }
 
-    /// Helps to find out-of-bounds accesses. Addresses before and behind the region stay unmapped, so that an access beyond its
-    /// ends faults and does not reach other memory. Memory that was in the region is filled with [`POISON`](crate::POISON) before
-    /// it is freed.
+    /// Guards the region with unmapped addresses on both sides, to find out-of-bounds accesses.
+    ///
+    /// An access beyond the region's ends faults and does not reach other memory. Memory that was in the region is filled with
+    /// [`POISON`](crate::POISON) before it is freed.
     ///
     /// Memory that was exported or imported is not poisoned, because another process may still use it. Memory with a clone or
     /// another mapping is poisoned when the last of them is dropped. Poisoning maps the memory once more at an address of its
@@ -169,9 +174,10 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         self.guard(Bytes(1))
     }
 
-    /// Guards the region as [`guarded`](RegionBuilder::guarded) does, with at least `size` bytes of addresses on either side. The
-    /// size is rounded up to the [unit](Backend::reservation_unit) of reservations and the region's alignment; [`Region::guard`]
-    /// returns the result. Zero means no guard.
+    /// Guards the region as [`guarded`](RegionBuilder::guarded) does, with at least `size` bytes of addresses on either side.
+    ///
+    /// The size is rounded up to the [unit](Backend::reservation_unit) of reservations and the region's alignment;
+    /// [`Region::guard`] returns the result. Zero means no guard.
     ///
     /// The guard is reserved with the region, in one reservation, and does not count as a part of the region. A guarded region
     /// cannot be extended behind its end: reserve the largest size that it can ever need, or let it [move](Region::grow_or_move).

@@ -24,8 +24,9 @@ impl<B: Backend> PhysicalMemory<B> {
         self.mapped_alone(Operation::Write, offset, bytes.len(), |region| region.write(offset, bytes))
     }
 
-    /// Copies bytes from the memory to the host, whether or not it is mapped, and waits until they are there. It costs as much as
-    /// [`PhysicalMemory::write`]. Does not wait for work that is queued on streams.
+    /// Copies bytes from the memory to the host, whether or not it is mapped, and waits until they are there.
+    ///
+    /// It costs as much as [`PhysicalMemory::write`]. Does not wait for work that is queued on streams.
     ///
     /// # Errors
     ///

@@ -22,8 +22,8 @@ pub struct DmaBuf {
 }
 
 impl<B: Backend> Region<B> {
-    /// Exports a part as dma-bufs, in order and without a gap: one for all of it if the driver can make it, else several. CUDA:
-    /// `cuMemGetHandleForAddressRange`; HIP: `hipMemGetHandleForAddressRange`.
+    /// Exports a part as dma-bufs, in order and without a gap. CUDA: `cuMemGetHandleForAddressRange`; HIP:
+    /// `hipMemGetHandleForAddressRange`.
     ///
     /// The part is split where a reservation ends and where the owner or the properties of the memory change. Each such run is
     /// one dma-buf, or one for each mapping if the driver refuses the run.

@@ -63,9 +63,11 @@ pub struct Shrunk {
 }
 
 impl<B: Backend> Region<B> {
-    /// Grows to at least `size` bytes at the same address, with memory of the region's device: within the reservation, else with
-    /// another reservation right behind it. The size is rounded up to the granularity. The new memory is one handle per
-    /// reservation that it lies in. A region that is large enough already stays as it is.
+    /// Grows to at least `size` bytes at the same address, with memory of the region's device.
+    ///
+    /// The new memory lies within the reservation, else in another reservation right behind it. The size is rounded up to the
+    /// granularity. The new memory is one handle per reservation that it lies in. A region that is large enough already stays as
+    /// it is.
     ///
     /// The contents of the new part are undefined: drivers return zeros, but memory that was mapped before keeps its bytes.
     ///
@@ -95,8 +97,10 @@ impl<B: Backend> Region<B> {
         self.fill_up_to(target, device, GrowthKind::Extended).inspect_err(|_| self.take_back(reserved))
     }
 
-    /// Grows with memory of the caller: maps the pieces one behind the other from the [end](Region::end) on, with the access that
-    /// new memory of the region has. The address stays the same, as in [`Region::grow_to`]. The pieces keep their bytes.
+    /// Grows at the same address with memory of the caller.
+    ///
+    /// The call maps the pieces one behind the other from the [end](Region::end) on, with the access that new memory of the
+    /// region has. The pieces keep their bytes. It reserves further addresses as [`Region::grow_to`] does.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, PhysicalMemory, Region, Result};
@@ -144,10 +148,11 @@ impl<B: Backend> Region<B> {
         Ok(Growth { how, address: self.address(), end: target, added: target - end })
     }
 
-    /// Grows to at least `size` bytes, at another address if necessary. To move, it reserves a range of at least twice the size,
-    /// maps the same physical memory there with the same access, waits as `done` says, and releases the old addresses. Pointers
-    /// into the old range are then invalid; the result contains the new address. A guarded region is guarded at the new address
-    /// as well.
+    /// Grows to at least `size` bytes, at another address if necessary.
+    ///
+    /// To move, it reserves a range of at least twice the size, maps the same physical memory there with the same access, waits
+    /// as `done` says, and releases the old addresses. Pointers into the old range are then invalid; the result contains the new
+    /// address. A guarded region is guarded at the new address as well.
     ///
     /// # Errors
     ///
@@ -171,8 +176,10 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// Unmaps memory from the end, down to `size` bytes, and releases it. Handles are released as wholes: a mapping that contains
-    /// the offset `size` stays, and the result contains the new end. The addresses stay reserved.
+    /// Unmaps memory from the end, down to `size` bytes, and releases it.
+    ///
+    /// Handles are released as wholes: a mapping that contains the offset `size` stays, and the result contains the new end. The
+    /// addresses stay reserved.
     ///
     /// # Errors
     ///

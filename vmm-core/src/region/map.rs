@@ -22,8 +22,10 @@ impl<B: Backend> Region<B> {
         self.map_as(offset, memory, None)
     }
 
-    /// Maps a piece of physical memory as [`Region::map`] does and sets the access of `device` to it. If setting the access
-    /// fails, the piece is unmapped again. CUDA: `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemMap` and `hipMemSetAccess`.
+    /// Maps a piece of physical memory as [`Region::map`] does and sets the access of `device` to it.
+    ///
+    /// If setting the access fails, the piece is unmapped again. CUDA: `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemMap` and
+    /// `hipMemSetAccess`.
     ///
     /// # Errors
     ///
@@ -55,9 +57,11 @@ impl<B: Backend> Region<B> {
         self.layout.place(&piece)
     }
 
-    /// Unmaps a part, which must consist of whole mappings without a hole. The addresses stay reserved. The memory returns to its
-    /// device unless a clone or another mapping holds it. HIP 7.1 and 7.2 keep the memory until other memory is mapped there, or
-    /// until the region is closed or suspended. CUDA: `cuMemUnmap`; HIP: `hipMemUnmap`.
+    /// Unmaps a part, which must consist of whole mappings without a hole.
+    ///
+    /// The addresses stay reserved. The memory returns to its device unless a clone or another mapping holds it. HIP 7.1 and 7.2
+    /// keep the memory until other memory is mapped there, or until the region is closed or suspended. CUDA: `cuMemUnmap`; HIP:
+    /// `hipMemUnmap`.
     ///
     /// Waits as `done` says before it unmaps anything.
     ///

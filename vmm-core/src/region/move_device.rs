@@ -62,10 +62,11 @@ struct Plan<B: Backend> {
 }
 
 impl<B: Backend> Region<B> {
-    /// Moves the contents of the region to memory of `device`, at the same addresses: creates new memory there, copies the bytes,
-    /// and maps the new memory in place of the old, which returns to its device. Memory of `device` stays as it is. From then on
-    /// the region grows with memory of `device`. CUDA: `cuMemCreate`, `cuMemcpyDtoD`, `cuMemUnmap` and `cuMemMap`; HIP:
-    /// `hipMemCreate`, `hipMemcpyDtoD`, `hipMemUnmap` and `hipMemMap`.
+    /// Moves the contents of the region to memory of `device`, at the same addresses.
+    ///
+    /// The call creates new memory on the device, copies the bytes, and maps the new memory in place of the old, which returns to
+    /// its device. Memory of `device` stays as it is. From then on the region grows with memory of `device`. CUDA: `cuMemCreate`,
+    /// `cuMemcpyDtoD`, `cuMemUnmap` and `cuMemMap`; HIP: `hipMemCreate`, `hipMemcpyDtoD`, `hipMemUnmap` and `hipMemMap`.
     ///
     /// The new owner receives the access of the old owner, and keeps its own access if that is higher. The old owner loses its
     /// access; [`Region::set_access`] sets its access as a peer. All other devices keep theirs. The access of memory that growth

@@ -60,9 +60,11 @@ pub enum RegionState {
 }
 
 impl<B: Backend> Region<B> {
-    /// Releases the region's memory to its devices and keeps the addresses. The store receives the contents. [`Region::resume`]
-    /// restores them: memory with the same properties on the same devices, at the same addresses, with the same access. Memory
-    /// that is mapped several times is one piece again. CUDA: `cuMemUnmap`, `cuMemRelease`; HIP: `hipMemUnmap`, `hipMemRelease`.
+    /// Releases the region's memory to its devices and keeps the addresses.
+    ///
+    /// The store receives the contents. [`Region::resume`] restores them: memory with the same properties on the same devices, at
+    /// the same addresses, with the same access. Memory that is mapped several times is one piece again. CUDA: `cuMemUnmap`,
+    /// `cuMemRelease`; HIP: `hipMemUnmap`, `hipMemRelease`.
     ///
     /// The call first waits as `done` says. Until the resume, [mappings](Region::mappings), [mapped](Region::mapped) and
     /// [end](Region::end) report an empty region, and every operation except resuming, closing and dropping returns
@@ -82,9 +84,11 @@ impl<B: Backend> Region<B> {
         self.suspend_as(store, done, None)
     }
 
-    /// Suspends the region as [`Region::suspend`] does, and appends its memory to `list`: the pieces that only the region held,
-    /// which [`grow_with`](Region::grow_with) and [`resume_from`](Region::resume_from) of any region can use next. The pieces
-    /// keep their bytes, also those of a [guarded](crate::RegionBuilder::guarded) region.
+    /// Suspends the region as [`Region::suspend`] does, and appends its memory to `list`.
+    ///
+    /// The list receives the pieces that only the region held, which [`grow_with`](Region::grow_with) and
+    /// [`resume_from`](Region::resume_from) of any region can use next. The pieces keep their bytes, also those of a
+    /// [guarded](crate::RegionBuilder::guarded) region.
     ///
     /// Memory with other holders (another region, a clone, another process) stays as it is: its contents are not saved, the
     /// suspended region keeps it alive, and the resume maps the same memory again. [`Suspended::shared`] is its size.
@@ -140,9 +144,10 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// Gives a suspended region memory again, maps it as before, and restores the contents. The contents are copied while further
-    /// memory is being mapped. CUDA: `cuMemCreate`, `cuMemMap`, `cuMemSetAccess`; HIP: `hipMemCreate`, `hipMemMap`,
-    /// `hipMemSetAccess`.
+    /// Gives a suspended region memory again, maps it as before, and restores the contents.
+    ///
+    /// The contents are copied while further memory is being mapped. CUDA: `cuMemCreate`, `cuMemMap`, `cuMemSetAccess`; HIP:
+    /// `hipMemCreate`, `hipMemMap`, `hipMemSetAccess`.
     ///
     /// A region that is not suspended stays as it is.
     ///
@@ -156,9 +161,10 @@ impl<B: Backend> Region<B> {
         self.resume_from(&mut Vec::new())
     }
 
-    /// Resumes the region as [`Region::resume`] does, with memory from `list`. It takes pieces that have the size and the
-    /// properties of a missing piece and no other holder out of the list, and creates the rest. Without saved contents
-    /// ([`BackingStore::nothing`]), the region has the bytes of those pieces.
+    /// Resumes the region as [`Region::resume`] does, with memory from `list`.
+    ///
+    /// It takes pieces that have the size and the properties of a missing piece and no other holder out of the list, and creates
+    /// the rest. Without saved contents ([`BackingStore::nothing`]), the region has the bytes of those pieces.
     ///
     /// # Errors
     ///

@@ -11,9 +11,11 @@ use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, OffsetRange, Opera
 use std::collections::BTreeSet;
 
 impl<B: Backend> Region<B> {
-    /// Exchanges the physical memory of a part with that of a part of another region. Afterwards this region's addresses contain
-    /// the other region's bytes, and the reverse. The addresses stay the same, no byte is copied, and each address keeps its
-    /// access. CUDA: `cuMemUnmap`, `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemUnmap`, `hipMemMap` and `hipMemSetAccess`.
+    /// Exchanges the physical memory of a part with that of a part of another region.
+    ///
+    /// Afterwards this region's addresses contain the other region's bytes, and the reverse. The addresses stay the same, no byte
+    /// is copied, and each address keeps its access. CUDA: `cuMemUnmap`, `cuMemMap` and `cuMemSetAccess`; HIP: `hipMemUnmap`,
+    /// `hipMemMap` and `hipMemSetAccess`.
     ///
     /// Both parts must consist of whole mappings without a hole; the mappings need not have the same sizes. The call waits as
     /// `done` says for work that uses either part, before it unmaps anything.
@@ -53,9 +55,10 @@ impl<B: Backend> Region<B> {
         self.swap_parts(operation, vec![part], other, vec![other_part], done)
     }
 
-    /// Exchanges all physical memory with another region, as [`Region::swap`] does for a part. The same offsets must be mapped in
-    /// both regions, so they must have the same holes. The sizes of their address ranges do not matter. Two empty regions stay as
-    /// they are.
+    /// Exchanges all physical memory with another region, as [`Region::swap`] does for a part.
+    ///
+    /// The same offsets must be mapped in both regions, so they must have the same holes. The sizes of their address ranges do
+    /// not matter. Two empty regions stay as they are.
     ///
     /// # Errors
     ///

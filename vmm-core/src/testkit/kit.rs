@@ -13,8 +13,10 @@ use std::ffi::c_void;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Returns word `index` of the pattern of a seed. Neighbouring words, and the same word under another seed, differ in about half
-/// of their bits, so that a check detects a part that is mapped at a wrong address.
+/// Returns word `index` of the pattern of a seed.
+///
+/// Neighbouring words, and the same word under another seed, differ in about half of their bits, so that a check detects a part
+/// that is mapped at a wrong address.
 ///
 /// Kernels compute the same.
 #[must_use]
@@ -99,9 +101,10 @@ pub fn round_seeds(seed: u64, rounds: u32) -> impl Iterator<Item = u64> {
     (0..u64::from(rounds)).rev().map(move |left| seed.wrapping_add(left))
 }
 
-/// Returns the backend's handle of memory, for driver calls outside of the library. The library does not record an export by such
-/// a call ([`PhysicalMemory::is_exported`]): it would suspend the memory, and poison it when it is freed, although another
-/// process holds it.
+/// Returns the backend's handle of memory, for driver calls outside of the library.
+///
+/// The library does not record an export by such a call ([`PhysicalMemory::is_exported`]): it would suspend the memory, and
+/// poison it when it is freed, although another process holds it.
 #[must_use]
 pub fn handle_of<B: Backend>(memory: &PhysicalMemory<B>) -> &B::Handle {
     memory.handle()
@@ -134,8 +137,10 @@ impl Walked {
     }
 }
 
-/// A stream for tests, with the work that is queued on it. It waits for no other stream, and no other stream waits for it, unless
-/// an [`Event`](crate::Event) connects them. Dropping it waits until its work is done.
+/// A stream for tests, with the work that is queued on it.
+///
+/// It waits for no other stream, and no other stream waits for it, unless an [`Event`](crate::Event) connects them. Dropping it
+/// waits until its work is done.
 pub trait WorkStream: Debug + Send + Sync {
     /// Returns the stream.
     fn stream(&self) -> Stream<'_>;
@@ -182,8 +187,9 @@ pub trait TestKit: Backend {
     /// [`Detail::DriverContractViolated`] if not all words were checked ([`Count`]), or the driver's error.
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64>;
 
-    /// Walks a linked list by the device itself: one thread follows the addresses in it and stops after `most` nodes. A node is
-    /// two words: the address of the next node, 0 in the last one, and a value.
+    /// Walks a linked list by the device itself: one thread follows the addresses in it and stops after `most` nodes.
+    ///
+    /// A node is two words: the address of the next node, 0 in the last one, and a value.
     ///
     /// # Safety
     ///
@@ -195,8 +201,10 @@ pub trait TestKit: Backend {
     /// The driver's error.
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked>;
 
-    /// Creates a stream of a device, without work. CUDA: `cuStreamCreate` with `CU_STREAM_NON_BLOCKING`; HIP:
-    /// `hipStreamCreateWithFlags` with `hipStreamNonBlocking`; host memory: a queue with a thread.
+    /// Creates a stream of a device, without work.
+    ///
+    /// CUDA: `cuStreamCreate` with `CU_STREAM_NON_BLOCKING`; HIP: `hipStreamCreateWithFlags` with `hipStreamNonBlocking`; host
+    /// memory: a queue with a thread.
     ///
     /// # Errors
     ///
@@ -285,9 +293,10 @@ pub trait TestKit: Backend {
         graph::absent(Operation::EndCapture, "graphs")
     }
 
-    /// Queues `rounds` writes of the pattern on a stream, one [seed](round_seeds) after the other, and returns at once. Few
-    /// threads do the work, so that it takes long and leaves the device free for other work. Until the last round has ended, some
-    /// of the memory does not contain the pattern of `seed`.
+    /// Queues `rounds` writes of the pattern on a stream, one [seed](round_seeds) after the other, and returns at once.
+    ///
+    /// Few threads do the work, so that it takes long and leaves the device free for other work. Until the last round has ended,
+    /// some of the memory does not contain the pattern of `seed`.
     ///
     /// Some hundred rounds can wait on a stream; with more, CUDA makes the caller wait.
     ///

@@ -17,10 +17,11 @@ use std::ptr::{self, NonNull};
 const OPERATION: Operation = Operation::ExportTensor;
 
 impl<B: Backend> SharedRegion<B> {
-    /// Exports a part of the region as a tensor for another library. The tensor is on the device that owns the memory. That
-    /// device needs read access, and write access unless the view is read-only. `device` names the device that the caller
-    /// expects; `None` accepts any. [`DeviceId::HOST`] exports memory to which the CPU has access as a tensor of the CPU. On host
-    /// memory every tensor is on the CPU.
+    /// Exports a part of the region as a tensor for another library.
+    ///
+    /// The tensor is on the device that owns the memory. That device needs read access, and write access unless the view is
+    /// read-only. `device` names the device that the caller expects; `None` accepts any. [`DeviceId::HOST`] exports memory to
+    /// which the CPU has access as a tensor of the CPU. On host memory every tensor is on the CPU.
     ///
     /// # Errors
     ///

@@ -35,8 +35,9 @@ impl<B: Backend> SharedRegion<B> {
         Self(Arc::new(Shared { exports: AtomicUsize::new(0), region: Lock::new(region) }))
     }
 
-    /// Calls `look` with the region, which no other thread changes meanwhile. A closure that calls the same `SharedRegion` waits
-    /// for itself, except in [`SharedRegion::exports`]. It may drop tensors.
+    /// Calls `look` with the region, which no other thread changes meanwhile.
+    ///
+    /// A closure that calls the same `SharedRegion` waits for itself, except in [`SharedRegion::exports`]. It may drop tensors.
     ///
     /// # Errors
     ///
@@ -82,8 +83,10 @@ impl<B: Backend> SharedRegion<B> {
         self.lock_unexported(Operation::Suspend)?.suspend(store, done)
     }
 
-    /// Suspends the region even if tensors of it exist. They can be used again after [`SharedRegion::resume`]; until then their
-    /// consumers must not access the memory. `done` must cover the work that they have queued.
+    /// Suspends the region even if tensors of it exist.
+    ///
+    /// They can be used again after [`SharedRegion::resume`]; until then their consumers must not access the memory. `done` must
+    /// cover the work that they have queued.
     ///
     /// # Errors
     ///
