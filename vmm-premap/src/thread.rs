@@ -140,7 +140,7 @@ impl PremapThread {
                 Operation::StartThread,
                 Detail::Driver {
                     source: DriverError::system("start a thread", &error),
-                    context: "to map memory ahead".to_owned(),
+                    context: "to map memory in advance".to_owned(),
                 },
             )
         })?;

@@ -71,13 +71,13 @@ pub(super) fn holder<B: Backend>(
     fence(Ordering::Acquire);
     if memory.is_imported() {
         way_out!(
-            "belongs to another process too, which would not see that it is exchanged for other memory; copy it into a \
-             region of its own first, or release it and import it again later"
+            "belongs to another process too, which would keep the old memory; copy it into another region first, or \
+             release it and import it again later"
         )
     } else if memory.is_exported() {
         way_out!(
-            "has been exported, and an importer would keep it and not see other memory in its place; copy it into a region \
-             of its own first, and share that one anew"
+            "has been exported, and an importer would keep the old memory; copy it into another region first, and export \
+             that one"
         )
     } else if is_held {
         way_out!(

@@ -41,8 +41,8 @@ impl<B: Backend> SharedRegion<B> {
     /// Those of [`SharedRegion::dlpack`], and [`Detail::BadTensor`] for a read-only view, since such a tensor has no flag for it.
     pub fn dlpack_unversioned(&self, device: Option<DeviceId>, view: &TensorView) -> Result<LegacyTensor> {
         if view.read_only {
-            let reason = "a tensor without a version cannot say that it is read-only; make one with a version, or let it \
-                          be written";
+            let reason = "a tensor without a version cannot say that it is read-only; export one with a version, or a \
+                          view that is not read-only";
             return Err(Error::new(OPERATION, Detail::BadTensor { reason: reason.to_owned() }));
         }
         let exported: NonNull<DLManagedTensor> = self.exported(device, view)?;
@@ -97,14 +97,14 @@ fn place<B: Backend>(
     if let Some(other) = segments.iter().find(|segment| segment.device != owner) {
         let at = Bytes(other.address.0 - region.address().0);
         return bad(format!(
-            "{length} at offset {offset} are memory of {owner}, and from offset {at} on of {}; a tensor is on one device: \
-             make one of each part",
+            "{length} at offset {offset} are memory of {owner}, and from offset {at} on of {}; a tensor is on one device; \
+             export one tensor for each part",
             other.device
         ));
     }
     match device {
         Some(wanted) if wanted != owner => bad(format!(
-            "{length} at offset {offset} are memory of {owner}, not of {wanted}; say that device, or none"
+            "{length} at offset {offset} are memory of {owner}, not of {wanted}; pass that device, or none"
         )),
         _ => Ok(DLDevice::of(region.backend().vendor(), owner)),
     }
