@@ -23,18 +23,25 @@ pub use gpu_vmm_core::*;
 pub use open::Found;
 
 #[cfg(feature = "cuda")]
+#[doc(inline)]
 pub use gpu_vmm_cuda as cuda;
 #[cfg(feature = "hip")]
+#[doc(inline)]
 pub use gpu_vmm_hip as hip;
 #[cfg(feature = "host")]
+#[doc(inline)]
 pub use gpu_vmm_host as host;
 #[cfg(feature = "pool")]
+#[doc(inline)]
 pub use gpu_vmm_pool as pool;
 #[cfg(feature = "premap")]
+#[doc(inline)]
 pub use gpu_vmm_premap as premap;
 #[cfg(feature = "share")]
+#[doc(inline)]
 pub use gpu_vmm_share as share;
 #[cfg(feature = "snapshot")]
+#[doc(inline)]
 pub use gpu_vmm_snapshot as snapshot;
 
 /// Compiles and runs the Rust examples of the README and of the guide.
