@@ -13,7 +13,7 @@ use crate::types::{
 pub(super) struct Growing {
     /// The properties of the memory that growth creates.
     pub(super) memory: Properties,
-    /// The access that the builder was given. In addition, the owner of the memory has read and write access.
+    /// The access that the builder set. The owner of the memory has read and write access unless another is set.
     pub(super) access: AccessMap,
     pub(super) extend_by: Bytes,
     /// The unit of reservations.

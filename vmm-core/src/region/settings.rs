@@ -13,7 +13,7 @@ pub struct RegionSettings {
     pub alignment: Bytes,
     /// The properties of the memory that growth adds.
     pub memory: Properties,
-    /// The access that the builder was given. In addition, the owner of the memory has read and write access.
+    /// The access that the builder set. The owner of the memory has read and write access unless another is set.
     pub access: AccessMap,
     /// The minimum size of a reservation that growth adds; zero if none was set.
     pub extend_by: Bytes,
