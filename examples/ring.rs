@@ -43,7 +43,10 @@ fn produce(backend: &AnyBackend) -> Result<(), Box<dyn Error>> {
 
     // The consumer is this program again, with the other end of a channel as its standard input.
     let (ours, theirs) = Channel::pair()?;
-    let mut child = Command::new(env::args_os().next().ok_or("no program name")?).env(CHILD, "1").stdin(theirs.into_socket()).spawn()?;
+    let mut child = Command::new(env::args_os().next().ok_or("no program name")?)
+        .env(CHILD, "1")
+        .stdin(theirs.into_socket())
+        .spawn()?;
     let mut exporter = Exporter::share(ours, &region)?;
     for number in 0..NUMBERS {
         let (_, read, slots) = ring(&region);

@@ -90,32 +90,37 @@ impl AnyBackend {
     /// # Errors
     ///
     /// Those of [`AnyBackend::open`] for the backend that the variable names. If it is not set and no backend can be opened, the
-    /// error of the last one.
+    /// error of the last one. If backends can be opened and none has a usable device, the first of them is returned.
     pub fn open_best() -> Result<Self> {
         if let Some(vendor) = Self::preferred()? {
             return Self::open(vendor);
         }
-        let mut answer = Err(Error::new(
-            Operation::Open,
-            Detail::Unsupported {
-                reason:
-                    "this program was built without any backend; turn on the feature `cuda`, `hip` or `host`"
-                        .into(),
-            },
-        ));
+        let reason =
+            "this program was built without any backend; turn on the feature `cuda`, `hip` or `host`";
+        let none = Error::new(Operation::Open, Detail::Unsupported { reason: reason.into() });
         let mut vendors = Self::BUILT_IN.to_vec();
         vendors.sort_by_key(|vendor| !is_loaded(*vendor));
-        for vendor in vendors {
-            answer = Self::open(vendor);
-            if answer
-                .as_ref()
-                .is_ok_and(|backend| backend.devices().iter().any(|device| device.unusable.is_none()))
-            {
-                break;
-            }
-        }
-        answer
+        let is_usable = |backend: &Self| backend.devices().iter().any(|device| device.unusable.is_none());
+        best(vendors.into_iter().map(Self::open), is_usable, none)
     }
+}
+
+/// Returns the first backend that is usable. Otherwise the first that could be opened: its devices say why they are unusable.
+/// Otherwise the last error, or `none`.
+fn best<T, E>(
+    opened: impl Iterator<Item = std::result::Result<T, E>>,
+    is_usable: impl Fn(&T) -> bool,
+    none: E,
+) -> std::result::Result<T, E> {
+    let (mut unusable, mut error) = (None, none);
+    for one in opened {
+        match one {
+            Ok(backend) if is_usable(&backend) => return Ok(backend),
+            Ok(backend) => _ = unusable.get_or_insert(backend),
+            Err(why) => error = why,
+        }
+    }
+    unusable.ok_or(error)
 }
 
 /// Reports whether the process has already loaded a vendor's library.
@@ -132,6 +137,16 @@ fn is_loaded(vendor: Vendor) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backend_without_a_usable_device_is_better_than_none() {
+        let best_of =
+            |opened: &[std::result::Result<i32, i32>]| best(opened.iter().copied(), |one| *one > 0, 0);
+        assert_eq!(best_of(&[Err(1), Ok(-1), Ok(2), Ok(3)]), Ok(2));
+        assert_eq!(best_of(&[Ok(-1), Ok(-2), Err(1)]), Ok(-1));
+        assert_eq!(best_of(&[Err(1), Err(2)]), Err(2));
+        assert_eq!(best_of(&[]), Err(0));
+    }
 
     #[test]
     fn probing_tells_of_every_vendor_what_became_of_it() {
