@@ -1,4 +1,4 @@
-//! What devices and the CPU may do with mappings: `cuMemSetAccess`, `cuMemGetAccess`.
+//! Access rights of devices and the CPU: `cuMemSetAccess`, `cuMemGetAccess`.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -9,11 +9,11 @@ use crate::host;
 use crate::memory_types::device_location;
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Error, Grant, Operation, Result};
 
-/// How many grants one call passes, from the stack: all that a machine of eight devices has.
+/// The number of grants that one call passes from the stack, enough for a machine with eight devices.
 const FEW: usize = 8;
 
 impl CudaReservation {
-    /// Sets what devices and the CPU may do with whole mappings.
+    /// Sets the access of devices and the CPU to whole mappings.
     ///
     /// # Safety
     ///
@@ -22,9 +22,9 @@ impl CudaReservation {
         const OPERATION: Operation = Operation::SetAccess;
         self.backend.here(OPERATION)?;
         let part = self.part(offset, length);
-        // The CPU is let at memory of the host alone.
+        // The CPU can be granted access to host memory only.
         if let Some(place) = grants.iter().position(|grant| grant.device.is_host()) {
-            // SAFETY: the promise is the same.
+            // SAFETY: the caller upholds the same contract.
             return unsafe {
                 self.grant(offset, length, &grants[..place])
                     .and_then(|()| self.grant(offset, length, &grants[place + 1..]))
@@ -36,8 +36,8 @@ impl CudaReservation {
             for (desc, grant) in descs.iter_mut().zip(few) {
                 *desc = describe(*grant);
             }
-            // SAFETY: the part is whole mappings and the devices exist and can reach them, by the caller's promise; the
-            // pointer is good for as many descriptors as there are grants, which are no more than the array has.
+            // SAFETY: the part is whole mappings and the devices exist and can reach them, by the caller's promise; the pointer is
+            // valid for one descriptor per grant, and a chunk has at most `FEW` grants.
             let result = unsafe {
                 (self.backend.functions().mem_set_access)(
                     part.base.0,
@@ -51,7 +51,7 @@ impl CudaReservation {
         Ok(())
     }
 
-    /// Sets what the CPU may do with whole mappings.
+    /// Sets the CPU's access to whole mappings.
     ///
     /// # Safety
     ///
@@ -64,15 +64,15 @@ impl CudaReservation {
         }
         let part = self.part(offset, length);
         let desc = MemAccessDesc { location: host::CPU, flags: flags(access) };
-        // SAFETY: the part is whole mappings of memory of the host, by the caller's promise and by what was kept when they
-        // were mapped; the pointer is good for one descriptor.
+        // SAFETY: the part is whole mappings of host memory, by the caller's promise and by the offsets recorded when they were
+        // mapped; the pointer is valid for one descriptor.
         let result = unsafe {
             (self.backend.functions().mem_set_access)(part.base.0, part.size.0 as usize, &raw const desc, 1)
         };
         self.backend.check_memory_at(OPERATION, "cuMemSetAccess", result, DeviceId::HOST, part)
     }
 
-    /// Returns what a device or the CPU may do with the mapping at an offset.
+    /// Returns the access of a device or the CPU to the mapping at an offset.
     ///
     /// # Safety
     ///
@@ -84,12 +84,11 @@ impl CudaReservation {
         let location = match device.is_host() {
             false => device_location(device),
             true if self.host.has(offset) => host::CPU,
-            // A device's memory, at which the CPU is never let.
+            // Device memory, to which the CPU never has access.
             true => return Ok(Access::None),
         };
         let mut flags = 0;
-        // SAFETY: both pointers are good for their types; something is mapped there and the device exists, by the
-        // caller's promise.
+        // SAFETY: both pointers are valid for their types; memory is mapped there and the device exists, by the caller's promise.
         let result = unsafe {
             (self.backend.functions().mem_get_access)(&raw mut flags, &raw const location, part.base.0)
         };
@@ -100,7 +99,7 @@ impl CudaReservation {
             Ok(ACCESS_READ_WRITE) => Ok(Access::ReadWrite),
             _ => Err(Error::new(
                 OPERATION,
-                Detail::DriverContractViolated { what: format!("it gave the access {flags:#x}") },
+                Detail::DriverContractViolated { what: format!("it returned the access {flags:#x}") },
             )),
         }
     }

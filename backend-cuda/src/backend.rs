@@ -1,6 +1,6 @@
-//! Which part of this crate answers which method of the traits.
+//! The trait implementations. Each method calls the module that does the work.
 //!
-//! Unsafe, since the traits' methods are; their promises are passed on as they are.
+//! Unsafe, since the traits' methods are; their contracts are passed on unchanged.
 #![allow(unsafe_code)]
 
 use crate::handle::Whence;
@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 #[cfg(windows)]
 use std::os::windows::io::BorrowedHandle;
 
-// SAFETY: the answers are the driver's, which is one for the process; handles and reservations are those that it made.
+// SAFETY: the values come from the driver, which is one for the process; handles and reservations are those that it made.
 unsafe impl Backend for CudaBackend {
     fn vendor(&self) -> Vendor {
         Vendor::Cuda
@@ -85,13 +85,13 @@ unsafe impl MemoryCalls for CudaBackend {
     type Reservation = CudaReservation;
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { CudaHandle::create(self, size, properties) }
     }
 
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { CudaHandle::import(self, fd, Whence::ThisMachine, size, properties) }
     }
 
@@ -102,7 +102,7 @@ unsafe impl MemoryCalls for CudaBackend {
         size: Bytes,
         properties: &Properties,
     ) -> Result<CudaHandle> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { CudaHandle::import_handle(self, from, size, properties) }
     }
 
@@ -112,7 +112,7 @@ unsafe impl MemoryCalls for CudaBackend {
         size: Bytes,
         properties: &Properties,
     ) -> Result<CudaHandle> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { CudaHandle::import_fabric(self, handle, Whence::Fabric, size, properties) }
     }
 
@@ -122,30 +122,30 @@ unsafe impl MemoryCalls for CudaBackend {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<CudaReservation> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { CudaReservation::new(self, size, alignment, hint) }
     }
 }
 
-// SAFETY: the driver copies, and a call returns after it has; pinned memory and streams are the driver's own.
+// SAFETY: the driver copies, and each call waits until its copy is complete; pinned memory and streams are the driver's own.
 unsafe impl CopyCalls for CudaBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.memcpy_from_host(device, to, from) }
     }
 
     unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.memcpy_to_host(device, to, from) }
     }
 
     unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.memcpy(device, to, from, length) }
     }
 
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.memset(device, at, length, value) }
     }
 
@@ -158,7 +158,7 @@ unsafe impl CopyCalls for CudaBackend {
     }
 }
 
-// SAFETY: the driver waits, in each context that can have work of this process; events are the driver's own.
+// SAFETY: the driver waits in each context in which this process can have work; events are the driver's own.
 unsafe impl SyncCalls for CudaBackend {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.wait_for_device(device)
@@ -176,7 +176,7 @@ unsafe impl SyncCalls for CudaBackend {
         self.captures(stream)
     }
 
-    /// Each question is asked with the thread in relaxed mode.
+    /// Queries run with the thread in relaxed capture mode.
     fn queries_spoil_captures(&self) -> bool {
         false
     }

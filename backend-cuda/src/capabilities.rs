@@ -1,7 +1,7 @@
-//! What a device can do, each thing found out by asking the driver and, where its answer alone is not to be trusted,
-//! by trying it on one granule.
+//! The capabilities of a device. The driver is asked about each, and a capability is tried on one granule if the driver's answer
+//! alone is not reliable.
 //!
-//! Multicast is never tried: its objects are few and belong to the whole host.
+//! Multicast is never tried: objects are few and are shared by the whole host.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -21,8 +21,8 @@ use gpu_vmm_core::{
 const OPERATION: Operation = Operation::QueryCapabilities;
 
 impl CudaBackend {
-    /// The device's capabilities, found out by the first call that can try all of them: one thing is not tried where the
-    /// device has no context yet.
+    /// Returns the device's capabilities. They are stored by the first call that can try all of them: one is not tried while the
+    /// device has no context.
     pub(crate) fn known_capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
         self.here(OPERATION)?;
         let slot = self.slot(OPERATION, device)?;
@@ -38,7 +38,7 @@ impl CudaBackend {
     }
 }
 
-/// Asks and tries things of one device.
+/// Queries and tries the capabilities of one device.
 struct Probe<'a> {
     backend: &'a CudaBackend,
     device: DeviceId,
@@ -68,14 +68,14 @@ impl Probe<'_> {
         self.backend.devices()[self.device.0 as usize].granularity.bytes()
     }
 
-    /// An attribute of the device; an error where the driver does not know it.
+    /// Queries an attribute of the device. The inner result is an error if the driver does not know the attribute.
     fn attribute(&self, number: u32) -> Result<Result<i32, DriverError>> {
         let slot = self.backend.slot(OPERATION, self.device)?;
         Ok(ask(self.backend.functions(), slot.raw, number))
     }
 
-    /// What speaks against memory of a kind without trying it: the driver's version, or an attribute that says no. One
-    /// that the driver does not know says nothing.
+    /// Returns why memory of a type is unavailable, as far as that is known without trying: from the driver's version, or from an
+    /// attribute that is 0. An attribute that the driver does not know decides nothing.
     fn excluded(&self, feature: Feature, memory: &Properties, number: u32) -> Result<Option<Capability>> {
         if let Some(reason) = self.backend.why_none(memory) {
             return Ok(Some(Capability::no(feature, Evidence::Version, reason)));
@@ -90,7 +90,7 @@ impl Probe<'_> {
         Capability::yes(Feature::VirtualMemory, Evidence::Attribute, note)
     }
 
-    /// Maps a granule of such memory for a moment, for those to use that are named, and looks at it.
+    /// Maps a granule of such memory with these grants, calls `look` on it, and unmaps it.
     fn mapped<T>(
         &self,
         properties: &Properties,
@@ -99,8 +99,8 @@ impl Probe<'_> {
     ) -> Result<T> {
         let granularity = self.backend.granularity_of(OPERATION, properties)?;
         let size = granularity.bytes();
-        // SAFETY: the size is the granularity of such memory, of a device that is usable; one handle is mapped at the
-        // beginning of a fresh reservation of its size, and taken out again as a whole. Nothing has ever used it.
+        // SAFETY: the size is the granularity of such memory, of a usable device; one handle is mapped at the beginning of a new
+        // reservation of its size and unmapped as a whole. No work has ever used it.
         unsafe {
             let handle = self.backend.create(size, properties)?;
             let mut reservation = self.backend.reserve(size, granularity.into(), None)?;
@@ -112,15 +112,15 @@ impl Probe<'_> {
         }
     }
 
-    /// A granule of such memory, which is mapped nowhere.
+    /// Creates a granule of such memory and maps it nowhere.
     fn create(&self, properties: &Properties) -> Result<CudaHandle> {
         let size = self.backend.granularity_of(OPERATION, properties)?.bytes();
         // SAFETY: the device is usable, and the size is the granularity of such memory.
         unsafe { self.backend.create(size, properties) }
     }
 
-    /// What a trial has shown: a note, or what speaks against the feature. Memory that is short, or a dead device, says
-    /// nothing about it.
+    /// Returns the capability that a trial has shown: available with a note, or unavailable with the driver's reason. If memory is
+    /// short or the device is lost, the trial decides nothing and the error is returned.
     fn tried(feature: Feature, tried: Result<String>) -> Result<Capability> {
         match tried {
             Ok(note) => Ok(Capability::yes(feature, Evidence::Trial, note)),
@@ -136,15 +136,15 @@ impl Probe<'_> {
             unsafe { self.backend.reserve(granularity.bytes(), granularity.into(), hint) }
         };
         let mut offered = String::new();
-        // Between giving an address back and asking for it, another thread may have taken it.
+        // Another thread may take the address between freeing it and requesting it.
         for _ in 0..TRIES {
             let wanted = reserve(None)?.range().base;
             let again = reserve(Some(wanted))?.range().base;
             if again == wanted {
-                let note = "a hint that is taken is moved without an error";
+                let note = "a hint whose addresses are taken is moved without an error";
                 return Ok(Capability::yes(Feature::FixedAddress, Evidence::Trial, note));
             }
-            offered = format!("asked for {wanted}, which had just been given back, it gave {again}");
+            offered = format!("asked for {wanted}, which had just been freed, the driver returned {again}");
         }
         Ok(Capability::no(Feature::FixedAddress, Evidence::Trial, offered))
     }
@@ -158,7 +158,7 @@ impl Probe<'_> {
         });
         match told {
             Ok(other) if other != Access::Read => {
-                let said = format!("set to read, the driver says that the access is {other}");
+                let said = format!("access was set to read, but the driver reports {other}");
                 Ok(Capability::no(feature, Evidence::Trial, said))
             }
             told => Self::tried(feature, told.map(|_| String::new())),
@@ -185,7 +185,7 @@ impl Probe<'_> {
     }
 }
 
-/// What a failed trial says against a feature.
+/// Returns the reason that a failed trial gives against a feature, or the error if it gives none.
 fn said_against(error: Error) -> Result<String> {
     match error.detail() {
         Detail::Driver { source, .. } => Ok(source.to_string()),

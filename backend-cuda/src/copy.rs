@@ -1,9 +1,9 @@
-//! Copies and fills by `cuMemcpy…` and `cuMemsetD8`, each waited for.
+//! Copies and fills by `cuMemcpy…` and `cuMemsetD8`. Each call waits until it is complete.
 //!
-//! They go through the default stream of the device's context. Of them `cuMemcpyDtoH` alone returns when all is done:
-//! from pageable memory `cuMemcpyHtoD` returns once the bytes are staged, and the other two do not wait at all. What
-//! is waited for is the default stream and not the context, whose other streams are nobody's business here. While a blocking
-//! stream of the context captures, its default stream cannot be used: that is an error, and the capture goes on.
+//! They use the default stream of the device's context. Only `cuMemcpyDtoH` returns when the copy is complete: from pageable memory
+//! `cuMemcpyHtoD` returns once the bytes are staged, and the other two do not wait at all. So this module waits for the default
+//! stream, and not for the context, which has other streams. While a blocking stream of the context captures, its default stream
+//! cannot be used: the call returns an error, and the capture goes on.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -12,7 +12,7 @@ use crate::CudaBackend;
 use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Operation, Result};
 
 impl CudaBackend {
-    /// Copies from the host.
+    /// Copies from the host to the device.
     ///
     /// # Safety
     ///
@@ -24,14 +24,14 @@ impl CudaBackend {
             return Ok(());
         }
         self.check_default(OPERATION)?;
-        // SAFETY: the slice can be read, and the bytes at `to` are mapped for writing by the caller's promise. What
-        // is still on its way when this returns comes from the driver's own staging memory.
+        // SAFETY: the slice can be read, and the bytes at `to` are mapped for writing by the caller's promise. A copy still in
+        // progress when this returns reads the driver's own staging memory.
         let result = unsafe { (self.functions().memcpy_to_device)(to.0, from.as_ptr().cast(), from.len()) };
         self.check(OPERATION, "cuMemcpyHtoD_v2", result, || part(to, from.len()))?;
         self.finish_default(OPERATION)
     }
 
-    /// Copies to the host.
+    /// Copies from the device to the host.
     ///
     /// # Safety
     ///
@@ -43,13 +43,13 @@ impl CudaBackend {
             return Ok(());
         }
         self.check_default(OPERATION)?;
-        // SAFETY: the slice can be written and is not looked at before this returns, when the copy is done; the bytes
-        // at `from` are mapped for reading by the caller's promise.
+        // SAFETY: the slice can be written and is not read before this returns, when the copy is complete; the bytes at `from` are
+        // mapped for reading by the caller's promise.
         let result = unsafe { (self.functions().memcpy_to_host)(to.as_mut_ptr().cast(), from.0, to.len()) };
         self.check(OPERATION, "cuMemcpyDtoH_v2", result, || part(from, to.len()))
     }
 
-    /// Copies on the device, or from a peer.
+    /// Copies on the device, or from or to a peer.
     ///
     /// # Safety
     ///
@@ -67,13 +67,13 @@ impl CudaBackend {
             return Ok(());
         }
         self.check_default(OPERATION)?;
-        // SAFETY: both sides are mapped as the copy needs them and do not overlap, by the caller's promise.
+        // SAFETY: both sides are mapped with the needed access and do not overlap, by the caller's promise.
         let result = unsafe { (self.functions().memcpy_on_device)(to.0, from.0, length.0 as usize) };
         self.check(OPERATION, "cuMemcpyDtoD_v2", result, || format!("{length} from {from} to {to}"))?;
         self.finish_default(OPERATION)
     }
 
-    /// Sets every byte.
+    /// Sets every byte to `value`.
     ///
     /// # Safety
     ///
@@ -98,7 +98,7 @@ impl CudaBackend {
     }
 }
 
-/// The bytes at an address, for an error.
+/// Formats the bytes at an address, for an error.
 pub(crate) fn part(base: Address, length: usize) -> String {
     AddressRange { base, size: Bytes(length as u64) }.to_string()
 }

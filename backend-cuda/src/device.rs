@@ -1,6 +1,6 @@
-//! The devices that the driver sees, and why one of them cannot be used.
+//! The devices that the driver lists, and why a device cannot be used.
 //!
-//! Unsafe, since it asks the driver.
+//! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
 use crate::CudaBackend;
@@ -17,13 +17,13 @@ use std::sync::OnceLock;
 
 const OPERATION: Operation = Operation::QueryDevice;
 
-/// What a device that cannot be used is listed with: no memory is made of it.
+/// The granularity listed for a device that cannot be used: no memory is ever created on it.
 const NO_GRANULARITY: Granularity = match Granularity::new(Bytes::mib(2)) {
     Some(granularity) => granularity,
     None => unreachable!(),
 };
 
-/// All devices in the order of their ordinals, with what the process keeps for each.
+/// Lists all devices in the order of their ordinals, each with its [`Slot`].
 pub(crate) fn list(loaded: &Loaded) -> Result<Vec<(Device, Slot)>> {
     let functions = &loaded.functions;
     let check = |call, result: CuResult| match result {
@@ -31,16 +31,16 @@ pub(crate) fn list(loaded: &Loaded) -> Result<Vec<(Device, Slot)>> {
         _ => Err(failed(OPERATION, answer(functions, call, result), "all devices".into())),
     };
     let mut count = 0;
-    // SAFETY: the pointer is good for one int.
+    // SAFETY: the pointer is valid for one int.
     check("cuDeviceGetCount", unsafe { (functions.device_get_count)(&raw mut count) })?;
     if count == 0 {
-        return Err(no_device("cuDeviceGetCount answered 0"));
+        return Err(no_device("cuDeviceGetCount returned 0"));
     }
     let count = u32::try_from(count).unwrap_or(0).min(DeviceId::LIMIT);
     (0..count)
         .map(|ordinal| {
             let mut raw = 0;
-            // SAFETY: the pointer is good for one CUdevice, and the ordinal is below the count.
+            // SAFETY: the pointer is valid for one CUdevice, and the ordinal is below the count.
             check("cuDeviceGet", unsafe { (functions.device_get)(&raw mut raw, ordinal as c_int) })?;
             let slot = Slot { raw, primary: OnceLock::new(), capabilities: OnceLock::new() };
             Ok((describe(functions, DeviceId(ordinal), raw), slot))
@@ -69,18 +69,18 @@ fn describe(functions: &Functions, id: DeviceId, raw: c_int) -> Device {
 
 fn name(functions: &Functions, raw: c_int) -> Result<String, DriverError> {
     let mut name: [c_char; 256] = [0; 256];
-    // SAFETY: the buffer has the length that is given, and the driver ends what it writes with a zero.
+    // SAFETY: the buffer has the given length, and the driver ends the name with a zero.
     match unsafe { (functions.device_get_name)(name.as_mut_ptr(), name.len() as c_int, raw) } {
-        // SAFETY: as above; where nothing was written, the first byte is the zero.
+        // SAFETY: as above; if the driver wrote nothing, the first byte is the zero.
         CuResult::SUCCESS => Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned()),
         result => Err(answer(functions, "cuDeviceGetName", result)),
     }
 }
 
-/// What other processes know the device by; a MIG instance has its own.
+/// Returns the UUID, by which other processes identify the device. A MIG instance has its own.
 fn uuid(functions: &Functions, raw: c_int) -> Option<DeviceUuid> {
     let mut bytes = [0; 16];
-    // SAFETY: the pointer is good for the 16 bytes of a `CUuuid`.
+    // SAFETY: the pointer is valid for the 16 bytes of a `CUuuid`.
     match unsafe { (functions.device_get_uuid)(&raw mut bytes, raw) } {
         CuResult::SUCCESS => Some(DeviceUuid(bytes)),
         _ => None,
@@ -89,24 +89,24 @@ fn uuid(functions: &Functions, raw: c_int) -> Option<DeviceUuid> {
 
 fn total_memory(functions: &Functions, raw: c_int) -> Result<Bytes, DriverError> {
     let mut bytes = 0usize;
-    // SAFETY: the pointer is good for one size.
+    // SAFETY: the pointer is valid for one size.
     match unsafe { (functions.device_total_mem)(&raw mut bytes, raw) } {
         CuResult::SUCCESS => Ok(Bytes(bytes as u64)),
         result => Err(answer(functions, "cuDeviceTotalMem_v2", result)),
     }
 }
 
-/// One of the device's attributes.
+/// Queries one of the device's attributes.
 pub(crate) fn attribute(functions: &Functions, raw: c_int, attribute: u32) -> Result<c_int, DriverError> {
     let mut value = 0;
-    // SAFETY: the pointer is good for one int; an attribute that the driver does not know is an error there.
+    // SAFETY: the pointer is valid for one int; the driver returns an error for an attribute it does not know.
     match unsafe { (functions.device_get_attribute)(&raw mut value, attribute, raw) } {
         CuResult::SUCCESS => Ok(value),
         result => Err(answer(functions, "cuDeviceGetAttribute", result)),
     }
 }
 
-/// The device's granularity, or why it cannot be used.
+/// Returns the device's granularity, or why the device cannot be used.
 fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granularity, String> {
     match attribute(functions, raw, attribute::VIRTUAL_MEMORY_MANAGEMENT) {
         Ok(0) => {
@@ -132,7 +132,7 @@ impl CudaBackend {
             return Ok(true);
         }
         let mut can = 0;
-        // SAFETY: the pointer is good for one int, and both devices exist.
+        // SAFETY: the pointer is valid for one int, and both devices exist.
         let result = unsafe { (self.functions().device_can_access_peer)(&raw mut can, from.raw, to.raw) };
         self.check(OPERATION, "cuDeviceCanAccessPeer", result, || format!("{device} to {owner}"))?;
         Ok(can != 0)

@@ -1,4 +1,4 @@
-//! One descriptor for a range of addresses, which drivers of network cards can be given: `cuMemGetHandleForAddressRange`.
+//! Exporting a range of addresses as one DMA-BUF descriptor, for drivers of network cards: `cuMemGetHandleForAddressRange`.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -11,16 +11,16 @@ use gpu_vmm_core::{AddressRange, Bytes, Detail, DeviceId, Error, Operation, Rese
 use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::from_mut;
 
-/// Why a driver cannot.
+/// The error text for a driver without the function.
 pub(crate) const NO_FUNCTION: &str =
     "the driver has no cuMemGetHandleForAddressRange, which came with CUDA 11.7";
 
-/// Why memory of the host has none: measured, cuMemGetHandleForAddressRange answers CUDA_ERROR_INVALID_VALUE.
+/// Why host memory has none. Measured: cuMemGetHandleForAddressRange returns CUDA_ERROR_INVALID_VALUE.
 const NO_HOST_MEMORY: &str =
-    "CUDA makes dma-bufs of devices' memory alone; network cards take the host's by its address";
+    "CUDA exports DMA-BUFs of device memory only; network cards access host memory by its address";
 
 impl CudaReservation {
-    /// Exports what is mapped in a part. The driver checks the addresses itself.
+    /// Exports the memory mapped in a part. The driver checks the addresses itself.
     pub(crate) fn export_dma_buf(&self, owner: DeviceId, part: AddressRange) -> Result<OwnedFd> {
         const OPERATION: Operation = Operation::ExportDmaBuf;
         const CALL: &str = "cuMemGetHandleForAddressRange";
@@ -35,14 +35,14 @@ impl CudaReservation {
         // Quirk `dma-buf-wants-a-context`.
         let _entered = self.backend.enter_device(OPERATION, owner)?;
         let mut fd: RawFd = -1;
-        // SAFETY: the pointer is good for one int, which is what this kind of handle is.
+        // SAFETY: the pointer is valid for one int, the type of this kind of handle.
         let result = unsafe {
             export(from_mut(&mut fd).cast(), part.base.0, part.size.0 as usize, RANGE_HANDLE_DMA_BUF, 0)
         };
         // Quirk `compressible-has-no-dma-buf`.
         let known = match result {
             CuResult::NOT_SUPPORTED => Some(""),
-            CuResult::UNKNOWN => Some("; so it answers for compressible memory"),
+            CuResult::UNKNOWN => Some("; the driver returns this for compressible memory"),
             _ => None,
         };
         if let Some(known) = known {
@@ -52,7 +52,7 @@ impl CudaReservation {
             ));
         }
         self.backend.check(OPERATION, CALL, result, || part.to_string())?;
-        // SAFETY: the driver makes a new descriptor in each call and leaves it to the caller.
+        // SAFETY: the driver makes a new descriptor in each call, which the caller owns.
         unsafe { owned(OPERATION, fd) }
     }
 }

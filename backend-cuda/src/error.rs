@@ -1,6 +1,6 @@
-//! Answers of the driver as errors: its own name and text for the code, and which kind of error it is.
+//! The driver's status codes as errors: its own name and text for a code, and the kind of error.
 //!
-//! Unsafe, since it asks the driver for names.
+//! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
 use crate::ffi::{CuResult, Functions};
@@ -12,14 +12,14 @@ use gpu_vmm_core::{
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 
-/// What a call answered, with the driver's name and text for it.
+/// Returns a status code with the driver's name and text for it.
 #[cold]
 pub(crate) fn answer(functions: &Functions, call: &'static str, result: CuResult) -> DriverError {
     let name = describe(functions.get_error_name, result);
     DriverError {
         call,
         code: i64::from(result.0),
-        name: name.unwrap_or(Cow::Borrowed("a code that this driver has no name for")),
+        name: name.unwrap_or(Cow::Borrowed("a code without a name in this driver")),
         description: describe(functions.get_error_string, result).unwrap_or_default(),
     }
 }
@@ -28,17 +28,16 @@ type Describe = unsafe extern "system" fn(CuResult, *mut *const c_char) -> CuRes
 
 fn describe(function: Describe, result: CuResult) -> Option<Cow<'static, str>> {
     let mut text = std::ptr::null();
-    // SAFETY: the pointer is good for one pointer; the functions need no started driver and take any number.
+    // SAFETY: the pointer is valid for one pointer; the functions need no started driver and take any number.
     let asked = unsafe { function(result, &raw mut text) };
     if asked != CuResult::SUCCESS || text.is_null() {
         return None;
     }
-    // SAFETY: the driver gives a string of its own that ends in a zero and stays as long as the library, and the
-    // library is never closed.
+    // SAFETY: the driver returns a string of its own that ends in a zero and lives as long as the library, which is never closed.
     Some(unsafe { CStr::from_ptr::<'static>(text) }.to_string_lossy())
 }
 
-/// An answer as an error: a dead device and a capture in the way are told from the rest.
+/// Returns an error for a status code. A lost device and a capture in the way have details of their own.
 #[cold]
 pub(crate) fn failed(operation: Operation, source: DriverError, context: String) -> Error {
     if CuResult::LOST.iter().any(|lost| i64::from(lost.0) == source.code) {
@@ -51,7 +50,7 @@ pub(crate) fn failed(operation: Operation, source: DriverError, context: String)
 }
 
 impl CudaBackend {
-    /// The answer of a call in this operation, success or error; `context` says what it was given.
+    /// Checks the result of a call in `operation`; `context` describes the call's arguments.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -67,7 +66,8 @@ impl CudaBackend {
         }
     }
 
-    /// The same for a call that takes `size` of memory of `device`, or of the host, which may be more than is free.
+    /// Checks the result of a call that takes `size` of memory of `device` or of the host. If memory is short, the error has the
+    /// numbers.
     #[inline]
     pub(crate) fn check_memory(
         &self,
@@ -83,7 +83,7 @@ impl CudaBackend {
         Err(self.memory_error(operation, call, result, (device, size), format!("{size} of {device}")))
     }
 
-    /// The same for a call that needs memory of `device` to do something with these addresses.
+    /// Checks the result of a call on addresses that needs memory of `device`. If memory is short, the error has the numbers.
     #[inline]
     pub(crate) fn check_memory_at(
         &self,
@@ -120,7 +120,7 @@ impl CudaBackend {
                 None => failed(operation, source, context),
             };
         }
-        // The numbers need a context. Where a device is so full that it cannot have one, nothing is free for it.
+        // Querying free memory needs a context. If the device is too full for one, no memory is free on it.
         let MemoryInfo { free, total } = self.memory_info(device).unwrap_or_else(|_| MemoryInfo {
             free: Bytes::ZERO,
             total: self.devices().get(device.0 as usize).map_or(Bytes::ZERO, |device| device.total_memory),
@@ -128,8 +128,8 @@ impl CudaBackend {
         Error::new(operation, Detail::OutOfMemory { device, requested, free, total, source })
     }
 
-    /// The answer of a call in a destructor, for the log. A driver that has been shut down, at the end of the process,
-    /// has nothing left to be given back.
+    /// Records the failure of a call in a destructor. A driver that has shut down, at the end of the process, has already released
+    /// everything.
     #[inline]
     pub(crate) fn log(
         &self,
@@ -148,8 +148,8 @@ impl CudaBackend {
 }
 
 impl CudaBackend {
-    /// What a destructor came to that has to enter a context, for the log. In a forked child what it would end is the
-    /// parent's, and with its device or the driver it has gone already.
+    /// Records the failure of a destructor that enters a context. In a forked child the object is the parent's; if the device is
+    /// lost or the driver shut down, the object is already gone.
     pub(crate) fn log_end(&self, ended: Result<()>) {
         let Err(error) = ended else { return };
         let is_shut_down = |source: &DriverError| source.code == i64::from(CuResult::DEINITIALIZED.0);
@@ -179,7 +179,7 @@ mod tests {
                 "{code}"
             );
         }
-        // 720 is a kernel that was not started, 999 says nothing, and 123456 no driver has yet.
+        // 720 is a kernel that was not started, 999 is an unknown error, and no driver uses 123456 yet.
         for code in [1, 2, 201, 400, 720, 800, 801, 999, 123_456] {
             let error = failed(Operation::Map, source(code), "4 MiB".into());
             assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == "4 MiB"), "{code}");

@@ -1,10 +1,10 @@
-//! Events: places in the work of streams.
+//! Events in streams.
 //!
-//! Each is of the context that this backend uses for its device, as are the streams that it is recorded on; a stream that it
-//! holds can be any context's. Recorded on the default stream, it marks the work on that of every context of the device (see
-//! `idle`): a stream of the event's own waits for marks in the other contexts, and the event is recorded behind them. Those
-//! marks are destroyed at once, so that a program may destroy its context while the event lives. Such an event can be done a
-//! moment later than the default streams.
+//! An event belongs to the context that this backend uses for the event's device, as do the streams that it is recorded on. A
+//! stream that waits for it can belong to any context. Recorded on the default stream, the event covers the default streams of
+//! every context of the device (see `idle`): a stream of the event's own waits for marker events in the other contexts, and the
+//! event is recorded after them. The marker events are destroyed at once, so that a program may destroy its context while the event
+//! lives. Such an event can complete a moment later than the default streams.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -14,14 +14,14 @@ use crate::context::Entered;
 use crate::ffi::{CuContext, CuEvent, CuResult, CuStream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING};
 use gpu_vmm_core::{Detail, DeviceId, Error, Event, Operation, Result, Stream, WaitFor};
 
-/// An event, and the context that it is of. In a forked child dropping does nothing.
+/// An event and its context. In a forked child dropping does nothing.
 #[derive(Debug)]
 struct CudaEvent {
     backend: CudaBackend,
     device: DeviceId,
     context: CuContext,
     event: CuEvent,
-    /// Joins the default streams of several contexts, once there were several.
+    /// The stream that joins the default streams of several contexts, created on first use.
     joint: Option<CuStream>,
 }
 
@@ -34,10 +34,10 @@ impl CudaBackend {
         Ok(Box::new(CudaEvent { backend: self.clone(), device, context, event, joint: None }))
     }
 
-    /// Makes an event of the current context.
+    /// Creates an event in the current context.
     fn new_event(&self, operation: Operation, device: DeviceId) -> Result<CuEvent> {
         let mut event = CuEvent::NULL;
-        // SAFETY: the pointer is good for one event, and a context is current.
+        // SAFETY: the pointer is valid for one event, and a context is current.
         let result = unsafe { (self.functions().event_create)(&raw mut event, EVENT_DISABLE_TIMING) };
         self.check(operation, "cuEventCreate", result, || device.to_string())?;
         Ok(event)
@@ -45,13 +45,13 @@ impl CudaBackend {
 }
 
 impl CudaEvent {
-    /// Makes a context current, the event's or that of a stream.
+    /// Makes a context current: the event's or a stream's.
     fn enter(&self, operation: Operation, context: CuContext) -> Result<Entered<'_>> {
         self.backend.here(operation)?;
         self.backend.enter(operation, context)
     }
 
-    /// The context of a stream, where a default one is the event's.
+    /// Returns the context of a stream; for a default stream, the event's.
     fn context_of(&self, operation: Operation, stream: CuStream) -> Result<CuContext> {
         self.backend.here(operation)?;
         if stream.is_default() { Ok(self.context) } else { self.backend.context_of(operation, stream) }
@@ -74,12 +74,12 @@ impl CudaEvent {
 
     /// Records the event on a stream of its context, which is current.
     fn record_on(&self, operation: Operation, stream: CuStream) -> Result<()> {
-        // SAFETY: the event and the stream are live, and of the context that is current.
+        // SAFETY: the event and the stream are live and belong to the current context.
         let result = unsafe { (self.backend.functions().event_record)(self.event, stream) };
         self.check(operation, "cuEventRecord", result)
     }
 
-    /// Marks what is on the default streams of all contexts of the device.
+    /// Records the event after all work on the default streams of all contexts of the device.
     fn record_default(&mut self, operation: Operation) -> Result<()> {
         let mut others = false;
         self.backend.for_contexts_of(operation, self.device, |context| {
@@ -94,7 +94,7 @@ impl CudaEvent {
         self.record_on(operation, CuStream::NULL)
     }
 
-    /// The same where there are several contexts.
+    /// Records the event after the default streams of several contexts.
     fn record_joint(&mut self, operation: Operation) -> Result<()> {
         let joint = self.joint(operation)?;
         self.backend.in_contexts_of(operation, self.device, |_| self.join_default(operation, joint))?;
@@ -102,7 +102,7 @@ impl CudaEvent {
         self.record_on(operation, joint)
     }
 
-    /// The stream that waits for the default streams.
+    /// Returns the stream that waits for the default streams.
     fn joint(&mut self, operation: Operation) -> Result<CuStream> {
         if let Some(joint) = self.joint {
             return Ok(joint);
@@ -114,20 +114,21 @@ impl CudaEvent {
         Ok(*self.joint.insert(joint))
     }
 
-    /// Has a stream of the event's context wait for what is on the current context's default stream.
+    /// Makes `joint`, a stream of the event's context, wait for the work on the current context's default stream.
     fn join_default(&self, operation: Operation, joint: CuStream) -> Result<()> {
         self.backend.check_default(operation)?;
         let functions = self.backend.functions();
         let mark = self.backend.new_event(operation, self.device)?;
-        // SAFETY: the mark is of the context that is current, as is its default stream.
+        // SAFETY: the marker event belongs to the current context, as does its default stream.
         let recorded = unsafe { (functions.event_record)(mark, CuStream::NULL) };
         let joined = self.check(operation, "cuEventRecord", recorded).and_then(|()| {
             let _entered = self.enter(operation, self.context)?;
-            // SAFETY: the mark and the stream are live, and the stream's context is current; there are no flags.
+            // SAFETY: the marker event and the stream are live, and the stream's context is current; there are no flags.
             let result = unsafe { (functions.stream_wait_event)(joint, mark, 0) };
             self.check(operation, "cuStreamWaitEvent", result)
         });
-        // SAFETY: the mark was made above in the context that is current, and is destroyed once; what waits for it goes on.
+        // SAFETY: the marker event was created above in the current context and is destroyed once; streams that wait for it still
+        // do so.
         let destroyed = unsafe { (functions.event_destroy)(mark) };
         joined.and(self.check(operation, "cuEventDestroy_v2", destroyed))
     }
@@ -152,21 +153,21 @@ impl CudaEvent {
         self.check(OPERATION, "cuEventSynchronize", result)
     }
 
-    /// Gives the event back, which does not wait: what it marks and holds goes on.
+    /// Destroys the event without waiting: the work before it and the streams that wait for it are unaffected.
     fn end(&self) -> Result<()> {
         const OPERATION: Operation = Operation::DestroyEvent;
         let _entered = self.enter(OPERATION, self.context)?;
-        // SAFETY: the event was made in this context and is destroyed once, here.
+        // SAFETY: the event was created in this context and is destroyed only here.
         let result = unsafe { (self.backend.functions().event_destroy)(self.event) };
         let destroyed = self.check(OPERATION, "cuEventDestroy_v2", result);
         let Some(joint) = self.joint else { return destroyed };
-        // SAFETY: the stream was made in this context and is destroyed once, here; what is on it goes on.
+        // SAFETY: the stream was created in this context and is destroyed only here; work queued on it still runs.
         let result = unsafe { (self.backend.functions().stream_destroy)(joint) };
         destroyed.and(self.check(OPERATION, "cuStreamDestroy_v2", result))
     }
 }
 
-// SAFETY: done means that the driver said so, or that the device has died.
+// SAFETY: `is_done` and `wait` report completion only if the driver did or the device has died.
 unsafe impl Event for CudaEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: Operation = Operation::RecordEvent;
@@ -195,7 +196,7 @@ unsafe impl Event for CudaEvent {
         const OPERATION: Operation = Operation::StreamWaitEvent;
         self.backend.here(OPERATION)?;
         let hold = |stream| {
-            // SAFETY: both are live, and the stream is of the context that is current; there are no flags.
+            // SAFETY: both are live, and the stream belongs to the current context; there are no flags.
             let result = unsafe { (self.backend.functions().stream_wait_event)(stream, self.event, 0) };
             self.check(OPERATION, "cuStreamWaitEvent", result)
         };

@@ -1,4 +1,4 @@
-//! Memory as 64 bytes, for processes of any machine of a fabric: `CUmemFabricHandle`.
+//! Exporting and importing memory as a 64-byte fabric handle, valid on all machines of a fabric: `CUmemFabricHandle`.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -14,7 +14,7 @@ impl CudaHandle {
         const OPERATION: Operation = Operation::ExportMemory;
         self.check_exported_as(OPERATION, HandleTypes::FABRIC)?;
         let mut handle = FabricHandle([0; FabricHandle::LENGTH]);
-        // SAFETY: the pointer is good for 64 bytes, which is what this kind of handle is; the handle is the driver's.
+        // SAFETY: the pointer is valid for 64 bytes, the size of this kind of handle; the memory handle is the driver's.
         let result = unsafe {
             (self.backend.functions().mem_export)(from_mut(&mut handle.0).cast(), self.raw, HANDLE_FABRIC, 0)
         };
@@ -23,7 +23,7 @@ impl CudaHandle {
         Ok(handle)
     }
 
-    /// Takes in memory, or a multicast object.
+    /// Imports memory or a multicast object.
     ///
     /// # Safety
     ///
@@ -35,10 +35,10 @@ impl CudaHandle {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
-        // The driver takes them by a pointer that is not const.
+        // The driver takes a pointer that is not const.
         let mut bytes = handle.0;
-        // SAFETY: the pointer is good for the 64 bytes of this kind of handle while the call lasts; what they stand for,
-        // the caller promises.
+        // SAFETY: the pointer is valid for the 64 bytes of this kind of handle during the call; the object it names is as the
+        // caller promises.
         unsafe {
             Self::import_as(backend, from_mut(&mut bytes).cast(), HANDLE_FABRIC, whence, size, properties)
         }

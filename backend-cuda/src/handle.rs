@@ -1,4 +1,4 @@
-//! Physical memory: `cuMemCreate`, `cuMemRelease`, and taking in what was imported.
+//! Physical memory: `cuMemCreate`, `cuMemRelease`, and adopting imported memory.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -11,28 +11,28 @@ use gpu_vmm_core::{
 };
 use std::ffi::c_void;
 
-/// A piece of memory of one device, or of the host: what CUDA calls `CUmemGenericAllocationHandle`.
+/// A handle of physical memory of one device or of the host. CUDA: `CUmemGenericAllocationHandle`.
 ///
-/// Dropping it releases it; the memory itself lives until its last mapping is gone as well. In a forked child
-/// dropping does nothing.
+/// Dropping it releases the handle; the driver frees the memory when its last mapping is also gone. In a forked child dropping does
+/// nothing.
 #[derive(Debug)]
 pub struct CudaHandle {
     pub(crate) backend: CudaBackend,
     pub(crate) raw: u64,
     size: Bytes,
     properties: Properties,
-    /// CUDA exports what was created here, and not what was imported.
+    /// CUDA exports memory that this process created, but not memory that it imported.
     imported: bool,
 }
 
-/// What is imported, and so what can be said of where it is.
+/// The kind of object that is imported, which decides how its location is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whence {
     /// Memory of this machine.
     ThisMachine,
-    /// Memory, maybe of another machine, whose devices nobody sees here.
+    /// Memory of this or another machine, possibly on a device that this process does not see.
     Fabric,
-    /// A multicast object, which is no memory and in no one place.
+    /// A multicast object, which has no location.
     Multicast,
 }
 
@@ -49,25 +49,24 @@ impl CudaHandle {
         #[cfg(windows)]
         let prop = crate::win32::security::with_attributes(OPERATION, prop)?;
         let mut raw = 0;
-        // SAFETY: both pointers are good for their types; size and device are right by the caller's promise.
+        // SAFETY: both pointers are valid for their types; size and device are right by the caller's promise.
         let result =
             unsafe { (backend.functions().mem_create)(&raw mut raw, size.0 as usize, &raw const prop, 0) };
         backend.check_kind(OPERATION, "cuMemCreate", result, size, properties)?;
         let mut handle = Self::own(backend, raw, size, properties, false);
         if properties.compressible {
-            // Asking for it is a wish.
+            // The driver may ignore the request for compression.
             handle.properties.compressible = is_compressible(&handle.told(OPERATION)?);
         }
         Ok(handle)
     }
 
-    /// Takes in memory that somebody has exported, once the driver has said that it is where the caller says; else it
-    /// is released again.
+    /// Imports memory. If the driver reports another location than the caller's `properties`, the memory is released again.
     ///
     /// # Safety
     ///
-    /// As [`MemoryCalls::import`](gpu_vmm_core::MemoryCalls::import), and `shareable` is a handle of this type in the form in
-    /// which `cuda.h` wants it.
+    /// As [`MemoryCalls::import`](gpu_vmm_core::MemoryCalls::import), and `shareable` is a handle of this type in the form that
+    /// `cuda.h` requires.
     pub(crate) unsafe fn import_as(
         backend: &CudaBackend,
         shareable: *mut c_void,
@@ -80,7 +79,7 @@ impl CudaHandle {
         backend.here(OPERATION)?;
         backend.prop(OPERATION, properties)?;
         let mut raw = 0;
-        // SAFETY: the pointer is good for one handle; the rest is the caller's promise.
+        // SAFETY: the pointer is valid for one handle; the rest is the caller's promise.
         let result = unsafe { (backend.functions().mem_import)(&raw mut raw, shareable, handle_type) };
         backend.check_kind(OPERATION, "cuMemImportFromShareableHandle", result, size, properties)?;
         let mut handle = Self::own(backend, raw, size, properties, true);
@@ -103,7 +102,7 @@ impl CudaHandle {
         Ok(handle)
     }
 
-    /// Takes over what the driver has just made.
+    /// Takes ownership of a handle that the driver has just returned.
     pub(crate) fn own(
         backend: &CudaBackend,
         raw: u64,
@@ -114,10 +113,10 @@ impl CudaHandle {
         Self { backend: backend.clone(), raw, size, properties: *properties, imported }
     }
 
-    /// What the driver says of the memory.
+    /// Queries the memory's properties from the driver.
     fn told(&self, operation: Operation) -> Result<MemAllocationProp> {
         let mut told = allocation_prop(&self.properties);
-        // SAFETY: the pointer is good for the properties, and the handle is the driver's.
+        // SAFETY: the pointer is valid for the properties, and the handle is the driver's.
         let result =
             unsafe { (self.backend.functions().mem_get_allocation_properties)(&raw mut told, self.raw) };
         let context = || format!("{} of {}", self.size, self.properties);
@@ -125,14 +124,14 @@ impl CudaHandle {
         Ok(told)
     }
 
-    /// Refuses to export what CUDA would not.
+    /// Refuses to export memory that CUDA cannot export as `kind`.
     pub(crate) fn check_exported_as(&self, operation: Operation, kind: HandleTypes) -> Result<()> {
         self.backend.here(operation)?;
         let reason = if self.imported {
-            format!("CUDA does not export memory that was imported; pass on the {kind} that it came by")
+            format!("CUDA does not export imported memory; pass on the original {kind}")
         } else if !self.properties.handle_types.contains(kind) {
             format!(
-                "the memory was not created as shareable by a {kind}, and CUDA must know that when it is created"
+                "the memory was not created as shareable by a {kind}; request the handle type at creation"
             )
         } else {
             return Ok(());
@@ -146,14 +145,14 @@ const fn is_compressible(told: &MemAllocationProp) -> bool {
 }
 
 impl CudaBackend {
-    /// Whether a place is none that this process has a name for: another machine's device.
+    /// Returns whether a location is one that this process has no device for, such as another machine's device.
     fn does_not_see(&self, place: MemLocation) -> bool {
         let is_device = usize::try_from(place.id).is_ok_and(|id| id < self.devices().len());
         place.kind == LOCATION_INVISIBLE || (place.kind == LOCATION_DEVICE && !is_device)
     }
 }
 
-// SAFETY: size and properties are those that the memory was made with.
+// SAFETY: size and properties are those that the memory was created with.
 unsafe impl Handle for CudaHandle {
     fn size(&self) -> Bytes {
         self.size
@@ -183,7 +182,7 @@ impl Drop for CudaHandle {
         if self.backend.here(Operation::ReleaseMemory).is_err() {
             return;
         }
-        // SAFETY: the handle is the driver's, and this is the one place where it is released.
+        // SAFETY: the handle is the driver's, and it is released only here.
         let result = unsafe { (self.backend.functions().mem_release)(self.raw) };
         self.backend.log(Operation::ReleaseMemory, "cuMemRelease", result, || {
             format!("{} of {}", self.size, self.properties)

@@ -1,17 +1,17 @@
-//! Memory of the host that the driver has made: which mappings have it, and why the CPU has access to no other.
+//! Host memory that the driver created: which mappings have it, and why the CPU has access to no other.
 //!
-//! The CPU is let at memory of the host alone, so it has to be known what is mapped where. That is kept for such memory:
-//! mapping device memory costs one look at its properties.
+//! The CPU can be granted access to host memory only, so the offsets of its mappings are recorded. For device memory this costs one
+//! check of the properties.
 
 use crate::CudaHandle;
 use crate::ffi::{LOCATION_HOST_NUMA, MemLocation};
 use gpu_vmm_core::{Bytes, Detail, Error, Handle, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
-/// Why the CPU is given no access to a device's memory.
-pub(crate) const NO_HOST_ACCESS: &str = "a device's memory is mapped for devices alone: copy it, or create the memory on the host (Location::HostNode)";
+/// The error text for a request to grant the CPU access to device memory.
+pub(crate) const NO_HOST_ACCESS: &str = "device memory is mapped for devices only: copy it, or create the memory on the host (Location::HostNode)";
 
-/// Whether the CPU can be given access to such memory.
+/// Checks that the CPU can be granted access to such memory.
 pub(crate) fn check_access(operation: Operation, properties: &Properties) -> Result<()> {
     if properties.location.is_host() { Ok(()) } else { Err(no_access(operation)) }
 }
@@ -20,16 +20,16 @@ pub(crate) fn no_access(operation: Operation) -> Error {
     Error::new(operation, Detail::Unsupported { reason: NO_HOST_ACCESS.to_owned() })
 }
 
-/// By what the CPU is named where access is set or asked for, whichever memory of the host it is: quirk
-/// `host-access-untold`. The node does not count.
+/// The location that names the CPU when access is set or queried, for any host memory: quirk `host-access-untold`. The node number
+/// does not matter.
 pub(crate) const CPU: MemLocation = MemLocation { kind: LOCATION_HOST_NUMA, id: 0 };
 
-/// The mappings of a reservation that are memory of the host: how long they are, by their offsets.
+/// The mappings of a reservation that are host memory: lengths by offset.
 #[derive(Debug, Default)]
 pub(crate) struct HostMappings(BTreeMap<Bytes, Bytes>);
 
 impl HostMappings {
-    /// A handle was mapped.
+    /// Records that a handle was mapped.
     #[inline]
     pub(crate) fn mapped(&mut self, offset: Bytes, handle: &CudaHandle) {
         if handle.properties().location.is_host() {
@@ -37,7 +37,7 @@ impl HostMappings {
         }
     }
 
-    /// Whole mappings were removed.
+    /// Records that whole mappings were removed.
     #[inline]
     pub(crate) fn unmapped(&mut self, offset: Bytes, length: Bytes) {
         if !self.0.is_empty() {
@@ -45,12 +45,12 @@ impl HostMappings {
         }
     }
 
-    /// Whether memory of the host is mapped at an offset.
+    /// Returns whether host memory is mapped at an offset.
     pub(crate) fn has(&self, offset: Bytes) -> bool {
         self.0.range(..=offset).next_back().is_some_and(|(start, length)| offset < *start + *length)
     }
 
-    /// Whether whole mappings are all memory of the host.
+    /// Returns whether a range of whole mappings is host memory throughout.
     pub(crate) fn cover(&self, offset: Bytes, length: Bytes) -> bool {
         let end = offset + length;
         self.0.range(offset..end).try_fold(offset, |next, (at, size)| (*at == next).then(|| next + *size))
@@ -67,7 +67,7 @@ mod tests {
         let at = |slot: u64| Bytes::mib(2 * slot);
         let mut mappings = HostMappings([0, 1, 2, 4].map(|slot| (at(slot), Bytes::mib(2))).into());
         assert!(mappings.cover(at(0), Bytes::mib(6)) && mappings.cover(at(1), Bytes::mib(2)));
-        // Where nothing is known, a device's memory is mapped.
+        // A range without an entry is device memory.
         for (slot, length) in [(0, 8), (3, 2), (3, 4), (4, 4), (2, 6)] {
             assert!(!mappings.cover(at(slot), Bytes::mib(length)), "{slot} {length}");
         }

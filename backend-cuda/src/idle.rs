@@ -1,7 +1,7 @@
-//! Waiting for a device or a stream, and whether a stream captures.
+//! Waiting for a device or a stream, and querying whether a stream captures.
 //!
-//! A device's work is in contexts. Those that this process can have work in, as far as they can be known, are the primary one,
-//! those that a backend was [opened with](crate::lease), and the calling thread's current one.
+//! A device's work is in contexts. This process can have work in the primary context, in those that a backend was [opened
+//! with](crate::lease), and in the calling thread's current one. The driver lists no others.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -10,10 +10,10 @@ use crate::CudaBackend;
 use crate::ffi::{CAPTURE_NONE, CuContext, CuResult, CuStream};
 use gpu_vmm_core::{Detail, DeviceId, Error, ErrorKind, Operation, Result, Stream};
 
-/// What came of calls in several contexts of a device.
+/// The results of calls in several contexts of a device.
 ///
-/// Nothing runs any more in one that has died. That is reported for the context that the backend uses, after the others have
-/// been waited for: callers take a dead device for one that is done. The death of another context is its owner's affair.
+/// No work runs in a context that has died. Callers treat a lost device as idle, so the loss is reported only for the context that
+/// this backend uses, after the wait for the others. The loss of another context is its owner's concern.
 struct Answers {
     own: Option<CuContext>,
     lost: Option<Error>,
@@ -38,7 +38,7 @@ impl Answers {
 }
 
 impl CudaBackend {
-    /// Calls `act` in each context of a device that this process can have work in, each being the current one then.
+    /// Calls `act` in each context of a device in which this process can have work, with that context current.
     pub(crate) fn in_contexts_of(
         &self,
         operation: Operation,
@@ -51,7 +51,7 @@ impl CudaBackend {
         })
     }
 
-    /// Calls `act` for each of these contexts, which stay alive until it returns.
+    /// Calls `act` for each of these contexts. They stay alive until it returns.
     pub(crate) fn for_contexts_of(
         &self,
         operation: Operation,
@@ -85,17 +85,17 @@ impl CudaBackend {
         answers.end()
     }
 
-    /// The calling thread's current context, if it is one of the device.
+    /// Returns the calling thread's current context, if it belongs to the device.
     fn current_of(&self, operation: Operation, device: DeviceId) -> Result<Option<CuContext>> {
         let mut current = CuContext::NULL;
-        // SAFETY: the pointer is good for one context.
+        // SAFETY: the pointer is valid for one context.
         let result = unsafe { (self.functions().ctx_get_current)(&raw mut current) };
         self.check(operation, "cuCtxGetCurrent", result, || "this thread".into())?;
         if current == CuContext::NULL {
             return Ok(None);
         }
         let mut raw = -1;
-        // SAFETY: the pointer is good for one CUdevice, and a context is current.
+        // SAFETY: the pointer is valid for one CUdevice, and a context is current.
         let result = unsafe { (self.functions().ctx_get_device)(&raw mut raw) };
         if result == CuResult::CONTEXT_IS_DESTROYED {
             return Ok(None);
@@ -133,16 +133,16 @@ impl CudaBackend {
         wait(context)
     }
 
-    /// Whether a stream captures. For a default one: in any context in which it can be meant, and whether work on it would
-    /// break the capture of another stream.
+    /// Returns whether a stream captures. For a default stream: whether it captures in any context that the handle can mean, or
+    /// whether work on it would break the capture of another stream.
     pub(crate) fn captures(&self, stream: Stream<'_>) -> Result<bool> {
         const OPERATION: Operation = Operation::QueryCapture;
         self.here(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         if !stream.is_default() {
-            // Pools ask before each request, so one call is all that it takes, unless the current context is in the way.
+            // Pools query before each request, so the query is a single call unless the current context is in the way.
             let mut status = CAPTURE_NONE;
-            // SAFETY: the stream is live, and the pointer is good for one number.
+            // SAFETY: the stream is live, and the pointer is valid for one number.
             let result = unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) };
             let of_context =
                 [CuResult::INVALID_CONTEXT, CuResult::INVALID_HANDLE, CuResult::CONTEXT_IS_DESTROYED];
@@ -150,7 +150,7 @@ impl CudaBackend {
                 self.check(OPERATION, "cuStreamIsCapturing", result, || format!("stream {stream:?}"))?;
                 return Ok(status != CAPTURE_NONE);
             }
-            // The driver may not tell the context of a stream whose capture was spoilt.
+            // The driver may refuse to return the context of a stream whose capture was invalidated.
             let context = match self.context_of(OPERATION, stream) {
                 Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => return Ok(true),
                 other => other?,
@@ -168,7 +168,7 @@ impl CudaBackend {
         Ok(any)
     }
 
-    /// Whether a stream of the current context captures, or work on it would break a capture.
+    /// Returns whether a stream of the current context captures, or whether work on it would break a capture.
     fn would_break(&self, operation: Operation, stream: CuStream) -> Result<bool> {
         match self.captures_here(operation, stream) {
             Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => Ok(true),
@@ -176,17 +176,17 @@ impl CudaBackend {
         }
     }
 
-    /// Refuses work on the current context's default stream while it would break the capture of a blocking stream. Asking breaks
-    /// none.
+    /// Refuses work on the current context's default stream while it would break the capture of a blocking stream. The query itself
+    /// breaks none.
     pub(crate) fn check_default(&self, operation: Operation) -> Result<()> {
         self.captures_here(operation, CuStream::NULL).map(drop)
     }
 
-    /// Whether a stream of the current context captures. For the default stream that is [`Detail::Capturing`] while a blocking
-    /// stream of the context captures (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
+    /// Returns whether a stream of the current context captures. For the default stream, returns [`Detail::Capturing`] while a
+    /// blocking stream of the context captures (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
     fn captures_here(&self, operation: Operation, stream: CuStream) -> Result<bool> {
         let mut status = CAPTURE_NONE;
-        // SAFETY: the stream is live, or the default one of the context that is current; the pointer is good for one number.
+        // SAFETY: the stream is live, or is the default one of the current context; the pointer is valid for one number.
         let result = unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) };
         self.check(operation, "cuStreamIsCapturing", result, || format!("stream {stream:?}"))?;
         Ok(status != CAPTURE_NONE)
@@ -195,12 +195,12 @@ impl CudaBackend {
     /// Waits for a stream of the current context.
     pub(crate) fn finish(&self, operation: Operation, stream: CuStream) -> Result<()> {
         let _relaxed = self.relax(operation)?;
-        // SAFETY: the stream is live, or the default one of the context that is current.
+        // SAFETY: the stream is live, or is the default one of the current context.
         let result = unsafe { (self.functions().stream_synchronize)(stream) };
         self.check(operation, "cuStreamSynchronize", result, || format!("stream {stream:?}"))
     }
 
-    /// Waits for what a call of this backend has just put into the current context's default stream.
+    /// Waits for the work that a call of this backend has just queued on the current context's default stream.
     pub(crate) fn finish_default(&self, operation: Operation) -> Result<()> {
         self.finish(operation, CuStream::NULL)
     }

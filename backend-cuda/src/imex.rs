@@ -1,14 +1,14 @@
-//! What fabric handles need beside the device: an IMEX channel that this user may open.
+//! The IMEX channel that fabric handles need in addition to the device. This user must be allowed to open it.
 //!
-//! `cuMemCreate` answers `CUDA_ERROR_NOT_PERMITTED` without one, whatever the device's attribute says. This is for the
-//! text of that error alone: whether fabric handles work, the driver says.
+//! Without a channel `cuMemCreate` returns `CUDA_ERROR_NOT_PERMITTED`, whatever the device's attribute says. This module only
+//! supplies the text of that error: the driver alone decides whether fabric handles work.
 
 use std::path::Path;
 
-/// What the kernel module calls its channels, in /proc/devices and in /dev.
+/// The kernel module's name for its channels, in /proc/devices and in /dev.
 const NAME: &str = "nvidia-caps-imex-channels";
 
-/// What there is of channels, in words.
+/// Describes this machine's channels.
 pub(crate) fn channels() -> String {
     let devices = std::fs::read_to_string("/proc/devices");
     describe(devices, &Path::new("/dev").join(NAME))
@@ -23,7 +23,7 @@ fn describe(devices: std::io::Result<String>, folder: &Path) -> String {
     format!("{module}, and {}", nodes(folder))
 }
 
-/// The first channel that can be opened, or what the system says of the first that cannot.
+/// Returns the first channel that can be opened, or the system's error for the first that cannot.
 fn nodes(folder: &Path) -> String {
     let shown = folder.display();
     let entries = match std::fs::read_dir(folder) {

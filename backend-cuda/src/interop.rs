@@ -1,6 +1,6 @@
-//! A program's own contexts and streams: cudarc's, or the driver's as they are.
+//! A program's own contexts and streams, from cudarc or as the driver's raw handles.
 //!
-//! Unsafe, since raw contexts are taken at their owner's word.
+//! Unsafe, since the caller guarantees that raw contexts are valid.
 #![allow(unsafe_code)]
 
 use crate::CudaBackend;
@@ -13,39 +13,39 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 impl CudaBackend {
-    /// Opens the driver, to use cudarc's context for that context's device and primary contexts for the others.
+    /// Opens the driver. The backend uses cudarc's context for that context's device and primary contexts for the others.
     ///
-    /// The context is kept alive by the backend and by all that is made with it. cudarc looks for the driver under its
-    /// own list of names; where `GPU_VMM_CUDA_LIBRARY` is set, it must name the library that cudarc has loaded.
+    /// The backend and all objects made with it keep the context alive. cudarc searches its own list of library names for the
+    /// driver; if `GPU_VMM_CUDA_LIBRARY` is set, it must name the library that cudarc has loaded.
     ///
     /// # Errors
     ///
-    /// As for [`open`](CudaBackend::open), or what the driver answers about the context.
+    /// As for [`open`](CudaBackend::open), or the driver's error for the context.
     pub fn with_cudarc(context: &Arc<CudaContext>) -> Result<Self> {
         let (device, raw) = (DeviceId(context.ordinal() as u32), CuContext(context.cu_ctx().cast()));
-        // SAFETY: the context is alive, and the `Arc` that is kept keeps it so.
+        // SAFETY: the context is alive, and the stored `Arc` keeps it so.
         unsafe { Self::attach(device, raw, Some(Arc::clone(context))) }
     }
 
-    /// Opens the driver, to use a context of the program for one device and primary contexts for the others. CUDA:
+    /// Opens the driver. The backend uses the program's own context for one device and primary contexts for the others. CUDA:
     /// `CUcontext`.
     ///
     /// # Safety
     ///
-    /// `context` is a live context of the driver that is loaded here, and stays alive as long as the backend and all
-    /// that is made with it. Memory that [`Backend::deferred`](gpu_vmm_core::Backend::deferred) keeps is part of that:
-    /// [`collect`](gpu_vmm_core::extend::Deferred::collect) gives it back.
+    /// `context` is a live context of the driver that this crate has loaded, and stays alive as long as the backend and all objects
+    /// made with it. That includes memory that [`Backend::deferred`](gpu_vmm_core::Backend::deferred) keeps until
+    /// [`collect`](gpu_vmm_core::extend::Deferred::collect) releases it.
     ///
     /// # Errors
     ///
-    /// As for [`open`](CudaBackend::open); [`Detail::Unsupported`] where the context is another device's; what the
-    /// driver answers about the context.
+    /// As for [`open`](CudaBackend::open); [`Detail::Unsupported`] if the context belongs to another device; the driver's error for
+    /// the context.
     pub unsafe fn with_context(device: DeviceId, context: *mut c_void) -> Result<Self> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { Self::attach(device, CuContext(context), None) }
     }
 
-    /// Opens with a context.
+    /// Opens the driver with a context.
     ///
     /// # Safety
     ///
@@ -56,7 +56,7 @@ impl CudaBackend {
         plain.slot(OPERATION, device)?;
         let owner = plain.device_of(OPERATION, raw)?;
         if owner != device {
-            let reason = format!("the context is of {owner} and not of {device}");
+            let reason = format!("the context belongs to {owner}, not to {device}");
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let driver = Driver::get()?;
@@ -65,14 +65,15 @@ impl CudaBackend {
         Ok(Self::new(driver, Some(attached)))
     }
 
-    /// Names a stream of cudarc, so that it can be waited for.
+    /// Wraps a cudarc stream, so that gpu-vmm can wait for it.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] for the [per-thread default stream](Stream::is_per_thread), which is another stream in each
-    /// thread; and for the default stream of a context that this backend does not use: such a stream has
-    /// no name of its own, so waiting for it would be waiting for another one. [`Detail::NoSuchDevice`] cannot
-    /// happen while both use one driver.
+    /// - [`Detail::Unsupported`] for the [per-thread default stream](Stream::is_per_thread), which is another stream in each
+    ///   thread.
+    /// - [`Detail::Unsupported`] for the default stream of a context that this backend does not use. Default streams share one
+    ///   handle, so gpu-vmm would wait for another context's.
+    /// - [`Detail::NoSuchDevice`] only if cudarc and this backend use different drivers.
     pub fn stream<'a>(&self, stream: &'a CudaStream) -> Result<Stream<'a>> {
         const OPERATION: Operation = Operation::UseStream;
         // SAFETY: the stream lives as long as it is borrowed.

@@ -1,4 +1,4 @@
-//! The kernels that a context has loaded.
+//! The kernels loaded into a context.
 
 use crate::ffi::{CuFunction, CuModule};
 

@@ -1,26 +1,26 @@
 //! The contexts that backends of this process were opened with.
 //!
-//! Every backend waits for the work in all of them. A program may destroy its context once its backend is gone, so a context
-//! is used only while its lease is held, and dropping a backend waits until no call uses its context.
+//! Every backend waits for the work in all of them. A program may destroy its context once its backend is dropped. So a context is
+//! used only while its lease is held, and dropping a backend waits until no call uses its context.
 
 use crate::ffi::CuContext;
 use gpu_vmm_core::DeviceId;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// A context of the program, for as long as a backend that was opened with it lives.
+/// A context of the program, valid as long as a backend that was opened with it lives.
 #[derive(Debug)]
 pub(crate) struct Lease {
     device: DeviceId,
     raw: CuContext,
-    /// Read while the context is used, written when its backend ends.
+    /// Read-locked while a call uses the context, write-locked when its backend is dropped.
     alive: RwLock<bool>,
 }
 
 /// The leases of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    /// How many there are, so that a process without any takes no lock.
+    /// The number of leases, so that a process without any takes no lock.
     count: AtomicUsize,
     list: Mutex<Vec<Arc<Lease>>>,
 }
@@ -30,7 +30,7 @@ impl Lease {
         self.raw
     }
 
-    /// Calls `act` if the context can still be used; it stays usable until `act` returns.
+    /// Calls `act` if the context can still be used; the context stays usable until `act` returns.
     pub(crate) fn hold<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
         let alive = self.alive.read().unwrap_or_else(PoisonError::into_inner);
         alive.then(act)
@@ -45,7 +45,7 @@ impl Leases {
         lease
     }
 
-    /// Ends a lease: no call uses its context when this returns, nor later.
+    /// Ends a lease. When this returns, no call uses its context, and no later call will.
     pub(crate) fn end(&self, lease: &Arc<Lease>) {
         *lease.alive.write().unwrap_or_else(PoisonError::into_inner) = false;
         let mut list = self.list();
@@ -54,7 +54,7 @@ impl Leases {
         self.count.fetch_sub(before - list.len(), Ordering::SeqCst);
     }
 
-    /// The leases of a device's contexts. The list is not locked while they are used.
+    /// Returns the leases of a device's contexts. The list is not locked while they are used.
     pub(crate) fn of(&self, device: DeviceId) -> Vec<Arc<Lease>> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();
@@ -100,7 +100,7 @@ mod tests {
                     leases.end(&lease);
                     ended.send(()).unwrap();
                 });
-                // The list can be used meanwhile.
+                // The list stays usable meanwhile.
                 leases.add(DeviceId(1), CuContext::NULL);
                 has_ended.recv_timeout(Duration::from_millis(50)).is_err()
             });

@@ -1,8 +1,8 @@
-//! gpu-vmm on NVIDIA's CUDA driver, loaded at run time.
+//! The gpu-vmm backend for NVIDIA's CUDA driver, which it loads at run time.
 //!
-//! [`CudaBackend`] is the driver with its devices. A program needs neither the toolkit nor NVIDIA's driver to be built,
-//! and without the driver [`CudaBackend::open`] gives an ordinary error that says where it was looked for. Drivers
-//! of CUDA 11.4 and later are used.
+//! [`CudaBackend`] is the driver with its devices. Building a program needs neither the CUDA toolkit nor NVIDIA's driver. When the
+//! driver is missing at run time, [`CudaBackend::open`] returns an error that lists the names it tried. CUDA 11.4 is the oldest
+//! supported driver version.
 //!
 //! ```
 //! use gpu_vmm_core::Backend;
@@ -16,69 +16,68 @@
 //!
 //! # Contexts
 //!
-//! CUDA's calls for virtual memory need no context, so nothing of this crate makes one until something has to run or
-//! to be asked in one: copies, fills, kernels, page-locked memory, and the amount of free memory. Those use the device's primary
-//! context, which is what the CUDA runtime, PyTorch and [cudarc] use as well; it is retained on first use and not
-//! released before the process ends. A program with a context of its own gives it to
-//! [`CudaBackend::with_cudarc`] or [`CudaBackend::with_context`]. [`CudaBackend::stream`] names a stream of cudarc's, and
-//! [`MemoryView`] makes memory an argument of cudarc's kernels and copies. The thread's current context is never changed.
+//! CUDA's virtual memory calls need no context. This crate uses a context only for calls that need one: copies, fills, kernels,
+//! page-locked memory and the amount of free memory. Those calls use the device's primary context, as the CUDA runtime, PyTorch and
+//! [cudarc] do. The crate retains it on first use and does not release it before the process ends. A program with a context of its
+//! own passes it to [`CudaBackend::with_cudarc`] or [`CudaBackend::with_context`]. [`CudaBackend::stream`] wraps a cudarc stream,
+//! and [`MemoryView`] passes memory to cudarc's kernels and copies. The thread's current context stays what it was.
 //!
-//! # What is waited for
+//! # What synchronization covers
 //!
 //! Work is queued in contexts, and CUDA cannot wait for a whole device. [`synchronize`](gpu_vmm_core::SyncCalls::synchronize), and
 //! with it [`WaitFor::all_devices`](gpu_vmm_core::WaitFor::all_devices), waits for these contexts of the device:
 //!
-//! - the primary one, if it exists;
-//! - every context that a backend of this process was opened with, for as long as that backend lives;
-//! - the calling thread's current one.
+//! - the primary context, if it exists;
+//! - every context that a backend of this process was opened with, as long as that backend lives;
+//! - the calling thread's current context.
 //!
-//! The default stream of a device is that of each of these contexts, for
-//! [`synchronize_stream`](gpu_vmm_core::SyncCalls::synchronize_stream) and for an [`Event`](gpu_vmm_core::Event). The handle
-//! `CU_STREAM_PER_THREAD` is the calling thread's stream in each of them; an event takes that of the context that the backend
-//! uses.
+//! For [`synchronize_stream`](gpu_vmm_core::SyncCalls::synchronize_stream) and for an [`Event`](gpu_vmm_core::Event), the default
+//! stream of a device means the default streams of all these contexts. The handle `CU_STREAM_PER_THREAD` means the calling thread's
+//! stream in each of them; for an event, it means that stream in the context that the backend uses.
 //!
-//! Not covered: a context of `cuCtxCreate` that no backend was opened with and that is not current for the calling thread, and the
-//! work of other processes. The driver lists neither. A program with such a context opens a backend with it, or waits for it.
+//! Not covered: a context from `cuCtxCreate` that no backend was opened with and that is not current on the calling thread, and the
+//! work of other processes. The driver lists neither. A program with such a context must open a backend with it or wait for it
+//! itself.
 //!
 //! # Captures
 //!
-//! While a stream captures, `cuCtxSynchronize` fails in its context, and the attempt spoils the capture. The driver tells
-//! beforehand of blocking streams alone (`cuStreamIsCapturing` of the legacy stream), and the result is
-//! [`Detail::Capturing`] without an attempt. Of a capture on a non-blocking stream the program must tell
-//! ([`Deferred::capture_begins`](gpu_vmm_core::extend::Deferred::capture_begins)): without that, the first call that waits for the device
-//! spoils it. Its memory is kept all the same. Other calls of this crate are made with the thread in relaxed capture mode and
-//! spoil no capture of another stream.
+//! While a stream captures, `cuCtxSynchronize` fails in its context and invalidates the capture. The driver reports captures on
+//! blocking streams without invalidating them (`cuStreamIsCapturing` of the legacy stream). In that case this crate returns
+//! [`Detail::Capturing`] and does not call `cuCtxSynchronize`. A program must announce captures on non-blocking streams
+//! ([`Deferred::capture_begins`](gpu_vmm_core::extend::Deferred::capture_begins)): otherwise the first call that waits for the
+//! device invalidates the capture. The memory that the capture uses stays mapped even then. This crate makes its other calls with
+//! the thread in relaxed capture mode, so they invalidate no capture of another stream.
 //!
-//! # Kinds of memory
+//! # Memory types
 //!
-//! | [`Properties`](gpu_vmm_core::Properties) | `CUmemAllocationProp` | what is done |
+//! | [`Properties`](gpu_vmm_core::Properties) | `CUmemAllocationProp` | notes |
 //! |---|---|---|
-//! | `location` | `location`: `DEVICE`, `HOST`, `HOST_NUMA` | memory of the host is there from drivers of CUDA 12.2 on; devices are given access to it as to their own, and so is the CPU ([`DeviceId::HOST`](gpu_vmm_core::DeviceId::HOST)), at the same address |
-//! | `handle_types` | `requestedHandleTypes`: descriptor, Win32, fabric, or several | what the system has not, and any for `Location::Host`, is refused before the driver is asked |
-//! | `compressible` | `allocFlags.compressionType` | the driver may make memory that is not compressible instead: the properties of what was created say which it is |
+//! | `location` | `location`: `DEVICE`, `HOST`, `HOST_NUMA` | host memory needs a driver of CUDA 12.2 or later; devices and the CPU ([`DeviceId::HOST`](gpu_vmm_core::DeviceId::HOST)) are granted access to it and use the same address |
+//! | `handle_types` | `requestedHandleTypes`: descriptor, Win32, fabric, or several | handle types that the system lacks, and any for `Location::Host`, are refused before the driver is called |
+//! | `compressible` | `allocFlags.compressionType` | the driver may create memory that is not compressible instead; the handle's properties report which it is |
 //! | `remote_dma` | `allocFlags.gpuDirectRDMACapable` | |
 //!
-//! Which of them a device has, [`Backend::capabilities`](gpu_vmm_core::Backend::capabilities) tries on a granule, and
-//! says why not. What is imported is compared with what the importer was told about it, as far as the driver knows
-//! it: the place, and not the size.
+//! [`Backend::capabilities`](gpu_vmm_core::Backend::capabilities) tries each of them on one granule and reports why a device lacks
+//! one. An import is checked against the importer's [`Properties`](gpu_vmm_core::Properties) as far as the driver reports them: the
+//! location is checked, the size is not.
 //!
 //! # Modules
 //!
 //! | file | subject |
 //! |---|---|
-//! | `backend` | which of the modules answers which method |
-//! | `loader`, `ffi`, `driver`, `error` | finding and starting the driver, the part of `cuda.h` that is used, the process's one driver, its status codes |
-//! | `device`, `slot`, `memory_info` | devices, what the process keeps for each, the amount of free memory |
-//! | `context`, `lease`, `idle`, `relaxed` | the contexts in which work runs, the contexts that programs lend, waiting for both, calls that spoil no capture |
+//! | `backend` | the trait implementations, which call the other modules |
+//! | `loader`, `ffi`, `driver`, `error` | finding and starting the driver, the used part of `cuda.h`, the process's one driver, its status codes |
+//! | `device`, `slot`, `memory_info` | devices, the state that the process keeps for each, the host's free memory |
+//! | `context`, `lease`, `idle`, `relaxed` | contexts for copies and kernels, contexts that programs lend, waiting for both, calls that invalidate no capture |
 //! | `handle`, `memory_types`, `host` | physical memory, its types, host memory |
 //! | `reservation`, `access` | address ranges and mappings in them, access rights |
 //! | `share`, `win32`, `fabric`, `imex`, `dma_buf` | memory as a file descriptor, as a Windows handle, as a fabric handle and its channels, as a DMA-BUF |
-//! | `copy`, `staging`, `stream`, `event` | moving data, page-locked memory and copies on streams of their own, streams, points in streams |
-//! | `multicast` | objects that write to several devices |
-//! | `capabilities`, `quirks` | what devices and versions can do |
-//! | `interop`, `view` | contexts and streams of cudarc or as they are, memory as arguments of cudarc |
-//! | `testkit`, `kernels`, `own_context` | patterns written and checked by kernels, captures and contexts for tests |
-// What an optional feature alone uses is not used without it.
+//! | `copy`, `staging`, `stream`, `event` | copies and fills, page-locked memory and copy streams, streams, events |
+//! | `multicast` | multicast objects |
+//! | `capabilities`, `quirks` | capabilities of devices, deviations of driver versions |
+//! | `interop`, `view` | contexts and streams from cudarc or as raw handles, memory as arguments of cudarc |
+//! | `testkit`, `kernels`, `own_context` | kernels that write and check patterns, captures and contexts for tests |
+// Code that only an optional feature uses is dead without that feature.
 #![cfg_attr(not(all(feature = "testkit", feature = "experimental-multicast")), allow(dead_code))]
 
 #[cfg(not(target_pointer_width = "64"))]
@@ -142,9 +141,8 @@ use std::sync::Arc;
 
 /// NVIDIA's CUDA driver.
 ///
-/// Cloning gives the same one. All that a process opens has one [`InstanceId`](gpu_vmm_core::extend::InstanceId), since the
-/// driver is one: memory of one can be mapped by another. Each opened one has its own
-/// [`DropLog`].
+/// A clone shares the backend. All CUDA backends of a process have the same [`InstanceId`](gpu_vmm_core::extend::InstanceId), since
+/// the process has one driver: any of them can map another's memory. Each opened backend has its own [`DropLog`].
 #[derive(Clone)]
 pub struct CudaBackend {
     inner: Arc<Inner>,
@@ -164,22 +162,26 @@ impl fmt::Debug for CudaBackend {
 }
 
 impl CudaBackend {
-    /// Loads and starts the driver, or takes the one that this process has started already.
+    /// Loads and starts the driver, or uses the one that this process has already started.
     ///
-    /// The library is `libcuda.so.1`, then `libcuda.so`, then the one of WSL; or the one that the environment
-    /// variable `GPU_VMM_CUDA_LIBRARY` names, and no other. On Windows it is `nvcuda.dll`, from the system's own folder
-    /// alone. CUDA: `cuInit`.
+    /// The library is `libcuda.so.1`, then `libcuda.so`, then the one of WSL. If the environment variable `GPU_VMM_CUDA_LIBRARY` is
+    /// set, only the library that it names is tried. On Windows the library is `nvcuda.dll` from the system folder only. CUDA:
+    /// `cuInit`.
     ///
     /// # Errors
     ///
-    /// [`Detail::LibraryNotFound`] with every name that was tried; [`Detail::LibraryRefused`] where a library is no
-    /// CUDA driver, is the toolkit's stub, is older than 11.4 or does not start; [`Detail::NoDevice`];
-    /// [`Detail::Forked`] in a child of the process that had opened it. A later call tries again.
+    /// - [`Detail::LibraryNotFound`] with every name that was tried.
+    /// - [`Detail::LibraryRefused`] if the library is not a CUDA driver, is the toolkit's stub, is older than 11.4 or does not
+    ///   start.
+    /// - [`Detail::NoDevice`] if the driver lists no device.
+    /// - [`Detail::Forked`] in a forked child of a process that had opened the driver.
+    ///
+    /// A later call tries again.
     pub fn open() -> Result<Self> {
         Driver::get().map(|driver| Self::new(driver, None))
     }
 
-    /// Whether this process has loaded the driver's library already, itself or by another library.
+    /// Returns whether this process has already loaded the driver's library, through this crate or otherwise.
     #[must_use]
     pub fn is_loaded() -> bool {
         loader::is_loaded()
@@ -194,13 +196,13 @@ impl CudaBackend {
         &self.inner.driver.loaded.functions
     }
 
-    /// The error of a call in a forked child.
+    /// Returns [`Detail::Forked`] in a forked child.
     #[inline]
     fn here(&self, operation: Operation) -> Result<()> {
         self.inner.driver.process.check(operation)
     }
 
-    /// What the process keeps for a device, usable or not.
+    /// Returns the state that the process keeps for a device, usable or not.
     fn slot(&self, operation: Operation, device: DeviceId) -> Result<&'static Slot> {
         let slots = &self.inner.driver.slots;
         slots.get(device.0 as usize).ok_or_else(|| {

@@ -1,10 +1,9 @@
-//! Finds the CUDA driver's library, looks at its version, fills the table of functions and starts the driver.
+//! Finds the CUDA driver's library, checks its version, loads its functions and starts the driver.
 //!
-//! `libcuda.so.1` is the driver's own name and comes first: under `libcuda.so` a toolkit installs a stub, which is there
-//! to be linked with and answers every call with an error. A library is never closed once it has been opened,
-//! since a driver leaves threads and exit handlers behind.
+//! `libcuda.so.1` is the driver's own name and comes first: a toolkit installs a stub as `libcuda.so`, which exists for linking and
+//! returns an error from every call. An opened library is never closed, since a driver leaves threads and exit handlers behind.
 //!
-//! Unsafe, since it opens a library by name and calls what it finds there.
+//! Unsafe, since it opens a library by name and calls its functions.
 #![allow(unsafe_code)]
 
 use crate::error::answer;
@@ -15,10 +14,10 @@ use std::error::Error as _;
 use std::ffi::{OsStr, OsString, c_void};
 use std::mem::ManuallyDrop;
 
-/// The environment variable that names the one library to load.
+/// The environment variable that names the only library to load.
 const VARIABLE: &str = "GPU_VMM_CUDA_LIBRARY";
 
-/// The oldest driver that is used, as `cuDriverGetVersion` answers it: CUDA 11.4.
+/// The oldest supported driver, CUDA 11.4, as a `cuDriverGetVersion` number.
 const OLDEST: u32 = 11_040;
 
 const WHAT: &str = if cfg!(windows) {
@@ -36,17 +35,17 @@ cfg_if::cfg_if! {
 
         const NAMES: &[&str] = &["nvcuda.dll"];
 
-        /// A name is looked for in the system's folder, where the driver is installed, and nowhere else: by itself
-        /// Windows would take a file of that name from the program's folder, the current one, or one in PATH as well.
-        /// Only who names a file with its folders gets that one, and what it depends on from beside it.
+        /// Opens a library. A bare name is searched only in the system folder, where the driver is installed: by default Windows
+        /// would also search the program's folder, the current folder and PATH. An absolute path opens that file, and its
+        /// dependencies are also searched in the file's folder.
         fn open(name: &OsStr) -> Result<Library, LoadError> {
             let flags = if Path::new(name).is_absolute() {
                 LOAD_LIBRARY_SEARCH_SYSTEM32 | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR
             } else {
                 LOAD_LIBRARY_SEARCH_SYSTEM32
             };
-            // SAFETY: the library is NVIDIA's driver or what the user has named as such; what it runs when it is
-            // loaded is its own affair and needs nothing from here.
+            // SAFETY: the library is NVIDIA's driver or one that the user named as such; its initializers require nothing from the
+            // caller.
             unsafe { Library::load_with_flags(name, flags) }
         }
 
@@ -59,13 +58,13 @@ cfg_if::cfg_if! {
         const NAMES: &[&str] = &["libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"];
 
         fn open(name: &OsStr) -> Result<Library, LoadError> {
-            // SAFETY: the library is NVIDIA's driver or what the user has named as such; what it runs when it is
-            // loaded is its own affair and needs nothing from here.
+            // SAFETY: the library is NVIDIA's driver or one that the user named as such; its initializers require nothing from the
+            // caller.
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
         }
 
         fn already_loaded(name: &str) -> bool {
-            // SAFETY: with RTLD_NOLOAD nothing is loaded, so nothing is run.
+            // SAFETY: RTLD_NOLOAD loads nothing, so no initializer runs.
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD) }.is_ok()
         }
     }
@@ -75,15 +74,15 @@ cfg_if::cfg_if! {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) functions: Functions,
-    /// What the loader said where the driver has not all of them.
+    /// The multicast functions, or the loader's message if the driver lacks one.
     pub(crate) multicast: Result<MulticastFunctions, String>,
-    /// The same for captures.
+    /// The capture functions, or the loader's message if the driver lacks one.
     pub(crate) graphs: Result<GraphFunctions, String>,
-    /// Drivers before 11.7 have it not.
+    /// `None` for drivers before 11.7.
     #[cfg(unix)]
     pub(crate) mem_get_handle_for_address_range: Option<crate::ffi::MemGetHandleForAddressRange>,
     pub(crate) info: DriverInfo,
-    /// Kept open, as everything above is in it.
+    /// Keeps the library open: the functions above are in it.
     _library: ManuallyDrop<Library>,
 }
 
@@ -100,12 +99,12 @@ impl Loaded {
     }
 }
 
-/// Whether this process has loaded the CUDA driver's library.
+/// Returns whether this process has loaded the CUDA driver's library.
 pub(crate) fn is_loaded() -> bool {
     NAMES.iter().any(|name| already_loaded(name))
 }
 
-/// Opens the first library that can be opened.
+/// Opens the first library that opens.
 fn find(names: &[OsString]) -> Result<(ManuallyDrop<Library>, String)> {
     let mut tried = Vec::new();
     for name in names {
@@ -128,36 +127,37 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
             Detail::LibraryRefused { vendor: Vendor::Cuda, library: name.clone(), reason },
         )
     };
-    let lacks = |reason: String| refused(format!("it is no CUDA driver of version 11.4 or later: {reason}"));
+    let lacks =
+        |reason: String| refused(format!("it is not a CUDA driver of version 11.4 or later: {reason}"));
 
     let version_number = version(&library).map_err(|failure| match failure {
         VersionFailure::Missing(reason) => lacks(reason),
         VersionFailure::Answered(result) => {
-            refused(format!("cuDriverGetVersion answered {}{}", result.0, advice(result)))
+            refused(format!("cuDriverGetVersion returned {}{}", result.0, advice(result)))
         }
     })?;
     let version = format!("{}.{}", version_number / 1000, version_number % 1000 / 10);
     if version_number < OLDEST {
         return Err(refused(format!(
-            "the driver is of CUDA {version}, and 11.4 is the oldest that can be used"
+            "the driver is of CUDA {version}; 11.4 is the oldest supported version"
         )));
     }
-    // SAFETY: the addresses are those of the library that answers as the CUDA driver, of a version that has these
-    // functions as they are declared; it is never closed.
+    // SAFETY: the addresses are from a library that reports itself as the CUDA driver, of a version that has these functions as
+    // declared; it is never closed.
     let functions = unsafe { Functions::load(|symbol| address(&library, symbol)) }.map_err(lacks)?;
-    // SAFETY: the same.
+    // SAFETY: as above.
     let multicast = unsafe { MulticastFunctions::load(|symbol| address(&library, symbol)) };
-    // SAFETY: the same.
+    // SAFETY: as above.
     let graphs = unsafe { GraphFunctions::load(|symbol| address(&library, symbol)) };
 
     #[cfg(unix)]
     let mem_get_handle_for_address_range =
         address(&library, "cuMemGetHandleForAddressRange").ok().map(|found| {
-            // SAFETY: the symbol has been this function since it came; a pointer and a function have one size.
+            // SAFETY: the symbol has had this signature in every version that has it; pointers and functions have the same size.
             unsafe { std::mem::transmute::<*mut c_void, crate::ffi::MemGetHandleForAddressRange>(found) }
         });
 
-    // SAFETY: flags must be zero and are. The call may be made any number of times.
+    // SAFETY: the flags must be zero and are. The call may be made any number of times.
     match unsafe { (functions.init)(0) } {
         CuResult::SUCCESS => {}
         CuResult::NO_DEVICE => {
@@ -180,9 +180,9 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
     })
 }
 
-/// The error of a driver without a device, with what decides whether it sees one.
+/// Returns the error for a driver without devices, with the settings that can hide them.
 pub(crate) fn no_device(said: &str) -> Error {
-    // The driver makes /dev/nvidiactl itself where it may, so that file says nothing; the kernel's own word does.
+    // The driver itself can create /dev/nvidiactl, so that file proves nothing; the kernel's own entries do.
     let module = if cfg!(target_os = "linux") && ["/proc/driver/nvidia", "/dev/dxg"].iter().all(is_missing) {
         "; /proc/driver/nvidia is missing, so NVIDIA's kernel module is not loaded or is hidden by a container"
     } else {
@@ -209,32 +209,32 @@ enum VersionFailure {
 
 fn version(library: &Library) -> Result<u32, VersionFailure> {
     let address = address(library, "cuDriverGetVersion").map_err(VersionFailure::Missing)?;
-    // SAFETY: the symbol has been `int` by pointer to `CUresult` in every version; a pointer and a function have one
+    // SAFETY: in every version the symbol takes a pointer to `int` and returns `CUresult`; pointers and functions have the same
     // size, and the address is not null.
     let get_version = unsafe { std::mem::transmute::<*mut c_void, DriverGetVersion>(address) };
     let mut version = 0;
-    // SAFETY: the pointer is good for one int; the call needs no started driver.
+    // SAFETY: the pointer is valid for one int; the call needs no started driver.
     match unsafe { get_version(&raw mut version) } {
         CuResult::SUCCESS => Ok(u32::try_from(version).unwrap_or(0)),
         result => Err(VersionFailure::Answered(result)),
     }
 }
 
-/// The address of a symbol, never null; or what the loader said.
+/// Returns the address of a symbol, never null, or the loader's message.
 fn address(library: &Library, symbol: &'static str) -> Result<*mut c_void, String> {
-    // SAFETY: the symbol is taken for an address only; who calls it says what it is.
+    // SAFETY: the symbol is read as an address only; the caller gives it a type.
     let found = unsafe { library.get::<*mut c_void>(symbol) }.map_err(|error| text(&error))?;
     if found.is_null() { Err(format!("{symbol} is at address 0")) } else { Ok(*found) }
 }
 
-/// What can be done about an answer of a driver that does not start.
+/// Returns what the user can do about a driver that does not start.
 fn advice(result: CuResult) -> &'static str {
     match result {
         CuResult::STUB_LIBRARY => {
-            "; this is the stub that the toolkit has for linking, not the driver: take the folder `stubs` out of \
+            "; this is the toolkit's stub for linking, not the driver: take the folder `stubs` out of \
              LD_LIBRARY_PATH, or name the driver's own libcuda.so.1 in GPU_VMM_CUDA_LIBRARY"
         }
-        CuResult::SYSTEM_NOT_READY => "; where GPUs are joined by NVSwitch, nvidia-fabricmanager must run",
+        CuResult::SYSTEM_NOT_READY => "; on systems with NVSwitch, nvidia-fabricmanager must run",
         CuResult::SYSTEM_DRIVER_MISMATCH => {
             "; the library and the kernel module are of different versions: load the module again, or reboot"
         }
@@ -246,7 +246,7 @@ fn advice(result: CuResult) -> &'static str {
     }
 }
 
-/// An error of the loader with the reason, which libloading keeps in the source.
+/// Returns the loader's reason, which libloading keeps in the error's source.
 fn text(error: &LoadError) -> String {
     match error.source() {
         Some(source) => source.to_string(),
@@ -280,7 +280,7 @@ mod tests {
         assert!(error.to_string().contains("undefined symbol: cuDriverGetVersion"), "{error}");
     }
 
-    /// By itself Windows looks into the program's folder first.
+    /// By default Windows searches the program's folder first.
     #[test]
     #[cfg(windows)]
     fn a_library_is_not_taken_from_the_programs_folder_by_its_name_alone() {

@@ -1,13 +1,13 @@
-//! How much memory the host has.
+//! The amount of memory of the host.
 
 use gpu_vmm_core::{Bytes, MemoryInfo};
 
-/// How much memory the host has, as far as the system tells.
+/// Returns the host's free and total memory, if the system reports them.
 pub(crate) fn of_host() -> Option<MemoryInfo> {
     parse(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-/// Reads `MemAvailable:   123 kB`.
+/// Parses lines such as `MemAvailable:   123 kB`.
 fn parse(text: &str) -> Option<MemoryInfo> {
     let bytes = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -1,6 +1,6 @@
-//! Kinds of memory: [`Properties`] as `CUmemAllocationProp`, what cannot be had, and what each is made in multiples of.
+//! Memory types: [`Properties`] as `CUmemAllocationProp`, the types that are unavailable, and the granularity of each.
 //!
-//! Unsafe, since it asks the driver.
+//! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
 use crate::error::{answer, failed};
@@ -17,16 +17,16 @@ use gpu_vmm_core::{
 use std::ffi::c_int;
 use std::fmt;
 
-/// The first drivers that know places of the host, and fabric handles, as `cuDriverGetVersion` answers it.
+/// The first drivers with host locations and with fabric handles, as `cuDriverGetVersion` numbers.
 const HOST_SINCE: u32 = 12_020;
 const FABRIC_SINCE: u32 = 12_030;
 
-/// Where a device's memory is.
+/// Returns the location of a device's memory.
 pub(crate) const fn device_location(device: DeviceId) -> MemLocation {
     MemLocation { kind: LOCATION_DEVICE, id: device.0 as c_int }
 }
 
-/// Where such memory is.
+/// Returns the location of memory with these properties.
 pub(crate) const fn location(properties: &Properties) -> MemLocation {
     match properties.location {
         Location::Device => device_location(properties.device),
@@ -35,12 +35,12 @@ pub(crate) const fn location(properties: &Properties) -> MemLocation {
     }
 }
 
-/// Who has to have such memory free: [`DeviceId::HOST`] for memory of the host.
+/// Returns the device whose free memory such an allocation uses: [`DeviceId::HOST`] for host memory.
 pub(crate) const fn owner(properties: &Properties) -> DeviceId {
     if properties.location.is_host() { DeviceId::HOST } else { properties.device }
 }
 
-/// What the driver is told of such memory.
+/// Returns the driver's structure for these properties.
 pub(crate) const fn allocation_prop(properties: &Properties) -> MemAllocationProp {
     MemAllocationProp {
         kind: ALLOCATION_PINNED,
@@ -48,7 +48,7 @@ pub(crate) const fn allocation_prop(properties: &Properties) -> MemAllocationPro
         location: location(properties),
         win32_handle_meta_data: std::ptr::null_mut(),
         flags: MemAllocationFlags {
-            // A wish, which the driver takes for an error in memory of the host.
+            // Compression is a request, which the driver treats as an error for host memory.
             compression_type: if properties.compressible && !properties.location.is_host() {
                 COMPRESSION_GENERIC
             } else {
@@ -61,31 +61,31 @@ pub(crate) const fn allocation_prop(properties: &Properties) -> MemAllocationPro
     }
 }
 
-/// Memory of a device that nothing special was asked for.
+/// Returns whether the properties are those of plain device memory.
 fn is_plain(properties: &Properties) -> bool {
     *properties == Properties::on(properties.device)
 }
 
-/// What the driver says that such memory is made in multiples of.
+/// Queries the granularity of such memory.
 pub(crate) fn granularity_bytes(
     functions: &Functions,
     prop: &MemAllocationProp,
 ) -> Result<Bytes, DriverError> {
     let mut bytes = 0usize;
-    // SAFETY: both pointers are good for their types.
+    // SAFETY: both pointers are valid for their types.
     match unsafe { (functions.mem_get_allocation_granularity)(&raw mut bytes, prop, GRANULARITY_MINIMUM) } {
         CuResult::SUCCESS => Ok(Bytes(bytes as u64)),
         result => Err(answer(functions, "cuMemGetAllocationGranularity", result)),
     }
 }
 
-/// What is said of a granularity that is none.
+/// Describes a granularity that is not a power of two.
 pub(crate) fn no_power_of_two(bytes: Bytes) -> String {
-    format!("it says that the granularity is {} bytes, which is no power of two", bytes.0)
+    format!("it reports a granularity of {} bytes, which is not a power of two", bytes.0)
 }
 
 impl CudaBackend {
-    /// What the driver is told of such memory, unless there can be none.
+    /// Returns the driver's structure for these properties, or an error if such memory is known to be unavailable.
     pub(crate) fn prop(&self, operation: Operation, properties: &Properties) -> Result<MemAllocationProp> {
         if !is_plain(properties)
             && let Some(reason) = self.why_none(properties)
@@ -95,7 +95,7 @@ impl CudaBackend {
         Ok(allocation_prop(properties))
     }
 
-    /// Why no driver of this version can make such memory, as far as that is known without asking.
+    /// Returns why no driver of this version can create such memory, as far as that is known without calling the driver.
     pub(crate) fn why_none(&self, properties: &Properties) -> Option<String> {
         let Properties { location, handle_types, .. } = *properties;
         let version = &self.inner.driver.loaded.info;
@@ -123,12 +123,13 @@ impl CudaBackend {
         }
         if properties.remote_dma {
             return Some(
-                "CUDA has no flag for remote DMA in memory of the host, which network cards reach".to_owned(),
+                "CUDA has no remote DMA flag for host memory; network cards can access it without one"
+                    .to_owned(),
             );
         }
         match location {
             Location::Host if properties.is_shareable() => Some(format!(
-                "CUDA shares host memory of a NUMA node alone; ask for Location::HostNode, or not for a {handle_types}"
+                "CUDA exports host memory of a NUMA node only; use Location::HostNode, or request no {handle_types}"
             )),
             Location::HostNode(node) if c_int::try_from(node).is_err() => {
                 Some(format!("{node} is more than the number of a NUMA node can be"))
@@ -137,8 +138,8 @@ impl CudaBackend {
         }
     }
 
-    /// What such memory is created and mapped in multiples of. Of plain device memory it is known; the driver is asked
-    /// about any other.
+    /// Returns the unit in which such memory is created and mapped. It is known for plain device memory; for any other the driver
+    /// is asked.
     pub(crate) fn granularity_of_kind(
         &self,
         operation: Operation,
@@ -157,7 +158,7 @@ impl CudaBackend {
         })
     }
 
-    /// The answer of a call that makes or takes in such memory.
+    /// Checks the result of a call that creates or imports such memory.
     pub(crate) fn check_kind(
         &self,
         operation: Operation,
@@ -176,8 +177,7 @@ impl CudaBackend {
         }
     }
 
-    /// An answer about memory of a kind that not every machine has: where it is that it cannot be had, that is told as
-    /// such.
+    /// Returns the error for memory of a type that not every machine has: [`Detail::Unsupported`] if the driver refused the type.
     #[cold]
     fn not_had(
         &self,
@@ -198,7 +198,7 @@ impl CudaBackend {
     }
 }
 
-/// A place as the driver tells it.
+/// Formats a location that the driver reported.
 pub(crate) struct Told(pub(crate) MemLocation);
 
 impl fmt::Display for Told {

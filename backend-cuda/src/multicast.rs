@@ -1,5 +1,5 @@
-//! Multicast objects: `cuMulticastCreate`, `cuMulticastAddDevice`, `cuMulticastBindMem`, `cuMulticastUnbind`. They are
-//! exported, imported, mapped and released as memory is, by [`CudaHandle`] and [`CudaReservation`](crate::CudaReservation).
+//! Multicast objects: `cuMulticastCreate`, `cuMulticastAddDevice`, `cuMulticastBindMem`, `cuMulticastUnbind`. Objects are exported,
+//! imported, mapped and released like memory, by [`CudaHandle`] and [`CudaReservation`](crate::CudaReservation).
 //!
 //! No test calls these functions of NVIDIA's own driver.
 //!
@@ -18,7 +18,7 @@ use gpu_vmm_core::{
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
-/// The driver's calls for multicast, where it has them.
+/// The driver's multicast calls.
 #[derive(Debug)]
 pub struct CudaMulticast {
     backend: CudaBackend,
@@ -38,7 +38,7 @@ unsafe impl MulticastBackend for CudaBackend {
     }
 }
 
-/// What can be done about an answer, as far as others have found out.
+/// Returns advice for a status code, from what other users have found out.
 fn advice(result: CuResult) -> &'static str {
     match result {
         CuResult::MULTICAST_RESOURCE_FULL => {
@@ -85,7 +85,7 @@ fn describe(devices: u32, size: Bytes, properties: &Properties) -> MulticastObje
     }
 }
 
-// SAFETY: handles of objects are the driver's, with the size that they were made with.
+// SAFETY: handles of objects are the driver's, with the size that they were created with.
 unsafe impl MulticastDriver for CudaMulticast {
     type Handle = CudaHandle;
 
@@ -107,7 +107,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         let prop = describe(devices, size, properties);
         let ask = |option| {
             let mut bytes = 0usize;
-            // SAFETY: both pointers are good for their types; the call looks at the properties and makes nothing.
+            // SAFETY: both pointers are valid for their types; the call only reads the properties.
             let result = unsafe { (self.functions.get_granularity)(&raw mut bytes, &raw const prop, option) };
             self.check(operation, "cuMulticastGetGranularity", result, || {
                 format!("{size} on {devices} devices")
@@ -117,7 +117,7 @@ unsafe impl MulticastDriver for CudaMulticast {
                     operation,
                     Detail::DriverContractViolated {
                         what: format!(
-                            "it gave the granularity {bytes} for multicast, which is no power of two"
+                            "it returned the multicast granularity {bytes}, which is not a power of two"
                         ),
                     },
                 )
@@ -134,7 +134,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         self.backend.here(OPERATION)?;
         let prop = describe(devices, size, properties);
         let mut raw = 0;
-        // SAFETY: both pointers are good for their types; the size is right by the caller's promise.
+        // SAFETY: both pointers are valid for their types; the size is right by the caller's promise.
         let result = unsafe { (self.functions.create)(&raw mut raw, &raw const prop) };
         self.check(OPERATION, "cuMulticastCreate", result, || format!("{size} on {devices} devices"))?;
         Ok(CudaHandle::own(&self.backend, raw, size, properties, false))
@@ -142,7 +142,7 @@ unsafe impl MulticastDriver for CudaMulticast {
 
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { CudaHandle::import(&self.backend, fd, Whence::Multicast, size, properties) }
     }
 
@@ -152,7 +152,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         size: Bytes,
         properties: &Properties,
     ) -> Result<CudaHandle> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { CudaHandle::import_fabric(&self.backend, from, Whence::Multicast, size, properties) }
     }
 
@@ -160,7 +160,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         const OPERATION: Operation = Operation::AddDevice;
         self.backend.here(OPERATION)?;
         let raw = self.raw(OPERATION, device)?;
-        // SAFETY: the handle is the driver's for an object, and the device was not added, by the caller's promise.
+        // SAFETY: the handle is the driver's handle of an object, and the device was not added yet, by the caller's promise.
         let result = unsafe { (self.functions.add_device)(object.raw, raw) };
         self.check(OPERATION, "cuMulticastAddDevice", result, || device.to_string())
     }
@@ -199,7 +199,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         const OPERATION: Operation = Operation::Unbind;
         self.backend.here(OPERATION)?;
         let raw = self.raw(OPERATION, device)?;
-        // SAFETY: the handle is the driver's for an object, and this was bound as one, by the caller's promise.
+        // SAFETY: the handle is the driver's handle of an object, and this range was bound in one call, by the caller's promise.
         let result =
             unsafe { (self.functions.unbind)(object.raw, raw, offset.0 as usize, length.0 as usize) };
         self.check(OPERATION, "cuMulticastUnbind", result, || format!("{length} of {device} at {offset}"))

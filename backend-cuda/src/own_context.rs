@@ -1,4 +1,4 @@
-//! Contexts of the test kit's own, beside those that the backend uses.
+//! Contexts that the test kit creates, in addition to those that the backend uses.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -7,7 +7,7 @@ use crate::CudaBackend;
 use crate::ffi::{CuContext, GraphFunctions};
 use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Operation, Result};
 
-/// A context that was made here and is destroyed here. In a forked child dropping does nothing.
+/// A context that this crate created and destroys. In a forked child dropping does nothing.
 #[derive(Debug)]
 pub(crate) struct OwnContext {
     pub(crate) backend: CudaBackend,
@@ -15,7 +15,7 @@ pub(crate) struct OwnContext {
 }
 
 impl CudaBackend {
-    /// The functions of captures and contexts, if the driver has all of them.
+    /// Returns the functions for captures and contexts, if the driver has all of them.
     pub(crate) fn graph_functions(&self, operation: Operation) -> Result<&'static GraphFunctions> {
         self.here(operation)?;
         let missing = |said: &String| Error::new(operation, Detail::Unsupported { reason: said.clone() });
@@ -24,17 +24,17 @@ impl CudaBackend {
 }
 
 impl OwnContext {
-    /// Makes another context of a device. The thread's current one stays what it was.
+    /// Creates another context of a device. The thread's current context stays what it was.
     pub(crate) fn new(operation: Operation, backend: &CudaBackend, device: DeviceId) -> Result<Self> {
         let functions = backend.graph_functions(operation)?;
         backend.device(operation, device)?;
         let slot = backend.slot(operation, device)?;
         let (mut raw, mut popped) = (CuContext::NULL, CuContext::NULL);
-        // SAFETY: the pointer is good for one context, and the device exists; there are no flags.
+        // SAFETY: the pointer is valid for one context, and the device exists; there are no flags.
         let result = unsafe { (functions.ctx_create)(&raw mut raw, 0, slot.raw) };
         backend.check(operation, "cuCtxCreate_v2", result, || device.to_string())?;
         let own = Self { backend: backend.clone(), raw };
-        // SAFETY: the pointer is good for one context; what is popped is what was made, which the driver has pushed.
+        // SAFETY: the pointer is valid for one context; the popped context is the new one, which the driver has pushed.
         let result = unsafe { (backend.functions().ctx_pop_current)(&raw mut popped) };
         backend.check(operation, "cuCtxPopCurrent_v2", result, || format!("context {raw:?}"))?;
         Ok(own)
@@ -42,7 +42,7 @@ impl OwnContext {
 
     fn end(&self, operation: Operation) -> Result<()> {
         let functions = self.backend.graph_functions(operation)?;
-        // SAFETY: the context was made here and is destroyed once; its stream has been waited for and destroyed.
+        // SAFETY: the context was created here and is destroyed once; its stream has been waited for and destroyed.
         let result = unsafe { (functions.ctx_destroy)(self.raw) };
         self.backend.check(operation, "cuCtxDestroy_v2", result, || format!("context {:?}", self.raw))
     }

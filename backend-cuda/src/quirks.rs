@@ -1,14 +1,14 @@
-//! What CUDA's driver does differently from its documentation, and what is done about it.
+//! Deviations of CUDA's driver from its documentation, and how this crate handles them.
 //!
 //! Version numbers are those of `cuDriverGetVersion`: 13000 is CUDA 13.0.
 
 use gpu_vmm_core::{Bytes, Granularity, Quirk};
 
-/// The oldest version that is used at all.
+/// Below the oldest supported version.
 const ALWAYS: u32 = 0;
 const UNFIXED: u32 = u32::MAX;
 
-/// What reservations are multiples of: quirk `addresses-in-32-mib`.
+/// The unit of reservations: quirk `addresses-in-32-mib`.
 pub(crate) const RESERVATION_UNIT: Granularity = match Granularity::new(Bytes::mib(32)) {
     Some(unit) => unit,
     None => Granularity::BYTE,
@@ -20,17 +20,17 @@ pub(crate) const ALL: &[Quirk] = &[
         id: "hint-moves",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemAddressReserve answers success with another address where the hint is taken",
-        handling: "the caller compares, and gives the wrong addresses back where they had to be exact",
+        effect: "cuMemAddressReserve succeeds with another address when the hinted range is taken",
+        handling: "the returned address is compared with the hint, and a mismatch is freed when the address must be exact",
         evidence: "documented as a hint; H200, driver of CUDA 13.0",
     },
     Quirk {
         id: "addresses-in-32-mib",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "a reservation takes multiples of 32 MiB of addresses, so that a hint at the end of one of another size is \
-                 moved; where the device has a context, hints of up to 24 MiB are moved into an arena of small ones, \
-                 wherever they point",
+        effect: "a reservation occupies a multiple of 32 MiB of addresses, so a hint at the end of a reservation of \
+                 another size is moved; when the device has a context, hinted reservations of up to 24 MiB are moved into \
+                 an arena of small reservations, whatever the hint",
         handling: "reservations are multiples of 32 MiB, so that one can begin where the last one ends",
         evidence: "H200, driver 580.159.04 (CUDA 13.0): of 17 sizes from 32 MiB to 1 GiB at three places each, the next \
                    address that was honoured was the end rounded up to 32 MiB",
@@ -39,26 +39,26 @@ pub(crate) const ALL: &[Quirk] = &[
         id: "map-past-the-end",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemMap of a range that begins in a reservation and ends behind it answers success; the reservation \
-                 behind cannot be used then, nor this one freed",
-        handling: "the books decide; no range crosses a reservation's border",
+        effect: "cuMemMap of a range that begins inside a reservation and ends past it succeeds; the reservation after it \
+                 is then unusable, and this one cannot be freed",
+        handling: "gpu-vmm checks ranges in its own records; no range crosses the end of a reservation",
         evidence: "H200, driver 580.159.04 (CUDA 13.0): 32 MiB mapped 16 MiB before the end of 64 MiB, 128 MiB and 64 GiB",
     },
     Quirk {
         id: "access-over-holes",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemSetAccess over two mappings with a hole between answers success, against its documentation",
-        handling: "the call is made for parts without a hole alone",
+        effect: "cuMemSetAccess over two mappings with a hole between them succeeds, against its documentation",
+        handling: "each call covers a range without holes",
         evidence: "H200, driver of CUDA 13.0",
     },
     Quirk {
         id: "unmap-over-holes",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemUnmap of a part with holes, or with nothing mapped at all, or that goes on behind its reservation, \
-                 answers success, so that unmapping twice is not noticed",
-        handling: "the books decide; the call is made for whole mappings without a hole alone",
+        effect: "cuMemUnmap of a range with holes, with no mapping at all, or past its reservation succeeds, so unmapping \
+                 twice goes unnoticed",
+        handling: "gpu-vmm checks ranges in its own records; each call covers whole mappings without holes",
         evidence: "H200, driver 580.159.04 (CUDA 13.0)",
     },
     Quirk {
@@ -67,15 +67,15 @@ pub(crate) const ALL: &[Quirk] = &[
         below: UNFIXED,
         effect: "cuMemUnmap, documented as synchronous, returns while queued work still uses the memory; cuMemFree \
                  waits",
-        handling: "whoever unmaps must say how it is known that the device is done",
+        handling: "callers that unmap must state how the device is known to be done",
         evidence: "H200, driver of CUDA 13.0: unmap took 29 µs during a memset of 68 ms; vllm-project/vllm#28714",
     },
     Quirk {
         id: "offset-must-be-zero",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemMap answers CUDA_ERROR_NOT_SUPPORTED for an offset other than 0 and for less than the handle",
-        handling: "whole handles are mapped",
+        effect: "cuMemMap returns CUDA_ERROR_NOT_SUPPORTED for an offset other than 0 and for a size below the handle's",
+        handling: "only whole handles are mapped",
         evidence: "documented (\"offset currently must be zero\"); H200, driver of CUDA 13.0; NVIDIA/cuda-python#2908",
     },
     Quirk {
@@ -91,42 +91,42 @@ pub(crate) const ALL: &[Quirk] = &[
         id: "host-access-untold",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemGetAccess answers read and write for CU_MEM_LOCATION_TYPE_HOST, whatever was set, and of a device's \
-                 memory too, at which the CPU is not let",
-        handling: "the CPU is named CU_MEM_LOCATION_TYPE_HOST_NUMA, for which the answer is right",
+        effect: "cuMemGetAccess reports read and write for CU_MEM_LOCATION_TYPE_HOST, whatever access was set, even for \
+                 device memory, which the CPU cannot access",
+        handling: "the CPU is named CU_MEM_LOCATION_TYPE_HOST_NUMA, for which the reported access is right",
         evidence: "2 H200, driver 580.159.04 (CUDA 13.0): memory of both kinds of place, access none, read, and both",
     },
     Quirk {
         id: "compression-gives-way",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "memory that is asked for as compressible and for remote DMA is made, and is not compressible",
-        handling: "the properties of what was made are read back",
+        effect: "memory requested as compressible and for remote DMA is created, but is not compressible",
+        handling: "the properties of the created memory are read back",
         evidence: "H200, driver 580.159.04 (CUDA 13.0)",
     },
     Quirk {
         id: "dma-buf-wants-a-context",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemGetHandleForAddressRange answers CUDA_ERROR_INVALID_CONTEXT to a thread without a current context, \
-                 though creating, mapping and exporting want none",
-        handling: "the owner's context is current for the call",
+        effect: "cuMemGetHandleForAddressRange returns CUDA_ERROR_INVALID_CONTEXT on a thread without a current context, \
+                 though creating, mapping and exporting need none",
+        handling: "the owner's context is current during the call",
         evidence: "2 H200, driver 580.159.04 (CUDA 13.0)",
     },
     Quirk {
         id: "compressible-has-no-dma-buf",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemGetHandleForAddressRange answers CUDA_ERROR_UNKNOWN for compressible memory",
-        handling: "it is told as something that cannot be had, with what is known of it",
+        effect: "cuMemGetHandleForAddressRange returns CUDA_ERROR_UNKNOWN for compressible memory",
+        handling: "reported as unsupported, with the likely cause",
         evidence: "H200, driver 580.159.04 (CUDA 13.0)",
     },
     Quirk {
         id: "fabric-attribute",
         from: 12_030,
         below: UNFIXED,
-        effect: "the attribute for fabric handles is 1 where cuMemCreate then answers CUDA_ERROR_NOT_PERMITTED, for \
-                 want of an IMEX channel",
+        effect: "the attribute for fabric handles is 1 although cuMemCreate then returns CUDA_ERROR_NOT_PERMITTED, for \
+                 lack of an IMEX channel",
         handling: "the capability is tried on a granule",
         evidence: "H200, driver of CUDA 13.0",
     },
@@ -134,42 +134,42 @@ pub(crate) const ALL: &[Quirk] = &[
         id: "descriptor-zero",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemImportFromShareableHandle answers CUDA_ERROR_INVALID_VALUE for descriptor 0",
-        handling: "a descriptor 0 is duplicated first; exporting never gives it",
+        effect: "cuMemImportFromShareableHandle returns CUDA_ERROR_INVALID_VALUE for descriptor 0",
+        handling: "descriptor 0 is duplicated before an import; exports never return it",
         evidence: "H200, driver of CUDA 13.0",
     },
     Quirk {
         id: "import-answers-unknown",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "cuMemImportFromShareableHandle answers CUDA_ERROR_UNKNOWN, which its documentation does not name, for a \
-                 descriptor that is closed or stands for no memory",
-        handling: "none: the error is passed on as it is",
-        evidence: "H200, driver 580.159.04 (CUDA 13.0): /dev/null, and a number that is no descriptor",
+        effect: "cuMemImportFromShareableHandle returns CUDA_ERROR_UNKNOWN, which its documentation does not list, for a \
+                 descriptor that is closed or does not refer to memory",
+        handling: "none: the error is returned unchanged",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0): /dev/null, and a number that is no open descriptor",
     },
     Quirk {
         id: "import-does-not-export",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "memory that was imported cannot be exported, and its properties name no kind of handle",
-        handling: "exporting it is refused with the reason; the descriptor can be passed on instead",
+        effect: "imported memory cannot be exported, and its properties list no handle type",
+        handling: "exporting it is refused with the reason; the original descriptor can be passed on instead",
         evidence: "H200, driver of CUDA 13.0",
     },
     Quirk {
         id: "stub-library",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "the toolkit's stub has the driver's own name inside, so that once it is loaded, libcuda.so.1 is the \
-                 stub; each call answers CUDA_ERROR_STUB_LIBRARY",
-        handling: "libcuda.so.1 is looked for first, and a stub is refused with advice",
+        effect: "the toolkit's stub carries the driver's own library name, so once it is loaded, libcuda.so.1 resolves to \
+                 the stub; every call returns CUDA_ERROR_STUB_LIBRARY",
+        handling: "libcuda.so.1 is tried first, and a stub is refused with advice",
         evidence: "NVIDIA's toolkit, lib64/stubs",
     },
     Quirk {
         id: "fork",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "in a forked child every call answers CUDA_ERROR_NOT_INITIALIZED",
-        handling: "calls answer with an error that says so, and dropping does nothing",
+        effect: "in a forked child every call returns CUDA_ERROR_NOT_INITIALIZED",
+        handling: "calls return an error that names the fork, and dropping does nothing",
         evidence: "H200, driver of CUDA 13.0",
     },
 ];

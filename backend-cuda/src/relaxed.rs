@@ -1,9 +1,10 @@
-//! Calls that spoil no capture.
+//! Relaxed capture mode, in which calls invalidate no capture.
 //!
-//! Measured on CUDA 13.0: `cuEventQuery`, `cuEventSynchronize`, `cuStreamQuery`, `cuStreamSynchronize`, `cuMemAlloc`,
-//! `cuMemFree`, `cuMemHostAlloc` and `cuMemFreeHost` fail and spoil the capture of an unrelated stream: a capture in global mode
-//! whichever thread calls, one in thread-local mode if the thread that captures calls. While the calling thread is in relaxed
-//! mode they do neither. `cuCtxSynchronize` and `cuCtxRecordEvent` spoil a capture of their context in every mode.
+//! Measured on CUDA 13.0: `cuEventQuery`, `cuEventSynchronize`, `cuStreamQuery`, `cuStreamSynchronize`, `cuMemAlloc`, `cuMemFree`,
+//! `cuMemHostAlloc` and `cuMemFreeHost` fail and invalidate the capture of an unrelated stream. A capture in global mode is
+//! invalidated from any thread, one in thread-local mode from the capturing thread. While the calling thread is in relaxed mode,
+//! these calls succeed and invalidate nothing. `cuCtxSynchronize` and `cuCtxRecordEvent` invalidate a capture of their context in
+//! every mode.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -12,7 +13,7 @@ use crate::CudaBackend;
 use crate::ffi::CAPTURE_RELAXED;
 use gpu_vmm_core::{ErrorKind, Operation, Result};
 
-/// While this lives, the calling thread is in relaxed capture mode.
+/// A guard that keeps the calling thread in relaxed capture mode.
 #[derive(Debug)]
 pub(crate) struct Relaxed<'a> {
     backend: &'a CudaBackend,
@@ -26,9 +27,9 @@ impl CudaBackend {
         Ok(Relaxed { backend: self, before })
     }
 
-    /// Sets the thread's capture mode, and returns what it was.
+    /// Sets the thread's capture mode and returns the previous one.
     fn exchange_mode(&self, operation: Operation, mut mode: u32) -> Result<u32> {
-        // SAFETY: the pointer is good for one mode.
+        // SAFETY: the pointer is valid for one mode.
         let result = unsafe { (self.functions().thread_exchange_capture_mode)(&raw mut mode) };
         self.check(operation, "cuThreadExchangeStreamCaptureMode", result, || "this thread".into())?;
         Ok(mode)
@@ -38,7 +39,7 @@ impl CudaBackend {
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
         let restored = self.backend.exchange_mode(Operation::RestoreCaptureMode, self.before);
-        // A device that has died is reported by the call in between.
+        // If the device has died, the call made under this guard has already reported it.
         if let Err(error) = restored
             && error.kind() != ErrorKind::DeviceLost
         {

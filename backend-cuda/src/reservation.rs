@@ -1,6 +1,6 @@
-//! Addresses and what is mapped there: `cuMemAddressReserve`, `cuMemMap`, `cuMemUnmap`.
+//! Address ranges and their mappings: `cuMemAddressReserve`, `cuMemMap`, `cuMemUnmap`.
 //!
-//! A call goes straight to the driver, with no lock and no allocation before it.
+//! Calls go straight to the driver and take no lock or allocation first.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -13,9 +13,9 @@ use gpu_vmm_core::{
     Reservation, Result,
 };
 
-/// A range of addresses, which all devices and the host have in common.
+/// A range of addresses that all devices and the host share.
 ///
-/// Dropping it gives the addresses back. In a forked child dropping does nothing.
+/// Dropping it frees the addresses. In a forked child dropping does nothing.
 #[derive(Debug)]
 pub struct CudaReservation {
     pub(crate) backend: CudaBackend,
@@ -39,7 +39,7 @@ impl CudaReservation {
         backend.here(OPERATION)?;
         let hint = hint.unwrap_or(Address(0));
         let mut base = 0;
-        // SAFETY: the pointer is good for one address; the numbers are right by the caller's promise.
+        // SAFETY: the pointer is valid for one address; the numbers are right by the caller's promise.
         let result = unsafe {
             (backend.functions().mem_address_reserve)(
                 &raw mut base,
@@ -58,7 +58,7 @@ impl CudaReservation {
             return Ok(reservation);
         }
         let what = format!(
-            "it gave the address {base:#x} where an alignment of {} was asked for",
+            "it returned the address {base:#x}, which is not aligned to the requested {}",
             alignment.bytes()
         );
         Err(Error::new(OPERATION, Detail::DriverContractViolated { what }))
@@ -69,7 +69,7 @@ impl CudaReservation {
     }
 }
 
-// SAFETY: the range is reserved, and freed by nothing but dropping; what fails is told and leaves what was.
+// SAFETY: the range is reserved and freed only by dropping; a failed call returns an error and leaves the mappings as they were.
 unsafe impl Reservation for CudaReservation {
     type Handle = CudaHandle;
 
@@ -81,8 +81,8 @@ unsafe impl Reservation for CudaReservation {
         const OPERATION: Operation = Operation::Map;
         self.backend.here(OPERATION)?;
         let part = self.part(offset, handle.size());
-        // SAFETY: the part lies in the reservation and is free, and the handle is the driver's, by the caller's
-        // promise; the offset in the handle must be zero and is.
+        // SAFETY: the part lies in the reservation and is free, and the handle is the driver's, by the caller's promise; the offset
+        // in the handle must be zero and is.
         let result = unsafe {
             (self.backend.functions().mem_map)(part.base.0, part.size.0 as usize, 0, handle.raw, 0)
         };
@@ -96,7 +96,7 @@ unsafe impl Reservation for CudaReservation {
         const OPERATION: Operation = Operation::Unmap;
         self.backend.here(OPERATION)?;
         let part = self.part(offset, length);
-        // SAFETY: the part is whole mappings that nothing uses any more, by the caller's promise.
+        // SAFETY: the part is whole mappings that no work uses any more, by the caller's promise.
         let result = unsafe { (self.backend.functions().mem_unmap)(part.base.0, part.size.0 as usize) };
         self.backend.check(OPERATION, "cuMemUnmap", result, || part.to_string())?;
         self.host.unmapped(offset, length);
@@ -104,12 +104,12 @@ unsafe impl Reservation for CudaReservation {
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.grant(offset, length, grants) }
     }
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.granted(offset, device) }
     }
 
@@ -133,7 +133,7 @@ impl Drop for CudaReservation {
             return;
         }
         let AddressRange { base, size } = self.range;
-        // SAFETY: base and size are those of the one call that reserved, and this is the one place that frees.
+        // SAFETY: base and size are those of the call that reserved, and the range is freed only here.
         let result = unsafe { (self.backend.functions().mem_address_free)(base.0, size.0 as usize) };
         self.backend.log(Operation::FreeReservation, "cuMemAddressFree", result, || self.range.to_string());
     }

@@ -1,5 +1,4 @@
-//! Memory that leaves and enters the process as a file descriptor: `cuMemExportToShareableHandle` and
-//! `cuMemImportFromShareableHandle`.
+//! Exporting and importing memory as a file descriptor: `cuMemExportToShareableHandle` and `cuMemImportFromShareableHandle`.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -16,7 +15,7 @@ impl CudaHandle {
         const OPERATION: Operation = Operation::ExportMemory;
         self.check_exported_as(OPERATION, HandleTypes::FILE_DESCRIPTOR)?;
         let mut fd: RawFd = -1;
-        // SAFETY: the pointer is good for one int, which is what this kind of handle is; the handle is the driver's.
+        // SAFETY: the pointer is valid for one int, the type of this kind of handle; the memory handle is the driver's.
         let result = unsafe {
             (self.backend.functions().mem_export)(
                 from_mut(&mut fd).cast(),
@@ -27,11 +26,11 @@ impl CudaHandle {
         };
         let context = || format!("{} of {}", self.size(), self.properties());
         self.backend.check(OPERATION, "cuMemExportToShareableHandle", result, context)?;
-        // SAFETY: the driver makes a new descriptor in each call and leaves it to the caller.
+        // SAFETY: the driver makes a new descriptor in each call, which the caller owns.
         unsafe { owned(OPERATION, fd) }
     }
 
-    /// Takes in memory, or a multicast object.
+    /// Imports memory or a multicast object.
     ///
     /// # Safety
     ///
@@ -43,33 +42,33 @@ impl CudaHandle {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
-        // The driver takes the descriptor by value in a pointer, and takes descriptor 0 for no pointer at all.
+        // The driver takes the descriptor by value in a pointer, and treats descriptor 0 as a null pointer.
         let above_zero = match fd.as_raw_fd() {
             0 => Some(duplicate(Operation::ImportMemory, fd.try_clone_to_owned())?),
             _ => None,
         };
         let number = above_zero.as_ref().map_or(fd.as_raw_fd(), AsRawFd::as_raw_fd);
         let descriptor = without_provenance_mut(number as usize);
-        // SAFETY: the descriptor is open, of this kind of handle by the caller's promise, and passed as `cuda.h` says. The
-        // driver keeps a reference of its own.
+        // SAFETY: the descriptor is open, of this kind of handle by the caller's promise, and passed as `cuda.h` says. The driver
+        // keeps a reference of its own.
         unsafe { Self::import_as(backend, descriptor, HANDLE_FILE_DESCRIPTOR, whence, size, properties) }
     }
 }
 
-/// A descriptor that the driver has just made, as the standard library's own are: never below 3, so that it can be
-/// imported, and closed by exec.
+/// Takes ownership of a descriptor that the driver has just made. The result is never below 3, so that it can be imported, and is
+/// closed by exec, as the standard library's descriptors are.
 ///
 /// # Safety
 ///
-/// The descriptor is negative, or open and nobody else's.
+/// The descriptor is negative, or open and owned by no other code.
 pub(crate) unsafe fn owned(operation: Operation, fd: RawFd) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::new(
             operation,
-            Detail::DriverContractViolated { what: format!("it gave the descriptor {fd}") },
+            Detail::DriverContractViolated { what: format!("it returned the descriptor {fd}") },
         ));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller upholds the contract.
     let made = unsafe { OwnedFd::from_raw_fd(fd) };
     duplicate(operation, made.try_clone())
 }

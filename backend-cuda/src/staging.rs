@@ -1,7 +1,7 @@
-//! Page-locked memory of the host, and copies between it and a device that go on while the caller does something else.
+//! Page-locked host memory, and asynchronous copies between it and a device.
 //!
-//! The memory is page-locked for every context (`CU_MEMHOSTALLOC_PORTABLE`), made in one of them all the same: with this
-//! driver's addresses being one space, any will do, and one that exists already costs nothing.
+//! The memory is page-locked for every context (`CU_MEMHOSTALLOC_PORTABLE`) but allocated in one. Any context will do, since all
+//! share one address space, so an existing one is preferred.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -22,14 +22,14 @@ struct CudaPinned {
     size: Bytes,
 }
 
-// SAFETY: the memory is the process's and bound to no thread; who reaches it does so through pointers, by promises
-// of its own.
+// SAFETY: the memory is the process's and bound to no thread; callers access it only through raw pointers, under contracts of their
+// own.
 unsafe impl Send for CudaPinned {}
 // SAFETY: as above.
 unsafe impl Sync for CudaPinned {}
 
 impl CudaBackend {
-    /// Memory of the host that all devices copy to and from at full speed.
+    /// Allocates host memory that all devices copy to and from at full speed.
     pub(crate) fn host_alloc(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
         const OPERATION: Operation = Operation::PinMemory;
         if size.is_zero() {
@@ -39,7 +39,8 @@ impl CudaBackend {
         let _entered = self.enter(OPERATION, context)?;
         let _relaxed = self.relax(OPERATION)?;
         let mut start = null_mut();
-        // SAFETY: the pointer is good for one address, and a context is current; a size that cannot be had is an error.
+        // SAFETY: the pointer is valid for one address, and a context is current; the driver returns an error for a size it cannot
+        // allocate.
         let result = unsafe {
             (self.functions().mem_host_alloc)(&raw mut start, size.0 as usize, HOST_ALLOC_PORTABLE)
         };
@@ -48,15 +49,15 @@ impl CudaBackend {
             Error::new(
                 OPERATION,
                 Detail::DriverContractViolated {
-                    what: format!("it says that {size} of the host are at address 0"),
+                    what: format!("it returned address 0 for {size} of host memory"),
                 },
             )
         })?;
         Ok(Box::new(CudaPinned { backend: self.clone(), context, start, size }))
     }
 
-    /// A context that exists, or else the first device's that can be used: none is made where the program works on
-    /// another device.
+    /// Returns an existing context, or else the context of the first usable device. So no context is created if the program already
+    /// has one on another device.
     fn any_context(&self, operation: Operation) -> Result<CuContext> {
         self.here(operation)?;
         let usable = || self.devices().iter().filter(|device| device.unusable.is_none());
@@ -70,14 +71,14 @@ impl CudaBackend {
         Ok(self.context(operation, first)?.raw)
     }
 
-    /// A queue of copies.
+    /// Creates a copy stream.
     pub(crate) fn open_lane(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         const OPERATION: Operation = Operation::CreateStream;
         Ok(Box::new(OwnStream::new(OPERATION, self, device, STREAM_NON_BLOCKING)?))
     }
 }
 
-// SAFETY: the bytes were allocated with this size, and are given back by dropping alone.
+// SAFETY: the bytes were allocated with this size, and are freed only by dropping.
 unsafe impl Pinned for CudaPinned {
     fn start(&self) -> NonNull<u8> {
         self.start
@@ -93,8 +94,8 @@ impl CudaPinned {
         self.backend.here(operation)?;
         let _entered = self.backend.enter(operation, self.context)?;
         let _relaxed = self.backend.relax(operation)?;
-        // SAFETY: the memory was allocated in this context and is given back once, here; no copy uses it any more,
-        // by the promise of who queued it.
+        // SAFETY: the memory was allocated in this context and is freed only here; no copy uses it any more, by the contract of the
+        // call that queued it.
         let result = unsafe { (self.backend.functions().mem_free_host)(self.start.as_ptr().cast()) };
         self.backend.check(operation, "cuMemFreeHost", result, || format!("{} of the host", self.size))
     }
@@ -116,8 +117,8 @@ unsafe impl CopyStream for OwnStream {
         }
         let length = length.0 as usize;
         let functions = self.backend.functions();
-        // SAFETY: both sides are good for the length and are left alone until the stream has been waited for, by the
-        // caller's promise; the stream's context is current.
+        // SAFETY: both sides are valid for the length and stay untouched until the stream has been waited for, by the caller's
+        // promise; the stream's context is current.
         let result = unsafe { (functions.memcpy_to_host_async)(to.cast(), from.0, length, self.raw()) };
         self.backend.check(OPERATION, "cuMemcpyDtoHAsync_v2", result, || part(from, length))
     }

@@ -1,7 +1,7 @@
-//! The pattern by kernels, and plain allocations by `cuMemAlloc`.
+//! Patterns that kernels write and check, and plain allocations by `cuMemAlloc`.
 //!
-//! The kernels are PTX text, which the driver compiles for the GPU at hand when they are first used in a context; so
-//! no toolkit is needed to build this crate, and none to run it.
+//! The kernels are PTX text, which the driver compiles for the present GPU when they are first used in a context. So neither
+//! building nor running this crate needs a toolkit.
 //!
 //! Unsafe, since it calls the driver and runs code on a device.
 #![allow(unsafe_code)]
@@ -26,14 +26,14 @@ use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
 use std::sync::PoisonError;
 
-/// The text, with the zero at its end that the driver looks for.
+/// The PTX text, with the terminating zero that the driver requires.
 const IMAGE: &str = concat!(include_str!("kernels.ptx"), "\0");
 
 const THREADS: u32 = 256;
-/// Enough to fill every GPU there is several times over; each thread takes as many words as are needed.
+/// Enough to fill any existing GPU several times over; each thread processes as many words as needed.
 const MAX_BLOCKS: u64 = 4096;
 
-/// How a kernel is spread over a device, and on which stream.
+/// The blocks, threads and stream of a kernel launch.
 #[derive(Clone, Copy)]
 struct Grid {
     blocks: u32,
@@ -53,14 +53,14 @@ impl Grid {
         Self { blocks: 1, threads: 1, stream: CuStream::NULL }
     }
 
-    /// One warp, slow on purpose.
+    /// One warp, deliberately slow.
     const fn slow(stream: CuStream) -> Self {
         Self { blocks: 1, threads: 32, stream }
     }
 }
 
 impl CudaBackend {
-    /// The kernels of the device's context, which is current.
+    /// Returns the kernels of the device's context, which is current.
     fn kernels(&self, operation: Operation, device: DeviceId) -> Result<Kernels> {
         let mut loaded =
             self.context(operation, device)?.kernels.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,8 +72,8 @@ impl CudaBackend {
         Ok(kernels)
     }
 
-    /// The kernels of the current context, which is the device's or another one. For another one they are loaded at each call and
-    /// end with it.
+    /// Returns the kernels of the current context, which is the device's or another one. For another one they are loaded in each
+    /// call and unloaded when the context is destroyed.
     fn kernels_in(&self, operation: Operation, device: DeviceId, context: CuContext) -> Result<Kernels> {
         if self.context(operation, device)?.raw == context {
             self.kernels(operation, device)
@@ -93,15 +93,15 @@ impl CudaBackend {
         })
     }
 
-    /// Has the driver compile the text for the current context's device.
+    /// Makes the driver compile the text for the current context's device.
     fn compile(&self, operation: Operation) -> Result<CuModule> {
         let mut log = [0u8; 4096];
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE];
         let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), without_provenance_mut(log.len())];
         let mut module = CuModule::NULL;
         let _relaxed = self.relax(operation)?;
-        // SAFETY: the text ends in a zero; the two options have one value each, a buffer and its length, and the
-        // pointers are good while the call lasts.
+        // SAFETY: the text ends in a zero; the two options have one value each, a buffer and its length, and the pointers are valid
+        // during the call.
         let result = unsafe {
             (self.functions().module_load)(
                 &raw mut module,
@@ -112,7 +112,7 @@ impl CudaBackend {
             )
         };
         self.check(operation, "cuModuleLoadDataEx", result, || {
-            // The driver ends what it writes with a zero; where it wrote nothing, the first byte is one.
+            // The driver ends its message with a zero; if it wrote none, the first byte is zero.
             let text = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
             format!("compiling kernels.ptx; the compiler says: {:?}", text.trim())
         })?;
@@ -121,18 +121,19 @@ impl CudaBackend {
 
     fn function(&self, operation: Operation, module: CuModule, name: &'static CStr) -> Result<CuFunction> {
         let mut function = CuFunction::NULL;
-        // SAFETY: the pointer is good for one function, the module is loaded, and the name ends in a zero.
+        // SAFETY: the pointer is valid for one function, the module is loaded, and the name ends in a zero.
         let result =
             unsafe { (self.functions().module_get_function)(&raw mut function, module, name.as_ptr()) };
         self.check(operation, "cuModuleGetFunction", result, || name.to_string_lossy().into_owned())?;
         Ok(function)
     }
 
-    /// Starts a kernel.
+    /// Launches a kernel.
     ///
     /// # Safety
     ///
-    /// The kernel and the stream are of the current context; it takes these parameters, and may reach what they point to.
+    /// The kernel and the stream belong to the current context; the kernel takes these parameters and may access the memory that
+    /// they point to.
     unsafe fn launch(
         &self,
         operation: Operation,
@@ -144,8 +145,8 @@ impl CudaBackend {
         for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
             *pointer = from_mut(parameter).cast();
         }
-        // SAFETY: the grid is within what every device has; the driver reads the parameters before it returns; the
-        // rest is the caller's promise.
+        // SAFETY: the grid is within the limits of every device; the driver reads the parameters before it returns; the rest is the
+        // caller's promise.
         let result = unsafe {
             (self.functions().launch_kernel)(
                 function,
@@ -164,12 +165,12 @@ impl CudaBackend {
         self.check(operation, "cuLaunchKernel", result, || format!("{blocks} blocks of {threads} threads"))
     }
 
-    /// Has a kernel answer in words of the device's, which are `before` when it begins, and waits for it. They are copied
-    /// there from the host, so that what is left where the kernel did not run is known.
+    /// Runs a kernel that writes its result into words on the device, waits for it and returns the words. The words are set to
+    /// `before` first, so that the caller can tell whether the kernel ran.
     ///
     /// # Safety
     ///
-    /// The device's context is current, and what `start` puts into its default stream may be run.
+    /// The device's context is current, and the caller allows all work that `start` queues on its default stream.
     unsafe fn ask<const WORDS: usize>(
         &self,
         operation: Operation,
@@ -181,8 +182,8 @@ impl CudaBackend {
         let base = self.allocate_plain(device, size)?;
         let places = std::array::from_fn(|word| base + Bytes(word as u64 * PATTERN_WORD.0));
         let before = before.map(u64::to_ne_bytes);
-        // SAFETY: the words are the device's, and as many bytes are written and read; the kernel's part is the caller's
-        // promise. Copy, kernel and copy follow each other in one stream.
+        // SAFETY: the words are on the device, and exactly their bytes are written and read; the kernel is the caller's promise.
+        // Copy, kernel and copy are ordered by one stream.
         let answer = unsafe {
             self.memcpy_from_host(device, base, before.as_flattened())
                 .and_then(|()| start(places))
@@ -210,7 +211,7 @@ impl TestKit for CudaBackend {
         let words = words(OPERATION, at, length)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
-        // SAFETY: the kernel takes address, count and seed, and writes as many words as the caller has promised.
+        // SAFETY: the kernel takes address, count and seed, and writes exactly the words that the caller allows.
         unsafe {
             self.launch(OPERATION, kernels.write_pattern, Grid::wide(words), &mut [at.0, words, seed])
         }?;
@@ -224,8 +225,8 @@ impl TestKit for CudaBackend {
         let kernels = self.kernels(OPERATION, device)?;
         let grid = Grid::wide(words);
         let count = Count::begin();
-        // SAFETY: the kernel takes address, count, seed and the first of the two words that it counts in, and reads as many
-        // words as the caller has promised.
+        // SAFETY: the kernel takes address, count, seed and the first of the two counters, and reads exactly the words that the
+        // caller allows.
         let ended = unsafe {
             self.ask(OPERATION, device, count.start(), |[counted, _]| {
                 self.launch(OPERATION, kernels.count_wrong, grid, &mut [at.0, words, seed, counted.0])
@@ -239,8 +240,8 @@ impl TestKit for CudaBackend {
         words(OPERATION, head, Bytes::ZERO)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
-        // SAFETY: the kernel takes the first address, the number of nodes and the words for its result; the addresses
-        // that it follows are nodes' by the caller's promise.
+        // SAFETY: the kernel takes the first address, the number of nodes and the words for its result; the addresses that it
+        // follows are nodes by the caller's promise.
         let answer = unsafe {
             self.ask(OPERATION, device, Walked::UNWRITTEN, |[nodes, sum]| {
                 let parameters = &mut [head.0, most, nodes.0, sum.0];
@@ -279,7 +280,7 @@ impl TestKit for CudaBackend {
     }
 
     unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
-        // SAFETY: the promise is the same.
+        // SAFETY: the caller upholds the same contract.
         unsafe { self.start_capture(device, stream, mode) }
     }
 
@@ -304,7 +305,7 @@ impl TestKit for CudaBackend {
         let kernels = self.kernels_in(OPERATION, device, context)?;
         let grid = Grid::slow(stream);
         for seed in round_seeds(seed, rounds) {
-            // SAFETY: as in `write_pattern`; the stream is one of the context that is current.
+            // SAFETY: as in `write_pattern`; the stream belongs to the current context.
             unsafe { self.launch(OPERATION, kernels.write_pattern, grid, &mut [at.0, words, seed]) }?;
         }
         Ok(())
@@ -315,7 +316,7 @@ impl TestKit for CudaBackend {
         let _entered = self.enter_device(OPERATION, device)?;
         let _relaxed = self.relax(OPERATION)?;
         let mut address = 0;
-        // SAFETY: the pointer is good for one address; a size that cannot be had is an error there.
+        // SAFETY: the pointer is valid for one address; the driver returns an error for a size it cannot allocate.
         let result = unsafe { (self.functions().mem_alloc)(&raw mut address, size.0 as usize) };
         self.check_memory(OPERATION, "cuMemAlloc_v2", result, device, size)?;
         Ok(Address(address))
@@ -325,13 +326,13 @@ impl TestKit for CudaBackend {
         const OPERATION: Operation = Operation::Free;
         let _entered = self.enter_device(OPERATION, device)?;
         let _relaxed = self.relax(OPERATION)?;
-        // SAFETY: the address is a plain allocation's that is not used any more, by the caller's promise.
+        // SAFETY: the address is a plain allocation that is no longer used, by the caller's promise.
         let result = unsafe { (self.functions().mem_free)(at.0) };
         self.check(OPERATION, "cuMemFree_v2", result, || AddressRange { base: at, size }.to_string())
     }
 }
 
-/// The context that was made for a stream.
+/// Returns the context that was created for a stream.
 fn own_context(operation: Operation, stream: &dyn WorkStream) -> Result<CuContext> {
     let missing = || {
         Error::new(operation, Detail::Unsupported { reason: "the stream has no context of its own".into() })
@@ -339,8 +340,8 @@ fn own_context(operation: Operation, stream: &dyn WorkStream) -> Result<CuContex
     stream.context().map(CuContext).ok_or_else(missing)
 }
 
-/// How many words of the pattern a part has. One that does not begin and end between words would be a fault on the
-/// device, which ends its context.
+/// Returns the number of pattern words in a part. A part that does not begin and end between words would fault on the device, which
+/// destroys its context.
 fn words(operation: Operation, at: Address, length: Bytes) -> Result<u64> {
     let unaligned = |what, value| match Granularity::new(PATTERN_WORD) {
         Some(granularity) => Err(Error::new(operation, Detail::Unaligned { what, value, granularity })),

@@ -1,7 +1,7 @@
-//! Memory of gpu-vmm as arguments of cudarc: of its kernel launches and of its copies.
+//! gpu-vmm's memory as arguments of cudarc's kernel launches and copies.
 //!
-//! A view holds a [`CudaSlice`] that is never freed, so that cudarc keeps the order between its streams as for memory of its own:
-//! `LaunchArgs` takes the events for that from cudarc's own types alone.
+//! A view holds a [`CudaSlice`] that is never freed, so that cudarc orders its streams as for memory of its own: `LaunchArgs` takes
+//! events only from cudarc's own types.
 #![allow(unsafe_code)] // makes a slice of an address
 
 use crate::CudaBackend;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 const OPERATION: Operation = Operation::ViewMemory;
 
-/// A backend that can be NVIDIA's driver: [`CudaBackend`], and an enum of backends that has it as a variant.
+/// A backend that can be NVIDIA's driver: [`CudaBackend`], or an enum of backends with it as a variant.
 pub trait MaybeCuda: Backend {
     /// Returns NVIDIA's driver, or `None` if this is another vendor's.
     fn as_cuda(&self) -> Option<&CudaBackend>;
@@ -35,11 +35,11 @@ impl MaybeCuda for CudaBackend {
     }
 }
 
-/// Elements of a region, a [`DeviceVec`] or a pool's block that cudarc reads: as an argument of a kernel
-/// (`launch.arg(&view)`), and as the source of its copies (`stream.clone_dtoh(&view)`).
+/// Elements of a region, a [`DeviceVec`] or a pool's block that cudarc reads: an argument of a kernel (`launch.arg(&view)`), or the
+/// source of a copy (`stream.clone_dtoh(&view)`).
 ///
 /// A view borrows its owner: the memory cannot be unmapped, suspended or dropped while the view lives. It derefs to a
-/// [`CudaSlice`], which has parts (`view.slice(..10)`) and the length.
+/// [`CudaSlice`], which has the length and can be sliced (`view.slice(..10)`).
 ///
 /// ```
 /// use gpu_vmm_core::{DeviceId, DeviceVec};
@@ -74,43 +74,45 @@ impl MaybeCuda for CudaBackend {
 ///
 /// # Order
 ///
-/// Launches and copies return before the device is done, so work can outlive its view.
+/// Launches and copies return before the device has finished, so work can outlive its view.
 ///
-/// - **Memory stays as long as work uses it.** What takes memory from a region waits for all devices, the stream's context
-///   included, unless the caller makes another promise (`unsafe` [`WaitFor::streams`](gpu_vmm_core::WaitFor::streams)). A block
-///   is used again in the order of its stream, and a view of a block is accepted for that stream alone, or for one
-///   whose use is recorded.
+/// - **Memory stays mapped as long as work uses it.** Calls that unmap memory of a region wait for all devices, the stream's
+///   context included, unless the caller promises otherwise (`unsafe` [`WaitFor::streams`](gpu_vmm_core::WaitFor::streams)). A
+///   block is reused in the order of its stream; a view of a block is accepted only for that stream or for a stream whose use is
+///   recorded.
 /// - **Between cudarc's streams** one view keeps the order as a `CudaSlice` does: a read waits for writes, a write for reads and
-///   writes. When the view is dropped, its own stream waits for what other streams do with it. Two views, one after the other, on
-///   one stream are therefore in order. cudarc does this if the context has made a stream and unless
-///   `disable_event_tracking` was called.
+///   writes. When the view is dropped, its own stream waits for the work of other streams on it. So two successive views on one
+///   stream are in order. cudarc does this if the context has created a stream and `disable_event_tracking` was not called.
 /// - **The caller orders the rest**: the next view on another stream (`CudaStream::join`), and
-///   [`Region::read`](gpu_vmm_core::Region::read), `write` and `fill`, which do not wait for streams (`CudaStream::synchronize`).
-///   A view that is forgotten instead of dropped orders nothing. A pool's tag must not be suspended while its blocks have views.
+///   [`Region::read`](gpu_vmm_core::Region::read), `write` and `fill`, which do not wait for streams (`CudaStream::synchronize`). A
+///   view that is forgotten instead of dropped orders nothing. A pool's tag must not be suspended while its blocks have views.
 pub struct MemoryView<'a, T> {
-    /// Given up when the view is dropped, and never freed.
+    /// Leaked when the view is dropped, so that cudarc never frees the address.
     slice: ManuallyDrop<CudaSlice<T>>,
     process: Process,
     owner: PhantomData<&'a [T]>,
 }
 
-/// Elements of a region, a [`DeviceVec`] or a pool's block that cudarc writes: as an argument of a kernel
-/// (`launch.arg(&mut view)`), and as the destination of its copies (`stream.memcpy_htod(&values, &mut view)`).
+/// Elements of a region, a [`DeviceVec`] or a pool's block that cudarc writes: an argument of a kernel (`launch.arg(&mut view)`),
+/// or the destination of a copy (`stream.memcpy_htod(&values, &mut view)`).
 ///
-/// It borrows its owner mutably, and is a [`MemoryView`] as well, which says what is kept in order.
+/// It borrows its owner mutably and derefs to a [`MemoryView`], which documents the order of work.
 #[derive(Debug)]
 pub struct MemoryViewMut<'a, T>(MemoryView<'a, T>);
 
 impl<'a, T: Pod> MemoryView<'a, T> {
-    /// Makes a view of `count` elements from `offset` on, of a [`Region`](gpu_vmm_core::Region) or a pool's block, for work on
+    /// Creates a view of `count` elements from `offset` on, of a [`Region`](gpu_vmm_core::Region) or a pool's block, for work on
     /// `stream`.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] if the first element is not aligned, an element has no size, the memory is another vendor's, or no
-    /// wait of the owner covers the stream; [`Detail::TooManyElements`]; [`Detail::OutOfRange`], [`Detail::NotMapped`],
-    /// [`Detail::NoAccess`] and [`Detail::Poisoned`] if the stream's device cannot read all elements; the error of a suspended
-    /// owner; [`Detail::Driver`] if cudarc cannot create events.
+    /// - [`Detail::Unsupported`] if the first element is not aligned, the element type has size zero, the memory is another
+    ///   vendor's, or no wait of the owner covers the stream.
+    /// - [`Detail::TooManyElements`] if the length overflows.
+    /// - [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`] and [`Detail::Poisoned`] if the stream's device cannot
+    ///   read all elements.
+    /// - The error of a suspended owner.
+    /// - [`Detail::Driver`] if cudarc cannot create events.
     pub fn new<M>(stream: &Arc<CudaStream>, memory: &'a M, offset: Bytes, count: usize) -> Result<Self>
     where
         M: LendMemory<Backend: MaybeCuda>,
@@ -118,7 +120,7 @@ impl<'a, T: Pod> MemoryView<'a, T> {
         Self::with_access(stream, memory, offset, count, Access::Read)
     }
 
-    /// Makes a view of all elements of a vector, for work on `stream`.
+    /// Creates a view of all elements of a vector, for work on `stream`.
     ///
     /// # Errors
     ///
@@ -127,7 +129,7 @@ impl<'a, T: Pod> MemoryView<'a, T> {
         Self::new(stream, vec.region(), Bytes::ZERO, vec.len())
     }
 
-    /// The caller borrows the memory for `'a`, mutably if the access is to write.
+    /// Creates a view. The caller borrows the memory for `'a`, mutably if `access` is to write.
     fn with_access<M>(
         stream: &Arc<CudaStream>,
         memory: &M,
@@ -159,12 +161,12 @@ impl<'a, T: Pod> MemoryView<'a, T> {
                 type_name::<T>()
             ));
         }
-        // cudarc panics where it cannot create the events of the slice, and reports an earlier error of the context here.
+        // cudarc panics if it cannot create the events of the slice; earlier errors of the context are reported here.
         if let Err(error) = stream.context().new_event(None) {
             backend
                 .check(OPERATION, "cuEventCreate", CuResult(error.0 as u32), || grant.device.to_string())?;
         }
-        // SAFETY: the elements are mapped for the stream's device for as long as the owner is borrowed, any bytes are elements of
+        // SAFETY: the elements are mapped for the stream's device as long as the owner is borrowed, any bytes are valid elements of
         // the type, and the slice is never dropped, which would free the address.
         let slice = ManuallyDrop::new(unsafe { stream.upgrade_device_ptr(address.0, count) });
         Ok(Self { slice, process: Process::current(), owner: PhantomData })
@@ -172,7 +174,7 @@ impl<'a, T: Pod> MemoryView<'a, T> {
 }
 
 impl<'a, T: Pod> MemoryViewMut<'a, T> {
-    /// Makes a view of `count` elements from `offset` on, of a [`Region`](gpu_vmm_core::Region) or a pool's block, for work on
+    /// Creates a view of `count` elements from `offset` on, of a [`Region`](gpu_vmm_core::Region) or a pool's block, for work on
     /// `stream`.
     ///
     /// # Errors
@@ -185,7 +187,7 @@ impl<'a, T: Pod> MemoryViewMut<'a, T> {
         MemoryView::with_access(stream, memory, offset, count, Access::ReadWrite).map(Self)
     }
 
-    /// Makes a view of all elements of a vector, for work on `stream`.
+    /// Creates a view of all elements of a vector, for work on `stream`.
     ///
     /// # Errors
     ///
@@ -196,14 +198,14 @@ impl<'a, T: Pod> MemoryViewMut<'a, T> {
 }
 
 impl<T> MemoryViewMut<'_, T> {
-    /// Returns cudarc's type for the elements, which has parts to write: `view.as_view_mut().split_at_mut(10)`.
+    /// Returns cudarc's type for the elements, which can be split for writing: `view.as_view_mut().split_at_mut(10)`.
     pub fn as_view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.0.slice.as_view_mut()
     }
 }
 
 impl CudaBackend {
-    /// The device of a stream whose context is one of those that are waited for as long as this backend lives.
+    /// Returns the device of a stream, if this backend waits for the stream's context as long as it lives.
     fn device_of_stream(&self, stream: &CudaStream) -> Result<DeviceId> {
         let context = stream.context();
         let (device, raw) = (DeviceId(context.ordinal() as u32), CuContext(context.cu_ctx().cast()));
@@ -223,7 +225,7 @@ fn unsupported<T>(reason: String) -> Result<T> {
 }
 
 impl<T> Drop for MemoryView<'_, T> {
-    /// Lets the view's stream wait for what others do with it. In a forked child the events are the parent's.
+    /// Makes the view's stream wait for the work of other streams on it. In a forked child the events are the parent's.
     fn drop(&mut self) {
         if self.process.is_this() {
             // SAFETY: the slice is taken once, and the view is not used afterwards.
@@ -286,7 +288,7 @@ impl<T> DevicePtrMut<T> for MemoryViewMut<'_, T> {
     }
 }
 
-// SAFETY: what is pushed is cudarc's own slice, borrowed for as long as the view.
+// SAFETY: the pushed argument is cudarc's own slice, borrowed as long as the view.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b MemoryView<'_, T>> for LaunchArgs<'a> {
     #[inline(always)]
     fn arg(&mut self, arg: &'b MemoryView<'_, T>) -> &mut Self {

@@ -57,14 +57,14 @@ unsafe impl CopyStream for HostCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         // SAFETY: pinned memory that nobody else uses meanwhile, by the caller's promise.
         let to = unsafe { std::slice::from_raw_parts_mut(to, length.0 as usize) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { copy::to_host(&self.host, self.device, to, from) }
     }
 
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
         // SAFETY: pinned memory that nobody writes meanwhile, by the caller's promise.
         let from = unsafe { std::slice::from_raw_parts(from, length.0 as usize) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { copy::from_host(&self.host, self.device, to, from) }
     }
 

@@ -1,4 +1,4 @@
-//! As what memory can leave the process.
+//! Capabilities of exporting memory.
 #![allow(unsafe_code)]
 
 #[cfg(unix)]
@@ -46,7 +46,7 @@ impl Probe<'_> {
         Ok(Capability::no(Feature::Win32Handle, Evidence::Design, reason))
     }
 
-    /// The attribute says yes where the driver then permits none, for want of an IMEX channel: quirk `fabric-attribute`.
+    /// The attribute can be 1 although the driver then permits no handle, for lack of an IMEX channel: quirk `fabric-attribute`.
     pub(super) fn fabric_handle(&self) -> Result<Capability> {
         let feature = Feature::FabricHandle;
         let memory = Properties::on(self.device).exported_as(HandleTypes::FABRIC);
@@ -56,7 +56,7 @@ impl Probe<'_> {
         let exported = self.create(&memory).and_then(|handle| handle.export_fabric());
         let mut found = Self::tried(feature, exported.map(|_| String::new()))?;
         if !found.available {
-            found.note = format!("the device attribute says yes, but: {}", found.note);
+            found.note = format!("the device attribute is 1, but: {}", found.note);
         }
         Ok(found)
     }
@@ -85,6 +85,6 @@ impl Probe<'_> {
 
     #[cfg(not(unix))]
     pub(super) fn dma_buf(&self) -> Result<Capability> {
-        Ok(Capability::no(Feature::DmaBuf, Evidence::Design, "dma-bufs are Linux's"))
+        Ok(Capability::no(Feature::DmaBuf, Evidence::Design, "DMA-BUFs exist on Linux only"))
     }
 }

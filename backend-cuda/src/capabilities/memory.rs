@@ -1,4 +1,4 @@
-//! What memory there is beside the plain one of the device.
+//! Capabilities of memory types other than plain device memory.
 #![allow(unsafe_code)]
 
 use super::{Probe, said_against};
@@ -17,7 +17,7 @@ impl Probe<'_> {
         }
         match self.create(&memory) {
             Ok(handle) if !handle.properties().compressible => {
-                let note = "asked for it, the driver made memory that is not compressible";
+                let note = "asked for compressible memory, the driver created memory that is not";
                 Ok(Capability::no(feature, Evidence::Trial, note))
             }
             created => Self::tried(feature, created.map(|_| String::new())),
@@ -38,15 +38,15 @@ impl Probe<'_> {
         self.on_the_host(Feature::HostMemory, number, Location::Host)
     }
 
-    /// Of the node that is next to the device.
+    /// Tries memory of the NUMA node that is closest to the device.
     pub(super) fn host_node_memory(&self) -> Result<Capability> {
-        // Where the system has no NUMA, the answer is -1, and 0 the number to give.
+        // On a system without NUMA the attribute is -1, and 0 is the node to use.
         let node = self.attribute(attribute::HOST_NUMA_ID)?.ok().and_then(|node| u32::try_from(node).ok());
         let number = attribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT;
         self.on_the_host(Feature::HostNodeMemory, number, Location::HostNode(node.unwrap_or(0)))
     }
 
-    /// The attributes came later than the memory.
+    /// Tries host memory. Drivers that have such memory but not the attribute are tried too: the attributes came later.
     fn on_the_host(&self, feature: Feature, number: u32, location: Location) -> Result<Capability> {
         let memory = Properties::on(self.device).located(location);
         if let Some(no) = self.excluded(feature, &memory, number)? {
@@ -54,7 +54,7 @@ impl Probe<'_> {
         }
         let both = |device| Grant { device, access: Access::ReadWrite };
         let mapped = self.mapped(&memory, &[both(self.device)], |reservation, size| {
-            // SAFETY: one granule is mapped there, of memory that the host is given access to.
+            // SAFETY: one granule is mapped there, of memory that the host can be granted access to.
             Ok(unsafe { reservation.set_access(Bytes::ZERO, size, &[both(DeviceId::HOST)]) })
         });
         let note = match mapped {

@@ -1,4 +1,4 @@
-//! Whether a device can be in a multicast object, by what it says alone.
+//! Whether a device can be in a multicast object, from its attribute alone.
 
 use crate::CudaBackend;
 use crate::device::attribute as ask;
@@ -8,11 +8,11 @@ use gpu_vmm_core::{Capability, DeviceId, Evidence, Feature, Operation, Result};
 impl CudaBackend {
     pub(crate) fn multicast_functions(&self) -> Result<&'static MulticastFunctions, String> {
         self.inner.driver.loaded.multicast.as_ref().map_err(|said| {
-            format!("the driver has not all functions for multicast, which came with CUDA 12.1: {said}")
+            format!("the driver lacks a multicast function; they came with CUDA 12.1: {said}")
         })
     }
 
-    /// Whether a device says that it can be in a team; why not where it cannot.
+    /// Checks that a device reports multicast support; otherwise returns the reason.
     pub(crate) fn says_multicast(&self, device: DeviceId) -> Result<(), String> {
         let slot = self.slot(Operation::QueryCapabilities, device).map_err(|error| error.to_string())?;
         match ask(self.functions(), slot.raw, attribute::MULTICAST) {
@@ -25,9 +25,9 @@ impl CudaBackend {
         }
     }
 
-    /// What is known without trying.
+    /// Returns the capability without trying it.
     pub(crate) fn multicast_capability(&self, device: DeviceId) -> Capability {
-        const NEVER_TRIED: &str = "the driver's word, never tried: an object takes resources of the whole host, and a fault \
+        const NEVER_TRIED: &str = "reported by the driver, never tried: an object takes resources of the whole host, and a fault \
                                    in one can put its GPUs out of service";
         let missing = |found_by, reason| Capability::no(Feature::Multicast, found_by, reason);
         match (self.multicast_functions(), self.says_multicast(device)) {

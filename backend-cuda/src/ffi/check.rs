@@ -1,4 +1,4 @@
-//! Checks at compile time that `ffi` is what `cuda.h` says, as cudarc has it in this build.
+//! Compile-time checks that `ffi` matches `cuda.h`, as cudarc's bindings in this build have it.
 
 use super::{
     CuResult, MemAccessDesc, MemAllocationFlags, MemAllocationProp, MemLocation, MulticastObjectProp,
@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use gpu_vmm_core::HandleTypes;
 use std::mem::{align_of, offset_of, size_of};
 
-/// The size, the alignment and each named field's place are the same.
+/// Asserts that the size, the alignment and each named field's offset are the same.
 macro_rules! same_layout {
     ($ours:ty, $theirs:ty, $($field:ident = $their_field:ident),*) => {
         const _: () = {
@@ -20,7 +20,7 @@ macro_rules! same_layout {
 }
 
 same_layout!(MemLocation, sys::CUmemLocation, kind = type_);
-// The field itself has another name from 13.2 on; it is what follows the type and fills the structure.
+// From 13.2 on the field has another name; it is the one that follows the type and fills the structure.
 const _: () = assert!(offset_of!(MemLocation, id) == size_of::<sys::CUmemLocationType>());
 same_layout!(
     MemAllocationFlags,
@@ -41,8 +41,8 @@ same_layout!(
 );
 same_layout!(MemAccessDesc, sys::CUmemAccessDesc, location = location, flags = flags);
 
-/// Bindings before 12.1 do not have this structure. What a glob imports goes before what is outside of its block, so there
-/// the check is made against this one, written from the documentation.
+/// Bindings before 12.1 lack this structure. An item that a glob imports shadows one from outside its block, so with such bindings
+/// the check uses this one, written from the documentation.
 #[allow(dead_code, non_snake_case)]
 #[repr(C)]
 struct CUmulticastObjectProp {
@@ -72,8 +72,8 @@ const _: () = {
     assert!(size_of::<sys::CUmemAllocationHandleType>() == size_of::<u32>());
 };
 
-/// The numbers that every version of the bindings has. The others came later: 124 with 11.7, 132 with 12.0, 128
-/// with 12.3, the code 47 after that.
+/// Asserts numbers that every version of the bindings has. The others came later: 124 with 11.7, 132 with 12.0, 128 with 12.3, the
+/// code 47 after that.
 macro_rules! same_number {
     ($($ours:expr, $theirs:expr;)*) => { const _: () = { $(assert!($ours as u64 == $theirs as u64);)* }; };
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
-/// Declares a table: each function's name here, its symbol in the library, and its arguments.
+/// Declares a table: for each function its field name, its symbol in the library, and its arguments.
 macro_rules! functions {
     ($(#[$doc:meta])* $table:ident: $($field:ident = $symbol:literal($($argument:ident: $type:ty),*);)*) => {
         $(#[$doc])*
@@ -16,22 +16,22 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// Fills the table; `symbol` finds a function's address.
+            /// Fills the table; `symbol` returns a function's address.
             ///
             /// # Safety
             ///
-            /// What `symbol` answers is the CUDA driver's function of that name, for as long as the table is used.
+            /// The address that `symbol` returns is the CUDA driver's function of that name, valid as long as the table is used.
             ///
             /// # Errors
             ///
-            /// The first one of `symbol`.
+            /// The first error that `symbol` returns.
             #[allow(unsafe_code)]
             pub(crate) unsafe fn load<E>(
                 mut symbol: impl FnMut(&'static str) -> Result<*mut c_void, E>,
             ) -> Result<Self, E> {
                 Ok(Self {$(
-                    // SAFETY: the symbol is the driver's by the caller's promise and not null by `symbol`'s, and
-                    // its arguments are those of `cuda.h` ever since it has it; a pointer and a function have one size.
+                    // SAFETY: the symbol is the driver's by the caller's promise and not null by `symbol`'s, and its arguments are
+                    // those of every `cuda.h` that has it; pointers and functions have the same size.
                     $field: unsafe {
                         std::mem::transmute::<
                             *mut c_void,
@@ -45,7 +45,7 @@ macro_rules! functions {
 }
 
 functions! {
-    /// The driver's functions. A driver that lacks one of them is not used.
+    /// The driver's functions. A driver that lacks one of them is refused.
     Functions:
     init = "cuInit"(flags: c_uint);
     get_error_name = "cuGetErrorName"(error: CuResult, name: *mut *const c_char);
@@ -128,7 +128,7 @@ functions! {
 }
 
 functions! {
-    /// Those for multicast, which came with CUDA 12.1. A driver that lacks one of them has no multicast.
+    /// The multicast functions, which came with CUDA 12.1. A driver that lacks one of them has no multicast.
     MulticastFunctions:
     create = "cuMulticastCreate"(object: *mut u64, prop: *const MulticastObjectProp);
     add_device = "cuMulticastAddDevice"(object: u64, device: c_int);
@@ -142,7 +142,8 @@ functions! {
 }
 
 functions! {
-    /// Those that the test kit alone uses. A driver that lacks one of them is used without captures and contexts of its own.
+    /// The functions that only the test kit uses. If the driver lacks one of them, the test kit has no captures and no contexts of
+    /// its own.
     GraphFunctions:
     ctx_create = "cuCtxCreate_v2"(context: *mut CuContext, flags: c_uint, device: c_int);
     ctx_destroy = "cuCtxDestroy_v2"(context: CuContext);
@@ -164,5 +165,5 @@ pub(crate) type MemGetHandleForAddressRange = unsafe extern "system" fn(
     flags: u64,
 ) -> CuResult;
 
-/// `cuDriverGetVersion`, which is asked before the table is filled: an old driver lacks what is in it.
+/// `cuDriverGetVersion`, which is called before the table is filled: an old driver lacks functions of the table.
 pub(crate) type DriverGetVersion = unsafe extern "system" fn(version: *mut c_int) -> CuResult;

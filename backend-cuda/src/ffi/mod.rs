@@ -1,8 +1,8 @@
-//! The part of `cuda.h` that is used here: structures and constants, and in `functions` the tables of functions.
+//! The part of `cuda.h` that this crate uses: structures and constants, and in `functions` the tables of functions.
 //!
-//! Whatever the driver fills in is an integer, since a driver newer than any header answers numbers that no header
-//! knows. That structures and numbers are `cuda.h`'s is checked in `check`, when this crate is compiled, against
-//! whichever version of the bindings the application has chosen.
+//! Every value that the driver fills in is an integer, since a driver newer than any header returns numbers that no header has.
+//! When this crate is compiled, `check` compares structures and numbers with the version of the bindings that the application has
+//! chosen.
 
 mod check;
 mod functions;
@@ -14,7 +14,7 @@ pub(crate) use functions::{DriverGetVersion, Functions, GraphFunctions, Multicas
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
 
-/// `CUresult`: what a function of the driver answers.
+/// `CUresult`: the status that a function of the driver returns.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -40,14 +40,14 @@ impl CuResult {
     #[cfg(unix)]
     pub(crate) const UNKNOWN: Self = Self(999);
 
-    /// The codes that refuse something because a stream captures.
+    /// The codes that the driver returns because a stream captures.
     pub(crate) const CAPTURING: [Self; 3] = [
         Self(900), // STREAM_CAPTURE_UNSUPPORTED
         Self(901), // STREAM_CAPTURE_INVALIDATED
         Self(906), // STREAM_CAPTURE_IMPLICIT
     ];
 
-    /// The codes after which, as `cuda.h` says, the context or the whole process cannot be used any more.
+    /// The codes after which, according to `cuda.h`, the context or the whole process is unusable.
     pub(crate) const LOST: [Self; 16] = [
         Self(214), // ECC_UNCORRECTABLE
         Self(220), // NVLINK_UNCORRECTABLE
@@ -68,7 +68,7 @@ impl CuResult {
     ];
 }
 
-/// Declares names of the driver's objects, which any thread may use.
+/// Declares handle types of the driver's objects, which any thread may use.
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
         $(#[$doc])*
@@ -76,7 +76,7 @@ macro_rules! objects {
         #[derive(Clone, Copy, PartialEq, Eq)]
         pub(crate) struct $name(pub(crate) *mut c_void);
 
-        // SAFETY: the pointer is a name for the driver, which is thread-safe; nothing is reached through it here.
+        // SAFETY: the pointer is an opaque handle for the driver, which is thread-safe; this crate never dereferences it.
         #[allow(unsafe_code)]
         unsafe impl Send for $name {}
         // SAFETY: as above.
@@ -114,12 +114,11 @@ objects! {
 }
 
 impl CuStream {
-    /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`: with null, the streams that name no stream of their own but the
-    /// default one of whichever context is current.
+    /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`. Like null, they mean the default stream of the current context.
     const LEGACY: usize = 1;
     const PER_THREAD: usize = 2;
 
-    /// True for the default stream, in any of its spellings.
+    /// Returns whether this is a default stream, in any of its spellings.
     pub(crate) fn is_default(self) -> bool {
         matches!(self.0.addr(), 0 | Self::LEGACY | Self::PER_THREAD)
     }
@@ -180,7 +179,7 @@ pub(crate) const MULTICAST_RECOMMENDED: u32 = 1;
 pub(crate) const LOCATION_DEVICE: u32 = 1;
 pub(crate) const LOCATION_HOST: u32 = 2;
 pub(crate) const LOCATION_HOST_NUMA: u32 = 3;
-/// `CU_MEM_LOCATION_TYPE_INVISIBLE`: of a device that this process does not see. It came with 13.2.
+/// `CU_MEM_LOCATION_TYPE_INVISIBLE`: memory of a device that this process does not see. It came with 13.2.
 pub(crate) const LOCATION_INVISIBLE: u32 = 5;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 pub(crate) const ALLOCATION_PINNED: u32 = 1;
@@ -199,17 +198,17 @@ pub(crate) const HANDLE_FABRIC: u32 = 8;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 #[cfg(unix)]
 pub(crate) const RANGE_HANDLE_DMA_BUF: u32 = 1;
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`: no call that this thread makes spoils the capture of another stream.
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: no call of this thread invalidates the capture of another stream.
 pub(crate) const CAPTURE_RELAXED: u32 = 2;
 /// `CU_STREAM_DEFAULT`: the stream and the default one wait for each other.
 pub(crate) const STREAM_BLOCKING: u32 = 0;
 /// `CU_STREAM_NON_BLOCKING`: the stream and the default one do not wait for each other.
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
-/// `CU_EVENT_DISABLE_TIMING`: an event that keeps no time costs less.
+/// `CU_EVENT_DISABLE_TIMING`: an event without timing costs less.
 pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
-/// `CU_STREAM_CAPTURE_STATUS_NONE`; other values are a capture that goes on, and one that is spoilt.
+/// `CU_STREAM_CAPTURE_STATUS_NONE`; the other values mean an active capture and an invalidated one.
 pub(crate) const CAPTURE_NONE: u32 = 0;
-/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context, and not for that alone in which it is allocated.
+/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context, not only for the one that allocates.
 pub(crate) const HOST_ALLOC_PORTABLE: u32 = 1;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `_SIZE_BYTES`.
 pub(crate) const JIT_ERROR_LOG: u32 = 5;

@@ -1,4 +1,4 @@
-//! Captures that the test kit begins and ends, and their graphs.
+//! Captures for the test kit, and their graphs.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -8,17 +8,17 @@ use crate::ffi::{CuContext, CuGraph, CuGraphExec, CuStream};
 use gpu_vmm_core::testkit::{CaptureMode, Graph};
 use gpu_vmm_core::{Detail, DeviceId, Operation, Result, Stream};
 
-/// A graph that can be launched. In a forked child dropping does nothing.
+/// An executable graph. In a forked child dropping does nothing.
 #[derive(Debug)]
 struct CudaGraph {
     backend: CudaBackend,
-    /// That of the stream that captured it.
+    /// The context of the stream that captured it.
     context: CuContext,
     exec: CuGraphExec,
 }
 
 impl CudaBackend {
-    /// The context of a stream, where a default one is that of the device's.
+    /// Returns the context of a stream; for a default stream, the device's.
     pub(crate) fn context_for(
         &self,
         operation: Operation,
@@ -48,17 +48,17 @@ impl CudaBackend {
         let functions = self.graph_functions(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         let _entered = self.enter(OPERATION, self.context_for(OPERATION, device, stream)?)?;
-        // SAFETY: the stream is live; the end of the capture is the caller's promise.
+        // SAFETY: the stream is live; the caller promises to end the capture.
         let result = unsafe { (functions.stream_begin_capture)(stream, mode.number()) };
         self.check(OPERATION, "cuStreamBeginCapture_v2", result, || format!("stream {stream:?}, {mode:?}"))
     }
 
-    /// Ends a capture, and makes its graph ready to be launched.
+    /// Ends a capture and instantiates its graph.
     pub(crate) fn finish_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
         const OPERATION: Operation = Operation::EndCapture;
         let functions = self.graph_functions(OPERATION)?;
         let stream = CuStream(stream.as_raw());
-        // The driver may not tell the context of a stream whose capture was spoilt, which has to end all the same.
+        // The driver may refuse to return the context of a stream whose capture was invalidated; the capture must end all the same.
         let context = match self.context_for(OPERATION, device, stream) {
             Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => {
                 self.context(OPERATION, device)?.raw
@@ -67,12 +67,12 @@ impl CudaBackend {
         };
         let _entered = self.enter(OPERATION, context)?;
         let mut graph = CuGraph::NULL;
-        // SAFETY: the stream is live, and the pointer is good for one graph.
+        // SAFETY: the stream is live, and the pointer is valid for one graph.
         let result = unsafe { (functions.stream_end_capture)(stream, &raw mut graph) };
         self.check(OPERATION, "cuStreamEndCapture", result, || format!("stream {stream:?}"))?;
         let mut exec = CuGraphExec::NULL;
         let _relaxed = self.relax(OPERATION)?;
-        // SAFETY: the graph was made above, and is destroyed once; the pointer is good for one executable graph.
+        // SAFETY: the graph was created above and is destroyed once; the pointer is valid for one executable graph.
         let (made, destroyed) = unsafe {
             let made = (functions.graph_instantiate)(&raw mut exec, graph, 0);
             (made, (functions.graph_destroy)(graph))
@@ -92,7 +92,7 @@ impl Graph for CudaGraph {
         let context =
             if stream.is_default() { self.context } else { self.backend.context_of(OPERATION, stream)? };
         let _entered = self.backend.enter(OPERATION, context)?;
-        // SAFETY: the graph and the stream are live; what the work uses is the caller's promise.
+        // SAFETY: the graph and the stream are live; the caller promises that the work may access its memory.
         let result = unsafe { (functions.graph_launch)(self.exec, stream) };
         self.backend.check(OPERATION, "cuGraphLaunch", result, || format!("stream {stream:?}"))
     }
@@ -103,7 +103,7 @@ impl CudaGraph {
         const OPERATION: Operation = Operation::DestroyGraph;
         let functions = self.backend.graph_functions(OPERATION)?;
         let _entered = self.backend.enter(OPERATION, self.context)?;
-        // SAFETY: the graph was made here and is destroyed once; what was launched has ended, by the promise of the launch.
+        // SAFETY: the graph was created here and is destroyed once; its launches have ended, by the promise of the launch.
         let result = unsafe { (functions.graph_exec_destroy)(self.exec) };
         self.backend.check(OPERATION, "cuGraphExecDestroy", result, String::new)
     }

@@ -1,16 +1,15 @@
-//! Who may have a handle of exported memory: the user that this process runs as, and nobody else.
+//! The security descriptor of exported memory, which allows only the user that this process runs as.
 //!
-//! CUDA wants an `OBJECT_ATTRIBUTES` with a security descriptor whenever memory is to be exported as a handle of
-//! Windows (`CUmemAllocationProp::win32HandleMetaData`). It is not the `SECURITY_ATTRIBUTES` that memory pools take.
+//! CUDA requires an `OBJECT_ATTRIBUTES` with a security descriptor for memory that is exported as a Windows handle
+//! (`CUmemAllocationProp::win32HandleMetaData`). It is not the `SECURITY_ATTRIBUTES` that memory pools take.
 //!
-//! The descriptor is `D:P(A;;GA;;;S-…)`: a list of who is allowed, protected (`P`) so that nothing is inherited into it,
-//! with one entry that allows (`A`) everything (`GA`) to the user's own identifier. NVIDIA's samples name everyone
-//! (`WD`). The owner's rights (`OW`) would be shorter, but who owns an object is decided when it is made: a process
-//! with an administrator's elevated rights makes it for all administrators, and a driver may make it in a process of
-//! its own.
+//! The descriptor is `D:P(A;;GA;;;S-…)`: an access control list, protected (`P`) so that it inherits nothing, with one entry that
+//! allows (`A`) all rights (`GA`) to the user's own identifier. NVIDIA's samples allow everyone (`WD`). The owner's rights (`OW`)
+//! would be shorter, but the owner of an object is set when the object is made: a process with elevated administrator rights makes
+//! it for all administrators, and a driver may make it in a process of its own.
 //!
-//! It says who can open the memory anew or ask for more rights to it. A handle that was given away stays good whoever
-//! has it.
+//! The descriptor decides which users can open the memory again or request more rights to it. A handle that was passed to another
+//! process stays valid there.
 #![allow(unsafe_code)]
 
 use crate::ffi::MemAllocationProp;
@@ -35,8 +34,8 @@ pub(crate) fn with_attributes(operation: Operation, prop: MemAllocationProp) -> 
     Ok(MemAllocationProp { win32_handle_meta_data: attributes(operation)?.cast(), ..prop })
 }
 
-/// The attributes for this process's user. They stay as long as the process: the user does not change, and CUDA does not
-/// say whether it reads them once more when memory is exported.
+/// Returns the attributes for this process's user. They live as long as the process: the user does not change, and CUDA does not
+/// document whether it reads them again when memory is exported.
 fn attributes(operation: Operation) -> Result<*mut OBJECT_ATTRIBUTES> {
     static MADE: OnceLock<Attributes> = OnceLock::new();
     if let Some(made) = MADE.get() {
@@ -56,7 +55,7 @@ struct Attributes {
     _descriptor: Local,
 }
 
-// SAFETY: both are memory of the process's, which is not bound to a thread, and nothing here changes it.
+// SAFETY: both are memory of the process that is bound to no thread, and it is never changed.
 unsafe impl Send for Attributes {}
 // SAFETY: as above.
 unsafe impl Sync for Attributes {}
@@ -64,7 +63,7 @@ unsafe impl Sync for Attributes {}
 impl Attributes {
     fn new() -> Result<Self, DriverError> {
         let descriptor = descriptor(&format!("D:P(A;;GA;;;{})", user()?))?;
-        // The object has no name and no folder, and child processes do not inherit its handles: that is what zeros say.
+        // Zeros mean that the object has no name and no folder, and that child processes do not inherit its handles.
         let object = Box::new(OBJECT_ATTRIBUTES {
             Length: size_of::<OBJECT_ATTRIBUTES>() as u32,
             SecurityDescriptor: descriptor.0.cast(),
@@ -76,27 +75,27 @@ impl Attributes {
 
 impl Drop for Attributes {
     fn drop(&mut self) {
-        // SAFETY: it was a box, and is dropped only where another thread's were kept in its place.
+        // SAFETY: it was a box, and is dropped only if another thread's attributes were stored instead.
         drop(unsafe { Box::from_raw(self.object.as_ptr()) });
     }
 }
 
-/// Memory that a function of Windows has made for its caller.
+/// Memory that a Windows function has allocated for its caller.
 struct Local(*mut core::ffi::c_void);
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // SAFETY: such memory is freed in this way, and once.
+        // SAFETY: such memory is freed with `LocalFree`, and once.
         unsafe { LocalFree(self.0) };
     }
 }
 
-/// A security descriptor from its text.
+/// Parses a security descriptor from its text.
 fn descriptor(text: &str) -> Result<Local, DriverError> {
     const CALL: &str = "ConvertStringSecurityDescriptorToSecurityDescriptorW";
     let text: Vec<u16> = text.encode_utf16().chain([0]).collect();
     let mut made = null_mut();
-    // SAFETY: the text ends with a zero; the place is good for one pointer, and the size is not asked for.
+    // SAFETY: the text ends with a zero; the pointer is valid for one pointer, and the size is not requested.
     let answer = unsafe {
         ConvertStringSecurityDescriptorToSecurityDescriptorW(
             text.as_ptr(),
@@ -108,16 +107,16 @@ fn descriptor(text: &str) -> Result<Local, DriverError> {
     succeeded(CALL, answer).map(|()| Local(made))
 }
 
-/// The identifier of the user that this process runs as, as text: `S-1-5-21-…`.
+/// Returns the identifier of the user that this process runs as, as text: `S-1-5-21-…`.
 fn user() -> Result<String, DriverError> {
     let token = token()?;
     let mut length = 0;
-    // SAFETY: without a buffer the call says how long it has to be.
+    // SAFETY: without a buffer the call reports the needed length.
     unsafe { GetTokenInformation(token.as_raw_handle(), TokenUser, null_mut(), 0, &raw mut length) };
-    // Of pointers, since the structure begins with one and wants its alignment.
+    // A vector of pointers, since the structure begins with one and needs its alignment.
     let mut buffer = vec![null::<u8>(); (length as usize).div_ceil(size_of::<*const u8>())];
     let size = size_of_val(buffer.as_slice()) as u32;
-    // SAFETY: the buffer has the size that is given.
+    // SAFETY: the buffer has the given size.
     let answer = unsafe {
         GetTokenInformation(
             token.as_raw_handle(),
@@ -128,30 +127,30 @@ fn user() -> Result<String, DriverError> {
         )
     };
     succeeded("GetTokenInformation", answer)?;
-    // SAFETY: the call has succeeded, so there is such a structure at the beginning of the buffer, aligned as it is.
+    // SAFETY: the call has succeeded, so the buffer begins with such a structure, with its alignment.
     let user: PSID = unsafe { (*buffer.as_ptr().cast::<TOKEN_USER>()).User.Sid };
     let mut text = null_mut();
-    // SAFETY: the identifier lies in the buffer, which still is there; the place is good for one pointer.
+    // SAFETY: the identifier lies in the buffer, which is still alive; the pointer is valid for one pointer.
     succeeded("ConvertSidToStringSidW", unsafe { ConvertSidToStringSidW(user, &raw mut text) })?;
     let text = Local(text.cast());
     let letters = text.0.cast::<u16>();
-    // SAFETY: the text ends with a zero, and everything before that is read.
+    // SAFETY: the text ends with a zero, and only the characters up to it are read.
     let length = (0..).take_while(|index| unsafe { *letters.add(*index) } != 0).count();
     // SAFETY: as above.
     Ok(String::from_utf16_lossy(unsafe { std::slice::from_raw_parts(letters, length) }))
 }
 
-/// What this process runs as.
+/// Returns the access token of this process.
 fn token() -> Result<OwnedHandle, DriverError> {
     let mut token = null_mut();
-    // SAFETY: the place is good for one handle; the process's own stands for it and needs no closing.
+    // SAFETY: the pointer is valid for one handle; the process's pseudo-handle needs no closing.
     let answer = unsafe { OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token) };
     succeeded("OpenProcessToken", answer)?;
-    // SAFETY: the call has succeeded, and the handle is the caller's.
+    // SAFETY: the call has succeeded, and the caller owns the handle.
     Ok(unsafe { OwnedHandle::from_raw_handle(token) })
 }
 
-/// The answer of a call that leaves its reason to be asked for; it must be the last one that was made.
+/// Checks the result of a call that stores its error code per thread; it must be the thread's last call.
 fn succeeded(call: &'static str, answer: i32) -> Result<(), DriverError> {
     if answer == 0 { Err(DriverError::system(call, &io::Error::last_os_error())) } else { Ok(()) }
 }
@@ -162,18 +161,18 @@ mod tests {
     use windows_sys::Win32::Security::Authorization::ConvertSecurityDescriptorToStringSecurityDescriptorW;
     use windows_sys::Win32::Security::{DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR};
 
-    /// What Windows makes of it is asked back from the structure that CUDA is given.
+    /// Reads the descriptor back from the structure that CUDA receives.
     #[test]
     fn the_user_of_this_process_is_the_only_one_who_is_named() {
         let object = attributes(Operation::CreateMemory).unwrap();
         assert_eq!(object, attributes(Operation::CreateMemory).unwrap());
-        // SAFETY: made by the call, and never freed.
+        // SAFETY: the call made it, and it is never freed.
         let object = unsafe { *object };
         assert_eq!(object.Length as usize, size_of::<OBJECT_ATTRIBUTES>());
         assert!(object.RootDirectory.is_null() && object.ObjectName.is_null() && object.Attributes == 0);
         let mut text = null_mut();
         let mut length = 0;
-        // SAFETY: a descriptor that Windows has made, and a place for one pointer and one number.
+        // SAFETY: a descriptor that Windows has made, and pointers that are valid for one pointer and one number.
         let answer = unsafe {
             ConvertSecurityDescriptorToStringSecurityDescriptorW(
                 object.SecurityDescriptor as PSECURITY_DESCRIPTOR,
@@ -184,7 +183,7 @@ mod tests {
             )
         };
         succeeded("asked back", answer).unwrap();
-        // SAFETY: the call has said how long the text is.
+        // SAFETY: the call has reported the text's length.
         let letters = unsafe { std::slice::from_raw_parts(text, length as usize) };
         let text = String::from_utf16_lossy(letters);
         let user = user().unwrap();

@@ -55,7 +55,7 @@ pub(crate) fn run() -> Option<ExitCode> {
 /// Whether the device's primary context exists, asked by cudarc's own way to the driver.
 fn has_context() -> bool {
     let (mut flags, mut active) = (0, -1);
-    // SAFETY: the pointers are good for one int each, and the driver has been started.
+    // SAFETY: the pointers are valid for one int each, and the driver has been started.
     let result =
         unsafe { cudarc::driver::sys::cuDevicePrimaryCtxGetState(0, &raw mut flags, &raw mut active) };
     assert_eq!(result, cudarc::driver::sys::cudaError_enum::CUDA_SUCCESS);

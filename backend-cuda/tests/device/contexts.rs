@@ -17,7 +17,7 @@ pub(crate) fn virtual_memory_needs_none(_: &CudaBackend) {
 /// The thread's current context, asked by cudarc's own way to the driver.
 fn current() -> sys::CUcontext {
     let mut context = std::ptr::null_mut();
-    // SAFETY: the pointer is good for one context, and the driver has been started.
+    // SAFETY: the pointer is valid for one context, and the driver has been started.
     let result = unsafe { sys::cuCtxGetCurrent(&raw mut context) };
     assert_eq!(result, sys::cudaError_enum::CUDA_SUCCESS);
     context

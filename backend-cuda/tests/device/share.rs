@@ -116,7 +116,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
-    // SAFETY: the child is this process's, and the pointer is good for one int.
+    // SAFETY: the child is this process's, and the pointer is valid for one int.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "{status:#x}");
     assert_eq!(libc::WEXITSTATUS(status), 0, "100 + the place of the first call that gave no Detail::Forked");
