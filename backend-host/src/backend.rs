@@ -1,4 +1,4 @@
-//! The opened backend: what is shared by everything that it gives out, and the trait that hands it out.
+//! The opened backend and its trait implementations.
 #![allow(unsafe_code)]
 
 use crate::capture::Waiting;
@@ -23,10 +23,9 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// Host memory in a GPU's place: see the [crate's documentation](crate).
+/// A backend that emulates GPUs with host memory: see the [crate's documentation](crate).
 ///
-/// Every opened backend is an instance of its own. It lives until the last of its clones, handles and reservations
-/// is dropped.
+/// Every opened backend is an instance of its own. It lives until the last of its clones, handles and reservations is dropped.
 #[derive(Clone)]
 pub struct HostBackend(pub(crate) Arc<Host>);
 
@@ -37,7 +36,7 @@ impl fmt::Debug for HostBackend {
 }
 
 impl HostBackend {
-    /// Opens the default machine: one device with all of the machine's memory and a granularity of 2 MiB.
+    /// Opens the default configuration: one device with all of the machine's memory and a granularity of 2 MiB.
     ///
     /// # Errors
     ///
@@ -51,7 +50,7 @@ impl HostBackend {
     }
 }
 
-// SAFETY: the devices and their numbers are set when the backend is opened, and never change.
+// SAFETY: the devices and their properties are set when the backend is opened, and never change.
 unsafe impl Backend for HostBackend {
     fn vendor(&self) -> Vendor {
         Vendor::Host
@@ -69,7 +68,7 @@ unsafe impl Backend for HostBackend {
         &self.0.devices
     }
 
-    /// What this backend has given out and not got back; what else the machine does with its memory is not counted.
+    /// Counts only the memory of this backend; other use of the machine's memory is not included.
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
         self.0.account(Operation::QueryMemory, device).map(|account| account.info())
     }
@@ -121,7 +120,7 @@ unsafe impl MemoryCalls for HostBackend {
     type Reservation = HostReservation;
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HostHandle> {
-        // As a driver would: the core has rounded it.
+        // As a driver does; the core has already rounded the size.
         let unit = self.granularity_of(CREATE, properties)?;
         if !unit.divides(size) {
             let why = format!("{size} is no multiple of the granularity {unit}");
@@ -155,11 +154,11 @@ unsafe impl MemoryCalls for HostBackend {
     }
 }
 
-// SAFETY: the CPU copies, before the call returns or in the queue that the work is in.
+// SAFETY: the CPU copies, before the call returns or in the queue of the stream.
 unsafe impl CopyCalls for HostBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         self.0.after_default_stream(Operation::CopyFromHost, device)?;
-        // SAFETY: the caller promises what the trait says, here and below.
+        // SAFETY: the caller upholds the trait's contract, here and below.
         unsafe { copy::from_host(&self.0, device, to, from) }
     }
 
@@ -190,10 +189,10 @@ unsafe impl CopyCalls for HostBackend {
     }
 }
 
-// SAFETY: work that goes on is waited for in the queues that it is in.
+// SAFETY: work in flight is waited for in its queue.
 unsafe impl SyncCalls for HostBackend {
-    /// Waits for what [`start_pattern_on`](gpu_vmm_core::testkit::TestKit::start_pattern_on) has started: all other work is done when
-    /// its call returns.
+    /// Waits for the work that [`start_pattern_on`](gpu_vmm_core::testkit::TestKit::start_pattern_on) has started: all other work
+    /// is complete when its call returns.
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         let operation = Operation::WaitForDevice;
         self.0.account(operation, device)?;
@@ -233,7 +232,7 @@ unsafe impl SyncCalls for HostBackend {
     }
 }
 
-// SAFETY: there are no objects.
+// SAFETY: there are no multicast objects.
 #[cfg(feature = "experimental-multicast")]
 unsafe impl MulticastBackend for HostBackend {
     type Driver = NoMulticast<HostHandle>;

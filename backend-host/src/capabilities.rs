@@ -1,4 +1,4 @@
-//! What a device of the host can do.
+//! The capabilities of a host device.
 
 use crate::HostBackend;
 use crate::{memory_types, pages, share};
@@ -20,12 +20,12 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
             false => Capability::no(
                 Feature::FixedAddress,
                 Evidence::Trial,
-                "the kernel gave another address than a free one that was asked for",
+                "the kernel did not return a free address that was requested",
             ),
         },
         design(
             Feature::ReadOnlyAccess,
-            "the MMU allows what any device may do; copies keep to their own device's access",
+            "the MMU enforces the widest access of any device; copies check their own device's access",
         ),
         match (backend.devices().len(), backend.0.has_peers()) {
             (1, _) => missing(Feature::PeerAccess, "there is no other device"),
@@ -42,7 +42,7 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
         missing(Feature::Compression, "the kernel does not compress memory that is in use"),
         missing(
             Feature::RemoteDma,
-            "there is nothing to ask for: a network card can be given any memory of the process",
+            "no request is needed: a network card can be given any memory of the process",
         ),
         missing(Feature::DmaBuf, share::NO_DMA_BUF),
     ])

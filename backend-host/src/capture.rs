@@ -1,22 +1,22 @@
-//! A capture, and what a call waits for that captures forbid.
+//! A capture, and the waits that captures forbid.
 
 use crate::work::Work;
 use gpu_vmm_core::DeviceId;
 
-/// What was queued on a stream since its capture began.
+/// The work queued on a stream since its capture began.
 #[derive(Debug, Default)]
 pub(crate) struct Capture {
-    /// No other capture has it.
+    /// Unique among the captures of the backend.
     pub(crate) number: u64,
     pub(crate) work: Vec<Work>,
     pub(crate) is_spoilt: bool,
 }
 
-/// Whom a call waits for.
+/// The work that a call waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiting {
     Device(DeviceId),
     Stream(usize),
-    /// The device's default stream, and with it the blocking ones.
+    /// The device's default stream and its blocking streams.
     Default(DeviceId),
 }

@@ -1,8 +1,8 @@
-//! Captures of host streams: what is queued meanwhile goes into a graph, and is queued whenever that is launched.
+//! Captures of host streams: work queued during a capture goes into a graph, and each launch of the graph queues it.
 //!
-//! A capture forbids to wait for its stream, for its device, and, if the stream is a blocking one, to use the default stream
-//! that callers wait for, and to ask or wait for an event that was recorded in it. The attempt is an error and spoils the capture,
-//! whichever thread makes it and in every mode, as with `cuCtxSynchronize`. Nothing else is forbidden in any mode.
+//! A capture forbids waiting for its stream, waiting for its device, and querying or waiting for an event that was recorded in it.
+//! A capture of a blocking stream also forbids operations on the default stream that callers wait for. Such a call fails and
+//! invalidates the capture, from any thread and in every mode, as with `cuCtxSynchronize`. Other calls are allowed in every mode.
 
 use crate::capture::{Capture, Waiting};
 use crate::queues::Queues;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
 impl Queues {
-    /// Refuses to wait for what captures, which that has spoilt.
+    /// Returns [`Detail::Capturing`] if a capture forbids this wait, and invalidates the capture.
     pub(crate) fn check_waiting(&self, operation: Operation, waiting: Waiting) -> Result<()> {
         self.process.check(operation)?;
         if self.shared.captures.load(Ordering::Acquire) == 0 {
@@ -40,7 +40,7 @@ impl Queues {
         Err(Error::new(operation, Detail::Capturing { source: Some(source) }))
     }
 
-    /// The number of the capture that a stream is in.
+    /// Returns the number of the capture that a stream is in.
     pub(crate) fn capture_of(&self, name: usize) -> Option<u64> {
         if self.shared.captures.load(Ordering::Acquire) == 0 {
             return None;
@@ -48,7 +48,7 @@ impl Queues {
         self.shared.state().queues.get(&name)?.capture.as_ref().map(|capture| capture.number)
     }
 
-    /// Refuses to tell of an event that was recorded in a capture, which that has spoilt.
+    /// Refuses to query an event that was recorded in a capture, and invalidates the capture if it is still active.
     pub(crate) fn check_asking(&self, operation: Operation, captured: Option<u64>) -> Result<()> {
         let Some(number) = captured else { return Ok(()) };
         self.process.check(operation)?;
@@ -60,7 +60,7 @@ impl Queues {
         Err(invalid(operation, "the event is in a graph"))
     }
 
-    /// Whether a stream captures, or would disturb one that does.
+    /// Returns whether a stream captures, or whether work on it would invalidate a capture.
     pub(crate) fn is_capturing(&self, operation: Operation, name: usize) -> Result<bool> {
         self.process.check(operation)?;
         if self.shared.captures.load(Ordering::Acquire) == 0 {
@@ -97,7 +97,7 @@ impl Queues {
         let capture = capture.ok_or_else(|| invalid(operation, "the stream does not capture"))?;
         self.shared.captures.fetch_sub(1, Ordering::AcqRel);
         if capture.is_spoilt {
-            let source = refusal("the host backend", Errno::CANCELED, "a call has spoilt the capture");
+            let source = refusal("the host backend", Errno::CANCELED, "a call has invalidated the capture");
             return Err(Error::new(operation, Detail::Capturing { source: Some(source) }));
         }
         Ok(capture.work)

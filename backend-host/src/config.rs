@@ -1,11 +1,11 @@
-//! What machine a host backend plays: how many devices, with how much memory, in which units.
+//! The configuration of the emulated machine: the number of devices, their memory and their granularity.
 
 use crate::HostBackend;
 #[cfg(doc)]
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Bytes, Result};
 
-/// A machine to be played by the host's memory. What is not set is as in [`HostConfig::new`].
+/// The configuration of a host backend. Settings that are not changed are those of [`HostConfig::new`].
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     pub(crate) devices: u32,
@@ -23,7 +23,7 @@ impl Default for HostConfig {
 }
 
 impl HostConfig {
-    /// One device with all of the machine's memory and a granularity of 2 MiB, which is what GPUs have.
+    /// Returns the default configuration: one device with all of the machine's memory and a granularity of 2 MiB, as GPUs have.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -36,58 +36,56 @@ impl HostConfig {
         }
     }
 
-    /// How many devices: 1 to [`DeviceId::LIMIT`](gpu_vmm_core::DeviceId::LIMIT).
+    /// Sets the number of devices, from 1 to [`DeviceId::LIMIT`](gpu_vmm_core::DeviceId::LIMIT).
     #[must_use]
     pub const fn devices(mut self, count: u32) -> Self {
         self.devices = count;
         self
     }
 
-    /// How much memory each device has; it is rounded down to the granularity. More than the machine has can be
-    /// set, as long as not all of it is touched.
+    /// Sets the memory of each device, rounded down to the granularity. It can exceed the machine's memory as long as the process
+    /// does not touch all of it.
     #[must_use]
     pub const fn memory(mut self, each: Bytes) -> Self {
         self.memory = Some(each);
         self
     }
 
-    /// The unit of physical memory: a power of two, at least a page of the machine (4 KiB on most).
+    /// Sets the granularity of physical memory: a power of two, at least the machine's page size (4 KiB on most).
     #[must_use]
     pub const fn granularity(mut self, unit: Bytes) -> Self {
         self.granularity = unit;
         self
     }
 
-    /// The unit of memory that is asked for as [the host's](gpu_vmm_core::Location::Host): the granularity or a larger
-    /// power of two. Without this it is the granularity; drivers have memory of several units.
+    /// Sets the granularity of [host memory](gpu_vmm_core::Location::Host): the device granularity, which is the default, or a
+    /// larger power of two. GPU drivers too have memory types of different granularity.
     #[must_use]
     pub const fn host_granularity(mut self, unit: Bytes) -> Self {
         self.host_granularity = Some(unit);
         self
     }
 
-    /// No device reaches the memory of another; without this each reaches all.
+    /// Denies every device access to the memory of other devices. By default each device has access to all.
     #[must_use]
     pub const fn without_peers(mut self) -> Self {
         self.peers = false;
         self
     }
 
-    /// One call unmaps one mapping, as on HIP; without this it may unmap several that follow each other, as on CUDA.
+    /// Makes each call unmap a single mapping, as on HIP. By default one call can unmap several adjacent mappings, as on CUDA.
     #[must_use]
     pub const fn unmapping_singly(mut self) -> Self {
         self.unmaps_runs = false;
         self
     }
 
-    /// Opens a backend that plays this machine. It is an instance of its own: its handles cannot be mapped by
-    /// another.
+    /// Opens a backend with this configuration. Each opened backend is an instance of its own: another cannot map its handles.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] for numbers that no machine here can have, and on
-    /// systems other than 64-bit Linux; [`Detail::Driver`] where the kernel gives no
-    /// memfd.
+    /// [`Detail::Unsupported`] for settings out of range, and on systems other than 64-bit Linux; [`Detail::Driver`] if the kernel
+    /// cannot create a memfd.
     pub fn open(&self) -> Result<HostBackend> {
         HostBackend::with(self)
     }

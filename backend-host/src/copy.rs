@@ -1,7 +1,7 @@
-//! Copies and fills, by the CPU in a device's name.
+//! Copies and fills by the CPU on behalf of a device.
 //!
-//! The table of mappings is asked first whether that device may do it, so that a copy that no device's driver would
-//! do is an error here too, and not a fault: `EFAULT` where nothing is mapped, `EACCES` where the device may not.
+//! The table of mappings is checked first for that device's access. So a copy that no GPU driver would perform is an error and not
+//! a fault: `EFAULT` if an address is not mapped, `EACCES` if the device lacks access.
 #![allow(unsafe_code)]
 
 use crate::host::Host;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::ptr;
 
 impl Host {
-    /// That `device` exists and may do `need` with all of the memory: with it, the pages are there and allow it.
+    /// Checks that `device` exists and has `need` access to the whole range. If so, the pages are mapped and allow it.
     pub(crate) fn check_access(
         &self,
         operation: Operation,
@@ -43,8 +43,8 @@ impl Host {
 /// As for `CopyCalls::copy_from_host`.
 pub(crate) unsafe fn from_host(host: &Host, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
     host.check_access(Operation::CopyFromHost, device, to, Bytes(from.len() as u64), Access::ReadWrite)?;
-    // SAFETY: the pages are mapped for writing, as was checked, and stay so while the caller keeps its promise. A
-    // slice of the caller's is not memory that the caller lets a device write at the same time.
+    // SAFETY: the pages are mapped for writing, as was checked, and stay so by the caller's contract. A slice of the caller's does
+    // not overlap memory that the caller lets a device write at the same time.
     unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
     Ok(())
 }
@@ -71,8 +71,8 @@ pub(crate) unsafe fn between(
 ) -> Result<()> {
     host.check_access(Operation::Copy, device, to, length, Access::ReadWrite)?;
     host.check_access(Operation::Copy, device, from, length, Access::Read)?;
-    // SAFETY: both sides are mapped for what is done there, as was checked, and stay so while the caller keeps its
-    // promise. Two addresses can be the same memory, so this is the copy that allows it.
+    // SAFETY: both sides are mapped with the needed access, as was checked, and stay so by the caller's contract. Two addresses can
+    // be the same memory, so this copy allows overlap.
     unsafe { ptr::copy(from.as_ptr::<u8>(), to.as_ptr::<u8>(), length.0 as usize) };
     Ok(())
 }
@@ -88,7 +88,7 @@ pub(crate) unsafe fn fill(
     value: u8,
 ) -> Result<()> {
     host.check_access(Operation::Fill, device, at, length, Access::ReadWrite)?;
-    // SAFETY: the pages are mapped for writing, as was checked, and stay so while the caller keeps its promise.
+    // SAFETY: the pages are mapped for writing, as was checked, and stay so by the caller's contract.
     unsafe { ptr::write_bytes(at.as_ptr::<u8>(), value, length.0 as usize) };
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Devices as the host plays them: a name, a granularity, and an amount of memory that is counted.
+//! The emulated devices: a name, a granularity, and a counted amount of memory.
 
 use crate::HostConfig;
 use gpu_vmm_core::{
@@ -8,7 +8,7 @@ use gpu_vmm_core::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much of a device's memory is free. What is taken comes back when the [`Charge`] is dropped.
+/// A device's total and free memory. Dropping a [`Charge`] returns its memory.
 #[derive(Debug)]
 pub(crate) struct Account {
     total: Bytes,
@@ -20,7 +20,7 @@ impl Account {
         Arc::new(Self { total, free: AtomicU64::new(total.0) })
     }
 
-    /// Takes `size` at once, or nothing where not that much is free.
+    /// Takes `size` bytes, or returns `None` if less is free.
     pub(crate) fn take(self: &Arc<Self>, size: Bytes) -> Option<Charge> {
         self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| free.checked_sub(size.0)).ok()?;
         Some(Charge { account: Arc::clone(self), size })
@@ -31,7 +31,7 @@ impl Account {
     }
 }
 
-/// Memory that was taken from a device's amount.
+/// Memory taken from a device's free amount.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Arc<Account>,
@@ -39,7 +39,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Leaves the amount taken for ever: its memory could not be given back.
+    /// Keeps the memory taken forever, because it could not be released.
     pub(crate) fn keep(mut self) {
         self.size = Bytes::ZERO;
     }
@@ -51,12 +51,12 @@ impl Drop for Charge {
     }
 }
 
-/// The unit in which the MMU maps and protects.
+/// Returns the unit in which the MMU maps and protects.
 pub(crate) fn page_size() -> Bytes {
     Bytes(rustix::param::page_size() as u64)
 }
 
-/// The devices of a configuration.
+/// Returns the devices of a configuration.
 pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
     let refuse = |reason| Err(Error::new(Operation::Open, Detail::Unsupported { reason }));
     if config.devices == 0 || config.devices > DeviceId::LIMIT {
@@ -91,7 +91,7 @@ pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
     Ok((0..config.devices).map(device).collect())
 }
 
-/// The unit of memory that is asked for as the host's.
+/// Returns the granularity of host memory.
 pub(crate) fn host_granularity(config: &HostConfig) -> Result<Granularity> {
     let (device, host) = (config.granularity, config.host_granularity.unwrap_or(config.granularity));
     Granularity::new(host).filter(|_| host >= device).ok_or_else(|| {
@@ -102,13 +102,13 @@ pub(crate) fn host_granularity(config: &HostConfig) -> Result<Granularity> {
     })
 }
 
-/// The kernel's number for this boot of this machine, the same in every process and container.
+/// Returns the kernel's identifier of this boot, the same in every process and container of this machine.
 fn boot_id() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
 }
 
-/// The number of one device of this machine: memory can be shared with each host backend that has as many devices.
+/// Returns the UUID of a device: memory can be shared with every host backend of this machine that has the same device number.
 fn uuid(boot: u128, ordinal: u32) -> DeviceUuid {
     DeviceUuid(boot.wrapping_add(ordinal.into()).to_be_bytes())
 }
@@ -118,7 +118,7 @@ fn machine_memory() -> Bytes {
     Bytes((info.totalram as u64).saturating_mul(info.mem_unit.into()))
 }
 
-/// The kernel in the driver's place: `6.12.9` has the number 6012.
+/// Describes the kernel as the driver: `6.12.9` has the version number 6012.
 pub(crate) fn kernel() -> DriverInfo {
     let version = rustix::system::uname().release().to_string_lossy().into_owned();
     let version_number = version_number(&version);

@@ -1,4 +1,4 @@
-//! Events on streams of host memory: places in their queues.
+//! Events on host streams: positions in their queues.
 #![allow(unsafe_code)] // implements traits that make promises
 
 use crate::host::Host;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 struct HostEvent {
     host: Arc<Host>,
     device: DeviceId,
-    /// None if all was done when it was recorded, or it never was.
+    /// None if all work was done when the event was recorded, or if it was never recorded.
     marked: Option<Place>,
-    /// The capture that it was recorded in.
+    /// The capture in which the event was recorded.
     captured: Option<u64>,
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn create(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn Event
     Ok(Box::new(HostEvent { host: Arc::clone(host), device, marked: None, captured: None }))
 }
 
-// SAFETY: the queues tell what is done.
+// SAFETY: the queues know which work is done.
 unsafe impl Event for HostEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         let operation = Operation::RecordEvent;

@@ -1,12 +1,12 @@
-//! Which parts of a file are in use: what lies between offset 0 and an end that moves.
+//! Free-space management of a file, from offset 0 to an end that moves.
 //!
-//! A free part is found by size and merged with its neighbours by offset, in the logarithm of their number, so that a
-//! hundred thousand small pieces are no burden. Of equal parts the lowest is taken: pieces that are created one after
-//! the other then lie one behind the other, and the kernel joins their mappings into one.
+//! Finding a free extent by size and merging it with its neighbours by offset take logarithmic time, so that a hundred thousand
+//! small pieces are cheap. Of equal extents the lowest is taken: pieces created one after the other then lie next to each other,
+//! and the kernel merges their mappings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The free parts below an end, behind which all is free.
+/// The free extents below an end, after which the whole file is free.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
     end: u64,
@@ -15,8 +15,8 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Takes `size` bytes: the smallest free part that is large enough, else what is behind the end. `None` where
-    /// the end would pass 2^64 - 1.
+    /// Takes `size` bytes: the smallest free extent that is large enough, else bytes after the end. Returns `None` if the end would
+    /// exceed 2^64 - 1.
     pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
         if let Some(&(found, offset)) = self.by_size.range((size, 0)..).next() {
             self.remove(offset, found);
@@ -30,7 +30,7 @@ impl Extents {
         Some(offset)
     }
 
-    /// Gives a part back that was taken.
+    /// Returns an extent that was taken.
     pub(crate) fn give_back(&mut self, mut offset: u64, mut size: u64) {
         if let Some((&before, &length)) = self.by_offset.range(..offset).next_back()
             && before + length == offset
@@ -50,7 +50,7 @@ impl Extents {
         }
     }
 
-    /// The first offset behind everything that is in use.
+    /// Returns the first offset after all extents in use.
     pub(crate) const fn end(&self) -> u64 {
         self.end
     }
@@ -98,7 +98,7 @@ mod tests {
         assert!(extents.by_offset.is_empty() && extents.by_size.is_empty());
     }
 
-    /// Random work against a plain record of who has which byte.
+    /// Random operations compared with a plain list of the extents in use.
     #[test]
     fn no_byte_is_given_out_twice() {
         let mut extents = Extents::default();

@@ -1,4 +1,4 @@
-//! Physical memory as the core holds it.
+//! Handles of physical memory.
 #![allow(unsafe_code)] // implements traits that make promises
 
 use crate::memory::Memory;
@@ -7,19 +7,19 @@ use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Oper
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A piece of physical memory of the host: pages of a memfd.
+/// A handle of physical host memory: pages of a memfd.
 ///
-/// Memory that stays in the process is a part of one file that all handles of the backend share; memory that was
-/// created [shareable](Properties::shareable) has a file, and so a descriptor, of its own. Both read as zero at
-/// first. Memory that was imported counts against no device's amount: it counts where it was created, until the
-/// creator has dropped it, even while others still hold it.
+/// Memory that is not [shareable](Properties::shareable) is a part of one file that all handles of the backend use; shareable
+/// memory has a file, and so a descriptor, of its own. New memory reads as zero. Imported memory does not count against the
+/// importer's device: it counts in the backend that created it, until the creator has dropped it, even if other processes still
+/// hold it.
 #[derive(Debug)]
 pub struct HostHandle {
     pub(crate) memory: Arc<Memory>,
     pub(crate) properties: Properties,
 }
 
-// SAFETY: size and properties are those that the memory was made with.
+// SAFETY: size and properties are those that the memory was created with.
 unsafe impl Handle for HostHandle {
     fn size(&self) -> Bytes {
         self.memory.size()

@@ -1,4 +1,4 @@
-//! What a backend, its handles and its reservations share.
+//! The state that a backend, its handles and its reservations share.
 
 use crate::HostConfig;
 use crate::device::{self, Account};
@@ -10,7 +10,7 @@ use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
 use gpu_vmm_core::{Detail, Device, DeviceId, DriverInfo, Error, Granularity, Operation, Result, Vendor};
 use std::sync::Arc;
 
-/// What a backend, its handles and its reservations share.
+/// The state that a backend, its handles and its reservations share.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) process: Process,
@@ -56,7 +56,7 @@ impl Host {
         })
     }
 
-    /// The account of a device, in the process that opened the backend.
+    /// Returns the account of a device; an error in a forked child.
     pub(crate) fn account(&self, operation: Operation, device: DeviceId) -> Result<&Arc<Account>> {
         self.process.check(operation)?;
         let count = self.devices.len() as u32;
@@ -65,7 +65,7 @@ impl Host {
         })
     }
 
-    /// Waits for what is on a device's default stream, where its copies, fills and kernels are that a caller waits for.
+    /// Waits for the work on a device's default stream before a synchronous copy, fill or kernel of that stream.
     pub(crate) fn after_default_stream(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.account(operation, device)?;
         self.queues.wait_for_default(operation, device)
@@ -79,7 +79,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if self.process.is_this() {
-            // No caller is left to report a failure to, and a few unused pages are all that would stay.
+            // No caller is left to receive an error, and a failure leaks only a few unused pages.
             let _ = self.spare.release();
         }
     }

@@ -1,8 +1,8 @@
-//! gpu-vmm on host memory: the reference for the rules, and what runs where there is no GPU.
+//! The gpu-vmm backend for host memory: a reference implementation of the rules, for machines without a GPU.
 //!
-//! A device is an amount of the machine's memory. Physical memory is pages of a memfd, a reservation is addresses
-//! without any right, a mapping is `mmap` with `MAP_SHARED | MAP_FIXED`, access is `mprotect`: the kernel does the
-//! work that a GPU's driver does, and the CPU's MMU does the checking.
+//! A device is an amount of the machine's memory. Physical memory is pages of a memfd, a reservation is an address range without
+//! access, a mapping is `mmap` with `MAP_SHARED | MAP_FIXED`, and access is set by `mprotect`. The kernel does the work of a GPU's
+//! driver, and the CPU's MMU checks accesses.
 //!
 //! ```
 //! use gpu_vmm_core::{Backend, Bytes, DeviceId};
@@ -13,42 +13,40 @@
 //! # Ok::<(), gpu_vmm_core::Error>(())
 //! ```
 //!
-//! # What is as on a GPU, and what is not
+//! # Differences from a GPU
 //!
-//! - A device has a set amount of memory, which `create` takes from and which comes back once the handle and the
-//!   last mapping are gone. It is a count of this backend: pages come from the machine when they are first touched,
-//!   so a device that is given more memory than the machine has ends as every overcommitted process does.
-//! - **One CPU stands in for all devices.** Each mapping knows what each device may do, and the copies, fills and
-//!   patterns of this backend keep to it. The MMU cannot tell devices apart: a page is as open as the most that any
-//!   device may do with it, and code that uses the address itself meets this joint right.
-//! - A reservation's hint is a wish, as it is for the drivers: where the address is taken or cannot be had,
-//!   `reserve` succeeds somewhere else.
-//! - Work is done when its call returns, but for that of
-//!   [`start_pattern_on`](gpu_vmm_core::testkit::TestKit::start_pattern_on), which threads of the backend do: a stream is a queue, and
-//!   an event a place in it. Such work that reaches what is not mapped, or not for its device, ends all work of the device, as
-//!   a fault does on a GPU.
+//! - Each device has a fixed amount of memory. `create` takes from it, and it is free again once the handle and the last mapping
+//!   are gone. The amount is only a count in this backend: the machine provides pages when they are first touched. If a device has
+//!   more memory than the machine, the process can be killed like any overcommitted process.
+//! - **One CPU acts for all devices.** Each mapping records the access of each device, and the copies, fills and patterns of this
+//!   backend check it. The MMU cannot tell devices apart: a page has the widest access of any device, and code that uses the
+//!   address directly gets that access.
+//! - A reservation's hint is advisory, as with the drivers: if the address is taken or unavailable, `reserve` succeeds at another
+//!   address.
+//! - Work is complete when its call returns, except for [`start_pattern_on`](gpu_vmm_core::testkit::TestKit::start_pattern_on),
+//!   whose work threads of the backend do: a stream is a queue, and an event a position in it. If such work accesses memory that is
+//!   not mapped, or to which its device has no access, all work of the device ends, as after a fault on a GPU.
 //!
 //! # Modules
 //!
 //! | file | subject |
 //! |---|---|
 //! | `config` | [`HostConfig`]: the number of devices and their memory |
-//! | `backend`, `device`, `capabilities`, `quirks` | which module answers which method, devices, what they can do |
-//! | `memory`, `store`, `extents`, `handle` | pages of one file that all handles share or of a file of their own, the free list of the first, handles |
-//! | `host` | what a backend, its handles and its reservations share |
-//! | `memory_types` | which locations and handle types memory can have |
+//! | `backend`, `device`, `capabilities`, `quirks` | the trait implementations, devices, their capabilities, deviations of kernel versions |
+//! | `memory`, `store`, `extents`, `handle` | physical memory, the file that handles share, the free extents of that file, handles |
+//! | `host` | the state that a backend, its handles and its reservations share |
+//! | `memory_types` | the locations and handle types that memory can have |
 //! | `reservation`, `pages`, `reserve_mappings` | address ranges, the system calls on them, unmapping at the kernel's limit of mappings |
-//! | `mappings` | what is mapped where and which device may use it, checked by `copy` and `testkit` |
+//! | `mappings` | the mappings and each device's access, which `copy` and `testkit` check |
 //! | `share` | handles as file descriptors |
-//! | `copy`, `staging` | moving data, buffers for it |
-//! | `stream`, `stream_names`, `queues`, `work`, `event` | streams and their numbers, their queues, the work in them, points in them |
-//! | `capture`, `captures` | work that is recorded in graphs |
-//! | `testkit` | patterns written and checked |
+//! | `copy`, `staging` | copies and fills, host buffers for copies |
+//! | `stream`, `stream_names`, `queues`, `work`, `event` | streams and their numbers, their queues, the work in them, events |
+//! | `capture`, `captures` | captures of streams and their graphs |
+//! | `testkit` | patterns written and checked by the CPU |
 //! | `unsupported` | the uninhabited backend of other systems |
 //!
-//! On systems other than 64-bit Linux the crate compiles, and opening answers
-//! [`Unsupported`](gpu_vmm_core::Detail::Unsupported).
-// What the testkit alone uses is not used without it.
+//! On systems other than 64-bit Linux the crate compiles, and opening returns [`Unsupported`](gpu_vmm_core::Detail::Unsupported).
+// Code that only the testkit uses is dead without it.
 #![cfg_attr(not(feature = "testkit"), allow(dead_code))]
 
 mod config;

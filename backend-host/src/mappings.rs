@@ -1,7 +1,7 @@
-//! What is mapped where, and which device may do what with it: one table for all reservations of a backend.
+//! The mappings of a backend and each device's access: one table for all reservations.
 //!
-//! The kernel knows the pages but not the devices, so this table is what the copies ask. It also holds the memory of
-//! each mapping, which lives until its last mapping is gone.
+//! The kernel knows the pages but not the devices, so copies check this table. The table also holds the memory of each mapping,
+//! which lives until its last mapping is gone.
 
 use crate::device::Charge;
 use gpu_vmm_core::{Access, AccessMap, Address, AddressRange, Bytes, DeviceId};
@@ -13,8 +13,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
     table: RwLock<BTreeMap<Address, Mapping>>,
-    /// Held to read by work in flight while it writes, and to write by whatever takes pages or rights away: the table and
-    /// the pages are then changed as one.
+    /// Work in flight locks it for reading while it writes memory; calls that remove pages or access lock it for writing, so that
+    /// the table and the pages change together.
     touched: RwLock<()>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Mapping {
     pub(crate) kept: Kept,
 }
 
-/// What a mapping keeps from being given back.
+/// The memory that a mapping keeps alive.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for what happens when they are dropped")]
 pub(crate) enum Kept {
@@ -36,7 +36,7 @@ pub(crate) enum Kept {
     Plain(Charge),
 }
 
-/// Why a device may not touch a range.
+/// Why a device may not access a range.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     NotMapped { at: Address },
@@ -48,7 +48,7 @@ impl Mappings {
         self.write().insert(base, mapping);
     }
 
-    /// The first mapping that lies, wholly or partly, in the range.
+    /// Returns the first mapping that overlaps the range.
     pub(crate) fn first_in(&self, range: AddressRange) -> Option<AddressRange> {
         let table = self.read();
         let before =
@@ -56,7 +56,7 @@ impl Mappings {
         before.or_else(|| table.range(range.base..range.end()).next().map(ranged))
     }
 
-    /// The mappings that fill the range without a hole and with none cut, or `None`.
+    /// Returns the mappings that fill the range, or `None` if it has a hole or cuts a mapping.
     pub(crate) fn whole(&self, range: AddressRange) -> Option<Vec<(AddressRange, AccessMap)>> {
         let table = self.read();
         let mut next = range.base;
@@ -71,15 +71,14 @@ impl Mappings {
         (next == range.end()).then_some(found)
     }
 
-    /// Takes the mappings that begin in the range out of the table. What they keep goes when the answer is dropped,
-    /// which is after the lock.
+    /// Removes the mappings that begin in the range. Their memory is released when the caller drops the result, after the lock.
     pub(crate) fn remove(&self, range: AddressRange) -> Vec<Mapping> {
         let mut table = self.write();
         let bases: Vec<Address> = table.range(range.base..range.end()).map(|(base, _)| *base).collect();
         bases.iter().filter_map(|base| table.remove(base)).collect()
     }
 
-    /// Takes the plain allocation of just this range out of the table.
+    /// Removes the plain allocation of exactly this range.
     pub(crate) fn remove_plain(&self, range: AddressRange) -> Option<Mapping> {
         let mut table = self.write();
         let found = table.get(&range.base)?;
@@ -96,14 +95,14 @@ impl Mappings {
         }
     }
 
-    /// What a device may do at an address, or `None` where nothing is mapped.
+    /// Returns a device's access at an address, or `None` if nothing is mapped there.
     pub(crate) fn access(&self, at: Address, device: DeviceId) -> Option<Access> {
         let table = self.read();
         let found = table.range(..=at).next_back()?;
         ranged(found).contains(at).then(|| found.1.access.get(device))
     }
 
-    /// Whether `device` may do `need` with every byte of the range, which can span mappings.
+    /// Checks that `device` has `need` access to every byte of the range, which can span mappings.
     pub(crate) fn check(&self, range: AddressRange, device: DeviceId, need: Access) -> Result<(), Refusal> {
         if range.size.is_zero() {
             return Ok(());
@@ -128,7 +127,7 @@ impl Mappings {
         if next >= range.end() { Ok(()) } else { Err(Refusal::NotMapped { at: next }) }
     }
 
-    /// Does something with a range as long as `device` may do `need` with all of it.
+    /// Calls `act` if `device` has `need` access to the whole range; the access stays until `act` returns.
     pub(crate) fn while_allowed<T>(
         &self,
         range: AddressRange,
@@ -141,7 +140,7 @@ impl Mappings {
         Ok(act())
     }
 
-    /// Keeps work in flight from all memory.
+    /// Keeps work in flight from accessing memory while the guard lives.
     pub(crate) fn untouched(&self) -> RwLockWriteGuard<'_, ()> {
         self.touched.write().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! A piece of physical memory: what a handle and its mappings hold together, and who gives it back last.
+//! Physical memory, held jointly by a handle and its mappings.
 
 use crate::device::{Account, Charge};
 use crate::host::Host;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 pub(crate) const CREATE: Operation = Operation::CreateMemory;
 
-/// Pages of a memfd, and what they take from their device's amount.
+/// Pages of a memfd, and the amount that they take from their device.
 pub(crate) struct Memory {
     host: Arc<Host>,
     place: Place,
     size: Bytes,
-    /// None for imported memory: whoever created it has it in the books.
+    /// None for imported memory, which counts in the process that created it.
     charge: Option<Charge>,
 }
 
@@ -25,12 +25,12 @@ pub(crate) struct Memory {
 enum Place {
     /// A part of the backend's store.
     Stored { offset: u64 },
-    /// A file of its own, since a descriptor gives access to the whole of its file.
+    /// A file of its own, since a descriptor gives access to the whole file.
     Shared(OwnedFd),
 }
 
 impl fmt::Debug for Memory {
-    /// Without the host, among whose mappings this memory is: there would be no end to it.
+    /// Omits the host, whose mappings contain this memory: printing it would not end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memory").field("place", &self.place).field("size", &self.size).finish_non_exhaustive()
     }
@@ -75,7 +75,7 @@ impl Memory {
         &self.host
     }
 
-    /// The file that has the pages, and where in it they begin.
+    /// Returns the file that has the pages, and their offset in it.
     pub(crate) fn pages(&self) -> (BorrowedFd<'_>, u64) {
         match &self.place {
             Place::Stored { offset } => (self.host.store.file(), *offset),
@@ -86,7 +86,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A forked child has the parent's file: punching a hole would take the parent's bytes.
+        // A forked child shares the parent's file: punching a hole would discard the parent's bytes.
         if !self.host.process.is_this() {
             return;
         }
@@ -102,7 +102,7 @@ impl Drop for Memory {
     }
 }
 
-/// Takes from a device's amount, or says how much there is.
+/// Takes memory from a device's free amount; the error has the device's numbers.
 pub(crate) fn charge(
     operation: Operation,
     account: &Arc<Account>,
@@ -110,14 +110,14 @@ pub(crate) fn charge(
     size: Bytes,
 ) -> Result<Charge> {
     account.take(size).ok_or_else(|| {
-        let why = "the amount that was set for the device is used up";
+        let why = "the device's configured memory is used up";
         let source = refusal("the host backend", Errno::NOMEM, why);
         let error = Error::new(operation, Detail::Driver { source, context: String::new() });
         or_out_of_memory(error, account, device, size)
     })
 }
 
-/// The same error, with the numbers of the device where the answer is that memory is used up.
+/// Returns the error, with the device's numbers if it means that memory is used up.
 pub(crate) fn or_out_of_memory(error: Error, account: &Account, device: DeviceId, requested: Bytes) -> Error {
     error.map_detail(|detail| match detail {
         Detail::Driver { source, .. } if is_no_memory(&source) => {

@@ -1,12 +1,12 @@
-//! The kinds of memory: the host's is what a device has anyway, and of all others there is none.
+//! Memory types: device memory and host memory are the same here, and there are no others.
 
 use crate::share;
 use gpu_vmm_core::{Detail, Error, HandleTypes, Location, Operation, Properties, Result};
 
-/// Why a node of the host cannot be chosen.
+/// Why memory cannot be placed on a NUMA node.
 pub(crate) const NO_NODES: &str = "the kernel chooses the node of each page when it is first touched";
 
-/// Refuses memory that there is none of.
+/// Refuses memory types that the backend does not have.
 pub(crate) fn check(operation: Operation, properties: &Properties) -> Result<()> {
     check_place(operation, properties.location)?;
     let types = properties.handle_types;
@@ -16,7 +16,7 @@ pub(crate) fn check(operation: Operation, properties: &Properties) -> Result<()>
     types.check_here(operation)
 }
 
-/// The same for where it is to be.
+/// Refuses locations that the backend does not have.
 pub(crate) fn check_place(operation: Operation, location: Location) -> Result<()> {
     match location {
         Location::Device | Location::Host => Ok(()),
@@ -26,7 +26,7 @@ pub(crate) fn check_place(operation: Operation, location: Location) -> Result<()
     }
 }
 
-/// What memory that is asked for so comes out as.
+/// Returns the properties that created memory has, for the requested ones.
 pub(crate) const fn given(properties: &Properties) -> Properties {
     Properties { compressible: false, remote_dma: false, ..*properties }
 }

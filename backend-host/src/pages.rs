@@ -1,5 +1,4 @@
-//! The system calls on addresses: reserving, mapping, protecting, giving back. The one module that changes what the
-//! process has at an address.
+//! The system calls on addresses: reserving, mapping, protecting, releasing. No other module changes the process's mappings.
 #![allow(unsafe_code)]
 
 use crate::device::page_size;
@@ -13,10 +12,10 @@ use std::ptr;
 
 const RESERVE: Operation = Operation::Reserve;
 
-/// With no right to read or write, addresses that cost no memory.
+/// Inaccessible address ranges that cost no memory.
 const RESERVED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
-/// Reserves addresses, at `hint` if that can be had.
+/// Reserves addresses, at `hint` if possible.
 pub(crate) fn reserve(size: Bytes, alignment: Alignment, hint: Option<Address>) -> Result<AddressRange> {
     let usable = hint.filter(|hint| hint.0 != 0 && hint.is_aligned_to(alignment.bytes()));
     match usable.and_then(|hint| reserve_at(hint, size)) {
@@ -25,28 +24,26 @@ pub(crate) fn reserve(size: Bytes, alignment: Alignment, hint: Option<Address>) 
     }
 }
 
-/// Reserves just there. For whatever reason the kernel refuses, the hint was a wish and another place will do.
+/// Reserves at exactly `hint`. Hints are advisory, so any failure of the kernel means another address.
 fn reserve_at(hint: Address, size: Bytes) -> Option<AddressRange> {
     let flags = RESERVED | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: FIXED_NOREPLACE leaves what is mapped there alone, and a kernel that does not know it (before 4.17)
-    // takes the address as a wish.
+    // SAFETY: FIXED_NOREPLACE never replaces a mapping, and a kernel without it (before 4.17) treats the address as a hint.
     let base = unsafe { mmap_anonymous(hint.as_ptr(), length(size), ProtFlags::empty(), flags) }.ok()?;
     let range = AddressRange { base: address(base), size };
     if range.base == hint {
         return Some(range);
     }
-    // SAFETY: the range was mapped just now and nobody else knows of it. Should this fail, addresses are lost and
-    // nothing else.
+    // SAFETY: the range was mapped just now and no other code has its address. If this fails, only addresses are lost.
     let _ = unsafe { release(RESERVE, range) };
     None
 }
 
-/// Reserves more than is needed, so that an aligned part is in it, and gives the rest back.
+/// Reserves more than needed, so that it contains an aligned part, and releases the rest.
 fn reserve_anywhere(size: Bytes, alignment: Alignment) -> Result<AddressRange> {
     let alignment = alignment.bytes();
     let slack = alignment - page_size();
     let padded = size + slack;
-    // SAFETY: the kernel chooses addresses at which nothing is.
+    // SAFETY: the kernel chooses free addresses.
     let base = unsafe { mmap_anonymous(ptr::null_mut(), length(padded), ProtFlags::empty(), RESERVED) }
         .map_err(|errno| failed(RESERVE, "mmap", errno, format!("{size} aligned to {alignment}")))?;
     let all = AddressRange { base: address(base), size: padded };
@@ -54,14 +51,13 @@ fn reserve_anywhere(size: Bytes, alignment: Alignment) -> Result<AddressRange> {
     let head = AddressRange { base: all.base, size: Bytes(base.0 - all.base.0) };
     let range = AddressRange { base, size };
     let tail = AddressRange { base: range.end(), size: slack - head.size };
-    // Whatever is still there when a cut fails goes back as a whole.
+    // If a cut fails, everything that is still reserved is released as a whole.
     let from_base = AddressRange { base, size: size + tail.size };
     for (cut, rest) in [(head, all), (tail, from_base)] {
         if cut.size.is_zero() {
             continue;
         }
-        // SAFETY: both ranges lie in what was mapped just now, of which nobody else knows, and all of the rest is
-        // still there.
+        // SAFETY: both ranges lie in addresses mapped just now, which no other code has, and all of the rest is still mapped.
         unsafe {
             if let Err(error) = release(RESERVE, cut) {
                 return Err(match release(RESERVE, rest) {
@@ -74,14 +70,15 @@ fn reserve_anywhere(size: Bytes, alignment: Alignment) -> Result<AddressRange> {
     Ok(range)
 }
 
-/// Whether the kernel gives an address that is asked for. Another thread may take it in between, so it is the lowest of
-/// many that were free a moment ago, where the kernel begins at the highest; and one failure is none.
+/// Returns whether the kernel honours a requested address. Another thread may take it in between. To make that unlikely, the
+/// address is the lowest of a large range that was just free, while the kernel allocates from the highest; and a failure is
+/// retried.
 pub(crate) fn hint_is_kept(granularity: Granularity) -> Result<bool> {
     const ROOM: u64 = 64;
     let (size, alignment) = (granularity.bytes(), granularity.into());
     for _ in 0..8 {
         let free = reserve_anywhere(Bytes(size.0.saturating_mul(ROOM)), alignment)?;
-        // SAFETY: reserved just now, here and below, and used by nobody.
+        // SAFETY: reserved just now, here and below, and unused.
         unsafe { release(RESERVE, free) }?;
         let again = reserve(size, alignment, Some(free.base))?;
         // SAFETY: as above.
@@ -93,65 +90,65 @@ pub(crate) fn hint_is_kept(granularity: Granularity) -> Result<bool> {
     Ok(false)
 }
 
-/// Gives addresses back to the process.
+/// Unmaps addresses and returns them to the process.
 ///
 /// # Safety
 ///
-/// The range belongs to the caller, who uses it no more.
+/// The caller owns the range and no longer uses it.
 pub(crate) unsafe fn release(operation: Operation, range: AddressRange) -> Result<()> {
-    // SAFETY: as the caller promises.
+    // SAFETY: by the caller's contract.
     unsafe { munmap(range.base.as_ptr(), length(range.size)) }
         .map_err(|errno| failed(operation, "munmap", errno, range))
 }
 
-/// Puts pages of a file at reserved addresses; nothing can be read or written yet.
+/// Maps pages of a file at reserved addresses, without access.
 ///
 /// # Safety
 ///
 /// The range lies in a reservation of the caller's, and nothing is mapped there.
 pub(crate) unsafe fn map(range: AddressRange, file: BorrowedFd<'_>, offset: u64) -> Result<()> {
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: what is replaced is a reserved range of the caller's, where nothing could be read or written.
+    // SAFETY: the replaced range is reserved by the caller and was inaccessible.
     unsafe { mmap(range.base.as_ptr(), length(range.size), ProtFlags::empty(), flags, file, offset) }
         .map(|_| ())
         .map_err(|errno| failed(Operation::Map, "mmap", errno, range))
 }
 
-/// Takes the pages away; the addresses stay reserved.
+/// Removes the pages; the addresses stay reserved.
 ///
-/// In one call, so that no other thread can get the addresses in between. The kernel looks at the limit of mappings
-/// before it takes anything away, so that a refusal leaves all as it was.
+/// One call does both, so that no other thread can get the addresses in between. The kernel checks the limit of mappings before it
+/// removes anything, so a refusal leaves the mappings as they were.
 ///
 /// # Safety
 ///
-/// The range lies in a reservation of the caller's, and nothing uses what is mapped there any more.
+/// The range lies in a reservation of the caller's, and nothing uses the memory mapped there any more.
 pub(crate) unsafe fn vacate(range: AddressRange) -> Result<()> {
     let flags = RESERVED | MapFlags::FIXED;
-    // SAFETY: what is replaced is the caller's and is not used any more.
+    // SAFETY: the replaced mappings are the caller's and no longer used.
     unsafe { mmap_anonymous(range.base.as_ptr(), length(range.size), ProtFlags::empty(), flags) }
         .map(|_| ())
         .map_err(|errno| failed(Operation::Unmap, "mmap", errno, range))
 }
 
-/// Says what the CPU may do with mapped pages.
+/// Sets the CPU's access to mapped pages.
 ///
 /// # Safety
 ///
-/// The range is mapped memory of the caller's, and nothing uses it in a way that is not allowed any more.
+/// The range is mapped memory of the caller's, and nothing uses it any more in a way that `access` forbids.
 pub(crate) unsafe fn protect(range: AddressRange, access: Access) -> Result<()> {
     let flags = match access {
         Access::None => MprotectFlags::empty(),
         Access::Read => MprotectFlags::READ,
         Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: by the caller's contract.
     unsafe { mprotect(range.base.as_ptr(), length(range.size), flags) }
         .map_err(|errno| failed(Operation::SetAccess, "mprotect", errno, range))
 }
 
-/// Plain memory, zeroed, for reading and writing.
+/// Allocates plain memory, zeroed, for reading and writing.
 pub(crate) fn allocate(size: Bytes) -> Result<AddressRange> {
-    // SAFETY: the kernel chooses addresses at which nothing is.
+    // SAFETY: the kernel chooses free addresses.
     let base = unsafe {
         mmap_anonymous(ptr::null_mut(), length(size), ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
@@ -159,17 +156,18 @@ pub(crate) fn allocate(size: Bytes) -> Result<AddressRange> {
     Ok(AddressRange { base: address(base), size })
 }
 
-/// As many mappings as a page can have neighbours of another right: five in a row, to be [released](release) at once.
+/// Creates five adjacent mappings that the kernel cannot merge, as many as one call may need when it splits its neighbours. They
+/// are [released](release) at once.
 pub(crate) fn spare_mappings() -> Result<AddressRange> {
     let page = page_size();
     let size = Bytes(page.0 * 5);
-    // SAFETY: the kernel chooses addresses at which nothing is.
+    // SAFETY: the kernel chooses free addresses.
     let base = unsafe { mmap_anonymous(ptr::null_mut(), length(size), ProtFlags::READ, RESERVED) }
         .map_err(|errno| failed(Operation::Open, "mmap", errno, size))?;
     let range = AddressRange { base: address(base), size };
     for odd in [1, 3] {
         let one = AddressRange { base: range.base + Bytes(page.0 * odd), size: page };
-        // SAFETY: a page of what was mapped just now, which nobody uses; here and below.
+        // SAFETY: a page of the addresses mapped just now, which no code uses; here and below.
         if let Err(error) = unsafe { protect(one, Access::None) } {
             // SAFETY: as above.
             return Err(unsafe { release(Operation::Open, range) }.err().unwrap_or(error));
@@ -178,12 +176,12 @@ pub(crate) fn spare_mappings() -> Result<AddressRange> {
     Ok(range)
 }
 
-/// The crate is for 64-bit systems, where every size fits.
+/// Converts a size; the crate is for 64-bit systems, where every size fits.
 const fn length(size: Bytes) -> usize {
     size.0 as usize
 }
 
-/// The number of an address; exposed, since pointers are made from the number again.
+/// Returns the number of an address; exposes its provenance, since pointers are later made from the number.
 fn address(pointer: *mut c_void) -> Address {
     Address(pointer.expose_provenance() as u64)
 }
@@ -202,7 +200,7 @@ mod tests {
             let range = reserve(Bytes::mib(2), alignment(bytes), None).unwrap();
             assert!(range.base.is_aligned_to(bytes), "{range} is not aligned to {bytes}");
             assert_eq!(range.size, Bytes::mib(2));
-            // SAFETY: reserved above and used by nobody.
+            // SAFETY: reserved above and unused.
             unsafe { release(Operation::Allocate, range) }.unwrap();
         }
     }

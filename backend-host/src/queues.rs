@@ -1,8 +1,7 @@
-//! The streams of one backend as queues, and the threads that work them off.
+//! The streams of a backend as queues, and the threads that do their work.
 //!
-//! There is no thread before work is queued, and none when nothing has been queued for a while; a backend that is dropped
-//! ends them. As long as nothing is queued, no question takes a lock. A forked child has none of the threads: it is told so
-//! before any lock is taken.
+//! Threads start when work is queued and end after a while without work; dropping the backend ends them. While nothing is queued,
+//! no query takes a lock. A forked child has none of the threads, so calls there fail before they take a lock.
 
 use crate::capture::{Capture, Waiting};
 use crate::mappings::Mappings;
@@ -18,10 +17,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// As many streams work at the same time; others wait, as for the queues of a GPU.
+/// The number of streams that work at the same time. Others wait, as with the hardware queues of a GPU.
 const MAX_THREADS: usize = 8;
 
-/// How long a thread waits for more work.
+/// The time that a thread waits for more work before it ends.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// All streams of a backend.
@@ -33,44 +32,44 @@ pub(crate) struct Queues {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// How much is queued on all streams together and not done.
+    /// The amount of work queued on all streams together and not done.
     pending: AtomicUsize,
-    /// How many streams capture.
+    /// The number of capturing streams.
     pub(crate) captures: AtomicUsize,
     stopping: AtomicBool,
     has_lost: AtomicBool,
     state: Mutex<State>,
-    /// Told when something was queued or done.
+    /// Notified when work is queued or done.
     changed: Condvar,
     mappings: Arc<Mappings>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// By the names of the streams; one that has ended is not here.
+    /// By stream name; streams that have ended are removed.
     pub(crate) queues: BTreeMap<usize, Queue>,
-    /// How many captures there ever were.
+    /// The number of captures that were ever begun.
     pub(crate) captures: u64,
-    /// Also those that have ended since.
+    /// Includes threads that have ended since.
     threads: Vec<JoinHandle<()>>,
-    /// How many have not.
+    /// The number of threads that have not ended.
     alive: usize,
-    /// Why work of a device was ended, and with it all later work.
+    /// The lost devices, each with the reason. All later work of such a device fails.
     lost: BTreeMap<DeviceId, String>,
 }
 
-/// What is on one stream.
+/// The work on one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) device: DeviceId,
-    /// The default stream waits for it, and it for the default stream.
+    /// Whether the default stream waits for this stream, and this stream for the default stream.
     pub(crate) is_blocking: bool,
     pub(crate) capture: Option<Capture>,
     work: VecDeque<Work>,
-    /// How much was ever queued, and how much of that is done.
+    /// The amount of work ever queued, and how much of it is done.
     queued: u64,
     done: u64,
-    /// A thread does the first of it.
+    /// Whether a thread is doing the first work of the queue.
     is_running: bool,
 }
 
@@ -79,8 +78,8 @@ impl State {
         self.queues.get(&place.stream).is_none_or(|queue| queue.done >= place.count)
     }
 
-    /// Where those streams of a device end that work on this one comes after: the blocking ones for the default stream, and
-    /// the default stream for each of them.
+    /// Returns the current ends of the streams of a device that new work on `stream` must wait for: the blocking streams if it is
+    /// the default stream, and the default stream if it is a blocking one.
     fn others(&self, device: DeviceId, stream: usize) -> Vec<Place> {
         let default = default_of(device);
         let is_blocking = self.queues.get(&stream).is_some_and(|queue| queue.is_blocking);
@@ -94,7 +93,7 @@ impl State {
         others.map(|(name, queue)| Place { stream: *name, count: queue.queued }).collect()
     }
 
-    /// The stream whose first work can be done, with that work. Holds that are over are taken out on the way.
+    /// Returns a stream whose first work can be done, with that work. Removes completed holds on the way.
     fn next(&mut self, shared: &Shared) -> Option<(usize, Work)> {
         loop {
             let ready = self.queues.iter().find_map(|(name, queue)| match queue.work.front()? {
@@ -123,7 +122,7 @@ impl State {
         }
     }
 
-    /// Ends all work of a device, which is lost. What other threads do for it ends by itself.
+    /// Drops all queued work of a device, which is lost. Work of it that other threads are doing ends by itself.
     fn lose(&mut self, shared: &Shared, device: DeviceId, why: String) {
         self.lost.entry(device).or_insert(why);
         shared.has_lost.store(true, Ordering::Release);
@@ -147,7 +146,7 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a thread does: one work after the other, of whichever stream has some.
+    /// The loop of a thread: does one piece of work after the other, from any stream that has some.
     fn work(&self) {
         let mut state = self.state();
         while !self.stopping.load(Ordering::Acquire) {
@@ -190,7 +189,7 @@ impl Queues {
         Self { process, shared: Arc::new(shared) }
     }
 
-    /// The state, if anything is queued or was lost; nothing is waited for else.
+    /// Returns the state if any work is queued. If none is, there is nothing to wait for.
     fn busy(&self, operation: Operation) -> Result<Option<MutexGuard<'_, State>>> {
         self.process.check(operation)?;
         let is_idle = self.shared.pending.load(Ordering::Acquire) == 0;
@@ -217,7 +216,7 @@ impl Queues {
             return Ok(());
         }
         let others = state.others(device, stream);
-        // With this one.
+        // Includes this stream.
         let busy = 1 + state
             .queues
             .iter()
@@ -250,20 +249,20 @@ impl Queues {
         Ok(())
     }
 
-    /// Where a stream ends now; none if all of it is done.
+    /// Returns the current end of a stream, or `None` if all its work is done.
     pub(crate) fn place(&self, operation: Operation, stream: usize) -> Result<Option<Place>> {
         let Some(state) = self.busy(operation)? else { return Ok(None) };
         let queue = state.queues.get(&stream).filter(|queue| queue.done < queue.queued);
         Ok(queue.map(|queue| Place { stream, count: queue.queued }))
     }
 
-    /// Whether all before a place is done.
+    /// Returns whether all work before a place is done.
     pub(crate) fn is_done(&self, operation: Operation, place: Option<Place>) -> Result<bool> {
         let state = self.busy(operation)?;
         Ok(state.zip(place).is_none_or(|(state, place)| state.is_done(place)))
     }
 
-    /// Waits until all before a place is done.
+    /// Waits until all work before a place is done.
     pub(crate) fn wait(&self, operation: Operation, place: Option<Place>) -> Result<()> {
         let (Some(mut state), Some(place)) = (self.busy(operation)?, place) else { return Ok(()) };
         while !state.is_done(place) {
@@ -272,7 +271,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Has a stream be a blocking one.
+    /// Makes a stream a blocking one.
     pub(crate) fn make_blocking(&self, operation: Operation, device: DeviceId, stream: usize) -> Result<()> {
         self.process.check(operation)?;
         let mut state = self.shared.state();
@@ -281,7 +280,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Waits for what is on a device's default stream and on those that it waits for.
+    /// Waits for the work on a device's default stream and on its blocking streams.
     pub(crate) fn wait_for_default(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.check_waiting(operation, Waiting::Default(device))?;
         let Some(mut state) = self.busy(operation)? else { return Ok(()) };
@@ -294,7 +293,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Waits for all that is queued on the streams of a device now.
+    /// Waits for all work that is queued on the streams of a device now.
     pub(crate) fn wait_for_device(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.check_waiting(operation, Waiting::Device(device))?;
         let Some(mut state) = self.busy(operation)? else { return Ok(()) };
@@ -307,7 +306,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Waits for a stream and ends it. A forked child leaves it alone, as its parent's.
+    /// Waits for a stream and removes it. A forked child leaves it alone, since it is the parent's.
     pub(crate) fn remove(&self, stream: usize) {
         let operation = Operation::DestroyStream;
         let waited = self.place(operation, stream).and_then(|place| self.wait(operation, place));
@@ -319,7 +318,7 @@ impl Queues {
         }
     }
 
-    /// Refuses a device whose work was ended.
+    /// Returns an error if the device is lost.
     pub(crate) fn check_alive(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.process.check(operation)?;
         if !self.shared.has_lost.load(Ordering::Acquire) {
@@ -344,7 +343,7 @@ impl Drop for Queues {
         let threads = std::mem::take(&mut self.shared.state().threads);
         self.shared.changed.notify_all();
         for thread in threads {
-            // None of them panics; should one, its work has ended.
+            // No thread panics; if one does, its work has ended.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What a kernel does differently from a GPU's driver, or did before some version.
+//! Deviations of the kernel from a GPU's driver, and of older kernels from newer ones.
 
 use gpu_vmm_core::Quirk;
 
@@ -7,31 +7,31 @@ const QUIRKS: &[Quirk] = &[
         id: "joint-access",
         from: 0,
         below: u32::MAX,
-        effect: "the MMU knows one CPU and no devices: a page is as open as the most that any device may do with it",
-        handling: "copies, fills and patterns keep to what their own device may do",
+        effect: "the MMU knows one CPU and no devices: a page has the widest access of any device",
+        handling: "copies, fills and patterns check their own device's access",
         evidence: "mprotect(2): the access is the calling process's",
     },
     Quirk {
         id: "mapping-limit",
         from: 0,
         below: u32::MAX,
-        effect: "a process has at most vm.max_map_count mappings, 65530 by default; then map, unmap and set access \
-                 answer ENOMEM",
-        handling: "memory that is created in a row lies in a row, so that the kernel joins its mappings; the error \
-                   names the limit; a few mappings are held in reserve, so that unmapping goes on",
+        effect: "a process has at most vm.max_map_count mappings, 65530 by default; beyond that, map, unmap and set \
+                 access return ENOMEM",
+        handling: "memory created in a row is contiguous in its file, so that the kernel merges its mappings; the error \
+                   names the limit; a few mappings are held in reserve, so that unmapping keeps working",
         evidence: "the kernel's Documentation/admin-guide/sysctl/vm.rst",
     },
     Quirk {
         id: "hint-without-noreplace",
         from: 0,
         below: 4017,
-        effect: "MAP_FIXED_NOREPLACE is not known and the address is a mere hint",
-        handling: "the address is compared; another one is given back",
+        effect: "MAP_FIXED_NOREPLACE is unknown and the address is only a hint",
+        handling: "the returned address is compared, and a mismatch is released",
         evidence: "mmap(2), under MAP_FIXED_NOREPLACE",
     },
 ];
 
-/// Those of a kernel's version.
+/// Returns the quirks of a kernel version.
 pub(crate) fn of(version: u32) -> Vec<Quirk> {
     QUIRKS.iter().copied().filter(|quirk| quirk.is_in(version)).collect()
 }

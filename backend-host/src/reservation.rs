@@ -1,4 +1,4 @@
-//! Addresses of the process, and what is mapped in them.
+//! Address ranges of the process and their mappings.
 #![allow(unsafe_code)]
 
 use crate::HostHandle;
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A range of addresses: `mmap` without any right and without memory behind it, until handles are mapped in it.
+/// A range of addresses: `mmap` without access and without memory, until handles are mapped in it.
 ///
-/// Every mapping is a whole handle. Wrong parts are refused with the kernel's `EINVAL`, as a driver would, even
-/// though the core has checked them: replacing what is mapped elsewhere in the process would be the alternative.
+/// Every mapping is a whole handle. Wrong ranges are refused with the kernel's `EINVAL`, as a driver does, even though the core has
+/// checked them: otherwise a call could replace other mappings of the process.
 #[derive(Debug)]
 pub struct HostReservation {
     host: Arc<Host>,
@@ -35,7 +35,8 @@ impl HostReservation {
         Ok(Self { host: Arc::clone(host), range: pages::reserve(size, alignment, hint)? })
     }
 
-    /// The addresses of a part that lies in this reservation, in a process where that means something.
+    /// Returns the addresses of a part of this reservation; an error if it exceeds the reservation, is empty, or the process was
+    /// forked.
     fn part(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<AddressRange> {
         self.host.process.check(operation)?;
         let part = AddressRange { base: self.range.base + offset, size: length };
@@ -46,7 +47,7 @@ impl HostReservation {
         Err(invalid(operation, part, format!("the part is not in the reservation {}", self.range)))
     }
 
-    /// The mappings that make up a part.
+    /// Returns the mappings that fill a part exactly.
     fn mapped(&self, operation: Operation, part: AddressRange) -> Result<Vec<(AddressRange, AccessMap)>> {
         self.host.mappings.whole(part).ok_or_else(|| {
             invalid(operation, part, "the part is not one or several whole mappings".to_owned())
@@ -54,17 +55,17 @@ impl HostReservation {
     }
 }
 
-/// What a driver calls an invalid value.
+/// Returns the error that a driver calls an invalid value.
 fn invalid(operation: Operation, part: AddressRange, why: String) -> Error {
     Error::driver(operation, refusal("the host backend", Errno::INVAL, why), part)
 }
 
-/// What the MMU has to allow so that every device can do what it may.
+/// Returns the access that the MMU must allow, the widest of any device.
 fn joint(access: AccessMap) -> Access {
     access.grants().map(|grant| grant.access).max().unwrap_or_default()
 }
 
-// SAFETY: the range is reserved, and freed by nothing but dropping; what fails is told and leaves what was.
+// SAFETY: the range is reserved and freed only by dropping; a failed call returns an error and leaves the mappings as they were.
 unsafe impl Reservation for HostReservation {
     type Handle = HostHandle;
 
@@ -90,7 +91,7 @@ unsafe impl Reservation for HostReservation {
         let part = self.part(Operation::Unmap, offset, length)?;
         self.mapped(Operation::Unmap, part)?;
         let _untouched = self.host.mappings.untouched();
-        // SAFETY: the part lies in this reservation, and the caller promises that nothing uses it any more.
+        // SAFETY: the part lies in this reservation, and nothing uses it any more by the caller's promise.
         self.host.spare.help(|| unsafe { pages::vacate(part) })?;
         drop(self.host.mappings.remove(part));
         Ok(())
@@ -107,8 +108,8 @@ unsafe impl Reservation for HostReservation {
             let [(first, access), ..] = run else { continue };
             let range =
                 AddressRange { base: first.base, size: run.iter().map(|(range, _)| range.size).sum() };
-            // SAFETY: the run is mapped memory of this reservation, and the caller promises that no device still
-            // does what it may no more.
+            // SAFETY: the run is mapped memory of this reservation, and by the caller's promise no device still uses an access that
+            // this removes.
             unsafe { pages::protect(range, joint(*access)) }?;
             self.host.mappings.set_access(run);
         }
@@ -143,9 +144,9 @@ impl Drop for HostReservation {
         }
         let operation = Operation::FreeReservation;
         let result = match self.host.mappings.first_in(self.range) {
-            // Whoever mapped it may still use it: addresses that are lost are the smaller harm.
+            // The memory may still be in use: leaking the addresses is the smaller harm.
             Some(left) => Err(invalid(operation, self.range, format!("{left} is still mapped"))),
-            // SAFETY: the range is this reservation's, and nothing is mapped in it that somebody could use.
+            // SAFETY: the range is this reservation's, and no mapping is left in it.
             None => self.host.spare.help(|| unsafe { pages::release(operation, self.range) }),
         };
         if let Err(error) = result {

@@ -1,9 +1,9 @@
-//! Mappings kept in reserve, so that unmapping works where the kernel allows no more mappings.
+//! Mappings kept in reserve, so that unmapping works at the kernel's limit of mappings.
 //!
-//! A process that has reached `vm.max_map_count` cannot unmap either: what takes pages away and keeps the addresses
-//! is itself an `mmap`, which the kernel then refuses, and giving back a part in the middle of a mapping needs one
-//! more. Nothing could be freed but by ending the process. So each backend holds a few useless mappings, gives them
-//! up when that happens, and takes them again when there is room.
+//! A process that has reached `vm.max_map_count` cannot unmap either. Removing pages while keeping the addresses is itself an
+//! `mmap`, which the kernel then refuses, and releasing the middle of a mapping needs one more mapping. Memory could be freed only
+//! by ending the process. So each backend holds a few unused mappings, releases them in that case, and creates them again when
+//! there is room.
 #![allow(unsafe_code)]
 
 use crate::pages;
@@ -11,7 +11,7 @@ use gpu_vmm_core::extend::system::is_no_memory;
 use gpu_vmm_core::{AddressRange, Operation, Result};
 use std::sync::{Mutex, PoisonError};
 
-/// The reserve; empty where the kernel did not give it.
+/// The reserve; empty if the kernel refused it.
 #[derive(Debug)]
 pub(crate) struct Spare(Mutex<Option<AddressRange>>);
 
@@ -20,7 +20,7 @@ impl Spare {
         Self(Mutex::new(pages::spare_mappings().ok()))
     }
 
-    /// Does what gives mappings back; once more without the reserve where the kernel allows no more mappings.
+    /// Calls `call`, which releases mappings. If the kernel allows no more mappings, releases the reserve and calls it again.
     pub(crate) fn help(&self, mut call: impl FnMut() -> Result<()>) -> Result<()> {
         let first = call();
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,16 +34,16 @@ impl Spare {
         answer
     }
 
-    /// Gives the reserve back for good.
+    /// Releases the reserve for good.
     pub(crate) fn release(&self) -> Result<()> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // SAFETY: nothing is ever done with these addresses.
+        // SAFETY: no code uses these addresses.
         taken.map_or(Ok(()), |range| unsafe { pages::release(Operation::FreeReservation, range) })
     }
 }
 
-/// True where there was a reserve and it is given up now.
+/// Releases the reserve. Returns whether there was one.
 fn give_up(spare: &mut Option<AddressRange>) -> bool {
-    // SAFETY: nothing is ever done with these addresses.
+    // SAFETY: no code uses these addresses.
     spare.take().is_some_and(|range| unsafe { pages::release(Operation::FreeReservation, range) }.is_ok())
 }

@@ -1,4 +1,4 @@
-//! Memory of the host to copy to and from, and copies that are done when the call returns.
+//! Host buffers for copies, and copies that are complete when the call returns.
 #![allow(unsafe_code)]
 
 use crate::host::Host;
@@ -9,11 +9,11 @@ use gpu_vmm_core::{
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Pages that are nobody's device. They are not locked: nothing but the CPU copies here.
+/// Pages that belong to no device. They are not page-locked, since only the CPU copies here.
 #[derive(Debug)]
 struct HostPinned(AddressRange);
 
-// SAFETY: the bytes were allocated with this size, and are given back by dropping alone.
+// SAFETY: the bytes were allocated with this size, and are freed only by dropping.
 unsafe impl Pinned for HostPinned {
     fn start(&self) -> NonNull<u8> {
         NonNull::new(self.0.base.as_ptr()).unwrap_or(NonNull::dangling())
@@ -26,7 +26,7 @@ unsafe impl Pinned for HostPinned {
 
 impl Drop for HostPinned {
     fn drop(&mut self) {
-        // SAFETY: the pages were mapped for this alone. Should it fail, they are lost and nothing else.
+        // SAFETY: the pages were mapped for this buffer only. If this fails, they are leaked.
         let _ = unsafe { pages::release(Operation::FreePinned, self.0) };
     }
 }
@@ -40,7 +40,7 @@ pub(crate) fn pin(host: &Host, size: Bytes) -> Result<Box<dyn Pinned>> {
     Ok(Box::new(HostPinned(pages::allocate(size)?)))
 }
 
-/// The CPU, in a device's name.
+/// A copy stream: the CPU copies on behalf of a device.
 #[derive(Debug)]
 struct HostCopyStream {
     host: Arc<Host>,
@@ -52,17 +52,17 @@ pub(crate) fn copy_stream(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn 
     Ok(Box::new(HostCopyStream { host: Arc::clone(host), device }))
 }
 
-// SAFETY: finishing waits for the stream on which all copies are queued.
+// SAFETY: each copy is complete when its call returns.
 unsafe impl CopyStream for HostCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
-        // SAFETY: pinned memory that nobody else uses meanwhile, by the caller's promise.
+        // SAFETY: pinned memory that no other code uses meanwhile, by the caller's promise.
         let to = unsafe { std::slice::from_raw_parts_mut(to, length.0 as usize) };
         // SAFETY: the caller upholds the contract.
         unsafe { copy::to_host(&self.host, self.device, to, from) }
     }
 
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
-        // SAFETY: pinned memory that nobody writes meanwhile, by the caller's promise.
+        // SAFETY: pinned memory that no other code writes meanwhile, by the caller's promise.
         let from = unsafe { std::slice::from_raw_parts(from, length.0 as usize) };
         // SAFETY: the caller upholds the contract.
         unsafe { copy::from_host(&self.host, self.device, to, from) }

@@ -1,9 +1,9 @@
-//! The file behind all physical memory of one backend that stays in this process.
+//! The file behind all physical memory of a backend that is not shareable.
 //!
-//! One sparse memfd for all, instead of one for each handle: a hundred thousand handles then need one descriptor,
-//! where a process has 1024 by default. Pieces that lie behind each other in the file and in the addresses share one
-//! mapping of the kernel's, of which a process has 65530 by default. A piece that is given back is punched out: its
-//! pages go back to the machine, and whoever gets the same part next reads zeros.
+//! All handles use one sparse memfd instead of one each: a hundred thousand handles then need one descriptor, where a process has
+//! 1024 by default. Pieces that are adjacent in the file and in the addresses share one kernel mapping, of which a process has
+//! 65530 by default. Releasing a piece punches a hole: its pages return to the machine, and the next owner of the same part reads
+//! zeros.
 
 use crate::extents::Extents;
 use crate::share::new_file;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A sparse file, and which parts of it are in use.
+/// A sparse file and its free extents.
 #[derive(Debug)]
 pub(crate) struct Store {
     file: OwnedFd,
@@ -24,7 +24,7 @@ pub(crate) struct Store {
 #[derive(Debug, Default)]
 struct Parts {
     extents: Extents,
-    /// How long the file is; it never shrinks, which costs nothing.
+    /// The length of the file. It never shrinks, which costs nothing.
     length: u64,
 }
 
@@ -33,7 +33,7 @@ impl Store {
         Ok(Self { file: new_file(MemfdFlags::empty(), Bytes::ZERO)?, parts: Mutex::default() })
     }
 
-    /// Takes `size` bytes that read as zero, and gives their offset in the file.
+    /// Takes `size` bytes that read as zero, and returns their offset in the file.
     pub(crate) fn take(&self, size: Bytes) -> Result<u64, DriverError> {
         let mut parts = self.parts();
         let offset = parts.extents.take(size.0).ok_or_else(|| answer("ftruncate", Errno::FBIG))?;
@@ -48,8 +48,8 @@ impl Store {
         Ok(offset)
     }
 
-    /// Gives the pages back to the machine, and then the part to whoever asks next. Where the kernel does not take
-    /// the pages the part stays in use, since it would not read as zero.
+    /// Returns the pages to the machine and marks the part as free. If the kernel does not take the pages, the part stays in use,
+    /// since it would not read as zero.
     pub(crate) fn give_back(&self, offset: u64, size: Bytes) -> Result<(), DriverError> {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::io::retry_on_intr(|| fallocate(&self.file, punch, offset, size.0))

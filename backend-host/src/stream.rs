@@ -1,10 +1,10 @@
-//! The streams that callers name.
+//! Checking the streams that callers pass.
 
 use crate::host::Host;
 use crate::stream_names::{DEVICES, default_of, device_of};
 use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Stream};
 
-/// The device and the name of a stream, which is `device`'s if it is the default one.
+/// Returns the device and the name of a stream. The default stream is that of `device`.
 pub(crate) fn of(
     host: &Host,
     operation: Operation,
@@ -18,7 +18,7 @@ pub(crate) fn of(
     })
 }
 
-/// The same for a stream that must be the device's.
+/// Returns the name of a stream that must belong to `device`.
 pub(crate) fn on(host: &Host, operation: Operation, device: DeviceId, stream: Stream<'_>) -> Result<usize> {
     match of(host, operation, device, stream)? {
         (own, _) if own != device => Err(Error::new(
@@ -29,7 +29,7 @@ pub(crate) fn on(host: &Host, operation: Operation, device: DeviceId, stream: St
     }
 }
 
-/// The device of a stream, which is any for the default one; an error for what is no stream of this backend.
+/// Returns the device of a stream, `None` for the default one; an error if it is not a stream of the host backend.
 pub(crate) fn check(host: &Host, operation: Operation, stream: Stream<'_>) -> Result<Option<DeviceId>> {
     host.process.check(operation)?;
     let name = stream.as_raw().addr();
@@ -37,7 +37,7 @@ pub(crate) fn check(host: &Host, operation: Operation, stream: Stream<'_>) -> Re
         return Ok(None);
     }
     if name < DEVICES {
-        let reason = format!("{name:#x} is no stream of host memory, which has only its own");
+        let reason = format!("{name:#x} is not a stream of the host backend; pass one that it created");
         return Err(Error::new(operation, Detail::Unsupported { reason }));
     }
     let device = device_of(name);

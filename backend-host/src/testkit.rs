@@ -1,4 +1,4 @@
-//! The pattern, written and counted by plain loops of the CPU, and plain allocations to compare with.
+//! The test kit: patterns that the CPU writes and counts in plain loops, and plain allocations for comparison.
 #![allow(unsafe_code)]
 
 use crate::HostBackend;
@@ -23,7 +23,7 @@ use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
 impl HostBackend {
-    /// How many words the memory has, if `device` may do `need` with all of them.
+    /// Returns the number of words in the range, if `device` has `need` access to all of them.
     fn words(
         &self,
         operation: Operation,
@@ -47,8 +47,8 @@ impl TestKit for HostBackend {
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         let count = self.words(Operation::WritePattern, device, at, length, Access::ReadWrite)?;
         if count > 0 {
-            // SAFETY: the memory is aligned, mapped, and may be written, as was checked; the caller lets nobody
-            // else use it meanwhile, and any bytes are a `u64`.
+            // SAFETY: the memory is aligned, mapped, and may be written, as was checked; no other code uses it meanwhile by the
+            // caller's promise, and any bytes are a `u64`.
             write_pattern_words(unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), count) }, seed, 0);
         }
         Ok(())
@@ -88,7 +88,7 @@ impl TestKit for HostBackend {
         own_stream(&self.0, device, true)
     }
 
-    /// The mode does not matter: nothing is forbidden but to wait for what captures.
+    /// Ignores the mode: in every mode a capture forbids only waiting for captured work.
     unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, _: CaptureMode) -> Result<()> {
         let operation = Operation::BeginCapture;
         let name = stream::on(&self.0, operation, device, stream)?;
@@ -127,8 +127,8 @@ impl TestKit for HostBackend {
         )
     }
 
-    /// An anonymous mapping of the process, which counts against the device's amount in whole pages. Only `device`
-    /// may use it, as after `cuMemAlloc`.
+    /// Allocates an anonymous mapping, which counts in whole pages against the device's memory. Only `device` has access, as after
+    /// `cuMemAlloc`.
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
         let operation = Operation::Allocate;
         let host = &self.0;
@@ -153,7 +153,7 @@ impl TestKit for HostBackend {
             let why = "no plain allocation of this size begins there";
             return Err(Error::driver(operation, refusal("the host backend", Errno::INVAL, why), range));
         };
-        // SAFETY: the range is a plain allocation of this backend, which the caller uses no more.
+        // SAFETY: the range is a plain allocation of this backend, which the caller no longer uses.
         let released = unsafe { pages::release(operation, range) };
         if released.is_err() {
             self.0.mappings.insert(at, plain);
@@ -179,7 +179,7 @@ struct HostStream {
 
 impl WorkStream for HostStream {
     fn stream(&self) -> Stream<'_> {
-        // SAFETY: a stream of this backend, for as long as it is borrowed; nothing is ever reached through it.
+        // SAFETY: a stream of this backend, alive as long as it is borrowed; its name is never dereferenced.
         unsafe { Stream::from_raw(without_provenance_mut(self.name)) }
     }
 
@@ -199,7 +199,7 @@ impl Drop for HostStream {
     }
 }
 
-/// Work that was captured.
+/// Captured work.
 #[derive(Debug)]
 struct HostGraph {
     host: Arc<Host>,
@@ -218,7 +218,7 @@ impl Graph for HostGraph {
     }
 }
 
-/// Refuses what is not made of whole words.
+/// Refuses ranges that are not whole words.
 fn check_words(operation: Operation, at: Address, length: Bytes) -> Result<()> {
     for (what, value) in [("address", at.0), ("length", length.0)] {
         if let Some(granularity) = Granularity::new(PATTERN_WORD)
@@ -230,7 +230,7 @@ fn check_words(operation: Operation, at: Address, length: Bytes) -> Result<()> {
     Ok(())
 }
 
-/// Whole pages, which is what the kernel gives.
+/// Rounds up to whole pages, the kernel's unit.
 fn in_pages(operation: Operation, size: Bytes) -> Result<Bytes> {
     let page = page_size().0;
     size.0

@@ -1,4 +1,4 @@
-//! The backend where the kernel is not Linux, or not of 64 bits: a type of which there is no value.
+//! The backend on systems other than 64-bit Linux: an uninhabited type.
 #![allow(unsafe_code)]
 
 use crate::HostConfig;
@@ -17,7 +17,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 #[cfg(windows)]
 use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 
-/// Host memory in a GPU's place, which there is on 64-bit Linux only: here it cannot be opened.
+/// A backend that emulates GPUs with host memory. It exists on 64-bit Linux only: on this system it cannot be opened.
 #[derive(Clone, Debug)]
 pub enum HostBackend {}
 
@@ -25,12 +25,12 @@ pub enum HostBackend {}
 #[derive(Debug)]
 pub enum HostHandle {}
 
-/// Addresses of a backend that cannot be opened.
+/// An address range of a backend that cannot be opened.
 #[derive(Debug)]
 pub enum HostReservation {}
 
 impl HostBackend {
-    /// Says that there is no such backend here.
+    /// Returns an error, since this system has no such backend.
     ///
     /// # Errors
     ///

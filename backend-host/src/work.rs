@@ -1,8 +1,8 @@
-//! Work that goes on when its call has returned: what is queued on a stream, and doing it.
+//! Work in flight: queued on a stream, and done after its call has returned.
 //!
-//! A kernel of a GPU that reaches memory which is not mapped, or not for its device, ends the device's work. So does this:
-//! each piece of the work is held against the table of mappings first, which cannot change meanwhile, and the process does
-//! not crash.
+//! A GPU kernel that accesses memory that is not mapped, or that its device may not access, ends the device's work. The same
+//! happens here: each piece of the work is first checked against the table of mappings, which cannot change meanwhile, so the
+//! process does not crash.
 #![allow(unsafe_code)]
 
 use crate::mappings::{Mappings, Refusal};
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 /// The bytes of a word of the pattern.
 const WORD: u64 = size_of::<u64>() as u64;
 
-/// As much as is written between two looks at the table of mappings.
+/// The amount written between two checks of the table of mappings.
 const PIECE: Bytes = Bytes::kib(64);
 
-/// The least time that a round takes: few threads of a GPU do this work, so that it leaves the device free for other work.
+/// The minimum time of a round. On a GPU few threads do this work, so that the device stays free for other work.
 const ROUND: Duration = Duration::from_micros(200);
 
-/// A place in a stream: so many of what was ever queued on it.
+/// A position in a stream: after the first `count` pieces of work ever queued on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The name of the stream.
@@ -26,27 +26,27 @@ pub(crate) struct Place {
     pub(crate) count: u64,
 }
 
-/// What is queued on a stream.
+/// A piece of work on a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Pattern(Pattern),
-    /// Begins what is behind it when all before this place is done.
+    /// Delays the work after it until all work before this place is done.
     Hold(Place),
 }
 
-/// The pattern, written several times.
+/// The pattern, written once per round.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     pub(crate) device: DeviceId,
     pub(crate) range: AddressRange,
-    /// One for each round.
+    /// One seed per round.
     pub(crate) seeds: Vec<u64>,
-    /// Writes the pattern of a seed, from the word with this number on.
+    /// Writes a seed's pattern, beginning with the word of this number.
     pub(crate) write: fn(&mut [u64], u64, u64),
 }
 
 impl Pattern {
-    /// Does all of it, unless it is to stop. Says why the device may not.
+    /// Writes all rounds, or stops early if asked to. Returns the reason if the device has no access.
     pub(crate) fn write(&self, mappings: &Mappings, is_to_stop: impl Fn() -> bool) -> Result<(), String> {
         for seed in &self.seeds {
             let began = Instant::now();
@@ -69,8 +69,8 @@ impl Pattern {
         let range = AddressRange { base: at, size: length };
         let write = || {
             let count = (length.0 / WORD) as usize;
-            // SAFETY: the words are aligned, mapped and may be written as long as this runs, as the table says; who started
-            // the work lets no other use them meanwhile, and any bytes are a `u64`.
+            // SAFETY: the words are aligned, mapped and may be written while this runs, according to the table; the caller that
+            // started the work keeps other code from using them meanwhile, and any bytes are a `u64`.
             let words = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), count) };
             (self.write)(words, seed, first.0 / WORD);
         };

@@ -106,12 +106,12 @@ fn a_driver_of_11_4_will_do(cuda: &Cuda) {
 }
 
 fn one_of_11_3_is_too_old(_: &Cuda) {
-    assert_has(&refused(), &["libgpu_vmm_fake_cuda.so", "CUDA 11.3, and 11.4 is the oldest"]);
+    assert_has(&refused(), &["libgpu_vmm_fake_cuda.so", "CUDA 11.3; 11.4 is the oldest"]);
 }
 
 fn one_without_virtual_memory_is_too_old(cuda: &Cuda) {
     assert!(!cuda.has("cuMemCreate") && cuda.has("cuMemAlloc_v2"));
-    assert_has(&refused(), &["CUDA 9.0, and 11.4 is the oldest"]);
+    assert_has(&refused(), &["CUDA 9.0; 11.4 is the oldest"]);
 }
 
 fn a_driver_without_a_device_says_so(_: &Cuda) {

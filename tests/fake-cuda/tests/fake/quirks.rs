@@ -238,7 +238,7 @@ fn stub_library(cuda: &Cuda) {
     cuda.answers("cuDriverGetVersion", &[(&raw mut version).addr()], 34);
     cuda.answers("cuInit", &[0], 34);
     let error = gpu_vmm_cuda::CudaBackend::open().unwrap_err().to_string();
-    assert!(error.contains("this is the stub that the toolkit has for linking"), "{error}");
+    assert!(error.contains("this is the toolkit's stub for linking"), "{error}");
 }
 
 fn fork(cuda: &Cuda) {
