@@ -1,9 +1,9 @@
-//! Regions written to a file: what they are, and what is in their memory.
+//! Writing regions to a file: their description and the contents of their memory.
 //!
-//! The contents come through the ring, whose threads hash and compress them while the devices copy. Memory that is mapped
-//! several times is written once. It is read by its owner, through a mapping where it may; where it may nowhere, the memory
-//! is mapped to other addresses meanwhile.
-#![allow(unsafe_code)] // the ring reads by addresses
+//! The contents pass through the staging ring, whose threads hash and compress them while the devices copy. Memory that is mapped
+//! several times is written once. Its owner reads it, through a mapping that the owner may read; without one, the memory is
+//! temporarily mapped at other addresses.
+#![allow(unsafe_code)] // the ring reads by address
 
 use crate::chunks::{Stream, blocks};
 use crate::restore::discard;
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Writes regions to a file.
+/// A snapshot to be written: the regions and options.
 ///
 /// ```no_run
 /// # use gpu_vmm_snapshot::Snapshot;
@@ -43,13 +43,13 @@ pub struct Snapshot<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Snapshot<'a, B> {
-    /// A snapshot with no region in it yet, whose contents go through this ring.
+    /// Creates a snapshot without regions, whose contents pass through `ring`.
     #[must_use]
     pub fn new(ring: &'a StagingRing<B>) -> Self {
         Self { ring, regions: Vec::new(), options: WriteOptions::default() }
     }
 
-    /// This region too; once, however often it is named.
+    /// Adds a region. Adding it again has no effect.
     #[must_use]
     pub fn region(mut self, region: &'a Region<B>) -> Self {
         if !self.regions.iter().any(|known| std::ptr::eq(*known, region)) {
@@ -58,40 +58,39 @@ impl<'a, B: Backend> Snapshot<'a, B> {
         self
     }
 
-    /// These regions too.
+    /// Adds regions.
     #[must_use]
     pub fn regions(self, regions: impl IntoIterator<Item = &'a Region<B>>) -> Self {
         regions.into_iter().fold(self, Self::region)
     }
 
-    /// Whether blocks are compressed, those that become smaller by it; they are not if nothing is said.
+    /// Sets whether blocks are compressed if that makes them smaller. The default is `false`.
     #[must_use]
     pub fn compress(mut self, whether: bool) -> Self {
         self.options.compress = whether;
         self
     }
 
-    /// Leaves out what is in an earlier snapshot, in the same folder. Restoring needs the files that those blocks
-    /// are really in: that one, or earlier ones, and of all of them only those that have such a block.
+    /// Omits blocks that an earlier snapshot in the same folder has. Restoring then needs the files that hold those blocks: the
+    /// earlier snapshot or those before it, and only files that hold such a block.
     #[must_use]
     pub fn since(mut self, earlier: &'a SnapshotFile) -> Self {
         self.options.since = Some(earlier);
         self
     }
 
-    /// Writes the snapshot, in the place of whatever file has that name. Until all of it is on the disk, that file is as it
-    /// was.
+    /// Writes the snapshot and replaces the file of that name. The old file stays unchanged until the new one is completely on the
+    /// disk.
     ///
-    /// First it waits as `done` says for work that still writes to the memory. What is written by then is in the snapshot;
-    /// nothing may write to the memory until this returns, or some of that is in it, and some is not. Memory that other
-    /// processes have too is copied as all other; it comes back as this process's own.
+    /// The call first waits according to `done` for work that still writes to the memory. Bytes written before that are in the
+    /// snapshot. No work may write to the memory until this returns: the snapshot may contain a part of such writes. Memory that is
+    /// shared with other processes is copied like any other; when restored, it belongs to the restoring process alone.
     ///
     /// # Errors
     ///
-    /// [`Detail::ForeignHandle`] for a region of another backend than the ring's, [`Detail::Suspended`],
-    /// [`Detail::Poisoned`]; [`Detail::File`] where the disk is full or the file cannot be written, and what
-    /// [`SnapshotWriter::create`] refuses; or what the driver answers. There is no new file then, and the old one is as it
-    /// was.
+    /// [`Detail::ForeignHandle`] for a region of another backend than the ring's, [`Detail::Suspended`], [`Detail::Poisoned`];
+    /// [`Detail::File`] if the disk is full or the file cannot be written; the errors of [`SnapshotWriter::create`]; or the
+    /// driver's error. There is then no new file, and the old one is unchanged.
     pub fn write(&self, path: impl AsRef<Path>, done: WaitFor<'_>) -> Result<SnapshotStats> {
         let operation = Operation::TakeSnapshot;
         let backend = self.ring.backend();
@@ -109,7 +108,7 @@ impl<'a, B: Backend> Snapshot<'a, B> {
         done.wait(backend, || devices)?;
         let mut scratch = Vec::new();
         let read = capture.read(operation, self.ring, &writer, &mut scratch);
-        // They are given back before there is a new file.
+        // Unmap temporary mappings before the new file appears.
         match (read, discard(scratch)) {
             (Ok(()), Ok(())) => writer.finish(),
             (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
@@ -118,14 +117,14 @@ impl<'a, B: Backend> Snapshot<'a, B> {
     }
 }
 
-/// What is to be written.
+/// The description and the memory to be written.
 #[derive(Debug)]
 struct Capture<B: Backend> {
     description: Description,
     memories: Vec<Source<B>>,
 }
 
-/// Memory that is to be read, and where.
+/// Memory to be read, and its address.
 #[derive(Debug)]
 struct Source<B: Backend> {
     memory: PhysicalMemory<B>,
@@ -182,13 +181,13 @@ impl<B: Backend> Capture<B> {
         }
         let stream = Stream::new(segments.iter().map(|segment| segment.length));
         let blocks = Blocks { writer, stream, begun: Mutex::default() };
-        // SAFETY: each segment is one whole mapping, through which its device may read; the caller of the whole lets nothing
-        // write meanwhile.
+        // SAFETY: each segment is one whole mapping, through which its device may read; the caller of `write` lets no work write
+        // meanwhile.
         unsafe { ring.fetch(&segments, &|offset, bytes| blocks.take(offset, bytes)) }
     }
 }
 
-/// Maps memory to other addresses, where its owner may read it.
+/// Maps memory at other addresses, where its owner may read it.
 fn readable<B: Backend>(
     operation: Operation,
     backend: &B,
@@ -206,14 +205,14 @@ fn readable<B: Backend>(
     mapped.map(|()| Segment { address, length, device })
 }
 
-/// Makes blocks of the ring's chunks. Where chunks are not made of whole blocks, one is put together of several.
+/// Assembles blocks from the ring's chunks, since a chunk may not consist of whole blocks.
 struct Blocks<'a> {
     writer: &'a SnapshotWriter,
     stream: Stream,
     begun: Mutex<BTreeMap<(usize, u64), Begun>>,
 }
 
-/// A block of which some bytes are still to come.
+/// A block of which some bytes are still missing.
 #[derive(Default)]
 struct Begun {
     bytes: Vec<u8>,
@@ -221,7 +220,7 @@ struct Begun {
 }
 
 impl Blocks<'_> {
-    /// Takes bytes of one piece of memory.
+    /// Takes bytes of one memory.
     fn take(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         let (memory, at, size) = self.stream.at(offset);
         let mut rest = bytes;

@@ -1,5 +1,5 @@
-//! What a description must be like. It is held against this before it is written and after it is read, so that whoever
-//! makes regions of it can rely on its numbers.
+//! The rules of a valid description. It is checked before it is written and after it is read, so that code that restores regions
+//! can rely on its numbers.
 
 use crate::{Description, Earlier, MappingRecord, MemoryRecord, RegionRecord};
 use gpu_vmm_core::{AccessMap, Bytes, DeviceId, Granularity, Properties};
@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 impl Description {
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Returns the first violated rule.
     pub(crate) fn check(&self) -> Result<(), String> {
         let devices: BTreeSet<DeviceId> = self.devices.iter().map(|device| device.id).collect();
         if devices.len() < self.devices.len() || devices.iter().any(|device| device.0 >= DeviceId::LIMIT) {
-            return Err("devices with the same ordinal, or with one that no device has".to_owned());
+            return Err("two devices have the same ordinal, or an ordinal is out of range".to_owned());
         }
         if let Some(parent) = &self.parent {
             parent.check()?;
@@ -27,18 +27,18 @@ impl Description {
             self.regions.iter().map(|region| (region.address, region.address + region.reserved())).collect();
         ranges.sort_unstable();
         if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
-            return Err("two regions have the same addresses".to_owned());
+            return Err("the addresses of two regions overlap".to_owned());
         }
         Ok(())
     }
 }
 
 impl Earlier {
-    /// A name that leads to no other folder, on any system.
+    /// Checks that the name cannot lead to another folder, on any system.
     pub(crate) fn check(&self) -> Result<(), String> {
         let special = |char: char| matches!(char, '/' | '\\' | ':') || char.is_control();
         if self.file.is_empty() || self.file == "." || self.file == ".." || self.file.contains(special) {
-            return Err(format!("{:?} is no name of a file", self.file));
+            return Err(format!("{:?} is not a file name", self.file));
         }
         Ok(())
     }
@@ -56,7 +56,7 @@ impl RegionRecord {
         }
         let around = self.address.0.checked_sub(self.guard.0).map(|_| reserved.checked_add(self.guard));
         if around.flatten().and_then(|size| self.address.checked_add(size)).is_none() {
-            return Err(format!("{} and a guard of {} around {}", reserved, self.guard, self.address));
+            return Err(format!("{} and a guard of {} do not fit at {}", reserved, self.guard, self.address));
         }
         if !self.address.is_aligned_to(self.alignment.bytes()) {
             return Err(format!("its address {} is not aligned to {}", self.address, self.alignment.bytes()));
@@ -64,7 +64,7 @@ impl RegionRecord {
         let unit = self.granularity;
         if self.alignment.bytes() < unit.bytes() || !unit.divides(self.extend_by) || !unit.divides(self.guard)
         {
-            return Err(format!("an alignment, an extension or a guard that does not go with {unit}"));
+            return Err(format!("an alignment, an extension or a guard that is not a multiple of {unit}"));
         }
         check_properties(&self.memory, devices)?;
         check_access(self.access, devices)?;
@@ -78,7 +78,7 @@ impl RegionRecord {
 }
 
 impl MappingRecord {
-    /// Where it ends; it is behind the one before, and in the region.
+    /// Returns the mapping's end. It must begin after the one before it and lie in the region.
     fn check(
         &self,
         unit: Granularity,
@@ -89,9 +89,11 @@ impl MappingRecord {
         let Self { offset, memory, .. } = *self;
         let size = memories.get(memory).ok_or_else(|| format!("there is no memory {memory}"))?.size;
         let end = offset.checked_add(size).filter(|end| *end <= reserved);
-        let end = end.ok_or_else(|| format!("a mapping at {offset} ends behind its {reserved}"))?;
+        let end = end.ok_or_else(|| format!("a mapping at {offset} ends past its {reserved}"))?;
         if offset < before || !unit.divides(offset) || !unit.divides(size) || u32::try_from(memory).is_err() {
-            return Err(format!("a mapping of {size} at {offset}"));
+            return Err(format!(
+                "a mapping of {size} at {offset} that overlaps another or is not in units of {unit}"
+            ));
         }
         Ok(end)
     }

@@ -1,49 +1,48 @@
-//! Contents on their way: which bytes of the ring's stream are which bytes of which memory, and which blocks of the file
-//! these are.
+//! Mapping the ring's byte stream to the memories, and those to the blocks of the file.
 //!
-//! The ring's chunks are as long as its buffers, and the file's blocks are of one size. Where a chunk is made of whole
-//! blocks, a block goes between buffer and file without another copy.
+//! The ring's chunks are as long as its buffers, and the file's blocks have one size. If a chunk consists of whole blocks, each
+//! block is copied between buffer and file directly.
 
 use gpu_vmm_core::{Bytes, Result};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Several pieces of memory behind each other, as one stream.
+/// Several memories in sequence, as one stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    /// Where each begins, and where the last one ends.
+    /// The beginning of each memory, and the end of the last one.
     borders: Vec<Bytes>,
 }
 
-/// Some bytes of one piece.
+/// A range of bytes of one memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InPiece {
     pub(crate) piece: usize,
-    /// Where they begin in it.
+    /// The offset of the range in the memory.
     start: Bytes,
-    /// How many they are.
+    /// The number of bytes.
     pub(crate) length: usize,
-    /// How long the piece is.
+    /// The size of the memory.
     whole: Bytes,
 }
 
 impl InPiece {
-    /// The same, cut at the borders of blocks of `unit` bytes.
+    /// Splits the range at the boundaries of blocks of `unit` bytes.
     pub(crate) fn blocks(self, unit: Bytes) -> impl Iterator<Item = InBlock> {
         blocks(self.whole, unit, self.start, self.length)
     }
 }
 
-/// Some bytes of one block.
+/// A range of bytes of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InBlock {
-    /// Which block of the memory.
+    /// The number of the block in the memory.
     pub(crate) block: u64,
-    /// Where they begin in the block.
+    /// The offset of the range in the block.
     pub(crate) start: usize,
-    /// How many they are.
+    /// The number of bytes.
     pub(crate) length: usize,
-    /// How long the block is: the memory's last one may be shorter than the others.
+    /// The size of the block: the memory's last block can be shorter.
     pub(crate) whole: usize,
 }
 
@@ -58,14 +57,14 @@ impl Stream {
         Self { borders }
     }
 
-    /// Which piece has the byte, as which of its own, and how long the piece is.
+    /// Returns the memory that has the byte, the byte's offset in it, and the memory's size.
     pub(crate) fn at(&self, offset: Bytes) -> (usize, Bytes, Bytes) {
         let piece = self.borders.partition_point(|border| *border <= offset).saturating_sub(1);
         let border = |at: usize| self.borders.get(at).copied().unwrap_or(offset);
         (piece, offset - border(piece), border(piece + 1) - border(piece))
     }
 
-    /// Some bytes of the stream, cut at the borders of its pieces, as far as there are any.
+    /// Splits a range of the stream at the boundaries of its memories; bytes beyond the end are left out.
     pub(crate) fn parts(&self, offset: Bytes, length: usize) -> impl Iterator<Item = InPiece> {
         let (mut at, mut left) = (offset, length);
         std::iter::from_fn(move || {
@@ -78,7 +77,7 @@ impl Stream {
     }
 }
 
-/// Some bytes of memory of `size`, from `offset` on, cut at the borders of its blocks of `unit` bytes.
+/// Splits a range of a memory of `size` bytes at the boundaries of its blocks of `unit` bytes.
 pub(crate) fn blocks(
     size: Bytes,
     unit: Bytes,
@@ -99,11 +98,11 @@ pub(crate) fn blocks(
     })
 }
 
-/// The blocks that were read last of which a chunk wants a part, since another chunk wants the rest soon.
+/// The last blocks that were read for a part only, since another chunk soon needs the rest.
 #[derive(Debug, Default)]
 pub(crate) struct Recent(Mutex<VecDeque<Read>>);
 
-/// A block of a piece, and its bytes: none as long as it has not been read.
+/// A block of a memory, and its bytes: empty until it has been read.
 #[derive(Debug)]
 struct Read {
     of: (usize, u64),
@@ -111,10 +110,10 @@ struct Read {
 }
 
 impl Recent {
-    /// So many threads can have chunks of different blocks without reading one twice.
+    /// The number of threads that can read chunks of different blocks without reading a block twice.
     const MAX: usize = 4;
 
-    /// Fills a part of a piece from its blocks of `unit` bytes, of which `read` gives a whole one.
+    /// Fills a range of a memory from its blocks of `unit` bytes; `read` reads a whole block.
     pub(crate) fn fill(
         &self,
         part: InPiece,
@@ -129,7 +128,7 @@ impl Recent {
                 read(block, here)?;
             } else {
                 let shared = self.of(part.piece, block);
-                // Whoever wants the same block meanwhile waits for it.
+                // Another thread that needs the same block waits for it here.
                 let mut all = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 if all.is_empty() {
                     let mut fresh = vec![0; whole];
@@ -218,7 +217,7 @@ mod tests {
         fill(BLOCK - Bytes(2), &mut bytes);
         let last = ((BLOCK.0 - 2) % 100) as u8;
         assert_eq!(bytes, [last, last + 1, 100, 101, 102, 103]);
-        // What is known is not read again, and only so many blocks are known.
+        // A stored block is not read again, and only `MAX` blocks are stored.
         fill(Bytes(1), &mut bytes);
         assert_eq!((bytes, reads.get()), ([1, 2, 3, 4, 5, 6], 2));
         for block in 2..=Recent::MAX as u64 {
@@ -226,7 +225,7 @@ mod tests {
         }
         fill(Bytes(1), &mut bytes);
         assert_eq!(reads.get(), 3);
-        // A whole one goes where it is to be, and is not kept.
+        // A whole block is read directly into its destination and is not stored.
         fill(Bytes::ZERO, &mut [0; BLOCK.0 as usize]);
         fill(BLOCK, &mut [0; 10]);
         assert_eq!(reads.get(), 5);

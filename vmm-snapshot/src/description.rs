@@ -1,4 +1,4 @@
-//! What a snapshot says of the regions in it: all but the contents.
+//! The description of a snapshot's regions, without their contents.
 
 use gpu_vmm_core::{
     AccessMap, Address, Alignment, Backend, Bytes, Detail, DeviceId, DeviceUuid, Error, Granularity,
@@ -7,22 +7,22 @@ use gpu_vmm_core::{
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// By what a snapshot is known, whatever its file is called: 16 random bytes.
+/// The identifier of a snapshot, independent of its file name: 16 random bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SnapshotId(pub [u8; 16]);
 
 impl SnapshotId {
-    /// Another one than all before.
+    /// Creates a new identifier.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where the system gives no random bytes.
+    /// [`Detail::Unsupported`] if the system provides no random bytes.
     pub fn new() -> Result<Self> {
         let mut id = [0; 16];
         getrandom::fill(&mut id).map_err(|error| {
             Error::new(
                 Operation::TakeSnapshot,
-                Detail::Unsupported { reason: format!("the system gives no random bytes: {error}") },
+                Detail::Unsupported { reason: format!("the system provides no random bytes: {error}") },
             )
         })?;
         Ok(Self(id))
@@ -41,24 +41,24 @@ impl fmt::Debug for SnapshotId {
     }
 }
 
-/// Another snapshot, in a file of the same folder.
+/// A reference to another snapshot, in a file of the same folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Earlier {
-    /// Which one it is.
+    /// The identifier of the snapshot.
     pub id: SnapshotId,
     /// The name of its file, without a folder.
     pub file: String,
 }
 
-/// What is in a snapshot, without the contents of the memory. The numbers are those of the process that wrote it.
+/// The description of a snapshot, without the contents of the memory. All numbers are those of the process that wrote it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Description {
-    /// By what it is known.
+    /// The identifier of the snapshot.
     pub id: SnapshotId,
-    /// Since which snapshot it was written; its own file is enough where this is none.
+    /// The snapshot that this one is relative to, or `None` if this file is complete by itself.
     /// [`SnapshotWriter::create`](super::SnapshotWriter::create) sets it.
     pub parent: Option<Earlier>,
-    /// When it was begun, in seconds since the beginning of 1970 (UTC).
+    /// The time at which writing began, in seconds since the beginning of 1970 (UTC).
     pub created: u64,
     /// The version of gpu-vmm that wrote it.
     pub library: String,
@@ -66,26 +66,26 @@ pub struct Description {
     pub vendor: String,
     /// The driver's version.
     pub driver: String,
-    /// The devices that there were.
+    /// The devices of the backend.
     pub devices: Vec<DeviceRecord>,
     /// The regions.
     pub regions: Vec<RegionRecord>,
-    /// The memory that is mapped in them. What is mapped several times is here once.
+    /// The memory that is mapped in the regions. Memory that is mapped several times is listed once.
     pub memories: Vec<MemoryRecord>,
 }
 
 /// A device as it was when the snapshot was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceRecord {
-    /// Its ordinal there.
+    /// Its ordinal in the writing process.
     pub id: DeviceId,
-    /// The name that the driver gives it.
+    /// The driver's name of the device.
     pub name: String,
-    /// By what another process knows it again.
+    /// The UUID, by which other processes identify the device.
     pub uuid: Option<DeviceUuid>,
     /// The unit in which its memory is created and mapped.
     pub granularity: Granularity,
-    /// All of its memory.
+    /// The size of its memory.
     pub total_memory: Bytes,
 }
 
@@ -94,30 +94,31 @@ pub struct DeviceRecord {
 pub struct RegionRecord {
     /// [`Region::tag`](gpu_vmm_core::Region::tag).
     pub tag: String,
-    /// Where it begins.
+    /// The first address.
     pub address: Address,
     /// The size of each of its reservations, in order.
     pub reservations: Vec<Bytes>,
-    /// What its offsets are a multiple of.
+    /// The unit of its offsets.
     pub granularity: Granularity,
-    /// What its address is a multiple of.
+    /// The alignment of its address.
     pub alignment: Alignment,
-    /// What memory growth brings.
+    /// The properties of memory that growth creates.
     pub memory: Properties,
-    /// What is granted on it, beside the device's own read and write access.
+    /// The access granted on it, in addition to the device's own read and write access.
     pub access: AccessMap,
-    /// The least size of a reservation that growth adds; zero where nothing was said.
+    /// The minimum size of a reservation that growth adds; zero if not set.
     pub extend_by: Bytes,
-    /// How many addresses are kept free before and behind it; zero without a guard.
+    /// The size of the address range kept free before and after it; zero without a guard.
     pub guard: Bytes,
-    /// Whether it grows and moves so that every driver could have it: [`Region::is_portable`](gpu_vmm_core::Region::is_portable).
+    /// Whether it grows and moves only in ways that every driver supports:
+    /// [`Region::is_portable`](gpu_vmm_core::Region::is_portable).
     pub portable: bool,
-    /// What is mapped, in order of the offsets.
+    /// The mappings, in order of their offsets.
     pub mappings: Vec<MappingRecord>,
 }
 
 impl RegionRecord {
-    /// How many addresses it has.
+    /// Returns the size of all its reservations.
     #[must_use]
     pub fn reserved(&self) -> Bytes {
         self.reservations.iter().copied().sum()
@@ -127,31 +128,31 @@ impl RegionRecord {
 /// One mapping of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MappingRecord {
-    /// Where in the region it begins.
+    /// The offset in the region.
     pub offset: Bytes,
-    /// What is mapped, whole: its place in [`Description::memories`].
+    /// The mapped memory, always whole: its index in [`Description::memories`].
     pub memory: usize,
-    /// What each device may do with it.
+    /// The access of each device.
     pub access: AccessMap,
 }
 
-/// A piece of physical memory.
+/// Physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRecord {
-    /// How many bytes.
+    /// The size in bytes.
     pub size: Bytes,
-    /// What its size and its addresses are a multiple of.
+    /// The unit of its size and its addresses.
     pub granularity: Granularity,
-    /// What it was made as, or what came of that.
+    /// The properties that it was created with, as far as the driver granted them.
     pub properties: Properties,
 }
 
 impl Description {
-    /// A snapshot of a backend that begins now, with no region in it yet.
+    /// Creates a description of a backend, dated now and without regions.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where the system gives no random bytes.
+    /// [`Detail::Unsupported`] if the system provides no random bytes.
     pub fn of<B: Backend>(backend: &B) -> Result<Self> {
         let device = |device: &gpu_vmm_core::Device| DeviceRecord {
             id: device.id,
@@ -173,7 +174,7 @@ impl Description {
         })
     }
 
-    /// The bytes of all memory that is described.
+    /// Returns the size of all memory in the description.
     #[must_use]
     pub fn contents(&self) -> Bytes {
         self.memories.iter().map(|memory| memory.size).sum()

@@ -1,5 +1,4 @@
-//! What is asked of the system: a temporary file beside the target that one writer has at a time, and bytes at a place
-//! of a file.
+//! System calls: a temporary file next to the target that one writer has at a time, and reads and writes at an offset.
 
 use gpu_vmm_core::extend::files::{failed, read_exact_at, write_all_at};
 use gpu_vmm_core::{Operation, Result};
@@ -7,23 +6,23 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where a snapshot is written to. The tests have one that fails.
+/// The destination of a snapshot. Tests use one that fails.
 pub(crate) trait Place: Send + Sync + std::fmt::Debug {
-    /// Writes all bytes at a place of the file.
+    /// Writes all bytes at an offset of the file.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Has the system put all of it on the disk.
+    /// Makes the system write the file to the disk.
     fn sync(&self) -> io::Result<()>;
-    /// Gives it the target's name.
+    /// Renames the file to the target's name.
     fn publish(&self) -> io::Result<()>;
-    /// Has the system put the name on the disk.
+    /// Makes the system write the name to the disk.
     fn sync_folder(&self) -> io::Result<()>;
-    /// Removes it, as far as that goes.
+    /// Removes the file, if possible.
     fn discard(&self);
 }
 
-/// What bytes are read from.
+/// A source of bytes.
 pub(crate) trait ReadAt {
-    /// Fills all of `bytes` from a place on; [`io::ErrorKind::UnexpectedEof`] where there are not so many.
+    /// Fills all of `bytes` from `offset` on; [`io::ErrorKind::UnexpectedEof`] if the source is shorter.
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
@@ -33,7 +32,7 @@ impl ReadAt for File {
     }
 }
 
-/// A file that is written beside its target.
+/// A temporary file next to its target.
 #[derive(Debug)]
 pub(crate) struct Temporary {
     file: File,
@@ -41,21 +40,21 @@ pub(crate) struct Temporary {
     target: PathBuf,
 }
 
-/// The name of the temporary file for a target: hidden, and the same each time, so that what a killed process has left
-/// is written over.
+/// Returns the name of the temporary file for a target. It is hidden, and always the same, so that the next writer overwrites the
+/// file that a killed process has left.
 pub(crate) fn temporary_of(target: &Path) -> Option<PathBuf> {
     let name = target.file_name()?.to_str()?;
     Some(target.with_file_name(format!(".{name}.partial")))
 }
 
-/// True for two names of one file, which can be links, or differ in what a file system does not tell apart.
+/// Returns whether two paths lead to one file, for example by links or on a file system that ignores case.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path| fs::canonicalize(path).ok();
     one == other || real(one).is_some_and(|one| real(other) == Some(one))
 }
 
 impl Temporary {
-    /// The temporary file of a target, for this writer alone, empty.
+    /// Creates the temporary file of a target, empty and locked for this writer.
     pub(crate) fn create(operation: Operation, target: &Path) -> Result<Self> {
         let refused = |path: &Path, kind, why: &'static str| {
             failed(operation, "open", path, &io::Error::new(kind, why))
@@ -69,7 +68,7 @@ impl Temporary {
         };
         match fs::symlink_metadata(target) {
             Ok(found) if !found.is_file() => {
-                let why = "what is there is no regular file, and is not replaced";
+                let why = "the path is not a regular file, and is not replaced";
                 return Err(refused(target, io::ErrorKind::AlreadyExists, why));
             }
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -77,7 +76,7 @@ impl Temporary {
             }
             _ => {}
         }
-        // What another writer renames or removes between opening and locking is not what has the name any more.
+        // Another writer may rename or remove the file between opening and locking. The locked file then no longer has the name.
         loop {
             let file = open_alone(&path).map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => {
@@ -88,10 +87,10 @@ impl Temporary {
             })?;
             let metadata = file.metadata().map_err(|error| failed(operation, "stat", &path, &error))?;
             if !metadata.is_file() {
-                return Err(refused(&path, io::ErrorKind::AlreadyExists, "what is there is no regular file"));
+                return Err(refused(&path, io::ErrorKind::AlreadyExists, "the path is not a regular file"));
             }
             if is_linked(&metadata) {
-                let why = "what is there is another file too, which would be written over";
+                let why = "the file has other names (hard links) and would be overwritten";
                 return Err(refused(&path, io::ErrorKind::AlreadyExists, why));
             }
             if has_name(&metadata, &path) {
@@ -113,7 +112,7 @@ impl Place for Temporary {
     }
 
     fn publish(&self) -> io::Result<()> {
-        // The new snapshot has the permissions of the one that it replaces.
+        // The new snapshot gets the permissions of the one that it replaces.
         if let Ok(found) = fs::metadata(&self.target) {
             self.file.set_permissions(found.permissions())?;
         }
@@ -125,12 +124,12 @@ impl Place for Temporary {
     }
 
     fn discard(&self) {
-        // What stays is written over by the next writer.
+        // If it stays, the next writer overwrites it.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// The folder in which a file is.
+/// Returns the folder that contains a file.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -143,9 +142,10 @@ mod system {
     use std::fs::{Metadata, Permissions};
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 
-    /// Opens a file for writing, or makes it, if nobody else has it: [`io::ErrorKind::WouldBlock`].
+    /// Opens a file for writing, or creates it, and locks it. Returns [`io::ErrorKind::WouldBlock`] if another writer has locked
+    /// it.
     pub(in super::super) fn open_alone(path: &Path) -> io::Result<File> {
-        // A link or a pipe that somebody has put there is neither followed nor waited for.
+        // Another user's link must not be followed, and opening a pipe must not block.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = OpenOptions::new()
             .read(true)
@@ -163,19 +163,19 @@ mod system {
         }
     }
 
-    /// Opens a file for reading; what is no regular file is not waited for.
+    /// Opens a file for reading; opening a pipe does not block.
     pub(in super::super) fn open_to_read(path: &Path) -> io::Result<File> {
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
     }
 
-    /// True where the path is still that of the opened file.
+    /// Returns whether the path still leads to the opened file.
     pub(in super::super) fn has_name(opened: &Metadata, path: &Path) -> bool {
         let same = |named: Metadata| (named.dev(), named.ino()) == (opened.dev(), opened.ino());
         fs::symlink_metadata(path).is_ok_and(same)
     }
 
-    /// Gives the file the permissions of its target, so that no other user can read what is written. The owner can always
-    /// write it, so that a later writer can use the file if this one is killed.
+    /// Sets the target's permissions on the file, so that no other user can read the new contents. The owner can always write it,
+    /// so that a later writer can use the file if this one is killed.
     pub(in super::super) fn keep_private(file: &File, target: &Path) -> io::Result<()> {
         match fs::metadata(target) {
             Ok(found) => file.set_permissions(Permissions::from_mode(found.mode() & 0o777 | 0o600)),
@@ -183,7 +183,7 @@ mod system {
         }
     }
 
-    /// True where the opened file has other names as well.
+    /// Returns whether the opened file has other names (hard links).
     pub(in super::super) fn is_linked(opened: &Metadata) -> bool {
         opened.nlink() > 1
     }
@@ -199,12 +199,12 @@ mod system {
     use std::fs::Metadata;
     use std::os::windows::fs::OpenOptionsExt;
 
-    /// What others may do with a file meanwhile: rename and remove it (`FILE_SHARE_DELETE`), as its own writer does.
+    /// The sharing mode: other processes may rename and remove the file (`FILE_SHARE_DELETE`), as its own writer does.
     const SHARE_DELETE: u32 = 4;
     /// `ERROR_SHARING_VIOLATION`.
     const SHARING_VIOLATION: i32 = 32;
 
-    /// Opens a file for writing, or makes it, if nobody else has it: [`io::ErrorKind::WouldBlock`].
+    /// Opens a file for writing, or creates it. Returns [`io::ErrorKind::WouldBlock`] if another writer has it open.
     pub(in super::super) fn open_alone(path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).share_mode(SHARE_DELETE);
@@ -218,22 +218,22 @@ mod system {
         File::open(path)
     }
 
-    /// Opening and locking are one on Windows.
+    /// On Windows opening also locks.
     pub(in super::super) fn has_name(_: &Metadata, _: &Path) -> bool {
         true
     }
 
-    /// A new file has the rights that its folder gives.
+    /// A new file inherits its folder's permissions.
     pub(in super::super) fn keep_private(_: &File, _: &Path) -> io::Result<()> {
         Ok(())
     }
 
-    /// The standard library does not tell.
+    /// The standard library does not report links here.
     pub(in super::super) fn is_linked(_: &Metadata) -> bool {
         false
     }
 
-    /// A folder cannot be synced there; renaming is in the file system's journal.
+    /// A folder cannot be synced on Windows; the file system's journal covers renames.
     pub(in super::super) fn sync_folder(_: &Path) -> io::Result<()> {
         Ok(())
     }

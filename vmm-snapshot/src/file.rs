@@ -19,27 +19,26 @@ pub(crate) const READ: Operation = Operation::ReadSnapshot;
 
 /// A snapshot in a file.
 ///
-/// Opening it has checked everything but the contents of its blocks, each of which is checked whenever it is read. It can
-/// be read by several threads at once. Replacing the file by another snapshot meanwhile does no harm: this one stays
-/// open.
+/// Opening it has checked everything except the contents of its blocks, which are checked on each read. Several threads can read it
+/// at once. Replacing the file by another snapshot does not affect this one, which stays open.
 #[derive(Debug)]
 pub struct SnapshotFile {
     path: PathBuf,
     file: File,
     pub(crate) parts: Parts,
     needed: Vec<OnceLock<Result<File>>>,
-    /// In a child of it, another thread may be opening one of them for ever.
+    /// In a forked child, one of these cells may be locked forever by another thread of the parent.
     process: Process,
     size: Bytes,
 }
 
 impl SnapshotFile {
-    /// Opens a snapshot. The files that it needs beside it are opened when a block in them is read.
+    /// Opens a snapshot. Earlier snapshots that it needs are opened when one of their blocks is read.
     ///
     /// # Errors
     ///
-    /// [`Detail::File`] where it cannot be read, [`SnapshotError::Newer`] for one that a newer gpu-vmm has written, and
-    /// [`SnapshotError::Invalid`] for what is none, or has been changed or cut off.
+    /// [`Detail::File`] if it cannot be read, [`SnapshotError::Newer`] if a newer gpu-vmm has written it, and
+    /// [`SnapshotError::Invalid`] if it is not a snapshot, or has been changed or truncated.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (file, header, size) = open(OPEN, path)?;
@@ -55,37 +54,37 @@ impl SnapshotFile {
         })
     }
 
-    /// What is in it.
+    /// Returns the description.
     #[must_use]
     pub fn description(&self) -> &Description {
         &self.parts.head.description
     }
 
-    /// The files beside it that some of its blocks are in. Without them, or if they are replaced, it is not whole.
+    /// Returns the other files that hold some of its blocks. If one of them is missing or replaced, the snapshot is incomplete.
     #[must_use]
     pub fn needed(&self) -> &[Earlier] {
         &self.parts.head.needed
     }
 
-    /// Where it was opened.
+    /// Returns the path that was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many bytes a block has; the last one of each memory can be shorter.
+    /// Returns the size of a block; the last block of each memory can be shorter.
     #[must_use]
     pub fn block_size(&self) -> Bytes {
         self.parts.cut.block
     }
 
-    /// How many blocks a memory of the description has; none where there is no such memory.
+    /// Returns the number of blocks of a memory of the description, or 0 if there is no such memory.
     #[must_use]
     pub fn blocks(&self, memory: usize) -> u64 {
         self.parts.cut.blocks_of(memory)
     }
 
-    /// What its blocks are, as it says itself: nothing is read for it.
+    /// Returns the statistics of its blocks from its index, without reading blocks.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         let contents = self.parts.head.description.contents();
@@ -94,14 +93,14 @@ impl SnapshotFile {
         stats
     }
 
-    /// Reads a block: the bytes of `memory`, which is a place in [`Description::memories`], from `block` times the
-    /// [size](SnapshotFile::block_size) of one on. What is in `bytes` after a failure means nothing.
+    /// Reads block `block` of the memory at index `memory` of [`Description::memories`]. It begins at `block` times the [block
+    /// size](SnapshotFile::block_size). After an error the contents of `bytes` are unspecified.
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`] for a block that there is not, or room for more or fewer bytes than it has;
-    /// [`SnapshotError::Invalid`] where it is not what was written, or the earlier snapshot that it is in is missing or has
-    /// been replaced; [`Detail::Forked`]; [`Detail::File`] for what the system answers.
+    /// [`Detail::OutOfRange`] if there is no such block, or `bytes` does not have its size; [`SnapshotError::Invalid`] if the block
+    /// is damaged, or the earlier snapshot that holds it is missing or has been replaced; [`Detail::Forked`]; [`Detail::File`] for
+    /// a system error.
     pub fn read_block(&self, memory: usize, block: u64, bytes: &mut [u8]) -> Result<()> {
         self.process.check(READ)?;
         let place = self.parts.cut.place(memory, block).filter(|(_, length)| bytes.len() == *length);
@@ -117,22 +116,22 @@ impl SnapshotFile {
         Ok(())
     }
 
-    /// True for a block of zeros, which is in no file.
+    /// Returns whether a block consists of zeros, which no file holds.
     pub(crate) fn is_zero(&self, memory: usize, block: u64) -> bool {
         let place = self.parts.cut.place(memory, block);
         let entry = place.and_then(|(place, _)| self.parts.entries.get(place));
         matches!(entry, Some(Entry::Zero))
     }
 
-    /// The file that a block is in, with its path for messages.
+    /// Returns the file that holds a block, with its path for messages.
     fn file_of(&self, stored: &Stored) -> Result<(&File, PathBuf)> {
         let Some(place) = usize::from(stored.file).checked_sub(1) else {
             return Ok((&self.file, self.path.clone()));
         };
         let (Some(earlier), Some(opened)) = (self.parts.head.needed.get(place), self.needed.get(place))
         else {
-            // Opening it has checked that there is none.
-            let what = "a block is in a file that it does not name".to_owned();
+            // Unreachable: opening the snapshot has checked this.
+            let what = "a block is in a file that the snapshot does not list".to_owned();
             return Err(Why::from(Wrong::Bad { at: 0, what }).error(READ, &self.path));
         };
         match opened.get_or_init(|| Self::open_needed(READ, &self.path, earlier)) {
@@ -141,7 +140,7 @@ impl SnapshotFile {
         }
     }
 
-    /// The file of an earlier snapshot that the one at `path` needs.
+    /// Opens the file of an earlier snapshot that the one at `path` needs.
     pub(crate) fn open_needed(operation: Operation, path: &Path, earlier: &Earlier) -> Result<File> {
         let bad = |what| {
             Error::of_extension(
@@ -153,16 +152,16 @@ impl SnapshotFile {
         match open(operation, &path.with_file_name(file)) {
             Ok((opened, header, _)) if header.id == *id => Ok(opened),
             Ok((_, header, _)) => Err(bad(format!(
-                "it needs the earlier snapshot {id} beside it, and {file} is another one now ({})",
+                "it needs the earlier snapshot {id}, but {file} is now another snapshot ({})",
                 header.id
             ))),
             Err(error) => {
-                Err(bad(format!("it needs the earlier snapshot {id} beside it in {file}; {error}")))
+                Err(bad(format!("it needs the earlier snapshot {id} in {file} of the same folder: {error}")))
             }
         }
     }
 
-    /// This one, as a later one names it.
+    /// Returns the reference by which a later snapshot names this one.
     pub(crate) fn as_earlier(&self, operation: Operation) -> Result<Earlier> {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let earlier = name.map(|file| Earlier { id: self.parts.head.description.id, file: file.to_owned() });
@@ -172,20 +171,20 @@ impl SnapshotFile {
                 SnapshotError::Invalid {
                     path: self.path.display().to_string(),
                     at: 0,
-                    what: "its name cannot be written down in a later one".to_owned(),
+                    what: "its file name cannot be stored in a later snapshot".to_owned(),
                 },
             )
         })
     }
 
-    /// This one and those that it needs.
+    /// Returns the references of this snapshot and of those that it needs.
     pub(crate) fn with_needed(&self, operation: Operation) -> Result<Vec<Earlier>> {
         let mut all = vec![self.as_earlier(operation)?];
         all.extend_from_slice(&self.parts.head.needed);
         Ok(all)
     }
 
-    /// All blocks that are in some file, by their hash, for a snapshot that needs [those](Self::with_needed).
+    /// Returns all blocks that a file holds, by hash, for a snapshot that needs [these files](Self::with_needed).
     pub(crate) fn known(&self) -> HashMap<Hash, Stored> {
         let stored = self.parts.entries.iter().filter_map(|entry| match entry {
             Entry::Zero => None,
@@ -195,13 +194,13 @@ impl SnapshotFile {
     }
 }
 
-/// A file with the header of a snapshot, and its size.
+/// Opens a file and reads a snapshot's header and the file's size.
 fn open(operation: Operation, path: &Path) -> Result<(File, Header, u64)> {
     let inner = || {
         let file = open_to_read(path).map_err(|error| Why::System("open", error))?;
         let metadata = file.metadata().map_err(|error| Why::System("stat", error))?;
         if !metadata.is_file() {
-            return Err(Wrong::Bad { at: 0, what: "it is no regular file".to_owned() }.into());
+            return Err(Wrong::Bad { at: 0, what: "it is not a regular file".to_owned() }.into());
         }
         let header = read_header(&file, metadata.len())?;
         Ok((file, header, metadata.len()))

@@ -1,16 +1,15 @@
-//! The parts of the file that have a fixed size: the header, the footer, and what is said of each block.
+//! The parts of the file that have a fixed size: the header, the footer, and the entry of each block.
 //!
 //! ```text
 //! header | blocks, one behind the other | head: description and needed files | an entry for each block | footer
 //! ```
 //!
-//! All numbers are little-endian. `docs/guide/snapshot-format.md` is the reference; a test holds it against this file.
+//! All numbers are little-endian. `docs/guide/snapshot-format.md` is the reference; a test compares it with this module.
 
 use crate::{SnapshotId, SnapshotStats};
 use gpu_vmm_core::Bytes;
 
-/// The version of the file that is written, and the newest that is read. It goes up with every change of what a byte
-/// means.
+/// The format version that is written, and the newest that is read. It increases with every change of a byte's meaning.
 pub const VERSION: u32 = 1;
 
 /// The first bytes of every snapshot.
@@ -19,28 +18,28 @@ pub(crate) const MAGIC: [u8; 12] = *b"gpu-vmm snap";
 /// The first bytes of the footer.
 pub(crate) const END_MAGIC: [u8; 12] = *b"gpu-vmm done";
 
-/// The least and the most that a block can have, and what it has if nothing is said.
+/// The minimum, maximum and default size of a block.
 pub(crate) const MIN_BLOCK: Bytes = Bytes::kib(4);
 pub(crate) const MAX_BLOCK: Bytes = Bytes::mib(64);
 pub(crate) const DEFAULT_BLOCK: Bytes = Bytes::mib(1);
 
-/// So that a file that lies costs no more memory than this: 2^24 entries are 896 MiB, for 16 TiB in blocks of a MiB.
+/// Limits the memory that a forged file can cost: 2^24 entries take 896 MiB, for 16 TiB in blocks of 1 MiB.
 pub(crate) const MAX_BLOCKS: u64 = 1 << 24;
 
-/// The most bytes of a head.
+/// The maximum size of a head.
 pub(crate) const MAX_HEAD: u64 = 32 << 20;
 
-/// The most files that one snapshot needs.
+/// The maximum number of files that one snapshot needs.
 pub(crate) const MAX_NEEDED: usize = 1024;
 
-/// What identifies the contents of a block, and proves them.
+/// The hash that identifies and verifies the contents of a block.
 pub(crate) type Hash = [u8; 32];
 
 pub(crate) fn hash(bytes: &[u8]) -> Hash {
     *blake3::hash(bytes).as_bytes()
 }
 
-/// What is wrong, and where in the file.
+/// The problem found in a file, and its offset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     Bad { at: u64, what: String },
@@ -53,7 +52,7 @@ impl Wrong {
     }
 }
 
-/// The next bytes of something whose length has been checked by its type.
+/// Takes the next bytes of a buffer; the types guarantee that it is long enough.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     let (first, others) = rest.split_first_chunk().map_or(([0; N], &[][..]), |(first, rest)| (*first, rest));
     *rest = others;
@@ -83,7 +82,7 @@ impl Header {
     pub(crate) fn read(bytes: &[u8; Self::BYTES]) -> Result<Self, Wrong> {
         let mut rest = &bytes[..];
         if take(&mut rest) != MAGIC {
-            return Wrong::at(0, "it does not begin as one");
+            return Wrong::at(0, "it does not begin like a snapshot");
         }
         let version = u32::from_le_bytes(take(&mut rest));
         if version > VERSION {
@@ -104,15 +103,15 @@ impl Header {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Footer {
     pub(crate) id: SnapshotId,
-    /// Where the head begins, and the blocks end.
+    /// The offset at which the head begins and the blocks end.
     pub(crate) index: u64,
-    /// The bytes of the head.
+    /// The size of the head.
     pub(crate) head: u64,
-    /// How many entries follow it.
+    /// The number of entries after the head.
     pub(crate) entries: u64,
-    /// The bytes of the file.
+    /// The size of the file.
     pub(crate) file: u64,
-    /// Of the head and the entries.
+    /// The hash of the head and the entries.
     pub(crate) hash: Hash,
 }
 
@@ -135,17 +134,20 @@ impl Footer {
         bytes
     }
 
-    /// The bytes of the head and the entries, of a footer that has been [read](Self::read).
+    /// Returns the size of the head and the entries. The footer must have been [read](Self::read).
     pub(crate) const fn index_bytes(&self) -> u64 {
         self.head + self.entries * Entry::BYTES as u64
     }
 
-    /// The footer of a file of so many bytes, whose parts have room in it.
+    /// Reads the footer of a file of `size` bytes, and checks that the parts fill the file.
     pub(crate) fn read(bytes: &[u8; Self::BYTES], header: Header, size: u64) -> Result<Self, Wrong> {
         let at = size.saturating_sub(Self::BYTES as u64);
         let mut rest = &bytes[..];
         if take(&mut rest) != END_MAGIC {
-            return Wrong::at(at, "it does not end as one: its end is cut off, or something is behind it");
+            return Wrong::at(
+                at,
+                "it does not end like a snapshot: it is truncated, or bytes follow its end",
+            );
         }
         let version = u32::from_le_bytes(take(&mut rest));
         let [index, head, entries, file] = [(); 4].map(|()| u64::from_le_bytes(take(&mut rest)));
@@ -155,10 +157,10 @@ impl Footer {
             return Wrong::at(at + 96, "the checksum of its footer is wrong");
         }
         if version != VERSION || footer.id != header.id {
-            return Wrong::at(at, "its footer is another snapshot's");
+            return Wrong::at(at, "its footer belongs to another snapshot");
         }
         if footer.file != size {
-            return Wrong::at(at, format!("it has {size} bytes, and had {file} when it was written"));
+            return Wrong::at(at, format!("it has {size} bytes, but had {file} when it was written"));
         }
         if entries > MAX_BLOCKS || head > MAX_HEAD {
             return Wrong::at(
@@ -168,16 +170,16 @@ impl Footer {
         }
         let end = index.checked_add(footer.index_bytes());
         if index < Header::BYTES as u64 || end != Some(at) {
-            return Wrong::at(at, "its parts do not fill it");
+            return Wrong::at(at, "the sizes of its parts do not add up to its size");
         }
         Ok(footer)
     }
 }
 
-/// Where the contents of a block are.
+/// The location of a block's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Entry {
-    /// Nowhere: they are zeros.
+    /// In no file: the block consists of zeros.
     Zero,
     /// In a file.
     Stored(Stored),
@@ -186,27 +188,27 @@ pub(crate) enum Entry {
 /// A block in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stored {
-    /// Of the contents.
+    /// The hash of the uncompressed contents.
     pub(crate) hash: Hash,
-    /// Where it begins in the file.
+    /// The offset of the block in the file.
     pub(crate) offset: u64,
-    /// How many bytes it has there.
+    /// The number of bytes in the file.
     pub(crate) length: u32,
-    /// Which file: 0 for this one, else one more than its place among those that are needed.
+    /// The file: 0 for this one, else the index in the list of needed files plus one.
     pub(crate) file: u16,
-    /// For a compressed block, the beginning of the hash of what is in the file: two compressed forms can have the same
-    /// contents, and not even that change is to go unnoticed.
+    /// For a compressed block, the beginning of the hash of its bytes in the file: two compressed forms can have the same contents,
+    /// and a change from one to the other must be detected too.
     pub(crate) compressed: Option<[u8; 8]>,
 }
 
 impl Stored {
-    /// True where it can be a block of so many bytes: compressed it has fewer.
+    /// Returns whether it can be a block of `length` bytes: a compressed block must be smaller.
     pub(crate) fn fits(&self, length: u64) -> bool {
         let has = u64::from(self.length);
         if self.compressed.is_some() { 0 < has && has < length } else { has == length }
     }
 
-    /// True where it is among the blocks of a file in which those end here; of another file that is not known.
+    /// Returns whether it lies in the blocks of this file, which end at `end`. For another file only the beginning is checked.
     pub(crate) fn is_inside(&self, end: u64) -> bool {
         let own = self.file == 0;
         let ends = self.offset.checked_add(u64::from(self.length));
@@ -234,7 +236,7 @@ impl Entry {
         bytes
     }
 
-    /// The entry at a place of the file; whether it fits its block is not known here.
+    /// Reads the entry at an offset of the file. The caller checks that it fits its block.
     pub(crate) fn read(bytes: &[u8; Self::BYTES], at: u64) -> Result<Self, Wrong> {
         let mut rest = &bytes[..];
         let (hash, offset, check) =
@@ -245,17 +247,17 @@ impl Entry {
         let entry = match kind {
             ZERO => Self::Zero,
             PLAIN | LZ4 => Self::Stored(Stored { hash, offset, length, file, compressed }),
-            _ => return Wrong::at(at + 54, format!("there are no blocks of kind {kind}")),
+            _ => return Wrong::at(at + 54, format!("unknown block kind {kind}")),
         };
         if end != 0 || entry.write() != *bytes {
-            return Wrong::at(at, "what is said of a block has something in it that means nothing");
+            return Wrong::at(at, "an unused field of a block entry is not zero");
         }
         Ok(entry)
     }
 }
 
 impl SnapshotStats {
-    /// Counts a block.
+    /// Adds a block to the counts.
     pub(crate) fn count(&mut self, entry: &Entry) {
         self.blocks += 1;
         match entry {
@@ -269,17 +271,17 @@ impl SnapshotStats {
     }
 }
 
-/// How memory is cut into blocks: each piece from its own beginning, so that its last block can be shorter.
+/// The division of memory into blocks. Each memory begins a new block, so its last block can be shorter.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     pub(crate) block: Bytes,
-    /// The size of each piece, and how many blocks there are before it.
+    /// The size of each memory, and the number of blocks before it.
     pieces: Vec<(Bytes, u64)>,
     pub(crate) blocks: u64,
 }
 
 impl Cut {
-    /// Blocks of a size that has been checked, of pieces that have not. Nothing where there are too many.
+    /// Divides memories of unchecked sizes into blocks of a valid size. Returns `None` if there are too many blocks.
     pub(crate) fn new(block: Bytes, sizes: impl Iterator<Item = Bytes>) -> Option<Self> {
         let mut blocks = 0u64;
         let mut pieces = Vec::new();
@@ -290,22 +292,22 @@ impl Cut {
         Some(Self { block, pieces, blocks })
     }
 
-    /// True for a size that blocks can have.
+    /// Returns whether a size is valid for blocks.
     pub(crate) fn allows(block: Bytes) -> bool {
         block.0.is_power_of_two() && (MIN_BLOCK..=MAX_BLOCK).contains(&block)
     }
 
-    /// How many blocks a piece has; none where there is no such piece.
+    /// Returns the number of blocks of a memory, or 0 if there is no such memory.
     pub(crate) fn blocks_of(&self, memory: usize) -> u64 {
         self.pieces.get(memory).map_or(0, |(size, _)| size.0.div_ceil(self.block.0))
     }
 
-    /// How many bytes a piece has; none where there is no such piece.
+    /// Returns the size of a memory, or 0 if there is no such memory.
     pub(crate) fn size_of(&self, memory: usize) -> Bytes {
         self.pieces.get(memory).map_or(Bytes::ZERO, |(size, _)| *size)
     }
 
-    /// Which of all blocks it is, and how many bytes it has.
+    /// Returns the index of a block among all blocks, and its size.
     pub(crate) fn place(&self, memory: usize, block: u64) -> Option<(usize, usize)> {
         let (size, first) = *self.pieces.get(memory)?;
         let left = size.0.checked_sub(block.checked_mul(self.block.0)?).filter(|left| *left > 0)?;
@@ -313,7 +315,7 @@ impl Cut {
         Some((place, usize::try_from(left.min(self.block.0)).ok()?))
     }
 
-    /// The length of each block, in order.
+    /// Returns the size of each block, in order.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = u64> {
         self.pieces.iter().flat_map(|(size, _)| {
             let (size, unit) = (size.0, self.block.0);
@@ -321,14 +323,14 @@ impl Cut {
         })
     }
 
-    /// The memory and the number in it of one of all blocks.
+    /// Returns the memory and the block number in it, for an index among all blocks.
     pub(crate) fn name(&self, place: u64) -> (usize, u64) {
         let memory = self.pieces.partition_point(|(_, first)| *first <= place).saturating_sub(1);
         (memory, place - self.pieces.get(memory).map_or(0, |(_, first)| *first))
     }
 }
 
-/// As in [`Stored::compressed`].
+/// Returns the check for [`Stored::compressed`].
 pub(crate) fn check_of(compressed: &[u8]) -> [u8; 8] {
     let mut check = [0; 8];
     check.copy_from_slice(&hash(compressed)[..8]);

@@ -1,4 +1,4 @@
-//! Where a fuzzer gets at what reads a snapshot.
+//! Entry points for fuzzing the code that reads snapshots.
 
 use crate::SnapshotId;
 use crate::disk::ReadAt;
@@ -9,10 +9,10 @@ use gpu_vmm_core::{Operation, Result};
 use std::io;
 use std::path::Path;
 
-/// A block may have 64 MiB, which a fuzzer would take for a length that lies.
+/// A block can have up to 64 MiB, which a fuzzer would report as an oversized allocation.
 const MAX_READ: u64 = 1 << 20;
 
-/// A file that is in memory.
+/// A file in memory.
 pub(crate) struct InMemory<'a>(pub(crate) &'a [u8]);
 
 impl ReadAt for InMemory<'_> {
@@ -24,9 +24,10 @@ impl ReadAt for InMemory<'_> {
     }
 }
 
-/// Reads any bytes as a snapshot, and as the parts of one: no checksum keeps a fuzzer from those.
+/// Reads arbitrary bytes as a snapshot. Then reads them as the parts of a snapshot with correct checksums, so that the checksums do
+/// not stop the fuzzer.
 ///
-/// The first two bytes tell how many of the others are the head, and how many the entries.
+/// The first two bytes select the sizes of the head and of the entries.
 pub fn decode(bytes: &[u8]) {
     let _ = read_all(bytes);
     let Some(([head, entries], rest)) = bytes.split_first_chunk() else { return };
@@ -34,14 +35,14 @@ pub fn decode(bytes: &[u8]) {
     let entries = usize::from(*entries).min(blocks.len() / Entry::BYTES) * Entry::BYTES;
     let (blocks, entries) = blocks.split_at(blocks.len() - entries);
     if let Ok(found) = Head::read(rest) {
-        // What is read is written again, and has to be the same.
+        // A head that was read must be the same after writing and reading it again.
         let written = found.write();
         assert_eq!(written.and_then(|bytes| Head::read(&bytes)), Ok(found));
     }
     let _ = read_all(&assembled(blocks, rest, entries));
 }
 
-/// A file of these parts, whose checksums are right.
+/// Assembles a file of these parts, with correct checksums.
 pub(crate) fn assembled(blocks: &[u8], head: &[u8], entries: &[u8]) -> Vec<u8> {
     let id = Head::read(head).map_or(SnapshotId([0; 16]), |head| head.description.id);
     let header = Header { id };
@@ -57,7 +58,7 @@ pub(crate) fn assembled(blocks: &[u8], head: &[u8], entries: &[u8]) -> Vec<u8> {
     [&header.write()[..], blocks, &index, &footer.write()].concat()
 }
 
-/// Reads all that is in a file, whatever it is. Gives what is wrong with it.
+/// Reads everything in a file. Returns the first problem found.
 pub(crate) fn read_all(bytes: &[u8]) -> Result<()> {
     let (source, size) = (InMemory(bytes), bytes.len() as u64);
     let inner = || {

@@ -1,27 +1,27 @@
-//! Regions in a file, from which they come back in another process.
+//! Snapshots: regions saved in a file and restored in another process.
 //!
-//! A snapshot is written beside its target and takes the target's name when all of it is on the disk: whatever happens
-//! meanwhile, under that name there is a whole snapshot, the old one or the new one. Everything in it has a checksum.
-//! What each byte of the file is, `docs/guide/snapshot-format.md` says.
+//! A snapshot is written to a temporary file, which is renamed to the target's name when it is completely on the disk. At any time
+//! the target is a complete snapshot, the old or the new one. Everything in it has a checksum. `docs/guide/snapshot-format.md`
+//! documents every byte of the file.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `description` | what a snapshot says of its regions |
-//! | `check` | what a description must be like |
+//! | `description` | the description of a snapshot's regions |
+//! | `check` | the rules of a valid description |
 //! | `records` | the description as bytes |
 //! | `format` | the parts of the file that have a fixed size |
-//! | `disk` | what is asked of the system |
+//! | `disk` | system calls on files |
 //! | `write` | writing a snapshot |
-//! | `parts` | what is read of a file, and believed |
+//! | `parts` | reading and validating the parts of a file |
 //! | `file` | an opened snapshot, and its blocks |
-//! | `verify` | reading all of it |
-//! | `capture` | regions written to a snapshot |
-//! | `options` | how a snapshot is to be restored |
-//! | `plan`, `planned` | what is to be made of it here, worked out and checked |
-//! | `merge` | pieces that are smaller than the target's unit |
-//! | `restore` | regions made again |
-//! | `error` | what can be wrong with a file, or with restoring it here |
-//! | `chunks` | which bytes that come through the ring are which of the file's |
+//! | `verify` | verifying all blocks |
+//! | `capture` | writing regions to a snapshot |
+//! | `options` | options for restoring |
+//! | `plan`, `planned` | planning and checking the regions to be restored |
+//! | `merge` | merging memory that is smaller than the target's unit |
+//! | `restore` | restoring regions |
+//! | `error` | errors of a snapshot's file |
+//! | `chunks` | mapping the ring's bytes to the file's blocks |
 
 mod capture;
 mod check;
@@ -60,21 +60,21 @@ pub use write::{SnapshotWriter, WriteOptions};
 
 use gpu_vmm_core::Bytes;
 
-/// What the blocks of a snapshot came to.
+/// The statistics of a snapshot's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SnapshotStats {
-    /// The bytes of all memory, as it is on the devices.
+    /// The size of all memory, uncompressed.
     pub contents: Bytes,
-    /// The bytes of the file.
+    /// The size of the file.
     pub file: Bytes,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub blocks: u64,
-    /// How many of them are zeros, and are left out.
+    /// The number of blocks of zeros, which are omitted.
     pub zero: u64,
-    /// How many are in an earlier snapshot, and are left out.
+    /// The number of blocks that an earlier snapshot holds, which are omitted.
     pub unchanged: u64,
-    /// How many are in the file.
+    /// The number of blocks in the file.
     pub stored: u64,
-    /// How many of those in the file are compressed.
+    /// The number of blocks in the file that are compressed.
     pub compressed: u64,
 }

@@ -1,26 +1,26 @@
-//! Pieces of memory that are smaller than the target's unit: several that follow each other become one.
+//! Merging memory that is smaller than the target's granularity.
 //!
-//! One device hands out memory by 4 KiB and another by 2 MiB. Pieces that fit the target stay what they are. Others are put
-//! together up to the next border of a unit, where all of that unit is mapped, as memory of one kind with the same access,
-//! and none of it is mapped a second time elsewhere.
+//! One device creates memory in units of 4 KiB and another of 2 MiB. Memory that fits the target's unit stays as it is. Other
+//! memory is merged up to the next boundary of a unit, if that unit is mapped completely, by memory with the same properties and
+//! access, and none of it is mapped a second time.
 
 use crate::RegionRecord;
 use crate::planned::{PlannedMapping, PlannedMemory};
 use gpu_vmm_core::{AccessMap, Bytes, Detail, Error, Granularity, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
-/// A mapping of the snapshot, with what it is to be here.
+/// A mapping of the snapshot, with its properties on the target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) offset: Bytes,
     pub(crate) size: Bytes,
-    /// Its place among the file's memories.
+    /// Its index among the file's memories.
     pub(crate) memory: usize,
     pub(crate) properties: Properties,
     pub(crate) access: AccessMap,
-    /// What offsets and sizes of such memory are a multiple of here.
+    /// The target's unit for offsets and sizes of such memory.
     pub(crate) unit: Granularity,
-    /// True where the memory is mapped elsewhere too.
+    /// Whether the memory is mapped more than once.
     pub(crate) is_alias: bool,
 }
 
@@ -29,7 +29,7 @@ impl Piece {
         self.offset + self.size
     }
 
-    /// True where `next` can be of one piece with this one.
+    /// Returns whether `next` can be merged with this one.
     fn takes(&self, next: &Self) -> bool {
         self.end() == next.offset
             && self.properties == next.properties
@@ -39,8 +39,8 @@ impl Piece {
     }
 }
 
-/// The mappings of a region as they are to be here. The memory that they need is added to `memories`; `made` has which of
-/// the file's memories is which of these, for what is mapped several times.
+/// Returns the mappings of a region on the target. Adds the memory that they need to `memories`. `made` records the new memory of
+/// each of the file's memories, for memory that is mapped several times.
 pub(crate) fn merge(
     operation: Operation,
     record: &RegionRecord,
@@ -65,10 +65,10 @@ pub(crate) fn merge(
     Ok(mappings)
 }
 
-/// How many of the first pieces make up whole units; nothing where they cannot.
+/// Returns the number of leading pieces that make up whole units, or `None` if they cannot.
 fn fitting(pieces: &[Piece]) -> Option<usize> {
     let first = pieces.first().filter(|first| first.unit.divides(first.offset))?;
-    // No further than to the next border: a region can have very many pieces.
+    // Search only to the next boundary: a region can have very many pieces.
     let place = pieces.iter().position(|piece| first.unit.divides(piece.end()))?;
     pieces[..=place].windows(2).all(|pair| pair[0].takes(&pair[1])).then_some(place + 1)
 }
@@ -76,13 +76,13 @@ fn fitting(pieces: &[Piece]) -> Option<usize> {
 fn does_not_fit(operation: Operation, record: &RegionRecord, piece: &Piece) -> Error {
     let Piece { offset, size, unit, properties, is_alias, .. } = piece;
     let why = if *is_alias {
-        "it is mapped elsewhere too, so nothing can be added to it"
+        "it is mapped more than once, so it cannot be merged"
     } else {
-        "what shares that unit with it is not mapped, or is of another kind, or has other access"
+        "the rest of that unit is not mapped, or has other properties or other access"
     };
     let reason = format!(
         "the region {:?} at {} has {size} at offset {offset}, and {properties} is mapped in units of {unit} here: {why}; \
-         write the snapshot of mappings that are multiples of {unit}",
+         write the snapshot with mappings that are multiples of {unit}",
         record.tag, record.address
     );
     Error::new(operation, Detail::Unsupported { reason })
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Where each mapping begins, and of which memories it is made.
+    /// Returns the offset of each mapping, and the memories merged into it.
     fn merged(pieces: &[Piece]) -> Result<Vec<(u64, Vec<usize>)>> {
         let record = RegionRecord {
             tag: "weights".to_owned(),
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(seen.unwrap(), [(0, vec![0, 1]), (4, vec![2]), (8, vec![3, 4])]);
     }
 
-    /// Time for each piece that grew with all of them would be hours.
+    /// A search over all pieces for each piece would take hours.
     #[test]
     fn very_many_pieces_are_no_matter() {
         const COUNT: u64 = 1 << 19;
@@ -164,9 +164,9 @@ mod tests {
             (vec![piece(0, 2, 0)], "not mapped"),
             (vec![piece(0, 2, 0), piece(3, 1, 1)], "not mapped"),
             (vec![piece(0, 2, 0), Piece { access: read, ..piece(2, 2, 1) }], "other access"),
-            (vec![piece(0, 2, 0), Piece { properties: shared, ..piece(2, 2, 1) }], "another kind"),
-            (vec![Piece { is_alias: true, ..piece(0, 2, 0) }, piece(2, 2, 1)], "mapped elsewhere"),
-            (vec![piece(0, 2, 0), Piece { is_alias: true, ..piece(2, 2, 1) }], "shares that unit"),
+            (vec![piece(0, 2, 0), Piece { properties: shared, ..piece(2, 2, 1) }], "other properties"),
+            (vec![Piece { is_alias: true, ..piece(0, 2, 0) }, piece(2, 2, 1)], "mapped more than once"),
+            (vec![piece(0, 2, 0), Piece { is_alias: true, ..piece(2, 2, 1) }], "rest of that unit"),
         ] {
             let text = merged(&pieces).unwrap_err().to_string();
             assert!(text.contains(why) && text.contains("weights") && text.contains("4 B"), "{text}");

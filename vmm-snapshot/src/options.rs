@@ -1,4 +1,4 @@
-//! How a snapshot is to be restored: on which devices, as what memory, where.
+//! Options for restoring a snapshot: devices, memory properties and placement.
 
 use gpu_vmm_core::{AccessMap, Detail, DeviceId, Error, Operation, Properties, Result};
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 #[cfg(doc)]
 use crate::{Restored, SnapshotFile};
 
-/// How the regions of a snapshot are to be made again.
+/// Options for restoring the regions of a snapshot.
 ///
-/// If nothing is said, they come back at the addresses at which they were, each piece of memory on the device of the same
-/// ordinal, with the access that each device had. What cannot be had so is an error.
+/// By default regions are restored at their original addresses, each memory on the device of the same ordinal, with the original
+/// access of each device. If that is not possible, restoring fails.
 ///
 /// ```no_run
 /// # use gpu_vmm_snapshot::{Restore, SnapshotFile};
@@ -17,7 +17,7 @@ use crate::{Restored, SnapshotFile};
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {
 /// let ring = StagingRing::new(backend, 2, StagingRing::<B>::CHUNK)?;
 /// let file = SnapshotFile::open("model.snapshot")?;
-/// // All of it on one device, wherever it was, and at other addresses where some are taken.
+/// // All of it on one device, and at other addresses if the original ones are taken.
 /// for restored in Restore::new().all_on(DeviceId(0)).relocate().regions(&file, &ring)? {
 ///     let (region, was) = (&restored.region, restored.was.base);
 ///     println!("{} is at {}, and was at {was}", region.tag(), region.address());
@@ -27,53 +27,54 @@ use crate::{Restored, SnapshotFile};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Restore {
-    /// Who takes a device's place; nobody where it is `None`.
+    /// The replacement of each device; `None` drops its access.
     devices: BTreeMap<DeviceId, Option<DeviceId>>,
-    /// Who takes the place of all others.
+    /// The replacement of all other devices.
     all: Option<DeviceId>,
     memory: Option<fn(Properties) -> Properties>,
     relocate: bool,
 }
 
 impl Restore {
-    /// What is described above.
+    /// Returns the default options.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What was device `from`'s is to be device `to`'s: its memory, and the access that it had. Where several become one,
-    /// that one may do what any of them could. [`DeviceId::HOST`] is the CPU, which has access and no memory.
+    /// Maps device `from` of the snapshot to device `to`: its memory and its access. If several devices map to one, that one gets
+    /// the widest access of any of them. [`DeviceId::HOST`] is the CPU, which has access but no memory.
     #[must_use]
     pub fn device(mut self, from: DeviceId, to: DeviceId) -> Self {
         self.devices.insert(from, Some(to));
         self
     }
 
-    /// Nobody gets the access that this device, or [the host](DeviceId::HOST), had.
+    /// Drops the access of this device, or of [the host](DeviceId::HOST).
     #[must_use]
     pub fn without(mut self, device: DeviceId) -> Self {
         self.devices.insert(device, None);
         self
     }
 
-    /// What was any other device's than those that are named is to be `to`'s. The host stays the host.
+    /// Maps all devices without a mapping of their own to `to`. The host stays the host.
     #[must_use]
     pub fn all_on(mut self, to: DeviceId) -> Self {
         self.all = Some(to);
         self
     }
 
-    /// What memory is to be made as, from what it was: for a target that does not have what the source had. The device in
-    /// the answer does not count, it is the one that is mapped to. It is asked for the memory of future growth too.
+    /// Sets a function that returns the properties for new memory from the original ones, for a target that lacks memory types of
+    /// the source. The device in the returned value is ignored: the mapped device is used. The function is also called for the
+    /// memory of future growth.
     ///
-    /// Kinds of handle and memory of the host are had or are an error; compression and remote DMA are wishes everywhere,
-    /// and [`PhysicalMemory::properties`](gpu_vmm_core::PhysicalMemory::properties) tells what came of them.
+    /// Handle types and host memory are required: restoring fails if the target lacks them. Compression and remote DMA are
+    /// requests; [`PhysicalMemory::properties`](gpu_vmm_core::PhysicalMemory::properties) reports whether they were granted.
     ///
     /// ```
     /// # use gpu_vmm_core::Properties;
     /// use gpu_vmm_snapshot::Restore;
-    /// // In the devices' own memory, and for this process alone.
+    /// // In the devices' own memory, not shareable.
     /// let options = Restore::new().memory(|was| Properties::on(was.device));
     /// ```
     #[must_use]
@@ -82,8 +83,8 @@ impl Restore {
         self
     }
 
-    /// A region whose addresses are taken, or are not as the target's have to be aligned, may be elsewhere.
-    /// [`Restored::was`] tells where it was; addresses that are written in the contents are then wrong.
+    /// Allows a region to be restored at other addresses if its own are taken or not aligned for the target. [`Restored::was`]
+    /// reports the original addresses; pointers in the contents are then wrong.
     #[must_use]
     pub fn relocate(mut self) -> Self {
         self.relocate = true;
@@ -94,20 +95,20 @@ impl Restore {
         self.relocate
     }
 
-    /// Who takes the place of a device, or of the host.
+    /// Returns the replacement of a device, or of the host.
     fn place_of(&self, device: DeviceId) -> Option<DeviceId> {
         let own = if device.is_host() { device } else { self.all.unwrap_or(device) };
         self.devices.get(&device).copied().unwrap_or(Some(own))
     }
 
-    /// Memory as it is to be made.
+    /// Returns the properties for new memory.
     pub(crate) fn properties(&self, operation: Operation, was: &Properties) -> Result<Properties> {
         let device = self.place_of(was.device).ok_or_else(|| {
             Error::new(
                 operation,
                 Detail::Unsupported {
                     reason: format!(
-                        "the snapshot has memory of {}, which is left out; say whose it is to be instead",
+                        "the snapshot has memory of {}, which is left out; map it to another device",
                         was.device
                     ),
                 },
@@ -117,7 +118,7 @@ impl Restore {
         Ok(Properties { device, ..self.memory.map_or(moved, |of| of(moved)) })
     }
 
-    /// Who may do what, by the devices that there are now.
+    /// Returns the access on the target's devices.
     pub(crate) fn access(&self, was: AccessMap) -> AccessMap {
         was.grants().fold(AccessMap::NONE, |map, grant| match self.place_of(grant.device) {
             None => map,

@@ -1,7 +1,7 @@
-//! What is read of a file: its parts, each held against the file's size and against the others before it is used.
+//! Reading the parts of a file, each validated against the file's size and the other parts before it is used.
 //!
-//! The file may be anybody's. No number in it makes room for more than `format` allows, and no room is made before the
-//! file has been found to have the bytes for it.
+//! Files are untrusted. No number in a file allocates more than `format` allows, and nothing is allocated before the file is known
+//! to have the bytes for it.
 
 use crate::Earlier;
 use crate::SnapshotError;
@@ -13,10 +13,10 @@ use gpu_vmm_core::{Bytes, Detail, Error, OffsetRange, Operation};
 use std::io;
 use std::path::Path;
 
-/// How many entries are read at once.
+/// The number of entries that are read at once.
 const AT_ONCE: u64 = 1024;
 
-/// Why a file is not read: the system said so, or what is in it is wrong.
+/// Why a file cannot be read: a system error or invalid contents.
 #[derive(Debug)]
 pub(crate) enum Why {
     System(&'static str, io::Error),
@@ -48,7 +48,7 @@ impl Why {
     }
 }
 
-/// All of a snapshot but the contents of its blocks.
+/// All of a snapshot except the contents of its blocks.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) head: Head,
@@ -56,7 +56,7 @@ pub(crate) struct Parts {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// Reads bytes that the file has had room for.
+/// Reads bytes that lie within the file's checked size.
 fn read(source: &dyn ReadAt, bytes: &mut [u8], at: u64) -> Result<(), Why> {
     source.read_exact_at(bytes, at).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => {
@@ -66,7 +66,7 @@ fn read(source: &dyn ReadAt, bytes: &mut [u8], at: u64) -> Result<(), Why> {
     })
 }
 
-/// The header of a file of so many bytes.
+/// Reads the header of a file of `size` bytes.
 pub(crate) fn read_header(source: &dyn ReadAt, size: u64) -> Result<Header, Why> {
     if size < Header::BYTES as u64 {
         return Why::at(size, format!("it has {size} bytes, fewer than a header"));
@@ -77,7 +77,7 @@ pub(crate) fn read_header(source: &dyn ReadAt, size: u64) -> Result<Header, Why>
 }
 
 impl Parts {
-    /// The parts of a file of so many bytes, whose header has been read.
+    /// Reads the parts of a file of `size` bytes, whose header has been read.
     pub(crate) fn read(source: &dyn ReadAt, header: Header, size: u64) -> Result<Self, Why> {
         let footer = read_footer(source, header, size)?;
         check_index(source, &footer)?;
@@ -89,12 +89,17 @@ impl Parts {
         head.description.check().map_err(|what| wrong(format!("its description: {what}")))?;
         head.needed.iter().try_for_each(Earlier::check).map_err(wrong)?;
         if head.description.id != header.id || head.needed.len() > MAX_NEEDED {
-            return Why::at(footer.index, "its description is another snapshot's, or it needs too many");
+            return Why::at(
+                footer.index,
+                "its description belongs to another snapshot, or it needs too many files",
+            );
         }
         let sizes = head.description.memories.iter().map(|memory| memory.size);
         let cut =
             Some(head.block).filter(|block| Cut::allows(*block)).and_then(|block| Cut::new(block, sizes));
-        let cut = cut.ok_or_else(|| wrong(format!("its memory in blocks of {}", head.block)))?;
+        let cut = cut.ok_or_else(|| {
+            wrong(format!("its blocks of {} are of an invalid size or too many", head.block))
+        })?;
         let entries = read_entries(source, &footer, &cut, head.needed.len())?;
         Ok(Self { head, cut, entries })
     }
@@ -102,14 +107,14 @@ impl Parts {
 
 fn read_footer(source: &dyn ReadAt, header: Header, size: u64) -> Result<Footer, Why> {
     let Some(at) = size.checked_sub(Footer::BYTES as u64).filter(|at| *at >= Header::BYTES as u64) else {
-        return Why::at(size, format!("it has {size} bytes: it is cut off"));
+        return Why::at(size, format!("it has {size} bytes: it is truncated"));
     };
     let mut bytes = [0; Footer::BYTES];
     read(source, &mut bytes, at)?;
     Ok(Footer::read(&bytes, header, size)?)
 }
 
-/// Holds the head and the entries against their checksum, before anything is made of them.
+/// Verifies the checksum of the head and the entries before they are parsed.
 fn check_index(source: &dyn ReadAt, footer: &Footer) -> Result<(), Why> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; AT_ONCE as usize * Entry::BYTES];
@@ -128,15 +133,18 @@ fn check_index(source: &dyn ReadAt, footer: &Footer) -> Result<(), Why> {
     }
 }
 
-/// The entries, each of which fits its block, and which name all that is in the file.
+/// Reads the entries. Each must fit its block, and together they must cover all blocks in the file.
 fn read_entries(source: &dyn ReadAt, footer: &Footer, cut: &Cut, needed: usize) -> Result<Vec<Entry>, Why> {
     let start = footer.index + footer.head;
     if footer.entries != cut.blocks {
-        return Why::at(start, format!("it has {} blocks, and its memory {}", footer.entries, cut.blocks));
+        return Why::at(
+            start,
+            format!("it has entries for {} blocks, but its memory has {}", footer.entries, cut.blocks),
+        );
     }
     let mut entries = Vec::new();
     if entries.try_reserve_exact(footer.entries as usize).is_err() {
-        return Why::at(start, format!("there is no memory for its index of {} blocks", footer.entries));
+        return Why::at(start, format!("no host memory is left for its index of {} blocks", footer.entries));
     }
     let mut own = 0;
     let mut buffer = vec![0; AT_ONCE.min(footer.entries) as usize * Entry::BYTES];
@@ -153,7 +161,10 @@ fn read_entries(source: &dyn ReadAt, footer: &Footer, cut: &Cut, needed: usize) 
                     || !stored.is_inside(footer.index)
                     || usize::from(stored.file) > needed
                 {
-                    return Why::at(at, format!("a block of {length} bytes is said to be {stored:?}"));
+                    return Why::at(
+                        at,
+                        format!("the entry of a block of {length} bytes is invalid: {stored:?}"),
+                    );
                 }
                 own += if stored.file == 0 { u64::from(stored.length) } else { 0 };
             }
@@ -163,13 +174,13 @@ fn read_entries(source: &dyn ReadAt, footer: &Footer, cut: &Cut, needed: usize) 
     if own != footer.index - Header::BYTES as u64 {
         return Why::at(
             Header::BYTES as u64,
-            format!("{own} bytes of blocks are known, and there are others"),
+            format!("its entries cover {own} bytes of blocks, but it has others"),
         );
     }
     Ok(entries)
 }
 
-/// The contents of a block, which are those that were written.
+/// Reads the contents of a block and verifies its checksum.
 pub(crate) fn read_stored(
     source: &dyn ReadAt,
     stored: &Stored,
@@ -194,7 +205,7 @@ pub(crate) fn read_stored(
     }
 }
 
-/// The block, or the bytes that are given for it, are not among those that there are.
+/// Returns the error for a block that does not exist, or for a buffer that does not have its size.
 pub(crate) fn out_of_range(
     operation: Operation,
     cut: &Cut,

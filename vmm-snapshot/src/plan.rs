@@ -1,4 +1,4 @@
-//! What is to be made of a snapshot's regions on a backend: worked out and checked before a driver is asked for any of it.
+//! Planning the regions to be restored on a backend. The plan is checked before any driver call.
 
 use crate::merge::{Piece, merge};
 use crate::planned::{PlannedMapping, PlannedMemory};
@@ -10,26 +10,26 @@ use gpu_vmm_core::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// All that is to be made.
+/// Everything that is to be created.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) regions: Vec<PlannedRegion>,
     pub(crate) memories: Vec<PlannedMemory>,
 }
 
-/// A region to be made.
+/// A region to be created.
 #[derive(Debug)]
 pub(crate) struct PlannedRegion {
     pub(crate) settings: RegionSettings,
-    /// Where it was.
+    /// The original address range.
     pub(crate) was: AddressRange,
     /// The sizes of its reservations.
     pub(crate) reservations: Vec<Bytes>,
-    /// What is to be mapped, in order of the offsets.
+    /// The mappings, in order of their offsets.
     pub(crate) mappings: Vec<PlannedMapping>,
 }
 
-/// What such memory is created in, asked once for each kind.
+/// The granularity of memory types, queried once for each.
 struct Kinds<'a, B: Backend> {
     backend: &'a B,
     units: HashMap<Properties, Granularity>,
@@ -46,11 +46,11 @@ impl<B: Backend> Kinds<'_, B> {
     }
 }
 
-/// Works out what is to be made.
+/// Plans the regions.
 ///
 /// # Errors
 ///
-/// Those of [`Restore::regions`] that need no driver.
+/// The errors of [`Restore::regions`] that need no driver call.
 pub(crate) fn plan<B: Backend>(
     operation: Operation,
     backend: &B,
@@ -112,7 +112,7 @@ pub(crate) fn plan<B: Backend>(
 }
 
 impl RegionRecord {
-    /// The sizes of its reservations here.
+    /// Returns the sizes of its reservations on the target.
     fn here(&self, operation: Operation, unit: Granularity) -> Result<Vec<Bytes>> {
         let size = self.reserved();
         let here = in_units(&self.reservations, unit).filter(|here| {
@@ -125,8 +125,8 @@ impl RegionRecord {
     }
 }
 
-/// Reservations of these sizes, where the driver hands addresses out in a unit: those that are no multiple of it become one
-/// with those behind them, and the last one is rounded up. Nothing where they do not fit an address space.
+/// Returns reservation sizes that are multiples of the driver's unit: a size that is not is merged with those after it, and the
+/// last one is rounded up. Returns `None` if they exceed an address space.
 fn in_units(sizes: &[Bytes], unit: Granularity) -> Option<Vec<Bytes>> {
     let mut here = Vec::with_capacity(sizes.len());
     let mut open = Bytes::ZERO;
@@ -143,7 +143,7 @@ fn in_units(sizes: &[Bytes], unit: Granularity) -> Option<Vec<Bytes>> {
 }
 
 impl Plan {
-    /// Refuses access for devices that are not there, or do not reach the memory.
+    /// Refuses access for devices that do not exist or cannot access the memory.
     fn check_reach<B: Backend>(&self, operation: Operation, backend: &B) -> Result<()> {
         let mut checked = None;
         for mapping in self.regions.iter().flat_map(|region| &region.mappings) {
@@ -158,7 +158,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Refuses more memory than a device has, free or not.
+    /// Refuses more memory than a device has in total.
     fn check_room<B: Backend>(&self, operation: Operation, backend: &B) -> Result<()> {
         let mut needed: BTreeMap<DeviceId, Bytes> = BTreeMap::new();
         for memory in self.memories.iter().filter(|memory| !memory.properties.location.is_host()) {
@@ -173,8 +173,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Refuses addresses that are not aligned as they have to be here, and regions that would overlap, since addresses are
-    /// handed out here in larger units than there.
+    /// Refuses addresses that are not aligned for the target, and regions that would overlap because the target reserves addresses
+    /// in larger units.
     fn check_addresses(&self, operation: Operation, unit: Granularity) -> Result<()> {
         let mut ranges = Vec::with_capacity(self.regions.len());
         for region in &self.regions {
@@ -194,8 +194,8 @@ impl Plan {
         let mut pairs = ranges.iter().zip(ranges.iter().skip(1));
         let Some((one, next)) = pairs.find(|(one, next)| one.1 > next.0) else { return Ok(()) };
         let reason = format!(
-            "the region at {} would have the addresses of the one at {}, since addresses come in units of {unit} here; \
-             reserve that much in the snapshot, or let regions be elsewhere",
+            "the region at {} would overlap the one at {}, since addresses are reserved in units of {unit} here; \
+             reserve multiples of that unit before the snapshot, or allow relocation",
             one.0, next.0
         );
         Err(Error::new(operation, Detail::Unsupported { reason }))
@@ -203,7 +203,7 @@ impl Plan {
 }
 
 impl PlannedRegion {
-    /// False where its address is not aligned as it has to be here.
+    /// Returns whether its address is aligned for the target.
     pub(crate) fn is_aligned(&self) -> bool {
         self.was.base.is_aligned_to(self.settings.alignment)
     }
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(of(&[]), Some(vec![]));
     }
 
-    /// A region that was at an address, with what it is to reserve here.
+    /// Creates a region with its original address and its reservations on the target.
     fn region(address: u64, reservations: &[u64]) -> PlannedRegion {
         let reservations: Vec<Bytes> = reservations.iter().copied().map(Bytes).collect();
         PlannedRegion {

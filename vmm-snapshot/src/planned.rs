@@ -1,21 +1,21 @@
-//! What a plan is made of.
+//! The mappings and memories of a plan.
 
 use gpu_vmm_core::{AccessMap, Bytes, Properties};
 
-/// A mapping to be made.
+/// A mapping to be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PlannedMapping {
     pub(crate) offset: Bytes,
-    /// Its place in [`Plan::memories`](crate::plan::Plan::memories).
+    /// Its index in [`Plan::memories`](crate::plan::Plan::memories).
     pub(crate) memory: usize,
     pub(crate) access: AccessMap,
 }
 
-/// Memory to be made.
+/// Memory to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PlannedMemory {
     pub(crate) size: Bytes,
     pub(crate) properties: Properties,
-    /// Which of the file's memories are its contents, one behind the other.
+    /// The file's memories that hold its contents, in sequence.
     pub(crate) sources: Vec<usize>,
 }

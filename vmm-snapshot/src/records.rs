@@ -1,5 +1,5 @@
-//! The description as bytes. The records are the file's own: what changes here changes the version, and what changes in
-//! the rest of the library does not change the file.
+//! The description as bytes. The records are separate from the library's types: a change here changes the format's version, and a
+//! change elsewhere in the library does not change the file.
 
 use crate::format::MAX_HEAD;
 use crate::{Description, DeviceRecord, Earlier, MappingRecord, MemoryRecord, RegionRecord, SnapshotId};
@@ -9,7 +9,7 @@ use gpu_vmm_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What is in front of the entries.
+/// The description and the list of needed files, which precede the entries.
 #[derive(Serialize, Deserialize)]
 struct HeadRecord {
     block: u64,
@@ -62,7 +62,7 @@ struct Mapping {
     access: Vec<Allowed>,
 }
 
-/// Whose access, and whether that is for writing too.
+/// A device's access: reading, and whether writing too.
 #[derive(Serialize, Deserialize)]
 struct Allowed {
     device: u32,
@@ -87,32 +87,32 @@ struct Kind {
 pub(crate) struct Head {
     pub(crate) block: Bytes,
     pub(crate) description: Description,
-    /// The files in which blocks are, beside this one.
+    /// The other files that hold blocks.
     pub(crate) needed: Vec<Earlier>,
 }
 
 impl Head {
     /// # Errors
     ///
-    /// Why it is too long.
+    /// Why the head is too long.
     pub(crate) fn write(&self) -> Result<Vec<u8>, String> {
         let bytes = postcard::to_allocvec(&HeadRecord::from(self)).map_err(|error| error.to_string())?;
         if bytes.len() as u64 > MAX_HEAD {
-            return Err(format!("a description of {} bytes; {MAX_HEAD} is the most", bytes.len()));
+            return Err(format!("a description of {} bytes exceeds the limit of {MAX_HEAD}", bytes.len()));
         }
         Ok(bytes)
     }
 
-    /// A length that lies costs nothing: postcard has serde reserve nothing where fewer bytes are left than there are
-    /// to be elements, and serde reserves a MiB at most.
+    /// A forged length allocates no excess memory: postcard makes serde reserve nothing if fewer bytes are left than elements are
+    /// announced, and serde reserves at most 1 MiB.
     ///
     /// # Errors
     ///
-    /// Why these bytes are none.
+    /// Why the bytes are not a valid head.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         match postcard::take_from_bytes::<HeadRecord>(bytes) {
             Ok((record, [])) => record.head(),
-            Ok((_, rest)) => Err(format!("{} bytes are behind its end", rest.len())),
+            Ok((_, rest)) => Err(format!("{} bytes follow its end", rest.len())),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -234,7 +234,7 @@ impl Region {
 
 impl From<&MappingRecord> for Mapping {
     fn from(mapping: &MappingRecord) -> Self {
-        // What does not fit is refused by the check that comes before.
+        // The check that precedes writing refuses larger numbers.
         let memory = u32::try_from(mapping.memory).unwrap_or(u32::MAX);
         Self { offset: mapping.offset.0, memory, access: allowed(mapping.access) }
     }
@@ -255,10 +255,10 @@ fn allowed(access: AccessMap) -> Vec<Allowed> {
     access.grants().map(one).collect()
 }
 
-/// In order of the devices, each once, as they are written.
+/// Reads access that is ordered by device without duplicates, as it is written.
 fn access_map(list: &[Allowed]) -> Result<AccessMap, String> {
     if !list.is_sorted_by(|one, next| one.device < next.device) {
-        return Err("access that is not in order of the devices".to_owned());
+        return Err("access that is not ordered by device".to_owned());
     }
     match list.iter().find(|one| one.device > DeviceId::LIMIT) {
         Some(one) => Err(format!("access for device {}", one.device)),

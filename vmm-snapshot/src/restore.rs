@@ -1,10 +1,9 @@
-//! Regions made again from a snapshot: all of them, or none.
+//! Restoring regions from a snapshot: all of them, or none.
 //!
-//! First everything is checked that can be without a driver ([`plan`]). Then all addresses are reserved, then all memory is
-//! created: what is not there shows before the first byte is read. Then the memory is mapped, its owner may write it, and
-//! the contents come through the ring; each block is held against its checksum on the way. At last each device gets the
-//! access that it had.
-#![allow(unsafe_code)] // the ring writes by addresses
+//! First, [`plan`] checks everything that needs no driver call. Then all addresses are reserved and all memory is created, so that
+//! a shortage shows before the first byte is read. Then the memory is mapped with write access for its owner, and the contents pass
+//! through the staging ring; each block's checksum is verified. At the end each device gets its original access.
+#![allow(unsafe_code)] // the ring writes by address
 
 #[cfg(doc)]
 use crate::SnapshotError;
@@ -19,17 +18,17 @@ use gpu_vmm_core::{
 };
 use std::collections::BTreeSet;
 
-/// A region that came back.
+/// A restored region.
 #[derive(Debug)]
 pub struct Restored<B: Backend> {
     /// The region.
     pub region: Region<B>,
-    /// The addresses that it had when the snapshot was written.
+    /// The addresses of the region when the snapshot was written.
     pub was: AddressRange,
 }
 
 impl<B: Backend> Restored<B> {
-    /// True where it is at another address than it was.
+    /// Returns whether the region is at another address than before.
     #[must_use]
     pub fn has_moved(&self) -> bool {
         self.region.address() != self.was.base
@@ -37,27 +36,26 @@ impl<B: Backend> Restored<B> {
 }
 
 impl Restore {
-    /// Makes all regions of a snapshot again, with their contents, on the backend of the ring, in the order in which they
-    /// were written. Region by [tag](Region::tag), a program finds its own.
+    /// Restores all regions of a snapshot, with their contents, on the ring's backend, in the order in which they were written. A
+    /// program identifies its regions by [tag](Region::tag).
     ///
-    /// Each comes back with its tag, its reservations, its mappings and holes, the access of each device, and what
-    /// it grows with. What was mapped several times is one piece of memory again, across regions too. Memory that was another
-    /// process's as well is this one's alone.
+    /// Each region is restored with its tag, reservations, mappings, holes, the access of each device, and its settings for growth.
+    /// Memory that was mapped several times, also across regions, is one memory again. Memory that was shared with another process
+    /// belongs to this process alone.
     ///
-    /// The target may be another vendor's. Where it hands out addresses in larger units, reservations are rounded up; where
-    /// it hands out memory in larger units, pieces that follow each other become one, if they are of one kind and their
-    /// access is the same.
+    /// The target can be of another vendor. If it reserves addresses in larger units, reservations are rounded up. If it creates
+    /// memory in larger units, adjacent memories are merged, provided that their properties and access are the same.
     ///
     /// # Errors
     ///
-    /// Before a driver is asked: [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::ExceedsDevice`];
-    /// [`Detail::Unsupported`] for memory that the target does not have, and for mappings and regions that do not fit its
-    /// units; [`Detail::Unaligned`] for an address that does not.
+    /// Before any driver call: [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::ExceedsDevice`];
+    /// [`Detail::Unsupported`] for memory that the target does not have, and for mappings and regions that do not fit its units;
+    /// [`Detail::Unaligned`] for an address that is not aligned for the target.
     ///
-    /// Then [`Detail::AddressTaken`], which is not one where regions [may be elsewhere](Restore::relocate);
-    /// [`Detail::OutOfMemory`]; [`SnapshotError::Invalid`] for a block that is not what was written, [`Detail::File`]; or what the
-    /// driver answers. Nothing is left behind, unless giving it back fails too: then it is [`Detail::RollbackFailed`], and what
-    /// is left stays so to the end of the process.
+    /// Then [`Detail::AddressTaken`], unless regions [may be relocated](Restore::relocate); [`Detail::OutOfMemory`];
+    /// [`SnapshotError::Invalid`] for a damaged block; [`Detail::File`]; or the driver's error. Everything created so far is
+    /// released. If releasing fails too, the error is [`Detail::RollbackFailed`], and the rest stays allocated until the process
+    /// ends.
     pub fn regions<B: Backend>(
         &self,
         file: &SnapshotFile,
@@ -79,8 +77,7 @@ impl Restore {
     }
 }
 
-/// Reserves the addresses of all regions: first of those that come back where they were, so that none of the others is in
-/// their way.
+/// Reserves the addresses of all regions. Regions with their original addresses come first, so that no other region takes these.
 fn reserve_all<B: Backend>(
     operation: Operation,
     backend: &B,
@@ -116,7 +113,7 @@ fn reserve_all<B: Backend>(
     Ok(())
 }
 
-/// Creates and maps the memory of all regions, and brings the contents.
+/// Creates and maps the memory of all regions, and copies the contents.
 fn fill_all<B: Backend>(
     operation: Operation,
     file: &SnapshotFile,
@@ -142,15 +139,15 @@ fn fill_all<B: Backend>(
     for (region, planned) in regions.iter_mut().zip(&plan.regions) {
         for mapping in &planned.mappings {
             let length = plan.memories[mapping.memory].size;
-            // SAFETY: nothing beside this function knows the region, and what it copied has ended.
+            // SAFETY: no code outside this function has the region, and the copies have ended.
             unsafe { region.set_access_at_once(mapping.offset, length, mapping.access) }?;
         }
     }
     Ok(())
 }
 
-/// For each mapping of each region, whether it is the one through which the contents of its memory come: one that the owner
-/// may write anyway, where there is one.
+/// Returns for each mapping of each region whether the contents of its memory are written through it. A mapping that the owner may
+/// write anyway is preferred.
 fn ways_in(plan: &Plan) -> Vec<Vec<bool>> {
     let mut open: BTreeSet<usize> = (0..plan.memories.len()).collect();
     let mut ways: Vec<Vec<bool>> =
@@ -168,7 +165,7 @@ fn ways_in(plan: &Plan) -> Vec<Vec<bool>> {
     ways
 }
 
-/// Brings the contents of all memory.
+/// Copies the contents of all memory.
 fn send<B: Backend>(
     operation: Operation,
     file: &SnapshotFile,
@@ -187,13 +184,14 @@ fn send<B: Backend>(
             sources.extend(&memory.sources);
         }
     }
-    // The file's memories behind each other are the same bytes as the segments behind each other.
+    // The file's memories in sequence are the same bytes as the segments in sequence.
     let stream = Stream::new(sources.iter().map(|source| sizes[*source].size));
     let (unit, recent) = (file.block_size(), Recent::default());
     let give = |offset, bytes: &mut [u8]| {
         let parts: Vec<_> = stream.parts(offset, bytes.len()).collect();
         if parts.iter().map(|part| part.length).sum::<usize>() != bytes.len() {
-            let what = format!("there is nothing for some of {} bytes at offset {offset}", bytes.len());
+            let what =
+                format!("the snapshot has no contents for some of {} bytes at offset {offset}", bytes.len());
             return Err(Error::new(operation, Detail::DriverContractViolated { what }));
         }
         let is_zero =
@@ -210,11 +208,11 @@ fn send<B: Backend>(
         }
         Ok(ChunkContents::Bytes)
     };
-    // SAFETY: each segment is one whole mapping, through which its device may write, and nothing else knows the region.
+    // SAFETY: each segment is one whole mapping, through which its device may write, and no other code has the region.
     unsafe { ring.send(&segments, &give) }
 }
 
-/// Gives back what was made before `error` came.
+/// Releases the regions created before `error`.
 fn give_back<B: Backend>(error: Error, regions: Vec<Region<B>>) -> Error {
     match discard(regions) {
         Ok(()) => error,
@@ -222,9 +220,9 @@ fn give_back<B: Backend>(error: Error, regions: Vec<Region<B>>) -> Error {
     }
 }
 
-/// Gives regions back that nothing outside of this crate knows.
+/// Releases regions that no code outside this crate has.
 pub(crate) fn discard<B: Backend>(regions: Vec<Region<B>>) -> Result<()> {
-    // SAFETY: no work but the copies of this crate used them, and those have ended.
+    // SAFETY: only this crate's copies used them, and those have ended.
     let answers = regions.into_iter().map(|region| unsafe { region.discard() });
     answers.fold(Ok(()), Result::and)
 }

@@ -1,4 +1,4 @@
-//! Reading all of a snapshot, to know that it can be read.
+//! Verifying a snapshot by reading all of it.
 
 use crate::format::Entry;
 use crate::{SnapshotFile, SnapshotStats};
@@ -6,16 +6,16 @@ use gpu_vmm_core::{Bytes, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-/// More threads than that are not faster than memory.
+/// More threads are not faster than memory.
 const MAX_THREADS: usize = 8;
 
 impl SnapshotFile {
-    /// Reads every block, also those that are in other files, and holds it against its checksum. `progress` is told of
-    /// each block, how many bytes of contents it has; it is called by several threads at once.
+    /// Reads every block, including those in other files, and verifies its checksum. `progress` is called with the size of each
+    /// block, by several threads at once.
     ///
     /// # Errors
     ///
-    /// As [`SnapshotFile::read_block`], for the first block that is found bad.
+    /// As [`SnapshotFile::read_block`], for the first damaged block found.
     pub fn verify(&self, progress: &(dyn Fn(Bytes) + Sync)) -> Result<SnapshotStats> {
         let next = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
@@ -37,7 +37,7 @@ impl SnapshotFile {
         Ok(self.stats())
     }
 
-    /// Reads the blocks that no other thread has taken.
+    /// Reads blocks that no other thread has taken, until none is left.
     fn verify_some(
         &self,
         next: &AtomicU64,

@@ -1,4 +1,4 @@
-//! Writing a snapshot: blocks from several threads, in a temporary file that gets the target's name when it is whole.
+//! Writing a snapshot: several threads write blocks to a temporary file, which gets the target's name when it is complete.
 
 use crate::SnapshotError;
 use crate::disk::{Place, Temporary, is_same, temporary_of};
@@ -19,24 +19,24 @@ use std::sync::MutexGuard;
 
 pub(crate) const OPERATION: Operation = Operation::WriteSnapshot;
 
-/// How a snapshot is written.
+/// Options for writing a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WriteOptions<'a> {
-    /// Whether blocks are compressed where that makes them smaller (LZ4). It costs more time than most disks do.
+    /// Whether blocks are compressed (LZ4) if that makes them smaller. Compressing takes longer than writing to most disks.
     pub compress: bool,
-    /// An earlier snapshot, in the same folder as the new one: blocks that are in it, or in what it needs itself, are
-    /// left out. The new one needs those files then, under the names that they have now.
+    /// An earlier snapshot, in the same folder as the new one. Blocks that it or the snapshots it needs hold are omitted. The new
+    /// snapshot then needs those files, under their current names.
     pub since: Option<&'a SnapshotFile>,
-    /// The size of a block: a power of two from 4 KiB to 64 MiB. If nothing is said, as in the earlier snapshot, since
-    /// blocks of another size are never the same; 1 MiB where there is none.
+    /// The size of a block: a power of two from 4 KiB to 64 MiB. The default is the earlier snapshot's size, since blocks of
+    /// different sizes never match, or 1 MiB without an earlier snapshot.
     pub block: Option<Bytes>,
 }
 
 /// A snapshot that is being written.
 ///
-/// Every block of every memory is to be written once, in any order and by several threads if one likes; hashing and
-/// compressing is done by the thread that calls. Dropping it before [`finish`](SnapshotWriter::finish) removes what has
-/// been written, and what has the target's name stays what it was.
+/// Every block of every memory must be written once, in any order, by one or several threads. The calling thread hashes and
+/// compresses the block. Dropping the writer before [`finish`](SnapshotWriter::finish) removes the temporary file and leaves the
+/// target unchanged.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     place: Box<dyn Place>,
@@ -44,7 +44,7 @@ pub struct SnapshotWriter {
     head: Head,
     cut: Cut,
     compress: bool,
-    /// The blocks of the earlier snapshot, by their hash; the files are places in `head.needed`.
+    /// The blocks of the earlier snapshot, by hash; their files are indices into `head.needed`.
     known: HashMap<Hash, Stored>,
     state: Lock<State>,
     finished: bool,
@@ -53,21 +53,20 @@ pub struct SnapshotWriter {
 #[derive(Debug)]
 struct State {
     entries: Vec<Option<Entry>>,
-    /// Where the next block goes.
+    /// The offset of the next block.
     end: u64,
-    /// The first failure: the file cannot become whole any more.
+    /// The first failure, after which the file cannot be completed.
     failed: Option<Error>,
 }
 
 impl SnapshotWriter {
-    /// Begins a snapshot that is to have this name. [`Description::parent`] is set to the snapshot since which it is
-    /// written.
+    /// Begins a snapshot with this name. Sets [`Description::parent`] to the earlier snapshot of the options.
     ///
     /// # Errors
     ///
-    /// [`SnapshotError::Invalid`] for a description that contradicts itself, or an earlier snapshot that is not in the same
-    /// folder, or whose own file would be replaced; [`Detail::Unsupported`] for a size that blocks cannot have, or too
-    /// many of them; [`Detail::File`] for what the system answers, also where another process writes the same snapshot.
+    /// [`SnapshotError::Invalid`] for an inconsistent description, or for an earlier snapshot that is not in the same folder or
+    /// would be overwritten; [`Detail::Unsupported`] for an invalid block size or too many blocks; [`Detail::File`] for a system
+    /// error, also if another process is writing the same snapshot.
     pub fn create(
         path: impl AsRef<Path>,
         description: &Description,
@@ -78,7 +77,7 @@ impl SnapshotWriter {
         })
     }
 
-    /// The same, with another place to write to.
+    /// Begins a snapshot at another destination.
     pub(crate) fn create_in(
         target: &Path,
         description: &Description,
@@ -87,7 +86,8 @@ impl SnapshotWriter {
     ) -> Result<Self> {
         let block = options.block.or(options.since.map(SnapshotFile::block_size)).unwrap_or(DEFAULT_BLOCK);
         if !Cut::allows(block) {
-            let reason = format!("blocks of {block}; a power of two from {MIN_BLOCK} to {MAX_BLOCK}");
+            let reason =
+                format!("blocks of {block}; the size must be a power of two from {MIN_BLOCK} to {MAX_BLOCK}");
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let mut head = Head { block, description: description.clone(), needed: Vec::new() };
@@ -112,7 +112,7 @@ impl SnapshotWriter {
             Error::new(
                 OPERATION,
                 Detail::Unsupported {
-                    reason: format!("more than {MAX_BLOCKS} blocks of {block}; take larger ones"),
+                    reason: format!("more than {MAX_BLOCKS} blocks of {block}; use larger blocks"),
                 },
             )
         })?;
@@ -134,26 +134,26 @@ impl SnapshotWriter {
         Ok(writer)
     }
 
-    /// How many bytes a block has; the last one of each memory can be shorter.
+    /// Returns the size of a block; the last block of each memory can be shorter.
     #[must_use]
     pub fn block_size(&self) -> Bytes {
         self.cut.block
     }
 
-    /// How many blocks a memory of the description has; none where there is no such memory.
+    /// Returns the number of blocks of a memory of the description, or 0 if there is no such memory.
     #[must_use]
     pub fn blocks(&self, memory: usize) -> u64 {
         self.cut.blocks_of(memory)
     }
 
-    /// Writes a block: the bytes of `memory`, which is a place in [`Description::memories`], from `block` times the
-    /// [size](SnapshotWriter::block_size) of one on.
+    /// Writes block `block` of the memory at index `memory` of [`Description::memories`]. It begins at `block` times the [block
+    /// size](SnapshotWriter::block_size).
     ///
     /// # Errors
     ///
-    /// [`Detail::OutOfRange`] for a block that there is not, or bytes that are more or fewer than it has;
-    /// [`SnapshotError::Invalid`] where it has been written before; [`Detail::Forked`]; [`Detail::File`] for what the system
-    /// answers, for a full disk above all. After the latter every call fails in the same way.
+    /// [`Detail::OutOfRange`] if there is no such block, or `bytes` does not have its size; [`SnapshotError::Invalid`] if it was
+    /// already written; [`Detail::Forked`]; [`Detail::File`] for a system error, such as a full disk. After a system error every
+    /// further call returns the same error.
     pub fn write_block(&self, memory: usize, block: u64, bytes: &[u8]) -> Result<()> {
         self.state.process().check(OPERATION)?;
         let place = self.cut.place(memory, block).filter(|(_, length)| bytes.len() == *length);
@@ -176,13 +176,13 @@ impl SnapshotWriter {
         self.put(bytes, offset)
     }
 
-    /// Writes what belongs behind the blocks, has all of it put on the disk, and gives it the target's name.
+    /// Writes the index and the footer, syncs the file to the disk, and renames it to the target's name.
     ///
     /// # Errors
     ///
-    /// [`SnapshotError::Invalid`] where a block has not been written; [`Detail::File`] for what the system answers. What has
-    /// the target's name is still what it was, but for the one case that the new name could not be put on the disk:
-    /// then it is the new snapshot, until the machine loses power at least.
+    /// [`SnapshotError::Invalid`] if a block has not been written; [`Detail::File`] for a system error. The target is then
+    /// unchanged, with one exception: if the new name could not be synced to the disk, the target is the new snapshot, at least
+    /// until the machine loses power.
     pub fn finish(mut self) -> Result<SnapshotStats> {
         self.state.process().check(OPERATION)?;
         let (entries, end) = self.entries()?;
@@ -206,7 +206,7 @@ impl SnapshotWriter {
         Ok(stats)
     }
 
-    /// All entries, where none is missing; the files that none of them is in are not needed.
+    /// Returns all entries, if none is missing, and drops needed files that no entry uses.
     fn entries(&mut self) -> Result<(Vec<Entry>, u64)> {
         let mut state = self.state()?;
         if let Some(error) = &state.failed {
@@ -243,7 +243,7 @@ impl SnapshotWriter {
         Ok((entries, end))
     }
 
-    /// Takes down what a block is, and gives the room in the file that it has.
+    /// Records a block's entry, and returns its offset in the file.
     fn enter(&self, place: usize, entry: Entry) -> Result<u64> {
         let mut state = self.state()?;
         if let Some(error) = &state.failed {
@@ -271,7 +271,7 @@ impl SnapshotWriter {
         self.place.write_at(bytes, offset).map_err(|error| self.failed("write", &error))
     }
 
-    /// After a failure nothing goes on.
+    /// Records the first failure: every later call returns it.
     fn failed(&self, call: &'static str, error: &io::Error) -> Error {
         let error = failed(OPERATION, call, &self.target, error);
         match self.state() {
@@ -301,7 +301,7 @@ impl Drop for SnapshotWriter {
     }
 }
 
-/// Refuses earlier files that the new one would not find beside itself, or would replace.
+/// Refuses needed files that are not next to the new one, or that it would overwrite.
 fn check_needed(target: &Path, needed: &[Earlier]) -> Result<()> {
     let bad = |what| {
         Error::of_extension(
@@ -331,7 +331,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(ZEROS.len()).all(|chunk| chunk == &ZEROS[..chunk.len()])
 }
 
-/// The compressed form, where it is smaller.
+/// Returns the compressed bytes, if they are fewer.
 fn compressed(bytes: &[u8]) -> Option<Vec<u8>> {
     let smaller = lz4_flex::block::compress(bytes);
     (smaller.len() < bytes.len()).then_some(smaller)

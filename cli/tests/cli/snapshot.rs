@@ -160,6 +160,6 @@ fn a_bad_snapshot_is_an_error_that_says_where() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("it needs the earlier snapshot"), "{}", stderr(&output));
     std::fs::write(&first, "no snapshot, and a text that is long enough to be the header of one").unwrap();
-    fails(&["snapshot", &first], 1, "it does not begin as one (at byte 0)");
+    fails(&["snapshot", &first], 1, "it does not begin like a snapshot (at byte 0)");
     fails(&["snapshot"], 2, "the following required arguments were not provided");
 }

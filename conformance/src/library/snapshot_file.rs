@@ -195,9 +195,9 @@ fn another_earlier_snapshot<B: TestKit>(subject: &Subject<B>) {
     let id = since.description().id.to_string();
     // The same contents make it no less another one: its blocks can be in other places.
     write(subject, &first, 1, None);
-    is_bad(check(&second, 2), &format!("it needs the earlier snapshot {id} beside it, and a is another one"));
+    is_bad(check(&second, 2), &format!("it needs the earlier snapshot {id}, but a is now another snapshot"));
     fs::remove_file(&first).unwrap();
-    is_bad(check(&second, 2), &format!("it needs the earlier snapshot {id} beside it in a"));
+    is_bad(check(&second, 2), &format!("it needs the earlier snapshot {id} in a"));
     // Nor can one be written over what it needs.
     write(subject, &first, 1, None);
     let since = SnapshotFile::open(&first).unwrap();
@@ -321,7 +321,7 @@ fn what_is_no_file<B: TestKit>(subject: &Subject<B>) {
     assert!(matches!(answer.as_ref().map_err(Error::detail), Err(Detail::File { .. })), "{answer:?}");
     assert_eq!(fs::read(folder.file("other")).unwrap(), b"of somebody else");
     assert!(folder.file("a").is_symlink());
-    is_bad(SnapshotFile::open(folder.file(".")).map(drop), "no regular file");
+    is_bad(SnapshotFile::open(folder.file(".")).map(drop), "not a regular file");
 }
 
 fn sizes_of_blocks<B: TestKit>(subject: &Subject<B>) {

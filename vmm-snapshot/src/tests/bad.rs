@@ -46,7 +46,7 @@ fn more_bytes_are_noticed() {
     let size = write(&path, &contents(1), small()).unwrap().file.0;
     for more in 1..300 {
         fs::File::options().write(true).open(&path).unwrap().set_len(size + more).unwrap();
-        assert_bad(&path, "something is behind it");
+        assert_bad(&path, "or bytes follow its end");
     }
 }
 
@@ -113,11 +113,11 @@ fn other_files_are_refused() {
     fs::write(&path, b"gpu-vmm snap").unwrap();
     assert_bad(&path, "it has 12 bytes");
     fs::write(&path, vec![7; 1000]).unwrap();
-    assert_bad(&path, "it does not begin as one");
-    assert_bad(&folder.0, "it is no regular file");
+    assert_bad(&path, "it does not begin like a snapshot");
+    assert_bad(&folder.0, "it is not a regular file");
     let pipe = folder.file("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
-    assert_bad(&pipe, "it is no regular file");
+    assert_bad(&pipe, "it is not a regular file");
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn a_missing_or_another_earlier_snapshot_is_named() {
     let error = all_of(&folder.file("three")).unwrap_err();
     assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
     let other = open(&folder, "one").description().id.to_string();
-    assert_says(&error, &[&one, &other, "one is another one now"]);
+    assert_says(&error, &[&one, &other, "one is now another snapshot"]);
     for other in [&b"no snapshot"[..], b""] {
         fs::write(folder.file("one"), other).unwrap();
         let error = all_of(&folder.file("three")).unwrap_err();
@@ -155,7 +155,7 @@ fn an_earlier_snapshot_has_to_be_beside_the_new_one_and_to_stay() {
     // One that needs nothing can replace any of them; those that need it say so.
     write(&folder.file("one"), &one, plain()).unwrap();
     let error = write(&folder.file("four"), &one, since(&third, plain())).unwrap_err();
-    assert_says(&error, &["is another one now"]);
+    assert_says(&error, &["is now another snapshot"]);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn an_earlier_snapshot_is_not_written_over_by_any_name_it_has() {
     fs::hard_link(folder.file("one"), folder.file(".two.partial")).unwrap();
     for since in [Some(&open(&folder, "one")), None] {
         let error = write(&folder.file("two"), &one, WriteOptions { since, ..plain() }).unwrap_err();
-        assert_says(&error, &[".two.partial", "what is there is another file too"]);
+        assert_says(&error, &[".two.partial", "the file has other names"]);
     }
     assert_eq!(folder.names(), [".two.partial", "latest", "one"]);
     assert_eq!(all_of(&folder.file("one")).unwrap(), one);

@@ -36,10 +36,10 @@ fn a_file_that_was_put_together_is_read() {
 fn descriptions_that_lie_are_refused() {
     let (bytes, entries) = blocks();
     let changes: [Lie<Head>; 28] = [
-        (|head| head.block = Bytes(0), "in blocks of 0 B"),
-        (|head| head.block = Bytes(4097), "in blocks of 4097 B"),
-        (|head| head.block = Bytes::mib(128), "in blocks of 128 MiB"),
-        (|head| head.block = Bytes::kib(8), "it has 6 blocks, and its memory 3"),
+        (|head| head.block = Bytes(0), "blocks of 0 B"),
+        (|head| head.block = Bytes(4097), "blocks of 4097 B"),
+        (|head| head.block = Bytes::mib(128), "blocks of 128 MiB"),
+        (|head| head.block = Bytes::kib(8), "it has entries for 6 blocks, but its memory has 3"),
         (|head| head.description.memories[0].size = Bytes(u64::MAX - 4095), "region 0: a mapping"),
         (|head| head.description.memories[0].size = Bytes(1), "memory 0: a size of 1 B"),
         (|head| head.description.memories[0].size = Bytes(0), "memory 0: a size of 0 B"),
@@ -49,7 +49,7 @@ fn descriptions_that_lie_are_refused() {
                 head.description.regions.clear();
                 head.description.memories[0].size = Bytes(u64::MAX - 4095);
             },
-            "its memory in blocks of 4 KiB",
+            "its blocks of 4 KiB",
         ),
         (|head| head.description.memories.truncate(1), "region 0: there is no memory 1"),
         (|head| head.description.regions[0].mappings[0].offset = Bytes(1), "region 0: a mapping of 8 KiB"),
@@ -67,7 +67,7 @@ fn descriptions_that_lie_are_refused() {
         (|head| head.description.regions[0].address.0 += 4096, "is not aligned to 64 KiB"),
         (
             |head| head.description.regions[1].address.0 = 0x7000_0001_0000,
-            "two regions have the same addresses",
+            "the addresses of two regions overlap",
         ),
         (
             |head| head.description.regions[0].guard = Bytes(5),
@@ -77,15 +77,15 @@ fn descriptions_that_lie_are_refused() {
             |head| head.description.regions[0].access = AccessMap::NONE.with(DeviceId(1), Access::Read),
             "region 0: access for device 1",
         ),
-        (|head| head.description.devices[1].id = DeviceId(0), "devices with the same ordinal"),
-        (|head| head.description.devices[1].id = DeviceId::HOST, "or with one that no device has"),
+        (|head| head.description.devices[1].id = DeviceId(0), "two devices have the same ordinal"),
+        (|head| head.description.devices[1].id = DeviceId::HOST, "or an ordinal is out of range"),
         (
             |head| head.needed.push(Earlier { id: SnapshotId([1; 16]), file: "../a".to_owned() }),
-            "\"../a\" is no name of a file",
+            "\"../a\" is not a file name",
         ),
         (
             |head| head.description.parent = Some(Earlier { id: SnapshotId([1; 16]), file: "..".to_owned() }),
-            "\"..\" is no name of a file",
+            "\"..\" is not a file name",
         ),
         (
             |head| head.needed = vec![Earlier { id: SnapshotId([1; 16]), file: "a".to_owned() }; 1025],
@@ -106,7 +106,7 @@ fn bytes_behind_the_description_are_refused() {
     let entries: Vec<u8> = entries.iter().flat_map(|entry| entry.write()).collect();
     let longer = [good_head().write().unwrap(), vec![0]].concat();
     let what = fuzz::read_all(&fuzz::assembled(&bytes, &longer, &entries)).unwrap_err().to_string();
-    assert!(what.contains("1 bytes are behind its end"), "{what}");
+    assert!(what.contains("1 bytes follow its end"), "{what}");
 }
 
 #[test]
@@ -119,15 +119,15 @@ fn entries_that_lie_are_refused() {
         fuzz::read_all(&file(&good_head(), &bytes, &entries)).unwrap_err().to_string()
     };
     let changes: [Lie<Stored>; 10] = [
-        (|stored| stored.offset = 65, "is said to be"),
-        (|stored| stored.offset = 63, "is said to be"),
-        (|stored| stored.offset = u64::MAX, "is said to be"),
-        (|stored| stored.length = 4095, "is said to be"),
-        (|stored| stored.length = u32::MAX, "is said to be"),
-        (|stored| stored.file = 1, "is said to be"),
-        (|stored| stored.compressed = Some([0; 8]), "is said to be"),
-        (|stored| (stored.length, stored.compressed) = (0, Some([0; 8])), "is said to be"),
-        (|stored| (stored.length, stored.compressed) = (9, Some([0; 8])), "and there are others"),
+        (|stored| stored.offset = 65, "bytes is invalid"),
+        (|stored| stored.offset = 63, "bytes is invalid"),
+        (|stored| stored.offset = u64::MAX, "bytes is invalid"),
+        (|stored| stored.length = 4095, "bytes is invalid"),
+        (|stored| stored.length = u32::MAX, "bytes is invalid"),
+        (|stored| stored.file = 1, "bytes is invalid"),
+        (|stored| stored.compressed = Some([0; 8]), "bytes is invalid"),
+        (|stored| (stored.length, stored.compressed) = (0, Some([0; 8])), "bytes is invalid"),
+        (|stored| (stored.length, stored.compressed) = (9, Some([0; 8])), "but it has others"),
         (|stored| stored.hash[31] ^= 1, "is not what was written"),
     ];
     for (change, part) in changes {
@@ -137,14 +137,14 @@ fn entries_that_lie_are_refused() {
     let (bytes, mut entries) = blocks();
     entries.push(Entry::Zero);
     let what = fuzz::read_all(&file(&good_head(), &bytes, &entries)).unwrap_err().to_string();
-    assert!(what.contains("it has 7 blocks, and its memory 6"), "{what}");
+    assert!(what.contains("it has entries for 7 blocks, but its memory has 6"), "{what}");
     // Kinds that there are not, and bytes that mean nothing.
     let head = good_head().write().unwrap();
     for (at, value) in [(54, 3), (55, 1), (0, 1), (40, 1)] {
         let mut entries = vec![0; 6 * Entry::BYTES];
         entries[at] = value;
         let what = fuzz::read_all(&fuzz::assembled(&[], &head, &entries)).unwrap_err().to_string();
-        assert!(what.contains("no blocks of kind") || what.contains("means nothing"), "{what}");
+        assert!(what.contains("unknown block kind") || what.contains("is not zero"), "{what}");
     }
 }
 

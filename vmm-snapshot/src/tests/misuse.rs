@@ -61,13 +61,16 @@ fn descriptions_and_options_that_make_no_sense_are_refused() {
     for block in [Bytes(0), Bytes(5000), Bytes::kib(2), Bytes::mib(128)] {
         let options = WriteOptions { block: Some(block), ..plain() };
         let error = SnapshotWriter::create(&path, &description(), options).unwrap_err();
-        assert_says(&error, &[&format!("blocks of {block}; a power of two from 4 KiB to 64 MiB")]);
+        assert_says(
+            &error,
+            &[&format!("blocks of {block}; the size must be a power of two from 4 KiB to 64 MiB")],
+        );
     }
     let mut large = description();
     large.regions.clear();
     large.memories[0].size = Bytes::gib(1 << 30);
     let error = SnapshotWriter::create(&path, &large, plain()).unwrap_err();
-    assert_says(&error, &["more than 16777216 blocks of 4 KiB; take larger ones"]);
+    assert_says(&error, &["more than 16777216 blocks of 4 KiB; use larger blocks"]);
     assert_eq!(folder.names(), [""; 0]);
 }
 
@@ -81,10 +84,10 @@ fn what_is_no_file_is_not_replaced() {
     rustix::fs::mkfifoat(rustix::fs::CWD, folder.file(".pipe.partial"), rustix::fs::Mode::RWXU).unwrap();
     let missing = folder.file("missing").join("a");
     for (path, part) in [
-        (folder.file("folder"), "is no regular file, and is not replaced"),
-        (folder.file("link2"), "is no regular file, and is not replaced"),
+        (folder.file("folder"), "is not a regular file, and is not replaced"),
+        (folder.file("link2"), "is not a regular file, and is not replaced"),
         (folder.file("link"), "open answered"),
-        (folder.file("pipe"), "what is there is no regular file"),
+        (folder.file("pipe"), "the path is not a regular file"),
         (missing, "No such file"),
         (PathBuf::from("/"), "a snapshot needs a file name"),
         (PathBuf::new(), "a snapshot needs a file name"),

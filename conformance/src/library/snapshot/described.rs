@@ -111,5 +111,5 @@ fn aliases_of_less_than_a_unit<B: TestKit>(subject: &Subject<B>) {
     drop(restored);
     let file = described(subject, &folder, halves(&[0, 1, 0, 1]));
     let answer = Restore::new().regions(&file, &ring(&subject.backend));
-    refused!(@Restore answer, Detail::Unsupported { .. }, "it is mapped elsewhere too", subject.granules(1));
+    refused!(@Restore answer, Detail::Unsupported { .. }, "it is mapped more than once", subject.granules(1));
 }
