@@ -1,5 +1,5 @@
-//! What opening says on machines where there is nothing to open. Runs anywhere: each case has a process of its own,
-//! with the environment variable set to a library that cannot be used.
+//! Errors of opening on machines without a usable driver. Runs anywhere: each case runs in a process of its own, with the
+//! environment variable set to an unusable library.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use gpu_vmm_cuda::CudaBackend;
@@ -8,13 +8,13 @@ use std::process::Command;
 const VARIABLE: &str = "GPU_VMM_CUDA_LIBRARY";
 const LIBRARIES: &str = "GPU_VMM_TEST_LIBRARIES";
 
-/// Not a test: opens one library after the other and prints each answer, for the tests below.
+/// Not a test: opens one library after the other and prints each result, for the tests below.
 #[test]
 #[ignore = "the other tests run it in a process of its own"]
 fn says() {
     let libraries = std::env::var(LIBRARIES).unwrap_or_default();
     for library in libraries.split(';') {
-        // SAFETY: this process runs this one test, and no other thread looks at the environment meanwhile.
+        // SAFETY: this process runs this one test, and no other thread reads the environment meanwhile.
         unsafe { std::env::set_var(VARIABLE, library) };
         match CudaBackend::open() {
             Ok(backend) => println!("<opened {backend:?}>"),
@@ -23,7 +23,7 @@ fn says() {
     }
 }
 
-/// What opening says with these libraries, one after the other in one process.
+/// Returns the output of opening these libraries, one after the other in one process.
 fn open(libraries: &[&str]) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "says", "--nocapture", "--test-threads=1"])
@@ -49,7 +49,7 @@ fn a_file_that_is_not_there_is_named_with_the_loaders_words() {
         &text,
         &["<LibraryNotFound", "/nowhere/libcuda.so.1: ", "cannot open shared object file", VARIABLE],
     );
-    // The variable names the one library: no other was tried.
+    // The variable names the only library: no other was tried.
     assert!(!text.contains("wsl"), "{text}");
 }
 
@@ -68,7 +68,7 @@ fn a_library_that_is_no_driver_is_refused() {
     );
 }
 
-/// `cargo test-all` runs it where it can have the library: the driver as it is installed, on a machine without a GPU.
+/// `cargo test-all` runs it if it can get the library: the installed driver, on a machine without a GPU.
 #[test]
 #[ignore = "needs NVIDIA's own library in GPU_VMM_CUDA_LIBRARY, and no GPU"]
 fn nvidias_own_library_without_a_gpu_says_so() {

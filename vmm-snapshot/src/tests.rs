@@ -1,4 +1,4 @@
-//! Snapshots that are written and read again, and all that can happen to a file.
+//! Writing and reading snapshots, and damage to their files.
 
 mod bad;
 mod chain;
@@ -28,7 +28,7 @@ impl Folder {
         Self::beneath(&std::env::temp_dir(), test)
     }
 
-    /// Beneath this one where it exists.
+    /// Below `parent` if that exists, else in the temporary folder.
     fn beneath(parent: &Path, test: &str) -> Self {
         let parent = if parent.is_dir() { parent.to_owned() } else { std::env::temp_dir() };
         let folder = parent.join(format!("gpu-vmm-snapshot-{test}-{}", std::process::id()));
@@ -40,7 +40,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// The names of all that is in it.
+    /// Returns the names of all entries.
     fn names(&self) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(&self.0)
             .unwrap()
@@ -108,7 +108,7 @@ fn description() -> Description {
 
 type Contents = Vec<Vec<u8>>;
 
-/// Contents for that: blocks that are zeros, that can be compressed, and that cannot.
+/// Contents for the description: blocks of zeros, compressible blocks, and incompressible ones.
 fn contents(seed: u64) -> Contents {
     let mut random = Random(seed);
     let block = BLOCK.0 as usize;

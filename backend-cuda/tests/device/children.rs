@@ -1,4 +1,4 @@
-//! What tests run in processes of their own: this same program, told by an environment variable what to do.
+//! Tests' child processes: this same program, with its task in an environment variable.
 #![allow(unsafe_code)]
 
 use crate::exports::for_fabric;
@@ -24,7 +24,7 @@ pub(crate) fn spawn(task: &str, stdin: Option<OwnedFd>) {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     print!("{said}");
-    // The word is the last thing that a child says, so that one that ends early is not taken for one that succeeds.
+    // The child prints this word last, so a child that ends early does not count as a success.
     let done = said.trim_end().ends_with("done");
     assert!(
         output.status.success() && done,
@@ -34,7 +34,7 @@ pub(crate) fn spawn(task: &str, stdin: Option<OwnedFd>) {
     );
 }
 
-/// Does what the parent has asked for, if this is a child.
+/// Does the parent's task, if this process is a child.
 pub(crate) fn run() -> Option<ExitCode> {
     let task = std::env::var(VARIABLE).ok()?;
     let backend = CudaBackend::open().unwrap();
@@ -52,7 +52,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Whether the device's primary context exists, asked by cudarc's own way to the driver.
+/// Returns whether the device's primary context exists, through cudarc's own loading of the driver.
 fn has_context() -> bool {
     let (mut flags, mut active) = (0, -1);
     // SAFETY: the pointers are valid for one int each, and the driver has been started.
@@ -75,7 +75,7 @@ fn without_a_context(backend: &CudaBackend) {
     backend.capabilities(DEVICE).unwrap();
     assert!(!has_context(), "virtual memory or waiting has made a context");
 
-    // A context that comes later sees what was mapped before.
+    // A context that is created later has access to memory that was mapped before.
     let base = at(&reservation, Bytes::ZERO);
     write_pattern(backend, DEVICE, base, size, 11);
     assert!(has_context());
@@ -84,17 +84,17 @@ fn without_a_context(backend: &CudaBackend) {
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
-/// The seeds of what the parent writes and of what the child answers.
+/// The seeds of the pattern that the parent writes and of the one that the child writes.
 pub(crate) const QUESTION: u64 = 21;
 pub(crate) const ANSWER: u64 = 22;
-/// How many granules are shared.
+/// The number of shared granules.
 pub(crate) const SHARED: u64 = 4;
 
 fn import_standard_input(backend: &CudaBackend) {
     let size = granules(backend, SHARED);
     let stdin = std::io::stdin();
     let properties = Properties::on(DEVICE).shareable();
-    // SAFETY: the parent has exported this much memory of this kind.
+    // SAFETY: the parent has exported memory of this size and type.
     let handle = unsafe { backend.import(stdin.as_fd(), size, &properties) }.unwrap();
     answer(backend, &handle);
 }
@@ -108,7 +108,7 @@ fn import_bytes_from_standard_input(backend: &CudaBackend) {
     answer(backend, &handle);
 }
 
-/// Reads what the parent has written, and writes in its place.
+/// Checks the parent's pattern and overwrites it.
 fn answer(backend: &CudaBackend, handle: &CudaHandle) {
     let size = handle.size();
     let mut reservation = reserve(backend, size, None);
@@ -124,14 +124,14 @@ fn fault(backend: &CudaBackend) {
     let mut reservation = reserve(backend, size, None);
     let handle = create(backend, granules(backend, 1));
     map(&mut reservation, Bytes::ZERO, &handle);
-    // The second granule is reserved and not mapped: the kernel faults there, on purpose.
-    // SAFETY: the device is lost to this process, which is what is to be seen, and the process ends after it.
+    // The second granule is reserved but not mapped: the kernel faults there, deliberately. SAFETY: the fault loses the device for
+    // this process only, as the test expects, and the process ends after it.
     let error = unsafe { backend.write_pattern(DEVICE, at(&reservation, Bytes::ZERO), size, 1) }.unwrap_err();
     println!("{error}");
     assert!(matches!(error.detail(), Detail::DeviceLost { .. }), "{error}");
     let error = backend.synchronize(DEVICE).unwrap_err();
     assert!(matches!(error.detail(), Detail::DeviceLost { .. }), "{error}");
-    // Giving back what it had still works.
+    // Its memory can still be released.
     unmap(&mut reservation, Bytes::ZERO, granules(backend, 1));
 }
 
@@ -140,7 +140,7 @@ fn lost_list(backend: &CudaBackend) {
     let mut reservation = reserve(backend, granules(backend, 2), None);
     map(&mut reservation, Bytes::ZERO, &create(backend, granule));
     let (pinned, copy_stream) = (backend.pin(granule).unwrap(), backend.copy_stream(DEVICE).unwrap());
-    // The second node is reserved and not mapped.
+    // The second node is reserved but not mapped.
     let head = at(&reservation, Bytes::ZERO);
     let node = [(head + granule).0, 3].map(u64::to_ne_bytes);
     write(backend, head, node.as_flattened());
@@ -151,7 +151,7 @@ fn lost_list(backend: &CudaBackend) {
         matches!(error.detail(), Detail::DeviceLost { .. }) && error.operation() == Operation::WalkList,
         "{error}"
     );
-    // What the context had goes without a word.
+    // The context's objects are released without an error in the log.
     drop((pinned, copy_stream));
     unmap(&mut reservation, Bytes::ZERO, granule);
 }

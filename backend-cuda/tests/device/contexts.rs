@@ -23,7 +23,7 @@ fn current() -> sys::CUcontext {
     context
 }
 
-/// Calls everything that needs a context.
+/// Calls every function that needs a context.
 fn use_contexts(backend: &CudaBackend) {
     let (mut reservation, base) = mapped(backend);
     let size = reservation.range().size;

@@ -1,4 +1,4 @@
-//! What the backend adds to the driver's own calls: the same cycle by both, in turn, and the medians side by side.
+//! The cost that the backend adds to the driver's own calls: the same cycle by both, alternating, with medians compared.
 #![allow(unsafe_code)]
 
 use crate::support::*;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 400;
 
-/// create, reserve, map, set access, unmap, release, free, by the backend.
+/// Create, reserve, map, set access, unmap, release and free, by the backend.
 fn by_backend(backend: &CudaBackend, size: Bytes) {
     let handle = create(backend, size);
     let mut reservation = reserve(backend, size, None);
@@ -17,18 +17,18 @@ fn by_backend(backend: &CudaBackend, size: Bytes) {
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
-/// `CUmemAllocationProp` for memory of device 0, and `CUmemAccessDesc` for it to read and write; as words, since the
-/// names of the fields differ with the version of the bindings.
+/// `CUmemAllocationProp` for memory of device 0, and `CUmemAccessDesc` for its read and write access, as words: the names of the
+/// fields differ with the version of the bindings.
 #[repr(C, align(8))]
 struct Words<const N: usize>([u32; N]);
 
-/// The same, straight to the driver.
+/// The same cycle by direct driver calls.
 fn by_driver(size: Bytes) {
     static PROP: Words<8> = Words([1, 0, 1, 0, 0, 0, 0, 0]);
     static DESC: Words<3> = Words([1, 0, 3]);
     let size = size.0 as usize;
     let (mut handle, mut base) = (0, 0);
-    // SAFETY: the words are the structures, and the order is that of the documentation.
+    // SAFETY: the words are the structures, in the documented order.
     let answers = unsafe {
         [
             sys::cuMemCreate(&raw mut handle, size, (&raw const PROP).cast(), 0),
@@ -73,7 +73,7 @@ pub(crate) fn calls_cost_what_the_drivers_own_cost(backend: &CudaBackend) {
     }
     let (ours, theirs) = (median(ours), median(theirs));
     println!("a cycle of {size}: {ours:?} by the backend, {theirs:?} by the driver alone");
-    // A median of hundreds of rounds is good for a few per cent; what is looked for is a lock, a context or a log.
+    // A median of hundreds of rounds is accurate to a few per cent; the test looks for a lock, a context or a log.
     assert!(ours < theirs + theirs / 10, "{ours:?} and {theirs:?}");
     assert!(reserve(backend, size, None).range().size == size);
 }

@@ -1,5 +1,4 @@
-//! What leaves the process otherwise than as one handle's descriptor: fabric handles, dma-bufs; and imports that are not
-//! what they were said to be.
+//! Exports other than a descriptor of one handle: fabric handles and DMA-BUFs; and imports that differ from their description.
 #![allow(unsafe_code)]
 
 use crate::children::{ANSWER, QUESTION, SHARED, spawn};
@@ -13,7 +12,7 @@ use gpu_vmm_cuda::CudaBackend;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Memory for processes of a fabric.
+/// Returns the properties of memory for processes of a fabric.
 pub(crate) fn for_fabric() -> Properties {
     Properties::on(DEVICE).exported_as(HandleTypes::FABRIC)
 }
@@ -22,7 +21,7 @@ pub(crate) fn a_fabric_handle_is_the_same_memory(backend: &CudaBackend) {
     let size = granules(backend, SHARED);
     let told = capability(backend, Feature::FabricHandle);
     if !told.available {
-        // SAFETY: granules, of a device that exists.
+        // SAFETY: whole granules, on a device that exists.
         let error = unsafe { backend.create(size, &for_fabric()) }.unwrap_err();
         println!("{error}");
         let Detail::Unsupported { reason, .. } = error.detail() else { panic!("another error") };
@@ -58,7 +57,7 @@ pub(crate) fn a_fabric_handle_is_the_same_memory(backend: &CudaBackend) {
 pub(crate) fn bytes_that_name_nothing_are_an_error(backend: &CudaBackend) {
     let size = granules(backend, 1);
     for bytes in [[0; FabricHandle::LENGTH], [0xA5; FabricHandle::LENGTH]] {
-        // SAFETY: the driver has to check what it is given by other machines.
+        // SAFETY: the driver must check handles from other machines itself.
         let error = unsafe { backend.import_fabric(&FabricHandle(bytes), size, &for_fabric()) }.unwrap_err();
         println!("{error}");
         assert!(matches!(error.detail(), Detail::Unsupported { .. } | Detail::Driver { .. }), "{error}");
@@ -67,7 +66,8 @@ pub(crate) fn bytes_that_name_nothing_are_an_error(backend: &CudaBackend) {
     assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
 }
 
-/// The driver tells the importer where the memory is: what somebody says against it is refused, and nothing is left.
+/// The driver reports the memory's location to the importer. An import with another location is refused, and nothing stays
+/// allocated.
 pub(crate) fn an_import_is_where_it_was_said_to_be(backend: &CudaBackend) {
     let size = granules(backend, 16);
     let mut lies = vec![Properties::on(DEVICE).located(Location::HostNode(0)).shareable()];
@@ -78,7 +78,7 @@ pub(crate) fn an_import_is_where_it_was_said_to_be(backend: &CudaBackend) {
     let before = free(backend);
     for lie in lies {
         let fd = create_with(backend, size, shareable).export().unwrap();
-        // SAFETY: the memory is of this size; that it is elsewhere is checked.
+        // SAFETY: the memory is of this size; the backend checks its location.
         let error = unsafe { backend.import(fd.as_fd(), size, &lie) }.unwrap_err();
         println!("{error}");
         let Detail::Mismatch { what, theirs, ours, .. } = error.detail() else { panic!("{error}") };

@@ -1,4 +1,4 @@
-//! Kinds of memory: where it is, what it was asked to be, and what came of that.
+//! Memory types: requested locations and properties, and the memory that results.
 #![allow(unsafe_code)]
 
 use crate::support::*;
@@ -10,13 +10,13 @@ use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_testkit::{count_wrong_words, write_pattern_words};
 use std::collections::HashSet;
 
-/// What the backend says of a feature.
+/// Returns the backend's capability for a feature.
 pub(crate) fn capability(backend: &CudaBackend, feature: Feature) -> Capability {
     let all = backend.capabilities(DEVICE).unwrap();
     all.into_iter().find(|one| one.feature == feature).unwrap()
 }
 
-/// Creates so many granules of such memory, or says why that cannot be; the capability must say so too.
+/// Creates `count` granules of such memory, or returns `None` after printing the error. The capability must agree.
 fn create_if_there(
     backend: &CudaBackend,
     count: u64,
@@ -25,7 +25,7 @@ fn create_if_there(
 ) -> Option<CudaHandle> {
     let told = capability(backend, feature);
     let created = backend.granularity_of(Operation::QueryGranularity, &properties).and_then(|granularity| {
-        // SAFETY: so many granules, of a device that exists.
+        // SAFETY: whole granules, on a device that exists.
         unsafe { backend.create(Bytes(granularity.bytes().0 * count), &properties) }
     });
     assert_eq!(created.is_ok(), told.available, "{properties}: {created:?}, and {told:?}");
@@ -36,13 +36,13 @@ fn words(bytes: Bytes) -> usize {
     bytes.0 as usize / size_of::<u64>()
 }
 
-/// The words that the CPU sees at an address.
+/// Returns the words at an address, for the CPU.
 ///
 /// # Safety
 ///
-/// The CPU may read and write there, and no device does meanwhile.
+/// The CPU has read and write access there, and no device uses the memory meanwhile.
 unsafe fn seen<'a>(at: Address, length: Bytes) -> &'a mut [u64] {
-    // SAFETY: the caller's promise; a mapping begins at a granule.
+    // SAFETY: the caller upholds the contract; a mapping begins at a granule.
     unsafe { std::slice::from_raw_parts_mut(at.0 as *mut u64, words(length)) }
 }
 
@@ -121,14 +121,14 @@ pub(crate) fn the_cpu_reads_and_writes_memory_of_the_host(backend: &CudaBackend)
             (Access::ReadWrite, Access::ReadWrite)
         );
         let base = at(&reservation, Bytes::ZERO);
-        // SAFETY: the CPU may, and the device is not at work.
+        // SAFETY: the CPU has access, and the device is idle.
         write_pattern_words(unsafe { seen(base, size) }, 61, 0);
         assert_eq!(count_wrong(backend, DEVICE, base, size, 61), 0);
         write_pattern(backend, DEVICE, base, size, 62);
         // SAFETY: as above.
         assert_eq!(count_wrong_words(unsafe { seen(base, size) }, 62, 0), 0);
 
-        // Each keeps what it has where the other is named.
+        // Each keeps its access when a call names only the other.
         set_access(&mut reservation, Bytes::ZERO, size, &[grant(DeviceId::HOST, Access::Read)]);
         assert_eq!(
             (host_access(&reservation), access(&reservation, Bytes::ZERO)),
@@ -150,11 +150,11 @@ pub(crate) fn the_cpu_reads_and_writes_memory_of_the_host(backend: &CudaBackend)
 }
 
 fn host_access(reservation: &CudaReservation) -> Access {
-    // SAFETY: tests ask where something is mapped.
+    // SAFETY: tests query only mapped offsets.
     unsafe { reservation.access(Bytes::ZERO, DeviceId::HOST) }.unwrap()
 }
 
-/// Memory of both places of the host beside each other: the CPU has a name of its own for each.
+/// Memory of both host locations side by side: the driver has a CPU location of its own for each.
 pub(crate) fn one_grant_for_the_cpu_spans_places_of_the_host(backend: &CudaBackend) {
     let of_node = Properties::on(DEVICE).located(node(backend));
     let anywhere = Properties::on(DEVICE).located(Location::Host);
@@ -173,7 +173,7 @@ pub(crate) fn one_grant_for_the_cpu_spans_places_of_the_host(backend: &CudaBacke
         reservation.map(first.size(), &second).unwrap();
     }
     set_access(&mut reservation, Bytes::ZERO, size, &[grant(DeviceId::HOST, Access::ReadWrite)]);
-    // SAFETY: the CPU may, and no device is at work.
+    // SAFETY: the CPU has access, and no device is at work.
     let seen = unsafe { seen(at(&reservation, Bytes::ZERO), size) };
     write_pattern_words(seen, 63, 0);
     assert_eq!(count_wrong_words(seen, 63, 0), 0);
@@ -186,7 +186,7 @@ pub(crate) fn the_cpu_is_never_let_at_memory_of_a_device(backend: &CudaBackend) 
     let mut reservation = reserve(backend, granule, None);
     let handle = create(backend, granule);
     map(&mut reservation, Bytes::ZERO, &handle);
-    // SAFETY: one mapping; the driver is not asked.
+    // SAFETY: one mapping; the backend refuses before any driver call.
     let set = unsafe { reservation.set_access(Bytes::ZERO, granule, &[grant(DeviceId::HOST, Access::Read)]) };
     for answer in [backend.check_host_access(Operation::QueryAccess, &handle.properties()), set] {
         let Detail::Unsupported { reason, .. } = answer.unwrap_err().into_detail() else {

@@ -1,8 +1,8 @@
-//! The backend on real devices, by its traits alone.
+//! Tests of the backend on real devices, through its traits.
 //!
-//! On a machine where the driver cannot be opened each test is shown as ignored, with the reason; where
-//! `GPU_VMM_REQUIRE_CUDA` is set, each fails instead, so that a machine with a GPU cannot pass by seeing none.
-//! Tests run one after the other, since some watch how much memory is free.
+//! If the driver cannot be opened, each test is reported as ignored, with the reason. If `GPU_VMM_REQUIRE_CUDA` is set, each fails
+//! instead, so that a machine with a GPU cannot pass by not detecting it. Tests run one after the other, since some compare the
+//! amount of free memory.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod children;
@@ -24,11 +24,11 @@ use gpu_vmm_cuda::CudaBackend;
 use libtest_mimic::{Arguments, Completion, Trial};
 use std::process::ExitCode;
 
-/// A test and how many devices it needs.
+/// A test and the number of devices it needs.
 struct Case {
     name: &'static str,
     devices: usize,
-    /// Calls what must not be called, to see what the driver answers.
+    /// Whether it makes invalid calls, to observe the driver's result.
     breaks_rules: bool,
     run: fn(&CudaBackend),
 }
@@ -187,7 +187,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// What is said again with each test; the whole text is said once.
+/// Shortens the error for each test; the whole text is printed once.
 fn short(error: &Error) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().trim_end_matches("; looked for:").to_owned()

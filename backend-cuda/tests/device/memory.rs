@@ -43,7 +43,7 @@ pub(crate) fn devices_are_described(backend: &CudaBackend) {
 }
 
 pub(crate) fn capabilities_are_found_out_and_leave_nothing(backend: &CudaBackend) {
-    // The first use of anything may leave something of the driver's own behind.
+    // The driver keeps some memory after the first use of anything.
     a_whole_cycle(backend);
     let before = free(backend);
     for device in backend.devices() {
@@ -69,7 +69,7 @@ pub(crate) fn a_whole_cycle(backend: &CudaBackend) {
     map(&mut reservation, Bytes::ZERO, &first);
     map(&mut reservation, granule, &second);
 
-    // Over the border of the two handles, at odd places.
+    // Across the boundary of the two handles, at odd offsets.
     let text: Vec<u8> = (0..100_003u32).map(|n| (n * 7 % 251) as u8).collect();
     let place = at(&reservation, Bytes(granule.0 - 50_001));
     write(backend, place, &text);
@@ -83,7 +83,7 @@ pub(crate) fn a_whole_cycle(backend: &CudaBackend) {
     unsafe { backend.fill(DEVICE, target, Bytes(17), 0xA5) }.unwrap();
     let after = read(backend, target, 18);
     assert_eq!((&after[..17], after[17]), (&[0xA5; 17][..], text[17]));
-    // SAFETY: nothing is reached.
+    // SAFETY: no bytes are accessed.
     unsafe {
         backend.copy_from_host(DEVICE, target, &[]).unwrap();
         backend.copy_to_host(DEVICE, &mut [], target).unwrap();
@@ -91,7 +91,7 @@ pub(crate) fn a_whole_cycle(backend: &CudaBackend) {
         backend.fill(DEVICE, target, Bytes::ZERO, 0).unwrap();
     }
 
-    // Both mappings by one call, then the handles the other way round: the bytes are the handle's.
+    // One call unmaps both mappings. Then the handles are mapped in the other order: the bytes belong to the handle.
     unmap(&mut reservation, Bytes::ZERO, granules(backend, 3));
     map(&mut reservation, Bytes::ZERO, &second);
     assert_eq!(read(backend, at(&reservation, granule), 17), [0xA5; 17]);
@@ -111,7 +111,7 @@ pub(crate) fn access_is_what_was_set(backend: &CudaBackend) {
     }
     set_access(&mut reservation, Bytes::ZERO, granule, &[]);
     assert_eq!(access(&reservation, Bytes::ZERO), Access::Read);
-    // The driver itself refuses a copy to what cannot be written, and lives on.
+    // The driver itself refuses a copy to read-only memory, and stays usable.
     // SAFETY: the driver is known to check this.
     let refused = unsafe { backend.copy_from_host(DEVICE, at(&reservation, Bytes::ZERO), &[1]) }.unwrap_err();
     assert!(matches!(refused.detail(), Detail::Driver { .. }), "{refused}");
@@ -177,7 +177,7 @@ pub(crate) fn alignment_is_honoured(backend: &CudaBackend) {
     }
 }
 
-/// The promises of the unsafe calls are broken here on purpose: the driver is known to answer these with errors.
+/// Breaks the contracts of the unsafe calls deliberately: the driver is known to return errors for these.
 pub(crate) fn failed_calls_change_and_leak_nothing(backend: &CudaBackend) {
     let (granule, size) = (granules(backend, 1), granules(backend, 16));
     let rounds = |count: u32| {
@@ -216,14 +216,14 @@ pub(crate) fn failed_calls_change_and_leak_nothing(backend: &CudaBackend) {
     assert!(lost < size, "{lost} are gone after 20 rounds with two handles of {size}");
 }
 
-/// The books never let it come to this; how a driver answers is worth knowing (quirk `map-past-the-end`).
+/// gpu-vmm's own checks prevent this call; the driver's result is still worth knowing (quirk `map-past-the-end`).
 pub(crate) fn a_map_past_the_end_can_be_undone(backend: &CudaBackend) {
     let size = granules(backend, 16);
     for size_of_all in [granules(backend, 32), Bytes::gib(64)] {
         let mut reservation = reserve(backend, size_of_all, None);
         let memory = create(backend, size);
         let offset = size_of_all - granules(backend, 8);
-        // SAFETY: the driver is known to answer this with an error, or to map what its own arena has there.
+        // SAFETY: the driver is known to return an error, or to map addresses of its own arena.
         match unsafe { reservation.map(offset, &memory) } {
             Err(error) => println!("{size_of_all} at {}: {error}", reservation.range().base),
             Ok(()) => {
@@ -247,7 +247,7 @@ pub(crate) fn too_much_is_an_error_with_numbers(backend: &CudaBackend) {
     assert_eq!((*device, *requested), (DEVICE, all));
     assert!(!free.is_zero() && free < total && *free < all);
     assert_eq!((source.call, source.code, &*source.name), ("cuMemCreate", 2, "CUDA_ERROR_OUT_OF_MEMORY"));
-    // And the device is as good as before.
+    // The device stays usable.
     a_whole_cycle(backend);
 }
 
@@ -285,7 +285,7 @@ pub(crate) fn peers_read_and_write_what_they_may(backend: &CudaBackend) {
     write_pattern(backend, DEVICE, base, size, 3);
 
     set_access(&mut reservation, Bytes::ZERO, size, &[grant(peer, Access::Read)]);
-    // SAFETY: something is mapped there.
+    // SAFETY: memory is mapped there.
     assert_eq!(unsafe { reservation.access(Bytes::ZERO, peer) }.unwrap(), Access::Read);
     assert_eq!(
         access(&reservation, Bytes::ZERO),
@@ -305,7 +305,7 @@ pub(crate) fn peers_read_and_write_what_they_may(backend: &CudaBackend) {
     // SAFETY: nothing is mapped there.
     unsafe { own.map(Bytes::ZERO, &memory) }.unwrap();
     set_access(&mut own, Bytes::ZERO, size, &[grant(peer, Access::ReadWrite)]);
-    // SAFETY: both sides are mapped and do not overlap; the peer may do both.
+    // SAFETY: both sides are mapped and do not overlap; the peer has access to both.
     unsafe { backend.copy(peer, own.range().base, base, size) }.unwrap();
     assert_eq!(count_wrong(backend, peer, own.range().base, size, 4), 0);
     unmap(&mut own, Bytes::ZERO, size);

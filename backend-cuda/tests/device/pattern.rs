@@ -1,4 +1,4 @@
-//! The pattern's kernels against the host's own arithmetic, and plain allocations.
+//! The pattern's kernels compared with the host's own arithmetic, and plain allocations.
 #![allow(unsafe_code)]
 
 use crate::support::*;
@@ -15,7 +15,7 @@ pub(crate) fn kernels_and_host_agree(backend: &CudaBackend) {
     map(&mut reservation, Bytes::ZERO, &handle);
     let base = at(&reservation, Bytes::ZERO);
     for seed in SEEDS {
-        // One word, less than a block, more than the grid has threads, all.
+        // One word, less than a block, more than the grid has threads, and all words.
         for words in [1, 255, 1_048_577, size.0 as usize / 8] {
             let length = Bytes(words as u64 * 8);
             // SAFETY: the bytes are mapped.
@@ -62,7 +62,7 @@ pub(crate) fn each_wrong_word_is_counted(backend: &CudaBackend) {
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
-/// Word numbers beyond 32 bits begin behind 32 GiB, so this is for devices that have that much.
+/// Word numbers above 32 bits begin after 32 GiB, so this test is for devices with that much memory.
 pub(crate) fn more_words_than_32_bits_count(backend: &CudaBackend) {
     let (step, size) = (Bytes::gib(3), Bytes::gib(33));
     if free(backend) < size + Bytes::gib(1) {
@@ -77,7 +77,7 @@ pub(crate) fn more_words_than_32_bits_count(backend: &CudaBackend) {
     let base = at(&reservation, Bytes::ZERO);
     write_pattern(backend, DEVICE, base, size, 9);
     assert_eq!(count_wrong(backend, DEVICE, base, size, 9), 0);
-    // The words behind 32 bits, as the host computes them.
+    // The words with numbers above 32 bits, as the host computes them.
     let first = 1u64 << 32;
     let words: Vec<u64> = read(backend, base + Bytes(first * 8), 1 << 20)
         .chunks_exact(8)
@@ -115,7 +115,7 @@ pub(crate) fn half_words_are_refused(backend: &CudaBackend) {
 
 pub(crate) fn plain_allocations_come_and_go(backend: &CudaBackend) {
     let size = Bytes::mib(256);
-    // The first round may leave something of the driver's own behind, the kernels for one.
+    // The driver keeps some memory after the first round, for example the kernels.
     for round in 0..2 {
         let before = free(backend);
         let address = backend.allocate_plain(DEVICE, size).unwrap();

@@ -1,4 +1,4 @@
-//! Memory in several hands: imports, other processes, forked children; and a process whose device dies.
+//! Shared memory: imports, other processes, forked children; and a process whose device is lost.
 #![allow(unsafe_code)]
 
 use crate::children::{ANSWER, QUESTION, SHARED, spawn};
@@ -23,7 +23,7 @@ pub(crate) fn an_import_is_the_same_memory(backend: &CudaBackend) {
     assert_ne!(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) } & libc::FD_CLOEXEC, 0);
     // SAFETY: the memory is of this size and these properties.
     let import = unsafe { backend.import(fd.as_fd(), size, &shareable()) }.unwrap();
-    // The descriptor and the first handle are needed no more.
+    // The descriptor and the first handle are no longer needed.
     drop(fd);
     let mut reservation = reserve(backend, granules(backend, 4), None);
     map(&mut reservation, Bytes::ZERO, &handle);
@@ -72,11 +72,11 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     let (pinned, mut copy_stream) = (backend.pin(size).unwrap(), backend.copy_stream(DEVICE).unwrap());
     let failures = backend.drop_log().count();
 
-    // SAFETY: the child calls what is to be seen, none of which reaches the driver, and ends without returning.
+    // SAFETY: the child makes only calls that never reach the driver, and ends without returning.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: none of the calls does anything but to see that the process was forked.
+        // SAFETY: each call detects that the process was forked and does nothing else.
         let answers: [Result<()>; 22] = unsafe {
             [
                 CudaBackend::open().map(drop),
@@ -112,7 +112,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
             (Some(place), _) => 100 + place as i32,
             (None, false) => 99,
         };
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
@@ -121,7 +121,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     assert!(libc::WIFEXITED(status), "{status:#x}");
     assert_eq!(libc::WEXITSTATUS(status), 0, "100 + the place of the first call that gave no Detail::Forked");
 
-    // The parent has everything still.
+    // The parent still has everything.
     // SAFETY: both sides have this many bytes, and no code touches them until the copy stream has finished.
     unsafe { copy_stream.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
     copy_stream.finish().unwrap();

@@ -1,4 +1,4 @@
-//! Page-locked memory, and copies between it and devices that go on beside everything else.
+//! Page-locked memory, and copies to and from devices that run concurrently with other work.
 #![allow(unsafe_code)]
 
 use crate::contexts::queue_fills;
@@ -14,12 +14,12 @@ use std::time::Instant;
 
 /// Writes the pattern into memory that no copy uses.
 fn write_words(pinned: &dyn Pinned, seed: u64) {
-    // SAFETY: the memory is the test's own, and so many words long.
+    // SAFETY: the memory is the test's own and has `count` words.
     let words = unsafe { std::slice::from_raw_parts_mut(pinned.start().as_ptr().cast(), count(pinned)) };
     write_pattern_words(words, seed, 0);
 }
 
-/// How many words are not the pattern's, of memory that no copy uses.
+/// Counts the words that differ from the pattern, in memory that no copy uses.
 fn wrong_words(pinned: &dyn Pinned, seed: u64) -> u64 {
     // SAFETY: as above.
     let words = unsafe { std::slice::from_raw_parts(pinned.start().as_ptr().cast(), count(pinned)) };
@@ -30,7 +30,7 @@ fn count(pinned: &dyn Pinned) -> usize {
     (pinned.size().0 / PATTERN_WORD.0) as usize
 }
 
-/// A device's memory, mapped for it.
+/// Maps a device's memory with access for it.
 fn mapped(backend: &CudaBackend, device: DeviceId, size: Bytes) -> CudaReservation {
     let mut reservation = reserve(backend, size, None);
     let memory = create_with(backend, size, Properties::on(device));
@@ -40,7 +40,7 @@ fn mapped(backend: &CudaBackend, device: DeviceId, size: Bytes) -> CudaReservati
     reservation
 }
 
-/// Queues copies of all of it to the host, chunk by chunk.
+/// Queues copies of the whole range to the host, chunk by chunk.
 fn fetch(copy_stream: &mut dyn CopyStream, to: &dyn Pinned, from: Address, chunk: Bytes) {
     for offset in (0..to.size().0).step_by(chunk.0 as usize) {
         let length = Bytes(chunk.0.min(to.size().0 - offset));
@@ -50,7 +50,7 @@ fn fetch(copy_stream: &mut dyn CopyStream, to: &dyn Pinned, from: Address, chunk
     }
 }
 
-/// The same from the host.
+/// Queues copies of the whole range from the host, chunk by chunk.
 fn send(copy_stream: &mut dyn CopyStream, to: Address, from: &dyn Pinned, chunk: Bytes) {
     for offset in (0..from.size().0).step_by(chunk.0 as usize) {
         let length = Bytes(chunk.0.min(from.size().0 - offset));
@@ -66,7 +66,7 @@ pub(crate) fn pinned_memory_is_as_large_as_asked(backend: &CudaBackend) {
         for (pinned, value) in [(&one, 1), (&other, 2)] {
             assert_eq!(pinned.size(), size);
             assert!(pinned.start().cast::<u128>().is_aligned());
-            // SAFETY: the memory has so many bytes and is used by nobody else.
+            // SAFETY: the memory has `size` bytes and no other code uses it.
             unsafe { pinned.start().as_ptr().write_bytes(value, size.0 as usize) };
         }
         // SAFETY: as above.
@@ -104,7 +104,7 @@ pub(crate) fn lanes_copy_both_ways(backend: &CudaBackend) {
         copy_stream.finish().unwrap();
         assert_eq!(count_wrong(backend, DEVICE, base, size, seed + 10), 0);
     }
-    // Copies of one copy stream follow each other.
+    // Copies on one copy stream run in order.
     write_pattern(backend, DEVICE, base, size, 5);
     let half = Bytes(size.0 / 2);
     let start = pinned.start().as_ptr();
@@ -114,13 +114,13 @@ pub(crate) fn lanes_copy_both_ways(backend: &CudaBackend) {
         copy_stream.copy_from_host(base + half, start, half).unwrap();
         copy_stream.copy_to_host(start, base + half, Bytes::ZERO).unwrap();
     }
-    // Dropping it waits.
+    // Dropping the copy stream waits.
     drop(copy_stream);
     assert_eq!(count_wrong(backend, DEVICE, base + half, half, 5), 0);
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
-/// How large what takes long is: many times what a call takes.
+/// A size whose copy takes many times as long as a call.
 const LONG: Bytes = Bytes::mib(256);
 
 pub(crate) fn queuing_waits_for_nothing(backend: &CudaBackend) {
@@ -135,7 +135,7 @@ pub(crate) fn queuing_waits_for_nothing(backend: &CudaBackend) {
         send(&mut *copy_stream, base, &*pinned, LONG);
     }
     let queued = began.elapsed();
-    // Neither does the default stream wait for the copy stream.
+    // The default stream does not wait for the copy stream either.
     // SAFETY: the bytes are mapped.
     unsafe { backend.fill(DEVICE, at(&other, Bytes::ZERO), granule, 0) }.unwrap();
     let beside = began.elapsed();
@@ -169,7 +169,7 @@ pub(crate) fn a_lane_waits_for_no_other_stream(backend: &CudaBackend) {
     backend.synchronize(DEVICE).unwrap();
     assert_eq!(count_wrong(backend, DEVICE, at(&copied, Bytes::ZERO), size, 1), 0);
 
-    // SAFETY: the memory is mapped until after the work is done.
+    // SAFETY: the memory stays mapped until the work is done.
     let flight = unsafe { backend.start_pattern(DEVICE, at(&busy, Bytes::ZERO), LONG, 3, 8) }.unwrap();
     copy(2);
     assert!(!flight.is_done().unwrap(), "another stream was waited for");
@@ -179,7 +179,7 @@ pub(crate) fn a_lane_waits_for_no_other_stream(backend: &CudaBackend) {
     unmap(&mut copied, Bytes::ZERO, size);
 }
 
-/// Sends what the host has written, and fetches it again, so many times.
+/// Copies host data to the device and back, `rounds` times.
 fn to_and_fro(backend: &CudaBackend, device: DeviceId, rounds: u64) {
     let size = granules(backend, 4);
     let mut reservation = mapped(backend, device, size);
@@ -212,7 +212,7 @@ pub(crate) fn lanes_of_two_devices_work_at_once(backend: &CudaBackend) {
             scope.spawn(move || to_and_fro(backend, device, 20));
         }
     });
-    // Memory that was pinned once is so for every device, and a copy stream may go to another thread.
+    // Memory pinned once is pinned for every device, and a copy stream can move to another thread.
     let size = granules(backend, 1);
     let (mut here, mut there) = (mapped(backend, DEVICE, size), mapped(backend, DeviceId(1), size));
     write_pattern(backend, DEVICE, at(&here, Bytes::ZERO), size, 8);

@@ -1,4 +1,4 @@
-//! The traits' calls for tests: a failure is a panic, and each promise is kept by the way in which tests use them.
+//! The traits' calls for tests: a failure is a panic, and each call's contract is upheld by the way in which tests use it.
 #![allow(unsafe_code)]
 
 use gpu_vmm_core::{
@@ -8,18 +8,18 @@ use gpu_vmm_core::{
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_testkit::TestKit;
 
-/// The device that tests of one device use.
+/// The device of tests that need one.
 pub(crate) const DEVICE: DeviceId = DeviceId(0);
 
-/// The device's granularity, times `count`.
+/// Returns `count` granules of the device.
 pub(crate) fn granules(backend: &CudaBackend, count: u64) -> Bytes {
     Bytes(backend.device(Operation::QueryDevice, DEVICE).unwrap().granularity.bytes().0 * count)
 }
 
-/// Reserves addresses that begin at a granule.
+/// Reserves addresses aligned to a granule.
 pub(crate) fn reserve(backend: &CudaBackend, size: Bytes, hint: Option<Address>) -> CudaReservation {
     let alignment = Alignment::new(granules(backend, 1)).unwrap();
-    // SAFETY: tests reserve granules at granules.
+    // SAFETY: tests reserve whole granules, aligned to a granule.
     unsafe { backend.reserve(size, alignment, hint) }.unwrap()
 }
 
@@ -30,62 +30,62 @@ pub(crate) fn create(backend: &CudaBackend, size: Bytes) -> CudaHandle {
 
 /// Creates memory.
 pub(crate) fn create_with(backend: &CudaBackend, size: Bytes, properties: Properties) -> CudaHandle {
-    // SAFETY: tests create granules, on devices that exist.
+    // SAFETY: tests create whole granules, on devices that exist.
     unsafe { backend.create(size, &properties) }.unwrap()
 }
 
-/// Maps a handle for the test's device to read and write.
+/// Maps a handle with read and write access for the test's device.
 pub(crate) fn map(reservation: &mut CudaReservation, offset: Bytes, handle: &CudaHandle) {
-    // SAFETY: tests map where nothing is.
+    // SAFETY: tests map at free offsets.
     unsafe { reservation.map(offset, handle) }.unwrap();
     set_access(reservation, offset, handle.size(), &[grant(DEVICE, Access::ReadWrite)]);
 }
 
 /// Sets access.
 pub(crate) fn set_access(reservation: &mut CudaReservation, offset: Bytes, length: Bytes, grants: &[Grant]) {
-    // SAFETY: tests name whole mappings.
+    // SAFETY: tests pass whole mappings.
     unsafe { reservation.set_access(offset, length, grants) }.unwrap();
 }
 
 /// Removes mappings.
 pub(crate) fn unmap(reservation: &mut CudaReservation, offset: Bytes, length: Bytes) {
-    // SAFETY: tests name whole mappings, and each call that runs something waits for it.
+    // SAFETY: tests pass whole mappings, and each call that starts work waits for it.
     unsafe { reservation.unmap(offset, length) }.unwrap();
 }
 
-/// What the driver says about a device's access.
+/// Queries the device's access from the driver.
 pub(crate) fn access(reservation: &CudaReservation, offset: Bytes) -> Access {
-    // SAFETY: tests ask where something is mapped.
+    // SAFETY: tests query only mapped offsets.
     unsafe { reservation.access(offset, DEVICE) }.unwrap()
 }
 
-/// An access for a device.
+/// Returns a grant for a device.
 pub(crate) const fn grant(device: DeviceId, access: Access) -> Grant {
     Grant { device, access }
 }
 
-/// Where an offset is.
+/// Returns the address of an offset.
 pub(crate) fn at(reservation: &CudaReservation, offset: Bytes) -> Address {
     reservation.range().base + offset
 }
 
-/// Writes from the host.
+/// Copies bytes from the host.
 pub(crate) fn write(backend: &CudaBackend, to: Address, bytes: &[u8]) {
-    // SAFETY: tests write what they have mapped for it.
+    // SAFETY: tests write memory that they have mapped for writing.
     unsafe { backend.copy_from_host(DEVICE, to, bytes) }.unwrap();
 }
 
-/// Reads to the host.
+/// Copies bytes to the host.
 pub(crate) fn read(backend: &CudaBackend, from: Address, length: usize) -> Vec<u8> {
     let mut bytes = vec![0xEE; length];
-    // SAFETY: tests read what they have mapped for it.
+    // SAFETY: tests read memory that they have mapped for reading.
     unsafe { backend.copy_to_host(DEVICE, &mut bytes, from) }.unwrap();
     bytes
 }
 
 /// Writes the pattern by a kernel.
 pub(crate) fn write_pattern(backend: &CudaBackend, device: DeviceId, to: Address, length: Bytes, seed: u64) {
-    // SAFETY: tests write what they have mapped for it.
+    // SAFETY: tests write memory that they have mapped for writing.
     unsafe { backend.write_pattern(device, to, length, seed) }.unwrap();
 }
 
@@ -97,11 +97,11 @@ pub(crate) fn count_wrong(
     length: Bytes,
     seed: u64,
 ) -> u64 {
-    // SAFETY: tests read what they have mapped for it.
+    // SAFETY: tests read memory that they have mapped for reading.
     unsafe { backend.count_wrong(device, from, length, seed) }.unwrap()
 }
 
-/// How much memory of the test's device is free.
+/// Returns the free memory of the test's device.
 pub(crate) fn free(backend: &CudaBackend) -> Bytes {
     backend.memory_info(DEVICE).unwrap().free
 }

@@ -15,7 +15,7 @@ use gpu_vmm_testkit::TestKit;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// A stream of cudarc's in the primary context.
+/// Creates a stream of cudarc in the primary context.
 fn stream() -> Arc<CudaStream> {
     CudaContext::new(DEVICE.0 as usize).unwrap().new_stream().unwrap()
 }
@@ -26,7 +26,7 @@ fn region<B: Backend>(backend: &B, size: Bytes) -> Region<B> {
     region
 }
 
-/// What the error says, if it is of the right operation.
+/// Returns the detail and text of an error, after checking its operation.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(answer: Result<T>) -> (Detail, String) {
     let error = answer.unwrap_err();
@@ -87,7 +87,7 @@ pub(crate) fn a_kernel_takes_views(backend: &CudaBackend) {
     let mut view = MemoryViewMut::<u64>::new(&stream, &mut words, Bytes(0), count as usize).unwrap();
     let mut launch = stream.launch_builder(&write_pattern);
     launch.arg(&mut view).arg(&count).arg(&seed);
-    // SAFETY: the kernel writes that many words.
+    // SAFETY: the kernel writes exactly these words.
     unsafe { launch.launch(LaunchConfig::for_num_elems(1024)) }.unwrap();
     drop(view);
 
@@ -95,7 +95,7 @@ pub(crate) fn a_kernel_takes_views(backend: &CudaBackend) {
     let mut counted = MemoryViewMut::of_vec(&stream, &mut counts).unwrap();
     let mut launch = stream.launch_builder(&count_wrong);
     launch.arg(&view).arg(&count).arg(&seed).arg(&mut counted);
-    // SAFETY: the kernel reads that many words, and writes two counters.
+    // SAFETY: the kernel reads exactly these words, and writes two counters.
     unsafe { launch.launch(LaunchConfig::for_num_elems(1024)) }.unwrap();
     assert_eq!(stream.clone_dtoh(&*counted).unwrap(), [count, 0]);
 }
@@ -145,7 +145,7 @@ pub(crate) fn a_stream_that_nothing_waits_for_is_refused(backend: &CudaBackend) 
         scope.spawn(|| {
             let device = CudaContext::new(DEVICE.0 as usize).unwrap().cu_device();
             let context = elsewhere.context().unwrap().cast();
-            // SAFETY: the context is the device's and stays; it is not dropped here, which would destroy it.
+            // SAFETY: the context is the device's and stays alive; it is not dropped here, which would destroy it.
             let context = unsafe { CudaContext::from_raw_context(DEVICE.0 as usize, device, context) };
             let context = ManuallyDrop::new(context.unwrap());
             let stream = context.new_stream().unwrap();

@@ -1,4 +1,4 @@
-//! A list in a device's memory, walked along by a kernel.
+//! A linked list in a device's memory, traversed by a kernel.
 #![allow(unsafe_code)]
 
 use crate::children::spawn;
@@ -7,9 +7,9 @@ use gpu_vmm_core::{Address, Bytes, Detail, Reservation};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{TestKit, Walked, pattern_word};
 
-/// Walks.
+/// Walks a list.
 pub(crate) fn walk(backend: &CudaBackend, head: Address, most: u64) -> gpu_vmm_core::Result<Walked> {
-    // SAFETY: tests make lists of what they have mapped.
+    // SAFETY: tests build lists in memory that they have mapped.
     unsafe { backend.walk_list(DEVICE, head, most) }
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn lists_are_walked(backend: &CudaBackend) {
         map(&mut reservation, Bytes(place * granule.0), &create(backend, granule));
     }
     let base = at(&reservation, Bytes::ZERO);
-    // Node after node at another place, over all of the mappings; neighbours are far from each other.
+    // Each node is at another place, across all mappings; successive nodes are far apart.
     let slots = size.0 / 16;
     let place = |node: u64| base + Bytes(node * 7919 % slots * 16);
     let mut bytes = vec![0; size.0 as usize];
@@ -45,7 +45,7 @@ pub(crate) fn lists_are_walked(backend: &CudaBackend) {
     }
     assert_eq!(walk(backend, place(NODES - 1), 9).unwrap().nodes, 1);
     assert_eq!(walk(backend, Address(0), 9).unwrap(), Walked::default());
-    // One that ends nowhere is left when it is long enough.
+    // The walk of a list without an end stops at the limit.
     write(backend, place(NODES - 1), &place(0).0.to_ne_bytes());
     assert_eq!(walk(backend, place(0), 3 * NODES).unwrap().nodes, 3 * NODES);
     let error = walk(backend, base + Bytes(4), 1).unwrap_err();

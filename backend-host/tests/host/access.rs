@@ -1,4 +1,4 @@
-//! Access by device: who may copy what, over how many mappings.
+//! Access by device: which copies are allowed, across several mappings.
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
@@ -9,7 +9,7 @@ fn pair() -> HostBackend {
     HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap()
 }
 
-/// The name and the text of a refusal.
+/// Returns the name and the text of a refusal.
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> (String, String) {
     let error = result.unwrap_err();
     (error.driver_error().unwrap().name.clone().into_owned(), error.to_string())
@@ -38,14 +38,14 @@ fn each_device_may_do_what_it_was_granted_and_no_more() {
     range.map(Bytes::ZERO, &handle).unwrap();
     let grants =
         [Grant { device: ONE, access: Access::ReadWrite }, Grant { device: TWO, access: Access::Read }];
-    // SAFETY: the part is the one mapping, and nobody uses it.
+    // SAFETY: the range is the one mapping, and no other code uses it.
     unsafe { range.inner.set_access(Bytes::ZERO, GRANULE, &grants) }.unwrap();
     range.write(ONE, Bytes::ZERO, b"from one").unwrap();
     assert_eq!(range.read(TWO, Bytes::ZERO, 8).unwrap(), b"from one");
     assert_eq!(refused(range.write(TWO, Bytes::ZERO, b"x")).0, "EACCES");
     assert_eq!(refused(range.fill(TWO, Bytes::ZERO, GRANULE, 1)).0, "EACCES");
 
-    // A device that is not named keeps what it has.
+    // A device that a call does not name keeps its access.
     range.grant(Bytes::ZERO, GRANULE, ONE, Access::None).unwrap();
     assert_eq!(refused(range.read(ONE, Bytes::ZERO, 1)).0, "EACCES");
     assert_eq!(range.read(TWO, Bytes::ZERO, 8).unwrap(), b"from one");
@@ -78,7 +78,7 @@ fn copies_span_mappings_and_stop_at_the_first_that_refuses() {
     let host = pair();
     let handles: Vec<_> = (0..4).map(|_| create(&host, ONE, GRANULE).unwrap()).collect();
     let mut range = Range::new(&host, Bytes::mib(10));
-    // Not in the order of the file, so that the mappings are the kernel's too.
+    // Not in the order of the file, so that the kernel keeps separate mappings too.
     for (index, handle) in handles.iter().rev().enumerate() {
         range.put(Bytes::mib(2 * index as u64), handle);
     }
@@ -91,7 +91,7 @@ fn copies_span_mappings_and_stop_at_the_first_that_refuses() {
     assert_eq!(name, "EFAULT");
     assert!(text.contains(&format!("nothing is mapped at {}", range.at(Bytes::mib(8)))), "{text}");
 
-    // One access for the whole run, over mappings that had different ones.
+    // One access for the whole run, over mappings with different access.
     range.grant(GRANULE, GRANULE, ONE, Access::None).unwrap();
     range.grant(Bytes::mib(4), GRANULE, ONE, Access::Read).unwrap();
     let (name, text) = refused(range.read(ONE, start, Bytes::mib(5).0 as usize));
@@ -112,7 +112,7 @@ fn a_copy_needs_access_to_both_sides() {
     range.put(GRANULE, &twos);
     range.write(ONE, Bytes(5), b"travels").unwrap();
     let (from, to) = (range.at(Bytes(5)), range.at(GRANULE));
-    // SAFETY: both sides are mapped; whether the device may is what the backend checks.
+    // SAFETY: both sides are mapped; the backend checks the device's access.
     let copy = |device| unsafe { host.copy(device, to, from, Bytes(7)) };
     assert_eq!(refused(copy(ONE)).0, "EACCES");
     assert_eq!(refused(copy(TWO)).0, "EACCES");
@@ -132,7 +132,7 @@ fn addresses_that_are_not_the_backends_are_refused() {
     range.put(Bytes::ZERO, &handle);
     let own = [0u8; 8];
     for at in [range.at(Bytes::ZERO), Address(own.as_ptr() as u64), Address(0), Address(u64::MAX - 7)] {
-        // SAFETY: the backend knows none of these addresses and touches nothing.
+        // SAFETY: the backend knows none of these addresses and accesses nothing.
         let result = unsafe { host.fill(ONE, at, Bytes(4), 1) };
         assert_eq!(refused(result).0, "EFAULT");
     }

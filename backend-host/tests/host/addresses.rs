@@ -1,4 +1,4 @@
-//! Reservations: where they are, and which parts of them can be mapped, unmapped and protected.
+//! Reservations: their addresses, and which parts can be mapped, unmapped and protected.
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE};
@@ -31,8 +31,8 @@ fn every_alignment_can_be_had() {
 #[test]
 fn a_free_hint_is_kept_and_a_taken_one_is_a_wish() {
     let host = host();
-    // The upper half stays reserved, so that the lower cannot be part of something larger that another thread maps;
-    // between dropping and reserving again it can still be taken.
+    // The upper half stays reserved, so that another thread cannot map a larger range that includes the lower half. Between
+    // dropping and reserving again the lower half can still be taken.
     let kept = (0..20).any(|_| {
         let free = Range::new(&host, Bytes::gib(1));
         let at = base(&free);
@@ -58,7 +58,7 @@ fn an_unusable_hint_is_a_wish() {
         assert_ne!(base(&range), hint);
         assert_eq!(base(&range) % GRANULE.0, 0);
     }
-    // Aligned to the granularity and not as asked.
+    // Aligned to the granularity but not as requested.
     let free = base(&Range::aligned(&host, GRANULE, Bytes::gib(1), None).unwrap());
     let range = Range::aligned(&host, GRANULE, Bytes::gib(1), Some(free + GRANULE.0)).unwrap();
     assert_eq!(base(&range) % Bytes::gib(1).0, 0);
@@ -129,6 +129,6 @@ fn dropping_a_reservation_that_is_still_mapped_is_written_down_and_keeps_the_mem
     assert_eq!(host.drop_log().count(), 1);
     let text = host.drop_log().take_last().unwrap().to_string();
     assert!(text.contains("still mapped") && text.contains(&at.to_string()), "{text}");
-    // SAFETY: what is still mapped can still be used, which is the point.
+    // SAFETY: memory that is still mapped can still be used, which is what the test checks.
     unsafe { host.fill(ONE, at, GRANULE, 1) }.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Tests that need a process of their own: they run this binary again for themselves alone.
+//! Tests that need a process of their own: they run this binary again for the one test.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -8,18 +8,18 @@ pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// What this process was started for, where it is a child.
+/// Returns the task of this process, if it is a child.
 #[allow(dead_code)] // not in every test that uses this file
 pub(crate) fn role() -> Option<String> {
     std::env::var(CHILD).ok()
 }
 
-/// Starts the test of this name in a process of its own; the child's errors come out with the test's.
+/// Starts the test of this name in a process of its own; the child's errors appear among the test's.
 pub(crate) fn start(test: &str, stdin: impl Into<Stdio>) -> Child {
     start_as(test, "child", stdin)
 }
 
-/// The same, for a child that is to know what it is for.
+/// Starts a child with a task.
 pub(crate) fn start_as(test: &str, role: &str, stdin: impl Into<Stdio>) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
@@ -30,12 +30,12 @@ pub(crate) fn start_as(test: &str, role: &str, stdin: impl Into<Stdio>) -> Child
         .unwrap()
 }
 
-/// The same, and waits until it has ended.
+/// Starts a child and waits until it has ended.
 pub(crate) fn spawn(test: &str, stdin: impl Into<Stdio>) -> ExitStatus {
     start(test, stdin).wait().unwrap()
 }
 
-/// Runs `body` in a process of its own, which is what it may spoil. `test` is the test's own name.
+/// Runs `body` in a process of its own, so that it can damage the process. `test` is the test's own name.
 pub(crate) fn alone(test: &str, body: impl FnOnce()) {
     if is_child() {
         body();

@@ -1,4 +1,4 @@
-//! System calls that fail: each in a process of its own, in which the kernel is told to refuse them.
+//! System calls that fail: each in a process of its own, in which a filter makes the kernel refuse them.
 
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
@@ -7,11 +7,11 @@ use gpu_vmm_core::{Backend, Bytes, Detail, Error, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use libc::{c_long, sock_filter, sock_fprog};
 
-/// From here on the kernel answers `errno` to this system call of this thread. False where it cannot be told to.
+/// Makes this system call of this thread fail with `errno` from here on. Returns false if the kernel takes no filter.
 fn refuse(call: c_long, errno: i32) -> bool {
     let step = |code: u32, k: u32, jt, jf| sock_filter { code: code as u16, jt, jf, k };
     let mut program = [
-        // The number of the system call is the first word of what a filter sees.
+        // The number of the system call is the first word of a filter's input.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, 1),
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
@@ -68,7 +68,7 @@ fn a_kernel_out_of_memory_is_out_of_memory() {
     });
 }
 
-/// The limit of a file's size holds for a memfd as well, and its signal has to be ignored to see the error.
+/// The limit of file sizes holds for a memfd too. Its signal must be ignored to get the error.
 #[test]
 fn a_file_that_cannot_grow_takes_nothing() {
     alone("faults::a_file_that_cannot_grow_takes_nothing", || {
@@ -86,7 +86,7 @@ fn a_file_that_cannot_grow_takes_nothing() {
     });
 }
 
-/// Memory whose pages the kernel does not take back is not given out again, since it would not read as zero.
+/// Memory whose pages the kernel does not take back is not reused, since it would not read as zero.
 #[test]
 fn memory_that_cannot_be_given_back_stays_in_use() {
     alone("faults::memory_that_cannot_be_given_back_stays_in_use", || {

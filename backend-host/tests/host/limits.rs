@@ -46,7 +46,7 @@ fn few_descriptors_are_enough_unless_memory_is_to_be_shared() {
     });
 }
 
-/// Every mapping is one of the kernel's, since neighbours in the addresses are none in the file.
+/// Adjacent addresses are not adjacent in the file, so the kernel merges no mappings.
 #[test]
 fn too_many_mappings_are_an_error_that_says_so() {
     alone("limits::too_many_mappings_are_an_error_that_says_so", || {

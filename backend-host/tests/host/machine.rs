@@ -1,4 +1,4 @@
-//! What the backend says of itself, and the machines that can and cannot be had.
+//! The backend's description of itself, and valid and invalid configurations.
 
 use crate::range::create;
 use crate::{GRANULE, ONE, TWO};
@@ -120,7 +120,7 @@ fn there_is_nothing_to_wait_for() {
     ));
     // SAFETY: null is the default stream of every vendor.
     host.synchronize_stream(DeviceId(0), unsafe { Stream::from_raw(std::ptr::null_mut()) }).unwrap();
-    // SAFETY: the host backend looks at no more than the number, which none of its streams has.
+    // SAFETY: the host backend reads only the number, which none of its streams has.
     let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(8)) };
     assert!(matches!(
         host.synchronize_stream(DeviceId(0), other).as_ref().map_err(Error::detail),

@@ -1,4 +1,4 @@
-//! The host backend by the traits, on real pages: what it gives, what it refuses, and what is left afterwards.
+//! The host backend through its traits, on real pages: results, refusals, and leaks.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(unsafe_code, clippy::unwrap_used, clippy::panic)]
 
@@ -24,5 +24,5 @@ const ONE: DeviceId = DeviceId(0);
 const TWO: DeviceId = DeviceId(1);
 /// The granularity of GPUs, and the default.
 const GRANULE: Bytes = Bytes::mib(2);
-/// A granularity that every machine has, for tests with many pieces.
+/// A granularity that every machine supports, for tests with many pieces.
 const SMALL: Bytes = Bytes::kib(64);

@@ -1,4 +1,4 @@
-//! Physical memory: its contents, its amount, and when it comes back.
+//! Physical memory: its contents, its amount, and when it is free again.
 
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{GRANULE, ONE, SMALL, TWO};
@@ -59,7 +59,7 @@ fn fresh_memory_reads_as_zero_also_where_other_memory_was() {
     let host = machine(Bytes::mib(8));
     let mut range = Range::new(&host, Bytes::mib(8));
     for round in 0..6 {
-        // Sizes differ, so that parts of the store are cut and merged.
+        // Sizes differ, so that parts of the store are split and merged.
         let size = Bytes::mib([2, 4, 8][round % 3]);
         let properties = properties_of(ONE, round >= 3);
         let handle = create_as(&host, size, properties).unwrap();
@@ -76,7 +76,7 @@ fn neighbours_in_the_store_do_not_touch() {
     let handles: Vec<_> = (0..64).map(|_| create(&host, ONE, SMALL).unwrap()).collect();
     let mut range = Range::new(&host, Bytes(SMALL.0 * 64));
     let at = |index: usize| Bytes(SMALL.0 * index as u64);
-    // Mapped in another order than they lie in the file.
+    // Mapped in another order than in the file.
     for (index, handle) in handles.iter().rev().enumerate() {
         range.put(at(index), handle);
         range.fill(ONE, at(index), SMALL, index as u8).unwrap();
@@ -122,7 +122,7 @@ fn out_of_memory_has_the_numbers_and_takes_nothing() {
         assert_eq!((*device, *requested, *left, *total), (TWO, Bytes::mib(4), Bytes::mib(2), Bytes::mib(8)));
         assert_eq!((source.name.as_ref(), source.code), ("ENOMEM", 12));
         assert!(error.is_out_of_memory());
-        // The other device has its own amount, and what is left can be had.
+        // The other device has its own amount, and the remaining memory is available.
         create_as(&host, Bytes::mib(8), properties_of(ONE, shareable)).unwrap();
         create_as(&host, Bytes::mib(2), properties).unwrap();
         drop(held);
@@ -136,7 +136,7 @@ fn a_hundred_thousand_handles() {
     let host = HostConfig::new().granularity(SMALL).memory(Bytes(SMALL.0 * count)).open().unwrap();
     let mut handles: Vec<_> = (0..count).map(|_| create(&host, ONE, SMALL).unwrap()).collect();
     assert_eq!(free(&host, ONE), Bytes::ZERO);
-    // Every other one goes, and pieces of twice the size come in between.
+    // Every other handle is dropped, and handles of twice the size are created in between.
     let mut index = 0;
     handles.retain(|_| {
         index += 1;

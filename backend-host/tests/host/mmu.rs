@@ -1,4 +1,4 @@
-//! The hardware checks too: touching what no device may touch ends the process.
+//! The MMU checks too: an access that no device has ends the process.
 
 use crate::child::{is_child, spawn};
 use crate::range::{Range, create};
@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 fn read(at: Address) -> u8 {
-    // SAFETY: a read that the MMU refuses ends the child, which is what the test waits for.
+    // SAFETY: a read that the MMU refuses ends the child, which the test expects.
     unsafe { at.as_ptr::<u8>().read_volatile() }
 }
 
@@ -18,12 +18,12 @@ fn write(at: Address) {
     unsafe { at.as_ptr::<u8>().write_volatile(1) }
 }
 
-/// Runs `body` in a child on a mapping with this access for the second device, and says which signal ended it.
+/// Runs `body` in a child on a mapping with this access for the second device, and returns the signal that ended it.
 fn signal_of(test: &str, access: Option<Access>, body: impl FnOnce(Address)) -> Option<i32> {
     signal_with(test, TWO, access, body)
 }
 
-/// The same with the access of somebody else, and none for any device.
+/// Runs `body` in a child on a mapping with this access for `who`; `None` sets no access.
 fn signal_with(test: &str, who: DeviceId, access: Option<Access>, body: impl FnOnce(Address)) -> Option<i32> {
     if !is_child() {
         let status = spawn(test, Stdio::null());

@@ -1,4 +1,4 @@
-//! Moves to another device on machines that the conformance suite has not: without peers, and with three devices.
+//! Moves to another device on machines that the conformance suite lacks: without peers, and with three devices.
 
 use crate::{ONE, SMALL, TWO};
 use gpu_vmm_core::{
@@ -13,7 +13,7 @@ fn machine(config: &HostConfig) -> HostBackend {
     config.clone().devices(3).memory(Bytes::mib(64)).granularity(SMALL).open().unwrap()
 }
 
-/// A region with bytes that tell where they are.
+/// Creates a region whose bytes depend on their offset.
 fn filled(host: &HostBackend, properties: Properties) -> Region<HostBackend> {
     let mut region = Region::builder(host).memory(properties).reserve(SMALL + SMALL).build().unwrap();
     region.grow_to(SMALL).unwrap();
@@ -58,15 +58,15 @@ fn memory_of_two_devices_goes_to_a_third() {
 #[test]
 fn a_peer_that_could_not_reach_the_new_memory_is_in_the_way() {
     let host = machine(&HostConfig::new().without_peers());
-    // The host's memory is every device's to reach, so that the region can be open to a device that is no peer.
+    // Every device can access host memory, so the region can be open to a device that is no peer.
     let properties = Properties::on(ONE).located(Location::Host);
     let mut region = filled(&host, properties);
     region.set_access(Bytes(0), SMALL, THREE, Access::Read).unwrap();
     region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
     assert_eq!(region.access(Bytes(0), THREE), Access::Read);
     check(&region);
-    // What growth is to bring counts as well: a region that is to be open to another device does not go where that one
-    // cannot reach.
+    // The memory of future growth counts too: a region with access for another device does not move to a device whose memory that
+    // one cannot access.
     let alone = Region::builder(&host).on(ONE).access(THREE, Access::Read).reserve(SMALL).build();
     assert!(
         matches!(

@@ -1,4 +1,4 @@
-//! Forked children: they are told so, and what they drop stays the parent's.
+//! Forked children: calls fail there, and the objects they drop stay the parent's.
 
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
@@ -11,11 +11,11 @@ use gpu_vmm_testkit::TestKit;
 
 /// Runs `body` in a forked child and waits for it.
 fn in_fork(body: impl FnOnce()) {
-    // SAFETY: the process has been started for this test, which has its thread and the harness's that waits.
+    // SAFETY: the process was started for this test; it has the test's thread and the harness's, which waits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err();
-        // SAFETY: ends the child without running what the parent has registered for its own end.
+        // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(i32::from(failed)) };
     }
     let mut status = 0;
@@ -24,7 +24,7 @@ fn in_fork(body: impl FnOnce()) {
     assert_eq!(status, 0, "the forked child failed");
 }
 
-/// Whether anything of the process is at an address.
+/// Returns whether the process has a mapping at an address.
 fn is_taken(at: Address) -> bool {
     let number = |text| u64::from_str_radix(text, 16).unwrap();
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().any(|line| {
@@ -55,7 +55,7 @@ fn a_forked_child_is_told_and_changes_nothing() {
         elsewhere.unmap(Bytes::ZERO, GRANULE).unwrap();
         let empty = Range::new(&host, GRANULE);
 
-        // Twice the same owners, so that the child has its own copies to drop.
+        // The fork duplicates the owners, so that the child has its own copies to drop.
         let mut owners = Some((handle, shared, loose, range, elsewhere, empty));
         in_fork(|| {
             let Some((handle, shared, loose, mut range, elsewhere, empty)) = owners.take() else { return };
@@ -67,7 +67,7 @@ fn a_forked_child_is_told_and_changes_nothing() {
             assert_forked(host.synchronize(ONE));
             assert_forked(host.allocate_plain(ONE, GRANULE));
             assert_forked(Range::aligned(&host, GRANULE, GRANULE, None).map(|_| ()));
-            // SAFETY: refused before the descriptor is looked at.
+            // SAFETY: refused before the descriptor is read.
             assert_forked(unsafe {
                 host.import(std::os::fd::AsFd::as_fd(&fd), GRANULE, &Properties::on(ONE))
             });

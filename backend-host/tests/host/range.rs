@@ -1,5 +1,5 @@
-//! The traits' unsafe calls, made once: the host backend checks every part itself, and the tests touch mapped memory
-//! by copies only.
+//! Wrappers of the traits' unsafe calls: the host backend checks every range itself, and the tests access mapped memory only by
+//! copies.
 
 use crate::GRANULE;
 use gpu_vmm_core::{
@@ -17,7 +17,7 @@ pub(crate) fn create_as(host: &HostBackend, size: Bytes, properties: Properties)
     unsafe { host.create(size, &properties) }
 }
 
-/// Memory of a device, to be shared or not.
+/// Returns the properties of a device's memory, shareable or not.
 pub(crate) fn properties_of(device: DeviceId, shareable: bool) -> Properties {
     let properties = Properties::on(device);
     if shareable { properties.shareable() } else { properties }
@@ -45,7 +45,7 @@ impl Range {
         hint: Option<u64>,
     ) -> Result<Self> {
         let alignment = Alignment::new(alignment).unwrap();
-        // SAFETY: the tests reserve whole granules; a hint that is none is one of the things that are tested.
+        // SAFETY: the tests reserve whole granules; invalid hints are among the tested cases.
         let inner = unsafe { host.reserve(size, alignment, hint.map(Address)) }?;
         Ok(Self { host: host.clone(), inner })
     }
@@ -55,12 +55,12 @@ impl Range {
     }
 
     pub(crate) fn map(&mut self, offset: Bytes, handle: &HostHandle) -> Result<()> {
-        // SAFETY: the backend refuses parts that are outside or taken.
+        // SAFETY: the backend refuses ranges that are outside or taken.
         unsafe { self.inner.map(offset, handle) }
     }
 
     pub(crate) fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
-        // SAFETY: the backend refuses parts that are no whole mappings; copies are done when they return.
+        // SAFETY: the backend refuses ranges that are not whole mappings; copies are complete when they return.
         unsafe { self.inner.unmap(offset, length) }
     }
 
@@ -81,7 +81,7 @@ impl Range {
     }
 
     pub(crate) fn write(&self, device: DeviceId, offset: Bytes, bytes: &[u8]) -> Result<()> {
-        // SAFETY: the backend refuses what is not mapped or not allowed; each test has its range for itself.
+        // SAFETY: the backend refuses memory that is not mapped or not accessible; each test has its range for itself.
         unsafe { self.host.copy_from_host(device, self.at(offset), bytes) }
     }
 
@@ -97,7 +97,7 @@ impl Range {
         unsafe { self.host.fill(device, self.at(offset), length, value) }
     }
 
-    /// Maps a handle and lets its owner read and write.
+    /// Maps a handle with read and write access for its owner.
     pub(crate) fn put(&mut self, offset: Bytes, handle: &HostHandle) {
         self.map(offset, handle).unwrap();
         self.grant(offset, handle.size(), handle.properties().device, Access::ReadWrite).unwrap();

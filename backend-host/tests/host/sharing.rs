@@ -1,4 +1,4 @@
-//! Memory between processes, and descriptors that are none of ours.
+//! Memory shared between processes, and descriptors that are not a host backend's.
 
 use crate::child::{is_child, spawn};
 use crate::range::{Range, create, create_as, free};
@@ -40,7 +40,7 @@ fn exported_memory_is_the_same_memory() {
     theirs.write(ONE, Bytes::ZERO, b"back").unwrap();
     assert_eq!(ours.read(ONE, Bytes::ZERO, 4).unwrap(), b"back");
 
-    // It counts where it was created, and lives while anybody has it.
+    // It counts where it was created, and lives as long as any process holds it.
     assert_eq!((free(&exporter, ONE), free(&importer, ONE)), (Bytes::mib(12), Bytes::mib(16)));
     ours.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
     drop((handle, ours));
@@ -64,7 +64,7 @@ fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tell
     let elsewhere = Properties::on(ONE).exported_as(HandleTypes::WIN32);
     let mut region = Region::builder(&host).reserve(GRANULE).memory(elsewhere).build().unwrap();
     let fd = create_as(&host, GRANULE, SHARED).unwrap().export().unwrap();
-    // SAFETY: the memory is what it is said to be, but for how it would be exported.
+    // SAFETY: the memory matches its description, except for its handle type.
     let imported = unsafe { PhysicalMemory::import(&host, fd.as_fd(), GRANULE, elsewhere) };
     let refusals = [
         PhysicalMemory::create(&host, GRANULE, elsewhere).map(drop),
@@ -81,7 +81,7 @@ fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tell
     assert!(PhysicalMemory::create(&host, GRANULE, SHARED).is_ok());
 }
 
-/// The child gets the memory as its standard input.
+/// The child receives the memory as its standard input.
 #[test]
 fn another_process_has_the_same_memory() {
     let host = machine();

@@ -1,4 +1,4 @@
-//! Snapshots between machines with other units, less memory and fewer links.
+//! Snapshots between machines with other granularities, less memory and fewer peers.
 
 use gpu_vmm_core::{
     Access, Address, Bytes, Detail, DeviceId, Error, Location, Operation, PhysicalMemory, Placement,
@@ -14,7 +14,7 @@ const RW: Access = Access::ReadWrite;
 const SMALL: Bytes = Bytes::kib(4);
 const LARGE: Bytes = Bytes::mib(2);
 
-/// A file that is removed, and addresses that no other test here has.
+/// A file that is removed, and addresses that no other test here uses.
 struct Case {
     path: PathBuf,
     address: Address,
@@ -63,7 +63,7 @@ fn restore(
     options.regions(file, &ring(backend))
 }
 
-/// Maps a piece that may be read and written.
+/// Maps memory with read and write access.
 fn open(region: &mut Region<HostBackend>, offset: Bytes, size: Bytes) {
     let memory = PhysicalMemory::create(region.backend(), size, Properties::on(DEVICE)).unwrap();
     region.map(offset, &memory).unwrap();
@@ -74,7 +74,7 @@ fn open(region: &mut Region<HostBackend>, offset: Bytes, size: Bytes) {
 fn small_pieces_become_a_large_one() {
     let case = Case::new();
     let mut region = case.region(&machine(SMALL), Bytes(0), LARGE + SMALL);
-    // One piece is larger than the others, and one unit stays empty.
+    // One mapping is larger than the others, and one unit stays unmapped.
     open(&mut region, Bytes(0), Bytes::kib(64));
     for at in 16..512 {
         open(&mut region, Bytes(SMALL.0 * at), SMALL);
@@ -88,7 +88,7 @@ fn small_pieces_become_a_large_one() {
     assert_eq!((region.address(), region.reserved()), (case.address, LARGE + LARGE));
     assert_eq!(region.count_wrong(DEVICE, Bytes(0), LARGE, 5).unwrap(), 0);
     drop(region);
-    // And as they were where they fit.
+    // On a machine with the original granularity the mappings are unchanged.
     let region = restore(&machine(SMALL), &Restore::new(), &file).unwrap().remove(0).region;
     assert_eq!((region.mappings().count(), region.reserved()), (497, LARGE + SMALL));
     assert_eq!(region.count_wrong(DEVICE, Bytes(0), LARGE, 5).unwrap(), 0);
@@ -157,14 +157,14 @@ fn more_than_one_device_has() {
     let Detail::ExceedsDevice { requested, device, total } = error.detail() else { panic!("{error}") };
     let expected = (Operation::Restore, Bytes::mib(80), SECOND, Bytes::mib(64));
     assert_eq!((error.operation(), *requested, *device, *total), expected);
-    // Devices that do not reach each other.
+    // Devices that are no peers.
     let apart = HostConfig::new().devices(2).memory(Bytes::mib(64)).without_peers().open().unwrap();
     let error = restore(&apart, &Restore::new(), &file).unwrap_err();
     assert!(
         matches!(error.detail(), Detail::PeerUnreachable { .. }) && error.operation() == Operation::Restore,
         "{error}"
     );
-    // One device alone.
+    // A single device.
     let alone = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     let error = restore(&alone, &Restore::new(), &file).unwrap_err();
     assert!(matches!(error.detail(), Detail::NoSuchDevice { device: SECOND, .. }), "{error}");

@@ -38,7 +38,7 @@ fn the_pattern_keeps_to_access_and_alignment() {
     range.put(Bytes::ZERO, &handle);
     range.grant(Bytes::ZERO, GRANULE, TWO, Access::Read).unwrap();
     let at = range.at(Bytes::ZERO);
-    // SAFETY: the backend refuses what the device may not do; here and below.
+    // SAFETY: the backend refuses access that the device lacks; here and below.
     let error = unsafe { host.write_pattern(TWO, at, GRANULE, 1) }.unwrap_err();
     assert_eq!(error.driver_error().unwrap().name, "EACCES");
     // SAFETY: as above.
@@ -66,7 +66,7 @@ fn plain_allocations_count_and_belong_to_their_device() {
     // SAFETY: as above.
     assert!(unsafe { host.fill(TWO, at, Bytes(1), 1) }.is_err());
 
-    // A copy from it to mapped memory.
+    // A copy from the allocation to mapped memory.
     let mut range = Range::new(&host, GRANULE);
     let handle = create(&host, ONE, GRANULE).unwrap();
     range.put(Bytes::ZERO, &handle);
@@ -76,16 +76,16 @@ fn plain_allocations_count_and_belong_to_their_device() {
     assert_eq!(unsafe { host.count_wrong(ONE, range.at(Bytes::ZERO), GRANULE, 1) }.unwrap(), 0);
 
     for (wrong, size) in [(at, Bytes::mib(2)), (at + page, Bytes::mib(3)), (range.at(Bytes::ZERO), GRANULE)] {
-        // SAFETY: the backend refuses what is no plain allocation.
+        // SAFETY: the backend refuses ranges that are not plain allocations.
         let error = unsafe { host.free_plain(ONE, wrong, size) }.unwrap_err();
         assert_eq!(error.driver_error().unwrap().name, "EINVAL");
     }
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
     drop(handle);
-    // SAFETY: allocated above and used no more.
+    // SAFETY: allocated above and no longer used.
     unsafe { host.free_plain(ONE, at, Bytes::mib(3) + Bytes(1)) }.unwrap();
     assert_eq!(free(&host, ONE), Bytes::mib(16));
-    // SAFETY: the backend refuses what is gone.
+    // SAFETY: the backend refuses an allocation that was freed.
     assert!(unsafe { host.free_plain(ONE, at, Bytes::mib(3) + Bytes(1)) }.is_err());
     assert!(matches!(
         host.allocate_plain(ONE, Bytes::ZERO).as_ref().map_err(Error::detail),

@@ -31,7 +31,7 @@ fn eight_threads_do_not_disturb_each_other() {
                     }
                     let base = range.at(Bytes::ZERO);
                     let seed = thread << 32 | round;
-                    // SAFETY: all of the range is mapped, for this device to read and write, and this thread's own.
+                    // SAFETY: the whole range is mapped with read and write access for this device, and is this thread's own.
                     unsafe { host.write_pattern(device, base, all, seed) }.unwrap();
                     std::thread::yield_now();
                     // SAFETY: as above.
@@ -45,7 +45,7 @@ fn eight_threads_do_not_disturb_each_other() {
     assert_eq!(host.drop_log().count(), 0);
 }
 
-/// However many ask at once, no byte more is given than there is, and none is lost.
+/// However many threads allocate at once, no more memory is handed out than exists, and none is lost.
 #[test]
 fn the_account_holds_under_contention() {
     let host = HostConfig::new().granularity(SMALL).memory(Bytes(SMALL.0 * 10)).open().unwrap();

@@ -1,4 +1,4 @@
-//! Two machines, a region with everything that a region can have, and whether two regions are the same.
+//! Two machines, a region with every feature of a region, and a comparison of two regions.
 
 use crate::{ONE, TWO, UNIT, units};
 use gpu_vmm_core::{
@@ -9,23 +9,23 @@ use gpu_vmm_share::{Channel, Exporter, ImportOptions, ImportedRegion};
 
 pub(crate) const RW: Access = Access::ReadWrite;
 
-/// Addresses where no program of this machine has anything, 4 GiB for each number: each test that needs to know what is
-/// free has a number of its own.
+/// Returns addresses that no program of this machine uses, 4 GiB for each number. Each test that depends on free addresses has a
+/// number of its own.
 pub(crate) fn far(number: u64) -> Placement {
     Placement::Exact(Address(0x1000_0000_0000 + (number << 32)))
 }
 
-/// A machine of two devices.
+/// Opens a machine with two devices.
 pub(crate) fn machine() -> HostBackend {
     HostConfig::new().devices(2).memory(Bytes::mib(64)).granularity(UNIT).open().unwrap()
 }
 
-/// Memory of so many units that can be shared, with `mark` in its first and its last bytes.
+/// Creates `count` units of shareable memory.
 pub(crate) fn piece<B: Backend>(backend: &B, device: DeviceId, count: u64) -> PhysicalMemory<B> {
     PhysicalMemory::create(backend, units(count), Properties::on(device).shareable()).unwrap()
 }
 
-/// Maps a piece and writes `mark` to both its ends.
+/// Maps memory and writes `mark` to both its ends.
 pub(crate) fn put<B: Backend>(region: &mut Region<B>, at: u64, memory: &PhysicalMemory<B>, mark: u8) {
     region.map(units(at), memory).unwrap();
     region.set_access(units(at), memory.size(), memory.device(), RW).unwrap();
@@ -33,12 +33,12 @@ pub(crate) fn put<B: Backend>(region: &mut Region<B>, at: u64, memory: &Physical
     region.write(units(at) + memory.size() - Bytes(8), &[mark; 8]).unwrap();
 }
 
-/// An empty region of 64 units of addresses.
+/// Creates an empty region with 64 units of addresses.
 pub(crate) fn empty<B: Backend>(backend: &B) -> Region<B> {
     Region::builder(backend).memory(Properties::on(ONE).shareable()).reserve(units(64)).build().unwrap()
 }
 
-/// Two units, a hole of one, one unit, the first two again, and two units of another device: up to unit 8.
+/// Creates a region with two units, a hole of one, one unit, the first two again, and two units of another device: up to unit 8.
 pub(crate) fn full<B: Backend>(backend: &B) -> Region<B> {
     let mut region = empty(backend);
     let (first, second, third) = (piece(backend, ONE, 2), piece(backend, ONE, 1), piece(backend, TWO, 2));
@@ -49,7 +49,7 @@ pub(crate) fn full<B: Backend>(backend: &B) -> Region<B> {
     region
 }
 
-/// What is mapped where, and the bytes at both ends of it.
+/// Returns each mapping's offset and size, and the bytes at both its ends.
 pub(crate) fn seen<B: Backend>(region: &Region<B>) -> Vec<(Bytes, Bytes, [u8; 8], [u8; 8])> {
     let read = |offset| {
         let mut bytes = [0; 8];
@@ -65,7 +65,7 @@ pub(crate) fn seen<B: Backend>(region: &Region<B>) -> Vec<(Bytes, Bytes, [u8; 8]
         .collect()
 }
 
-/// Shares a region and takes it in.
+/// Shares a region and imports it.
 pub(crate) fn shared<A: Backend, B: Backend>(
     region: &Region<A>,
     import: &ImportOptions,

@@ -1,4 +1,4 @@
-//! What becomes of a region after it was shared: published by one side, applied by the other.
+//! Changes of a region after it was shared: published by one side, applied by the other.
 
 use crate::bench::{empty, far, full, machine, piece, put, seen, shared};
 use crate::{LONG, ONE, TWO, units};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
-/// Takes the next change in, which has to be there.
+/// Receives the next change, which must have arrived.
 fn change<B: Backend>(imported: &mut ImportedRegion<B>) -> Change {
     match imported.next(LONG).unwrap() {
         Some(Event::Changed(change)) => change,
@@ -18,7 +18,7 @@ fn change<B: Backend>(imported: &mut ImportedRegion<B>) -> Change {
     }
 }
 
-/// Publishes and applies, and the other side has to learn of it.
+/// Publishes and applies a change, and waits until the exporter has the answer.
 fn follow<A: Backend, B: Backend>(
     exporter: &mut Exporter<A>,
     region: &Region<A>,
@@ -35,7 +35,7 @@ fn follow<A: Backend, B: Backend>(
     grown
 }
 
-/// Keeps the addresses behind a region taken.
+/// Keeps the addresses after a region reserved.
 fn wall<B: Backend>(region: &Region<B>) -> Region<B> {
     let behind = region.address().checked_add(region.reserved()).unwrap();
     Region::builder(region.backend()).reserve(units(1)).at(Placement::Exact(behind)).build().unwrap()
@@ -127,7 +127,7 @@ fn shrinking_follows_and_gives_the_memory_back() {
     let mut region = full(&here);
     let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
     assert_eq!((there.live().handles, there.live().mappings), (3, 4));
-    // The exporter keeps nothing that its region has dropped.
+    // The exporter keeps no memory that its region has dropped.
     let free = here.memory_info(TWO).unwrap().free;
     let _ = region.shrink_to(units(6), IDLE).unwrap();
     assert_eq!(here.memory_info(TWO).unwrap().free, free + units(2));

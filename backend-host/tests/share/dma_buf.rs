@@ -1,4 +1,4 @@
-//! Dma-bufs for a region, which host memory has none of: what is asked for, and that the reason comes through.
+//! DMA-BUFs of a region, which host memory does not have: which ranges are requested, and that the reason is returned.
 
 use crate::bench::{empty, full, machine, piece, put};
 use crate::{ONE, TWO, UNIT, units};
@@ -56,7 +56,7 @@ fn a_run_that_the_driver_refuses_is_asked_for_one_mapping_at_a_time() {
         region.dma_bufs(offset, length).unwrap_err();
         host.stop()
     };
-    // The first mapping's answer is final.
+    // The first mapping's error is final.
     assert_eq!(
         asked(&region, Bytes(0), units(4)),
         2,

@@ -1,4 +1,4 @@
-//! Driver calls that fail, each in its turn: what was done before is undone, and it can be tried again.
+//! Driver calls that fail, each in turn: earlier steps are rolled back, and the operation can be tried again.
 
 use crate::bench::{far, full, machine, piece, put, seen, shared};
 use crate::child::alone;
@@ -14,7 +14,7 @@ const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
 type Faulty = FaultInject<HostBackend>;
 
-/// As `machine`, by a driver that unmaps one mapping in a call.
+/// A machine like `machine`, with a driver that unmaps one mapping per call.
 fn single() -> HostBackend {
     let config = HostConfig::new().devices(2).memory(Bytes::mib(64));
     config.granularity(crate::UNIT).unmapping_singly().open().unwrap()
@@ -45,14 +45,14 @@ fn a_region_that_cannot_be_taken_in_leaves_nothing_behind() {
                 assert_eq!(Left::now(&there), before, "call {failed}: {error}");
                 failed += 1;
             }
-            // Whether the named device reaches the memory, four times; three imports, the reservation, four mappings, and
-            // the access of two runs that a hole keeps apart and one of another owner.
+            // Four queries whether the named device can access the memory; three imports, the reservation, four mappings, and the
+            // access of two runs that a hole separates and of one run of another owner.
             assert!(failed >= 11, "{failed} calls");
         }
     });
 }
 
-/// A region and its import, with a change to come that takes mappings away and brings others, beyond the reservation.
+/// Shares and imports a region, with a pending change that removes mappings and adds others past the reservation.
 fn pending(
     there: &Faulty,
     at: Placement,
@@ -72,7 +72,8 @@ fn pending(
     (region, exporter, imported)
 }
 
-/// Lets each call of an operation fail, one after the other, until it succeeds; what it failed at must not show.
+/// Makes each call of an operation fail, one after the other, until the operation succeeds. A failure must leave the state
+/// unchanged.
 fn each_call_fails(
     there: &Faulty,
     at: Placement,
@@ -90,7 +91,7 @@ fn each_call_fails(
                 assert_eq!(seen(imported.region()), seen(&region));
                 return (failed, grown);
             }
-            // A call that is tried in another way when it fails, as when twice as much cannot be reserved.
+            // A failed call with a fallback, for example when twice the size cannot be reserved.
             Ok(grown) => panic!("call {failed} of {calls} failed and it is {grown:?}"),
             Err(error) => error,
         };
@@ -142,7 +143,7 @@ fn a_change_that_cannot_be_applied_elsewhere_leaves_the_region_as_it_was() {
                 exporter.wait_applied(LONG).unwrap_err();
                 imported.apply_or_move(IDLE).unwrap();
             }
-            // Where twice the size cannot be reserved, just what is needed is.
+            // If twice the size cannot be reserved, exactly the needed size is.
             assert_eq!(imported.region().reservations().len(), 1);
             exporter.wait_applied(LONG).unwrap();
             assert_eq!(seen(imported.region()), seen(&region));
@@ -161,7 +162,7 @@ fn what_cannot_be_undone_is_out_of_use_and_nothing_else() {
     alone("failures::what_cannot_be_undone_is_out_of_use_and_nothing_else", || {
         let there = FaultInject::new(machine());
         let before = Left::now(&there);
-        // A call and the one that undoes it, or it and all that follow.
+        // A call and the one that rolls it back, or it and all that follow.
         for count in [2, u64::MAX] {
             for failed in 0.. {
                 let (region, exporter, mut imported) = pending(&there, far(8));
@@ -182,12 +183,12 @@ fn what_cannot_be_undone_is_out_of_use_and_nothing_else() {
                         Err(error) => panic!("{error}"),
                     }
                 }
-                // What stays was not touched.
+                // The remaining memory is unchanged.
                 let mut bytes = [0; 8];
                 imported.region().read(units(0), &mut bytes).unwrap();
                 assert_eq!(bytes, [3; 8]);
                 drop((imported, exporter, region));
-                // SAFETY: the regions are gone, and host memory is used by nobody else.
+                // SAFETY: the regions are gone, and no other code uses host memory.
                 unsafe { there.reclaim() }.unwrap();
                 assert_eq!(Left::now(&there), before, "{count} calls from {failed} on");
             }

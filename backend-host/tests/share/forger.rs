@@ -1,6 +1,6 @@
-//! A peer for a channel that is written by hand from the description of the exchange, and can send invalid messages too.
+//! A peer of a channel, written by hand from the protocol description. It can send invalid messages too.
 //!
-//! The real ends understand it, so a change of the messages' form fails here.
+//! The real ends must understand it, so a change of the message format fails here.
 
 use gpu_vmm_core::Bytes;
 use gpu_vmm_share::manifest::{Origin, SharedMapping, SharedPiece};
@@ -14,7 +14,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What can be said.
+/// The messages.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Say {
     Hello { nonce: [u8; 16] },
@@ -54,7 +54,7 @@ pub(crate) struct Forger {
 }
 
 impl Forger {
-    /// A forger and the real end that talks to it.
+    /// Creates a forger and the real end that it talks to.
     pub(crate) fn new() -> (Self, Channel) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -70,7 +70,7 @@ impl Forger {
         self.say_raw(&postcard::to_allocvec(what).unwrap(), descriptors)
     }
 
-    /// Any bytes, behind a header that is right. False where the other end has closed, or has no room.
+    /// Sends any bytes after a valid header. Returns false if the other end has closed or has no room.
     pub(crate) fn say_raw(&mut self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
         let mut packet = Vec::with_capacity(HEADER + body.len());
         packet.extend(b"gvmm");
@@ -84,14 +84,14 @@ impl Forger {
         sent
     }
 
-    /// What the real end says, with the descriptors of it.
+    /// Receives a message of the real end, with its descriptors.
     pub(crate) fn hear(&mut self) -> (Say, Vec<OwnedFd>) {
         let (packet, descriptors) = get(self.socket.as_fd(), RecvFlags::DONTWAIT).unwrap();
         (postcard::from_bytes(&packet[HEADER..]).unwrap(), descriptors)
     }
 }
 
-/// Sends a packet. False where the other end has closed, or has no room.
+/// Sends a packet. Returns false if the other end has closed or has no room.
 pub(crate) fn put(socket: BorrowedFd<'_>, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -102,13 +102,13 @@ pub(crate) fn put(socket: BorrowedFd<'_>, packet: &[u8], descriptors: &[Borrowed
     sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags).is_ok()
 }
 
-/// Receives a packet; nothing where the other end has closed.
+/// Receives a packet; `None` if the other end has closed.
 pub(crate) fn get(socket: BorrowedFd<'_>, flags: RecvFlags) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = vec![0; 64 << 10];
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
-    // Where the other end has closed without having read all, that is said once, before what it has sent itself.
+    // If the other end has closed with unread packets, the kernel reports that once, before the packets that it has sent.
     let came = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
         .or_else(|_| recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags))
         .ok()?;
@@ -121,19 +121,19 @@ pub(crate) fn get(socket: BorrowedFd<'_>, flags: RecvFlags) -> Option<(Vec<u8>, 
     (!bytes.is_empty()).then_some((bytes, descriptors))
 }
 
-/// A region, or a change of it, as it is to be described.
+/// The description of a region, or of a change of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Description {
     pub(crate) begin: Begin,
     pub(crate) removed: Vec<u64>,
     pub(crate) pieces: Vec<SharedPiece>,
     pub(crate) mappings: Vec<SharedMapping>,
-    /// One for each piece.
+    /// One descriptor for each piece.
     pub(crate) descriptors: Vec<std::sync::Arc<OwnedFd>>,
 }
 
 impl Description {
-    /// What a real exporter has said, read from its messages.
+    /// Receives the description that a real exporter sends.
     pub(crate) fn hear(forger: &mut Forger) -> Self {
         let (Say::Begin(begin), _) = forger.hear() else { panic!("a description has a beginning") };
         let (removed, pieces, mappings, descriptors) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -151,7 +151,7 @@ impl Description {
         }
     }
 
-    /// Makes the numbers in the beginning those of what follows.
+    /// Sets the counts in the beginning to match the rest.
     pub(crate) fn counted(mut self) -> Self {
         self.begin.removed = self.removed.len() as u32;
         self.begin.pieces = self.pieces.len() as u32;
@@ -159,7 +159,7 @@ impl Description {
         self
     }
 
-    /// The messages, with the descriptors of each.
+    /// Returns the messages, with the descriptors of each.
     pub(crate) fn messages(&self) -> Vec<(Say, Vec<BorrowedFd<'_>>)> {
         let mut messages = vec![(Say::Begin(self.begin.clone()), Vec::new())];
         if !self.removed.is_empty() {
@@ -182,7 +182,7 @@ impl Description {
         }
     }
 
-    /// One more mapping of a piece.
+    /// Adds a mapping of a piece.
     pub(crate) fn map(&mut self, offset: Bytes, piece: u32) {
         self.mappings.push(SharedMapping { offset: offset.0, piece });
     }

@@ -1,8 +1,7 @@
-//! A process that is killed after a number of messages, for each number of them: the other one learns it, and goes on with what
-//! it had.
+//! A process that is killed after a number of messages, for each number: the other process detects it and keeps its memory.
 //!
-//! The child is a real exporter or importer, but that its channel is a relay's: that passes messages on both ways, and kills
-//! the process after the last one that it is to pass on.
+//! The child is a real exporter or importer whose channel goes through a relay. The relay passes messages on both ways, and kills
+//! the process after the last message that it should pass on.
 
 use crate::bench::{full, machine, seen};
 use crate::child::{alone, role, start_as};
@@ -25,7 +24,7 @@ const BY_EXPORTER: usize = 11;
 /// A greeting, two answers, and a farewell.
 const BY_IMPORTER: usize = 4;
 
-/// One exchange from its beginning to its end, as an exporter.
+/// One complete exchange, as an exporter.
 fn export<B: Backend>(channel: Channel, region: &mut Region<B>) -> Result<ReleaseOutcome> {
     let mut exporter = Exporter::share(channel, region)?;
     exporter.wait_applied(LONG)?;
@@ -37,7 +36,7 @@ fn export<B: Backend>(channel: Channel, region: &mut Region<B>) -> Result<Releas
     exporter.wait_released(LONG)
 }
 
-/// The same as an importer: whether it was asked to release the memory.
+/// One complete exchange, as an importer. Returns whether the exporter requested the release of the memory.
 fn import<B: Backend>(backend: &B, channel: Channel) -> Result<bool> {
     let mut imported = ImportOptions::new().reserve(units(16)).receive(backend, channel)?;
     loop {
@@ -45,7 +44,7 @@ fn import<B: Backend>(backend: &B, channel: Channel) -> Result<bool> {
             Some(Event::Changed(_)) => assert!(imported.apply(IDLE).is_ok()),
             Some(Event::ReleaseRequested) => return imported.release(IDLE).map(|()| true),
             Some(Event::Gone) => {
-                // Whole, as it was first shared or as it was changed.
+                // Complete, as first shared or as changed.
                 assert_eq!(seen(imported.region()).len(), 4);
                 return Ok(false);
             }
@@ -54,7 +53,7 @@ fn import<B: Backend>(backend: &B, channel: Channel) -> Result<bool> {
     }
 }
 
-/// The child: `exporter 3` is killed when it has said three things.
+/// The child: `exporter 3` is killed after it has sent three messages.
 fn be(role: &str) {
     let (part, messages) = role.split_once(' ').unwrap();
     let channel = relayed(messages.parse().unwrap());
@@ -67,7 +66,7 @@ fn be(role: &str) {
     std::thread::sleep(LONG);
 }
 
-/// A channel to the parent through a relay.
+/// Creates a channel to the parent through a relay.
 fn relayed(messages: usize) -> Channel {
     let (inner, outer) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -79,13 +78,13 @@ fn relayed(messages: usize) -> Channel {
         for _ in 0..messages {
             pass_on(&outer, &parent);
         }
-        // SAFETY: ends this process, which has been started for that.
+        // SAFETY: ends this process, which was started for that.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     });
     Channel::from_socket(inner, Allowed::same_user()).unwrap()
 }
 
-/// One packet from one socket to another, which has room for all that there is. False at the end.
+/// Passes one packet from one socket to another, whose buffer never fills up. Returns false at the end.
 fn pass_on(from: &OwnedFd, to: &OwnedFd) -> bool {
     let Some((packet, descriptors)) = get(from.as_fd(), RecvFlags::empty()) else { return false };
     put(to.as_fd(), &packet, &descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>())
@@ -132,7 +131,7 @@ fn a_process_that_is_killed_at_any_message_leaves_the_other_one_whole() {
                 }
                 Err(error) => panic!("after {messages} messages: {error}"),
             }
-            // The exporter's memory is its own again: what it has changed itself is all that differs.
+            // The exporter owns its memory again: only its own changes differ.
             let _ = region.shrink_to(units(8), IDLE).unwrap();
             assert_eq!(seen(&region).len(), if messages < 2 { 4 } else { 3 });
             let mut same = full(&host);

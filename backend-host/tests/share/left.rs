@@ -1,10 +1,10 @@
-//! What this process holds: counted before and after.
+//! The resources that this process holds, counted before and after.
 
 use gpu_vmm_core::{Backend, Bytes};
 use gpu_vmm_host::HostBackend;
 use gpu_vmm_testkit::{FaultInject, Live};
 
-/// Descriptors, files that are mapped, and what the backend has handed out.
+/// Descriptors, mapped files, and the backend's live objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     descriptors: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// What there is now. The process has to have one thread that does anything.
+    /// Counts the current resources. No other thread of the process may allocate meanwhile.
     pub(crate) fn now(backend: &FaultInject<HostBackend>) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         Self {

@@ -1,4 +1,4 @@
-//! Descriptions that are not true: each is refused before anything is imported, and says what is wrong with it.
+//! Invalid descriptions: each is refused before anything is imported, with an error that names the problem.
 
 use crate::bench::{far, full, machine, piece, seen};
 use crate::child::alone;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 type Lie = fn(&mut Description);
 
-/// What is wrong with a description whatever came before it, and a word of the error.
+/// Invalid descriptions at any point of an exchange, and a part of each error's text.
 const LIES: &[(Lie, &str)] = &[
     (|it| it.begin.origin.vendor = "hip".to_owned(), "vendor is hip; here it is host"),
     (|it| it.begin.origin.library.push('0'), "version of gpu-vmm is"),
@@ -85,12 +85,12 @@ const LIES: &[(Lie, &str)] = &[
     (|it| it.removed.push(units(1).0), ", where none begins"),
 ];
 
-/// True for lies about how much is to come, which have to stay as they are.
+/// Returns whether the case forges the announced counts, which must stay as they are.
 fn is_about_counts(words: &str) -> bool {
     words.contains("announced")
 }
 
-/// What a real exporter says of a region.
+/// Returns a real exporter's description of a region.
 fn truth() -> Description {
     let (mut forger, channel) = Forger::new();
     let _exporter = Exporter::share(channel, &full(&machine())).unwrap();
@@ -141,7 +141,7 @@ fn a_region_that_is_not_what_is_said_of_it_is_refused() {
     });
 }
 
-/// A region that was taken in, with nothing but three pieces of a unit in the way of what is to come.
+/// Imports the region that `truth` describes.
 fn taken_in(there: &FaultInject<HostBackend>) -> (Forger, ImportedRegion<FaultInject<HostBackend>>) {
     let (mut forger, channel) = Forger::new();
     truth().say(&mut forger);
@@ -150,7 +150,7 @@ fn taken_in(there: &FaultInject<HostBackend>) -> (Forger, ImportedRegion<FaultIn
     (forger, imported)
 }
 
-/// A change of the region that is true: two mappings go, and what comes is like the region, behind it.
+/// Returns a valid change of the region: it removes two mappings and adds mappings like the region's, 16 units further.
 fn true_change(truth: &Description) -> Description {
     let mut change = truth.clone();
     change.begin.revision = 1;
@@ -201,7 +201,7 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
             assert_eq!(seen(imported.region()), state);
             let after = imported.next(Duration::from_millis(1)).unwrap();
             if matches!(error.detail(), Detail::Driver { .. }) {
-                // It was no lie of the description, so the exchange goes on.
+                // The description was valid, so the exchange continues.
                 assert_eq!(after, None);
             } else {
                 assert_eq!((after, forger.hear().0), (Some(Event::Gone), Say::Kept));
@@ -217,7 +217,7 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
 fn a_piece_whose_last_mapping_is_gone_is_not_known_any_more() {
     let truth = true_change(&truth());
     let there = FaultInject::new(machine());
-    // The change takes the only mappings of pieces 1 and 2 away, and leaves one of two of piece 0.
+    // The change removes the only mappings of pieces 1 and 2, and one of two mappings of piece 0.
     for (piece, known) in [(0, true), (1, false), (2, false), (3, true)] {
         let (mut forger, mut imported) = taken_in(&there);
         truth.say(&mut forger);
@@ -289,7 +289,7 @@ fn a_description_that_does_not_end_is_waited_for_no_longer_than_was_said() {
 
 #[test]
 fn memory_in_units_that_are_not_aligned_here_is_refused() {
-    // A machine whose units are larger than the exporter's.
+    // A machine with a larger granularity than the exporter's.
     let larger = gpu_vmm_host::HostConfig::new()
         .devices(2)
         .memory(Bytes::mib(64))
@@ -304,7 +304,7 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
     description.say(&mut forger);
     let error = ImportOptions::new().receive(&larger, channel).unwrap_err();
     check(&error, "the size 0x10000 must be a nonzero multiple of the granularity 0x20000");
-    // Pieces that fit, in places that do not.
+    // Pieces of the right size, at unaligned offsets.
     let host = machine();
     let (mut forger, channel) = Forger::new();
     let memory = piece(&host, ONE, 2);
@@ -335,7 +335,7 @@ fn an_address_that_no_region_can_have_is_an_error() {
         );
         assert!(kind, "{error}");
     }
-    // Where the region may lie elsewhere, it does not matter.
+    // If the region may be at other addresses, this does not matter.
     let (mut forger, channel) = Forger::new();
     let mut description = truth();
     description.begin.base = 1;

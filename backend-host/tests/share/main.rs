@@ -1,5 +1,5 @@
-//! Regions between processes, by the library on host memory: what arrives, how changes follow, who releases memory, and what is
-//! left when the other process lies or dies.
+//! Regions between processes, with the library on host memory: the imported region, changes, the release of memory, and leaks when
+//! the other process sends invalid messages or dies.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -26,10 +26,10 @@ const ONE: DeviceId = DeviceId(0);
 const TWO: DeviceId = DeviceId(1);
 /// The granularity of the tests' machines.
 const UNIT: Bytes = Bytes::kib(64);
-/// Longer than anything here takes.
+/// Longer than any operation here takes.
 const LONG: Duration = Duration::from_secs(30);
 
-/// `count` units.
+/// Returns `count` units.
 const fn units(count: u64) -> Bytes {
     Bytes(UNIT.0 * count)
 }

@@ -25,7 +25,7 @@ fn one_piece_arrives_with_its_size_device_and_bytes() {
     other.map(Bytes(0), &received).unwrap();
     other.set_access(Bytes(0), units(3), TWO, crate::bench::RW).unwrap();
     assert_eq!(seen(&other), seen(&region));
-    // And the other way, over the same channel.
+    // And in the other direction, over the same channel.
     theirs.send_memory(&there, &received).unwrap();
     assert_eq!(ours.receive_memory(&here).unwrap().size(), units(3));
 }
@@ -51,7 +51,7 @@ fn memory_that_stays_in_the_process_is_not_sent() {
     ));
 }
 
-/// What the importer says to a message, whose descriptors are these.
+/// Returns the importer's error for a message with these descriptors.
 fn answer(message: &Say, descriptors: &[OwnedFd]) -> Error {
     let (mut forger, mut channel) = Forger::new();
     let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();

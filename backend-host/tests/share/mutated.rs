@@ -1,4 +1,4 @@
-//! Ten thousand messages with something wrong in them, against real ends that hold real memory.
+//! Ten thousand mutated messages, sent to real ends that hold real memory.
 
 use crate::bench::{full, machine, seen};
 use crate::child::alone;
@@ -11,17 +11,17 @@ use gpu_vmm_testkit::FaultInject;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// How many exchanges there are in which a message is not as it should be.
+/// The number of exchanges with a mutated message.
 const EXCHANGES: u64 = 10_000;
 
-/// Ends what a message that was cut would wait for.
+/// Limits the wait for the rest of a truncated message.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// Numbers that are the same in every run.
+/// Random numbers that are the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
-    /// One below `limit`.
+    /// Returns a number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -50,7 +50,7 @@ impl Numbers {
 
 type Packet<'a> = (Vec<u8>, Vec<BorrowedFd<'a>>);
 
-/// A row of messages, one of which is spoiled: its bytes, its descriptors, or its place.
+/// Mutates one message of a sequence: its bytes, its descriptors, or its position.
 fn spoiled<'a>(numbers: &mut Numbers, mut row: Vec<Packet<'a>>, any: BorrowedFd<'a>) -> Vec<Packet<'a>> {
     let at = numbers.below(row.len());
     match numbers.below(8) {
@@ -72,7 +72,7 @@ fn packets(description: &Description) -> Vec<Packet<'_>> {
     messages.map(|(message, descriptors)| (postcard::to_allocvec(&message).unwrap(), descriptors)).collect()
 }
 
-/// What an exporter says of a region and of a change of it.
+/// Returns an exporter's descriptions of a region and of a change of it.
 fn heard() -> [Description; 2] {
     let (mut forger, channel) = Forger::new();
     let mut region = full(&machine());
@@ -114,12 +114,12 @@ fn ten_thousand_spoiled_messages_leave_nothing_behind() {
             assert_eq!(Left::now(&host), before, "exchange {exchange}: {result:?}");
         }
         assert_eq!(seen(&region), state);
-        // Some changes are of bytes that may be so, such as another address of the exporter's region.
+        // Some mutations are valid, such as another address of the exporter's region.
         assert!(refused > EXCHANGES * 3 / 4 && taken > 0, "{refused} refused, {taken} taken");
     });
 }
 
-/// An importer that hears a region and then a change.
+/// Runs an importer that receives a region and then a change.
 fn importer(
     host: &FaultInject<gpu_vmm_host::HostBackend>,
     first: Vec<Packet<'_>>,
@@ -150,7 +150,7 @@ fn importer(
     applied
 }
 
-/// An exporter that hears an answer.
+/// Runs an exporter that receives an answer.
 fn exporter(
     region: &gpu_vmm_core::Region<FaultInject<gpu_vmm_host::HostBackend>>,
     numbers: &mut Numbers,

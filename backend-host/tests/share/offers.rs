@@ -23,7 +23,7 @@ fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
         offer.import(&there, &ImportOptions::new().read_only().at(far(10)).reserve(units(20))).unwrap();
     assert_eq!(seen(&taken), seen(&region));
     assert_eq!((taken.reserved(), taken.access(Bytes(0), ONE)), (units(20), Access::Read));
-    // It can be taken in several times, and the memory outlives who offered it.
+    // It can be imported several times, and the memory outlives the process that offered it.
     let again = offer.import(&there, &ImportOptions::new()).unwrap();
     let state = seen(&region);
     drop((offered, region, here));
@@ -46,7 +46,7 @@ fn one_piece_of_memory_is_offered() {
     assert!(none.offer().import(&there, &ImportOptions::new()).unwrap().end().is_zero());
 }
 
-/// The child gets the offer as a file.
+/// The child receives the offer as a file.
 #[test]
 fn another_process_takes_an_offer_in() {
     let host = machine();
@@ -59,7 +59,7 @@ fn another_process_takes_an_offer_in() {
             .map_err(Error::into_detail)
         {
             Ok(mut region) => region.write(units(6), b"taken").unwrap(),
-            // Then the parent finds nothing written, and asks the same of the kernel.
+            // The parent then finds nothing written, and its test fails.
             Err(Detail::Unsupported { reason, .. }) => {
                 eprintln!("{reason}")
             }
@@ -69,7 +69,7 @@ fn another_process_takes_an_offer_in() {
     }
     let region = full(&host);
     let offered = Offered::new(&region, By::Process).unwrap();
-    // SAFETY: lets the child that is about to be started reach into this process, where the kernel asks for that.
+    // SAFETY: allows the child that is about to be started to access this process, if the kernel requires that.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     let path = std::env::temp_dir().join(format!("gpu-vmm-offer-{}", std::process::id()));
     let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -151,7 +151,7 @@ fn an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing() {
                 assert_eq!(Left::now(&host), before, "byte {place} with {change:#x}");
             }
         }
-        // The base may be anything where the region may lie anywhere.
+        // The base can be any address if the region may be anywhere.
         assert!(refused > bytes.len() * 3, "{refused} of {} refused", bytes.len() * 4);
     });
 }

@@ -1,4 +1,4 @@
-//! How an exchange ends: with a word, without one, or with a process.
+//! How an exchange ends: with a message, without one, or with the process.
 
 use crate::bench::{full, machine, seen, shared};
 use crate::child::{alone, is_child, start};
@@ -68,7 +68,7 @@ fn an_importer_that_cannot_release_says_that_it_keeps_the_memory() {
     there.stop();
     assert!(error.to_string().contains("failed by plan"), "{error}");
     assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Kept);
-    // SAFETY: the region is gone, and host memory is used by nobody else.
+    // SAFETY: the region is gone, and no other code uses host memory.
     assert_eq!(unsafe { there.reclaim() }.unwrap(), 1);
 }
 
@@ -118,9 +118,9 @@ fn a_change_that_has_come_is_applied_when_the_exporter_is_gone() {
     assert_eq!(seen(imported.region()), seen(&region));
 }
 
-/// Ends the child without a message, by the signal that a process cannot catch.
+/// Ends the child without a message, by a signal that a process cannot catch.
 fn die() -> ! {
-    // SAFETY: ends this process, which has been started for that.
+    // SAFETY: ends this process, which was started for that.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     unreachable!("a process that was killed goes on");
 }
@@ -176,7 +176,7 @@ fn an_importer_that_is_killed_before_it_applies_is_not_waited_for() {
     assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
     assert!(!exporter.is_connected());
     child.wait().unwrap();
-    // The next importer has all of it.
+    // The next importer gets all of it.
     let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &machine());
     exporter.wait_applied(LONG).unwrap();
     assert_eq!(seen(imported.region()), seen(&region));
@@ -231,14 +231,14 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
             assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
         }
     }
-    // Words that a terminal would obey, and more of them than anybody reads.
+    // Terminal control sequences, and more text than is useful.
     let (mut forger, channel) = Forger::new();
     let mut exporter = Exporter::share(channel, &region).unwrap();
     let why = format!("\x1b[31mno\r\n{}", "!".repeat(2000));
     forger.say(&Say::Refused { revision: 0, why }, &[]);
     let error = exporter.wait_applied(LONG).unwrap_err().to_string();
     assert!(error.contains("refused: [31mno!!!") && error.len() < 1100, "{error:?}");
-    // An answer to what has been answered already, and one with a descriptor.
+    // An answer to a revision that was already answered, and one with a descriptor.
     let (mut forger, channel) = Forger::new();
     let mut exporter = Exporter::share(channel, &region).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[]);
@@ -272,7 +272,7 @@ fn an_importer_that_talks_without_end_is_waited_for_no_longer_than_a_silent_one(
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // It refuses the first description, over and over, and never answers the change.
+            // The peer refuses the first description repeatedly, and never answers the change.
             let refused = Say::Refused { revision: 0, why: String::new() };
             while !over.load(Ordering::Relaxed) {
                 forger.say(&refused, &[]);

@@ -1,4 +1,4 @@
-//! What arrives: the same mappings, holes and bytes, where and with the access that the importer wants.
+//! Imported regions: the same mappings, holes and bytes, at the address and with the access that the importer requests.
 
 use crate::bench::{RW, empty, far, full, machine, piece, put, seen, shared};
 use crate::child::{is_child, start};
@@ -21,7 +21,7 @@ fn a_region_arrives_with_its_holes_aliases_and_bytes() {
     assert_eq!(seen(imported.region()), seen(&region));
     assert_eq!(imported.region().reserved(), units(8), "just what is needed");
 
-    // The alias is one piece of memory here too, and each side sees what the other one writes.
+    // The alias is one piece of memory here too, and each side sees the other's writes.
     let memory: Vec<_> = imported.region().mappings().map(|mapping| mapping.memory.clone()).collect();
     assert!(memory[0].is_same_as(&memory[2]) && !memory[0].is_same_as(&memory[1]));
     assert_eq!(memory.iter().map(PhysicalMemory::device).collect::<Vec<_>>(), [ONE, ONE, ONE, TWO]);
@@ -220,7 +220,7 @@ fn memory_that_cannot_leave_the_process_is_not_shared() {
         matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
         "{error}"
     );
-    // Nothing was said before.
+    // Nothing was sent before.
     let heard = theirs.receive_memory(&here).unwrap_err();
     assert!(matches!(heard.extension(), Some(PeerError::Gone { .. })), "{heard}");
 }

@@ -1,4 +1,4 @@
-//! Files that are no snapshots, or are no more what was written.
+//! Files that are not snapshots, or are damaged.
 
 use super::*;
 use crate::SnapshotError;
@@ -23,14 +23,14 @@ fn every_length_that_is_cut_off_is_noticed() {
         let error = SnapshotFile::open(&path).map(drop).unwrap_err();
         assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{length}: {error}");
     }
-    // Zeros in its place, as a file system may leave them after a loss of power.
+    // Zeros instead of the data, as a file system may leave them after a power loss.
     write(&path, &contents(1), small()).unwrap();
     let whole = fs::read(&path).unwrap();
     let file = fs::File::options().write(true).open(&path).unwrap();
     for length in (0..size).rev() {
         file.set_len(length).unwrap();
         file.set_len(size).unwrap();
-        // What was zero there is no other than before.
+        // If the data was zero, the file is unchanged.
         if whole[length as usize..].iter().all(|byte| *byte == 0) {
             continue;
         }
@@ -66,7 +66,7 @@ fn every_byte_that_changes_is_noticed() {
             Err(error) => error,
             Ok(file) => {
                 opened += 1;
-                // Those of the other blocks are still good.
+                // The other blocks are still readable.
                 let read = read_all(&file).unwrap_err();
                 assert!(matches!(read.extension(), Some(SnapshotError::Invalid { .. })), "{at}: {read}");
                 file.verify(&|_| {}).expect_err("a byte has changed")
@@ -131,7 +131,7 @@ fn another_version_is_refused() {
     let expected = (VERSION + 1, VERSION);
     let Some(SnapshotError::Newer { version, newest, .. }) = error.extension() else { panic!("{error}") };
     assert_eq!((*version, *newest), expected);
-    // A newer one may have anything behind the version.
+    // A newer version may have any bytes after the version.
     file.set_len(64).unwrap();
     let error = SnapshotFile::open(&path).map(drop).unwrap_err();
     assert!(matches!(error.extension(), Some(SnapshotError::Newer { .. })), "{error}");

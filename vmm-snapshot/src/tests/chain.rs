@@ -1,4 +1,4 @@
-//! Snapshots that leave out what is in earlier ones.
+//! Snapshots that omit the blocks of earlier ones.
 
 use super::*;
 use crate::SnapshotError;
@@ -7,7 +7,7 @@ fn since<'a>(file: &'a SnapshotFile, options: WriteOptions<'a>) -> WriteOptions<
     WriteOptions { since: Some(file), block: None, ..options }
 }
 
-/// Three snapshots, each with one block more that is another one than before.
+/// Returns the contents of three snapshots, each with one more block changed.
 fn three(folder: &Folder) -> [Contents; 3] {
     let one = contents(1);
     let mut two = one.clone();
@@ -42,7 +42,7 @@ fn each_of_three_snapshots_has_all_of_its_contents() {
     assert_eq!(third.description().parent, Some(earlier(1, "two")));
     assert_eq!(third.needed(), [earlier(1, "two"), earlier(0, "one")]);
     assert_eq!(open(&folder, "one").description().parent, None);
-    // All of them together can be elsewhere.
+    // All of them together can be moved.
     let moved = Folder::new("moved");
     for name in folder.names() {
         fs::rename(folder.file(&name), moved.file(&name)).unwrap();
@@ -55,7 +55,7 @@ fn files_that_no_block_is_in_are_not_needed() {
     let folder = Folder::new("unneeded");
     let [one, _, _] = three(&folder);
     let third = open(&folder, "three");
-    // Nothing of the two before, and one block of the third.
+    // No block of the first two, and one block of the third.
     let mut last = contents(9);
     last[1][4096..].copy_from_slice(&contents(3)[0][..4096]);
     let unique = |bytes: &mut [u8]| bytes[4095] ^= 0x55;
@@ -66,14 +66,14 @@ fn files_that_no_block_is_in_are_not_needed() {
         open(&folder, "four").needed(),
         [Earlier { id: third.description().id, file: "three".into() }]
     );
-    // One block of the first alone.
+    // One block of the first only.
     let mut alone = contents(8);
     unique(&mut alone[0][12 << 10..]);
     alone[0][..4096].copy_from_slice(&one[1][..4096]);
     write(&folder.file("five"), &alone, since(&third, plain())).unwrap();
     let first = open(&folder, "one").description().id;
     assert_eq!(open(&folder, "five").needed(), [Earlier { id: first, file: "one".into() }]);
-    // And none at all.
+    // None of them.
     let mut none = contents(7);
     unique(&mut none[0][12 << 10..]);
     write(&folder.file("six"), &none, since(&third, plain())).unwrap();
@@ -101,7 +101,7 @@ fn a_missing_or_another_earlier_snapshot_is_named() {
     let error = third.verify(&|_| {}).unwrap_err();
     assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
     assert_says(&error, &["needs the earlier snapshot", &one, "one", "No such file"]);
-    // What is not in it is there.
+    // Its own blocks are still readable.
     let mut block = vec![0; 4096];
     third.read_block(0, 0, &mut block).unwrap();
     assert_eq!(block, contents[2][0][..4096]);
@@ -128,7 +128,7 @@ fn a_change_in_an_earlier_file_is_noticed() {
     three(&folder);
     let file = fs::File::options().write(true).read(true).open(folder.file("one")).unwrap();
     let mut byte = [0];
-    // In its third block; the first one is not used any more.
+    // In its third block; the first one is no longer used.
     file.read_exact_at(&mut byte, 64 + 4096 + 7).unwrap();
     file.write_all_at(&[!byte[0]], 64 + 4096 + 7).unwrap();
     let error = all_of(&folder.file("three")).unwrap_err();
@@ -152,7 +152,7 @@ fn an_earlier_snapshot_has_to_be_beside_the_new_one_and_to_stay() {
         assert_says(&error, &[&format!("it would replace {name}, which it needs")]);
     }
     assert_eq!((folder.names().len(), elsewhere.names().len()), (3, 0));
-    // One that needs nothing can replace any of them; those that need it say so.
+    // A snapshot that needs no other can replace any of them; those that need it then report an error.
     write(&folder.file("one"), &one, plain()).unwrap();
     let error = write(&folder.file("four"), &one, since(&third, plain())).unwrap_err();
     assert_says(&error, &["is now another snapshot"]);
@@ -167,13 +167,13 @@ fn an_earlier_snapshot_is_not_written_over_by_any_name_it_has() {
     let latest = open(&folder, "latest");
     let error = write(&folder.file("one"), &one, since(&latest, plain())).unwrap_err();
     assert_says(&error, &["it would replace latest, which it needs"]);
-    // The name under which the new one would be written at first.
+    // The name of the new snapshot's temporary file.
     fs::rename(folder.file("one"), folder.file(".two.partial")).unwrap();
     let partial = open(&folder, ".two.partial");
     let error = write(&folder.file("two"), &one, since(&partial, plain())).unwrap_err();
     assert_says(&error, &["it would replace .two.partial, which it needs"]);
     fs::rename(folder.file(".two.partial"), folder.file("one")).unwrap();
-    // A second name of it there.
+    // A hard link with that name.
     fs::hard_link(folder.file("one"), folder.file(".two.partial")).unwrap();
     for since in [Some(&open(&folder, "one")), None] {
         let error = write(&folder.file("two"), &one, WriteOptions { since, ..plain() }).unwrap_err();

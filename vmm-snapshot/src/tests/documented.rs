@@ -1,11 +1,11 @@
-//! A reader that knows nothing but `docs/guide/snapshot-format.md`: its tables tell it where things are.
+//! A reader that knows only `docs/guide/snapshot-format.md`: it takes all offsets from the guide's tables.
 
 use super::*;
 use std::collections::BTreeMap;
 
 const GUIDE: &str = include_str!("../../../docs/guide/snapshot-format.md");
 
-/// The tables of a chapter, as place and size by what is there.
+/// Returns the table of a chapter: byte ranges by field.
 fn places(chapter: &str) -> BTreeMap<String, std::ops::Range<usize>> {
     let text = GUIDE.split("\n## ").find(|part| part.starts_with(&format!("{chapter}\n"))).unwrap();
     let rows = text.lines().filter_map(|line| {
@@ -21,7 +21,7 @@ fn size(chapter: &str) -> usize {
     let places = places(chapter);
     let mut ends: Vec<_> = places.values().map(|place| (place.start, place.end)).collect();
     ends.sort_unstable();
-    // Nothing is left out, and nothing is there twice.
+    // The fields have no gap and no overlap.
     assert!(ends.windows(2).all(|pair| pair[0].1 == pair[1].0) && ends[0].0 == 0, "{ends:?}");
     let size = ends.last().unwrap().1;
     let (name, per) = if chapter == "Entries" { ("entries", " for each block") } else { (chapter, " |") };
@@ -34,7 +34,7 @@ fn number(bytes: &[u8]) -> usize {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// One number of postcard's, taken off.
+/// Takes one postcard number off the buffer.
 fn varint(rest: &mut &[u8]) -> u64 {
     let end = rest.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
     let (first, others) = rest.split_at(end);
@@ -71,21 +71,21 @@ fn what_is_documented_is_in_the_file() {
     let (mut head, entries) = index.split_at(head);
     assert_eq!((entries.len(), count as u64), (count * size("Entries"), stats.blocks));
 
-    // The first members of the head.
+    // The first fields of the head.
     assert_eq!(varint(&mut head), BLOCK.0);
     assert_eq!((&head[..16], head[16]), (&file.description().id.0[..], 0));
     head = &head[17..];
     assert_eq!(varint(&mut head), file.description().created);
     assert_eq!(&head[..11], b"\x050.1.0\x04host");
 
-    // Its last ones: both memories, each with its kind, and no file that is needed.
+    // Its last fields: both memories with their properties, and no needed file.
     let row = "| kind | device: number; host memory: maybe, of a node: maybe number; kinds of handle: number, \
         1 descriptor, 2 Win32, 8 fabric; compressible: bool; remote DMA: bool |";
     assert!(GUIDE.contains(row));
     let units = |count: u8| [0x80, 0x20 * count, 0x80, 0x20];
     let last = [&[2, 0x80, 0x80, 1, 0x80, 0x20, 0, 0, 0, 1, 0], &units(2)[..], &[2, 1, 1, 1, 0, 0, 1], &[0]];
     assert!(head.ends_with(&last.concat()), "{head:?}");
-    // What growth brings to the last region, behind a granularity of 4 KiB and an alignment of 64 KiB.
+    // The properties of growth of the last region, after a granularity of 4 KiB and an alignment of 64 KiB.
     let kind = [0x80, 0x20, 0x80, 0x80, 4, 2, 0, 1, 0, 0];
     assert!(head.windows(kind.len()).any(|bytes| bytes == kind), "{head:?}");
 

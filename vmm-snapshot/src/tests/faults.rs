@@ -1,4 +1,4 @@
-//! Writing that fails: at each call to the system in turn, and for want of room.
+//! Failed writes: each system call fails in turn, and the disk is full.
 
 use super::*;
 use crate::disk::{Place, Temporary};
@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A place where one of the calls fails, and all after it.
+/// A destination where one of the calls fails, and all after it.
 #[derive(Debug)]
 struct Failing {
     inner: Temporary,
@@ -51,7 +51,7 @@ impl Place for Failing {
     }
 }
 
-/// Writes a snapshot of which so many calls succeed.
+/// Writes a snapshot with a limited number of successful calls.
 fn write_some(
     path: &Path,
     calls: usize,
@@ -67,7 +67,7 @@ fn write_some(
     let answer = writer.and_then(|writer| {
         let answer = write_all(&writer, contents);
         if let Err(first) = &answer {
-            // From then on it is the same error.
+            // From then on every call returns the same error.
             let same = |error: Error| assert_eq!(error.to_string(), first.to_string());
             same(write_all(&writer, contents).unwrap_err());
             same(writer.finish().unwrap_err());

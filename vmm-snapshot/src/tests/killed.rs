@@ -1,15 +1,15 @@
-//! A process that is killed while it writes snapshots, again and again.
+//! A process that is killed while it writes snapshots, repeatedly.
 
 use super::*;
 use gpu_vmm_testkit::forked::Child;
 use std::time::{Duration, Instant};
 
-/// How many processes are killed.
+/// The number of processes to kill.
 const KILLED: usize = 100;
 
 const BLOCKS: u64 = 64;
 
-/// A snapshot that tells by its time what is in it.
+/// A description with its number in the time field.
 fn numbered(number: u64) -> Description {
     let mut description = Description { created: number, ..description() };
     description.memories[0].size = Bytes(BLOCKS * BLOCK.0);
@@ -17,7 +17,7 @@ fn numbered(number: u64) -> Description {
     description
 }
 
-/// What is in a block of it.
+/// Returns the contents of one of its blocks.
 fn block_of(number: u64, block: u64) -> Vec<u8> {
     (0..BLOCK.0 / 8).flat_map(|word| (number << 32 | block << 16 | word).to_le_bytes()).collect()
 }
@@ -34,7 +34,7 @@ fn write_numbered(path: &Path, number: u64) {
     writer.finish().unwrap();
 }
 
-/// Its number, when it is whole.
+/// Returns the number of a complete snapshot.
 fn whole(path: &Path) -> u64 {
     let file = SnapshotFile::open(path).unwrap();
     file.verify(&|_| {}).unwrap();
@@ -49,8 +49,8 @@ fn whole(path: &Path) -> u64 {
 
 #[test]
 fn after_each_of_a_hundred_kills_there_is_a_whole_snapshot() {
-    // In memory where there is such a folder: what a disk has got is of no matter where no power is lost, and waiting for
-    // it would be most of what is killed.
+    // In a memory file system, if there is one: the state of the disk does not matter without a power loss, and most kills would
+    // hit the wait for the disk.
     let folder = Folder::beneath(Path::new("/dev/shm"), "killed");
     let path = folder.file("a");
     let partial = folder.file(".a.partial");
@@ -72,14 +72,14 @@ fn after_each_of_a_hundred_kills_there_is_a_whole_snapshot() {
         halves += usize::from(partial.exists());
         let number = whole(&path);
         assert!(number >= last, "snapshot {number} has come back after {last}");
-        // Other tests may be using the machine at one time and not at another.
+        // The limit adapts, since other tests use the machine during some of the runs.
         most = if number == last { most * 3 / 2 } else { most * 9 / 10 };
         most = most.clamp(Duration::from_millis(5), Duration::from_secs(1));
         last = number;
     }
-    // It was in the middle of one often enough, and came to the end of some.
+    // Many kills were in the middle of a snapshot, and some snapshots were completed.
     assert!(halves > KILLED / 10 && last > 10, "{halves} halves, {last} snapshots");
-    // What the last one has left is no hindrance.
+    // The file that the last process has left does not prevent a new snapshot.
     write_numbered(&path, last + 1);
     assert_eq!((whole(&path), folder.names()), (last + 1, vec!["a".to_owned()]));
 }

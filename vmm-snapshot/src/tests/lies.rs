@@ -1,18 +1,18 @@
-//! Files whose checksums are right, and whose contents make no sense. Somebody can make these on purpose.
+//! Files with correct checksums and invalid contents, as an attacker can make them.
 
 use super::*;
 use crate::format::{Entry, Stored, hash};
 use crate::fuzz;
 use crate::records::Head;
 
-/// What is changed, and what is said of it.
+/// A change, and a part of the error's text.
 type Lie<T> = (fn(&mut T), &'static str);
 
 fn good_head() -> Head {
     Head { block: BLOCK, description: description(), needed: Vec::new() }
 }
 
-/// One block of bytes, twice compressed.
+/// Returns one uncompressed block, and the entries of six blocks: five of zeros, and this one as the third.
 fn blocks() -> (Vec<u8>, Vec<Entry>) {
     let bytes = vec![5; 4096];
     let plain = Stored { hash: hash(&bytes), offset: 64, length: 4096, file: 0, compressed: None };
@@ -138,7 +138,7 @@ fn entries_that_lie_are_refused() {
     entries.push(Entry::Zero);
     let what = fuzz::read_all(&file(&good_head(), &bytes, &entries)).unwrap_err().to_string();
     assert!(what.contains("it has entries for 7 blocks, but its memory has 6"), "{what}");
-    // Kinds that there are not, and bytes that mean nothing.
+    // Unknown block kinds, and unused bytes that are not zero.
     let head = good_head().write().unwrap();
     for (at, value) in [(54, 3), (55, 1), (0, 1), (40, 1)] {
         let mut entries = vec![0; 6 * Entry::BYTES];

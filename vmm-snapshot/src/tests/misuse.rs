@@ -153,7 +153,7 @@ fn a_forked_child_neither_writes_nor_removes() {
             writer.write_block(0, 0, &[1; 4096]).as_ref().map_err(Error::detail),
             Err(Detail::Forked)
         ));
-        // The child's; the parent keeps its own.
+        // The child's copy; the parent keeps its own.
         drop(other.take());
         assert_eq!(folder.names(), [".a.partial", ".b.partial"]);
     });
