@@ -64,7 +64,7 @@ mod tests {
             text.starts_with("the kernel module has IMEX channels") && text.ends_with("is empty"),
             "{text}"
         );
-        // A folder cannot be opened for writing, whoever asks.
+        // A folder can never be opened for writing, even by root.
         fs::create_dir(folder.join("channel0")).unwrap();
         let text = with(channels);
         assert!(text.contains("channel0: ") && text.contains("os error"), "{text}");

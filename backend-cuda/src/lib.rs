@@ -45,7 +45,7 @@
 //! blocking streams without invalidating them (`cuStreamIsCapturing` of the legacy stream). In that case this crate returns
 //! [`Detail::Capturing`] and does not call `cuCtxSynchronize`. A program must announce captures on non-blocking streams
 //! ([`Deferred::capture_begins`](gpu_vmm_core::extend::Deferred::capture_begins)): otherwise the first call that waits for the
-//! device invalidates the capture. The memory that the capture uses stays mapped even then. This crate makes its other calls with
+//! device invalidates the capture. Memory that this call would have released stays mapped. This crate makes its other calls with
 //! the thread in relaxed capture mode, so they invalidate no capture of another stream.
 //!
 //! # Memory types

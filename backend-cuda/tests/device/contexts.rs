@@ -1,4 +1,4 @@
-//! Contexts and streams: which are made, which are used, and that the thread's own is left alone.
+//! Contexts and streams: which are created, which are used, and that the thread's own context does not change.
 #![allow(unsafe_code)]
 
 use crate::children::spawn;
@@ -14,7 +14,7 @@ pub(crate) fn virtual_memory_needs_none(_: &CudaBackend) {
     spawn("bare", None);
 }
 
-/// The thread's current context, asked by cudarc's own way to the driver.
+/// Returns the thread's current context, through cudarc's own loading of the driver.
 fn current() -> sys::CUcontext {
     let mut context = std::ptr::null_mut();
     // SAFETY: the pointer is valid for one context, and the driver has been started.
@@ -42,7 +42,7 @@ fn use_contexts(backend: &CudaBackend) {
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
-/// A granule, mapped.
+/// Maps a granule.
 fn mapped(backend: &CudaBackend) -> (CudaReservation, Address) {
     let size = granules(backend, 1);
     let mut reservation = reserve(backend, size, None);
@@ -56,10 +56,10 @@ pub(crate) fn the_threads_own_stays_current(backend: &CudaBackend) {
         scope.spawn(|| {
             assert!(current().is_null());
             use_contexts(backend);
-            // Failing calls leave it alone as well.
+            // Failing calls also leave the current context alone.
             let (mut reservation, base) = mapped(backend);
             unmap(&mut reservation, Bytes::ZERO, granules(backend, 1));
-            // SAFETY: the driver is known to check that something is mapped there.
+            // SAFETY: the driver is known to check that memory is mapped there.
             unsafe { backend.copy_from_host(DEVICE, base, &[1]) }.unwrap_err();
             assert!(current().is_null());
         });
@@ -73,7 +73,7 @@ pub(crate) fn the_threads_own_stays_current(backend: &CudaBackend) {
     });
 }
 
-/// Fills memory in a stream again and again, without waiting.
+/// Queues many fills of memory on a stream, without waiting.
 pub(crate) fn queue_fills(stream: &CudaStream, base: Address, size: Bytes, value: u8) {
     stream.context().bind_to_thread().unwrap();
     for _ in 0..32 {
@@ -90,7 +90,7 @@ pub(crate) fn is_idle(stream: &CudaStream) -> bool {
     result == sys::cudaError_enum::CUDA_SUCCESS
 }
 
-/// Queues work in the stream, and sees that waiting for it waits, from a thread that has no current context.
+/// Queues work on the stream, and checks that waiting for it waits, from a thread without a current context.
 fn wait_for(backend: &CudaBackend, stream: &CudaStream) {
     let size = Bytes::gib(1);
     let mut reservation = reserve(backend, size, None);
@@ -119,7 +119,7 @@ pub(crate) fn cudarcs_context_and_streams_are_used(backend: &CudaBackend) {
     wait_for(&ours, &stream);
     wait_for(backend, &stream);
 
-    // Memory of one is mapped by the other, and the context lives as long as what was made with it.
+    // One backend maps the other's memory, and the context lives as long as the objects made with it.
     let size = granules(backend, 1);
     let handle = create(&ours, size);
     let mut reservation = reserve(backend, size, None);

@@ -1,4 +1,4 @@
-//! What happens at the limits of a process, and that nothing is left behind. Each in a process of its own.
+//! Behavior at the limits of a process, and that nothing stays allocated. Each test runs in a process of its own.
 
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free, properties_of};
@@ -77,7 +77,7 @@ fn too_many_mappings_are_an_error_that_says_so() {
         assert!(!error.is_out_of_memory());
         assert!(range.access(end, ONE).is_err());
 
-        // What is there works on, and can be taken away: by a range that is dropped, in the middle, and as a run.
+        // Existing mappings stay usable and can be removed: by dropping a range, in the middle, and as a run.
         let middle = Bytes(SMALL.0 * 1000);
         range.unmap(middle, SMALL).unwrap();
         range.map(middle, &handle).unwrap();
@@ -116,7 +116,7 @@ fn memory_of_the_process() -> Bytes {
     Bytes::kib(line.split_whitespace().nth(1).unwrap().parse().unwrap())
 }
 
-/// All that can be done, half of it wrong.
+/// All operations, half of them invalid.
 fn work() {
     let host = machine();
     let mut range = Range::aligned(&host, Bytes::mib(64), Bytes::gib(1), None).unwrap();
@@ -132,7 +132,7 @@ fn work() {
     let exported = gpu_vmm_core::Handle::export(&handles[0]).unwrap();
     assert!(create(&host, ONE, Bytes::gib(17)).is_err());
     let plain = host.allocate_plain(ONE, Bytes::mib(3)).unwrap();
-    // SAFETY: allocated above and used by nobody.
+    // SAFETY: allocated above and unused.
     unsafe { host.free_plain(ONE, plain, Bytes::mib(3)) }.unwrap();
     host.capabilities(ONE).unwrap();
     for index in 0..8 {

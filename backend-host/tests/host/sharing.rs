@@ -1,4 +1,4 @@
-//! Memory shared between processes, and descriptors that are not a host backend's.
+//! Memory shared between processes, and descriptors that a host backend did not export.
 
 use crate::child::{is_child, spawn};
 use crate::range::{Range, create, create_as, free};

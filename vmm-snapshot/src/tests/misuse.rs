@@ -1,4 +1,4 @@
-//! What a caller can do wrong, and several writers of one snapshot.
+//! Misuse by callers, and several writers of one snapshot.
 
 use super::*;
 use gpu_vmm_core::{Detail, Error};
