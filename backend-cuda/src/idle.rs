@@ -1,7 +1,7 @@
 //! Waiting for a device or a stream, and querying whether a stream captures.
 //!
 //! A device's work is in contexts. This process can have work in the primary context, in those that a backend was [opened
-//! with](crate::lease), and in the calling thread's current one. The driver lists no others.
+//! with](crate::lease), and in the calling thread's current one. It cannot find any others.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]

@@ -83,7 +83,7 @@ impl<'a, B: Backend> Snapshot<'a, B> {
     /// disk.
     ///
     /// The call first waits according to `done` for work that still writes to the memory. Bytes written before that are in the
-    /// snapshot. No work may write to the memory until this returns: the snapshot may contain a part of such writes. Memory that is
+    /// snapshot. No work may write to the memory until this returns: otherwise the snapshot may contain some of its writes. Memory that is
     /// shared with other processes is copied like any other; when restored, it belongs to the restoring process alone.
     ///
     /// # Errors
