@@ -83,8 +83,8 @@ impl<'a, B: Backend> Snapshot<'a, B> {
     /// disk.
     ///
     /// The call first waits according to `done` for work that still writes to the memory. Bytes written before that are in the
-    /// snapshot. No work may write to the memory until this returns: otherwise the snapshot may contain some of its writes. Memory that is
-    /// shared with other processes is copied like any other; when restored, it belongs to the restoring process alone.
+    /// snapshot. No work may write to the memory until this returns: otherwise the snapshot may contain some of its writes. Memory
+    /// that is shared with other processes is copied like any other; when restored, it belongs to the restoring process alone.
     ///
     /// # Errors
     ///

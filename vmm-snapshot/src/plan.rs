@@ -10,7 +10,7 @@ use gpu_vmm_core::{
 };
 use std::collections::{BTreeMap, HashMap};
 
-/// Everything that is to be created.
+/// All regions and memory to be created.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) regions: Vec<PlannedRegion>,
