@@ -1,13 +1,14 @@
-//! What devices may do with mappings: `hipMemSetAccess` and `hipMemGetAccess`.
+//! Device access to mappings: `hipMemSetAccess` and `hipMemGetAccess`.
 //!
-//! One device a call, and peers before the owner of the memory: that order is right for every version (quirk
-//! `owner-last`), and the owner's access is taken for a moment where a peer comes later. HIP 7.0 to 7.2 refuse many calls that are right (quirk `access-sums`); what is then done, in this order:
+//! Each call sets the access of one device, and the peers come before the owner of the memory. That order is right for
+//! every version (quirk `owner-last`). If a peer is added later, the owner's access is removed for a moment. HIP 7.0 to
+//! 7.2 refuse many valid calls (quirk `access-sums`). The backend then tries, in this order:
 //!
-//! 1. The call as it should be. Whether HIP takes it depends on where HIP's objects happen to lie on the heap, so it is
-//!    tried; refused, it has changed nothing.
-//! 2. One call over all that is mapped, where that is one run and the rest has this access already. HIP always takes it,
-//!    and setting the access that is there does nothing.
-//! 3. The same call to ROCr that HIP would make behind its check.
+//! 1. The call itself. Whether HIP accepts it depends on the heap order of HIP's objects. A refused call has changed
+//!    nothing.
+//! 2. One call over all mappings, if they are contiguous and the others have this access already. HIP always accepts
+//!    it, and setting an access that is already set does nothing.
+//! 3. The call to ROCr that HIP would make after its check.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
@@ -21,7 +22,7 @@ use gpu_vmm_core::{
 
 const OPERATION: Operation = Operation::SetAccess;
 
-/// One reservation's addresses and what is mapped there.
+/// The addresses and mappings of one reservation.
 pub(crate) struct Place<'a> {
     pub(crate) driver: &'a Driver,
     pub(crate) range: AddressRange,
@@ -33,12 +34,12 @@ impl Place<'_> {
         AddressRange { base: self.range.base + part.offset, size: part.length }
     }
 
-    /// Sets the access of several devices to whole mappings that follow each other.
+    /// Sets the access of several devices to adjacent whole mappings.
     pub(crate) fn set(&mut self, part: OffsetRange, grants: &[Grant]) -> Result<()> {
         for (run, owner) in self.mappings.by_owner(part) {
             let in_the_way = self.in_the_way(run, owner, grants);
             let set = self.take(owner, &in_the_way).and_then(|()| self.set_run(run, owner, grants));
-            // What was taken for the others' sake comes back, whether they got theirs or not, and wherever it failed.
+            // The owner's removed access is restored, whether setting the peers' access succeeded or failed.
             let own = grants.iter().find(|grant| grant.device == owner).filter(|_| set.is_ok());
             let mut back = in_the_way.into_iter().filter(|_| own.is_none());
             let given_back = back.try_for_each(|(mapping, access)| {
@@ -49,7 +50,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// The owner's access where a peer comes after it and must not (quirk `owner-last`): by mapping, what it is.
+    /// Returns the mappings to which the owner has access before a peer is added, and that access (quirk `owner-last`).
     fn in_the_way(&self, run: OffsetRange, owner: DeviceId, grants: &[Grant]) -> Vec<(OffsetRange, Access)> {
         let comes = |grant: &Grant| grant.device != owner && grant.access != Access::None;
         if self.driver.quirks.owner_last && grants.iter().any(comes) {
@@ -59,7 +60,7 @@ impl Place<'_> {
         }
     }
 
-    /// Takes the owner's access to mappings, when its work is done.
+    /// Waits for the owner's work, then removes its access to mappings.
     fn take(&mut self, owner: DeviceId, mappings: &[(OffsetRange, Access)]) -> Result<()> {
         if !mappings.is_empty() {
             self.driver.synchronize(OPERATION, owner)?;
@@ -101,14 +102,14 @@ impl Place<'_> {
             return Ok(());
         }
         if let Some(hsa) = &self.driver.hip.hsa {
-            // SAFETY: the part is whole mappings of one reservation that follow each other: the caller's promise.
+            // SAFETY: the part consists of adjacent whole mappings of one reservation: the caller's promise.
             return unsafe { hsa::set_access(self.driver, hsa, self.at(part), grant.device, grant.access) };
         }
         let (count, mapped) = self.mappings.total();
         let reason = format!(
-            "HIP {} takes an access for {} at offset {} only where that is the sum of some of the reservation's {count} \
-             mappings ({mapped}) in an order of its own, and hsa_amd_vmem_set_access was not found; mappings of one size, \
-             or one access for all without a hole, are taken ({})",
+            "HIP {} accepts a hipMemSetAccess of {} at offset {} only if the size is the sum of the first of the \
+         reservation's {count} mappings ({mapped}) in HIP's internal order, and hsa_amd_vmem_set_access was not found; \
+         use mappings of one size, or one access for all mappings without a gap ({})",
             self.driver.info().version,
             part.length,
             part.offset,
@@ -121,7 +122,7 @@ impl Place<'_> {
         let range = self.at(part);
         let description =
             hipMemAccessDesc { location: ffi::location(grant.device), flags: ffi::flags(grant.access) };
-        // SAFETY: the range lies in one reservation of HIP's, and one description is given.
+        // SAFETY: the range lies in one HIP reservation, and the count of descriptions is one.
         let code = unsafe {
             let (base, size) = (range.base.as_ptr(), range.size.0 as usize);
             (self.driver.hip.hipMemSetAccess)(base, size, &raw const description, 1)
@@ -130,22 +131,24 @@ impl Place<'_> {
         (code, self.driver.check(OPERATION, "hipMemSetAccess", code, context))
     }
 
-    /// HIP's success is not enough: the access is asked back.
+    /// Reads the access back, because HIP may return success without setting it.
     fn verify(&self, offset: Bytes, grant: Grant) -> Result<()> {
         let have = get(self.driver, OPERATION, self.range, offset, grant.device)?;
         if have == grant.access {
             return Ok(());
         }
         let what = format!(
-            "hipMemSetAccess answered success, and at offset {offset} of {} {} has {have} where {} was set",
+            "hipMemSetAccess returned success, but at offset {offset} of {} {} has {have} instead of {}",
             self.range, grant.device, grant.access
         );
         Err(Error::new(OPERATION, Detail::DriverContractViolated { what }))
     }
 }
 
-/// What HIP says that a device may do at an offset. An error ([`is_invalid_value`](crate::error::is_invalid_value)) where
-/// nothing is mapped there, and for the host, of which HIP does not tell (quirk `host-access-untold`).
+/// Returns a device's access at an offset.
+///
+/// Returns an error ([`is_invalid_value`](crate::error::is_invalid_value)) if nothing is mapped there, and for the
+/// host, whose access HIP does not report (quirk `host-access-untold`).
 pub(crate) fn get(
     driver: &Driver,
     operation: Operation,
@@ -156,7 +159,7 @@ pub(crate) fn get(
     let at = range.base + offset;
     let location = ffi::location(device);
     let mut flags = 0;
-    // SAFETY: HIP reads the location and writes one number; an address without a mapping it answers with an error.
+    // SAFETY: HIP reads the location and writes one number; for an address without a mapping it returns an error.
     let code = unsafe { (driver.hip.hipMemGetAccess)(&raw mut flags, &raw const location, at.as_ptr()) };
     driver.check(operation, "hipMemGetAccess", code, || format!("{at} for {device}"))?;
     match flags {
@@ -164,9 +167,7 @@ pub(crate) fn get(
         1 => Ok(Access::Read),
         3 => Ok(Access::ReadWrite),
         other => {
-            let what = format!(
-                "hipMemGetAccess says {other} at {at} for {device}, which is no access that is known"
-            );
+            let what = format!("hipMemGetAccess returned the unknown access {other} at {at} for {device}");
             Err(Error::new(operation, Detail::DriverContractViolated { what }))
         }
     }

@@ -1,7 +1,7 @@
-//! Address ranges as HIP gives them: `hipMemAddressReserve` and `hipMemAddressFree`, with what HIP leaves out.
+//! Reserving and freeing addresses: `hipMemAddressReserve` and `hipMemAddressFree`.
 //!
-//! HIP ignores the alignment that is asked for, so a larger range is reserved and the aligned part of it used. On HIP 6
-//! ranges are not freed but kept for later reservations, in `kept_addresses`, since freeing crashes (quirk `free-races`).
+//! HIP ignores the requested alignment, so the backend reserves a larger range and uses its aligned part. On HIP 6
+//! freeing a range crashes (quirk `free-races`), so `kept_addresses` keeps freed ranges for later reservations.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
@@ -10,10 +10,10 @@ use crate::quirks::{ALIGNMENT_IGNORED, workaround_enabled};
 use gpu_vmm_core::{Address, AddressRange, Alignment, Bytes, Detail, Error, Operation, Result};
 use std::time::Duration;
 
-/// How the runtime below aligns a range of that size or more by itself.
+/// The alignment that the runtime below HIP gives to every range of this size or more.
 const NATURAL: Bytes = Bytes::mib(2);
 
-/// Reserves addresses, aligned as asked, at the hint where that can be had.
+/// Reserves addresses with the given alignment, at the hint if it is free.
 pub(crate) fn reserve(
     driver: &Driver,
     size: Bytes,
@@ -46,7 +46,7 @@ pub(crate) fn reserve(
         }
         None => {
             free_or_keep(driver, Reserved { whole, range: whole })?;
-            let what = format!("{whole} have no {size} aligned to {}", alignment.bytes());
+            let what = format!("{whole} contains no {size} aligned to {}", alignment.bytes());
             Err(Error::new(Operation::Reserve, Detail::DriverContractViolated { what }))
         }
     }
@@ -56,7 +56,7 @@ fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<
     const OPERATION: Operation = Operation::Reserve;
     let mut base = std::ptr::null_mut();
     let wish = hint.map_or(std::ptr::null_mut(), Address::as_ptr);
-    // SAFETY: HIP writes one address; the hint is compared with what is free and never followed.
+    // SAFETY: HIP writes one address; it compares the hint with its free ranges and never dereferences it.
     let code = unsafe { (driver.hip.hipMemAddressReserve)(&raw mut base, size.0 as usize, 0, wish, 0) };
     let context = || match hint {
         Some(hint) => format!("{size} of addresses at {hint}"),
@@ -64,14 +64,15 @@ fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<
     };
     driver.check(OPERATION, "hipMemAddressReserve", code, context)?;
     if base.is_null() {
-        let what = format!("hipMemAddressReserve answered success and a null address for {size}");
+        let what = format!("hipMemAddressReserve returned success and a null address for {size}");
         return Err(Error::new(OPERATION, Detail::DriverContractViolated { what }));
     }
     Ok(AddressRange { base: Address(base.expose_provenance() as u64), size })
 }
 
-/// Gives a reservation back, in which nothing may be mapped. A free that fails is not tried again: HIP has then
-/// forgotten the range and would crash.
+/// Frees a reservation without mappings.
+///
+/// A failed free is not retried: HIP has then forgotten the range and would crash.
 pub(crate) fn give_back(driver: &Driver, reserved: Reserved) -> Result<()> {
     let _entered = driver.enter(Operation::FreeReservation)?;
     free_or_keep(driver, reserved)
@@ -86,20 +87,21 @@ fn free_or_keep(driver: &Driver, reserved: Reserved) -> Result<()> {
 }
 
 fn free_now(driver: &Driver, whole: AddressRange) -> Result<()> {
-    // SAFETY: the base and size are those that HIP gave, nothing is mapped there, and it is given back once.
+    // SAFETY: HIP returned this base and size, nothing is mapped there, and the range is freed once.
     let code = unsafe { (driver.hip.hipMemAddressFree)(whole.base.as_ptr(), whole.size.0 as usize) };
     driver.check(Operation::FreeReservation, "hipMemAddressFree", code, || whole.to_string())
 }
 
-/// Frees a range in which nothing is mapped, and reserves it again. The caller holds the lock of HIP's calls, so that no
-/// other reservation of ours comes to lie there between; somebody else's may, and then, as after any other error, the
-/// range is gone.
+/// Frees a range without mappings and reserves it again.
+///
+/// The caller holds the lock of HIP's calls, so no other reservation of this backend can take the range in between.
+/// Another part of the process can. Then, and after any other error, the range is lost.
 pub(crate) fn renew(driver: &Driver, operation: Operation, whole: AddressRange) -> Result<()> {
     free_now(driver, whole)?;
     reserve_again(driver, operation, whole)
 }
 
-/// Reserves a range again that was lost, all of it where it was. The caller holds the lock of HIP's calls.
+/// Reserves a lost range again, at its old address. The caller holds the lock of HIP's calls.
 pub(crate) fn reserve_again(driver: &Driver, operation: Operation, whole: AddressRange) -> Result<()> {
     let offered = reserve_whole(driver, whole.size, Some(whole.base))?;
     if offered == whole {
@@ -111,16 +113,16 @@ pub(crate) fn reserve_again(driver: &Driver, operation: Operation, whole: Addres
     Err(Error::new(operation, Detail::AddressTaken { wanted: whole.base, offered: offered.base }))
 }
 
-/// Closes addresses of a reservation at which the runtime below has left nothing, so that no other mapping of the process
-/// comes to lie there. Where something is, nothing is done.
+/// Maps inaccessible pages at addresses of a reservation that the runtime below HIP left unmapped, so that no other
+/// mapping of the process can take them. Does nothing if the addresses are mapped.
 pub(crate) fn close(range: AddressRange) {
     cfg_if::cfg_if! {
         if #[cfg(target_os = "linux")] {
             let flags =
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
             let size = range.size.0 as usize;
-            // SAFETY: the flags forbid to replace what is there. A kernel before 4.17 does not know the last one and
-            // maps elsewhere, which nobody has seen and is taken away at once.
+            // SAFETY: the flags forbid replacing an existing mapping. A kernel before 4.17 ignores MAP_FIXED_NOREPLACE
+            // and may map elsewhere; that mapping is unused and unmapped at once.
             unsafe {
                 let at = libc::mmap(range.base.as_ptr(), size, libc::PROT_NONE, flags, -1, 0);
                 if at != libc::MAP_FAILED && at != range.base.as_ptr() {
@@ -133,10 +135,10 @@ pub(crate) fn close(range: AddressRange) {
     }
 }
 
-/// Frees what was kept, once HIP's threads have had time to let go of it. The count of ranges that were freed.
+/// Frees the kept ranges after a pause that lets HIP's threads finish with them. Returns the number of freed ranges.
 pub(crate) fn release_kept(driver: &Driver) -> Result<usize> {
     const OPERATION: Operation = Operation::FreeReservation;
-    /// 20 ms were enough where the crash was studied.
+    /// 20 ms were enough when the crash was studied.
     const PAUSE: Duration = Duration::from_millis(100);
     for device in driver.devices().iter().filter(|device| device.unusable.is_none()) {
         driver.synchronize(OPERATION, device.id)?;
@@ -147,7 +149,7 @@ pub(crate) fn release_kept(driver: &Driver) -> Result<usize> {
         std::thread::sleep(PAUSE);
     }
     let count = ranges.len();
-    // Each is given back once whatever becomes of the others; the first failure is told.
+    // Every range is freed once, whatever happens to the others; the first failure is returned.
     let results: Vec<_> = ranges.into_iter().map(|whole| free_now(driver, whole)).collect();
     results.into_iter().collect::<Result<Vec<()>>>().map(|_| count)
 }

@@ -1,6 +1,6 @@
-//! What HIP says of memory by attributes of a device.
+//! What a device's attributes say about its memory.
 //!
-//! Each answer is a capability. Its note is the reason of the error for a request of such memory, too.
+//! Each answer is a capability. Its note is also the reason in the error for a request of such memory.
 
 use crate::device::attribute;
 use crate::driver::Driver;
@@ -8,11 +8,11 @@ use crate::error::is_invalid_value;
 use crate::ffi::hipDeviceAttribute_t;
 use gpu_vmm_core::{Capability, Detail, DeviceId, Error, Evidence, Feature, Operation, Properties, Result};
 
-/// An attribute of HIP's, where yes is anything but 0.
+/// A HIP device attribute; any value but 0 means yes.
 pub(crate) struct Question {
     attribute: hipDeviceAttribute_t,
     name: &'static str,
-    /// The first version that knows it.
+    /// The first version that knows the attribute.
     since: &'static str,
 }
 
@@ -22,7 +22,7 @@ pub(crate) const LARGE_BAR: Question = Question {
     since: "5.4 or before",
 };
 
-// The headers from which this crate's bindings are made do not have these two.
+// The headers of the bindings lack these two.
 const REMOTE_DMA: Question = Question {
     attribute: hipDeviceAttribute_t(94),
     name: "hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported",
@@ -34,16 +34,16 @@ const FABRIC: Question = Question {
     since: "7.14",
 };
 
-/// What memory that is asked for so comes out as: HIP takes flags that it ignores.
+/// Returns the properties that memory of the requested properties really has: HIP accepts flags that it ignores.
 pub(crate) fn given(driver: &Driver, properties: &Properties) -> Properties {
     let remote_dma = properties.remote_dma && remote_dma(driver, properties.device).available;
     Properties { compressible: false, remote_dma, ..*properties }
 }
 
-/// Whether memory of a device can be reached by a network card, as far as HIP tells.
+/// Whether network cards can access a device's memory, as far as HIP reports it.
 pub(crate) fn remote_dma(driver: &Driver, device: DeviceId) -> Capability {
     const BY_DMA_BUF: &str =
-        "what a network card takes is a dma-buf of the memory, whether this was asked for or not";
+        "network cards use a dma-buf of the memory, which works with and without this property";
     match says(driver, device, &REMOTE_DMA) {
         Ok(()) => Capability::yes(Feature::RemoteDma, Evidence::Attribute, BY_DMA_BUF),
         Err(reason) => {
@@ -55,7 +55,7 @@ pub(crate) fn remote_dma(driver: &Driver, device: DeviceId) -> Capability {
 /// Why there are no fabric handles.
 pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Capability {
     const NOT_USED: &str =
-        "HIP says that it has them; they are not used here, as there was no machine to try them on";
+        "HIP reports support, but gpu-vmm does not use them: no machine was available to test them";
     let reason = says(driver, device, &FABRIC).err().unwrap_or_else(|| NOT_USED.to_owned());
     Capability::no(Feature::FabricHandle, Evidence::Attribute, reason)
 }
@@ -65,7 +65,7 @@ pub(crate) fn no_fabric(driver: &Driver, operation: Operation, device: DeviceId)
     Error::new(operation, Detail::Unsupported { reason: fabric(driver, device).note })
 }
 
-/// Whether the answer to a question about a device is yes; if not, what the answer was.
+/// Returns `Ok` if the attribute is set; otherwise the error explains why not.
 pub(crate) fn says(driver: &Driver, device: DeviceId, question: &Question) -> Result<(), String> {
     let Question { attribute: number, name, since } = question;
     match attribute(driver, Operation::QueryCapabilities, device, *number) {
@@ -73,7 +73,7 @@ pub(crate) fn says(driver: &Driver, device: DeviceId, question: &Question) -> Re
         Ok(_) => Ok(()),
         Err(error) if is_invalid_value(&error) => {
             let version = driver.info().version;
-            Err(format!("HIP {version} does not know {name} ({}), which came with {since}", number.0))
+            Err(format!("HIP {version} does not know {name} ({}), which was added in {since}", number.0))
         }
         Err(error) => Err(error.to_string()),
     }

@@ -1,4 +1,4 @@
-//! [`HipBackend`]: the core's trait, on the modules that do the work.
+//! [`HipBackend`]: the core's backend traits, forwarded to the other modules.
 #![allow(unsafe_code)] // the trait's functions are unsafe to call
 
 use crate::attributes;
@@ -37,37 +37,38 @@ impl fmt::Debug for HipBackend {
 }
 
 impl HipBackend {
-    /// Loads HIP, or gives what was loaded before: all backends of a process are one.
+    /// Loads HIP, or returns the backend that is already loaded: a process has one.
     ///
-    /// It is looked for as `GPU_VMM_HIP_LIBRARY` says where that is set; else it is a copy that the process has loaded
-    /// already, `libamdhip64.so.7`, `.so.6`, `libamdhip64.so`, or one of these in `$ROCM_PATH/lib` or `/opt/rocm/lib`.
-    /// On Windows it is `amdhip64_7.dll` or `amdhip64_6.dll` of the system's own folder, then of `%HIP_PATH%\bin`.
-    /// A failure is not remembered: the next call looks again.
+    /// If `GPU_VMM_HIP_LIBRARY` is set, it names the library. Otherwise the call takes a copy that the process has
+    /// already loaded, then tries `libamdhip64.so.7`, `.so.6`, `libamdhip64.so`, and the same names in `$ROCM_PATH/lib`
+    /// and `/opt/rocm/lib`. On Windows it tries `amdhip64_7.dll` and `amdhip64_6.dll` in the system folder, then in
+    /// `%HIP_PATH%\bin`.
+    /// Failures are not cached: the next call searches again.
     ///
     /// # Errors
     ///
-    /// [`Detail::LibraryNotFound`] with all that was tried, [`Detail::LibraryRefused`] for HIP before 6.1,
-    /// [`Detail::NoDevice`], [`Detail::Forked`], or what HIP answers.
+    /// [`Detail::LibraryNotFound`] with every attempt, [`Detail::LibraryRefused`] for HIP before 6.1,
+    /// [`Detail::NoDevice`], [`Detail::Forked`], or HIP's error.
     pub fn open() -> Result<Self> {
         Ok(Self { driver: Driver::open()? })
     }
 
-    /// Whether this process has loaded HIP's runtime already, itself or by another library.
+    /// Whether this process has already loaded the HIP runtime, through gpu-vmm or otherwise.
     #[must_use]
     pub fn is_loaded() -> bool {
         loader::is_loaded()
     }
 
-    /// Gives back the addresses that were freed and kept, and how many ranges that were.
+    /// Frees the address ranges that were kept after their reservations were dropped, and returns their number.
     ///
-    /// HIP 6 crashes when a reservation gets an address that was just freed, so there what a dropped reservation leaves
-    /// is kept for later ones: it costs addresses, no memory. A program that reserves ever other sizes may run out of
-    /// them after months; it can call this from time to time while no GPU works. It waits for all devices and then a
-    /// tenth of a second, which makes HIP's race unlikely and not impossible. From HIP 7.0 on nothing is kept.
+    /// HIP 6 crashes if a reservation gets an address that was freed just before. There, dropped reservations are kept
+    /// and reused by later ones; this costs addresses but no memory. A program that keeps reserving new sizes may run
+    /// out of addresses after months. It can call this from time to time while no GPU works. The call waits for all
+    /// devices and then 100 ms, which makes HIP's race unlikely but not impossible. HIP 7.0 and later keep nothing.
     ///
     /// # Errors
     ///
-    /// [`Detail::DeviceLost`], [`Detail::Forked`], or what HIP answers; ranges that it refused are lost.
+    /// [`Detail::DeviceLost`], [`Detail::Forked`], or HIP's error; ranges that HIP refused to free are lost.
     pub fn release_kept_addresses(&self) -> Result<usize> {
         addresses::release_kept(&self.driver)
     }
@@ -78,7 +79,7 @@ impl HipBackend {
     }
 }
 
-// SAFETY: the answers are the runtime's, which is one for the process; handles and reservations are those that it made.
+// SAFETY: the process has one runtime, which answers all calls; it made the handles and reservations.
 unsafe impl Backend for HipBackend {
     fn vendor(&self) -> Vendor {
         Vendor::Hip
@@ -118,7 +119,7 @@ unsafe impl Backend for HipBackend {
         quirks::LIST.iter().filter(|quirk| quirk.is_in(version)).copied().collect()
     }
 
-    /// Never: HIP 6 loses all but the first, and one mapping a call works on all versions.
+    /// False: HIP 6 leaks all mappings but the first, and one mapping per call works on all versions.
     fn unmaps_runs(&self) -> bool {
         !quirks::workaround_enabled(&quirks::UNMAP_ONE_MAPPING)
     }
@@ -141,7 +142,7 @@ unsafe impl Backend for HipBackend {
     }
 }
 
-// SAFETY: handles and reservations are those that the runtime made.
+// SAFETY: the runtime made the handles and reservations.
 unsafe impl MemoryCalls for HipBackend {
     type Handle = HipHandle;
 
@@ -187,7 +188,7 @@ unsafe impl MemoryCalls for HipBackend {
     }
 }
 
-// SAFETY: the runtime copies, and a call returns after it has; pinned memory and streams are the runtime's own.
+// SAFETY: the runtime copies, and a call returns after the copy; pinned memory and streams belong to the runtime.
 unsafe impl CopyCalls for HipBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         // SAFETY: the caller's promise.
@@ -219,7 +220,7 @@ unsafe impl CopyCalls for HipBackend {
     }
 }
 
-// SAFETY: the runtime waits; events are the runtime's own.
+// SAFETY: the runtime waits; events belong to the runtime.
 unsafe impl SyncCalls for HipBackend {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.exists(Operation::WaitForDevice, device)?;
@@ -239,13 +240,13 @@ unsafe impl SyncCalls for HipBackend {
         event::is_capturing(&self.driver, stream)
     }
 
-    /// Not while the calling thread is in relaxed mode, into which it is put for them.
+    /// True if the calling thread cannot be put into relaxed capture mode, in which queries invalidate no capture.
     fn queries_spoil_captures(&self) -> bool {
         !self.driver.can_relax()
     }
 }
 
-// SAFETY: there are no objects.
+// SAFETY: HIP has no multicast objects.
 #[cfg(feature = "experimental-multicast")]
 unsafe impl MulticastBackend for HipBackend {
     type Driver = NoMulticast<HipHandle>;

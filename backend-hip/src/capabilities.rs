@@ -1,4 +1,4 @@
-//! What a device can do, and how that was found out.
+//! What a device supports, and the evidence for each answer.
 
 use crate::attributes;
 use crate::driver::Driver;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Why there is no multicast.
 pub(crate) const NO_MULTICAST: &str = "HIP has no API for it";
 
-/// All that is known of a device that can be used.
+/// Returns the capabilities of a device; of an unusable device, only the reason.
 pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability>> {
     if let Some(reason) = &device.unusable {
         return Ok(vec![Capability::no(Feature::VirtualMemory, Evidence::Attribute, reason)]);
@@ -37,13 +37,13 @@ fn virtual_memory(driver: &Arc<Driver>, device: &Device) -> Capability {
         Ok(true) => Capability::yes(
             Feature::VirtualMemory,
             Evidence::Trial,
-            "memory that is unmapped and released comes back while its addresses stay reserved",
+            "unmapped and released memory returns to the device while its addresses stay reserved",
         ),
         Ok(false) => Capability::yes(
             Feature::VirtualMemory,
             Evidence::Trial,
-            "memory that is unmapped and released does NOT come back while its addresses stay reserved; closing or \
-             suspending a region gives it back",
+            "unmapped and released memory does NOT return to the device while its addresses stay reserved; closing or \
+             suspending a region returns it",
         ),
         Err(error) => Capability::no(Feature::VirtualMemory, Evidence::Trial, error.to_string()),
     }
@@ -52,12 +52,14 @@ fn virtual_memory(driver: &Arc<Driver>, device: &Device) -> Capability {
 fn fixed_address(driver: &Arc<Driver>, device: &Device) -> Capability {
     match probe::fixed_address(driver, device) {
         Ok((true, given, _)) => {
-            let note =
-                format!("{} was asked for and given; a hint that is taken gives another address", given.base);
+            let note = format!(
+                "{} was requested and returned; a hint that is taken yields another address",
+                given.base
+            );
             Capability::yes(Feature::FixedAddress, Evidence::Trial, note)
         }
         Ok((false, given, hint)) => {
-            let reason = format!("{hint} was asked for and {} given", given.base);
+            let reason = format!("{hint} was requested and {} returned", given.base);
             Capability::no(Feature::FixedAddress, Evidence::Trial, reason)
         }
         Err(error) => Capability::no(Feature::FixedAddress, Evidence::Trial, error.to_string()),
@@ -69,12 +71,12 @@ fn read_only(driver: &Arc<Driver>, device: &Device) -> Capability {
         Ok(Access::Read) => Capability::yes(
             Feature::ReadOnlyAccess,
             Evidence::Trial,
-            "set and told back; a write faults in the hardware and ends the process",
+            "set and read back; a write faults in the hardware and ends the process",
         ),
         Ok(other) => Capability::no(
             Feature::ReadOnlyAccess,
             Evidence::Trial,
-            format!("set, and {other} was told back"),
+            format!("set, but {other} was read back"),
         ),
         Err(error) => Capability::no(Feature::ReadOnlyAccess, Evidence::Trial, error.to_string()),
     }
@@ -106,7 +108,7 @@ fn descriptor(driver: &Arc<Driver>, device: &Device) -> Capability {
                 Ok(()) if driver.quirks.import_form == ImportForm::Unknown => Capability::no(
                     Feature::FileDescriptor,
                     Evidence::Version,
-                    "exporting works; how this version imports is not known, and a wrong guess crashes",
+                    "export works; how this version imports is unknown, and a wrong guess crashes",
                 ),
                 Ok(()) => Capability::yes(Feature::FileDescriptor, Evidence::Trial, "created and exported"),
                 Err(error) => Capability::no(Feature::FileDescriptor, Evidence::Trial, error.to_string()),
@@ -147,7 +149,7 @@ fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Capability {
     cfg_if::cfg_if! {
         if #[cfg(unix)] {
             match probe::dma_buf(driver, device) {
-                Ok(()) => Capability::yes(Feature::DmaBuf, Evidence::Trial, "of one mapping at a time"),
+                Ok(()) => Capability::yes(Feature::DmaBuf, Evidence::Trial, "exports one mapping per dma-buf"),
                 Err(error) => Capability::no(Feature::DmaBuf, Evidence::Trial, error.to_string()),
             }
         } else {

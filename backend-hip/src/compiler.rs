@@ -1,10 +1,10 @@
-//! AMD's run-time compiler, hiprtc: a library beside HIP, which not every machine has. Without it this backend works, and
-//! the test kit uses copies in the place of kernels.
+//! AMD's run-time compiler, hiprtc: a library next to HIP that not every machine has. Without it this backend works,
+//! and the test kit uses copies instead of kernels.
 //!
-//! The library must be of HIP's own major version, so it is looked for by that: beside HIP where HIP was named with its
-//! folder, then as HIP itself is. The compiler is always told what to compile for. It would else look for the current
-//! device through a HIP of its own choice, `libamdhip64.so`, which can be another version or missing.
-#![allow(unsafe_code)] // loading a library runs its code, and a symbol is whatever its name says
+//! The library must have HIP's major version, so its name contains that version. It is searched for in the folder of
+//! HIP's own path, then by the same search as HIP. The compiler is always told the architecture. Otherwise it would ask
+//! for the current device through a HIP of its own choice, `libamdhip64.so`, which can be another version or missing.
+#![allow(unsafe_code)] // loading a library runs its code, and the types of symbols are not checked
 
 use crate::ffi;
 use crate::library::Library;
@@ -14,10 +14,10 @@ use std::ffi::{CStr, CString, OsString};
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
-/// What the compiler names the text in its messages.
+/// The file name that the compiler uses in its messages.
 const NAME: &CStr = c"kernels.hip";
 
-/// Why nothing could be compiled: for people, since nobody can do anything else about it than read it.
+/// Why nothing could be compiled, as text for the user. Callers do not distinguish the causes.
 pub(crate) type Reason = String;
 
 macro_rules! functions {
@@ -30,8 +30,8 @@ macro_rules! functions {
         impl Functions {
             fn find(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
-                    // SAFETY: hiprtc's function of this name has this type in every version from 5.0 on, and the library
-                    // that it is copied from is never unloaded.
+                    // SAFETY: hiprtc's function of this name has this type in every version since 5.0, and the library
+                    // is never unloaded.
                     $($name: unsafe { *library.get(stringify!($name)).map_err(|_| stringify!($name))? },)*
                 })
             }
@@ -65,19 +65,19 @@ impl Compiler {
             return Err(format!("hiprtc cannot be loaded: {}", answers.join("; ")));
         };
         let functions = Functions::find(&library);
-        // Never unloaded, usable or not.
+        // The library is never unloaded, whether it is usable or not.
         std::mem::forget(library);
         let functions = functions.map_err(|missing| format!("{name} has no function {missing}"))?;
         Ok(Self { functions })
     }
 
-    /// Compiles a text for an architecture such as `gfx90a:sramecc+:xnack-`.
+    /// Compiles a source text for an architecture such as `gfx90a:sramecc+:xnack-`.
     pub(crate) fn compile(&self, text: &str, architecture: &str) -> Result<Vec<u8>, Reason> {
         let option =
             CString::new(format!("--offload-arch={architecture}")).map_err(|error| error.to_string())?;
         let text = CString::new(text).map_err(|error| error.to_string())?;
         let mut program = null_mut();
-        // SAFETY: texts that end with a zero byte, no further headers, and a place for one handle.
+        // SAFETY: the texts end with a zero byte, there are no headers, and HIP writes one handle.
         self.check("hiprtcCreateProgram", unsafe {
             let (text, name) = (text.as_ptr(), NAME.as_ptr());
             (self.functions.hiprtcCreateProgram)(&raw mut program, text, name, 0, null(), null())
@@ -88,7 +88,7 @@ impl Compiler {
         let compiled = self.check("hiprtcCompileProgram", unsafe {
             (self.functions.hiprtcCompileProgram)(program.program, 1, options.as_ptr())
         });
-        compiled.map_err(|reason| format!("{reason} for {architecture}; it says: {}", program.log()))?;
+        compiled.map_err(|reason| format!("{reason} for {architecture}; its log: {}", program.log()))?;
         program.code()
     }
 
@@ -96,15 +96,15 @@ impl Compiler {
         if result.0 == 0 {
             return Ok(());
         }
-        // SAFETY: the function takes a number and gives a constant text, or null.
+        // SAFETY: the function takes a number and returns a constant text, or null.
         let text = unsafe { (self.functions.hiprtcGetErrorString)(result) };
         // SAFETY: not null, and hiprtc's texts end with a zero byte.
         let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy());
-        Err(format!("{call} answered {} ({})", text.unwrap_or_default(), result.0))
+        Err(format!("{call} returned {} ({})", text.unwrap_or_default(), result.0))
     }
 }
 
-/// A text that is being compiled.
+/// A source text that is being compiled.
 struct Program<'a> {
     compiler: &'a Compiler,
     program: ffi::hiprtcProgram,
@@ -114,26 +114,26 @@ impl Program<'_> {
     fn code(&self) -> Result<Vec<u8>, Reason> {
         let functions = &self.compiler.functions;
         let mut size = 0;
-        // SAFETY: a live program, and a place for one size.
+        // SAFETY: a live program; the function writes one size.
         let result = unsafe { (functions.hiprtcGetCodeSize)(self.program, &raw mut size) };
         self.compiler.check("hiprtcGetCodeSize", result)?;
         let mut code = vec![0u8; size];
-        // SAFETY: a live program, and as much room as it said.
+        // SAFETY: a live program, and a buffer of the size that it reported.
         let result = unsafe { (functions.hiprtcGetCode)(self.program, code.as_mut_ptr().cast()) };
         self.compiler.check("hiprtcGetCode", result)?;
         Ok(code)
     }
 
-    /// What the compiler wrote, if that can be had.
+    /// Returns the compiler's log, or an empty text if it is not available.
     fn log(&self) -> String {
         let functions = &self.compiler.functions;
         let mut size = 0;
-        // SAFETY: a live program, and a place for one size.
+        // SAFETY: a live program; the function writes one size.
         if unsafe { (functions.hiprtcGetProgramLogSize)(self.program, &raw mut size) }.0 != 0 {
             return String::new();
         }
         let mut log = vec![0u8; size];
-        // SAFETY: a live program, and as much room as it said.
+        // SAFETY: a live program, and a buffer of the size that it reported.
         if unsafe { (functions.hiprtcGetProgramLog)(self.program, log.as_mut_ptr().cast()) }.0 != 0 {
             return String::new();
         }
@@ -143,7 +143,7 @@ impl Program<'_> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // SAFETY: created with this, and not used any more. There is nothing to be done if it fails.
+        // SAFETY: the compiler created the program, which is not used any more. A failure has no remedy.
         unsafe { (self.compiler.functions.hiprtcDestroyProgram)(&raw mut self.program) };
     }
 }

@@ -1,8 +1,9 @@
 //! Copies, fills and waiting.
 //!
-//! All work is the given device's, comes after what is on its null stream, and is done when the call returns. `hipMemcpy` and
-//! `hipMemset` would spoil every capture (quirk `null-stream-spoils-captures`), so the null stream is waited for, which does
-//! not, and a stream apart from it does the work. A HIP that lacks one of the calls for that has the null stream do it.
+//! The given device performs all work, after the work on its null stream, and the work is finished when the call
+//! returns. `hipMemcpy` and `hipMemset` would invalidate every capture (quirk `null-stream-spoils-captures`). The
+//! backend therefore waits for the null stream, which invalidates nothing, and works on a non-blocking stream. If HIP
+//! lacks one of the calls for that, the null stream does the work.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::access;
@@ -20,18 +21,18 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-/// What copies and fills beside the null stream.
+/// The functions and the non-blocking stream for copies and fills.
 struct Apart {
     copy: ffi::hipMemcpyAsync,
     fill: ffi::hipMemsetAsync,
     stream: hipStream_t,
 }
 
-/// How much goes through the host at a time: enough for a copy engine's full speed.
+/// The size of one step through the host: enough for a copy engine's full speed.
 const CHUNK: Bytes = Bytes::mib(16);
 
 impl Driver {
-    /// The stream of a device, which is current, for its copies and fills, if this HIP has all that they need.
+    /// Returns the stream for the copies and fills of the current device `device`, if HIP has all the calls for it.
     fn apart(&self, operation: Operation, device: DeviceId) -> Result<Option<Apart>> {
         let (Some(copy), Some(fill), Some(create)) =
             (self.hip.hipMemcpyAsync, self.hip.hipMemsetAsync, self.hip.hipStreamCreateWithFlags)
@@ -50,7 +51,8 @@ impl Driver {
             if let Err(StreamName(second)) = place.set(StreamName(stream))
                 && let Some(destroy) = self.hip.hipStreamDestroy
             {
-                // SAFETY: another thread was first; this one was made above, and nothing is on it.
+                // SAFETY: another thread stored its stream first; this stream was created above, and nothing is queued
+                // on it.
                 let code = unsafe { destroy(second) };
                 self.check(operation, "hipStreamDestroy", code, || device.to_string())?;
             }
@@ -60,7 +62,7 @@ impl Driver {
 
     /// # Safety
     ///
-    /// Both sides are as long as `length`, and what the kind of copy says that they are; `device` may read and write them.
+    /// Both sides are `length` bytes long and of the memory types that `kind` says; `device` may read and write them.
     unsafe fn hip_copy(
         &self,
         operation: Operation,
@@ -78,7 +80,7 @@ impl Driver {
         if let Some(apart) = self.apart(operation, device)? {
             let _relaxed = self.relax(operation)?;
             self.wait_for_null(operation)?;
-            // SAFETY: the caller's promise, until the stream has been waited for; the stream is the device's.
+            // SAFETY: the caller's promise, until the stream has finished; the stream belongs to the device.
             let code = unsafe { (apart.copy)(to, from, length.0 as usize, kind, apart.stream) };
             self.check(operation, "hipMemcpyAsync", code, context)?;
             return self.wait_for(operation, apart.stream);
@@ -100,7 +102,7 @@ impl Driver {
         let length = Bytes(from.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyHostToDevice;
         let owner = self.check_owner(Operation::CopyFromHost, device, to, Access::ReadWrite)?;
-        // SAFETY: `from` is as long as is said, and `to` by the caller's promise, as far as the offset says.
+        // SAFETY: `from` has `length` bytes; `to` has them from the offset on, as the caller promises.
         let copy = |offset: Bytes, from: &[u8], length| unsafe {
             let to = (to + offset).as_ptr();
             self.hip_copy(Operation::CopyFromHost, device, to, from.as_ptr().cast(), length, kind)
@@ -126,7 +128,7 @@ impl Driver {
         let length = Bytes(to.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyDeviceToHost;
         let owner = self.check_owner(Operation::CopyToHost, device, from, Access::Read)?;
-        // SAFETY: as above, the other way round.
+        // SAFETY: as above, in the other direction.
         let copy = |to: &mut [u8], offset: Bytes, length| unsafe {
             let from = (from + offset).as_ptr();
             self.hip_copy(Operation::CopyToHost, device, to.as_mut_ptr().cast(), from, length, kind)
@@ -168,7 +170,7 @@ impl Driver {
         unsafe { self.hip_copy(OPERATION, device, to.as_ptr(), from.as_ptr(), length, kind) }
     }
 
-    /// Copies between two devices' memory, each by its own.
+    /// Copies between the memory of two devices through the host; each device accesses only its own memory.
     ///
     /// # Safety
     ///
@@ -183,7 +185,7 @@ impl Driver {
         for offset in (0..length.0).step_by(host.len()).map(Bytes) {
             let size = CHUNK.min(length - offset).0 as usize;
             let chunk = &mut host[..size];
-            // SAFETY: parts of what the caller promises.
+            // SAFETY: parts of the ranges that the caller promises.
             unsafe {
                 self.copy_to_host(from.0, chunk, from.1 + offset)?;
                 self.copy_from_host(to.0, to.1 + offset, chunk)?;
@@ -192,8 +194,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Refuses a copy to or from the host that the memory's own device will do and may not (quirk `copy-by-source`). Gives
-    /// the device that will do it.
+    /// Refuses a copy to or from the host if the memory's owner performs it without having access (quirk
+    /// `copy-by-source`). Returns the device that performs the copy.
     pub(crate) fn check_owner(
         &self,
         operation: Operation,
@@ -215,12 +217,13 @@ impl Driver {
         }
         let version = self.info().version;
         let reason = format!(
-            "HIP {version} has {owner} copy its memory at {at}, which has {have} there, not {device}"
+            "HIP {version} copies memory at {at} with its owner {owner}, which has {have} there, and not with \
+         {device}"
         );
         Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 
-    /// True where the first device would do a copy of another one's memory, since the host's side is page-locked (quirk
+    /// True if device 0 would copy another device's memory, because the host's side is page-locked (quirk
     /// `pinned-copies-by-first`).
     fn goes_astray(&self, owner: DeviceId, host: *const c_void) -> bool {
         let is_locked = || {
@@ -231,28 +234,28 @@ impl Driver {
         self.copies_astray(owner) && is_locked()
     }
 
-    /// True where the first device would copy between this one's memory and page-locked memory.
+    /// True if device 0 would copy between this device's memory and page-locked memory.
     pub(crate) fn copies_astray(&self, owner: DeviceId) -> bool {
         self.quirks.pinned_by_first && owner != DeviceId(0)
     }
 
-    /// Whose memory an address is.
+    /// Returns the device that owns the memory at an address.
     fn owner(&self, operation: Operation, at: Address) -> Result<DeviceId> {
         let device = self.attributes(operation, at)?.device;
         u32::try_from(device).map(DeviceId).map_err(|_| {
-            let what = format!("hipPointerGetAttributes says device {device} for {at}, which is mapped");
+            let what = format!("hipPointerGetAttributes returned device {device} for {at}, which is mapped");
             Error::new(operation, Detail::DriverContractViolated { what })
         })
     }
 
-    /// What HIP knows of an address.
+    /// Returns HIP's attributes of an address.
     fn attributes(&self, operation: Operation, at: Address) -> Result<hipPointerAttribute_t> {
         self.process.check(operation)?;
         let mut attributes = MaybeUninit::<hipPointerAttribute_t>::zeroed();
-        // SAFETY: the function looks the address up, and writes one structure.
+        // SAFETY: the function looks the address up and writes one structure.
         let code = unsafe { (self.hip.hipPointerGetAttributes)(attributes.as_mut_ptr(), at.as_ptr()) };
         self.check(operation, "hipPointerGetAttributes", code, || at.to_string())?;
-        // SAFETY: zero is a value of all its fields, whether written over or not.
+        // SAFETY: zero is a value of all its fields, so they are initialized even if HIP did not write them.
         Ok(unsafe { attributes.assume_init() })
     }
 
@@ -269,7 +272,8 @@ impl Driver {
         if let Some(apart) = self.apart(OPERATION, device)? {
             let _relaxed = self.relax(OPERATION)?;
             self.wait_for_null(OPERATION)?;
-            // SAFETY: the memory is mapped and may be written by the device, as the caller promises; the stream is its own.
+            // SAFETY: the memory is mapped and writable for the device, as the caller promises; the stream belongs to
+            // the device.
             let code = unsafe { (apart.fill)(at.as_ptr(), value, length.0 as usize, apart.stream) };
             self.check(OPERATION, "hipMemsetAsync", code, || format!("{range} by {device}"))?;
             return self.wait_for(OPERATION, apart.stream);
@@ -285,7 +289,7 @@ impl Driver {
         self.wait_for(operation, std::ptr::null_mut())
     }
 
-    /// Waits for a stream, which is null or of the current device.
+    /// Waits for a stream, which is null or belongs to the current device.
     pub(crate) fn wait_for(&self, operation: Operation, stream: hipStream_t) -> Result<()> {
         let _relaxed = self.relax(operation)?;
         // SAFETY: the stream is null or alive.
@@ -293,8 +297,8 @@ impl Driver {
         self.check(operation, "hipStreamSynchronize", code, || format!("stream {stream:p}"))
     }
 
-    /// The null stream and the calling thread's own (`hipStreamPerThread`) are the current device's, so the device is made
-    /// current.
+    /// Waits for a stream. The device is made current first, because the null stream and `hipStreamPerThread` are those
+    /// of the current device.
     pub(crate) fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
         const STREAM: Operation = Operation::WaitForStream;
         let _current = self.on(STREAM, device)?;

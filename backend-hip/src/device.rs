@@ -1,4 +1,4 @@
-//! HIP's devices, and which of them is the calling thread's current one.
+//! HIP's devices, and the calling thread's current device.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
@@ -10,11 +10,11 @@ use gpu_vmm_core::{
 };
 use std::ffi::{CStr, c_int};
 
-/// The least unit of memory that is given out. HIP up to 7.2 says 4 KiB, which costs a page table entry for each page and
-/// faults on some cards (quirk `granularity-too-small`).
+/// The smallest granularity that this backend uses. HIP up to 7.2 reports 4 KiB, which costs a page table entry for
+/// each page and faults on some cards (quirk `granularity-too-small`).
 const FLOOR: Bytes = Bytes::mib(2);
 
-/// All of HIP's devices. HIP is initialised by this.
+/// Initializes HIP and returns its devices.
 pub(crate) fn all(driver: &Driver) -> Result<Vec<Device>> {
     const OPERATION: Operation = Operation::Open;
     let none = |reason: String| Error::new(Operation::Open, Detail::NoDevice { vendor: Vendor::Hip, reason });
@@ -23,27 +23,27 @@ pub(crate) fn all(driver: &Driver) -> Result<Vec<Device>> {
     let code = unsafe { (driver.hip.hipInit)(0) };
     driver.answer("hipInit", code).map_err(absent)?;
     let mut count: c_int = 0;
-    // SAFETY: the function writes one integer, to the one that it is given.
+    // SAFETY: the function writes one integer.
     let code = unsafe { (driver.hip.hipGetDeviceCount)(&raw mut count) };
     driver.answer("hipGetDeviceCount", code).map_err(absent)?;
     if count <= 0 {
-        return Err(none(format!("hipGetDeviceCount answered success and {count}")));
+        return Err(none(format!("hipGetDeviceCount returned success and {count}")));
     }
-    // The records of access have no room for more.
+    // The access records have room for `LIMIT` devices.
     let count = (count as u32).min(DeviceId::LIMIT);
     (0..count).map(|ordinal| one(driver, OPERATION, DeviceId(ordinal))).collect()
 }
 
 fn one(driver: &Driver, operation: Operation, id: DeviceId) -> Result<Device> {
     let mut name = [0u8; 256];
-    // SAFETY: the function writes a text with its zero byte, of at most the length that it is given.
+    // SAFETY: the function writes a text with a zero byte, no longer than the given length.
     let code = unsafe {
         (driver.hip.hipDeviceGetName)(name.as_mut_ptr().cast(), name.len() as c_int, id.0 as c_int)
     };
     driver.check(operation, "hipDeviceGetName", code, || id.to_string())?;
     let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
     let mut total = 0;
-    // SAFETY: the function writes one size, to the one that it is given.
+    // SAFETY: the function writes one size.
     let code = unsafe { (driver.hip.hipDeviceTotalMem)(&raw mut total, id.0 as c_int) };
     driver.check(operation, "hipDeviceTotalMem", code, || id.to_string())?;
     let reported = supported(driver, id).and_then(|()| granularity(driver, operation, &Properties::on(id)));
@@ -56,9 +56,7 @@ fn one(driver: &Driver, operation: Operation, id: DeviceId) -> Result<Device> {
         Error::new(
             operation,
             Detail::DriverContractViolated {
-                what: format!(
-                    "hipMemGetAllocationGranularity says {unit} for {id}, which is no power of two"
-                ),
+                what: format!("hipMemGetAllocationGranularity returned {unit} for {id}, not a power of two"),
             },
         )
     })?;
@@ -66,7 +64,7 @@ fn one(driver: &Driver, operation: Operation, id: DeviceId) -> Result<Device> {
     Ok(Device { id, name, uuid, total_memory: Bytes(total as u64), granularity, unusable })
 }
 
-/// Whether HIP says that the device can do virtual memory management at all.
+/// Returns an error unless HIP reports that the device supports virtual memory management.
 fn supported(driver: &Driver, id: DeviceId) -> Result<()> {
     const OPERATION: Operation = Operation::QueryCapabilities;
     let attribute = hipDeviceAttribute_t::hipDeviceAttributeVirtualMemoryManagementSupported;
@@ -75,14 +73,14 @@ fn supported(driver: &Driver, id: DeviceId) -> Result<()> {
         return Ok(());
     }
     let reason = format!(
-        "hipDeviceAttributeVirtualMemoryManagementSupported ({}) is {answer}; it takes the kernel's KFD interface 1.15, \
-         libdrm with amdgpu_device_get_fd, and HIP_VMEM_MANAGE_SUPPORT not set to 0",
+        "hipDeviceAttributeVirtualMemoryManagementSupported ({}) is {answer}; it needs the kernel's KFD interface \
+         1.15, libdrm with amdgpu_device_get_fd, and HIP_VMEM_MANAGE_SUPPORT not set to 0",
         attribute.0
     );
     Err(Error::new(OPERATION, Detail::Unsupported { reason }))
 }
 
-/// What HIP answers to one question about a device.
+/// Returns a device attribute.
 pub(crate) fn attribute(
     driver: &Driver,
     operation: Operation,
@@ -90,30 +88,30 @@ pub(crate) fn attribute(
     attribute: hipDeviceAttribute_t,
 ) -> Result<c_int> {
     let mut answer: c_int = 0;
-    // SAFETY: the function writes one integer, to the one that it is given; numbers that it does not know are an error.
+    // SAFETY: the function writes one integer; for unknown attributes it returns an error.
     let code = unsafe { (driver.hip.hipDeviceGetAttribute)(&raw mut answer, attribute, id.0 as c_int) };
     driver
         .check(operation, "hipDeviceGetAttribute", code, || format!("attribute {} of {id}", attribute.0))?;
     Ok(answer)
 }
 
-/// The device's number in the world. On Linux it is the text behind `GPU-` in ROCr's name of the device.
+/// Returns the device's UUID. On Linux it is the text after `GPU-` in ROCr's name of the device.
 fn uuid(driver: &Driver, id: DeviceId) -> Option<DeviceUuid> {
     let get = driver.hip.hipDeviceGetUuid?;
     let mut uuid = hipUUID { bytes: [0; 16] };
-    // SAFETY: the function writes sixteen bytes, to those that it is given.
+    // SAFETY: the function writes sixteen bytes.
     let code = unsafe { get(&raw mut uuid, id.0 as c_int) };
     driver.answer("hipDeviceGetUuid", code).ok()?;
     let bytes: [u8; 16] = bytemuck::cast(uuid.bytes);
     is_unique(&bytes).then_some(DeviceUuid(bytes))
 }
 
-/// ROCr names every GPU that has no number of its own `GPU-XX`.
+/// False for zeros and for `GPU-XX`, ROCr's name of every GPU without a UUID.
 fn is_unique(uuid: &[u8; 16]) -> bool {
     *uuid != [0; 16] && !uuid.starts_with(b"XX\0")
 }
 
-/// The least granularity that HIP reports for such memory.
+/// Returns the minimum granularity that HIP reports for memory of these properties.
 pub(crate) fn granularity(driver: &Driver, operation: Operation, properties: &Properties) -> Result<Bytes> {
     let _current = driver.on(operation, properties.device)?;
     let allocation = ffi::allocation(properties);
@@ -128,14 +126,14 @@ pub(crate) fn granularity(driver: &Driver, operation: Operation, properties: &Pr
 }
 
 impl Driver {
-    /// Makes a device the calling thread's current one, until what is returned is dropped.
+    /// Makes a device the calling thread's current device until the returned value is dropped.
     ///
-    /// It decides more than HIP's documentation says: from 7.0 on whose memory `hipMemCreate` takes, on all versions whose
-    /// an import is, and which device copies, fills and waits.
+    /// The current device decides more than HIP's documentation says: since 7.0 the device whose memory `hipMemCreate`
+    /// allocates, on all versions the device that an import belongs to, and the device that copies, fills and waits.
     pub(crate) fn on(&self, operation: Operation, device: DeviceId) -> Result<Current<'_>> {
         self.process.check(operation)?;
         let mut previous: c_int = 0;
-        // SAFETY: the function writes one integer, to the one that it is given.
+        // SAFETY: the function writes one integer.
         let code = unsafe { (self.hip.hipGetDevice)(&raw mut previous) };
         self.check(operation, "hipGetDevice", code, || device.to_string())?;
         let wanted = device.0 as c_int;
@@ -146,7 +144,7 @@ impl Driver {
     }
 
     fn set_current(&self, operation: Operation, device: c_int) -> Result<()> {
-        // SAFETY: a number is given; HIP checks it.
+        // SAFETY: the argument is a number, which HIP checks.
         let code = unsafe { (self.hip.hipSetDevice)(device) };
         self.check(operation, "hipSetDevice", code, || format!("device {device}"))
     }
@@ -155,7 +153,7 @@ impl Driver {
         const OPERATION: Operation = Operation::QueryMemory;
         let _current = self.on(OPERATION, device)?;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the function writes two sizes, to those that it is given.
+        // SAFETY: the function writes two sizes.
         let code = unsafe { (self.hip.hipMemGetInfo)(&raw mut free, &raw mut total) };
         self.check(OPERATION, "hipMemGetInfo", code, || device.to_string())?;
         Ok(MemoryInfo { free: Bytes(free as u64), total: Bytes(total as u64) })
@@ -168,7 +166,7 @@ impl Driver {
             return Ok(true);
         }
         let mut answer: c_int = 0;
-        // SAFETY: the function writes one integer, to the one that it is given.
+        // SAFETY: the function writes one integer.
         let code = unsafe {
             (self.hip.hipDeviceCanAccessPeer)(&raw mut answer, device.0 as c_int, owner.0 as c_int)
         };
@@ -177,7 +175,7 @@ impl Driver {
     }
 }
 
-/// A change of the thread's current device, undone when dropped.
+/// A change of the thread's current device; dropping it restores the previous device.
 pub(crate) struct Current<'a> {
     driver: &'a Driver,
     previous: c_int,

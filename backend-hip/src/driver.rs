@@ -1,4 +1,4 @@
-//! The loaded runtime and what this process keeps beside it: one for the process, shared by all that is made from it.
+//! The loaded runtime and this backend's state: one instance per process, shared by all objects of the backend.
 
 use crate::device_state::DeviceState;
 use crate::kept_addresses::Kept;
@@ -20,9 +20,10 @@ pub(crate) struct Driver {
     pub(crate) deferred: Deferred,
     /// Freed addresses that are kept for later reservations.
     pub(crate) kept: Kept,
-    /// Whether physical memory comes back while the addresses are kept, once tried.
+    /// Whether released physical memory returns to the device while its addresses stay reserved; set by the first
+    /// probe.
     pub(crate) memory_comes_back: OnceLock<bool>,
-    /// The test kit's kernels, once compiled.
+    /// The test kit's kernels that have been compiled.
     pub(crate) compiled: Compiled,
     pub(crate) version: u32,
     pub(crate) library: String,
@@ -32,10 +33,10 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Begins an operation of virtual memory management: in the process that loaded the runtime, and one at a time.
-    /// HIP itself has no lock around them, and looks objects up without holding them.
+    /// Begins a virtual memory operation: checks that this process loaded the runtime, and takes the lock. HIP has no
+    /// lock around these operations, and looks objects up without holding them.
     pub(crate) fn enter(&self, operation: Operation) -> Result<MutexGuard<'_, ()>> {
-        // Before the lock: in a forked child another thread may hold it for ever.
+        // Before the lock: in a forked child, a thread of the parent may hold it forever.
         self.process.check(operation)?;
         Ok(self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -56,12 +57,12 @@ impl Driver {
         &self.devices
     }
 
-    /// What is found out later about a device.
+    /// Returns the lazily initialized state of a device.
     pub(crate) fn devices_state(&self, device: DeviceId) -> Result<&DeviceState> {
         self.states.get(device.0 as usize).ok_or_else(|| self.no_such_device(Operation::QueryDevice, device))
     }
 
-    /// The error about a device that is not there.
+    /// Returns the error for a device that does not exist.
     pub(crate) fn no_such_device(&self, operation: Operation, device: DeviceId) -> Error {
         Error::new(
             operation,

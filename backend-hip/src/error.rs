@@ -1,4 +1,4 @@
-//! What HIP answers, as the core's errors.
+//! HIP's error codes as the core's errors.
 #![allow(unsafe_code)] // asks HIP for the texts of its codes
 
 use crate::driver::Driver;
@@ -8,7 +8,7 @@ use gpu_vmm_core::{Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, Opera
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 
-/// After these the device, or this process's part of it, is dead.
+/// Codes after which the device, or this process's context on it, is unusable.
 const LOST: [hipError_t; 6] = [
     hipError_t::hipErrorECCNotCorrectable,
     hipError_t::hipErrorIllegalAddress,
@@ -18,12 +18,12 @@ const LOST: [hipError_t; 6] = [
     hipError_t::hipErrorLaunchFailure,
 ];
 
-/// True for the codes after which a device is dead.
+/// True for the codes after which a device is unusable.
 fn is_lost(code: i64) -> bool {
     LOST.iter().any(|lost| i64::from(lost.0) == code)
 }
 
-/// True for the codes that refuse something because a stream captures.
+/// True for the codes of calls that are refused because a stream captures.
 fn is_capture(code: i64) -> bool {
     let codes = [
         hipError_t::hipErrorStreamCaptureUnsupported,
@@ -33,13 +33,13 @@ fn is_capture(code: i64) -> bool {
     codes.iter().any(|capture| i64::from(capture.0) == code)
 }
 
-/// True for what HIP answers to an argument that it does not know.
+/// True for `hipErrorInvalidValue`, which HIP returns for arguments that it does not know.
 pub(crate) fn is_invalid_value(error: &Error) -> bool {
     let invalid = i64::from(hipError_t::hipErrorInvalidValue.0);
     error.driver_error().is_some_and(|source| source.code == invalid)
 }
 
-/// HIP's text for a code, where it has one.
+/// Returns HIP's text for a code; empty if the pointer is null.
 fn text(pointer: *const c_char) -> Cow<'static, str> {
     if pointer.is_null() {
         return Cow::Borrowed("");
@@ -50,25 +50,25 @@ fn text(pointer: *const c_char) -> Cow<'static, str> {
 }
 
 impl Driver {
-    /// What HIP answered to a call, as a result.
+    /// Turns the result of a HIP call into a `Result`.
     ///
-    /// The answer is told here, so HIP is made to forget it: `hipGetLastError` would give it to whoever asks next about
-    /// a call of their own, from 7.0 on even after calls that succeeded.
+    /// This error reports the failure, so the function clears it in HIP. Otherwise `hipGetLastError` would return it to
+    /// other code that checks a call of its own, since 7.0 even after calls that succeeded.
     pub(crate) fn answer(&self, call: &'static str, code: hipError_t) -> Result<(), DriverError> {
         if code == hipError_t::hipSuccess {
             return Ok(());
         }
         if workaround_enabled(&ERROR_STICKS) {
-            // SAFETY: the function takes nothing and gives a number.
+            // SAFETY: the function takes no arguments and returns a number.
             unsafe { (self.hip.hipGetLastError)() };
         }
-        // SAFETY: these take a number and give a constant text.
+        // SAFETY: both functions take a number and return a constant text.
         let (name, description) =
             unsafe { (text((self.hip.hipGetErrorName)(code)), text((self.hip.hipGetErrorString)(code))) };
         Err(DriverError { call, code: i64::from(code.0), name, description })
     }
 
-    /// The same, as an error of an operation with what it was asked for.
+    /// Turns the result of a HIP call into an error of an operation, with context about its arguments.
     pub(crate) fn check(
         &self,
         operation: Operation,
@@ -87,8 +87,8 @@ impl Driver {
         })
     }
 
-    /// What a destructor came to, for the log. In a forked child what it would end is the parent's; with its device it has
-    /// died.
+    /// Logs the error of a destructor. Ignores errors in a forked child, where the object belongs to the parent, and of
+    /// a lost device, with which the object has died.
     pub(crate) fn log_end(&self, ended: Result<()>) {
         match ended {
             Ok(()) => {}
@@ -97,7 +97,7 @@ impl Driver {
         }
     }
 
-    /// The same for a call that asks for memory.
+    /// Like [`check`](Self::check), for a call that allocates memory.
     pub(crate) fn check_memory(
         &self,
         operation: Operation,
@@ -113,7 +113,7 @@ impl Driver {
                         Detail::OutOfMemory { device, requested, free: info.free, total: info.total, source }
                     }
                     Err(unknown) => {
-                        let context = format!("{context}; how much is free cannot be told: {unknown}");
+                        let context = format!("{context}; the free memory is unknown: {unknown}");
                         Detail::Driver { source, context }
                     }
                 }

@@ -1,4 +1,4 @@
-//! Events: places in the work of streams; and streams whose work goes into a graph.
+//! Events on streams, and queries whether a stream captures.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::device::Current;
@@ -11,7 +11,7 @@ use gpu_vmm_core::{Detail, DeviceId, Error, Event, Operation, Result, Stream, Wa
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// HIP's functions for events, of which a version has all or none.
+/// HIP's event functions; a version has all of them or none.
 #[derive(Clone, Copy, Debug)]
 struct Calls {
     record: ffi::hipEventRecord,
@@ -21,23 +21,23 @@ struct Calls {
     destroy: ffi::hipEventDestroy,
 }
 
-/// An event, and the device that it is of. In a forked child dropping does nothing.
+/// An event and its device. In a forked child dropping it does nothing.
 #[derive(Debug)]
 struct HipEvent {
     driver: Arc<Driver>,
     device: DeviceId,
     event: hipEvent_t,
-    /// The stream that it was recorded on last, which may be gone.
+    /// The stream of the last record, which may have been destroyed.
     recorded: Option<StreamName>,
     calls: Calls,
 }
 
-// SAFETY: HIP takes an event from any thread; the pointer is a name that this crate never follows.
+// SAFETY: HIP takes an event from any thread; this crate never dereferences the pointer.
 unsafe impl Send for HipEvent {}
 // SAFETY: as above.
 unsafe impl Sync for HipEvent {}
 
-/// An event for streams of a device, which exists.
+/// Creates an event for streams of a device, which exists.
 pub(crate) fn create(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn Event>> {
     const OPERATION: Operation = Operation::CreateEvent;
     let hip = &driver.hip;
@@ -51,14 +51,17 @@ pub(crate) fn create(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn E
     };
     let _current = driver.on(OPERATION, device)?;
     let mut event = null_mut();
-    // SAFETY: HIP writes one event, which is of the current device.
+    // SAFETY: HIP writes one event, which belongs to the current device.
     let code = unsafe { create(&raw mut event, hipEventDisableTiming) };
     driver.check(OPERATION, "hipEventCreateWithFlags", code, || device.to_string())?;
     Ok(Box::new(HipEvent { driver: Arc::clone(driver), device, event, recorded: None, calls }))
 }
 
-/// Whether a stream captures. The null stream never does: for that one the answer is whether a blocking stream captures,
-/// which work on it would break. Work on it breaks captures of non-blocking streams too, of which HIP says nothing.
+/// Whether a stream captures.
+///
+/// The null stream never captures. For it the answer is whether a blocking stream captures, because work on the null
+/// stream would invalidate that capture. Such work also invalidates captures of non-blocking streams, which HIP does
+/// not report.
 pub(crate) fn is_capturing(driver: &Driver, stream: Stream<'_>) -> Result<bool> {
     const OPERATION: Operation = Operation::QueryCapture;
     driver.process.check(OPERATION)?;
@@ -66,11 +69,11 @@ pub(crate) fn is_capturing(driver: &Driver, stream: Stream<'_>) -> Result<bool> 
     unsafe { ask(driver, OPERATION, raw(stream)) }
 }
 
-/// The same of a name.
+/// The same for a raw stream handle.
 ///
 /// # Safety
 ///
-/// The stream is alive, or this HIP looks for it among its streams before it follows the pointer.
+/// The stream is alive, or this HIP looks it up among its streams before it dereferences the pointer.
 unsafe fn ask(driver: &Driver, operation: Operation, stream: hipStream_t) -> Result<bool> {
     let ask = needed(operation, "hipStreamIsCapturing", driver.hip.hipStreamIsCapturing)?;
     let mut status = hipStreamCaptureStatus::hipStreamCaptureStatusNone;
@@ -85,7 +88,7 @@ unsafe fn ask(driver: &Driver, operation: Operation, stream: hipStream_t) -> Res
 }
 
 impl HipEvent {
-    /// Makes its device current, whose null stream is then the one that is meant.
+    /// Makes the event's device current, so that the null stream is that device's.
     fn enter(&self, operation: Operation) -> Result<Current<'_>> {
         self.driver.on(operation, self.device)
     }
@@ -94,9 +97,9 @@ impl HipEvent {
         self.driver.check(operation, call, code, || format!("event {:p} of {}", self.event, self.device))
     }
 
-    /// Refuses a stream of another device, where HIP can tell whose it is.
+    /// Refuses a stream of another device, if HIP can report a stream's device.
     fn check_device(&self, operation: Operation, stream: Stream<'_>) -> Result<()> {
-        // The null stream and the calling thread's own are those of the current device, which is the event's.
+        // The null stream and the per-thread stream belong to the current device, which is the event's.
         let is_named = !stream.is_default() && !stream.is_per_thread();
         let Some(device_of) = self.driver.hip.hipStreamGetDevice.filter(|_| is_named) else {
             return Ok(());
@@ -113,17 +116,17 @@ impl HipEvent {
                 Err(Error::new(operation, Detail::ForeignStream { theirs, ours }))
             }
             Err(_) => {
-                let what = format!("hipStreamGetDevice says device {device} for stream {stream:p}");
+                let what = format!("hipStreamGetDevice returned device {device} for stream {stream:p}");
                 Err(Error::new(operation, Detail::DriverContractViolated { what }))
             }
         }
     }
 
-    /// True while HIP would spoil a capture for a question about the event (quirk `events-spoil-captures`). The null stream
+    /// True while a query of the event would invalidate a capture (quirk `events-spoil-captures`). The null stream
     /// never captures.
     fn is_spoiling(&self, operation: Operation) -> bool {
         let named = self.recorded.filter(|StreamName(stream)| !stream.is_null());
-        // SAFETY: versions with the quirk answer with an error for a stream that is gone.
+        // SAFETY: versions with the quirk return an error for a destroyed stream.
         let captures = |StreamName(stream)| unsafe { ask(&self.driver, operation, stream) }.unwrap_or(false);
         self.driver.quirks.events_spoil_captures && named.is_some_and(captures)
     }
@@ -155,24 +158,24 @@ impl HipEvent {
         self.check(OPERATION, "hipEventSynchronize", code)
     }
 
-    /// Gives the event back, which does not wait: what it marks and holds goes on.
+    /// Destroys the event without waiting: recorded work and waiting streams continue.
     fn end(&self) -> Result<()> {
         const OPERATION: Operation = Operation::DestroyEvent;
         let _current = self.enter(OPERATION)?;
-        // SAFETY: the event was made by this and is destroyed once, here.
+        // SAFETY: this object created the event, which is destroyed once, here.
         let code = unsafe { (self.calls.destroy)(self.event) };
         self.check(OPERATION, "hipEventDestroy", code)
     }
 }
 
-// SAFETY: done means that the runtime said so, or that the device has died.
+// SAFETY: an event is done only if the runtime reports it, or if the device is lost.
 unsafe impl Event for HipEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: Operation = Operation::RecordEvent;
         self.recorded = Some(StreamName(raw(stream)));
         let _current = self.enter(OPERATION)?;
         self.check_device(OPERATION, stream)?;
-        // SAFETY: the event and the stream are alive, and of one device, which is current.
+        // SAFETY: the event and the stream are alive and belong to one device, which is current.
         let code = unsafe { (self.calls.record)(self.event, raw(stream)) };
         self.check(OPERATION, "hipEventRecord", code)
     }

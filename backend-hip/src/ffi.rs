@@ -1,8 +1,8 @@
-//! HIP's types, constants and function types, as AMD's headers have them.
+//! HIP's types, constants and function types, as in AMD's headers.
 //!
-//! `bindings.rs` is generated from HIP 7.2.4 by the program in `backend-hip/bindgen`; the structures are the same from
-//! HIP 5.3 on. What C gives as an enum is an integer in a newtype, since a newer runtime answers numbers that no header
-//! of today knows. Nothing here links: functions are types of pointers, which [`loader`](crate::loader) fills.
+//! The program in `backend-hip/bindgen` generates `bindings.rs` from HIP 7.2.4; the structures are the same since HIP
+//! 5.3. C's enums are integers in a newtype, because a newer runtime may return numbers that today's headers do not
+//! know. Nothing here links: the functions are pointer types, which [`loader`](crate::loader) fills.
 #![allow(unsafe_code)] // for a structure of zeros
 
 #[rustfmt::skip]
@@ -15,7 +15,7 @@ pub(crate) mod hsa;
 pub(crate) use bindings::*;
 use gpu_vmm_core::{Access, DeviceId, HandleTypes, Location, Properties};
 
-/// Who is given access: a device, or the host, for which HIP looks at no number.
+/// HIP's location of a device, or of the host, whose number HIP ignores.
 pub(crate) const fn location(who: DeviceId) -> hipMemLocation {
     if who.is_host() {
         hipMemLocation { type_: hipMemLocationType::hipMemLocationTypeHost, id: 0 }
@@ -24,7 +24,7 @@ pub(crate) const fn location(who: DeviceId) -> hipMemLocation {
     }
 }
 
-/// Where memory is to be.
+/// HIP's location for memory of these properties.
 const fn place(properties: &Properties) -> hipMemLocation {
     match properties.location {
         Location::Device => location(properties.device),
@@ -35,7 +35,7 @@ const fn place(properties: &Properties) -> hipMemLocation {
     }
 }
 
-/// HIP's description of memory.
+/// HIP's description of memory of these properties.
 pub(crate) fn allocation(properties: &Properties) -> hipMemAllocationProp {
     // SAFETY: integers, a pointer and bytes, for all of which zero is a value.
     let mut allocation: hipMemAllocationProp = unsafe { std::mem::zeroed() };

@@ -9,36 +9,37 @@ use crate::quirks::{CREATE_ON_CURRENT_DEVICE, workaround_enabled};
 use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::sync::Arc;
 
-/// What memory leaves the process as.
+/// The platform's type for exported memory.
 #[cfg(unix)]
 use std::os::fd::OwnedFd as Exported;
 #[cfg(windows)]
 use std::os::windows::io::OwnedHandle as Exported;
 
-/// A piece of physical memory of HIP's (`hipMemGenericAllocationHandle_t`).
+/// A handle of physical memory from HIP (`hipMemGenericAllocationHandle_t`).
 #[derive(Debug)]
 pub struct HipHandle {
     pub(crate) driver: Arc<Driver>,
     raw: hipMemGenericAllocationHandle_t,
     size: Bytes,
     properties: Properties,
-    /// What an import came from, where HIP may still read it later.
+    /// The descriptor or handle that was imported, if HIP may still read it later.
     _imported_from: Option<Exported>,
 }
 
-// SAFETY: HIP takes a handle from any thread; the pointer is a name that this crate never follows.
+// SAFETY: HIP takes a handle from any thread; this crate never dereferences the pointer.
 unsafe impl Send for HipHandle {}
-// SAFETY: as above; what is done with a handle through a shared reference is mapping and exporting, under the lock.
+// SAFETY: as above; a shared reference allows mapping and exporting only, under the lock.
 unsafe impl Sync for HipHandle {}
 
 impl HipHandle {
-    /// Creates memory of properties that the caller has checked. The handle's properties have no flag that HIP ignores.
+    /// Creates memory with properties that the caller has checked. The handle's properties lack the flags that HIP
+    /// ignores.
     pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
         let given = attributes::given(driver, properties);
         Self::create_as(driver, size, &given, &ffi::allocation(&given))
     }
 
-    /// Creates memory as HIP is told.
+    /// Creates memory from HIP's description.
     pub(crate) fn create_as(
         driver: &Arc<Driver>,
         size: Bytes,
@@ -51,7 +52,7 @@ impl HipHandle {
             .then(|| driver.on(OPERATION, properties.device))
             .transpose()?;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: HIP reads the description and writes one handle; sizes that it refuses it answers with an error.
+        // SAFETY: HIP reads the description and writes one handle; it returns an error for sizes that it refuses.
         let code = unsafe { (driver.hip.hipMemCreate)(&raw mut raw, size.0 as usize, allocation, 0) };
         let created = if properties.location.is_host() {
             driver.check(OPERATION, "hipMemCreate", code, || format!("{size} of {properties}"))
@@ -61,14 +62,14 @@ impl HipHandle {
         let as_descriptor = properties.handle_types.contains(HandleTypes::FILE_DESCRIPTOR);
         if code == hipError_t::hipErrorNotSupported && as_descriptor {
             let version = driver.info().version;
-            let reason = format!("HIP {version} has no memory that can be shared, as 6.2 and later have");
+            let reason = format!("HIP {version} cannot share memory; 6.2 and later can");
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         created?;
         Ok(Self { driver: Arc::clone(driver), raw, size, properties: *properties, _imported_from: None })
     }
 
-    /// Takes over what `hipMemImportFromShareableHandle` gave.
+    /// Takes ownership of a handle that `hipMemImportFromShareableHandle` returned.
     pub(crate) const fn imported(
         driver: Arc<Driver>,
         raw: hipMemGenericAllocationHandle_t,
@@ -79,13 +80,13 @@ impl HipHandle {
         Self { driver, raw, size, properties, _imported_from: from }
     }
 
-    /// HIP's name for it, valid while `self` lives.
+    /// Returns HIP's handle, valid while `self` lives.
     pub(crate) const fn raw(&self) -> hipMemGenericAllocationHandle_t {
         self.raw
     }
 }
 
-// SAFETY: size and properties are those that the memory was made with.
+// SAFETY: size and properties are those of the created memory.
 unsafe impl Handle for HipHandle {
     fn size(&self) -> Bytes {
         self.size
@@ -113,9 +114,9 @@ unsafe impl Handle for HipHandle {
 impl Drop for HipHandle {
     fn drop(&mut self) {
         const OPERATION: Operation = Operation::ReleaseMemory;
-        // In a forked child the memory is the parent's.
+        // In a forked child the memory belongs to the parent.
         let Ok(_entered) = self.driver.enter(OPERATION) else { return };
-        // SAFETY: the handle is HIP's and released once, here. Its mappings hold references of their own.
+        // SAFETY: HIP created the handle, which is released once, here. Mappings hold references of their own.
         let code = unsafe { (self.driver.hip.hipMemRelease)(self.raw) };
         if let Err(error) = self.driver.check(OPERATION, "hipMemRelease", code, || self.size.to_string()) {
             self.driver.drop_log.record(error);

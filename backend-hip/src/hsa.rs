@@ -1,9 +1,9 @@
-//! Some functions of ROCr, the HSA runtime below HIP, for the two things in which HIP is in the way.
+//! Functions of ROCr, the HSA runtime below HIP, for two tasks that HIP itself fails at.
 //!
-//! One is a descriptor of mapped memory, whose function in HIP loses the memory (quirk `range-leaks`). The other is access:
-//! HIP 7.0 to 7.2 refuse `hipMemSetAccess` on mappings that it could well set (quirk `access-sums`). Behind its check HIP does nothing but call
-//! `hsa_amd_vmem_set_access` with the same range, and keeps no record of its own; so that is what is called here. Which
-//! HSA agent a HIP device is, is asked of memory that HIP has allocated on it, since HIP numbers its devices itself.
+//! The first is a descriptor of mapped memory: HIP's function leaks the memory (quirk `range-leaks`). The second is
+//! access: HIP 7.0 to 7.2 refuse valid `hipMemSetAccess` calls (quirk `access-sums`). After its check HIP only calls
+//! `hsa_amd_vmem_set_access` with the same range and keeps no record, so this module calls that function. HIP numbers
+//! its devices itself, so the HSA agent of a device is read from an allocation that HIP made on it.
 #![allow(unsafe_code)] // calls into ROCr
 
 use crate::driver::Driver;
@@ -21,7 +21,7 @@ use crate::descriptor::taken;
 use std::os::fd::OwnedFd;
 
 const SET_ACCESS: Operation = Operation::SetAccess;
-/// The agent that HIP uses for a device, found out once.
+/// Returns the HSA agent of a device. The first call finds it.
 fn agent(driver: &Driver, hsa: &Hsa, device: DeviceId) -> Result<Agent> {
     let known = &driver.devices_state(device)?.agent;
     if let Some(agent) = known.get() {
@@ -32,33 +32,34 @@ fn agent(driver: &Driver, hsa: &Hsa, device: DeviceId) -> Result<Agent> {
     // SAFETY: the structure is integers and pointers, for which zero is a value.
     let mut info: PointerInfo = unsafe { std::mem::zeroed() };
     info.size = size_of::<PointerInfo>() as u32;
-    // SAFETY: `info` has the size that it says; without an allocator ROCr makes no list of agents.
+    // SAFETY: `info` has the size that it states; without an allocator ROCr builds no list of agents.
     let status = unsafe { (hsa.pointer_info)(at.as_ptr(), &raw mut info, null(), null_mut(), null_mut()) };
-    // SAFETY: allocated above, given to nobody.
+    // SAFETY: allocated above, and not passed on.
     unsafe { driver.free_plain(SET_ACCESS, device, at, size) }?;
     check(SET_ACCESS, "hsa_amd_pointer_info", status, || format!("{device}"))?;
     if info.kind != POINTER_TYPE_HSA || info.owner == Agent(0) {
-        let what = format!("hsa_amd_pointer_info says kind {} and no owner of memory on {device}", info.kind);
+        let what =
+            format!("hsa_amd_pointer_info returned kind {} and no owner for memory on {device}", info.kind);
         return Err(Error::new(SET_ACCESS, Detail::DriverContractViolated { what }));
     }
     Ok(*known.get_or_init(|| info.owner))
 }
 
-/// The agent that is the host: the CPU nearest to the first device. ROCr makes no difference between CPUs here.
+/// Returns the host's agent: the CPU nearest to device 0. ROCr treats all CPUs alike here.
 fn host(driver: &Driver, hsa: &Hsa) -> Result<Agent> {
     let gpu = agent(driver, hsa, DeviceId(0))?;
     let mut cpu = Agent(0);
-    // SAFETY: the agent is ROCr's, and the value of this attribute is one agent.
+    // SAFETY: the agent is ROCr's, and the attribute's value is one agent.
     let status = unsafe { (hsa.agent_info)(gpu, NEAREST_CPU, &raw mut cpu) };
     check(SET_ACCESS, "hsa_agent_get_info", status, || "the CPU nearest to device 0".to_owned())?;
     Ok(cpu)
 }
 
-/// Does what `hipMemSetAccess` would do, without its check.
+/// Does what `hipMemSetAccess` does after its check.
 ///
 /// # Safety
 ///
-/// `range` is one or several whole mappings in one reservation that follow each other without a hole.
+/// `range` consists of one or more whole mappings in one reservation, without gaps between them.
 pub(crate) unsafe fn set_access(
     driver: &Driver,
     hsa: &Hsa,
@@ -73,13 +74,13 @@ pub(crate) unsafe fn set_access(
     };
     let agent = if device.is_host() { host(driver, hsa)? } else { agent(driver, hsa, device)? };
     let description = AccessDescription { permissions, agent };
-    // SAFETY: the range is whole mappings, as the caller promises, and one description is given.
+    // SAFETY: the range consists of whole mappings, as the caller promises, and the count of descriptions is one.
     let status =
         unsafe { (hsa.set_access)(range.base.as_ptr(), range.size.0 as usize, &raw const description, 1) };
     check(SET_ACCESS, "hsa_amd_vmem_set_access", status, || format!("{range}, {device}, {access}"))
 }
 
-/// A new descriptor of the memory of a mapping. It is closed on exec.
+/// Exports the memory of a mapping as a new descriptor, which is closed on exec.
 ///
 /// # Safety
 ///
@@ -87,16 +88,16 @@ pub(crate) unsafe fn set_access(
 #[cfg(unix)]
 pub(crate) unsafe fn export(operation: Operation, hsa: &Hsa, mapping: AddressRange) -> Result<OwnedFd> {
     let mut memory = MemoryHandle(0);
-    // SAFETY: a mapping begins there, whose memory gets a reference more.
+    // SAFETY: a mapping begins there; its memory gains a reference.
     let status = unsafe { (hsa.retain)(&raw mut memory, mapping.base.as_ptr()) };
     check(operation, "hsa_amd_vmem_retain_alloc_handle", status, || mapping.to_string())?;
     let mut fd = -1;
-    // SAFETY: the memory is alive, and one descriptor is written.
+    // SAFETY: the memory is alive, and ROCr writes one descriptor.
     let status = unsafe { (hsa.export)(&raw mut fd, memory, 0) };
     let exported = check(operation, EXPORT, status, || mapping.to_string())
-        // SAFETY: ROCr has just given it.
+        // SAFETY: ROCr has just returned the descriptor.
         .and_then(|()| unsafe { taken(operation, EXPORT, fd) });
-    // SAFETY: the reference is the one that was added above.
+    // SAFETY: releases the reference that was added above.
     let status = unsafe { (hsa.release)(memory) };
     check(operation, "hsa_amd_vmem_handle_release", status, || mapping.to_string())?;
     exported

@@ -1,19 +1,19 @@
-//! Ranges of addresses that are kept for later reservations, in place of freeing them (quirk `free-races`).
+//! Address ranges that are kept for later reservations instead of being freed (quirk `free-races`).
 
 use gpu_vmm_core::{Address, AddressRange, Alignment, Bytes};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A reservation: what HIP gave, and the part of it that is used.
+/// A reservation: the range that HIP returned, and the used part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
-    /// What has to be freed.
+    /// The range that must be freed.
     pub(crate) whole: AddressRange,
-    /// What was asked for.
+    /// The used part.
     pub(crate) range: AddressRange,
 }
 
 impl Reserved {
-    /// What is left of a larger range before and behind this one.
+    /// Returns the parts of a larger range before and after this one.
     pub(crate) fn rest_of(self, larger: AddressRange) -> impl Iterator<Item = Self> {
         let between = move |from: Address, to: Address| Self {
             whole: self.whole,
@@ -24,7 +24,7 @@ impl Reserved {
     }
 }
 
-/// What would have been freed: parts of ranges that HIP gave, where nothing is reserved now.
+/// The kept ranges: parts of HIP's reservations that no live reservation uses.
 #[derive(Default)]
 pub(crate) struct Kept(Mutex<Vec<Reserved>>);
 
@@ -33,8 +33,8 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the request out of the smallest part that has room for it, at the hint where there is one. What is left
-    /// before and behind it stays, so that a reservation can be extended into what a larger one has left.
+    /// Takes a range from the smallest part with room for it, at the hint if there is one. The rest before and after it
+    /// stays, so that a reservation can be extended into the rest of a larger one.
     pub(crate) fn take(&self, size: Bytes, alignment: Alignment, hint: Option<Address>) -> Option<Reserved> {
         let mut parts = self.parts();
         let place = |part: &Reserved| {
@@ -54,7 +54,7 @@ impl Kept {
         Some(taken)
     }
 
-    /// Keeps a reservation that is not used any more, joined with what is free on both sides of it.
+    /// Keeps a dropped reservation, joined with the free parts on both sides of it.
     pub(crate) fn put(&self, reserved: Reserved) {
         let mut parts = self.parts();
         let mut joined = reserved.range;
@@ -70,19 +70,19 @@ impl Kept {
         parts.push(Reserved { whole: reserved.whole, range: joined });
     }
 
-    /// Takes out the ranges of which no part is used.
+    /// Removes and returns the ranges of which no part is in use.
     pub(crate) fn take_unused(&self) -> Vec<AddressRange> {
         let unused = self.parts().extract_if(.., |part| part.range == part.whole).collect::<Vec<_>>();
         unused.into_iter().map(|part| part.whole).collect()
     }
 }
 
-/// `address`, or the next one above it that is aligned.
+/// Returns the first aligned address at or above `address`.
 pub(crate) fn aligned(address: Address, alignment: Alignment) -> Option<Address> {
     address.0.checked_next_multiple_of(alignment.bytes().0).map(Address)
 }
 
-/// True where `size` bytes from `base` on lie in the range.
+/// True if `size` bytes from `base` lie in the range.
 pub(crate) fn holds(whole: AddressRange, base: Address, size: Bytes) -> bool {
     base.checked_add(size).is_some_and(|end| end <= whole.end())
 }
@@ -110,11 +110,11 @@ mod tests {
         let (large, small) = (range(0x4000_0000, Bytes::mib(64)), range(0x8020_0000, Bytes::mib(4)));
         let kept = kept(&[large, small]);
         let two = alignment(Bytes::mib(2));
-        assert_eq!(kept.take(Bytes::mib(128), two, None), None, "none is that large");
+        assert_eq!(kept.take(Bytes::mib(128), two, None), None, "no part is that large");
         let first = kept.take(Bytes::mib(2), two, None).unwrap();
         assert_eq!(first, Reserved { whole: small, range: range(small.base.0, Bytes::mib(2)) });
         let rest = kept.take(Bytes::mib(2), two, None).unwrap();
-        assert_eq!(rest.range.base, first.range.end(), "what was left behind it");
+        assert_eq!(rest.range.base, first.range.end(), "the rest after it");
         let aligned = kept.take(Bytes::mib(2), alignment(Bytes::gib(1)), None).unwrap();
         assert_eq!(aligned.range, range(0x4000_0000, Bytes::mib(2)));
         assert_eq!(kept.take(Bytes::mib(2), alignment(Bytes::gib(1)), None), None, "nothing aligned is left");
@@ -131,8 +131,8 @@ mod tests {
         let middle = kept.take(Bytes::mib(8), two, Some(Address(0x4100_0000))).unwrap();
         let behind = kept.take(Bytes::mib(4), two, Some(middle.range.end())).unwrap();
         assert_eq!(behind.range, range(0x4180_0000, Bytes::mib(4)));
-        assert_eq!(kept.take(Bytes::mib(2), two, Some(Address(0x4100_0000))), None, "it is taken");
-        assert_eq!(kept.take_unused(), [], "some of it is used");
+        assert_eq!(kept.take(Bytes::mib(2), two, Some(Address(0x4100_0000))), None, "in use");
+        assert_eq!(kept.take_unused(), [], "a part is in use");
         kept.put(middle);
         kept.put(behind);
         assert_eq!(kept.take_unused(), [whole], "joined again");

@@ -1,8 +1,8 @@
-// What gpu-vmm's test kit has the device do itself: write a pattern, check it, and walk along a list.
+// The kernels of gpu-vmm's test kit: write a pattern, check it, and walk along a list.
 //
-// Word number i under a seed is m ^ (m >> 32) with m = (seed + i) * 0x9E3779B97F4A7C15, in 64 bits that wrap around;
-// the same as `pattern_word` in vmm-core. All counts and indices are 64 bits wide. Thread t of n takes the words t, t + n,
-// t + 2n and so on, so that neighbouring threads reach neighbouring words.
+// Word number i under a seed is m ^ (m >> 32) with m = (seed + i) * 0x9E3779B97F4A7C15, in wrapping 64 bit arithmetic,
+// like `pattern_word` in vmm-core. All counts and indices have 64 bits. Thread t of n takes the words t, t + n, t + 2n
+// and so on, so that neighbouring threads access neighbouring words.
 
 typedef unsigned long long word;
 
@@ -28,7 +28,7 @@ extern "C" __global__ void gpu_vmm_write_pattern(word *words, word count, word s
         words[index] = pattern_word(seed, index);
 }
 
-// Adds the number of words that it looked at to counted[0], and the number of those that are not the pattern's to counted[1].
+// Adds the number of checked words to counted[0], and the number of words that differ from the pattern to counted[1].
 extern "C" __global__ void gpu_vmm_count_wrong(const word *words, word count, word seed, word *counted)
 {
     word mine = 0;
@@ -39,13 +39,13 @@ extern "C" __global__ void gpu_vmm_count_wrong(const word *words, word count, wo
     }
     if (mine != 0)
         atomicAdd(&counted[0], mine);
-    // Where nothing is wrong, no thread has to reach this counter.
+    // If nothing is wrong, no thread needs this counter.
     if (wrong != 0)
         atomicAdd(&counted[1], wrong);
 }
 
-// Follows a list whose nodes are the address of the next one, 0 in the last, and a value. Writes how many nodes there were,
-// at most `most`, and the sum of their values to walked[0] and walked[1]. One thread does it, whatever the grid.
+// Follows a list whose nodes hold the address of the next node, 0 in the last, and a value. Writes the number of nodes,
+// at most `most`, to walked[0] and the sum of their values to walked[1]. One thread does the work, whatever the grid.
 extern "C" __global__ void gpu_vmm_walk_list(const word *node, word most, word *walked)
 {
     if (first_index() != 0)

@@ -1,5 +1,5 @@
-//! The test kit's kernels, and how they are spread over a device.
-#![allow(unsafe_code)] // names of HIP's go from thread to thread
+//! The test kit's kernels, and their launch grids.
+#![allow(unsafe_code)] // HIP's handles move between threads
 
 use crate::compiler::Reason;
 use crate::ffi::{self, hipFunction_t, hipStream_t};
@@ -8,10 +8,10 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 
 const THREADS: u32 = 256;
-/// Enough to fill every GPU there is several times over; each thread takes as many words as are needed.
+/// Enough to fill every current GPU several times over; each thread processes as many words as needed.
 const MAX_BLOCKS: u64 = 4096;
 
-/// How a kernel is spread over a device, and on which stream.
+/// The grid of a launch, and its stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Grid {
     pub(crate) blocks: u32,
@@ -20,7 +20,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// The whole device, in its null stream.
+    /// The whole device, on its null stream.
     pub(crate) fn wide(words: u64) -> Self {
         let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MAX_BLOCKS) as u32;
         Self { blocks, threads: THREADS, stream: null_mut() }
@@ -45,12 +45,12 @@ pub(crate) struct Kernels {
 #[derive(Clone, Copy)]
 pub(crate) struct Function(pub(crate) hipFunction_t);
 
-// SAFETY: HIP's handle of a kernel belongs to the process and may be launched from any thread.
+// SAFETY: HIP's kernel handle belongs to the process and may be launched from any thread.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// What was compiled: the code, or why there is none, by architecture.
+/// The compiled code by architecture, or why there is none.
 #[derive(Default)]
 pub(crate) struct Compiled {
     pub(crate) by_architecture: Mutex<BTreeMap<String, Result<Vec<u8>, Reason>>>,

@@ -1,7 +1,7 @@
-//! Kernels of the test kit: compiled when they are first needed, once for each architecture, loaded once on each device, and
-//! launched.
+//! Launches of the test kit's kernels. They are compiled when they are first needed, once per architecture, and loaded
+//! once per device.
 //!
-//! Where that does not work, the reason is kept and not tried again.
+//! If that fails, the reason is kept and the attempt is not repeated.
 #![allow(unsafe_code)] // calls into HIP, and runs code on a device
 
 use crate::compiler::{Compiler, Reason};
@@ -17,7 +17,7 @@ use std::sync::PoisonError;
 const TEXT: &str = include_str!("kernels.hip");
 
 impl Driver {
-    /// The kernels of a device, or why there are none; an error where the device cannot be used at all.
+    /// Returns the kernels of a device, or why there are none; an error if the device cannot be used at all.
     pub(crate) fn kernels(
         &self,
         operation: Operation,
@@ -28,22 +28,24 @@ impl Driver {
         Ok(self.devices_state(device)?.kernels.get_or_init(|| self.load_kernels(device)))
     }
 
-    /// Compiles for a device, which is current, and loads there.
+    /// Compiles the kernels for the current device `device`, and loads them there.
     fn load_kernels(&self, device: DeviceId) -> std::result::Result<Kernels, Reason> {
         let code = self.compile(&self.architecture(device)?)?;
         let hip = &self.hip;
         let (Some(load), Some(get_function), Some(launch)) =
             (hip.hipModuleLoadData, hip.hipModuleGetFunction, hip.hipModuleLaunchKernel)
         else {
-            return Err("this HIP has no hipModuleLoadData and what belongs to it".to_owned());
+            return Err(
+                "this HIP lacks hipModuleLoadData, hipModuleGetFunction or hipModuleLaunchKernel".to_owned()
+            );
         };
         let mut module = null_mut();
-        // SAFETY: a place for one module, and a code object, which tells its own length.
+        // SAFETY: HIP writes one module; the code object contains its own length.
         let answer = unsafe { load(&raw mut module, code.as_ptr().cast()) };
         self.explain("hipModuleLoadData", answer)?;
         let function = |name: &CStr| {
             let mut function = null_mut();
-            // SAFETY: a place for one function, the module that was just loaded, a name that ends with a zero byte.
+            // SAFETY: HIP writes one function; the module was just loaded, and the name ends with a zero byte.
             let answer = unsafe { get_function(&raw mut function, module, name.as_ptr()) };
             self.explain("hipModuleGetFunction", answer).map(|()| Function(function))
         };
@@ -65,15 +67,16 @@ impl Driver {
         code
     }
 
-    /// What the compiler calls a device's instruction set, such as `gfx90a:sramecc+:xnack-`.
+    /// Returns the compiler's name of a device's instruction set, such as `gfx90a:sramecc+:xnack-`.
     fn architecture(&self, device: DeviceId) -> std::result::Result<String, Reason> {
         let properties =
             self.hip.hipGetDevicePropertiesR0600.ok_or("this HIP has no hipGetDevicePropertiesR0600")?;
         let mut found = MaybeUninit::<hipDeviceProp_tR0600>::zeroed();
-        // SAFETY: the function writes one structure of this layout, which its name tells.
+        // SAFETY: the function writes one structure of this layout, as R0600 in its name says.
         let answer = unsafe { properties(found.as_mut_ptr(), device.0 as c_int) };
         self.explain("hipGetDevicePropertiesR0600", answer)?;
-        // SAFETY: integers, bytes and pointers, for all of which zero is a value, whether written over or not.
+        // SAFETY: integers, bytes and pointers, for which zero is a value, so they are initialized even if HIP did not
+        // write them.
         let found = unsafe { found.assume_init() };
         let name: &[u8] = bytemuck::cast_slice(&found.gcnArchName);
         let name = CStr::from_bytes_until_nul(name).ok().and_then(|name| name.to_str().ok());
@@ -85,7 +88,7 @@ impl Driver {
         self.answer(call, answer).map_err(|error| error.to_string())
     }
 
-    /// Runs a kernel over `words` words, in the null stream of its device, which is current, and waits.
+    /// Runs a kernel over `words` words on the null stream of the current device, and waits.
     ///
     /// # Safety
     ///
@@ -103,12 +106,12 @@ impl Driver {
         self.wait_for_null(operation)
     }
 
-    /// Starts a kernel.
+    /// Launches a kernel.
     ///
     /// # Safety
     ///
-    /// The kernel is one of these kernels, and they and the stream are the current device's; it takes these parameters,
-    /// and may reach what they point to.
+    /// The function is one of `kernels`, which, like the stream, belong to the current device. It takes these
+    /// parameters and may access what they point to.
     pub(crate) unsafe fn launch(
         &self,
         operation: Operation,
@@ -121,8 +124,8 @@ impl Driver {
         for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
             *pointer = from_mut(parameter).cast();
         }
-        // SAFETY: the grid is within what every device has; HIP reads the parameters before it returns; the rest is the
-        // caller's promise.
+        // SAFETY: every device supports the grid; HIP reads the parameters before it returns; the rest is the caller's
+        // promise.
         let answer = unsafe {
             let parameters = pointers.as_mut_ptr();
             (kernels.launch)(function.0, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, null_mut())

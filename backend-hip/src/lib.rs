@@ -1,33 +1,34 @@
-//! gpu-vmm on AMD's HIP runtime, which is loaded at run time: nothing is linked, and without HIP
-//! [`HipBackend::open`] gives an ordinary error.
+//! gpu-vmm's backend for AMD's HIP runtime.
 //!
-//! HIP answers some wrong calls with success and some with a crash, and its versions differ. What a version does
-//! differently is data in `quirks`; what this backend does about it is the same for all versions where that works.
+//! The runtime is loaded at run time: nothing is linked, and without HIP [`HipBackend::open`] returns an error.
+//!
+//! HIP accepts some wrong calls silently and crashes on others, and its versions differ. `quirks` lists as data what
+//! each version does differently. The workaround is the same for all versions if it works on all of them.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `backend` | which module answers which method |
+//! | `backend` | the core's backend traits, forwarded to the other modules |
 //! | `loader`, `library`, `ffi`, `hsa` | the library, its functions and structures |
-//! | `driver`, `open`, `error` | the one loaded runtime, and its answers |
-//! | `device`, `device_state` | its devices, and what is found out about each |
-//! | `handle`, `attributes`, `memory_types` | physical memory, and the types of it |
-//! | `share`, `descriptor`, `win32` | memory as a file descriptor, or as a handle of Windows |
-//! | `reservation`, `addresses`, `kept_addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
-//! | `copy`, `staging`, `stream`, `event` | moving data; page-locked memory, and copies on streams of their own; places in streams |
-//! | `plain` | memory of `hipMalloc`, which tests compare with |
-//! | `relaxed` | calls that spoil no capture |
-//! | `testkit`, `kernels`, `launch`, `compiler` | a pattern written and checked, by kernels or by copies |
-//! | `quirks`, `probe`, `capabilities` | what versions and devices can do |
+//! | `driver`, `open`, `error` | the one loaded runtime, and its errors |
+//! | `device`, `device_state` | its devices, and what is known about each |
+//! | `handle`, `attributes`, `memory_types` | physical memory, and its types |
+//! | `share`, `descriptor`, `win32` | memory exported and imported as file descriptors or Windows handles |
+//! | `reservation`, `addresses`, `kept_addresses`, `mappings`, `access` | address ranges, their mappings, and the access of each device |
+//! | `copy`, `staging`, `stream`, `event` | copies and fills; page-locked memory and copy streams; streams; events |
+//! | `plain` | memory from `hipMalloc`, for comparison in tests |
+//! | `relaxed` | calls in relaxed capture mode, which invalidate no capture |
+//! | `testkit`, `kernels`, `launch`, `compiler` | writes and checks of a test pattern, by kernels or by copies |
+//! | `quirks`, `probe`, `capabilities` | what each version and device supports |
 //!
-//! A program's own `hipStream_t` is named by `unsafe { Stream::from_raw(stream.cast()) }` ([`Stream::from_raw`]): the
-//! bindings have no type that owns a stream, so the caller promises that it is live. Kernels take a region's memory as the pointer
-//! `region.address().as_ptr()`, and a vector's as `vec.as_device_ptr().as_raw()`.
+//! To name a `hipStream_t` of your own, use `unsafe { Stream::from_raw(stream.cast()) }` ([`Stream::from_raw`]). The
+//! bindings have no type that owns a stream, so the caller must keep it alive. Pass a region to a kernel as
+//! `region.address().as_ptr()`, and a vector as `vec.as_device_ptr().as_raw()`.
 //!
 //! [`Stream::from_raw`]: gpu_vmm_core::Stream::from_raw
 //!
-//! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory
-//! calls go through one lock, since HIP has none around its tables. It does not work in a forked child.
-// What the testkit alone uses is not used without it.
+//! A process has one HIP runtime, so every [`HipBackend::open`] returns the same backend. Its virtual memory calls hold
+//! one lock, because HIP does not lock its own tables. The backend does not work in a forked child.
+// Without the feature `testkit`, the code that only the testkit calls is unused.
 #![cfg_attr(not(feature = "testkit"), allow(dead_code))]
 
 mod access;

@@ -1,4 +1,4 @@
-//! A loaded library, as the system has it.
+//! The platform's type of a loaded library.
 
 #[cfg(unix)]
 pub(crate) use libloading::os::unix::Library;

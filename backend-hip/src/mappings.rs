@@ -1,7 +1,8 @@
-//! The mappings of one reservation as HIP has them at this moment. HIP's own records cannot be relied on, and the arguments
-//! that `hipMemSetAccess` accepts depend on everything else that is mapped.
+//! The current mappings of one reservation. HIP's own records are unreliable, and the arguments that `hipMemSetAccess`
+//! accepts depend on all other mappings.
 //!
-//! A region's own records do not serve: they change when an operation has succeeded, and this is asked in the middle of one.
+//! A region's records cannot be used: they change when an operation has succeeded, and this backend needs the state in
+//! the middle of one.
 
 use gpu_vmm_core::{Access, AccessMap, Bytes, DeviceId, OffsetRange};
 use std::collections::BTreeMap;
@@ -11,7 +12,7 @@ struct Mapping {
     length: Bytes,
     owner: DeviceId,
     access: AccessMap,
-    /// The host's access was set, to whatever it was.
+    /// The host's access has been set, to any value.
     shown_to_host: bool,
 }
 
@@ -33,28 +34,28 @@ impl Mappings {
         self.0.remove(&offset);
     }
 
-    /// Whose memory the mapping that begins there is.
+    /// Returns the owner of the memory of the mapping that begins at `offset`.
     pub(crate) fn owner(&self, offset: Bytes) -> Option<DeviceId> {
         self.0.get(&offset).map(|mapping| mapping.owner)
     }
 
-    /// True for one whole mapping.
-    #[cfg_attr(not(unix), allow(dead_code))] // descriptors are of those
+    /// True if the range is one whole mapping.
+    #[cfg_attr(not(unix), allow(dead_code))] // only descriptors need it
     pub(crate) fn is_one(&self, part: OffsetRange) -> bool {
         self.0.get(&part.offset).is_some_and(|mapping| mapping.length == part.length)
     }
 
-    /// True where the host has, or once had, access to the mapping that begins there.
+    /// True if the host has, or once had, access to the mapping that begins at `offset`.
     pub(crate) fn was_shown_to_host(&self, offset: Bytes) -> bool {
         self.0.get(&offset).is_some_and(|mapping| mapping.shown_to_host)
     }
 
-    /// How many mappings there are, and how much they are together.
+    /// Returns the number of mappings and their total size.
     pub(crate) fn total(&self) -> (usize, Bytes) {
         (self.0.len(), self.0.values().map(|mapping| mapping.length).sum())
     }
 
-    /// The part, cut where the memory becomes another device's, with whose it is.
+    /// Splits a range where the owner of the memory changes.
     pub(crate) fn by_owner(&self, part: OffsetRange) -> Vec<(OffsetRange, DeviceId)> {
         let mut runs: Vec<(OffsetRange, DeviceId)> = Vec::new();
         for (offset, mapping) in self.0.range(part.offset..part.end()) {
@@ -66,7 +67,7 @@ impl Mappings {
         runs
     }
 
-    /// The mappings of a part in which a device has some access, each with what it has.
+    /// Returns the mappings of a range to which a device has access, and that access.
     pub(crate) fn accessible(&self, part: OffsetRange, device: DeviceId) -> Vec<(OffsetRange, Access)> {
         let mappings = self.0.range(part.offset..part.end());
         mappings
@@ -77,8 +78,8 @@ impl Mappings {
             .collect()
     }
 
-    /// Everything that is mapped, where that is one run without a hole and all of it outside of `part` has this access
-    /// for the device already.
+    /// Returns the range of all mappings, if they are contiguous and those outside of `part` already have this access
+    /// for the device.
     pub(crate) fn whole_with(
         &self,
         part: OffsetRange,
@@ -97,7 +98,7 @@ impl Mappings {
         Some(OffsetRange { offset: *first, length: end - *first })
     }
 
-    /// Writes down that a device has been given access.
+    /// Records that a device's access was set.
     pub(crate) fn set(&mut self, part: OffsetRange, device: DeviceId, access: Access) {
         for (_, mapping) in self.0.range_mut(part.offset..part.end()) {
             mapping.access = mapping.access.with(device, access);
@@ -139,11 +140,11 @@ mod tests {
         all.set(part(4, 8), ZERO, Access::ReadWrite);
         let grown = part(12, 4);
         assert_eq!(all.whole_with(grown, ZERO, Access::ReadWrite), Some(part(4, 12)));
-        assert_eq!(all.whole_with(grown, ZERO, Access::Read), None, "the others would lose writing");
-        assert_eq!(all.whole_with(grown, ONE, Access::Read), None, "the others would be given to a peer");
+        assert_eq!(all.whole_with(grown, ZERO, Access::Read), None, "the others would lose write access");
+        assert_eq!(all.whole_with(grown, ONE, Access::Read), None, "a peer would get access to the others");
         assert_eq!(all.whole_with(part(4, 12), ONE, Access::Read), Some(part(4, 12)));
         all.remove(Bytes::mib(6));
-        assert_eq!(all.whole_with(grown, ZERO, Access::ReadWrite), None, "a hole");
+        assert_eq!(all.whole_with(grown, ZERO, Access::ReadWrite), None, "a gap");
         assert_eq!(Mappings::default().whole_with(grown, ZERO, Access::Read), None);
     }
 }

@@ -1,7 +1,6 @@
-//! The kinds of memory beside a device's own, and who else than devices can be given access: what HIP has of it here, and
-//! why not.
+//! Memory types other than device memory, and host access: whether this HIP supports them, and why not.
 //!
-//! Each answer is a capability. Its note is the reason of the error that whoever asks for such memory gets, too.
+//! Each answer is a capability. Its note is also the reason in the error for a request of such memory.
 
 use crate::attributes::{LARGE_BAR, no_fabric, says};
 use crate::device::granularity;
@@ -14,10 +13,10 @@ use gpu_vmm_core::{
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// Why nothing is compressed.
-pub(crate) const NO_COMPRESSION: &str = "HIP ignores the flag, and memory is as it is without it";
+/// Why memory is never compressed.
+pub(crate) const NO_COMPRESSION: &str = "HIP ignores the flag and creates ordinary memory";
 
-/// Refuses memory that HIP does not have.
+/// Refuses memory types that HIP does not support.
 pub(crate) fn check(driver: &Arc<Driver>, operation: Operation, properties: &Properties) -> Result<()> {
     let device = known(driver, operation, properties.device)?;
     check_handle_types(driver, operation, device, properties.handle_types)?;
@@ -35,7 +34,8 @@ pub(crate) fn check(driver: &Arc<Driver>, operation: Operation, properties: &Pro
     }
 }
 
-/// What such memory is created in: a device's as [`Device::granularity`] says, the host's in that or more.
+/// Returns the granularity for memory of these properties: [`Device::granularity`] for device memory, the same or more
+/// for host memory.
 pub(crate) fn granularity_of(
     driver: &Arc<Driver>,
     operation: Operation,
@@ -48,13 +48,14 @@ pub(crate) fn granularity_of(
     check(driver, operation, properties)?;
     let reported = granularity(driver, operation, properties)?;
     let granularity = Granularity::new(reported).ok_or_else(|| {
-        let what = format!("hipMemGetAllocationGranularity says {reported}, which is no power of two");
+        let what = format!("hipMemGetAllocationGranularity returned {reported}, not a power of two");
         Error::new(operation, Detail::DriverContractViolated { what })
     })?;
     Ok(granularity.max(device.granularity))
 }
 
-/// Refuses access for the host where HIP does not give it. To the host's own memory it has it wherever there is such.
+/// Refuses host access if HIP does not support it. The host always has access to its own memory, if that type is
+/// supported.
 pub(crate) fn check_host_access(
     driver: &Arc<Driver>,
     operation: Operation,
@@ -66,29 +67,28 @@ pub(crate) fn check_host_access(
     required(operation, host_access(driver, known(driver, operation, properties.device)?)?)
 }
 
-/// Whether the CPU can be given access to mapped memory of a device.
+/// Whether the host can be given access to mapped memory of a device.
 pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
     const FEATURE: Feature = Feature::HostAccess;
     if driver.quirks.no_host_access {
-        let reason =
-            format!("HIP {} gives the host no access; 7.2 was the first to do it", driver.info().version);
+        let reason = format!("HIP {} cannot give the host access; 7.2 and later can", driver.info().version);
         return Ok(Capability::no(FEATURE, Evidence::Version, reason));
     }
     if let Err(reason) = says(driver, device.id, &LARGE_BAR) {
         return Ok(Capability::no(FEATURE, Evidence::Attribute, reason));
     }
     let known = &driver.devices_state(device.id)?.tried.host_access;
-    let note = "the CPU reads and writes over the bus, and HIP does not tell afterwards what it may do";
+    let note = "the CPU reads and writes over the bus; HIP does not report the host's access";
     Ok(tried(known, FEATURE, note, || probe::host_access(driver, device)))
 }
 
-/// Whether there is memory of the host, wherever the driver likes.
+/// Whether HIP supports host memory on a node of the driver's choice.
 pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
     let known = &driver.devices_state(device.id)?.tried.host_memory;
     Ok(memory_at(driver, device, Location::Host, Feature::HostMemory, known))
 }
 
-/// Whether there is memory of one of the host's NUMA nodes.
+/// Whether HIP supports memory of one of the host's NUMA nodes.
 pub(crate) fn host_node_memory(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
     let known = &driver.devices_state(device.id)?.tried.host_node_memory;
     Ok(memory_at(driver, device, Location::HostNode(0), Feature::HostNodeMemory, known))
@@ -103,7 +103,7 @@ fn memory_at(
 ) -> Capability {
     if driver.quirks.no_host_memory {
         let reason = format!(
-            "HIP {} has none: 6.x refuses, 7.0 to 7.14 take the device's memory for it, and 7.15 was the first to have it",
+            "HIP {} has none: 6.x refuses it, 7.0 to 7.14 allocate device memory instead, 7.15 and later support it",
             driver.info().version
         );
         return Capability::no(feature, Evidence::Version, reason);
@@ -120,7 +120,7 @@ fn check_handle_types(
     types: HandleTypes,
 ) -> Result<()> {
     if types.bits().count_ones() > 1 {
-        let reason = format!("HIP exports a piece of memory in one way, and {types} were asked for");
+        let reason = format!("HIP exports memory as one handle type only; {types} were requested");
         return Err(Error::new(operation, Detail::Unsupported { reason }));
     }
     if types.contains(HandleTypes::FABRIC) {
@@ -129,7 +129,7 @@ fn check_handle_types(
     types.check_here(operation)
 }
 
-/// A device that the caller has checked, as far as the books of this backend are concerned.
+/// Returns a device; the core has checked the number, this backend checks it again.
 fn known(driver: &Driver, operation: Operation, device: DeviceId) -> Result<&Device> {
     driver.devices().get(device.0 as usize).ok_or_else(|| driver.no_such_device(operation, device))
 }
@@ -142,7 +142,7 @@ fn required(operation: Operation, found: Capability) -> Result<()> {
     }
 }
 
-/// What a trial says, which is made once; memory that is short says nothing.
+/// Returns the result of a probe, which runs once. A probe that ran out of memory is repeated at the next call.
 fn tried(
     known: &OnceLock<Capability>,
     feature: Feature,
@@ -161,7 +161,7 @@ fn tried(
     }
 }
 
-/// Whether the kernel knows the node. Without the folder it knows no nodes, which is one.
+/// Whether the kernel has this NUMA node. A kernel without the folder has node 0 only.
 fn is_node(node: u32) -> bool {
     let nodes = Path::new("/sys/devices/system/node");
     node == 0 || nodes.join(format!("node{node}")).is_dir()

@@ -1,4 +1,4 @@
-//! Loading the runtime, once for the process.
+//! Loads the runtime, once per process.
 
 use crate::device_state::DeviceState;
 use crate::driver::Driver;
@@ -12,13 +12,13 @@ use gpu_vmm_core::{Operation, Result};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 static OPENED: OnceLock<Arc<Driver>> = OnceLock::new();
-/// Held while the runtime is loaded and asked for its devices.
+/// Held while the runtime is loaded and its devices are listed.
 static OPENING: Mutex<()> = Mutex::new(());
-/// The process that first loaded the runtime, whether it could be used or not: it cannot be used in a child of that.
+/// The process that first loaded the runtime, usable or not. A forked child of it cannot use the runtime.
 static LOADED_IN: OnceLock<Process> = OnceLock::new();
 
 impl Driver {
-    /// The process's one driver: loaded at the first call that succeeds.
+    /// Returns the process's driver. The first successful call loads it.
     pub(crate) fn open() -> Result<Arc<Self>> {
         const OPERATION: Operation = Operation::Open;
         if let Some(process) = LOADED_IN.get() {

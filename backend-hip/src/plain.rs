@@ -1,4 +1,4 @@
-//! Memory as `hipMalloc` gives it, without virtual memory management.
+//! Memory from `hipMalloc`, without virtual memory management.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
@@ -32,7 +32,7 @@ impl Driver {
     ) -> Result<()> {
         let _current = self.on(operation, device)?;
         let _relaxed = self.relax(operation)?;
-        // SAFETY: one of HIP's plain allocations, given back once, as the caller promises.
+        // SAFETY: a plain HIP allocation, freed once, as the caller promises.
         let code = unsafe { (self.hip.hipFree)(at.as_ptr()) };
         self.check(operation, "hipFree", code, || format!("{size} at {at}"))
     }

@@ -1,4 +1,4 @@
-//! Trying things out where neither a version nor an attribute can be trusted.
+//! Probes: trials for features that neither a version nor an attribute reports reliably.
 #![allow(unsafe_code)] // drives the backend's own traits
 
 use crate::driver::Driver;
@@ -10,11 +10,11 @@ use gpu_vmm_core::{
 };
 use std::sync::Arc;
 
-/// Enough to be seen beside what other processes do to the same GPU meanwhile.
+/// Large enough to be noticed among the allocations of other processes on the same GPU.
 const LARGE: Bytes = Bytes::mib(64);
 
-/// Maps memory, gives it back, and looks whether it is free again while the addresses are still reserved. Tried once for
-/// the process: it is the version's doing, not the device's.
+/// Maps memory, releases it, and compares the free memory while the addresses are still reserved. The result depends on
+/// the version and not on the device, so the probe runs once per process.
 pub(crate) fn memory_comes_back(driver: &Arc<Driver>, device: &Device) -> Result<bool> {
     if let Some(known) = driver.memory_comes_back.get() {
         return Ok(*known);
@@ -25,7 +25,7 @@ pub(crate) fn memory_comes_back(driver: &Arc<Driver>, device: &Device) -> Result
     let mut reservation = HipReservation::new(driver, size, device.granularity.into(), None)?;
     let before = driver.memory_info(device.id)?.free;
     let handle = HipHandle::create(driver, size, &Properties::on(device.id))?;
-    // SAFETY: a whole handle in an empty reservation of its size, given to its own device, used by nobody.
+    // SAFETY: a whole handle in an empty reservation of its size; no work uses it.
     unsafe {
         reservation.map(Bytes::ZERO, &handle)?;
         let granted = reservation.set_access(Bytes::ZERO, size, &[read_write(device.id)]);
@@ -38,7 +38,8 @@ pub(crate) fn memory_comes_back(driver: &Arc<Driver>, device: &Device) -> Result
     Ok(*driver.memory_comes_back.get_or_init(|| comes_back))
 }
 
-/// Reserves addresses at places of our own choice, a few in case one is taken. What was asked and given at the last.
+/// Reserves addresses at chosen places, up to four in case one is taken. Returns whether the last attempt got its hint,
+/// the range it got, and the hint.
 pub(crate) fn fixed_address(driver: &Arc<Driver>, device: &Device) -> Result<(bool, AddressRange, Address)> {
     let size = device.granularity.bytes();
     let alignment = Alignment::from(device.granularity);
@@ -59,7 +60,7 @@ pub(crate) fn fixed_address(driver: &Arc<Driver>, device: &Device) -> Result<(bo
     Ok(last)
 }
 
-/// Creates a granule that can be shared and exports it.
+/// Creates a shareable granule and exports it.
 #[cfg(unix)]
 pub(crate) fn export(driver: &Arc<Driver>, device: &Device) -> Result<()> {
     use gpu_vmm_core::Handle;
@@ -67,7 +68,7 @@ pub(crate) fn export(driver: &Arc<Driver>, device: &Device) -> Result<()> {
     HipHandle::create(driver, device.granularity.bytes(), &properties)?.export().map(drop)
 }
 
-/// Maps a granule for reading and asks back what the device may do.
+/// Maps a granule read-only and reads the device's access back.
 pub(crate) fn read_only(driver: &Arc<Driver>, device: &Device) -> Result<Access> {
     let grant = Grant { device: device.id, access: Access::Read };
     // SAFETY: a granule is mapped, and the device exists.
@@ -76,7 +77,7 @@ pub(crate) fn read_only(driver: &Arc<Driver>, device: &Device) -> Result<Access>
     })
 }
 
-/// Maps a granule for the device and asks for a descriptor of it.
+/// Maps a granule for the device and exports it as a dma-buf.
 #[cfg(unix)]
 pub(crate) fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Result<()> {
     // SAFETY: a granule is mapped, which is all of the reservation.
@@ -85,12 +86,12 @@ pub(crate) fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Result<()> {
     })
 }
 
-/// Maps a granule for the host.
+/// Maps a granule of device memory for the host.
 pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<()> {
     mapped(driver, device, &Properties::on(device.id), &[read_write(DeviceId::HOST)], |_| Ok(()))
 }
 
-/// Maps a granule of the host's memory for the device and the host, and looks whether the device's own has become less.
+/// Maps a granule of host memory for the device and the host, and checks that the device's free memory has not shrunk.
 pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device, location: Location) -> Result<()> {
     let free = || driver.memory_info(device.id).map(|info| info.free);
     let properties = Properties::on(device.id).located(location);
@@ -109,7 +110,7 @@ const fn read_write(device: DeviceId) -> Grant {
     Grant { device, access: Access::ReadWrite }
 }
 
-/// Maps a granule of memory, gives access to it, looks at it, and takes it away again.
+/// Maps a granule of memory, sets access to it, calls `look`, and unmaps it.
 fn mapped<T>(
     driver: &Arc<Driver>,
     device: &Device,
@@ -120,7 +121,7 @@ fn mapped<T>(
     let size = device.granularity.bytes();
     let mut reservation = HipReservation::new(driver, size, device.granularity.into(), None)?;
     let handle = HipHandle::create(driver, size, properties)?;
-    // SAFETY: a whole handle in an empty reservation of its size, used by nobody.
+    // SAFETY: a whole handle in an empty reservation of its size; no work uses it.
     unsafe {
         reservation.map(Bytes::ZERO, &handle)?;
         let seen = reservation.set_access(Bytes::ZERO, size, grants).and_then(|()| look(&reservation));

@@ -1,9 +1,9 @@
-//! What HIP's versions do differently from what is documented, one entry a quirk, and what this crate asks of the
-//! version: nowhere else are versions compared.
+//! The differences between HIP's documentation and its versions, one entry per quirk, and the workarounds that a
+//! version needs. Only this module compares versions.
 //!
-//! A version is the number that `hipRuntimeGetVersion` answers: major * 10^7 + minor * 10^5 + build. Builds only count
-//! within one minor version. "Simulated" in the evidence means AMD's own `libamdhip64` 6.4.3 or 7.2.4 over a simulated
-//! HSA runtime: HIP's part is AMD's machine code, everything below is not.
+//! A version is the number that `hipRuntimeGetVersion` returns: major * 10^7 + minor * 10^5 + build. Builds are ordered
+//! only within one minor version. "Simulated" in the evidence means AMD's own `libamdhip64` 6.4.3 or 7.2.4 on a
+//! simulated HSA runtime: HIP's part is AMD's machine code, everything below it is simulated.
 
 mod captures;
 mod host;
@@ -32,46 +32,47 @@ pub(crate) use switch::workaround_enabled;
 /// The first version whose virtual memory works on Linux.
 pub(crate) const OLDEST: u32 = 60_100_000;
 
-/// The version as people write it: major, minor and build.
+/// Formats a version as major, minor and build.
 pub(crate) fn readable(version: u32) -> String {
     format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
 }
 
-/// What `hipMemImportFromShareableHandle` reads from its second argument, a pointer by its type.
+/// How `hipMemImportFromShareableHandle` interprets its second argument, which has a pointer type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImportForm {
-    /// The address of the descriptor.
+    /// As the address of the descriptor.
     Pointer,
-    /// The descriptor itself.
+    /// As the descriptor itself.
     Value,
-    /// One of the two; the wrong one crashes.
+    /// As one of the two; the wrong one crashes.
     Unknown,
 }
 
-/// What is done differently for a version.
+/// The workarounds that a version needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quirks {
-    /// Freed addresses are kept: [`FREE_RACES`].
+    /// Freed addresses are kept for later reservations: [`FREE_RACES`].
     pub(crate) free_races: bool,
-    /// A refused `hipMemSetAccess` may have been right: [`ACCESS_SUMS`].
+    /// `hipMemSetAccess` may refuse a valid call: [`ACCESS_SUMS`].
     pub(crate) access_sums: bool,
     /// Copies from another device's memory go through the host: [`COPY_BY_SOURCE`].
     pub(crate) copy_by_source: bool,
-    /// Copies between page-locked and another device's memory go through memory that is not locked: [`host::PINNED_BY_FIRST`].
+    /// Copies between page-locked memory and another device's memory go through memory that is not locked:
+    /// [`host::PINNED_BY_FIRST`].
     pub(crate) pinned_by_first: bool,
-    /// An event is not asked while its stream captures: [`captures::RECORDED_THERE`].
+    /// Events are not queried while their stream captures: [`captures::RECORDED_THERE`].
     pub(crate) events_spoil_captures: bool,
-    /// How a descriptor is handed over: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
+    /// How a descriptor is passed: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
     pub(crate) import_form: ImportForm,
-    /// The descriptor has to stay open: [`IMPORT_READS_LATER`].
+    /// The descriptor must stay open after the import: [`IMPORT_READS_LATER`].
     pub(crate) import_reads_later: bool,
-    /// Memory comes back with its addresses: [`MEMORY_STAYS`].
+    /// Released memory returns to the device only when its addresses are freed: [`MEMORY_STAYS`].
     pub(crate) memory_stays: bool,
     /// A peer must not be given access after the owner: [`OWNER_LAST`].
     pub(crate) owner_last: bool,
-    /// The host is given no access: [`host::ACCESS_APPEARS`].
+    /// The host cannot be given access: [`host::ACCESS_APPEARS`].
     pub(crate) no_host_access: bool,
-    /// There is no memory of the host: [`host::MEMORY_IS_THE_DEVICES`].
+    /// Host memory does not exist: [`host::MEMORY_IS_THE_DEVICES`].
     pub(crate) no_host_memory: bool,
 }
 
@@ -93,7 +94,7 @@ impl Quirks {
             events_spoil_captures: has(&captures::RECORDED_THERE),
             import_form,
             import_reads_later: has(&IMPORT_READS_LATER),
-            // Windows has other code below HIP.
+            // On Windows the code below HIP is different.
             memory_stays: cfg!(unix) && has(&MEMORY_STAYS),
             owner_last: has(&OWNER_LAST),
             no_host_access: has(&host::ACCESS_APPEARS),

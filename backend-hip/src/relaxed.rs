@@ -1,22 +1,23 @@
-//! Calls that spoil no capture, and waiting for a device during one.
+//! Relaxed capture mode, in which calls do not invalidate captures, and waiting for a device during a capture.
 //!
-//! While a stream captures, HIP refuses some calls about other streams, and the attempt alone spoils the capture:
-//! `hipStreamEndCapture` then returns `hipErrorStreamCaptureInvalidated`. What AMD's runtime does, 6.4.3 and 7.2.4 alike
-//! unless a line says otherwise (`tests/hsa-sim/checks/capture.c` prints the whole table):
+//! While a stream captures, HIP refuses some calls on other streams, and the attempt alone invalidates the capture:
+//! `hipStreamEndCapture` then returns `hipErrorStreamCaptureInvalidated`. The table shows the behaviour of AMD's
+//! runtime 6.4.3 and 7.2.4, which agree unless a line names a version (`tests/hsa-sim/checks/capture.c` prints the
+//! whole table):
 //!
-//! | call | in a thread that captures | in another thread | in a thread in relaxed mode |
+//! | call | in the capturing thread | in another thread | in a thread in relaxed mode |
 //! |---|---|---|---|
 //! | `hipEventQuery`, 6.4.3 | harmless | harmless | harmless |
-//! | `hipEventQuery`, 7.2.4 | spoils global and thread-local captures | spoils global captures | harmless |
-//! | `hipEventQuery` and `hipEventSynchronize` of what was recorded on the stream before, 6.4.3 | spoil every capture | spoil every capture | spoil every capture |
-//! | `hipStreamWaitEvent` of such an event, by another stream | fails, is harmless | fails, is harmless | fails, is harmless |
-//! | `hipEventSynchronize`, `hipStreamSynchronize`, `hipStreamQuery`, `hipMalloc`, `hipFree`, `hipHostMalloc`, `hipHostFree` | spoils global and thread-local captures | spoils global captures | harmless |
-//! | `hipStreamSynchronize(null)`, `hipStreamQuery(null)`, `hipEventRecord`, `hipStreamWaitEvent`, streams and events made and destroyed, virtual memory | harmless | harmless | harmless |
-//! | `hipMemcpyAsync`, `hipMemsetAsync` of another stream, of memory that is not page-locked too | harmless | harmless | harmless |
-//! | `hipDeviceSynchronize`, of any device; `hipMemcpy`, `hipMemset` | spoils every capture | spoils every capture | spoils every capture |
+//! | `hipEventQuery`, 7.2.4 | invalidates global and thread-local captures | invalidates global captures | harmless |
+//! | `hipEventQuery` and `hipEventSynchronize` of an event recorded on the stream earlier, 6.4.3 | invalidate every capture | invalidate every capture | invalidate every capture |
+//! | `hipStreamWaitEvent` of such an event, by another stream | fails, harmless | fails, harmless | fails, harmless |
+//! | `hipEventSynchronize`, `hipStreamSynchronize`, `hipStreamQuery`, `hipMalloc`, `hipFree`, `hipHostMalloc`, `hipHostFree` | invalidates global and thread-local captures | invalidates global captures | harmless |
+//! | `hipStreamSynchronize(null)`, `hipStreamQuery(null)`, `hipEventRecord`, `hipStreamWaitEvent`, creation and destruction of streams and events, virtual memory | harmless | harmless | harmless |
+//! | `hipMemcpyAsync`, `hipMemsetAsync` on another stream, also of memory that is not page-locked | harmless | harmless | harmless |
+//! | `hipDeviceSynchronize` of any device; `hipMemcpy`, `hipMemset` | invalidates every capture | invalidates every capture | invalidates every capture |
 //! | `hipStreamIsCapturing(null)` | harmless; `hipErrorStreamCaptureImplicit` while a blocking stream captures | the same | the same |
 //!
-//! No call reports that a non-blocking stream captures, unless the stream is named.
+//! HIP reports that a non-blocking stream captures only if the call names that stream.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
@@ -25,7 +26,7 @@ use crate::quirks::{DEVICE_WAIT_SPOILS_CAPTURES, WAITS_SPOIL_CAPTURES, workaroun
 use gpu_vmm_core::{DeviceId, Operation, Result};
 use std::ptr::null_mut;
 
-/// While this lives, the calling thread is in relaxed capture mode, if this HIP has such modes.
+/// A guard: while it lives, the calling thread is in relaxed capture mode, if this HIP has capture modes.
 pub(crate) struct Relaxed<'a> {
     driver: &'a Driver,
     before: Option<hipStreamCaptureMode>,
@@ -44,36 +45,36 @@ impl Driver {
         Ok(Relaxed { driver: self, before })
     }
 
-    /// Sets the thread's capture mode, and returns what it was.
+    /// Sets the thread's capture mode and returns the previous one.
     fn exchange_mode(
         &self,
         operation: Operation,
         mut mode: hipStreamCaptureMode,
     ) -> Result<Option<hipStreamCaptureMode>> {
         let Some(exchange) = self.hip.hipThreadExchangeStreamCaptureMode else { return Ok(None) };
-        // SAFETY: the pointer is good for one mode.
+        // SAFETY: the pointer is valid for one mode.
         let code = unsafe { exchange(&raw mut mode) };
         self.check(operation, "hipThreadExchangeStreamCaptureMode", code, || "this thread".to_owned())?;
         Ok(Some(mode))
     }
 
-    /// Waits until a device has finished everything.
+    /// Waits until a device has finished all work.
     ///
-    /// `hipDeviceSynchronize` spoils every capture of the process, whichever device it waits for and whichever mode the
-    /// thread is in (quirk `device-wait-spoils-captures`). `hipFree` "performs an implicit hipDeviceSynchronize() call", by
-    /// AMD's header, and spoils none in relaxed mode. If no memory is left to free, the device is waited for directly.
+    /// `hipDeviceSynchronize` invalidates every capture of the process, for any device and in any mode (quirk
+    /// `device-wait-spoils-captures`). `hipFree` "performs an implicit hipDeviceSynchronize() call", by AMD's header,
+    /// and invalidates none in relaxed mode. If no memory can be allocated for that, `hipDeviceSynchronize` is called.
     pub(crate) fn synchronize(&self, operation: Operation, device: DeviceId) -> Result<()> {
         let _current = self.on(operation, device)?;
         let frees = workaround_enabled(&DEVICE_WAIT_SPOILS_CAPTURES) && self.can_relax();
         if frees && self.wait_by_freeing(operation)? {
             return Ok(());
         }
-        // SAFETY: the function takes nothing and waits.
+        // SAFETY: the function takes no arguments and waits.
         let code = unsafe { (self.hip.hipDeviceSynchronize)() };
         self.check(operation, "hipDeviceSynchronize", code, || device.to_string())
     }
 
-    /// Waits for the current device by freeing an allocation. False if that could not be done.
+    /// Waits for the current device by freeing an allocation. Returns false if the allocation or the free failed.
     fn wait_by_freeing(&self, operation: Operation) -> Result<bool> {
         let _relaxed = self.relax(operation)?;
         let mut at = null_mut();
@@ -97,7 +98,7 @@ impl Drop for Relaxed<'_> {
     }
 }
 
-/// True for the answer to a question about the null stream while a blocking stream captures.
+/// True for the code that a query of the null stream returns while a blocking stream captures.
 pub(crate) const fn is_implicit(code: hipError_t) -> bool {
     code.0 == hipError_t::hipErrorStreamCaptureImplicit.0
 }

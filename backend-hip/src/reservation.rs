@@ -1,4 +1,4 @@
-//! A range of addresses and what is mapped in it: `hipMemMap` and `hipMemUnmap`.
+//! A range of addresses and its mappings: `hipMemMap` and `hipMemUnmap`.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::access::{self, Place};
@@ -17,15 +17,15 @@ use gpu_vmm_core::{
 };
 use std::sync::Arc;
 
-/// A range of addresses of HIP's.
+/// A range of addresses that HIP reserved.
 #[derive(Debug)]
 pub struct HipReservation {
     driver: Arc<Driver>,
     reserved: Reserved,
     mappings: Mappings,
-    /// Something was mapped since the addresses were reserved, whose memory may stay with them.
+    /// Memory was mapped since the addresses were reserved, and may stay allocated until they are freed.
     was_mapped: bool,
-    /// The addresses were given back and not had again: they are somebody else's.
+    /// The addresses were freed and could not be reserved again: they may belong to another part of the process.
     lost: bool,
 }
 
@@ -45,26 +45,26 @@ impl HipReservation {
         self.reserved.range.base + offset
     }
 
-    /// Why the addresses cannot be freed.
+    /// Explains why the addresses cannot be freed.
     fn what_is_left(&self) -> String {
         let (count, mapped) = self.mappings.total();
         format!("{count} mappings ({mapped}) are left in {}, which stay reserved", self.reserved.whole)
     }
 
-    /// Refuses to work on addresses that are somebody else's.
+    /// Refuses to work on lost addresses.
     fn check_held(&self, operation: Operation) -> Result<()> {
         if !self.lost {
             return Ok(());
         }
         let reason = format!(
-            "{} went to somebody else while their memory was given back; regain them first",
+            "{} was taken by other code while its memory was returned; regain the addresses first",
             self.reserved.whole
         );
         Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 }
 
-// SAFETY: the range is reserved, and freed by nothing but dropping; what fails is told and leaves what was.
+// SAFETY: the range stays reserved until it is dropped; failed calls return an error and change nothing.
 unsafe impl Reservation for HipReservation {
     type Handle = HipHandle;
 
@@ -81,8 +81,8 @@ unsafe impl Reservation for HipReservation {
         let _entered = driver.enter(OPERATION)?;
         let _current = driver.on(OPERATION, owner)?;
         self.was_mapped = true;
-        // SAFETY: the range lies in this reservation and nothing is mapped there, as the caller promises, and the handle
-        // is alive; HIP holds a reference of its own from here on.
+        // SAFETY: the range lies in this reservation and nothing is mapped there, as the caller promises; the handle is
+        // alive, and the mapping holds a reference to its memory.
         let code =
             unsafe { (driver.hip.hipMemMap)(at.base.as_ptr(), at.size.0 as usize, 0, handle.raw(), 0) };
         driver.check(OPERATION, "hipMemMap", code, || at.to_string())?;
@@ -90,18 +90,18 @@ unsafe impl Reservation for HipReservation {
             self.mappings.insert(OffsetRange { offset, length: at.size }, owner);
             return Ok(());
         }
-        // Up to 7.2 that was success whatever happened; only a mapping that exists has an access to tell.
+        // Up to 7.2 hipMemMap returns success in any case; only an existing mapping has an access to read.
         let verify = || access::get(driver, OPERATION, self.reserved.range, offset, owner);
-        // Where a call below HIP fails, HIP answers the same as where nothing is mapped. A mapping that is there and taken for
-        // none would be left when its addresses are freed.
+        // If a call below HIP fails, HIP returns the same error as for an unmapped address, so the check is made twice.
+        // An existing mapping that is missed here would be left mapped when its addresses are freed.
         let verified = verify().or_else(|_| verify());
         let nothing_there = verified.as_ref().is_err_and(is_invalid_value);
         if !nothing_there {
-            // In doubt too: addresses with a mapping in them must not be freed.
+            // Also recorded in doubt: addresses with a mapping must not be freed.
             self.mappings.insert(OffsetRange { offset, length: at.size }, owner);
         }
         verified.map(drop).map_err(|error| {
-            let what = format!("hipMemMap answered success, and nothing tells that {at} is mapped ({error})");
+            let what = format!("hipMemMap returned success, but {at} is not known to be mapped ({error})");
             Error::new(OPERATION, Detail::DriverContractViolated { what })
         })
     }
@@ -143,7 +143,7 @@ unsafe impl Reservation for HipReservation {
         const OPERATION: Operation = Operation::QueryAccess;
         self.check_held(OPERATION)?;
         if device.is_host() {
-            let reason = "HIP does not tell what the host may do".to_owned();
+            let reason = "HIP does not report the host's access".to_owned();
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let _entered = self.driver.enter(OPERATION)?;
@@ -158,10 +158,10 @@ unsafe impl Reservation for HipReservation {
         }
         let _entered = self.driver.enter(OPERATION)?;
         if !self.mappings.is_empty() {
-            // HIP would forget the range and leave the mappings, and crash at their unmapping.
+            // HIP would forget the range and leave the mappings, and crash when they are unmapped.
             return Err(Error::new(OPERATION, Detail::Unsupported { reason: self.what_is_left() }));
         }
-        // Whatever goes wrong, HIP has them no more.
+        // After any failure, HIP no longer has the addresses reserved.
         self.lost = true;
         addresses::renew(&self.driver, OPERATION, self.reserved.whole)?;
         (self.lost, self.was_mapped) = (false, false);
@@ -193,14 +193,14 @@ unsafe impl Reservation for HipReservation {
 
 impl Drop for HipReservation {
     fn drop(&mut self) {
-        // In a forked child the addresses are the parent's; lost ones are somebody else's.
+        // In a forked child the addresses belong to the parent; lost addresses may belong to other code.
         if !self.driver.process.is_this() || self.lost {
             return;
         }
         let given_back = if self.mappings.is_empty() {
             addresses::give_back(&self.driver, self.reserved)
         } else {
-            // HIP would forget the range and leave the mappings, and crash at their unmapping.
+            // HIP would forget the range and leave the mappings, and crash when they are unmapped.
             Err(Error::new(Operation::FreeReservation, Detail::Unsupported { reason: self.what_is_left() }))
         };
         if let Err(error) = given_back {

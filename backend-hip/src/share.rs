@@ -1,5 +1,5 @@
-//! Memory as a file descriptor: `hipMemExportToShareableHandle` and `hipMemImportFromShareableHandle`; and of what is mapped,
-//! for network cards.
+//! Memory as a file descriptor: `hipMemExportToShareableHandle` and `hipMemImportFromShareableHandle`; and mapped
+//! memory as a dma-buf, for network cards.
 #![allow(unsafe_code)] // calls into HIP
 #![cfg(unix)]
 
@@ -23,13 +23,12 @@ pub(crate) const NO_DMA_BUF: &str =
 const POSIX_FD: hipMemAllocationHandleType = hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor;
 
 impl HipHandle {
-    /// A new descriptor for a handle's memory. It is closed on exec.
+    /// Exports a handle's memory as a new descriptor, which is closed on exec.
     pub(crate) fn export_descriptor(&self) -> Result<OwnedFd> {
         const OPERATION: Operation = Operation::ExportMemory;
         let driver = &self.driver;
         if !self.properties().handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
-            let reason =
-                "the memory was not created as shareable, which HIP must know from the start".to_owned();
+            let reason = "the memory was not created as shareable; HIP requires that at creation".to_owned();
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let _entered = driver.enter(OPERATION)?;
@@ -45,16 +44,16 @@ impl HipHandle {
         };
         let context = || format!("{} on {}", self.size(), self.properties().device);
         driver.check(OPERATION, "hipMemExportToShareableHandle", code, context)?;
-        // SAFETY: HIP has just written it.
+        // SAFETY: HIP has just written the descriptor.
         unsafe { taken(OPERATION, "hipMemExportToShareableHandle", fd) }
     }
 }
 
-/// A new dma-buf of what is mapped in a range, where that is one whole mapping. It is closed on exec.
+/// Exports a range as a new dma-buf, if the range is one whole mapping. The dma-buf is closed on exec.
 ///
-/// HIP's own function for it, `hipMemGetHandleForAddressRange`, is not called: of several mappings it exports the first
-/// alone, and each call leaves a reference behind that nobody can give back (quirks `range-is-one-mapping`,
-/// `range-leaks`). What it calls of ROCr is called here, and works before there was that function, too.
+/// HIP's own function, `hipMemGetHandleForAddressRange`, is not called: of several mappings it exports only the first,
+/// and each call leaks a reference (quirks `range-is-one-mapping`, `range-leaks`). The backend calls the ROCr functions
+/// behind it, which also work on versions without that function.
 ///
 /// # Safety
 ///
@@ -65,15 +64,15 @@ pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool)
     let Some(hsa) = &driver.hip.hsa else { return refuse(NO_DMA_BUF.to_owned()) };
     if !is_one {
         return refuse(format!(
-            "{range} is not one mapping, and a dma-buf of HIP's is of one mapping's memory"
+            "{range} is not exactly one mapping; HIP exports one whole mapping per dma-buf"
         ));
     }
-    // SAFETY: one whole mapping, of which the caller promises that it is there.
+    // SAFETY: one whole mapping, which exists, as the caller promises.
     let exported = unsafe { hsa::export(OPERATION, hsa, range) }?;
     match size_behind(exported.as_fd()) {
         Some(size) if size != range.size => {
             let what = format!(
-                "{} answered success for {range} with a descriptor of {size}",
+                "{} returned success for {range}, but a descriptor of {size}",
                 crate::ffi::hsa::EXPORT
             );
             Err(Error::new(OPERATION, Detail::DriverContractViolated { what }))
@@ -82,25 +81,25 @@ pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool)
     }
 }
 
-/// How much memory is behind a descriptor, where the kernel tells: the end of a dma-buf is its size. A pipe or a socket
-/// has none.
+/// Returns the size of the memory of a descriptor, if the kernel reports it: the end of a dma-buf is its size. A pipe
+/// or a socket has none.
 fn size_behind(fd: BorrowedFd<'_>) -> Option<Bytes> {
-    // SAFETY: the descriptor is open; its position is all that changes.
+    // SAFETY: the descriptor is open; only its position changes.
     let seek = |offset, whence| unsafe { libc::lseek(fd.as_raw_fd(), offset, whence) };
     let before = seek(0, libc::SEEK_CUR);
     let end = seek(0, libc::SEEK_END);
-    // A dma-buf has no position. A file that is none keeps the one that it had.
+    // A dma-buf has no position. Another kind of file gets its old position back.
     if before >= 0 {
         seek(before, libc::SEEK_SET);
     }
     u64::try_from(end).ok().map(Bytes)
 }
 
-/// Refuses a descriptor that has not as much memory behind it as was said.
+/// Refuses a descriptor whose memory has another size than the caller says.
 fn check_size(operation: Operation, fd: BorrowedFd<'_>, said: Bytes) -> Result<()> {
     match size_behind(fd) {
         Some(size) if size != said => {
-            let description = format!("the descriptor has {size} behind it, and {said} were to be imported");
+            let description = format!("the descriptor's memory has {size}, expected {said}");
             let (code, name) = (libc::EINVAL.into(), "EINVAL".into());
             let source = DriverError { call: "lseek", code, name, description: description.into() };
             Err(Error::new(
@@ -112,7 +111,7 @@ fn check_size(operation: Operation, fd: BorrowedFd<'_>, said: Bytes) -> Result<(
     }
 }
 
-/// Takes in memory from a descriptor, which stays the caller's.
+/// Imports memory from a descriptor, which stays the caller's.
 pub(crate) fn import(
     driver: &Arc<Driver>,
     fd: BorrowedFd<'_>,
@@ -123,19 +122,19 @@ pub(crate) fn import(
     let form = driver.quirks.import_form;
     if form == ImportForm::Unknown {
         let reason = format!(
-            "HIP {} may want the descriptor itself or a pointer to it, and a wrong guess crashes; \
-             6.4, 7.0.2 from build 51831 on, and 7.1 are known",
+            "HIP {} may take the descriptor itself or a pointer to it, and a wrong guess crashes; use 6.4, 7.0.2 from \
+             build 51831 on, or 7.1 and later",
             driver.info().version
         );
         return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
     }
     let _entered = driver.enter(OPERATION)?;
     check_size(OPERATION, fd, size)?;
-    // An import is the current device's.
+    // An import belongs to the current device.
     let _current = workaround_enabled(&IMPORT_ON_CURRENT_DEVICE)
         .then(|| driver.on(OPERATION, properties.device))
         .transpose()?;
-    // HIP takes descriptor 0 for a null pointer, so it never gets the caller's own: copies are above 2.
+    // HIP treats descriptor 0 as a null pointer, so it never gets the caller's own: the duplicate is above 2.
     let copy = fd.try_clone_to_owned().map_err(|error| system(OPERATION, "dup", &error))?;
     let given = if workaround_enabled(&IMPORT_DESCRIPTOR_ZERO) { copy.as_fd() } else { fd };
     let mut number: c_int = given.as_raw_fd();

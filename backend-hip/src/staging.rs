@@ -1,4 +1,4 @@
-//! Page-locked memory of the host, and copies between it and a device that go on while the caller does something else.
+//! Page-locked host memory, and asynchronous copies between it and a device.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
@@ -10,7 +10,7 @@ use std::ptr::{NonNull, null_mut};
 use std::slice;
 use std::sync::Arc;
 
-/// Page-locked memory. In a forked child dropping does nothing: the pages are the parent's.
+/// Page-locked memory. In a forked child dropping it does nothing: the pages belong to the parent.
 #[derive(Debug)]
 struct HipPinned {
     driver: Arc<Driver>,
@@ -19,13 +19,13 @@ struct HipPinned {
     free: ffi::hipHostFree,
 }
 
-// SAFETY: the memory is the process's and bound to no thread; who reaches it does so through pointers, by promises of
-// its own.
+// SAFETY: the memory belongs to the process and to no thread; callers access it through pointers, by promises of their
+// own.
 unsafe impl Send for HipPinned {}
 // SAFETY: as above.
 unsafe impl Sync for HipPinned {}
 
-/// Memory of the host that all devices copy to and from at full speed.
+/// Allocates page-locked host memory that all devices copy from and to at full speed.
 pub(crate) fn pin(driver: &Arc<Driver>, size: Bytes) -> Result<Box<dyn Pinned>> {
     const OPERATION: Operation = Operation::PinMemory;
     if size.is_zero() {
@@ -36,17 +36,17 @@ pub(crate) fn pin(driver: &Arc<Driver>, size: Bytes) -> Result<Box<dyn Pinned>> 
     let free = needed(OPERATION, "hipHostFree", driver.hip.hipHostFree)?;
     let _relaxed = driver.relax(OPERATION)?;
     let mut start = null_mut();
-    // SAFETY: HIP writes one address; a size that cannot be had is an error.
+    // SAFETY: HIP writes one address; a size that cannot be allocated is an error.
     let code = unsafe { allocate(&raw mut start, size.0 as usize, hipHostMallocPortable) };
-    driver.check(OPERATION, "hipHostMalloc", code, || format!("{size} of the host"))?;
+    driver.check(OPERATION, "hipHostMalloc", code, || format!("{size} of host memory"))?;
     let start = NonNull::new(start.cast()).ok_or_else(|| {
-        let what = format!("hipHostMalloc answered success and a null address for {size}");
+        let what = format!("hipHostMalloc returned success and a null address for {size}");
         Error::new(OPERATION, Detail::DriverContractViolated { what })
     })?;
     Ok(Box::new(HipPinned { driver: Arc::clone(driver), start, size, free }))
 }
 
-// SAFETY: the bytes were allocated with this size, and are given back by dropping alone.
+// SAFETY: the memory was allocated with this size, and only dropping frees it.
 unsafe impl Pinned for HipPinned {
     fn start(&self) -> NonNull<u8> {
         self.start
@@ -60,13 +60,13 @@ unsafe impl Pinned for HipPinned {
 impl Drop for HipPinned {
     fn drop(&mut self) {
         const OPERATION: Operation = Operation::FreePinned;
-        // In a forked child it is the parent's.
+        // In a forked child the memory belongs to the parent.
         if !self.driver.process.is_this() {
             return;
         }
         let freed = self.driver.relax(OPERATION).and_then(|_relaxed| {
-            // SAFETY: the memory was allocated by this and is given back once, here; no copy uses it any more, by the
-            // promise of the caller that queued it.
+            // SAFETY: this object allocated the memory, which is freed once, here; no copy uses it any more, as the
+            // caller that queued it promised.
             let code = unsafe { (self.free)(self.start.as_ptr().cast()) };
             self.driver.check(OPERATION, "hipHostFree", code, || self.size.to_string())
         });
@@ -76,15 +76,15 @@ impl Drop for HipPinned {
     }
 }
 
-/// Copies on a stream of their own. Where another device would do them (quirk `pinned-copies-by-first`), they are done when
-/// they are queued, through memory that is not locked.
+/// Copies on a stream of their own. If another device would perform them (quirk `pinned-copies-by-first`), they go
+/// through memory that is not locked and are synchronous.
 #[derive(Debug)]
 struct HipCopyStream {
     stream: OwnStream,
     copy: ffi::hipMemcpyAsync,
 }
 
-/// A queue of copies of a device, which exists.
+/// Creates a copy stream of a device, which exists.
 pub(crate) fn copy_stream(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn CopyStream>> {
     const OPERATION: Operation = Operation::CreateStream;
     let copy = needed(OPERATION, "hipMemcpyAsync", driver.hip.hipMemcpyAsync)?;
@@ -95,11 +95,11 @@ pub(crate) fn copy_stream(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<
 }
 
 impl HipCopyStream {
-    /// Queues one copy, of memory that begins at `at` and is the copy stream's device's own, as on all versions it must be.
+    /// Queues one copy. The memory belongs to the copy stream's device, as all versions require.
     ///
     /// # Safety
     ///
-    /// As for [`CopyStream::copy_to_host`]; both sides are what the kind of copy says that they are.
+    /// As for [`CopyStream::copy_to_host`]; both sides are of the memory types that `kind` says.
     unsafe fn queue(
         &self,
         operation: Operation,
@@ -113,8 +113,8 @@ impl HipCopyStream {
             return Ok(());
         }
         let _relaxed = driver.relax(operation)?;
-        // SAFETY: both sides are good for the length and left alone until the stream has been waited for, by the caller's
-        // promise.
+        // SAFETY: both sides are valid for the length and not used until the stream has finished, as the caller
+        // promises.
         let code = unsafe { (self.copy)(to, from, length.0 as usize, kind, self.stream.raw()) };
         let context = || format!("{length} from {from:p} to {to:p} by {}", self.stream.device);
         driver.check(operation, "hipMemcpyAsync", code, context)
@@ -127,7 +127,7 @@ unsafe impl CopyStream for HipCopyStream {
         const OPERATION: Operation = Operation::QueueCopyToHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
         if driver.copies_astray(device) {
-            // SAFETY: both sides are good for the length, and nobody else uses them, by the caller's promise.
+            // SAFETY: both sides are valid for the length and not used elsewhere, as the caller promises.
             return unsafe {
                 driver.copy_to_host(device, slice::from_raw_parts_mut(to, length.0 as usize), from)
             };

@@ -1,4 +1,4 @@
-//! A stream of one's own, which no null stream waits for: work in flight and copies on their way are on one.
+//! A stream that the backend owns, for copies and for work in flight.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::device::Current;
@@ -8,7 +8,7 @@ use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// The stream, and the device that it is on. Dropping it waits. In a forked child dropping does nothing.
+/// A stream and its device. Dropping it waits for its work. In a forked child dropping it does nothing.
 #[derive(Debug)]
 pub(crate) struct OwnStream {
     pub(crate) driver: Arc<Driver>,
@@ -16,13 +16,13 @@ pub(crate) struct OwnStream {
     stream: hipStream_t,
 }
 
-// SAFETY: HIP takes a stream from any thread; the pointer is a name that this crate never follows.
+// SAFETY: HIP takes a stream from any thread; this crate never dereferences the pointer.
 unsafe impl Send for OwnStream {}
 // SAFETY: as above.
 unsafe impl Sync for OwnStream {}
 
 impl OwnStream {
-    /// A stream of the device, with these flags (`hipStreamDefault`, `hipStreamNonBlocking`).
+    /// Creates a stream of a device with flags (`hipStreamDefault`, `hipStreamNonBlocking`).
     pub(crate) fn new(
         operation: Operation,
         driver: &Arc<Driver>,
@@ -31,7 +31,7 @@ impl OwnStream {
     ) -> Result<Self> {
         let hip = &driver.hip;
         let create = needed(operation, "hipStreamCreateWithFlags", hip.hipStreamCreateWithFlags)?;
-        // Without it the stream could not be given back.
+        // Without it the stream could not be destroyed.
         needed(operation, "hipStreamDestroy", hip.hipStreamDestroy)?;
         let _current = driver.on(operation, device)?;
         let mut stream = null_mut();
@@ -45,23 +45,23 @@ impl OwnStream {
         self.stream
     }
 
-    /// Makes its device current, as the calls want it that are given the stream.
+    /// Makes the stream's device current, as calls on the stream require.
     pub(crate) fn enter(&self, operation: Operation) -> Result<Current<'_>> {
         self.driver.on(operation, self.device)
     }
 
-    /// Waits for all that is queued on it.
+    /// Waits for all work that is queued on the stream.
     pub(crate) fn wait(&self, operation: Operation) -> Result<()> {
         let _current = self.enter(operation)?;
         self.driver.wait_for(operation, self.stream)
     }
 
-    /// Waits, and gives the stream back.
+    /// Waits, and destroys the stream.
     fn end(&self, operation: Operation) -> Result<()> {
         let _current = self.enter(operation)?;
         let finished = self.driver.wait_for(operation, self.stream);
         let destroy = needed(operation, "hipStreamDestroy", self.driver.hip.hipStreamDestroy)?;
-        // SAFETY: the stream was made by this and is destroyed once, here.
+        // SAFETY: this object created the stream, which is destroyed once, here.
         let code = unsafe { destroy(self.stream) };
         finished.and(self.driver.check(operation, "hipStreamDestroy", code, || self.device.to_string()))
     }
@@ -73,13 +73,13 @@ impl Drop for OwnStream {
     }
 }
 
-/// HIP's name of a stream. The default stream is null by either name: `hipStreamLegacy` (1) came in the middle of the 6th
-/// version, and one that does not know it would follow it as a pointer. `hipStreamPerThread` (2) is older than 6.1.
+/// Returns HIP's handle of a stream. The default stream is always null: `hipStreamLegacy` (1) was added within version
+/// 6, and a version that does not know it would dereference it. `hipStreamPerThread` (2) is older than 6.1.
 pub(crate) fn raw(stream: Stream<'_>) -> hipStream_t {
     if stream.is_default() { null_mut() } else { stream.as_raw().cast() }
 }
 
-/// A function that not every version of HIP has, or the error that names it.
+/// Returns a function that some versions of HIP lack, or the error that names it.
 pub(crate) fn needed<T>(operation: Operation, name: &str, function: Option<T>) -> Result<T> {
     function.ok_or_else(|| {
         Error::new(operation, Detail::Unsupported { reason: format!("this HIP has no {name}") })

@@ -1,7 +1,7 @@
-//! A pattern written and checked, a list walked along, and plain allocations to compare with.
+//! The test kit: writes and checks of a pattern, walks along a list, and plain allocations for comparison.
 //!
-//! All of it is done by kernels where they can be compiled, which not every machine with HIP can; else it goes through the
-//! host in copies.
+//! Kernels do the work if they can be compiled, which not every machine with HIP can; otherwise copies through the host
+//! do it.
 #![allow(unsafe_code)] // calls into HIP
 
 mod graph;
@@ -17,10 +17,10 @@ use gpu_vmm_core::testkit::{
 };
 use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Error, Operation, Result, Stream};
 
-/// How much goes in one copy: enough for a copy engine's full speed.
+/// The size of one copy: enough for a copy engine's full speed.
 const CHUNK: Bytes = Bytes::mib(16);
 
-/// The memory in chunks: the number of the chunk's first word, its address, its length in words.
+/// Splits the memory into chunks: the number of a chunk's first word, its address, its length in words.
 fn chunks(at: Address, length: Bytes) -> impl Iterator<Item = (u64, Address, usize)> {
     (0..length.0).step_by(CHUNK.0 as usize).map(move |offset| {
         let size = CHUNK.0.min(length.0 - offset);
@@ -28,19 +28,19 @@ fn chunks(at: Address, length: Bytes) -> impl Iterator<Item = (u64, Address, usi
     })
 }
 
-/// Host memory for the longest chunk.
+/// Allocates host memory for the longest chunk.
 fn buffer(length: Bytes) -> Vec<u64> {
     vec![0; (CHUNK.min(length).0 / PATTERN_WORD.0) as usize]
 }
 
 impl HipBackend {
-    /// Why the pattern is written and checked by copies on a device, where it is.
+    /// Returns why a device writes and checks the pattern by copies; `None` if kernels do it.
     ///
-    /// The first call compiles the kernels, which takes most of a second.
+    /// The first call compiles the kernels, which takes up to a second.
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchDevice`], [`Detail::Forked`], or what HIP answers.
+    /// [`Detail::NoSuchDevice`], [`Detail::Forked`], or HIP's error.
     pub fn no_kernels_because(&self, device: DeviceId) -> Result<Option<&str>> {
         let kernels = self.driver.kernels(Operation::CompileKernels, device)?;
         Ok(kernels.as_ref().err().map(String::as_str))
@@ -54,7 +54,7 @@ impl HipBackend {
         for (first, to, count) in chunks(at, length) {
             let words = &mut words[..count];
             write_pattern_words(words, seed, first);
-            // SAFETY: the chunk is a part of what the caller says is mapped and writable.
+            // SAFETY: a part of the memory that is mapped and writable, as the caller promises.
             unsafe { self.driver.copy_from_host(device, to, bytemuck::cast_slice(words)) }?;
         }
         Ok(())
@@ -68,7 +68,7 @@ impl HipBackend {
         let (mut looked_at, mut wrong) = (0, 0);
         for (first, from, count) in chunks(at, length) {
             let words = &mut words[..count];
-            // SAFETY: the chunk is a part of what the caller says is mapped and readable.
+            // SAFETY: a part of the memory that is mapped and readable, as the caller promises.
             unsafe { self.driver.copy_to_host(device, bytemuck::cast_slice_mut(words), from) }?;
             looked_at += words.len() as u64;
             wrong += count_wrong_words(words, seed, first);
@@ -76,7 +76,7 @@ impl HipBackend {
         Count::compare(Operation::CheckPattern, length.0 / PATTERN_WORD.0, looked_at, wrong)
     }
 
-    /// Follows the list from node to node, each in one copy.
+    /// Follows the list from node to node, with one copy per node.
     ///
     /// # Safety
     ///
@@ -86,7 +86,7 @@ impl HipBackend {
         let mut at = head;
         while at.0 != 0 && walked.nodes < most {
             let mut node = [0u64; 2];
-            // SAFETY: a node, which the caller says is mapped and readable.
+            // SAFETY: a node, which is mapped and readable, as the caller promises.
             unsafe { self.driver.copy_to_host(device, bytemuck::cast_slice_mut(&mut node), at) }?;
             let [next, value] = node;
             walked = Walked { nodes: walked.nodes + 1, sum: walked.sum.wrapping_add(value) };
@@ -97,7 +97,7 @@ impl HipBackend {
 }
 
 impl TestKit for HipBackend {
-    /// By the first device; what others do may differ where their architectures do.
+    /// The answer for device 0; devices of other architectures may differ.
     fn pattern_by(&self) -> &'static str {
         match self.driver.kernels(Operation::CompileKernels, DeviceId(0)) {
             Ok(Ok(_)) => "a kernel",
@@ -113,7 +113,7 @@ impl TestKit for HipBackend {
         };
         let words = length.0 / PATTERN_WORD.0;
         let _current = self.driver.on(OPERATION, device)?;
-        // SAFETY: the kernel takes address, count and seed, and writes as many words as the caller has promised.
+        // SAFETY: the kernel takes address, count and seed, and writes only the words that the caller promises.
         unsafe { self.driver.run(OPERATION, kernels, kernels.write_pattern, words, &mut [at.0, words, seed]) }
     }
 
@@ -126,8 +126,8 @@ impl TestKit for HipBackend {
         let words = length.0 / PATTERN_WORD.0;
         let work = |counted: Address| {
             let parameters = &mut [at.0, words, seed, counted.0];
-            // SAFETY: the kernel takes address, count, seed and the two words that it counts in, and reads as many words
-            // as the caller has promised.
+            // SAFETY: the kernel takes address, count, seed and two words for its counts, and reads only the words that
+            // the caller promises.
             unsafe { self.driver.run(OPERATION, kernels, kernels.count_wrong, words, parameters) }
         };
         let count = Count::begin();
@@ -143,8 +143,8 @@ impl TestKit for HipBackend {
         };
         let walk = |walked: Address| {
             let parameters = &mut [head.0, most, walked.0];
-            // SAFETY: the kernel takes the first node, the most of them and where the answer goes; it follows the
-            // addresses as the caller has promised that it can.
+            // SAFETY: the kernel takes the first node, the maximum number of nodes and the address of the result; the
+            // caller promises that it can follow the list.
             unsafe { self.driver.run(OPERATION, kernels, kernels.walk_list, 1, parameters) }
         };
         let written = self.driver.answer_of(OPERATION, device, Walked::UNWRITTEN, walk)?;
@@ -192,7 +192,7 @@ impl TestKit for HipBackend {
         let grid = Grid::slow(raw(stream));
         for seed in round_seeds(seed, rounds) {
             let parameters = &mut [at.0, words, seed];
-            // SAFETY: as in `write_pattern`; the stream is the device's by the caller's promise.
+            // SAFETY: as in `write_pattern`; the stream belongs to the device, as the caller promises.
             unsafe { self.driver.launch(OPERATION, kernels, kernels.write_pattern, grid, parameters) }?;
         }
         Ok(())
@@ -209,8 +209,8 @@ impl TestKit for HipBackend {
 }
 
 impl Driver {
-    /// What work has written to some words of the device's, which are `before` when it begins. They are copied there from
-    /// the host, so that what is left where the work did not run is known.
+    /// Runs work that writes a few words of device memory, and returns the words. They are set to `before` first, by a
+    /// copy from the host, so that work that did not run can be recognized.
     fn answer_of<const N: usize>(
         &self,
         operation: Operation,
@@ -222,7 +222,7 @@ impl Driver {
         let size = Bytes(size_of_val(&words) as u64);
         let _current = self.on(operation, device)?;
         let at = self.allocate_plain(operation, device, size)?;
-        // SAFETY: the words are the device's, allocated above.
+        // SAFETY: the words are device memory, allocated above.
         let answered = unsafe { self.copy_from_host(device, at, bytemuck::cast_slice(&before)) }
             .and_then(|()| work(at))
             // SAFETY: as above.
@@ -235,7 +235,7 @@ impl Driver {
 
 impl WorkStream for OwnStream {
     fn stream(&self) -> Stream<'_> {
-        // SAFETY: the stream lives as long as it is borrowed.
+        // SAFETY: the stream lives as long as the borrow.
         unsafe { Stream::from_raw(self.raw().cast()) }
     }
 

@@ -1,15 +1,15 @@
-//! Memory as a handle of Windows.
+//! Memory as a Windows handle.
 //!
-//! It has never run on Windows. AMD documents nothing of it, so it rests on what can be read of the runtime's source, and
-//! on trying:
+//! This code has never run on Windows. AMD documents nothing of it, so it is based on the runtime's source and on
+//! probes:
 //!
-//! - Which type creation and export want is not settled. `hipMemHandleTypeWin32` is the documented one, and no source seen
-//!   so far lets memory be created with it; the type of file descriptors is taken, and the handle of Windows then comes
-//!   under that name. Both are tried on a granule, and the first one that can be exported and imported is used.
-//! - Export may give the graphics kernel's own number in the place of a handle, which is refused.
-//! - Import reads the handle through a pointer, in PAL's branch of the runtime as it was up to 7.2. A pointer is given to
-//!   every version: one that wants the handle itself refuses it, where the other way round would crash.
-//! - The security attributes are not looked at, so none are made.
+//! - It is unclear which handle type creation and export require. `hipMemHandleTypeWin32` is the documented one, but in
+//!   no known source can memory be created with it; the type of file descriptors is accepted and then yields a Windows
+//!   handle. Both are tried on a granule, and the first one that can be exported and imported is used.
+//! - Export may return the graphics kernel's own number instead of a handle, which is refused.
+//! - Import reads the handle through a pointer, in PAL's branch of the runtime up to 7.2. Every version gets a pointer:
+//!   one that requires the handle itself refuses it, while the opposite error would crash.
+//! - The runtime ignores security attributes, so none are passed.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::attributes;
@@ -26,16 +26,16 @@ use std::os::windows::io::{AsHandle, AsRawHandle, BorrowedHandle, OwnedHandle, R
 use std::ptr::null_mut;
 use std::sync::{Arc, OnceLock};
 
-/// The types under which this runtime may have handles of Windows, the documented one first.
+/// The types that may stand for Windows handles in this runtime, the documented one first.
 const TYPES: [hipMemAllocationHandleType; 2] = [
     hipMemAllocationHandleType::hipMemHandleTypeWin32,
     hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor,
 ];
 
-/// The one that was found to work: HIP is one for the process.
+/// The type that works; HIP is the same for the whole process.
 static WORKS: OnceLock<hipMemAllocationHandleType> = OnceLock::new();
 
-/// Creates memory that can be exported as a handle of Windows.
+/// Creates memory that can be exported as a Windows handle.
 pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<HipHandle> {
     let handle_type = works(Operation::CreateMemory, driver, properties.device)?;
     let given = attributes::given(driver, properties);
@@ -48,7 +48,7 @@ fn described(properties: &Properties, handle_type: hipMemAllocationHandleType) -
     allocation
 }
 
-/// The type that works, found by trying a granule of the device's memory; or why neither does.
+/// Returns the type that works, found by a probe with a granule of device memory, or why neither does.
 pub(crate) fn works(
     operation: Operation,
     driver: &Arc<Driver>,
@@ -58,7 +58,7 @@ pub(crate) fn works(
         return Ok(*known);
     }
     let mut reason =
-        "which type of handle this runtime exports on Windows is not documented; tried".to_owned();
+        "the handle type that this runtime exports on Windows is not documented; tried".to_owned();
     for handle_type in TYPES {
         match attempt(driver, device, handle_type) {
             Ok(()) => return Ok(*WORKS.get_or_init(|| handle_type)),
@@ -76,9 +76,9 @@ pub(crate) fn works(
     Err(Error::new(operation, Detail::Unsupported { reason: reason.trim_end_matches(';').to_owned() }))
 }
 
-/// Creates a granule, exports it and takes it in again.
+/// Creates, exports and imports a granule.
 fn attempt(driver: &Arc<Driver>, device: DeviceId, handle_type: hipMemAllocationHandleType) -> Result<()> {
-    // The largest granularity is right for every device.
+    // The largest granularity is valid for every device.
     let granularity = driver.devices().iter().map(|device| device.granularity).max();
     let size = granularity.unwrap_or(Granularity::BYTE).bytes();
     let properties = Properties::on(device).exported_as(HandleTypes::WIN32);
@@ -88,11 +88,12 @@ fn attempt(driver: &Arc<Driver>, device: DeviceId, handle_type: hipMemAllocation
 }
 
 impl HipHandle {
-    /// A new handle of Windows for a handle's memory.
+    /// Exports a handle's memory as a new Windows handle.
     pub(crate) fn export_handle(&self) -> Result<OwnedHandle> {
         let known = WORKS.get().filter(|_| self.properties().handle_types.contains(HandleTypes::WIN32));
         let Some(handle_type) = known else {
-            let reason = "the memory was not created to be exported as a Win32 handle, which HIP must know from the start";
+            let reason =
+                "the memory was not created to be exported as a Win32 handle; HIP requires that at creation";
             return Err(Error::new(
                 Operation::ExportMemory,
                 Detail::Unsupported { reason: reason.to_owned() },
@@ -113,11 +114,11 @@ fn export_as(handle: &HipHandle, handle_type: hipMemAllocationHandleType) -> Res
     };
     let context = || format!("{} on {}", handle.size(), handle.properties().device);
     driver.check(OPERATION, "hipMemExportToShareableHandle", code, context)?;
-    // SAFETY: each export gives a new handle, which is the caller's to close, or no handle at all.
+    // SAFETY: each export returns a new handle, which the caller must close, or no handle at all.
     unsafe { handles::adopt(OPERATION, made) }
 }
 
-/// Takes in memory from a handle, which stays the caller's.
+/// Imports memory from a handle, which stays the caller's.
 pub(crate) fn import(
     driver: &Arc<Driver>,
     from: BorrowedHandle<'_>,
@@ -137,7 +138,7 @@ fn import_as(
 ) -> Result<HipHandle> {
     const OPERATION: Operation = Operation::ImportMemory;
     let _entered = driver.enter(OPERATION)?;
-    // An import is the current device's.
+    // An import belongs to the current device.
     let _current = workaround_enabled(&IMPORT_ON_CURRENT_DEVICE)
         .then(|| driver.on(OPERATION, properties.device))
         .transpose()?;
@@ -153,7 +154,7 @@ fn import_as(
     })?;
     let mut given = from.as_raw_handle();
     let mut raw = null_mut();
-    // SAFETY: the pointer is good for the one handle that is read through it, and the other for the one that is written.
+    // SAFETY: HIP reads one handle through the pointer and writes one handle.
     let code = unsafe {
         (driver.hip.hipMemImportFromShareableHandle)(&raw mut raw, (&raw mut given).cast(), handle_type)
     };

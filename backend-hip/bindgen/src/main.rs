@@ -1,7 +1,7 @@
-//! Generates `../src/ffi/bindings.rs` from the headers of AMD's HIP runtime: types, and one function pointer type for
-//! each function in [`FUNCTIONS`], since the backend links nothing and finds functions at run time.
+//! Generates `../src/ffi/bindings.rs` from the headers of AMD's HIP runtime: types, and a function pointer type for
+//! each function in [`FUNCTIONS`]. The backend links nothing and finds functions at run time.
 //!
-//! It is a program and no build script, so that building gpu-vmm needs neither headers nor libclang.
+//! This is a program and not a build script, so that building gpu-vmm needs neither headers nor libclang.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,13 +10,13 @@ use syn::{ForeignItem, Item, parse_quote};
 const HELP: &str = "\
 Usage: cargo run -- [--check] [--output FILE] [INCLUDE]
 
-Writes backend-hip/src/ffi/bindings.rs from the HIP headers in INCLUDE, or in $HIP_INCLUDE, or in /opt/rocm/include.
+Writes backend-hip/src/ffi/bindings.rs from the HIP headers in INCLUDE, in $HIP_INCLUDE, or in /opt/rocm/include.
 
-  --check        writes nothing; exits with 1 where the file is not what would be written
-  --output FILE  another file
+    --check        writes nothing; exits with 1 if the file differs from the generated text
+    --output FILE  writes to FILE instead
 
-Headers: the file was made from HIP 7.2.4. Debian: package libamdhip64-dev of that version, INCLUDE is /usr/include;
-'dpkg -x' unpacks it anywhere. ROCm: package hip-dev (hip-devel), INCLUDE is /opt/rocm/include.
+  Headers: the checked-in file was generated from HIP 7.2.4. Debian: package libamdhip64-dev of that version, INCLUDE is
+  /usr/include; 'dpkg -x' unpacks it anywhere. ROCm: package hip-dev (hip-devel), INCLUDE is /opt/rocm/include.
 
 libclang: apt install libclang-dev, or without root
   python3 -m venv venv && venv/bin/pip install libclang
@@ -136,14 +136,14 @@ fn arguments() -> Result<Arguments, String> {
     }
 }
 
-/// What bindgen makes of the headers, as Rust text.
+/// Runs bindgen over the headers and returns Rust text.
 fn bindings(include: &Path) -> Result<String, String> {
     let mut builder = bindgen::Builder::default()
         .header_contents("hip.h", HEADER)
         .clang_args(["-D__HIP_PLATFORM_AMD__", "-x", "c", "--target=x86_64-unknown-linux-gnu"])
         .clang_arg(format!("-I{}", include.display()))
         .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
-        // Seventeen bits, which would bring a thousand lines of accessors.
+        // A bit field of seventeen bits, which would generate a thousand lines of accessors.
         .opaque_type("hipDeviceArch_t")
         .allowlist_type("hipDeviceArch_t")
         .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)|hipEventDisableTiming|hipHostMallocPortable|hipStreamDefault|hipStreamNonBlocking")
@@ -156,8 +156,8 @@ fn bindings(include: &Path) -> Result<String, String> {
     builder.generate().map(|bindings| bindings.to_string()).map_err(|error| error.to_string())
 }
 
-/// The same with every `extern` function as the type of a pointer to it: `hipMemMap` is then a type. One that the
-/// headers lack (an older version's) is told on the error stream.
+/// Replaces every `extern` function by the type of a pointer to it: `hipMemMap` is then a type. Functions that the
+/// headers lack (an older version's) are listed on the error stream.
 fn as_pointer_types(text: &str) -> Result<String, String> {
     let file = syn::parse_file(text).map_err(|error| error.to_string())?;
     let mut found = Vec::new();
@@ -193,12 +193,12 @@ fn run() -> Result<bool, String> {
     }
     let there = std::fs::read_to_string(&arguments.output).map_err(|error| format!("{shown}: {error}"))?;
     if there == text {
-        eprintln!("{shown} is what the headers give");
+        eprintln!("{shown} is up to date");
         return Ok(true);
     }
     let differs = there.lines().zip(text.lines()).position(|(old, new)| old != new);
     let line = differs.unwrap_or(there.lines().count().min(text.lines().count())) + 1;
-    eprintln!("{shown} is not what the headers give, first in line {line}");
+    eprintln!("{shown} differs from the generated text, first in line {line}");
     Ok(false)
 }
 

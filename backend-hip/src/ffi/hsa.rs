@@ -1,5 +1,5 @@
-//! Types, constants and functions of ROCr, as AMD's headers have them.
-#![allow(unsafe_code)] // a symbol is whatever its name says
+//! Types, constants and functions of ROCr, as in AMD's headers.
+#![allow(unsafe_code)] // the types of symbols are not checked
 
 use crate::library::Library;
 use std::ffi::{c_int, c_void};
@@ -41,7 +41,7 @@ pub(crate) struct PointerInfo {
     pub(crate) registered: bool,
 }
 
-// As hsa_ext_amd.h has them.
+// Sizes and offsets from hsa_ext_amd.h.
 const _: () = {
     assert!(size_of::<AccessDescription>() == 16 && offset_of!(AccessDescription, agent) == 8);
     assert!(size_of::<PointerInfo>() == 56 && offset_of!(PointerInfo, owner) == 40);
@@ -62,15 +62,15 @@ pub(crate) type Export = unsafe extern "C" fn(*mut c_int, MemoryHandle, u64) -> 
 pub(crate) type Release = unsafe extern "C" fn(MemoryHandle) -> HsaStatus;
 pub(crate) type GetAgentInfo = unsafe extern "C" fn(Agent, u32, *mut Agent) -> HsaStatus;
 
-/// What gives a descriptor of memory.
+/// The function that exports memory as a descriptor.
 pub(crate) const EXPORT: &str = "hsa_amd_vmem_export_shareable_handle";
 pub(crate) const SUCCESS: HsaStatus = HsaStatus(0);
-/// `HSA_AMD_AGENT_INFO_NEAREST_CPU`, whose value is an agent.
+/// `HSA_AMD_AGENT_INFO_NEAREST_CPU`, an attribute whose value is an agent.
 pub(crate) const NEAREST_CPU: u32 = 0xA113;
-/// `HSA_EXT_POINTER_TYPE_HSA`: an allocation of ROCr's.
+/// `HSA_EXT_POINTER_TYPE_HSA`: memory that ROCr allocated.
 pub(crate) const POINTER_TYPE_HSA: u32 = 1;
 
-/// What is used of ROCr.
+/// The ROCr functions that this backend uses.
 #[cfg_attr(not(unix), allow(dead_code))] // descriptors
 pub(crate) struct Hsa {
     pub(crate) set_access: SetAccess,
@@ -82,10 +82,11 @@ pub(crate) struct Hsa {
 }
 
 impl Hsa {
-    /// Looks the functions up through HIP, which depends on ROCr: so they are those of the very copy that HIP uses.
+    /// Looks the functions up through HIP, which depends on ROCr, so they come from the copy that HIP uses.
     pub(crate) fn find(hip: &Library) -> Option<Self> {
-        // SAFETY: ROCr's functions of these names have these types since they exist (interface 1.4 and 1.0; the last one
-        // writes what is asked for, and is asked for agents alone), and HIP is never unloaded, nor what it depends on.
+        // SAFETY: ROCr's functions of these names have had these types since they exist (interface 1.4 and 1.0;
+        // `hsa_agent_get_info` writes the requested attribute, and only attributes of type agent are requested). HIP
+        // and its dependencies are never unloaded.
         unsafe {
             Some(Self {
                 set_access: *hip.get("hsa_amd_vmem_set_access").ok()?,

@@ -1,8 +1,8 @@
-//! Whether a quirk's handling is in use: always, but for tests that show what would come without it.
+//! Whether a workaround is enabled: always, except in tests that show the behaviour without it.
 //!
-//! With the feature `quirk-switch`, which is for tests alone, the environment variable `GPU_VMM_HIP_WITHOUT_QUIRK` names
-//! the quirks whose handling is left out. It is asked in two places: where what a version needs is put together, and where
-//! something is done for all versions alike.
+//! With the test-only feature `quirk-switch`, the environment variable `GPU_VMM_HIP_WITHOUT_QUIRK` names the quirks
+//! whose workaround is disabled. [`Quirks::of`](super::Quirks::of) checks it for workarounds that depend on the
+//! version, and each call site checks it for workarounds that apply to all versions.
 
 use gpu_vmm_core::Quirk;
 

@@ -1,4 +1,4 @@
-//! Captures that the test kit begins and ends, and their graphs.
+//! Captures by the test kit, and their graphs.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
@@ -10,7 +10,7 @@ use gpu_vmm_core::{DeviceId, Operation, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// A graph that can be launched, and the device of the stream that captured it. In a forked child dropping does nothing.
+/// An executable graph, and the device of the stream that captured it. In a forked child dropping it does nothing.
 #[derive(Debug)]
 struct HipGraph {
     driver: Arc<Driver>,
@@ -20,7 +20,7 @@ struct HipGraph {
     destroy: ffi::hipGraphExecDestroy,
 }
 
-// SAFETY: HIP takes a graph from any thread; the pointer is a name that this crate never follows.
+// SAFETY: HIP takes a graph from any thread; this crate never dereferences the pointer.
 unsafe impl Send for HipGraph {}
 
 /// Begins a capture.
@@ -37,12 +37,12 @@ pub(crate) unsafe fn begin(
     const OPERATION: Operation = Operation::BeginCapture;
     let begin = needed(OPERATION, "hipStreamBeginCapture", driver.hip.hipStreamBeginCapture)?;
     let _current = driver.on(OPERATION, device)?;
-    // SAFETY: the stream is alive; the end of the capture is the caller's promise.
+    // SAFETY: the stream is alive; the caller promises to end the capture.
     let code = unsafe { begin(raw(stream), hipStreamCaptureMode(mode.number())) };
     driver.check(OPERATION, "hipStreamBeginCapture", code, || format!("{stream:?}, {mode:?}"))
 }
 
-/// Ends a capture, and makes its graph ready to be launched.
+/// Ends a capture and instantiates its graph.
 pub(crate) fn end(driver: &Arc<Driver>, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
     const OPERATION: Operation = Operation::EndCapture;
     let hip = &driver.hip;
@@ -62,7 +62,7 @@ pub(crate) fn end(driver: &Arc<Driver>, device: DeviceId, stream: Stream<'_>) ->
         return Err(error);
     }
     let _relaxed = driver.relax(OPERATION)?;
-    // SAFETY: the graph was made above, and is destroyed once; HIP writes one executable graph.
+    // SAFETY: the graph was created above and is destroyed once; HIP writes one executable graph.
     let (made, destroyed) = unsafe { (instantiate(&raw mut exec, graph, 0), destroy_graph(graph)) };
     driver.check(OPERATION, "hipGraphInstantiateWithFlags", made, String::new)?;
     let ready = HipGraph { driver: Arc::clone(driver), device, exec, launch, destroy };
@@ -70,8 +70,8 @@ pub(crate) fn end(driver: &Arc<Driver>, device: DeviceId, stream: Stream<'_>) ->
     Ok(Box::new(ready))
 }
 
-/// Has a stream work again whose capture was spoilt and has been ended (quirk `spoilt-capture-stays`): it captures nothing
-/// once more.
+/// Makes a stream usable after its invalidated capture has ended (quirk `spoilt-capture-stays`): begins and ends an
+/// empty capture.
 fn revive(driver: &Driver, operation: Operation, stream: Stream<'_>) -> Result<()> {
     let begin = needed(operation, "hipStreamBeginCapture", driver.hip.hipStreamBeginCapture)?;
     let end = needed(operation, "hipStreamEndCapture", driver.hip.hipStreamEndCapture)?;
@@ -92,7 +92,7 @@ impl Graph for HipGraph {
     unsafe fn launch(&self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: Operation = Operation::LaunchGraph;
         let _current = self.driver.on(OPERATION, self.device)?;
-        // SAFETY: the graph and the stream are alive; what the work uses is the caller's promise.
+        // SAFETY: the graph and the stream are alive; the caller promises that the memory of the work is valid.
         let code = unsafe { (self.launch)(self.exec, raw(stream)) };
         self.driver.check(OPERATION, "hipGraphLaunch", code, || format!("{stream:?}"))
     }
@@ -102,7 +102,8 @@ impl HipGraph {
     fn end(&self) -> Result<()> {
         const OPERATION: Operation = Operation::DestroyGraph;
         let _current = self.driver.on(OPERATION, self.device)?;
-        // SAFETY: the graph was made here and is destroyed once; what was launched has ended, by the promise of the launch.
+        // SAFETY: this module created the graph, which is destroyed once; its launches have finished, as their callers
+        // promised.
         let code = unsafe { (self.destroy)(self.exec) };
         self.driver.check(OPERATION, "hipGraphExecDestroy", code, String::new)
     }
