@@ -1,4 +1,4 @@
-//! `cargo bench --bench pairs -- ARGUMENTS` is `gpu-vmm bench ARGUMENTS`, built as benchmarks are.
+//! `cargo bench --bench pairs -- ARGUMENTS` runs `gpu-vmm bench ARGUMENTS`, built with the bench profile.
 
 use std::process::{Command, exit};
 
@@ -9,7 +9,7 @@ fn main() {
     match ran {
         Ok(status) => exit(status.code().unwrap_or(1)), // a signal has no code
         Err(error) => {
-            eprintln!("gpu-vmm cannot be run: {error}");
+            eprintln!("cannot run gpu-vmm: {error}");
             exit(1);
         }
     }

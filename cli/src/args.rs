@@ -1,4 +1,4 @@
-//! The arguments, their help, and what can be said against them before any driver is asked.
+//! The arguments, their help, and the checks that need no driver.
 
 use crate::numbers::{negative, some_bytes};
 use crate::steps::Increment;
@@ -10,17 +10,17 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   gpu-vmm info                            what works on this machine, and why the rest does not
-  gpu-vmm grow                            grow from 2 MiB to 1 GiB on the best device there is
-  gpu-vmm grow --to 64GiB --fixed         fail rather than move to another address
+  gpu-vmm grow                            grow from 2 MiB to 1 GiB on the best available device
+  gpu-vmm grow --to 64GiB --fixed         fail instead of moving to another address
   gpu-vmm grow --by 64MiB --reserve 64MiB run out of addresses, to see memory extended and remapped
-  gpu-vmm grow --backend host --json      on host memory, for a program to read
-  gpu-vmm conformance                     what the driver really does, and what gpu-vmm makes of it
-  gpu-vmm snapshot model.snap             what is in a snapshot, and whether all of it is as it was written
-  gpu-vmm report pool.json --html p.html  what a pool looked like, as a page to look around in
-  gpu-vmm replay run.trace.gz             what a recorded program's allocations cost on a pool
-  gpu-vmm bench --filter growth           what growing costs, compared with raw calls and with copying";
+  gpu-vmm grow --backend host --json      on host memory, as JSON for programs
+  gpu-vmm conformance                     check what the driver and gpu-vmm really do
+  gpu-vmm snapshot model.snap             list the contents of a snapshot and verify its checksums
+  gpu-vmm report pool.json --html p.html  draw a pool's memory as an interactive page
+  gpu-vmm replay run.trace.gz             replay a recorded program's allocations on a pool
+  gpu-vmm bench --filter growth           compare growth with raw driver calls and with copying";
 
-/// Shows what GPU drivers can do with virtual memory, and grows memory in place.
+/// Shows what GPU drivers support, tests and measures them, and grows memory in place.
 #[derive(Parser, Debug)]
 #[command(name = "gpu-vmm", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -30,116 +30,117 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Say which backends and devices there are, what each can do, and why not where it cannot
+    /// List backends and devices, what each supports, and why not if it does not
     Info(InfoArguments),
-    /// Grow memory in steps, fill and check all of it, and compare with allocating, copying and freeing
+    /// Grow memory in steps, fill and check it, and compare with growth by copying
     #[command(long_about = GROW)]
     Grow(GrowArguments),
-    /// Try every rule that gpu-vmm promises and that the driver's documentation states
+    /// Check every rule that gpu-vmm promises and that the driver's documentation states
     #[command(long_about = CONFORMANCE)]
     Conformance(ConformanceArguments),
-    /// Say what is in a snapshot, and hold all of it against its checksums; no driver is opened
+    /// List the contents of a snapshot and verify its checksums; opens no driver
     #[command(long_about = SNAPSHOT)]
     Snapshot(SnapshotArguments),
-    /// Show what a pool looked like: in numbers, or as a page with its addresses and its physical memory
+    /// Show the memory of a pool: as numbers, or as a page with its addresses and physical memory
     #[command(long_about = REPORT)]
     Report(ReportArguments),
     /// Replay a program's allocations on a pool or the driver: memory held, driver calls, times
     #[command(long_about = REPLAY)]
     Replay(ReplayArguments),
-    /// Measure what gpu-vmm costs, compared with the driver's own calls and what a program can do without it
+    /// Compare the cost of gpu-vmm with the driver's own calls and with programs that do without it
     #[command(long_about = BENCH)]
     Bench(BenchArguments),
 }
 
 const GROW: &str = "\
-Grow memory in steps, fill and check all of it, and compare with allocating, copying and freeing.
+Grow memory in steps, fill and check it, and compare with growth by copying.
 
-Each step creates physical memory, maps it behind what is there and sets its access; that is the time which is \
-shown. The step tells how it grew: `within` the addresses that were reserved, `extended` by addresses right behind \
-them, or `remapped` to a larger range elsewhere, where the same physical memory is mapped and no byte is copied. The \
-device fills the new part with a pattern after each step and checks all parts at the end.
+Each step creates physical memory, maps it after the existing memory and sets its access; the time shown is the time \
+of these calls. The output says how each step grew: `within` the reserved addresses, `extended` by addresses right \
+after them, or `remapped` to a larger range elsewhere, where the same physical memory is mapped and no byte is \
+copied. After each step the device fills the new part with a pattern; at the end it checks all parts.
 
-Then the same sizes are gone through without virtual memory management: allocate, copy, free the old. On a GPU the \
-times hold all that the driver does. On host memory the kernel gives pages when an address is first touched: for \
-memory that is new or remapped that is counted on neither side, for the target of a copy it is part of copying.
+Then the command repeats the same sizes without virtual memory management: allocate, copy, free the old memory. On a \
+GPU the times include all work of the driver. On host memory the kernel provides pages when an address is first \
+touched: for new or remapped memory neither side counts that, for the target of a copy it is part of the copy.
 
 Sizes are bytes, or have one of the units B, KiB, MiB, GiB and TiB, as in 1.5GiB (2M and 2MB mean 2MiB). They are \
-rounded up to the device's granularity, which is 2 MiB on most.";
+rounded up to the device's granularity, which is 2 MiB on most devices.";
 
 const CONFORMANCE: &str = "\
-Try every rule that gpu-vmm promises and that the driver's documentation states, and report what was seen.
+Check every rule that gpu-vmm promises and that the driver's documentation states, and report the results.
 
-The library layer goes through gpu-vmm's public API: its cases pass on every backend, or are skipped with the reason \
-where hardware or version lacks something. The driver layer makes raw calls, right and wrong ones: the driver does as \
-documented, is more lenient, or deviates. A deviation that gpu-vmm knows is told by the name of its quirk; one that it \
-does not know is NEW. Cases that may end their process have one of their own.
+The library layer tests gpu-vmm's public API: its cases pass on every backend, or are skipped with a reason if the \
+hardware or the version lacks a feature. The driver layer makes raw calls, right and wrong ones: the driver does as \
+documented, is more lenient, or deviates. A deviation that gpu-vmm knows is reported with the name of its quirk; any \
+other is NEW. Cases that may crash run in processes of their own.
 
-The exit status is 0 when no case failed and 1 when one did; 2 for arguments that make no sense. A deviation, a new \
-one too, is what the driver does and no failure of gpu-vmm: it is counted in the summary, and the status stays 0.
+The exit status is 0 if no case failed and 1 if one did; 2 for invalid arguments. A deviation, also a new one, is the \
+driver's behaviour and not a failure of gpu-vmm: the summary counts it, and the status stays 0.
 
-The report as JSON is one object with `environment`, `summary` and `cases`; with `--backend all` it is an array of \
-such objects, one for each backend. It names no user and no host, of files only the driver's library, and can be \
-attached to an issue.";
+The JSON report is one object with `environment`, `summary` and `cases`; with `--backend all` it is an array of such \
+objects, one per backend. It contains no user or host name, and no path but that of the driver's library, so it can \
+be attached to an issue.";
 
 const SNAPSHOT: &str = "\
-Say what is in a snapshot, and hold all of it against its checksums. No driver is opened.
+List the contents of a snapshot and verify its checksums. No driver is opened.
 
-It tells which regions there are, with their tags, addresses and sizes, what is mapped in them and who has access; \
-which blocks of the contents are in the file, which are left out since they are zeros, and which since they are in an \
-earlier snapshot. That one has to be beside the file, and its blocks are checked as well.
+The output lists the regions with their tags, addresses and sizes, their mapped ranges and the access to them. It \
+counts the blocks that are in the file, those that are left out because they are zeros, and those that are in an \
+earlier snapshot. The earlier snapshot must be in the same folder; its blocks are checked as well.
 
-The exit status is 0 when all of it is as it was written, and 1 when it is not, or when the file is no snapshot.";
+The exit status is 0 if all contents match their checksums, and 1 if they do not or the file is not a snapshot.";
 
 const REPLAY: &str = "\
-Replay what a program has allocated and freed, on a pool of gpu-vmm or on the driver itself, and say how much memory \
-that holds, how often it calls the driver, and how long it takes. The memory is not used for anything.
+Replay a program's recorded allocations on a gpu-vmm pool or directly on the driver, and report the memory held, the \
+number of driver calls, and the time. The memory itself is not used.
 
-A trace is text, compressed by gzip or not, with one event in a line: `a ID BYTES STREAM` allocates, `f ID` frees, and \
-`r ID` says that the block may be used again, since the streams that used it are done. Each allocation has an ID of its \
-own, 0 is the default stream, and the other numbers become streams of the device's. Lines that begin with `#` say \
-nothing. A block whose `r` does not follow its `f` at once is freed at `f` with a fence that is done at `r`, or never \
-where it has no `r`. In a trace without any `r` all is used again at once.
+A trace is text, optionally compressed by gzip, with one event per line: `a ID BYTES STREAM` allocates, `f ID` frees, \
+and `r ID` means that the block may be reused, because the streams that used it are done. Each allocation has its own \
+ID, 0 is the default stream, and the other numbers become streams of the device. Lines that begin with `#` are \
+comments. If the `r` of a block does not directly follow its `f`, the block is freed at `f` with a fence that is done \
+at `r`; without an `r`, the fence is never done. If the trace has no `r` at all, every block is reusable at once.
 
-`pool` is gpu-vmm's. `driver` is cuMemAlloc and cuMemFree, hipMalloc and hipFree, or mmap and munmap, for each single \
-allocation; it frees at `f`, whatever `r` says, since these wait for the device by themselves.
+`pool` is a gpu-vmm pool. `driver` calls cuMemAlloc and cuMemFree, hipMalloc and hipFree, or mmap and munmap, for \
+every allocation; it frees at `f`, whatever `r` says, because these calls wait for the device themselves.
 
-Asked for is what lies between `a` and `f`. Held is what was taken from the driver: by the pool's own account; of the \
-driver's allocations by how much the device's free memory became less, other programs on the device included.
+Requested memory is the memory between `a` and `f`. Held memory is the memory taken from the driver: for a pool by its \
+own statistics; for the driver's allocations by the decrease of the device's free memory, which includes other \
+programs on the device.
 
-The trace is read before anything is timed, and replayed so many times in a row (`--rounds`) on the same pool: the \
-first round is cold, the last one is warm. No single call is timed in these. One more round takes the time of each \
-call, without what asking for the time costs, which is told as well. What a round has not freed in the end is freed \
-outside of its time.
+The trace is read before anything is timed, and replayed several times (`--rounds`) on the same pool: the first round \
+is cold, the last one is warm. These rounds time no single calls. One more round times each call, minus the cost of \
+reading the clock, which is reported as well. Memory that a round has not freed is freed outside of the measured \
+time.
 
-With `--threads` each thread replays the whole trace for itself, all on the one pool: that many times the memory is \
-asked for. How much of it at one time depends on how far each of them is, and is counted to 1 part in 2000.
+With `--threads` each thread replays the whole trace on the one pool, so that N threads request N times the memory. \
+How much of it is requested at one time depends on the progress of each thread, and is counted to 1 part in 2000.
 
-The exit status is 1 where an allocation fails, or where the device has not as much memory as is asked for.";
+The exit status is 1 if an allocation fails, or if the device has less memory than the trace requests.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArguments {
-    /// The trace, compressed by gzip or not; `-` is standard input
+    /// The trace, optionally compressed by gzip; `-` is standard input
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
     #[command(flatten)]
     pub(crate) on: On,
-    /// Who serves the allocations
+    /// The allocator to test
     #[arg(long, value_enum, default_value_t)]
     pub(crate) allocator: AllocatorChoice,
-    /// How many threads replay the trace, each all of it
+    /// The number of threads, each of which replays the whole trace
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     pub(crate) threads: u32,
-    /// How often it is replayed for the time of all of it; once more for the time of each call
+    /// The number of rounds that are timed as a whole; one more round times each call
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000), allow_negative_numbers = true)]
     pub(crate) rounds: u32,
-    /// How much memory the host is to have; it may be more than it has, since none of it is used
+    /// The memory size of the host device; it may exceed the machine's memory, because none of it is used
     #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) host_memory: Option<Bytes>,
-    /// Begin even where the device has not as much memory as is asked for
+    /// Begin even if the device has less memory than the trace requests
     #[arg(long)]
     pub(crate) force: bool,
-    /// Write what the pool looks like when most is asked for to a file, as JSON
+    /// Write the pool's snapshot at the peak of requested memory to a file, as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) snapshot: Option<PathBuf>,
     /// Print one JSON object
@@ -148,61 +149,62 @@ pub(crate) struct ReplayArguments {
 }
 
 const BENCH: &str = "\
-Measure what gpu-vmm costs on this machine, compared with the driver's own calls and what a program can do without it.
+Compare the cost of gpu-vmm with the driver's own calls and with programs that do without it, on this machine.
 
-Each figure is a ratio: gpu-vmm's over that of a baseline, which does the same. Both are sampled alternately in one run, so \
-that whatever changes on the machine meets both. The ratio is the median of the samples' ratios, with their interquartile \
-range. On GPUs some ratios have a target, which was set for an NVIDIA H200: the report says which are missed.
+Each figure is a ratio: gpu-vmm's figure divided by that of a baseline that does the same work. Both are sampled \
+alternately in one run, so that changes on the machine affect both. The ratio is the median of the samples' ratios, \
+with their interquartile range. On GPUs some ratios have a target, which was set for an NVIDIA H200: the report lists \
+missed targets.
 
-Without --filter all pairs are measured, which takes some minutes and most of the device's memory; what needs more than \
-there is says so and is left out. Nothing else should run on the device meanwhile. On host memory the driver's side are \
-the backend's own operations, and malloc.
+Without --filter all pairs are measured, which takes some minutes and most of the device's memory; pairs that need \
+more memory than is free are skipped with a message. Nothing else should run on the device meanwhile. On host memory \
+the baselines are the backend's own operations, and malloc.
 
-With --torch the pool is compared with PyTorch's caching allocator as well, called by its own entry for C: the folder is \
+With --torch the pool is also compared with PyTorch's caching allocator, called through its C interface: the folder is \
 that of its libraries, `python3 -c 'import torch; print(torch.__path__[0] + \"/lib\")'`.
 
-The exit status is 0, missed targets or not, and 1 where something failed.";
+The exit status is 0, also if targets are missed, and 1 if something failed.";
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArguments {
     #[command(flatten)]
     pub(crate) on: On,
-    /// Only pairs that have this in their name
+    /// Only pairs whose name contains this text
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
-    /// Print the names of the pairs and measure nothing; no driver is opened
+    /// Print the names of the pairs and measure nothing; opens no driver
     #[arg(long, conflicts_with_all = ["backend", "device", "samples", "torch", "json", "markdown", "out", "plot", "show"])]
     pub(crate) list: bool,
-    /// The number of samples of each side [default: as each pair needs]
+    /// The number of samples of each side [default: depends on the pair]
     #[arg(long, alias = "turns", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), allow_negative_numbers = true)]
     pub(crate) samples: Option<u32>,
-    /// The folder with PyTorch's libraries, with whose allocator the pool is compared
+    /// The folder of PyTorch's libraries, to compare the pool with PyTorch's allocator
     #[arg(long, value_name = "FOLDER")]
     pub(crate) torch: Option<PathBuf>,
-    /// Write the JSON object to a file as well, anew after each pair
+    /// Also write the JSON object to a file, and update it after each pair
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Show a report that was written with --out or --json, and measure nothing
+    /// Show a report that --out or --json wrote, and measure nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "device", "filter", "samples", "torch", "out"])]
     pub(crate) show: Option<PathBuf>,
-    /// Draw growth, time against size, to a file as SVG
+    /// Draw the time of growth against its size, as an SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,
-    /// Print tables for a page
+    /// Print Markdown tables
     #[arg(long)]
     pub(crate) markdown: bool,
 }
 
-/// Who serves the allocations of a trace.
+/// The allocator that serves a trace.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum AllocatorChoice {
-    /// A pool of gpu-vmm
+    /// A gpu-vmm pool
     #[default]
     Pool,
-    /// The driver, once for each allocation
+    /// The driver, once per allocation
     Driver,
 }
 
@@ -217,21 +219,21 @@ pub(crate) struct SnapshotArguments {
 }
 
 const REPORT: &str = "\
-Show what a pool looked like: in numbers, or as a page with its addresses and its physical memory. No driver is opened.
+Show the memory of a pool: as numbers, or as a page with its addresses and physical memory. No driver is opened.
 
-FILE is what a pool's `snapshot` gives, as JSON. With --html it is drawn: for each tag its blocks, the pages that they \
-lie in and the physical memory behind each, all physical memory with who uses it, how live, pending and held memory \
-came to be, small blocks by size, and the largest blocks. The page is one file that needs no network; it is zoomed and \
-moved with the mouse or the keyboard.
+FILE is a pool's snapshot as JSON. With --html the command draws it: for each tag its blocks, the pages that hold them \
+and the physical memory behind each page, all physical memory with its users, how live, pending and held memory \
+developed, small blocks by size, and the largest blocks. The page is one file that needs no network; zoom and pan it \
+with the mouse or the keyboard.
 
-The exit status is 0, and 1 where the file is no such thing or OUT cannot be written; then OUT stays as it was.";
+The exit status is 0, and 1 if FILE is not a pool snapshot or OUT cannot be written; then OUT is unchanged.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ReportArguments {
-    /// What `snapshot` of a pool gave, as JSON
+    /// A pool's snapshot, as JSON
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Draw it as a page; `-` is standard output
+    /// Draw it as an HTML page; `-` is standard output
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -253,19 +255,19 @@ pub(crate) struct GrowArguments {
     /// The size of the last step
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) to: Bytes,
-    /// How much a step adds: `double` what is there, or a size
+    /// The size of each step: `double` the existing memory, or a size to add
     #[arg(long, value_name = "double|SIZE", default_value = "double", allow_hyphen_values = true)]
     pub(crate) by: Increment,
-    /// Fail rather than move to another address
+    /// Fail instead of moving to another address
     #[arg(long)]
     pub(crate) fixed: bool,
-    /// How many addresses to reserve at first [default: as much as the device has memory]
+    /// The size of the first reservation [default: the device's memory]
     #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) reserve: Option<Bytes>,
-    /// The least size of a reservation that is added behind a full one [default: as much as there is]
+    /// The minimum size of a reservation that is added after a full one [default: the size reserved so far]
     #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) extend_by: Option<Bytes>,
-    /// The first address, such as 0x100000000000; fail where it is taken [default: the driver's choice]
+    /// The first address, such as 0x100000000000; fail if it is taken [default: the driver's choice]
     #[arg(long, value_name = "ADDRESS", value_parser = address, allow_hyphen_values = true)]
     pub(crate) at: Option<Address>,
     /// Print one JSON object
@@ -275,33 +277,34 @@ pub(crate) struct GrowArguments {
 
 #[derive(Args, Debug)]
 pub(crate) struct ConformanceArguments {
-    /// Whose driver; `any` is the one that GPU_VMM_BACKEND names, else a GPU's, else host memory; `all` is every one that can be had
+    /// The backend; `any` is the one that GPU_VMM_BACKEND names, else a GPU's, else host memory; `all` is every
+    /// available one
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: TargetChoice,
-    /// The device's ordinal in its backend [default: the first that is usable]
+    /// The device's ordinal in its backend [default: the first usable one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..), allow_negative_numbers = true)]
     pub(crate) device: Option<u32>,
-    /// Only cases that have this in their name, with the layer in front as in `library::grow::within`
+    /// Only cases whose name contains this text; names begin with the layer, as in `library::grow::within`
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
-    /// Print the names and rules of the cases and run nothing; no driver is opened
+    /// Print the names and rules of the cases and run nothing; opens no driver
     #[arg(long, conflicts_with_all = ["backend", "device", "format", "out", "compare", "verbose"])]
     pub(crate) list: bool,
-    /// How the report is written; `markdown` is for `--compare`
+    /// The format of the report; `markdown` is for `--compare`
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
     /// Write the report to a file when it is complete; with `json` and `junit` the text is printed as well
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Show reports side by side that were written with `--format json`, and run nothing
+    /// Compare reports that `--format json` wrote, side by side, and run nothing
     #[arg(long, value_name = "FILE", num_args = 2.., conflicts_with_all = ["backend", "device"])]
     pub(crate) compare: Vec<PathBuf>,
-    /// Show every case, not only what is out of the ordinary or differs
+    /// Show every case, not only remarkable or differing ones
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
 
-/// Which targets of the conformance suite are asked for.
+/// The targets of the conformance suite.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum TargetChoice {
     #[default]
@@ -313,7 +316,7 @@ pub(crate) enum TargetChoice {
 }
 
 impl TargetChoice {
-    /// The vendor, where one is named.
+    /// Returns the vendor, if one is named.
     pub(crate) const fn vendor(self) -> Option<Vendor> {
         match self {
             Self::Any | Self::All => None,
@@ -324,7 +327,7 @@ impl TargetChoice {
     }
 }
 
-/// How a report is written.
+/// The format of a report.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Format {
     /// For people
@@ -332,24 +335,24 @@ pub(crate) enum Format {
     Text,
     /// For programs, and for issues
     Json,
-    /// For programs that read the results of tests
+    /// For programs that read test results
     Junit,
     /// For a page
     Markdown,
 }
 
-/// On what the work is done.
+/// The backend and device to work on.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct On {
-    /// Whose driver; `any` is the one that GPU_VMM_BACKEND names, else a GPU's, else host memory
+    /// The backend; `any` is the one that GPU_VMM_BACKEND names, else a GPU's, else host memory
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: BackendChoice,
-    /// The device's ordinal in its backend [default: the first that is usable]
+    /// The device's ordinal in its backend [default: the first usable one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..), allow_negative_numbers = true)]
     pub(crate) device: Option<u32>,
 }
 
-/// Which backend is asked for.
+/// The backend to work on.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum BackendChoice {
     #[default]
@@ -360,7 +363,7 @@ pub(crate) enum BackendChoice {
 }
 
 impl BackendChoice {
-    /// The vendor, where one is named.
+    /// Returns the vendor, if one is named.
     pub(crate) const fn vendor(self) -> Option<Vendor> {
         match self {
             Self::Any => None,
@@ -372,7 +375,7 @@ impl BackendChoice {
 }
 
 impl Arguments {
-    /// The arguments of this process.
+    /// Returns the arguments of this process.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let arguments = Self::try_parse()?;
         let (subcommand, contradiction) = match &arguments.command {
@@ -389,7 +392,7 @@ impl Arguments {
 }
 
 impl GrowArguments {
-    /// What clap does not see.
+    /// Checks that clap cannot express.
     fn contradiction(&self) -> Option<String> {
         let Self { from, to, reserve, extend_by, .. } = self;
         if from > to {
@@ -397,11 +400,11 @@ impl GrowArguments {
         }
         match (extend_by, reserve) {
             (Some(_), None) => Some(
-                "--extend-by has no effect: without --reserve the first reservation has room for all"
+                "--extend-by has no effect: without --reserve the first reservation is large enough for all steps"
                     .to_owned(),
             ),
             (Some(_), Some(size)) if size >= to => {
-                Some(format!("--extend-by has no effect: --reserve {size} has room for --to {to}"))
+                Some(format!("--extend-by has no effect: --reserve {size} is large enough for --to {to}"))
             }
             _ => None,
         }
@@ -409,34 +412,34 @@ impl GrowArguments {
 }
 
 impl ReplayArguments {
-    /// What clap does not see.
+    /// Checks that clap cannot express.
     fn contradiction(&self) -> Option<String> {
         if self.host_memory.is_some() && self.on.backend != BackendChoice::Host {
             return Some("--host-memory is for --backend host".to_owned());
         }
         (self.snapshot.is_some() && self.allocator == AllocatorChoice::Driver).then(|| {
-            "--snapshot is for --allocator pool: nobody knows what the driver's looks like".to_owned()
+            "--snapshot is for --allocator pool: the driver has no snapshot of its allocations".to_owned()
         })
     }
 }
 
 impl ConformanceArguments {
-    /// What clap does not see.
+    /// Checks that clap cannot express.
     fn contradiction(&self) -> Option<String> {
         match (self.compare.is_empty(), self.format) {
             (true, Format::Markdown) => Some("--format markdown is for --compare".to_owned()),
             (false, Format::Json | Format::Junit) => {
-                Some("--compare writes text or markdown, and reads JSON".to_owned())
+                Some("--compare reads JSON and writes text or markdown".to_owned())
             }
             (true, Format::Json | Format::Junit) if self.verbose && self.out.is_none() => {
-                Some("--verbose has no effect: it is for the text, which --format json and junit print with --out only".to_owned())
+                Some("--verbose has no effect: it is for the text, which --format json and junit print only with --out".to_owned())
             }
             _ => None,
         }
     }
 }
 
-/// What clap would say of a subcommand's arguments.
+/// Returns an error of a subcommand's arguments in clap's format.
 pub(crate) fn refusal(subcommand: &str, text: String) -> clap::Error {
     let mut command = Arguments::command();
     command.build();

@@ -1,4 +1,4 @@
-//! Which backend and which device the work is done on.
+//! The choice of the backend and the device.
 
 use crate::Answer;
 use crate::args::BackendChoice;
@@ -6,7 +6,7 @@ use crate::say;
 use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
 use gpu_vmm_testkit::short;
 
-/// Opens the backend that is asked for; with `any` it is the best that has a usable device.
+/// Opens the chosen backend; for `any` the best one with a usable device.
 pub(crate) fn backend(choice: BackendChoice) -> Answer<AnyBackend> {
     let named = match choice.vendor() {
         None => AnyBackend::preferred()?,
@@ -18,7 +18,8 @@ pub(crate) fn backend(choice: BackendChoice) -> Answer<AnyBackend> {
     }
 }
 
-/// What can be had of the vendor to be preferred, each asked in turn. Where that is not a GPU's, standard error says why.
+/// Tries the vendors in order of preference and returns the first result. If that is the host's, standard error says
+/// why.
 pub(crate) fn best<T>(mut have: impl FnMut(Vendor) -> Result<T, String>) -> Answer<T> {
     let mut missing = Vec::new();
     for vendor in AnyBackend::BUILT_IN {
@@ -32,16 +33,17 @@ pub(crate) fn best<T>(mut have: impl FnMut(Vendor) -> Result<T, String>) -> Answ
             Err(reason) => missing.push((*vendor, reason)),
         }
     }
-    Err(format!("no backend can be used{}; `gpu-vmm info` tells more", reasons(&missing)).into())
+    Err(format!("no backend can be used{}; see `gpu-vmm info`", reasons(&missing)).into())
 }
 
-/// The device of that ordinal; where none is named, the first that is usable, or the first at all for its reason.
+/// Returns the device of an ordinal. Without one, the first usable device; if there is none, device 0, whose error says
+/// why.
 pub(crate) fn device(backend: &AnyBackend, ordinal: Option<u32>) -> DeviceId {
     let first = || backend.devices().iter().find(|device| device.unusable.is_none());
     ordinal.map(DeviceId).or_else(|| first().map(|device| device.id)).unwrap_or_default()
 }
 
-/// The backend, if it has a device that can be used.
+/// Returns the backend if it has a usable device.
 fn usable(backend: AnyBackend) -> Result<AnyBackend, String> {
     let reasons: Vec<&String> =
         backend.devices().iter().map_while(|device| device.unusable.as_ref()).collect();

@@ -1,6 +1,6 @@
-//! The same growth without virtual memory management: allocate, copy, free the old.
+//! The same growth without virtual memory management: allocate, copy, free the old memory.
 //!
-//! Unsafe, since plain allocations are addresses that nobody keeps the books of.
+//! The calls are unsafe, because no record protects plain allocations.
 #![allow(unsafe_code)]
 
 use crate::machine;
@@ -11,21 +11,21 @@ use gpu_vmm::{Address, AnyBackend, Bytes, CopyCalls, DeviceId, Result};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
-/// What growing by copying came to.
+/// The result of growing by copying.
 #[derive(Debug)]
 pub(crate) enum Copying {
-    /// It took so long, and so many words were wrong in the end.
+    /// All steps were made.
     Done {
-        /// Allocating, copying and freeing alone.
+        /// The time of allocating, copying and freeing alone.
         time: Duration,
-        /// Words of 8 bytes that are not what was written.
+        /// The number of 8-byte words that differ from the pattern.
         wrong_words: u64,
     },
-    /// The memory does not have room for the old and the new copy.
+    /// There is not enough memory for the old and the new copy.
     NoRoom(String),
 }
 
-/// Goes through the steps with plain allocations.
+/// Makes the steps with plain allocations.
 pub(crate) fn measure(
     backend: &AnyBackend,
     device: DeviceId,
@@ -35,7 +35,7 @@ pub(crate) fn measure(
     let (need, free) = (steps.most_with_a_copy(), machine::free(backend, device)?);
     if need > free {
         return Ok(Copying::NoRoom(format!(
-            "{} would be needed for the old and the new copy and {} are free",
+            "the old and the new copy need {}, but only {} are free",
             crate::output::about(need),
             crate::output::about(free)
         )));
@@ -73,7 +73,7 @@ struct Plain<'a> {
     device: DeviceId,
     at: Address,
     size: Bytes,
-    /// How much of it holds the pattern.
+    /// The size of the part that holds the pattern.
     filled: Bytes,
 }
 
@@ -83,10 +83,10 @@ impl<'a> Plain<'a> {
         Ok(Self { backend, device, at, size, filled: Bytes::ZERO })
     }
 
-    /// A larger allocation with the same bytes; the old one is freed.
+    /// Returns a larger allocation with the same bytes, and frees the old one.
     fn copied_to(self, size: Bytes) -> Result<Self> {
         let mut larger = Plain::new(self.backend, self.device, size)?;
-        // SAFETY: both are allocations of this device, of at least `filled` bytes, and nobody else uses them.
+        // SAFETY: both are allocations of this device, of at least `filled` bytes, and no other code uses them.
         unsafe { self.backend.copy(self.device, larger.at, self.at, self.filled) }?;
         larger.filled = self.filled;
         Ok(larger)
@@ -114,8 +114,8 @@ impl<'a> Plain<'a> {
 
 impl Drop for Plain<'_> {
     fn drop(&mut self) {
-        // SAFETY: the address and size are those of the one allocation, which ends here. Should the driver refuse,
-        // the memory goes with the process, which is about to end.
+        // SAFETY: the address and size are those of this allocation, which is freed once, here. If the driver refuses,
+        // the memory is freed with the process, which is about to end.
         let _ = unsafe { self.backend.free_plain(self.device, self.at, self.size) };
     }
 }
@@ -139,7 +139,7 @@ mod tests {
         };
         let answer = measure(Bytes::mib(10));
         let Copying::NoRoom(reason) = answer else { panic!("{answer:?}") };
-        assert_eq!(reason, "18 MiB would be needed for the old and the new copy and 16 MiB are free");
+        assert_eq!(reason, "the old and the new copy need 18 MiB, but only 16 MiB are free");
 
         let answer = measure(Bytes::mib(8));
         let Copying::Done { time, wrong_words: 0 } = answer else { panic!("{answer:?}") };

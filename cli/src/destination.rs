@@ -1,8 +1,8 @@
-//! Files that the command writes. Each is complete or stays as it was: the content goes to a temporary file in the same
-//! folder, which takes the target's name when all of it is on the disk.
+//! Files that the command writes. Each is complete or unchanged: the content goes to a temporary file in the same
+//! folder, which is renamed to the target when all of it is on the disk.
 //!
-//! A destination is checked before the work begins, so that minutes of work are not lost to a missing folder. Between
-//! that and the end there is no temporary file that an interrupt could leave.
+//! A destination is checked before the work begins, so that a missing folder does not cost minutes of work. Between the
+//! check and the end no temporary file exists that an interrupt could leave behind.
 
 use crate::Answer;
 use crate::args::refusal;
@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Checks the target of an option, if it is given, before the work begins: it can be written and is none of the inputs.
+/// Checks the target of an option, if it is given, before the work begins: it must be writable and none of the inputs.
 pub(crate) fn checked(
     subcommand: &str,
     option: &str,
@@ -36,7 +36,7 @@ pub(crate) fn checked(
 /// A target that the command writes to.
 #[derive(Debug)]
 pub(crate) struct Destination {
-    /// The target as the caller wrote it.
+    /// The target as the user wrote it.
     named: PathBuf,
     kind: Kind,
     /// The content of a regular file until it is complete.
@@ -47,11 +47,11 @@ pub(crate) struct Destination {
 enum Kind {
     /// Standard output: `-`, or a name of it such as `/dev/stdout`.
     Stdout,
-    /// Standard error by a name such as `/dev/stderr`.
+    /// Standard error, by a name such as `/dev/stderr`.
     Stderr,
-    /// A pipe or a device. Nothing can take its place, so it is written to directly.
+    /// A pipe or a device. No file can replace it, so it is written to directly.
     Stream { file: File, closed: bool },
-    /// A regular file, or a name that is free, with all links followed.
+    /// A regular file, or a free name, with all links followed.
     Regular(PathBuf),
 }
 
@@ -61,7 +61,7 @@ impl Destination {
         let kind = kind(named).map_err(|error| unwritable(&named.display(), &error))?;
         let destination = Self { named: named.to_owned(), kind, content: Vec::new() };
         if let Kind::Regular(path) = &destination.kind {
-            // Whether the folder takes a new file is known only once it has taken one.
+            // Only creating a file shows whether the folder takes new files.
             let taken = interrupts::deferred(|| temporary(folder(path)).map(drop));
             taken.map_err(|error| destination.folder_refuses(path, &error))?;
         }
@@ -75,7 +75,7 @@ impl Destination {
             Kind::Stderr => io::stderr().write_all(text.as_bytes()),
             Kind::Stream { closed: true, .. } => Ok(()),
             Kind::Stream { file, closed } => match file.write_all(text.as_bytes()) {
-                // The reader has read enough, as on standard output.
+                // The reader has closed the pipe, as is usual for standard output.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {
                     *closed = true;
                     Ok(())
@@ -96,7 +96,7 @@ impl Destination {
         }
     }
 
-    /// Replaces a regular file by the text that was added since the last time.
+    /// Replaces a regular file by the text that was added since the last call.
     pub(crate) fn complete(&mut self) -> Answer {
         let Kind::Regular(path) = &self.kind else { return Ok(()) };
         let content = std::mem::take(&mut self.content);
@@ -116,7 +116,7 @@ impl Destination {
         matches!(self.kind, Kind::Stdout)
     }
 
-    /// True if the target is this input, which would be lost. `-` is standard input.
+    /// True if the target is this input, which would then be lost. `-` is standard input.
     pub(crate) fn is_input(&self, input: &Path) -> bool {
         let input = if input.as_os_str() == "-" { Handle::stdin().ok() } else { regular(input) };
         let target = match &self.kind {
@@ -125,7 +125,7 @@ impl Destination {
             Kind::Stream { .. } => None,
             Kind::Regular(path) => regular(path),
         };
-        // A terminal, or `/dev/null`, may well be both.
+        // A terminal or `/dev/null` may be both.
         let is_file = |handle: &Handle| handle.as_file().metadata().is_ok_and(|found| found.is_file());
         target.filter(is_file).is_some_and(|target| input == Some(target))
     }
@@ -142,11 +142,11 @@ impl Destination {
 
     fn folder_refuses(&self, path: &Path, error: &io::Error) -> Box<dyn std::error::Error> {
         let (named, folder) = (self.named.display(), folder(path).display());
-        format!("{named} cannot be written: the folder {folder} takes no new file: {error}").into()
+        format!("{named} cannot be written: the folder {folder} accepts no new file: {error}").into()
     }
 }
 
-/// What a target is.
+/// Returns the kind of a target.
 fn kind(named: &Path) -> io::Result<Kind> {
     if named.as_os_str() == "-" {
         return Ok(Kind::Stdout);
@@ -154,27 +154,27 @@ fn kind(named: &Path) -> io::Result<Kind> {
     match std::fs::metadata(named) {
         Ok(found) if found.is_file() => {
             let handle = regular(named);
-            // Another file in its place would never be seen by the reader of the stream.
+            // If another file took its place, the reader of the stream would never see it.
             if handle.is_some() && handle == Handle::stdout().ok() {
                 return Ok(Kind::Stdout);
             }
             if handle.is_some() && handle == Handle::stderr().ok() {
                 return Ok(Kind::Stderr);
             }
-            // A read-only file could be replaced, which is not what its owner wants.
+            // A rename could replace a read-only file, which its owner does not want.
             File::options().append(true).open(named)?;
             Ok(Kind::Regular(std::fs::canonicalize(named)?))
         }
-        // For a folder, opening says what is wrong.
+        // Opening a folder returns the right error.
         Ok(_) => File::options().write(true).open(named).map(|file| Kind::Stream { file, closed: false }),
         Err(error) if error.kind() == ErrorKind::NotFound => followed(named).map(Kind::Regular),
         Err(error) => Err(error),
     }
 }
 
-/// The path behind links, of which the last may name a file that does not exist yet.
+/// Follows links; the last one may name a file that does not exist yet.
 fn followed(named: &Path) -> io::Result<PathBuf> {
-    // As many links as Linux follows.
+    // Linux follows as many.
     const MAX_LINKS: usize = 40;
     let mut path = named.to_owned();
     for _ in 0..MAX_LINKS {
@@ -191,7 +191,8 @@ fn followed(named: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many levels of symbolic links"))
 }
 
-/// A regular file that can be compared. Others are not opened: opening a pipe waits for its other end.
+/// Returns a handle of a regular file, for comparison. Other files are not opened: opening a pipe waits for its other
+/// end.
 fn regular(path: &Path) -> Option<Handle> {
     let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
     is_file.then(|| Handle::from_path(path).ok()).flatten()
@@ -201,22 +202,23 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A new file in the folder. Its name has nothing of the target's, whose name may be as long as names can be.
+/// Creates a file in the folder. Its name does not contain the target's name, which may have the maximum length
+/// already.
 fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
     let mut name = tempfile::Builder::new();
     name.prefix(".gpu-vmm-").suffix(".partial");
-    // The crate makes files that only their owner can read. This one must have the rights of any new file.
+    // The crate makes files that only their owner can read; this one must have the permissions of any new file.
     name.make_in(folder, |path| File::options().write(true).create_new(true).open(path))
 }
 
 fn replace(mut temporary: NamedTempFile, path: &Path, content: &[u8]) -> io::Result<()> {
     let file = temporary.as_file_mut();
-    // Before there is anything in it that others could read.
+    // Before the file has any content that others could read.
     if let Ok(found) = std::fs::metadata(path) {
         keep_rights(file, &found)?;
     }
     file.write_all(content)?;
-    // Without this, a crash after the renaming could leave an empty file.
+    // Without this, a crash after the rename could leave an empty file.
     file.sync_all()?;
     temporary.persist(path).map(drop).map_err(|error| error.error)
 }
@@ -226,13 +228,13 @@ fn keep_rights(file: &File, found: &Metadata) -> io::Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        // Only the superuser can give files away. For others a file that they may write becomes theirs.
+        // Only the superuser can give files away. For other users the new file becomes theirs.
         let _ = std::os::unix::fs::fchown(file, Some(found.uid()), Some(found.gid()));
     }
     file.set_permissions(found.permissions())
 }
 
-/// Why something could not be written.
+/// Returns the error for a failed write.
 pub(crate) fn unwritable(what: &dyn Display, error: &std::io::Error) -> Box<dyn std::error::Error> {
     format!("{what} cannot be written: {error}").into()
 }

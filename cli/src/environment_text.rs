@@ -1,11 +1,11 @@
-//! On what a report was made, for people.
+//! The environment of a report, for people.
 
 use crate::Answer;
 use crate::output::{Output, about};
 use gpu_vmm::Bytes;
 use gpu_vmm_conformance::report::Environment;
 
-/// Some lines with the driver, the device, the machine and the date.
+/// Prints the driver, the device, the machine and the date.
 pub(crate) fn write(environment: &Environment, output: &mut Output) -> Answer {
     let Environment { target, ran_on, driver, machine, system, gpu_vmm, time, .. } = environment;
     output.line(format!("{target}: {ran_on}"))?;

@@ -1,4 +1,4 @@
-//! The main job: memory that grows in steps, is filled, checked to the last byte, and compared with copying.
+//! The `grow` subcommand: memory that grows in steps, is filled, checked to the last byte, and compared with copying.
 
 use crate::args::GrowArguments;
 use crate::copying::{self, Copying};
@@ -56,8 +56,8 @@ pub(crate) fn run(asked: &GrowArguments) -> Answer {
     verdict(&report, &copying)
 }
 
-/// Drivers do much of their work at the first call of a kind (CUDA makes a context, HIP compiles its kernels); that is
-/// not growth, so each is called once before.
+/// Makes each kind of call once before the measurement: drivers do much of their work at the first call of a kind (CUDA
+/// creates a context, HIP compiles its kernels), and that is not growth.
 pub(crate) fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
     let granularity = backend.device(Operation::Grow, device)?.granularity.bytes();
     let mut region = Region::builder(backend).on(device).reserve(granularity).build()?;
@@ -66,25 +66,23 @@ pub(crate) fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
     region.close(WaitFor::all_devices())
 }
 
-/// Refuses what the device or the machine cannot hold before anything is taken.
+/// Refuses a size that the device or the machine cannot hold, before anything is allocated.
 fn check_room(backend: &AnyBackend, device: DeviceId, to: Bytes) -> Answer {
     let operation = Operation::Grow;
     let total = backend.device(operation, device)?.total_memory;
     if to > total {
         return Err(Error::new(operation, Detail::ExceedsDevice { requested: to, device, total }).into());
     }
-    // A GPU's driver answers for itself. The kernel ends a program that takes more than there is.
+    // A GPU's driver returns an error. On the host, the kernel kills a program that uses more memory than there is.
     let free = machine::free(backend, device)?;
     if backend.vendor() == Vendor::Host && to > free {
         let (to, free) = (about(to), about(free));
-        return Err(
-            format!("{operation}: {to} exceeds the {free} of memory that are free on this machine").into()
-        );
+        return Err(format!("{operation}: {to} exceeds the {free} of free memory on this machine").into());
     }
     Ok(())
 }
 
-/// The addresses, and a report with what is known so far.
+/// Reserves the addresses and begins the report.
 fn reserve(
     backend: &AnyBackend,
     device: DeviceId,
@@ -124,7 +122,7 @@ fn reserve(
     Ok((region, report))
 }
 
-/// One step. What is timed is the growth; then the device fills what is new.
+/// Grows by one step, which is timed, and then fills the new memory.
 fn grow_and_fill(
     region: &mut Region<AnyBackend>,
     device: DeviceId,
@@ -145,7 +143,7 @@ fn grow_and_fill(
     Ok((growth, time))
 }
 
-/// Checks every byte of all parts, by the device.
+/// Checks every byte of the region, by the device.
 fn check(
     region: &Region<AnyBackend>,
     device: DeviceId,
@@ -162,11 +160,12 @@ fn check(
     Ok(())
 }
 
-/// Wrong words are a failure, of whichever memory.
+/// Returns an error if words are wrong, in the region or in the copy.
 fn verdict(report: &Report, copying: &Copying) -> Answer {
     let refuse = |wrong, what| {
-        let is = if wrong == 1 { "is" } else { "are" };
-        Err(format!("verification failed: {wrong} of the 8-byte words {what} {is} wrong").into())
+        let differs = if wrong == 1 { "differs" } else { "differ" };
+        Err(format!("verification failed: {wrong} of the 8-byte words {what} {differs} from the pattern")
+            .into())
     };
     match (report.wrong_words, copying) {
         (0, Copying::Done { wrong_words: wrong @ 1.., .. }) => refuse(*wrong, "of the copy"),
@@ -203,7 +202,8 @@ mod tests {
         let last = Bytes::mib(12) - Bytes(1);
         region.read(last, &mut byte).unwrap();
         region.write(last, &[!byte[0]]).unwrap();
-        let text = "verification failed: 1 of the 8-byte words of the memory that grew is wrong";
+        let text =
+            "verification failed: 1 of the 8-byte words of the memory that grew differs from the pattern";
         assert_eq!(judge(&region), (Bytes::mib(12).0, Err(text.to_owned())));
     }
 }

@@ -1,4 +1,4 @@
-//! What works on this machine, gathered once and printed for people or for programs.
+//! The `info` subcommand: what works on this machine, gathered once and printed for people or for programs.
 
 mod text;
 
@@ -11,17 +11,17 @@ use serde::Serialize;
 /// The result of `gpu-vmm info`, as `--json` prints it.
 #[derive(Serialize, Debug)]
 pub(crate) struct Info {
-    /// Of gpu-vmm.
+    /// The version of gpu-vmm.
     pub(crate) version: &'static str,
     pub(crate) backends: Vec<BackendInfo>,
 }
 
-/// One vendor that is built in.
+/// A backend that is built in.
 #[derive(Serialize, Debug)]
 pub(crate) struct BackendInfo {
     pub(crate) backend: &'static str,
     pub(crate) found: bool,
-    /// Why it was not found, with every place that was looked at.
+    /// Why it was not found, with every place that was tried.
     pub(crate) error: Option<String>,
     pub(crate) driver: Option<DriverReport>,
     pub(crate) devices: Vec<DeviceReport>,
@@ -39,14 +39,14 @@ pub(crate) struct DriverReport {
 pub(crate) struct DeviceReport {
     pub(crate) device: u32,
     pub(crate) name: String,
-    /// Why it cannot be used; none where it can.
+    /// Why the device cannot be used; none if it can.
     pub(crate) unusable: Option<String>,
     pub(crate) total_bytes: u64,
-    /// Now; none where the driver does not say.
+    /// The memory that is free now; none if the driver does not report it.
     pub(crate) free_bytes: Option<u64>,
     pub(crate) granularity_bytes: u64,
     pub(crate) capabilities: Vec<CapabilityReport>,
-    /// What the driver would not answer.
+    /// Errors of queries to the driver.
     pub(crate) errors: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Files that the command reads as a whole: reports, and what a pool looked like.
+//! Files that the command reads as a whole: reports and pool snapshots.
 
 use crate::Answer;
 use gpu_vmm::Bytes;
@@ -6,10 +6,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The largest file that is read. A device such as `/dev/zero` has no end, and nothing of this kind is nearly as large.
+/// The maximum file size. A device such as `/dev/zero` has no end, and no report is nearly as large.
 const MAX_SIZE: Bytes = Bytes::mib(256);
 
-/// Reads all of a file of reasonable size.
+/// Reads a file of at most [`MAX_SIZE`].
 pub(crate) fn read(file: &Path) -> Answer<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(file).and_then(|opened| opened.take(MAX_SIZE.0 + 1).read_to_end(&mut bytes));

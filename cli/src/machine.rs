@@ -1,12 +1,12 @@
-//! How much memory the host can really give.
+//! The memory that the host can really provide.
 //!
-//! The host backend counts against all of the machine's memory, while other programs and the limit of a container
-//! leave less. Who takes more than that is not answered with an error but ended by the kernel, so it is asked first.
+//! The host backend's limit is the machine's whole memory, but other programs and the limit of a container leave less.
+//! The kernel kills a process that uses more, instead of returning an error, so the limits are read first.
 
 use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Result, Vendor};
 use std::path::Path;
 
-/// What is free on the device, and on the host no more than the system can give.
+/// Returns the device's free memory, on the host at most what the system can provide.
 pub(crate) fn free(backend: &AnyBackend, device: DeviceId) -> Result<Bytes> {
     let counted = backend.memory_info(device)?.free;
     if backend.vendor() != Vendor::Host {
@@ -15,14 +15,14 @@ pub(crate) fn free(backend: &AnyBackend, device: DeviceId) -> Result<Bytes> {
     Ok([available(), container()].into_iter().flatten().fold(counted, Bytes::min))
 }
 
-/// What the kernel thinks that programs can still get.
+/// Returns the kernel's estimate of the memory that programs can still get.
 fn available() -> Option<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().parse().ok()
 }
 
-/// What the limits of this process's control groups leave, where there are any.
+/// Returns the memory that the limits of this process's control groups leave, if there are any.
 fn container() -> Option<Bytes> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -30,7 +30,8 @@ fn container() -> Option<Bytes> {
     root.join(own).ancestors().take_while(|group| group.starts_with(root)).filter_map(left).min()
 }
 
-/// What a group may still take. The files that the kernel keeps in memory count as taken and go where memory is needed.
+/// Returns the memory that a group may still use. Cached files count as used, but the kernel drops them when memory is
+/// needed.
 fn left(group: &Path) -> Option<Bytes> {
     let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();

@@ -1,28 +1,28 @@
-//! The command `gpu-vmm`: what the drivers of this machine can do and really do, and memory that grows in place, shown
-//! and checked.
+//! The command `gpu-vmm`: shows what the drivers of this machine support, checks what they really do, and grows memory
+//! in place.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `args`, `numbers` | the arguments, and what can be said against them without a driver |
-//! | `choose` | which backend and which device |
+//! | `args`, `numbers` | the arguments, and the checks that need no driver |
+//! | `choose` | the choice of the backend and the device |
 //! | `info` | the report on backends, devices and capabilities; `info::text` writes it for people |
-//! | `grow`, `steps`, `pattern`, `report` | growth of one region, the sizes it goes through, what fills the memory, what is printed |
-//! | `copying` | the same growth by allocating, copying and freeing, to compare with |
-//! | `conformance` | every rule of gpu-vmm and of the driver, tried and reported |
-//! | `snapshot` | what is in a snapshot, checked; `snapshot::text` writes it for people |
-//! | `picture` | what a pool looked like, in numbers or as a page |
-//! | `replay` | a recorded program's allocations on a pool or the driver; `replay::text` writes what came of it |
-//! | `bench` | what gpu-vmm costs, beside what else there is |
-//! | `environment_text` | on what a report was made, for people |
-//! | `machine` | how much memory the host can really give |
+//! | `grow`, `steps`, `pattern`, `report` | growth of one region: its sizes, the pattern in the memory, the printed report |
+//! | `copying` | the same growth by allocating, copying and freeing, for comparison |
+//! | `conformance` | checks of every rule of gpu-vmm and of the driver |
+//! | `snapshot` | the contents of a snapshot, checked; `snapshot::text` writes them for people |
+//! | `picture` | a pool's snapshot, as numbers or as a page |
+//! | `replay` | a recorded program's allocations on a pool or the driver; `replay::text` writes the results |
+//! | `bench` | the cost of gpu-vmm compared with its alternatives |
+//! | `environment_text` | the environment of a report, for people |
+//! | `machine` | the memory that the host can really provide |
 //! | `input` | files that are read as a whole |
-//! | `destination`, `interrupts` | files that are written, complete or not at all |
+//! | `destination`, `interrupts` | files that are written, completely or not at all |
 //! | `output`, `progress` | writing to standard output, and the bar on a terminal |
 //!
-//! Results go to standard output, everything else to standard error. The exit status is 0, or 1 for a failure and 2
-//! for arguments that make no sense.
+//! Results go to standard output, everything else to standard error. The exit status is 0 for success, 1 for a failure
+//! and 2 for invalid arguments.
 
-// What serves the conformance suite alone has no use where it cannot run.
+// Code for the conformance suite alone is unused where the suite cannot run.
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 mod args;
@@ -54,7 +54,7 @@ use args::{Arguments, Command};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// What a subcommand gives: its failures are texts for people, whatever their origin.
+/// The result of a subcommand. Failures of any origin are texts for people.
 type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version are answers, the rest of what clap calls errors are errors.
+/// Prints help and version to standard output, and clap's errors to standard error.
 fn refuse(refusal: &clap::Error) -> ExitCode {
     let text = refusal.render().to_string();
     if text.starts_with("error:") {
@@ -91,7 +91,7 @@ fn refuse(refusal: &clap::Error) -> ExitCode {
     } else {
         let printed = refusal.print().and_then(|()| std::io::stdout().flush());
         match printed {
-            // The reader of the help has read enough.
+            // The reader of the help has closed the pipe.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
             Err(error) => {
                 say(&format!("error: {}", destination::unwritable(&"standard output", &error)));
@@ -103,7 +103,7 @@ fn refuse(refusal: &clap::Error) -> ExitCode {
     ExitCode::from(if refusal.use_stderr() { 2 } else { 0 })
 }
 
-/// A line on standard error; `eprintln!` would panic where that is closed.
+/// Prints a line on standard error; `eprintln!` would panic if that is closed.
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "gpu-vmm: {text}");
 }

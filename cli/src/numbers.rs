@@ -2,7 +2,7 @@
 
 use gpu_vmm::Bytes;
 
-/// An amount that is not zero.
+/// Parses a size that is not zero.
 pub(crate) fn some_bytes(text: &str) -> Result<Bytes, String> {
     negative(text, "a size is at least one byte, as in 64MiB")?;
     match text.parse() {
@@ -12,7 +12,7 @@ pub(crate) fn some_bytes(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// Refuses what begins with a minus: another option in the place of a value, or a number below zero.
+/// Refuses a value that begins with a minus: another option instead of a value, or a negative number.
 pub(crate) fn negative(text: &str, right: &str) -> Result<(), String> {
     match text.strip_prefix('-') {
         Some(rest) if rest.starts_with(|char: char| char.is_ascii_digit() || char == '.') => {

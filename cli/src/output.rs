@@ -1,4 +1,4 @@
-//! Writing to standard output or a file: lines, JSON, and text that keeps to a width.
+//! Writing to standard output or a file: lines, JSON, and text that is wrapped to a width.
 
 use crate::Answer;
 use crate::destination::{Destination, unwritable};
@@ -6,17 +6,17 @@ use gpu_vmm::Bytes;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 
-/// How wide the text for people is at most.
+/// The maximum width of text for people.
 pub(crate) const WIDTH: usize = 100;
 
-/// No text is made to fit into less.
+/// The minimum width that text is wrapped to.
 const MIN_WIDTH: usize = 20;
 
-/// Text behind a label has at least this width, or goes below the label.
+/// The minimum width of text after a label; narrower text goes below the label.
 const MIN_PARAGRAPH: usize = 24;
 
-/// Standard output, or a file in its place. If its reader has gone (`| head -1`), nothing more is written and the work
-/// goes on.
+/// Standard output, or a file instead. If the reader closes the pipe (`| head -1`), nothing more is written and the
+/// work continues.
 #[derive(Debug)]
 pub(crate) struct Output {
     to: Option<Destination>,
@@ -25,7 +25,7 @@ pub(crate) struct Output {
 }
 
 impl Default for Output {
-    /// Standard output, as wide as the terminal if it is one.
+    /// Returns standard output, with the width of the terminal if it is one.
     fn default() -> Self {
         let stdout = std::io::stdout();
         let columns = if stdout.is_terminal() { terminal_size::terminal_size_of(stdout) } else { None };
@@ -33,14 +33,14 @@ impl Default for Output {
     }
 }
 
-/// The width of text for people on a terminal.
+/// Returns the width of text for people on a terminal.
 fn fitting(columns: u16) -> usize {
-    // A terminal that does not know its width says 0.
+    // A terminal that does not know its width reports 0.
     if columns == 0 { WIDTH } else { usize::from(columns).clamp(MIN_WIDTH, WIDTH) }
 }
 
 impl Output {
-    /// A file if there is one, else standard output.
+    /// Returns the file if there is one, else standard output.
     pub(crate) fn to(file: Option<Destination>) -> Self {
         match file {
             Some(file) => Self { to: Some(file), width: WIDTH, closed: false },
@@ -48,12 +48,12 @@ impl Output {
         }
     }
 
-    /// How wide lines can be.
+    /// Returns the maximum width of lines.
     pub(crate) fn width(&self) -> usize {
         self.width
     }
 
-    /// A line of text.
+    /// Writes a line of text.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) -> Answer {
         if self.closed {
             return Ok(());
@@ -70,7 +70,7 @@ impl Output {
         Ok(())
     }
 
-    /// Text behind a label, or behind spaces alone: later lines begin where the first one does. If that is too far to
+    /// Writes text after a label or after spaces: later lines begin in the column of the first. If that is too far to
     /// the right, the text goes below the label.
     pub(crate) fn paragraph(&mut self, label: &str, text: &str) -> Answer {
         if text.trim().is_empty() {
@@ -91,7 +91,7 @@ impl Output {
         Ok(())
     }
 
-    /// A label with nothing behind it.
+    /// Writes a label without text.
     fn label(&mut self, label: &str) -> Answer {
         let label = label.trim_end();
         if label.chars().count() <= self.width {
@@ -100,24 +100,24 @@ impl Output {
         wrapped(label, self.width).iter().try_for_each(|line| self.line(line))
     }
 
-    /// One JSON object.
+    /// Writes one JSON object.
     pub(crate) fn json(&mut self, value: &impl serde::Serialize) -> Answer {
         self.line(serde_json::to_string_pretty(value)?)
     }
 
-    /// Ends the text: a file takes the place of the one that was there.
+    /// Completes the text: a file replaces the old one.
     pub(crate) fn complete(&mut self) -> Answer {
         self.to.as_mut().map_or(Ok(()), Destination::complete)
     }
 }
 
-/// Without control characters, which a terminal would obey: what is in a file may be anybody's.
+/// Removes control characters, which a terminal would obey: the content of a file is untrusted.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().filter(|char| !char.is_control()).collect()
 }
 
-/// The lines of a text, broken between words so that none is longer than `width` where words allow it. What belongs
-/// to an indented line stays behind it.
+/// Breaks a text into lines of at most `width` characters if its words allow it. Continuations of an indented line are
+/// indented further.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -141,7 +141,8 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// An amount for people: exact if that has up to four digits, else in the largest unit it fills, to one decimal.
+/// Formats a size for people: exact if it has up to four digits, else in the largest unit that it fills, to one
+/// decimal.
 pub(crate) fn about(size: Bytes) -> String {
     const UNITS: [(Bytes, &str); 4] =
         [(Bytes::gib(1024), "TiB"), (Bytes::gib(1), "GiB"), (Bytes::mib(1), "MiB"), (Bytes::kib(1), "KiB")];
@@ -153,14 +154,14 @@ pub(crate) fn about(size: Bytes) -> String {
     }
 }
 
-/// A number of things: "1 case", "2 cases".
+/// Formats a count: "1 case", "2 cases".
 pub(crate) fn counted(count: impl Display, thing: &str) -> String {
     let count = count.to_string();
     let end = if count == "1" { "" } else { "s" };
     format!("{count} {thing}{end}")
 }
 
-/// A time for people, in the unit that suits it.
+/// Formats a time for people, in a suitable unit.
 pub(crate) fn duration(micros: f64) -> String {
     match micros {
         small if small < 1e3 => format!("{small:.1} µs"),

@@ -1,7 +1,7 @@
-//! The pattern that fills the memory, so that a byte that is lost or found elsewhere is seen.
+//! The pattern that fills the memory, so that lost and misplaced bytes are detected.
 //!
-//! A word of it depends on the sum of seed and index alone. So a part is written with the seed that belongs to its
-//! offset, and all parts together can be checked as one.
+//! A word depends only on the sum of seed and index. Each part is written with the seed for its offset, so all parts
+//! together can be checked as one.
 
 use crate::progress::Progress;
 use gpu_vmm::{Bytes, Result};
@@ -9,15 +9,15 @@ use gpu_vmm_testkit::PATTERN_WORD;
 
 const SEED: u64 = 0x67_70_75_2d_76_6d_6d;
 
-/// How much is written or checked at a time, so that the bar moves.
+/// The size that is written or checked at a time, so that the progress bar moves.
 const PIECE: Bytes = Bytes::mib(256);
 
-/// The seed of the part that begins at an offset.
+/// Returns the seed of the part that begins at an offset.
 fn seed_at(offset: Bytes) -> u64 {
     SEED.wrapping_add(offset.0 / PATTERN_WORD.0)
 }
 
-/// Goes through a part piece by piece, with each piece's offset, length and seed, and adds up what `work` answers.
+/// Calls `work` with the offset, length and seed of each piece of a part, and returns the sum of its results.
 pub(crate) fn each_piece(
     from: Bytes,
     to: Bytes,

@@ -1,10 +1,10 @@
-//! The bar on a terminal. It is on standard error, so that results can be piped away while it runs.
+//! The progress bar. It is on standard error, so that results can be piped elsewhere.
 
 use gpu_vmm::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
-/// What a bar shows, for terminals of different widths. A line that is too wide would be broken, and what is left of it
+/// The contents of a bar for terminals of different widths. A line that is too wide would be broken, and its first part
 /// would stay above the next one.
 struct Templates {
     /// For at least [`WIDE`] columns.
@@ -43,10 +43,10 @@ impl Templates {
     }
 }
 
-/// How often the time on the bar moves on while nothing else does.
+/// The interval at which the elapsed time is updated.
 const TICK: Duration = Duration::from_millis(250);
 
-/// One bar after the other, one for each phase. Nothing is drawn where standard error is no terminal.
+/// One bar for each phase. Nothing is drawn if standard error is not a terminal.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -54,12 +54,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Bars, or none where they are not wanted.
+    /// Returns a progress bar that stays hidden unless it is wanted.
     pub(crate) fn new(wanted: bool) -> Self {
         Self { bar: ProgressBar::hidden(), wanted }
     }
 
-    /// What is done now, and how many bytes it is for.
+    /// Begins a phase with its total of bytes.
     pub(crate) fn begin(&mut self, phase: &'static str, total: Bytes) {
         if self.wanted {
             self.put(&BYTES, total.0);
@@ -67,7 +67,7 @@ impl Progress {
         }
     }
 
-    /// What the cases are run on, and how many there are.
+    /// Begins the conformance cases of a target.
     pub(crate) fn begin_cases(&mut self, target: &str, total: usize) {
         if self.wanted {
             self.put(&CASES, total as u64);
@@ -76,7 +76,7 @@ impl Progress {
         }
     }
 
-    /// What is measured on, and how many pairs there are. Nothing moves while one is measured.
+    /// Begins the benchmark pairs of a backend. The bar does not move while a pair is measured.
     pub(crate) fn begin_pairs(&mut self, backend: &str, total: usize) {
         if self.wanted {
             self.put(&CASES, total as u64);
@@ -84,20 +84,21 @@ impl Progress {
         }
     }
 
-    /// The pair that is measured now, when so many are done.
+    /// Shows the pair that is measured now, and the number of pairs that are done.
     pub(crate) fn pair(&self, name: &'static str, done: usize) {
         self.bar.set_message(name);
         self.bar.set_position(done as u64);
     }
 
-    /// How many events there are in each of the rounds that follow.
+    /// Begins rounds with this number of events each.
     pub(crate) fn begin_rounds(&mut self, events: u64) {
         if self.wanted {
             self.put(&EVENTS, events);
         }
     }
 
-    /// So many events of a round are done. Between two of these nothing moves, that no round is disturbed.
+    /// Shows the number of events of a round that are done. The bar does not move in between, so that it does not
+    /// disturb the round.
     pub(crate) fn round(&self, name: String, done: u64) {
         self.bar.set_message(name);
         self.bar.set_position(done);
@@ -112,22 +113,22 @@ impl Progress {
             .with_style(style.progress_chars("=> "));
     }
 
-    /// So many more bytes are done.
+    /// Advances the bar by a number of bytes.
     pub(crate) fn advance(&self, done: Bytes) {
         self.bar.inc(done.0);
     }
 
-    /// The case that runs now.
+    /// Shows the case that runs now.
     pub(crate) fn case(&self, name: &'static str) {
         self.bar.set_message(name);
     }
 
-    /// One more case has ended.
+    /// Advances the bar by one case.
     pub(crate) fn case_ended(&self) {
         self.bar.inc(1);
     }
 
-    /// Does something, such as writing a line, with the bar out of the way.
+    /// Runs an action, such as writing a line, while the bar is hidden.
     pub(crate) fn aside<T>(&self, action: impl FnOnce() -> T) -> T {
         self.bar.suspend(action)
     }

@@ -1,4 +1,4 @@
-//! A recorded program's allocations, replayed on a pool or on the driver itself.
+//! The `replay` subcommand: a recorded program's allocations, replayed on a pool or on the driver itself.
 
 mod text;
 
@@ -75,8 +75,8 @@ fn open(asked: &ReplayArguments) -> Answer<AnyBackend> {
     choose::backend(asked.on.backend)
 }
 
-/// Refuses what the device cannot hold before anything is taken. None of the memory is used, so that of the host is not
-/// what the machine can give, but what is counted.
+/// Refuses a trace that the device cannot hold, before anything is allocated. None of the memory is used, so on the
+/// host the limit is the backend's and not the memory that the machine can provide.
 fn check_room(backend: &AnyBackend, device: DeviceId, trace: &Trace, threads: u32) -> Answer {
     let need = Bytes(trace.peak_asked().saturating_mul(threads.into()));
     let memory = backend.memory_info(device)?;
@@ -85,17 +85,17 @@ fn check_room(backend: &AnyBackend, device: DeviceId, trace: &Trace, threads: u3
     }
     let each = match threads {
         1 => String::new(),
-        _ => format!(", {} by each of {threads} threads", about(Bytes(trace.peak_asked()))),
+        _ => format!(" ({} by each of {threads} threads)", about(Bytes(trace.peak_asked()))),
     };
     let has = match need > memory.total {
-        true => format!("the {} that {device} has", about(memory.total)),
+        true => format!("{device} has {}", about(memory.total)),
         false => {
-            format!("the {} that are free of the {} of {device}", about(memory.free), about(memory.total))
+            format!("{} of the {} of {device} are free", about(memory.free), about(memory.total))
         }
     };
-    let more = if backend.vendor() == Vendor::Host { ", --host-memory simulates more" } else { "" };
+    let more = if backend.vendor() == Vendor::Host { ", or simulate more with --host-memory" } else { "" };
     let need = about(need);
-    Err(format!("replay: up to {need} are asked for at one time{each}: more than {has}; --force begins all the same{more}")
+    Err(format!("replay: the trace requests up to {need} at one time{each}, but {has}; begin anyway with --force{more}")
         .into())
 }
 

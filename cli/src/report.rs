@@ -1,4 +1,4 @@
-//! What `grow` says, for people and for programs.
+//! The results of `grow`, for people and for programs.
 
 use crate::Answer;
 use crate::copying::Copying;
@@ -7,8 +7,8 @@ use gpu_vmm::{Address, Bytes, Growth, Vendor};
 use serde::Serialize;
 use std::time::Duration;
 
-const HOST_PAGES: &str = "The kernel gives pages of host memory when an address is first touched: for memory that \
-    is new or remapped that is counted on neither side, for the target of a copy it is part of copying.";
+const HOST_PAGES: &str = "The kernel provides pages of host memory when an address is first touched: for new or \
+ remapped memory neither side counts that, for the target of a copy it is part of the copy.";
 
 /// The result of `gpu-vmm grow`, as `--json` prints it.
 #[derive(Serialize, Debug)]
@@ -18,22 +18,22 @@ pub(crate) struct Report {
     pub(crate) device: u32,
     pub(crate) device_name: String,
     pub(crate) granularity_bytes: u64,
-    /// How many addresses there were before the first step.
+    /// The size of the addresses before the first step.
     pub(crate) reserved_bytes: u64,
     pub(crate) reserve_micros: f64,
     pub(crate) final_bytes: u64,
     pub(crate) verified_bytes: u64,
-    /// Who wrote and checked the pattern.
+    /// What wrote and checked the pattern.
     pub(crate) verified_by: &'static str,
-    /// Words of 8 bytes that are not what was written.
+    /// The number of 8-byte words that differ from the pattern.
     pub(crate) wrong_words: u64,
     /// All steps together.
     pub(crate) total_micros: f64,
-    /// Allocating, copying and freeing for the same steps; none where there was no room.
+    /// The time of allocating, copying and freeing for the same steps; none if there was not enough memory.
     pub(crate) copy_micros: Option<f64>,
-    /// Why there was no room.
+    /// Why copying was not measured.
     pub(crate) copy_skipped: Option<String>,
-    /// How often `total_micros` is in `copy_micros`.
+    /// `copy_micros` divided by `total_micros`.
     pub(crate) copy_ratio: Option<f64>,
     pub(crate) steps: Vec<Step>,
 }
@@ -41,13 +41,13 @@ pub(crate) struct Report {
 /// One step of growth.
 #[derive(Serialize, Debug)]
 pub(crate) struct Step {
-    /// The size after it.
+    /// The size after the step.
     pub(crate) bytes: u64,
     /// `within`, `extended` or `remapped`.
     pub(crate) how: &'static str,
-    /// Where the memory begins after it.
+    /// The address of the memory after the step.
     pub(crate) address: String,
-    /// Growth alone, without the filling.
+    /// The time of growth, without the fill.
     pub(crate) micros: f64,
 }
 
@@ -63,7 +63,7 @@ impl Step {
 
     pub(crate) const HEADING: &str = "      size  how       address                    time";
 
-    /// The step as a line of a table.
+    /// Formats the step as a line of a table.
     pub(crate) fn line(&self) -> String {
         let Self { bytes, how, address, micros } = self;
         format!("{:>10}  {how:<8}  {address:<18} {:>12}", about(Bytes(*bytes)), duration(*micros))
@@ -71,7 +71,7 @@ impl Step {
 }
 
 impl Report {
-    /// Takes in what the comparison came to.
+    /// Adds the result of copying.
     pub(crate) fn compare(&mut self, copying: &Copying) {
         match copying {
             Copying::Done { time, .. } => {
@@ -83,13 +83,13 @@ impl Report {
         }
     }
 
-    /// What follows the table of steps.
+    /// Prints the lines after the table of steps.
     pub(crate) fn summary(&self, output: &mut Output) -> Answer {
         let Self { verified_by, wrong_words, total_micros, .. } = self;
         let verified = Bytes(self.verified_bytes);
         output.line("")?;
         let checked = match wrong_words {
-            0 => format!("checked by {verified_by}: all of the {verified} are as they were written"),
+            0 => format!("checked by {verified_by}: all {verified} hold the pattern that was written"),
             1 => format!("checked by {verified_by}: 1 word of 8 bytes in {verified} is wrong"),
             wrong => format!("checked by {verified_by}: {wrong} words of 8 bytes in {verified} are wrong"),
         };
@@ -102,7 +102,7 @@ impl Report {
         let by_copying = "the same by copying:";
         if let Some(copy) = self.copy_micros {
             let times =
-                self.copy_ratio.map(|ratio| format!("; {ratio:.1} times as long")).unwrap_or_default();
+                self.copy_ratio.map(|ratio| format!("; takes {ratio:.1} times as long")).unwrap_or_default();
             total(by_copying, copy, format!("allocate, copy, free{times}"))?;
         }
         if let Some(reason) = &self.copy_skipped {
@@ -115,12 +115,12 @@ impl Report {
     }
 }
 
-/// To the nanosecond, which is what the clock gives.
+/// Returns microseconds with the clock's resolution of nanoseconds.
 pub(crate) fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// The first lines, before any step.
+/// Prints the lines before the steps.
 pub(crate) fn opening(output: &mut Output, report: &Report, base: Address, plan: &str) -> Answer {
     let Report { backend, device, device_name, .. } = report;
     output.paragraph("", &format!("{backend} device {device}: {device_name}"))?;

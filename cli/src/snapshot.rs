@@ -1,4 +1,4 @@
-//! What is in a snapshot, and whether all of it can be read. No driver is asked.
+//! The `snapshot` subcommand: the contents of a snapshot, verified. No driver is opened.
 
 mod text;
 
@@ -15,26 +15,26 @@ use serde::Serialize;
 pub(crate) struct Report {
     pub(crate) file: String,
     pub(crate) id: String,
-    /// When it was begun, in seconds since the beginning of 1970 (UTC).
+    /// The time of its creation, in seconds since the beginning of 1970 (UTC).
     pub(crate) created: u64,
     /// The version of gpu-vmm that wrote it.
     pub(crate) version: String,
     pub(crate) backend: String,
     pub(crate) driver: String,
-    /// Since which snapshot it was written.
+    /// The earlier snapshot that it is based on.
     pub(crate) since: Option<FileReport>,
-    /// The files beside it that some of its blocks are in.
+    /// The files in the same folder that hold some of its blocks.
     pub(crate) needs: Vec<FileReport>,
     pub(crate) devices: Vec<DeviceReport>,
     pub(crate) regions: Vec<RegionReport>,
-    /// All memory, as it is on the devices.
+    /// The size of all memory on the devices.
     pub(crate) content_bytes: u64,
     pub(crate) file_bytes: u64,
     pub(crate) block_bytes: u64,
     pub(crate) blocks: Blocks,
-    /// Whether every block is what was written.
+    /// Whether every block matches its checksum.
     pub(crate) verified: bool,
-    /// Why not.
+    /// Why `verified` is false.
     pub(crate) error: Option<String>,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct RegionReport {
     pub(crate) parts: Vec<PartReport>,
 }
 
-/// Mappings that follow each other and have the same kind of memory and the same access.
+/// Consecutive mappings with the same type of memory and the same access.
 #[derive(Serialize, Debug)]
 pub(crate) struct PartReport {
     pub(crate) offset: u64,
@@ -81,7 +81,7 @@ pub(crate) struct AccessReport {
     pub(crate) access: String,
 }
 
-/// How many blocks there are.
+/// The numbers of blocks by how they are stored.
 #[derive(Serialize, Debug)]
 pub(crate) struct Blocks {
     pub(crate) all: u64,
@@ -187,7 +187,7 @@ impl RegionReport {
     }
 }
 
-/// What becomes a [`PartReport`].
+/// The mappings of a future [`PartReport`].
 struct Part {
     offset: Bytes,
     length: Bytes,

@@ -1,15 +1,15 @@
-//! The sizes that growth goes through.
+//! The sizes of the steps of growth.
 
 use crate::numbers::some_bytes;
 use gpu_vmm::{Bytes, Granularity};
 use std::str::FromStr;
 
-/// What each step adds.
+/// The size that each step adds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Increment {
-    /// As much as there is.
+    /// The current size.
     Double,
-    /// Always the same.
+    /// A constant size.
     By(Bytes),
 }
 
@@ -33,8 +33,8 @@ impl std::fmt::Display for Increment {
     }
 }
 
-/// From `from` to `to`, which is the last size whatever the increment, in multiples of the granularity. Each size is
-/// larger than the one before.
+/// The sizes from `from` to `to` in multiples of the granularity. `to` is the last size whatever the increment. Each
+/// size is larger than the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps {
     pub(crate) from: Bytes,
@@ -44,7 +44,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// The steps between two sizes, of which `from` is not the larger.
+    /// Returns the steps between two sizes; `from` is at most `to`.
     pub(crate) fn new(from: Bytes, to: Bytes, increment: Increment, granularity: Granularity) -> Self {
         let rounded = |size| granularity.round_up(size).unwrap_or(size);
         Self { from: rounded(from), to: rounded(to), increment, granularity }
@@ -54,7 +54,7 @@ impl Steps {
         std::iter::successors(Some(self.from), move |size| (*size < self.to).then(|| self.after(*size)))
     }
 
-    /// The most memory that a step needs where old and new have to be there together.
+    /// Returns the memory that growth by copying needs: the last two sizes together.
     pub(crate) fn most_with_a_copy(self) -> Bytes {
         let before_last = self.sizes().take_while(|size| *size < self.to).last();
         self.to + before_last.unwrap_or(Bytes::ZERO)

@@ -1,9 +1,9 @@
-//! The benchmarks where they cannot run.
+//! The `bench` subcommand on systems where it cannot run.
 
 use crate::Answer;
 use crate::args::BenchArguments;
 
-/// The driver's own calls are found as Unix has them, and reports say on what they were made as Linux tells.
+/// The driver's own calls are looked up as on Unix, and reports describe the machine from Linux's files.
 pub(crate) fn run(_: &BenchArguments) -> Answer {
-    Err("the benchmarks run on Linux alone".into())
+    Err("bench runs on Linux only".into())
 }

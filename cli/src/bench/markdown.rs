@@ -1,13 +1,13 @@
-//! The report for a page: a table for each pair.
+//! The report as Markdown: a table for each pair.
 
 use super::report::{Measured, Report};
 use super::text::{figure, half, ratio, verdict};
 use crate::output::shown;
 
-/// What stands before the table with the targets.
+/// The heading of the table of targets.
 const TARGETS: &str = "## The targets\n\n| pair | what | compared with | ratio | interquartile range | target |\n|---|---|---|--:|--:|--:|\n";
 
-/// All of a report.
+/// Returns the whole report as Markdown.
 pub(super) fn page(report: &Report) -> String {
     let environment = &report.environment;
     let device = environment.chosen().map(|device| shown(&device.name)).unwrap_or_default();
@@ -38,7 +38,7 @@ fn table(pair: &Measured) -> String {
     let mut table = format!("\n## `{}`: {}\n\n", shown(&pair.name), shown(&pair.what));
     if !pair.rows.is_empty() {
         table.push_str(
-            "| what | compared with | gpu-vmm | the other | ratio | interquartile range |\n|---|---|--:|--:|--:|--:|\n",
+            "| what | compared with | gpu-vmm | baseline | ratio | interquartile range |\n|---|---|--:|--:|--:|--:|\n",
         );
     }
     for row in &pair.rows {
@@ -59,7 +59,7 @@ fn table(pair: &Measured) -> String {
     table
 }
 
-/// A row of a table.
+/// Formats a row of a table.
 fn cells(cells: &[&str]) -> String {
     let cells: Vec<String> = cells.iter().map(|cell| shown(cell).replace('|', "\\|")).collect();
     format!("| {} |\n", cells.join(" | "))

@@ -1,10 +1,11 @@
-//! What gpu-vmm costs on this machine, compared with the driver's own calls and what a program can do without it.
+//! The `bench` subcommand: the cost of gpu-vmm compared with the driver's own calls and with programs that do without
+//! it.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `report` | what a run gives, as JSON and read again |
-//! | `text`, `markdown` | the report for people, and for a page |
-//! | `plot` | times against sizes, as a picture |
+//! | `report` | the results of a run, and their JSON |
+//! | `text`, `markdown` | the report for people, and as Markdown |
+//! | `plot` | times against sizes, as an SVG |
 
 mod markdown;
 mod plot;
@@ -51,9 +52,11 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
     if let Some(folder) = &asked.torch
         && !folder.is_dir()
     {
-        return Err(
-            format!("--torch {} is no folder; name that of PyTorch's libraries", folder.display()).into()
-        );
+        return Err(format!(
+            "--torch {} is not a folder; name the folder of PyTorch's libraries",
+            folder.display()
+        )
+        .into());
     }
     let device = choose::device(&backend, asked.on.device);
     backend.device(Operation::QueryDevice, device)?;
@@ -66,7 +69,7 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
 }
 
-/// The files that are asked for.
+/// The files to write.
 struct Files {
     out: Option<Destination>,
     plot: Option<Destination>,
@@ -87,13 +90,13 @@ impl Files {
     }
 }
 
-/// The pairs that are asked for.
+/// Returns the pairs to measure.
 fn wanted(filter: Option<&str>) -> Answer<Vec<About>> {
     let mut all = about::<AnyBackend>();
     all.retain(|about| filter.is_none_or(|text| about.name.contains(text)));
     match filter {
         Some(filter) if all.is_empty() => {
-            let text = format!("no pair has {filter:?} in its name; `gpu-vmm bench --list` has all names");
+            let text = format!("no pair has {filter:?} in its name; `gpu-vmm bench --list` lists all names");
             Err(refusal("bench", text).into())
         }
         _ => Ok(all),
@@ -105,7 +108,7 @@ fn list(filter: Option<&str>) -> Answer {
     wanted(filter)?.iter().try_for_each(|about| output.paragraph(&format!("{:<11}", about.name), about.what))
 }
 
-/// Runs the pairs; for people each figure is printed when it is there.
+/// Runs the pairs. In text format, each figure is printed as soon as it is measured.
 fn measure(
     backend: &AnyBackend,
     device: DeviceId,
@@ -132,13 +135,13 @@ fn measure(
     Ok(listener.report)
 }
 
-/// Who hears of figures: the report, and whoever reads it while it is made.
+/// Receives the figures: adds them to the report, prints them, and writes the file.
 struct Listener {
     report: Report,
     text: Option<Text>,
     progress: Progress,
     file: Option<Destination>,
-    /// The first thing that could not be written.
+    /// The first error of a write.
     ended: Answer,
 }
 
@@ -173,8 +176,8 @@ impl Listener {
         }
     }
 
-    /// Writes what there is so far. What was in the file before stays until a pair is complete, and a pipe gets the
-    /// report once.
+    /// Writes the current results. A regular file keeps its old content until the first pair is complete, and a pipe
+    /// gets the report once, at the end.
     fn save(&mut self, is_last: bool) {
         if let (Some(file), Ok(())) = (&mut self.file, &self.ended)
             && (is_last || (file.is_replaced() && !self.report.pairs.is_empty()))
@@ -184,7 +187,7 @@ impl Listener {
     }
 }
 
-/// Runs the pairs on a backend by its own type, and by the one that is chosen at run time compared with it.
+/// Runs the pairs on the backend's own type, and compares it with `AnyBackend`.
 #[cfg_attr(not(any(feature = "cuda", feature = "hip", feature = "host")), allow(unused_variables))]
 fn on(
     any: &AnyBackend,
@@ -199,11 +202,11 @@ fn on(
         AnyBackend::Hip(backend) => gpu_vmm_bench::run(backend, any, device, options, tell),
         #[cfg(feature = "host")]
         AnyBackend::Host(backend) => gpu_vmm_bench::run(backend, any, device, options, tell),
-        other => Err(format!("no benchmarks are known for {}", other.vendor())),
+        other => Err(format!("the {} backend has no benchmarks", other.vendor())),
     }
 }
 
-/// Writes a report in the ways that are asked for; the text of a run has been written while it ran.
+/// Writes a report in the requested formats; the text of a run was printed while it ran.
 fn write(report: &Report, asked: &BenchArguments, plot: Option<Destination>) -> Answer {
     if let Some(mut file) = plot {
         file.add(&plot::svg(report)?)?;

@@ -1,4 +1,4 @@
-//! Times against sizes as a picture, both axes by powers of ten and two: growth by gpu-vmm and by copying.
+//! Times against sizes as an SVG, with logarithmic axes: growth by gpu-vmm and by copying.
 
 use super::report::Report;
 use super::text::figure;
@@ -11,13 +11,13 @@ use plotters::prelude::*;
 use std::error::Error;
 use std::ops::Range;
 
-/// The picture's size, and what it is drawn in.
+/// The size of the picture in pixels.
 const SIZE: (u32, u32) = (960, 420);
 const FONT: &str = "sans-serif";
 const OURS: RGBColor = RGBColor(0x1b, 0x7f, 0x4b);
 const OTHERS: RGBColor = RGBColor(0xc2, 0x41, 0x0c);
 
-/// One chart for each way to grow that was measured.
+/// Draws one chart for each measured way to grow.
 pub(super) fn svg(report: &Report) -> Answer<String> {
     let curves: Vec<&Curve> = report.pairs.iter().flat_map(|pair| &pair.curves).collect();
     let mut ways: Vec<&str> = curves.iter().map(|curve| &*curve.what).collect();
@@ -79,7 +79,7 @@ where
     Ok(())
 }
 
-/// From the smallest to the largest of numbers above zero, with some room.
+/// Returns the range of the numbers above zero, with some margin.
 fn span(numbers: impl Iterator<Item = f64>) -> Range<f64> {
     let (least, most) = numbers
         .filter(|number| *number > 0.0)

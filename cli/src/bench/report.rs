@@ -1,4 +1,4 @@
-//! What a run of the benchmarks gives.
+//! The results of a benchmark run.
 
 use crate::destination::Destination;
 use crate::{Answer, input};
@@ -7,14 +7,14 @@ use gpu_vmm_conformance::report::Environment;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// On what it was measured, and what came of it.
+/// The environment and the results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) environment: Environment,
     pub(super) pairs: Vec<Measured>,
 }
 
-/// What came of the pairs of one subject.
+/// The results of one pair.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) name: String,
@@ -22,7 +22,7 @@ pub(super) struct Measured {
     pub(super) rows: Vec<Row>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) curves: Vec<Curve>,
-    /// Why it ended before its end.
+    /// Why the pair was not measured to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) skipped: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,12 +43,12 @@ impl Measured {
 }
 
 impl Report {
-    /// Changes the pair that was begun last.
+    /// Changes the last pair.
     pub(super) fn last(&mut self, change: impl FnOnce(&mut Measured)) {
         self.pairs.last_mut().map(change);
     }
 
-    /// All figures, with the pair that each is of.
+    /// Returns all figures, each with its pair.
     pub(super) fn rows(&self) -> impl Iterator<Item = (&Measured, &Row)> {
         self.pairs.iter().flat_map(|pair| pair.rows.iter().map(move |row| (pair, row)))
     }
@@ -60,8 +60,9 @@ pub(super) fn write(file: &mut Destination, report: &Report) -> Answer {
     file.complete()
 }
 
-/// A report that was written with `--json` or `--out`.
+/// Reads a report that `--json` or `--out` wrote.
 pub(super) fn read(file: &Path) -> Answer<Report> {
     let text = input::read(file)?;
-    Ok(serde_json::from_slice(&text).map_err(|error| format!("{} is no report: {error}", file.display()))?)
+    Ok(serde_json::from_slice(&text)
+        .map_err(|error| format!("{} is not a report: {error}", file.display()))?)
 }

@@ -1,4 +1,4 @@
-//! The report for people: a table for each pair, written line by line.
+//! The report for people: a table for each pair, printed line by line.
 
 use super::report::Report;
 use crate::Answer;
@@ -8,11 +8,11 @@ use gpu_vmm::Bytes;
 use gpu_vmm_bench::{Row, Spread, Target, Unit};
 use gpu_vmm_conformance::report::Environment;
 
-/// Tables, one after the other.
+/// Writes the tables.
 #[derive(Default)]
 pub(super) struct Text {
     output: Output,
-    /// What was compared with the library in the last line.
+    /// The baseline of the last line.
     baseline: Option<String>,
 }
 
@@ -22,8 +22,8 @@ impl Text {
         self.output.line("")?;
         self.output.paragraph(
             "",
-            "Both sides are sampled alternately. A ratio is gpu-vmm's figure over the other's, sample by sample: the median, and \
-             the interquartile range. Figures are medians.",
+            "Both sides are sampled alternately. A ratio is gpu-vmm's figure divided by the baseline's, sample by \
+             sample: the median, and the interquartile range. Figures are medians.",
         )
     }
 
@@ -57,12 +57,12 @@ impl Text {
         ))
     }
 
-    /// A pair that did not come to its end.
+    /// Prints why a pair was not measured to its end.
     pub(super) fn ended(&mut self, how: &str, why: &str) -> Answer {
         self.output.paragraph(&format!("  {how}: "), &shown(why))
     }
 
-    /// All of a report that was made before.
+    /// Prints a whole report that was written before.
     pub(super) fn whole(&mut self, report: &Report) -> Answer {
         self.opening(&report.environment)?;
         for pair in &report.pairs {
@@ -74,7 +74,7 @@ impl Text {
         Ok(())
     }
 
-    /// How many targets are kept, and which are missed.
+    /// Prints the number of targets that are met, and those that are missed.
     pub(super) fn closing(&mut self, report: &Report) -> Answer {
         let targeted = report.rows().filter(|(_, row)| row.target.is_some()).count();
         let missed: Vec<_> = report.rows().filter(|(_, row)| row.meets_its_target() == Some(false)).collect();
@@ -82,7 +82,7 @@ impl Text {
             return Ok(());
         }
         self.output.line("")?;
-        self.output.line(format!("{} of {} kept", targeted - missed.len(), counted(targeted, "target")))?;
+        self.output.line(format!("{} of {} met", targeted - missed.len(), counted(targeted, "target")))?;
         for (pair, row) in missed {
             let text = format!(
                 "{}, compared with {}: {}, {}",
@@ -97,14 +97,14 @@ impl Text {
     }
 }
 
-/// How wide the first column is.
+/// The width of the first column.
 const FIRST: usize = 42;
 
 fn line(what: &str, ours: &str, others: &str, ratio: &str, half: &str, target: &str) -> String {
     format!("{what:<FIRST$} {ours:>10} {others:>10} {ratio:>7} {half:>19}  {target}")
 }
 
-/// A figure in the unit that suits it.
+/// Formats a figure in a suitable unit.
 pub(super) fn figure(value: f64, unit: Unit) -> String {
     match unit {
         Unit::Nanoseconds if value < 1e3 => format!("{value:.1} ns"),
@@ -115,7 +115,7 @@ pub(super) fn figure(value: f64, unit: Unit) -> String {
     }
 }
 
-/// A ratio with as many digits as say something.
+/// Formats a ratio with its significant digits.
 pub(super) fn ratio(value: f64) -> String {
     match value {
         least if least < 0.000_95 => format!("{least:.1e}"),
@@ -125,7 +125,7 @@ pub(super) fn ratio(value: f64) -> String {
     }
 }
 
-/// The interquartile range of ratios.
+/// Formats the interquartile range of ratios.
 pub(super) fn half(spread: &Spread) -> String {
     if spread.low == spread.high {
         return String::new();
@@ -133,7 +133,7 @@ pub(super) fn half(spread: &Spread) -> String {
     format!("{}–{}", ratio(spread.low), ratio(spread.high))
 }
 
-/// What a ratio is to be, and whether it is.
+/// Formats the target of a ratio, and whether it is missed.
 pub(super) fn verdict(row: &Row) -> String {
     let missed = if row.meets_its_target() == Some(false) { " MISSED" } else { "" };
     match row.target {

@@ -1,9 +1,9 @@
-//! The conformance suite where it cannot run.
+//! The `conformance` subcommand on systems where it cannot run.
 
 use crate::Answer;
 use crate::args::ConformanceArguments;
 
-/// The suite runs cases in processes that it forks, and that end with it, which Linux alone has.
+/// The suite runs cases in forked processes that end with it, which needs Linux.
 pub(crate) fn run(_: &ConformanceArguments) -> Answer {
-    Err("the conformance suite runs on Linux alone".into())
+    Err("conformance runs on Linux only".into())
 }

@@ -1,4 +1,4 @@
-//! The cases and their rules.
+//! Prints the cases and their rules.
 
 use crate::Answer;
 use crate::output::{Output, counted};

@@ -1,11 +1,11 @@
-//! Every rule of gpu-vmm and of the driver, tried and reported.
+//! The `conformance` subcommand: checks every rule of gpu-vmm and of the driver, and reports the results.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `runner` | the runs, one for each target |
-//! | `text` | the report for people, group by group while it is made |
+//! | `text` | the report for people, printed group by group during the run |
 //! | `list` | the cases and their rules |
-//! | `side_by_side` | several reports beside each other |
+//! | `side_by_side` | several reports in one table |
 
 mod list;
 mod runner;
@@ -23,7 +23,7 @@ use runner::Runner;
 use std::path::{Path, PathBuf};
 use text::Text;
 
-/// To be called before anything else but reading the arguments.
+/// Must be called before anything but the arguments is read, because it forks.
 pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
     if !asked.compare.is_empty() {
         return side_by_side::run(asked);
@@ -31,7 +31,7 @@ pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
     #[allow(unsafe_code)] // the suite forks before anything else
     // SAFETY: reading the arguments has started no thread and opened no driver.
     let suite = unsafe { Suite::start(gpu_vmm_conformance::targets()) }
-        .map_err(|error| format!("the suite's first process cannot be made: {error}"))?;
+        .map_err(|error| format!("cannot start the suite's first process: {error}"))?;
     let items = wanted(&suite, asked.filter.as_deref())?;
     if asked.list {
         return list::print(&items, &mut Output::default());
@@ -49,26 +49,27 @@ pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
     verdict(&reports)
 }
 
-/// The file that the report goes to, if one is named.
+/// Returns the file that the report goes to, if one is named.
 fn destination(asked: &ConformanceArguments) -> Answer<Option<Destination>> {
     let inputs: Vec<&Path> = asked.compare.iter().map(PathBuf::as_path).collect();
     checked("conformance", "--out", asked.out.as_deref(), &inputs)
 }
 
-/// The items that are asked for.
+/// Returns the cases to run.
 fn wanted(suite: &Suite<AnyBackend>, filter: Option<&str>) -> Answer<Vec<Item>> {
     let all = suite.items();
     let Some(filter) = filter else { return Ok(all) };
     let items: Vec<Item> =
         all.into_iter().filter(|item| format!("{}::{}", item.layer, item.name).contains(filter)).collect();
     if items.is_empty() {
-        let text = format!("no case has {filter:?} in its name; `gpu-vmm conformance --list` has all names");
+        let text =
+            format!("no case has {filter:?} in its name; `gpu-vmm conformance --list` lists all names");
         return Err(refusal("conformance", text).into());
     }
     Ok(items)
 }
 
-/// The reports for programs.
+/// Returns the reports in a format for programs.
 fn document(reports: &[Report], asked: &ConformanceArguments) -> Answer<String> {
     Ok(match (asked.format, asked.backend, reports) {
         (Format::Junit, _, reports) => junit(reports)?,
@@ -77,7 +78,7 @@ fn document(reports: &[Report], asked: &ConformanceArguments) -> Answer<String> 
     })
 }
 
-/// A failure where a case has failed. What a driver does is none.
+/// Returns an error if a case failed. A driver's deviation is not a failure.
 fn verdict(reports: &[Report]) -> Answer {
     let failed: usize = reports.iter().map(|report| report.summary.failed).sum();
     let all: usize = reports.iter().map(|report| report.cases.len()).sum();

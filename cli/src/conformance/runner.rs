@@ -1,6 +1,6 @@
-//! The runs, one for each target that is asked for.
+//! The runs, one for each target.
 //!
-//! Drivers are opened in processes of the suite alone: one that crashes while it is opened is a reason to be told.
+//! Drivers are opened only in processes of the suite, so that a crash while opening one is reported like an error.
 
 use super::Text;
 use crate::args::{ConformanceArguments, TargetChoice};
@@ -13,7 +13,7 @@ use gpu_vmm_conformance::{Event, Item, Outcome, Suite, Target};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is to be run, and where it is told to people.
+/// The cases to run, and the text output.
 pub(super) struct Runner<'a> {
     suite: Suite<AnyBackend>,
     items: Vec<Item>,
@@ -22,7 +22,7 @@ pub(super) struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// Runs that are told to people where there is an `output`.
+    /// Prepares runs; their text goes to `output`, if there is one.
     pub(super) fn new(
         suite: Suite<AnyBackend>,
         items: Vec<Item>,
@@ -33,7 +33,7 @@ impl<'a> Runner<'a> {
         Self { suite, items, asked, text: output.map(|output| Text::new(output, asked.verbose, hint)) }
     }
 
-    /// Runs on all targets that are asked for, and ends the text for people.
+    /// Runs on all chosen targets and completes the text.
     pub(super) fn reports(mut self) -> Answer<Vec<Report>> {
         let reports = self.ran()?;
         self.text.as_mut().map_or(Ok(()), Text::complete)?;
@@ -46,16 +46,16 @@ impl<'a> Runner<'a> {
             other => other.vendor(),
         };
         let found = match (self.asked.backend, named) {
-            (_, Some(vendor)) => self
-                .look(vendor)
-                .map_err(|reason| format!("{vendor}: {reason}; `gpu-vmm info` tells more"))?,
+            (_, Some(vendor)) => {
+                self.look(vendor).map_err(|reason| format!("{vendor}: {reason}; see `gpu-vmm info`"))?
+            }
             (TargetChoice::All, None) => return self.all(),
             (_, None) => choose::best(|vendor| self.look(vendor))?,
         };
         Ok(vec![self.on(&found)?.map_err(|reason| format!("{}: {reason}", found.target))?])
     }
 
-    /// Runs on every target that can be had, and says why the others cannot.
+    /// Runs on every available target, and says why the others cannot run.
     fn all(&mut self) -> Answer<Vec<Report>> {
         let mut reports = Vec::new();
         for vendor in AnyBackend::BUILT_IN {
@@ -66,17 +66,17 @@ impl<'a> Runner<'a> {
             match (ran, &mut self.text) {
                 (Ok(report), _) => reports.push(report),
                 (Err(reason), Some(text)) => text.not_run(vendor.name(), &reason)?,
-                (Err(reason), None) => say(&format!("{vendor} is not run: {reason}")),
+                (Err(reason), None) => say(&format!("{vendor} did not run: {reason}")),
             }
         }
         if reports.is_empty() {
-            Err("no backend can be used; `gpu-vmm info` tells more".into())
+            Err("no backend can be used; see `gpu-vmm info`".into())
         } else {
             Ok(reports)
         }
     }
 
-    /// What there is of a vendor's, and the device to run on if none is named.
+    /// Returns the environment of a vendor, with the default device.
     fn look(&self, vendor: Vendor) -> Result<Environment, String> {
         self.suite.look(self.target(vendor.name())?)
     }
@@ -86,7 +86,7 @@ impl<'a> Runner<'a> {
         found.ok_or_else(|| format!("this program was built without the feature `{name}`"))
     }
 
-    /// Runs on one target, and gives its report or why it cannot be had.
+    /// Runs on one target. Returns its report, or why there is none.
     fn on(&mut self, found: &Environment) -> Answer<Result<Report, String>> {
         let began = Instant::now();
         let device = DeviceId(self.asked.device.unwrap_or(found.device));
@@ -116,7 +116,7 @@ impl<'a> Runner<'a> {
             return Ok(Err(ran.err().unwrap_or_else(|| "nothing was run".to_owned())));
         };
         if let Err(reason) = ran {
-            let outcome = Outcome::failed(format!("it was not run: {reason}"));
+            let outcome = Outcome::failed(format!("it did not run: {reason}"));
             let left = &self.items[report.cases.len()..];
             left.iter().for_each(|item| report.add(item, &outcome, Duration::ZERO));
         }
@@ -128,7 +128,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Tells people something while a run goes on, if it can be told and could so far.
+/// Prints text during a run, unless an earlier print failed.
 fn tell(
     told: &mut Answer,
     text: &mut Option<Text>,

@@ -1,4 +1,4 @@
-//! Several reports beside each other, for people or for a page.
+//! Several reports in one table, for people or as Markdown.
 
 use crate::args::{ConformanceArguments, Format};
 use crate::output::{Output, wrapped};
@@ -6,10 +6,10 @@ use crate::{Answer, input};
 use gpu_vmm_conformance::report::{Comparison, Report, Seen, Table};
 use std::path::{Path, PathBuf};
 
-/// What stands between two columns.
+/// The width of the gap between two columns.
 const GAP: usize = 2;
 
-/// No column of what reports say gets narrower, so that most words fit.
+/// The minimum width of a report's column, so that most words fit.
 const MIN: usize = 10;
 
 pub(super) fn run(asked: &ConformanceArguments) -> Answer {
@@ -29,19 +29,19 @@ pub(super) fn run(asked: &ConformanceArguments) -> Answer {
     output.complete()
 }
 
-/// A file has one report or an array of them.
+/// The content of a file: one report or an array of them.
 enum Content {
     One(Box<Report>),
     Several(Vec<Report>),
 }
 
-/// The reports of all files, each with what it is called: the file, and the backend where a file has several.
+/// Reads the reports of all files. Each is named after its file, and after the backend if a file has several.
 fn read(files: &[PathBuf]) -> Answer<Vec<(String, Report)>> {
     let mut reports = Vec::new();
     for file in files {
         let text = input::read(file)?;
         let name = name(file, files);
-        match content(&text).map_err(|why| format!("{} is no report: {why}", file.display()))? {
+        match content(&text).map_err(|why| format!("{} is not a report: {why}", file.display()))? {
             Content::One(report) => reports.push((name, *report)),
             Content::Several(several) => reports.extend(
                 several.into_iter().map(|report| (format!("{name} {}", report.environment.target), report)),
@@ -51,7 +51,7 @@ fn read(files: &[PathBuf]) -> Answer<Vec<(String, Report)>> {
     Ok(reports)
 }
 
-/// Which of the two it is, is seen first: what is wrong with it can be told then.
+/// Parses a file. The first character decides between the two forms, so that errors are about the right one.
 fn content(text: &[u8]) -> Result<Content, serde_json::Error> {
     if text.trim_ascii_start().starts_with(b"[") {
         serde_json::from_slice(text).map(Content::Several)
@@ -60,7 +60,7 @@ fn content(text: &[u8]) -> Result<Content, serde_json::Error> {
     }
 }
 
-/// A file's name without its end; all of its path where another has the same.
+/// Returns a file's name without its extension, or its whole path if another file has the same name.
 fn name(file: &Path, files: &[PathBuf]) -> String {
     let is_alone = files.iter().filter(|other| other.file_stem() == file.file_stem()).count() == 1;
     let name = if is_alone { file.file_stem() } else { None };
@@ -97,7 +97,7 @@ fn table(names: &[String], table: &Table, output: &mut Output) -> Answer {
     rows.iter().try_for_each(|row| line(row, &widths, output))
 }
 
-/// How wide each column is: as its cells are, and less where that is too much, what reports say first.
+/// Returns the width of each column: that of its cells, and less if that is too much, the reports' columns first.
 fn widths(rows: &[Vec<String>], width: usize) -> Vec<usize> {
     let column = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default();
     let mut widths: Vec<usize> = (0..rows[0].len()).map(column).collect();
@@ -108,14 +108,14 @@ fn widths(rows: &[Vec<String>], width: usize) -> Vec<usize> {
         match widest {
             Some(width) => *width -= 1,
             None if labels[0] > MIN => labels[0] -= 1,
-            // So many reports do not fit.
+            // The reports do not fit the width.
             None => break,
         }
     }
     widths
 }
 
-/// A row on as many lines as its longest cell needs.
+/// Prints a row on as many lines as its longest cell needs.
 fn line(row: &[String], widths: &[usize], output: &mut Output) -> Answer {
     let cells: Vec<Vec<String>> = row.iter().zip(widths).map(|(cell, width)| fitted(cell, *width)).collect();
     let height = cells.iter().map(Vec::len).max().unwrap_or_default();
@@ -130,7 +130,7 @@ fn line(row: &[String], widths: &[usize], output: &mut Output) -> Answer {
     Ok(())
 }
 
-/// The lines of a cell; a word that is wider than its column is cut.
+/// Breaks a cell into lines; a word wider than the column is cut.
 fn fitted(cell: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in wrapped(cell, width) {

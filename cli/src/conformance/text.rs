@@ -1,4 +1,4 @@
-//! A report for people: a line for each group while the cases run, then whatever is out of the ordinary.
+//! The report for people: a line for each group while the cases run, then the remarkable cases.
 
 use crate::Answer;
 use crate::environment_text;
@@ -6,25 +6,25 @@ use crate::output::{Output, counted as number, duration};
 use gpu_vmm_conformance::report::{CaseReport, Environment, Report, Summary, groups};
 use gpu_vmm_conformance::{Layer, Verdict};
 
-/// How much of a note is shown where only what is out of the ordinary is, in characters.
+/// The number of characters of a note that are shown without --verbose.
 const MAX_CHARACTERS: usize = 300;
 
-const NEW_DEVIATIONS: &str = "NEW DEVIATIONS, of which no quirk of gpu-vmm tells: please report them";
+const NEW_DEVIATIONS: &str = "NEW DEVIATIONS, unknown to gpu-vmm's quirks: please report them";
 
-/// So many reasons for skipping are told, and of the rest how many there are.
+/// The number of reasons for skipping that are listed; the rest are counted.
 const MAX_REASONS: usize = 12;
 
-/// Reports for people, one after the other.
+/// Prints reports for people, one after the other.
 pub(super) struct Text {
     output: Output,
     verbose: bool,
-    /// Whether to say how a report for an issue is made.
+    /// Whether to print how to make a report for an issue.
     hint: bool,
-    /// Whether anything has been told before.
+    /// Whether anything has been printed before.
     begun: bool,
-    /// How many cases of the report have been told.
+    /// The number of cases of the report that have been printed.
     told: usize,
-    /// The layer whose heading was the last.
+    /// The layer of the last heading.
     layer: Option<Layer>,
 }
 
@@ -33,14 +33,14 @@ impl Text {
         Self { output, verbose, hint, begun: false, told: 0, layer: None }
     }
 
-    /// On what the run is made.
+    /// Prints the environment of the run.
     pub(super) fn opening(&mut self, environment: &Environment) -> Answer {
         self.begin()?;
         (self.told, self.layer) = (0, None);
         environment_text::write(environment, &mut self.output)
     }
 
-    /// Tells of a target that cannot be had.
+    /// Prints why a target did not run.
     pub(super) fn not_run(&mut self, target: &str, reason: &str) -> Answer {
         self.begin()?;
         self.output.paragraph(&format!("{target}: not run: "), reason)
@@ -50,19 +50,19 @@ impl Text {
         if std::mem::replace(&mut self.begun, true) { self.output.line("") } else { Ok(()) }
     }
 
-    /// True where a group is complete that has not been told of.
+    /// True if a group is complete that has not been printed.
     pub(super) fn is_due(&self, report: &Report) -> bool {
         groups(&report.cases[self.told..]).nth(1).is_some()
     }
 
-    /// Tells of the groups that are complete.
+    /// Prints the complete groups.
     pub(super) fn grown(&mut self, report: &Report) -> Answer {
         let mut groups: Vec<&[CaseReport]> = groups(&report.cases[self.told..]).collect();
         groups.pop();
         groups.into_iter().try_for_each(|group| self.group(group))
     }
 
-    /// Tells of the rest, and what it all came to.
+    /// Prints the remaining groups, the remarkable cases and the summary.
     pub(super) fn closing(&mut self, report: &Report) -> Answer {
         groups(&report.cases[self.told..]).try_for_each(|group| self.group(group))?;
         if !self.verbose {
@@ -74,7 +74,7 @@ impl Text {
             self.seen("more lenient than documented", &report.cases, |case| {
                 case.verdict == Verdict::MoreLenient
             })?;
-            self.seen("deviates as gpu-vmm knows, by its quirks", &report.cases, |case| {
+            self.seen("deviates as gpu-vmm's quirks say", &report.cases, |case| {
                 case.verdict == Verdict::Deviates && !case.is_new_deviation()
             })?;
         }
@@ -83,12 +83,12 @@ impl Text {
         self.summary(report)
     }
 
-    /// Ends the text.
+    /// Completes the text.
     pub(super) fn complete(&mut self) -> Answer {
         self.output.complete()
     }
 
-    /// A group's line, below the heading of its layer.
+    /// Prints a group's line, below the heading of its layer.
     fn group(&mut self, cases: &[CaseReport]) -> Answer {
         self.told += cases.len();
         let (layer, group) = (cases[0].layer, cases[0].group());
@@ -127,14 +127,14 @@ impl Text {
         Ok(())
     }
 
-    /// One case, where each is shown.
+    /// Prints one case, with --verbose.
     fn case(&mut self, case: &CaseReport) -> Answer {
         let answer = case.answer();
         self.output.line(format!("    {:<58}{answer:<20}{:>12}", case.name, time(case.seconds)))?;
         if case.note.is_empty() { Ok(()) } else { self.output.paragraph("        ", &case.note) }
     }
 
-    /// The reasons for which cases were skipped, the most frequent first.
+    /// Prints the reasons for which cases were skipped, the most frequent first.
     fn skipped(&mut self, layer: Layer, cases: &[CaseReport]) -> Answer {
         let mut reasons: Vec<(&str, usize)> = Vec::new();
         for case in cases.iter().filter(|case| case.layer == layer && case.verdict == Verdict::Skipped) {
@@ -157,12 +157,12 @@ impl Text {
             0 => Ok(()),
             reasons => {
                 let reasons = number(reasons, "other reason");
-                self.output.line(format!("  {cases:>4}  for {reasons}; --verbose has them all"))
+                self.output.line(format!("  {cases:>4}  for {reasons}; --verbose lists them all"))
             }
         }
     }
 
-    /// What was seen of a driver in some cases.
+    /// Prints the notes of some cases.
     fn seen(&mut self, heading: &str, cases: &[CaseReport], which: impl Fn(&CaseReport) -> bool) -> Answer {
         let cases: Vec<&CaseReport> = cases.iter().filter(|case| which(case)).collect();
         if cases.is_empty() {
@@ -178,7 +178,7 @@ impl Text {
         Ok(())
     }
 
-    /// Every case that failed, with all that is known of it.
+    /// Prints every failed case with its rule and its note.
     fn failed(&mut self, cases: &[CaseReport]) -> Answer {
         for case in cases.iter().filter(|case| case.verdict == Verdict::Failed) {
             self.heading(&format!("FAILED {}::{}", case.layer, case.name))?;
@@ -193,7 +193,7 @@ impl Text {
         self.output.line(text)
     }
 
-    /// The last lines: how many came to what, and how to tell others.
+    /// Prints the counts of the results, and how to make a report for an issue.
     fn summary(&mut self, report: &Report) -> Answer {
         let Environment { target, filter, .. } = &report.environment;
         let took = time(report.summary.seconds);
@@ -205,24 +205,21 @@ impl Text {
                 let mut text = counted(&Summary::of(&cases));
                 let points: u64 = cases.iter().filter_map(CaseReport::failure_points).sum();
                 if points > 0 {
-                    text.push_str(&format!(
-                        "; calls of the driver were made to fail {}",
-                        number(points, "time")
-                    ));
+                    text.push_str(&format!("; driver calls were made to fail {}", number(points, "time")));
                 }
                 self.output.paragraph(&format!("  {layer:<9}"), &text)?;
             }
         }
         if self.hint && filter.is_none() {
             self.output.line(format!(
-                "to attach it to an issue: gpu-vmm conformance --backend {target} --format json --out report.json"
+                "for an issue, attach the report of: gpu-vmm conformance --backend {target} --format json --out report.json"
             ))?;
         }
         Ok(())
     }
 }
 
-/// How many cases came to what, in words.
+/// Returns the counts of the results in words.
 fn counted(summary: &Summary) -> String {
     let Summary { passed, failed, skipped, as_documented, more_lenient, deviations, new_deviations, .. } =
         summary;
@@ -230,7 +227,7 @@ fn counted(summary: &Summary) -> String {
         (*passed, "passed"),
         (*as_documented, "as documented"),
         (*more_lenient, "more lenient"),
-        (deviations - new_deviations, "deviating as known"),
+        (deviations - new_deviations, "deviating (known)"),
         (*new_deviations, "NEW"),
         (*failed, "FAILED"),
         (*skipped, "skipped"),
@@ -243,7 +240,7 @@ fn time(seconds: f64) -> String {
     duration(seconds * 1e6)
 }
 
-/// The beginning of a note, on lines of its own choice.
+/// Returns the beginning of a note, on one line.
 fn shortened(note: &str) -> String {
     let note = note.split_whitespace().collect::<Vec<_>>().join(" ");
     match note.char_indices().nth(MAX_CHARACTERS) {
@@ -264,7 +261,7 @@ mod tests {
     use super::*;
     use crate::destination::Destination;
 
-    /// What is told of a report, as one text.
+    /// Returns the printed text of a report.
     fn told(report: &Report, verbose: bool) -> String {
         let file = std::env::temp_dir().join(format!("gpu-vmm-text-{}-{verbose}", std::process::id()));
         let mut text = Text::new(Output::to(Some(Destination::check(&file).unwrap())), verbose, true);
@@ -287,17 +284,17 @@ mod tests {
         let text = told(&sample(), false);
         for part in [
             "hip: SIMULATED, no GPU: the vendor",
-            "  grow                   2       1        -   762.50 ms\n",
+            "  peer                   -       -        3",
             "  peer                   -       -        3",
             "  map                           -             1         1    1       1        1",
             "skipped in the library layer\n     2  the hip backend has one usable device\n     1  host access",
             "more lenient than documented\n  map::twice  success; the second mapping is used\n",
-            "by its quirks\n  map::offset  [map-offset] hipErrorInvalidValue for an offset of 2 MiB\n",
-            "NEW DEVIATIONS, of which no quirk of gpu-vmm tells: please report them\n  map::unreserved  it was ended",
+            "quirks say\n  map::offset  [map-offset] hipErrorInvalidValue for an offset of 2 MiB\n",
+            "NEW DEVIATIONS, unknown to gpu-vmm's quirks: please report them\n  map::unreserved  it was ended",
             "FAILED library::grow::moves\n  rule  Growth that remaps copies no byte.\n  seen  assertion failed",
             "        left: 1",
-            "hip: 13 cases in 4.25 s\n  library  2 passed, 1 FAILED, 3 skipped; calls of the driver were made to fail 137 times\n",
-            "  driver   2 as documented, 1 more lenient, 1 deviating as known, 1 NEW, 1 FAILED, 1 skipped\n",
+            "hip: 13 cases in 4.25 s\n  library  2 passed, 1 FAILED, 3 skipped; driver calls were made to fail 137 times\n",
+            "  driver   2 as documented, 1 more lenient, 1 deviating (known), 1 NEW, 1 FAILED, 1 skipped\n",
             "gpu-vmm conformance --backend hip --format json --out report.json\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in {text}");

@@ -52,13 +52,13 @@ fn device(device: &DeviceReport, output: &mut Output) -> Answer {
 
 fn quirks(quirks: &[QuirkReport], output: &mut Output) -> Answer {
     if quirks.is_empty() {
-        return output.paragraph("  quirks        ", "none known of this version");
+        return output.paragraph("  quirks        ", "none known for this version");
     }
     for quirk in quirks {
         output.paragraph("  quirk         ", quirk.id)?;
         output.paragraph("    effect          ", quirk.effect)?;
-        output.paragraph("    what is done    ", quirk.handling)?;
-        output.paragraph("    seen            ", quirk.evidence)?;
+        output.paragraph("    workaround      ", quirk.handling)?;
+        output.paragraph("    evidence        ", quirk.evidence)?;
     }
     Ok(())
 }

@@ -1,15 +1,15 @@
-//! The physical memory of a picture, in order, and behind which addresses each piece is.
+//! The physical memory of a pool snapshot, in order, and the addresses that each piece is mapped at.
 
 use gpu_vmm::pool::PoolSnapshot;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// Frames that follow each other and are behind pages that do so too.
+/// Consecutive frames that are mapped at consecutive pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Frames {
     pub(super) first: u64,
     pub(super) count: u64,
-    /// Where they are mapped; nowhere where it is empty.
+    /// Where they are mapped; empty if they are not.
     pub(super) places: Vec<Place>,
 }
 
@@ -20,18 +20,18 @@ pub(super) struct Place(pub(super) usize, pub(super) u64, pub(super) bool);
 /// More than any pool has, and than a page can show.
 const MAX_PLACES: usize = 4 << 20;
 
-/// Pages that are mapped, seen from the memory.
+/// A range of frames that is mapped at consecutive pages.
 struct Run {
     first: u64,
     end: u64,
-    /// None where it is held and not mapped.
+    /// None if the memory is held but not mapped.
     place: Option<Place>,
 }
 
-/// Goes through all frames that are held, by number. Fails where there are more mappings than can be shown.
+/// Returns all held frames in order of their numbers. Fails if there are more mappings than a page can show.
 pub(super) fn frames(picture: &PoolSnapshot) -> Result<Vec<Frames>, String> {
     let runs = runs(picture);
-    // By number; at the same one those that end go before those that begin.
+    // By number; at the same number, ends come before beginnings.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * runs.len());
     for (index, run) in runs.iter().enumerate() {
         events.push((run.first, true, index));

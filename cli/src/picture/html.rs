@@ -1,5 +1,5 @@
-//! The picture as a page: a file that has all it needs, with the numbers as text and the rest as data that its script
-//! draws.
+//! A pool snapshot as a page: one file with everything it needs. The numbers are text, and the script draws the rest
+//! from the data.
 
 use super::frames::{Frames, frames};
 use super::{largest, mapped, state_name, unused};
@@ -20,7 +20,7 @@ const SCRIPTS: [&str; 6] = [
     include_str!("page/timeline.js"),
 ];
 
-/// What the script reads.
+/// The data for the script.
 #[derive(Serialize)]
 struct Data<'a> {
     page: u64,
@@ -32,15 +32,15 @@ struct Data<'a> {
 #[derive(Serialize)]
 struct Space<'a> {
     tag: &'a str,
-    /// Addresses and streams are texts, since a script's numbers do not reach that far.
+    /// Addresses and streams are texts, because they exceed a script's integer range.
     base: String,
     reserved: u64,
-    /// Offset, size, state, and the number of the stream in `streams`.
+    /// Offset, size, state, and the index of the stream in `streams`.
     blocks: Vec<(u64, u64, &'static str, usize)>,
     streams: Vec<String>,
 }
 
-/// The page, or why there can be none.
+/// Returns the page, or why it cannot be made.
 pub(super) fn page(picture: &PoolSnapshot) -> Result<String, String> {
     let data = Data {
         page: picture.page,
@@ -58,13 +58,13 @@ pub(super) fn page(picture: &PoolSnapshot) -> Result<String, String> {
         &[
             ("style", STYLE),
             ("device", &escaped(&picture.device)),
-            ("at", &format!("{:.3} s after the pool was made", picture.at)),
+            ("at", &format!("{:.3} s after the pool was created", picture.at)),
             ("page", &Bytes(picture.page).to_string()),
             ("account", &account(picture)),
             ("spaces", &spaces(picture)),
             ("bins", &bins(picture)),
             ("largest", &largest_blocks(picture)),
-            // No text can end the element that the data is in: in JSON `<` is in strings alone.
+            // No text can end the element with the data: in JSON `<` occurs only in strings.
             ("data", &data.replace('<', "\\u003c")),
             ("script", &SCRIPTS.concat()),
         ],
@@ -96,7 +96,7 @@ fn stream_name(raw: u64) -> String {
     if raw == 0 { "default".to_owned() } else { format!("{raw:#x}") }
 }
 
-/// Puts values in the place of `{{name}}`. What is in a value stays as it is.
+/// Replaces each `{{name}}` by its value. Values are inserted unchanged.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::new();
     let mut rest = template;
@@ -109,7 +109,7 @@ fn fill(template: &str, values: &[(&str, &str)]) -> String {
     filled + rest
 }
 
-/// A text as a part of a page or of an attribute. Control characters, which no page may have, are left out.
+/// Escapes a text for the content of an element or an attribute. Removes control characters, which no page may contain.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
@@ -126,7 +126,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// An amount that can be read, with the exact one to point at.
+/// Formats a size for people, with the exact number as a tooltip.
 fn amount(bytes: u64) -> String {
     format!("<span title=\"{bytes} bytes\">{}</span>", about(Bytes(bytes)))
 }
@@ -143,14 +143,14 @@ fn account(picture: &PoolSnapshot) -> String {
     for (id, label, value, note) in [
         ("live", "Live", amount(account.live), counted(account.live_blocks, "block")),
         ("held", "Held", amount(account.held), peak(account.peak_held)),
-        ("unused", "Unused", unused(picture), "of held memory, no live block takes it".to_owned()),
-        ("cached", "Cached", amount(account.cached), "ready in front of threads".to_owned()),
-        ("pending", "Pending", amount(account.pending), "waits for a stream or fence".to_owned()),
-        ("kept", "Kept", amount(account.kept), "nothing is in it".to_owned()),
+        ("unused", "Unused", unused(picture), "of held memory, without a live block".to_owned()),
+        ("cached", "Cached", amount(account.cached), "in thread caches".to_owned()),
+        ("pending", "Pending", amount(account.pending), "waiting for a stream or fence".to_owned()),
+        ("kept", "Kept", amount(account.kept), "held without a block".to_owned()),
         ("mapped", "Mapped", amount(account.mapped), "addresses with memory".to_owned()),
         ("reserved", "Reserved", amount(account.reserved), "addresses".to_owned()),
-        ("peak-live", "Peak live", amount(account.peak_live), "rounded as blocks are".to_owned()),
-        ("allocations", "Allocations", account.allocations.to_string(), "ever".to_owned()),
+        ("peak-live", "Peak live", amount(account.peak_live), "in rounded block sizes".to_owned()),
+        ("allocations", "Allocations", account.allocations.to_string(), "in total".to_owned()),
         ("driver-calls", "Driver calls", calls.total().to_string(), of_calls),
     ] {
         let _ = write!(
@@ -165,7 +165,7 @@ fn tag(space: &SpaceSnapshot) -> String {
     if space.tag.is_empty() { "<i>without a tag</i>".to_owned() } else { escaped(&space.tag) }
 }
 
-/// A place for each range, that the script draws into.
+/// Returns a section for each range, which the script draws into.
 fn spaces(picture: &PoolSnapshot) -> String {
     let mut sections = String::new();
     for (index, space) in picture.spaces.iter().enumerate() {
@@ -174,9 +174,10 @@ fn spaces(picture: &PoolSnapshot) -> String {
         let suspended = if space.suspended { ", <b>suspended</b>" } else { "" };
         let _ = writeln!(
             sections,
-            "<section class=\"space\"><h3><i class=\"swatch\" data-colour=\"{index}\"></i>{tag}</h3><p class=\"note\">from \
-             <code>{base}</code>: {mapped} mapped of {reserved} of addresses, blocks and free parts: {}{suspended}</p>\
-             <div class=\"view\" data-space=\"{index}\"></div></section>",
+            "<section class=\"space\"><h3><i class=\"swatch\" data-colour=\"{index}\"></i>{tag}</h3><p \
+             class=\"note\">from <code>{base}</code>: {mapped} mapped of {reserved} of addresses, blocks and free \
+             parts: {}{suspended}</p>\
+            <div class=\"view\" data-space=\"{index}\"></div></section>",
             space.blocks.len()
         );
     }
@@ -196,17 +197,13 @@ fn bins(picture: &PoolSnapshot) -> String {
             bin.live, bin.free
         );
     }
-    if rows.is_empty() {
-        "<tr><td colspan=\"5\" class=\"none\">There are none.</td></tr>".to_owned()
-    } else {
-        rows
-    }
+    if rows.is_empty() { "<tr><td colspan=\"5\" class=\"none\">None.</td></tr>".to_owned() } else { rows }
 }
 
 fn largest_blocks(picture: &PoolSnapshot) -> String {
     let mut rows = String::new();
     for (space, block) in largest(picture) {
-        // What was read fits.
+        // The check of the file has excluded an overflow.
         let address = Address(space.base.saturating_add(block.offset));
         let _ = writeln!(
             rows,
@@ -217,11 +214,7 @@ fn largest_blocks(picture: &PoolSnapshot) -> String {
             stream_name(block.stream)
         );
     }
-    if rows.is_empty() {
-        "<tr><td colspan=\"5\" class=\"none\">There are none.</td></tr>".to_owned()
-    } else {
-        rows
-    }
+    if rows.is_empty() { "<tr><td colspan=\"5\" class=\"none\">None.</td></tr>".to_owned() } else { rows }
 }
 
 #[cfg(test)]
@@ -247,7 +240,7 @@ mod tests {
         for name in NAMES {
             assert!(PAGE.contains(&format!("{{{{{name}}}}}")), "{name}");
         }
-        // The device is there twice.
+        // The device occurs twice.
         assert_eq!(PAGE.matches("{{").count(), NAMES.len() + 1);
     }
 }

@@ -1,11 +1,11 @@
-//! What a pool looked like at a moment, in numbers or as a page. No driver is asked.
+//! The `report` subcommand: a pool snapshot, as numbers or as a page. No driver is opened.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `read` | a picture from a file, and whether it makes sense |
-//! | `frames` | the physical memory, and who has each piece of it |
-//! | `text` | the picture for a terminal |
-//! | `html` | the picture as a page; `page/` has its parts |
+//! | `read` | a pool snapshot from a file, checked |
+//! | `frames` | the physical memory, and the user of each piece |
+//! | `text` | the snapshot for a terminal |
+//! | `html` | the snapshot as a page; `page/` has its parts |
 
 mod frames;
 mod html;
@@ -26,7 +26,7 @@ pub(crate) fn run(asked: &ReportArguments) -> Answer {
     page.complete()
 }
 
-/// What a state is called.
+/// Returns the name of a state.
 fn state_name(state: BlockState) -> &'static str {
     match state {
         BlockState::Live => "live",
@@ -37,10 +37,10 @@ fn state_name(state: BlockState) -> &'static str {
     }
 }
 
-/// How many of the largest blocks are listed.
+/// The number of largest blocks that are listed.
 const LARGEST: usize = 20;
 
-/// The largest blocks that are not free, each with its range; of the same size that which comes first.
+/// Returns the largest blocks that are not free, each with its range; blocks of one size in the order of the snapshot.
 fn largest(picture: &PoolSnapshot) -> Vec<(&SpaceSnapshot, &BlockSnapshot)> {
     let all = picture.spaces.iter().flat_map(|space| space.blocks.iter().map(move |block| (space, block)));
     let mut taken: Vec<_> = all.filter(|(_, block)| block.state != BlockState::Free).collect();
@@ -49,13 +49,13 @@ fn largest(picture: &PoolSnapshot) -> Vec<(&SpaceSnapshot, &BlockSnapshot)> {
     taken
 }
 
-/// How much of a range is mapped.
+/// Returns the mapped size of a range.
 fn mapped(space: &SpaceSnapshot, page: u64) -> u64 {
-    // What was read fits.
+    // The check of the file has excluded an overflow of the sum.
     space.pages.iter().map(|pages| pages.count).sum::<u64>().saturating_mul(page)
 }
 
-/// The part of the held memory that no block takes, in percent.
+/// Formats the part of the held memory without a live block, in percent.
 fn unused(picture: &PoolSnapshot) -> String {
     format!("{:.1} %", 100.0 * picture.stats.unused().max(0.0))
 }

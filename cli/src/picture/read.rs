@@ -1,4 +1,5 @@
-//! A picture from a file. What is not right is told with its place, so that whoever draws can rely on the rest.
+//! Reads a pool snapshot from a file. Checks it first and reports errors with their place, so that the drawing code can
+//! rely on it.
 
 use crate::output::counted;
 use crate::{Answer, input};
@@ -7,36 +8,36 @@ use gpu_vmm::pool::{PoolSnapshot, SpaceSnapshot};
 use serde::Deserialize;
 use std::path::Path;
 
-/// What all versions have.
+/// The field that all versions have.
 #[derive(Deserialize)]
 struct Versioned {
     version: u64,
 }
 
-/// Reads and checks.
+/// Reads and checks a file.
 pub(super) fn read(file: &Path) -> Answer<PoolSnapshot> {
     let text = input::read(file)?;
     content(&text).map_err(|why| refused(file, &why))
 }
 
-/// Why a file is none.
+/// Returns the error for a file that is not a pool snapshot.
 pub(super) fn refused(file: &Path, why: &str) -> Box<dyn std::error::Error> {
-    format!("{} is no picture of a pool: {why}", file.display()).into()
+    format!("{} is not a pool snapshot: {why}", file.display()).into()
 }
 
-/// What is in a file, or why it is nothing.
+/// Parses and checks the content of a file.
 pub(super) fn content(text: &[u8]) -> Result<PoolSnapshot, String> {
     let Versioned { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if version != u64::from(PoolSnapshot::VERSION) {
         let known = PoolSnapshot::VERSION;
-        return Err(format!("it is of version {version}, and this gpu-vmm reads version {known}"));
+        return Err(format!("it has version {version}, but this gpu-vmm reads version {known}"));
     }
     let picture: PoolSnapshot = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     check(&picture)?;
     Ok(picture)
 }
 
-/// Parts lie behind each other in their range, and no number is past what can be.
+/// Checks that the parts of a range do not overlap, and that no number overflows.
 fn check(picture: &PoolSnapshot) -> Result<(), String> {
     for (index, space) in picture.spaces.iter().enumerate() {
         space_is_right(space, picture.page)
@@ -50,7 +51,7 @@ fn check(picture: &PoolSnapshot) -> Result<(), String> {
 
 fn space_is_right(space: &SpaceSnapshot, page: u64) -> Result<(), String> {
     let Some(_) = space.base.checked_add(space.reserved) else {
-        return Err(format!("{} of addresses are more than there can be", Bytes(space.reserved)));
+        return Err(format!("{} of addresses exceed the address space", Bytes(space.reserved)));
     };
     let mut after = 0;
     for block in &space.blocks {
@@ -65,26 +66,26 @@ fn space_is_right(space: &SpaceSnapshot, page: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The end of a part that lies behind another and within its range.
+/// Checks that a part begins after the one before it and lies in its range, and returns its end.
 fn follows(what: &str, offset: u64, size: Option<u64>, after: u64, limit: u64) -> Result<u64, String> {
     let at = Bytes(offset);
     if offset < after {
         return Err(format!(
-            "the {what} at offset {at} begins before the end of the one before it, {}",
+            "the {what} at offset {at} begins before the end of the previous one, {}",
             Bytes(after)
         ));
     }
     if size == Some(0) {
-        return Err(format!("the {what} at offset {at} has no size"));
+        return Err(format!("the {what} at offset {at} has size 0"));
     }
     size.and_then(|size| offset.checked_add(size))
         .filter(|end| *end <= limit)
-        .ok_or_else(|| format!("the {what} at offset {at} goes past the end, {}", Bytes(limit)))
+        .ok_or_else(|| format!("the {what} at offset {at} exceeds the end of the range, {}", Bytes(limit)))
 }
 
 fn frames_are_right(frame: u32, count: u64) -> Result<(), String> {
     match u64::from(frame).checked_add(count) {
         Some(end) if count > 0 && end <= 1 << 32 => Ok(()),
-        _ => Err(format!("there cannot be {} from number {frame} on", counted(count, "frame"))),
+        _ => Err(format!("{} from number {frame} on are not possible", counted(count, "frame"))),
     }
 }

@@ -1,4 +1,4 @@
-//! Pictures that make sense and such that do not.
+//! Valid and invalid pool snapshots.
 
 use super::frames::{Frames, Place, frames};
 use super::read::content;
@@ -15,7 +15,7 @@ fn pages(offset: u64, count: u64, frame: u32, used: bool) -> PagesSnapshot {
     PagesSnapshot { offset: offset * MIB, count, frame, used }
 }
 
-/// Two ranges; frames 4 to 7 are free and behind addresses of both.
+/// Returns a snapshot of two ranges; frames 4 to 7 are free and mapped in both.
 fn picture() -> PoolSnapshot {
     let space = |tag: &str, base, blocks, pages| SpaceSnapshot {
         tag: tag.to_owned(),
@@ -70,7 +70,7 @@ fn frames_know_all_of_their_addresses() {
 #[test]
 fn memory_in_too_many_places_is_refused_and_not_waited_for() {
     let mut picture = picture();
-    // Each of them begins at a frame of its own and goes on to the end: half of a square in all.
+    // Each begins at its own frame and reaches to the end, which gives half of a square of mappings.
     picture.page = 1;
     let run = |index: u64| PagesSnapshot {
         offset: index * 100_000,
@@ -99,30 +99,30 @@ fn numbers_that_cannot_be_are_told_with_their_place() {
         let why = reread(&picture).unwrap_err();
         assert!(why.contains(expected), "{expected:?} is not in {why:?}");
     };
-    wrong(&|one| one.version = 2, "it is of version 2, and this gpu-vmm reads version 1");
+    wrong(&|one| one.version = 2, "it has version 2, but this gpu-vmm reads version 1");
     wrong(
         &|one| one.spaces[0].base = u64::MAX,
-        "1 GiB of addresses are more than there can be, in range 0, tagged \"one\"",
+        "1 GiB of addresses exceed the address space, in range 0, tagged \"one\"",
     );
     wrong(
         &|one| one.spaces[0].blocks[1].offset = 7 * MIB,
-        "the block at offset 7 MiB begins before the end of the one before it, 8 MiB, in range 0",
+        "the block at offset 7 MiB begins before the end of the previous one, 8 MiB, in range 0",
     );
     wrong(
         &|one| one.spaces[0].blocks[1].size = 1 << 30,
-        "the block at offset 8 MiB goes past the end, 1 GiB",
+        "the block at offset 8 MiB exceeds the end of the range, 1 GiB",
     );
-    wrong(&|one| one.spaces[0].blocks[1].size = u64::MAX, "goes past the end");
-    wrong(&|one| one.spaces[1].blocks[0].size = 0, "the block at offset 4 MiB has no size, in range 1");
+    wrong(&|one| one.spaces[0].blocks[1].size = u64::MAX, "exceeds the end of the range");
+    wrong(&|one| one.spaces[1].blocks[0].size = 0, "the block at offset 4 MiB has size 0, in range 1");
     wrong(
         &|one| one.spaces[0].pages[1].offset = 2 * MIB,
         "the mapping at offset 2 MiB begins before the end",
     );
-    wrong(&|one| one.page = 1 << 63, "the mapping at offset 0 B goes past the end");
-    wrong(&|one| one.page = 0, "has no size");
+    wrong(&|one| one.page = 1 << 63, "the mapping at offset 0 B exceeds the end of the range");
+    wrong(&|one| one.page = 0, "has size 0");
     wrong(
         &|one| one.spaces[0].pages[0].count = u64::MAX,
-        "there cannot be 18446744073709551615 frames from number 0 on",
+        "18446744073709551615 frames from number 0 on are not possible",
     );
-    wrong(&|one| one.unmapped[0].count = 0, "there cannot be 0 frames from number 9 on");
+    wrong(&|one| one.unmapped[0].count = 0, "0 frames from number 9 on are not possible");
 }

@@ -1,5 +1,5 @@
-//! The picture for people at a terminal. What is in a file may be anybody's, and is shown without what a terminal would
-//! obey.
+//! The report of a pool snapshot for people. A file's texts are untrusted and are shown without control characters,
+//! which a terminal would obey.
 
 use super::{largest, mapped, state_name, unused};
 use crate::Answer;
@@ -10,7 +10,7 @@ use gpu_vmm::{Address, Bytes};
 pub(super) fn print(picture: &PoolSnapshot, output: &mut Output) -> Answer {
     output.paragraph("pool on ", &shown(&picture.device))?;
     let page = Bytes(picture.page);
-    output.paragraph("  ", &format!("{:.3} s after it was made, pages of {page}", picture.at))?;
+    output.paragraph("  ", &format!("{:.3} s after it was created, pages of {page}", picture.at))?;
     account(picture, output)?;
     picture.spaces.iter().try_for_each(|one| space(one, picture.page, output))?;
     bins(&picture.stats, output)?;
@@ -89,7 +89,7 @@ fn blocks(picture: &PoolSnapshot, output: &mut Output) -> Answer {
     output.line("")?;
     output.line("largest blocks")?;
     for (space, block) in largest {
-        // What was read fits.
+        // The check of the file has excluded an overflow.
         let address = Address(space.base.saturating_add(block.offset)).to_string();
         let label =
             format!("  {:>10}  {:<8} {address:<18} ", about(Bytes(block.size)), state_name(block.state));

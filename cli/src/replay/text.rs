@@ -11,7 +11,7 @@ pub(crate) fn write(report: &Report, output: &mut Output) -> Answer {
     output.line(&report.trace)?;
     output.paragraph("  trace         ", &trace(outcome))?;
     output.paragraph("  replayed      ", &place(report))?;
-    output.paragraph("  asked for     ", &format!("{} at most", about(Bytes(outcome.peak_asked))))?;
+    output.paragraph("  requested     ", &format!("up to {}", about(Bytes(outcome.peak_asked))))?;
     output.paragraph("  held          ", &held(outcome, report.allocator == "pool"))?;
     output.paragraph("  cold          ", &round(&outcome.cold))?;
     if let Some(warm) = &outcome.warm {
@@ -23,9 +23,9 @@ pub(crate) fn write(report: &Report, output: &mut Output) -> Answer {
         }
     }
     let operations = count(outcome.operations_per_second);
-    output.paragraph("  throughput    ", &format!("{operations} allocations and frees a second"))?;
+    output.paragraph("  throughput    ", &format!("{operations} allocations and frees per second"))?;
     let timer = format!(
-        "Each call was timed in a round of its own; {} for the timer are taken off.",
+        "One more round timed each call; {} for reading the clock are subtracted.",
         nanos(outcome.timer_ns)
     );
     output.line("")?;
@@ -36,7 +36,7 @@ fn trace(outcome: &Outcome) -> String {
     let Outcome { allocations, frees, freed_for_later, streams, .. } = outcome;
     let later = match freed_for_later {
         0 => String::new(),
-        some => format!(" ({some} of them to be used again later)"),
+        some => format!(" ({some} of them reusable only later)"),
     };
     let [allocations, frees] =
         [(allocations, "allocation"), (frees, "free")].map(|(number, what)| counted(number, what));
@@ -45,7 +45,7 @@ fn trace(outcome: &Outcome) -> String {
 
 fn place(report: &Report) -> String {
     let Report { backend, device, device_name, allocator, outcome, .. } = report;
-    let each = if outcome.threads == 1 { "" } else { ", each all of it" };
+    let each = if outcome.threads == 1 { "" } else { ", each with the whole trace" };
     let threads = format!("{}{each}", counted(outcome.threads, "thread"));
     format!("by the {allocator} on {backend}, device {device} ({device_name}), {threads}")
 }
@@ -53,11 +53,11 @@ fn place(report: &Report) -> String {
 fn held(outcome: &Outcome, by_account: bool) -> String {
     let Outcome { peak_held, ratio, device_took, .. } = outcome;
     let device = if by_account {
-        format!("; the device's free memory became {} less", about(Bytes(*device_took)))
+        format!("; the device's free memory decreased by {}", about(Bytes(*device_took)))
     } else {
-        ", by the device's free memory".to_owned()
+        ", measured by the device's free memory".to_owned()
     };
-    format!("{} at most, {ratio:.4} times as much{device}", about(Bytes(*peak_held)))
+    format!("up to {}, {ratio:.4} times the requested memory{device}", about(Bytes(*peak_held)))
 }
 
 fn round(round: &Round) -> String {
@@ -77,7 +77,7 @@ fn nanos(time: u64) -> String {
     if time < 1000 { format!("{time} ns") } else { duration(time as f64 / 1e3) }
 }
 
-/// A number for people.
+/// Formats a number for people.
 fn count(number: f64) -> String {
     match number {
         small if small < 1e4 => format!("{small:.0}"),

@@ -1,12 +1,12 @@
-//! The report of `snapshot` for people. What is in a file may be anybody's, and is shown without what a terminal would
-//! obey.
+//! The report of `snapshot` for people. A file's texts are untrusted and are shown without control characters, which a
+//! terminal would obey.
 
 use crate::Answer;
 use crate::output::{Output, about, counted, shown};
 use crate::snapshot::{DeviceReport, FileReport, PartReport, RegionReport, Report};
 use gpu_vmm::Bytes;
 
-/// All that is known without reading the contents.
+/// Prints everything that is known without reading the contents.
 pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
     let Report { id, version, backend, driver, .. } = report;
     output.paragraph("snapshot ", id)?;
@@ -38,9 +38,9 @@ pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
     output.paragraph("", &format!("{contents} of memory in a file of {file}"))
 }
 
-/// What reading them came to.
+/// Prints the result of the verification.
 pub(crate) fn verdict(report: &Report, output: &mut Output) -> Answer {
-    if report.verified { output.paragraph("checked: ", "every block is what was written") } else { Ok(()) }
+    if report.verified { output.paragraph("checked: ", "every block matches its checksum") } else { Ok(()) }
 }
 
 fn file(file: &FileReport) -> String {
@@ -70,16 +70,16 @@ fn part(part: &PartReport, output: &mut Output) -> Answer {
     let access: Vec<String> =
         part.access.iter().map(|one| format!("{}: {}", one.device, one.access)).collect();
     let access = if access.is_empty() { "no access".to_owned() } else { access.join(", ") };
-    let count = if part.mappings == 1 { String::new() } else { format!(" in {} pieces", part.mappings) };
+    let count = if part.mappings == 1 { String::new() } else { format!(" in {} mappings", part.mappings) };
     let label =
         format!("  at {:<12}{:>10}{count}  ", Bytes(part.offset).to_string(), about(Bytes(part.bytes)));
     output.paragraph(&label, &format!("{}; {access}", part.memory))
 }
 
-/// Seconds since the beginning of 1970 as a date and a time of day.
+/// Formats seconds since the beginning of 1970 as a date and a time of day.
 fn time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March end with the day that some of them lack. 400 of them have 146097 days.
+    // Years begin in March here, so that a leap day is a year's last day. 400 years have 146097 days.
     let day = days + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -108,7 +108,7 @@ mod tests {
         ] {
             assert_eq!(time(seconds), text);
         }
-        // Whatever a file says.
+        // Any number in a file is formatted.
         assert!(time(u64::MAX).ends_with("UTC"));
     }
 }

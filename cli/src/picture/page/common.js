@@ -1,11 +1,11 @@
 "use strict";
-// What all pictures share: the data, numbers as texts, colours, and the box that tells of a part.
+// Shared by all views: the data, formatted numbers, colours, and the tooltip.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
 const UNITS = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 
-/** An amount: exact where that is short, else to one decimal. */
+/** A size: exact if that is short, else to one decimal. */
 function bytes(count) {
   const exact = UNITS.find(([, unit]) => count >= unit && count % unit === 0);
   if (exact && count / exact[1] < 10000) return `${count / exact[1]} ${exact[0]}`;
@@ -13,12 +13,12 @@ function bytes(count) {
   return about ? `${(count / about[1]).toFixed(1)} ${about[0]}` : `${count} B`;
 }
 
-/** The address at an offset; numbers alone do not reach that far. */
+/** The address at an offset; plain numbers are not exact that far. */
 const address = (space, offset) => `0x${(BigInt(space.base) + BigInt(offset)).toString(16)}`;
 
 const tagName = space => space.tag === "" ? "without a tag" : space.tag.replace(/\p{Cc}/gu, "");
 
-/** The first place in a sorted list where `is` holds, or its length. */
+/** The first index of a sorted list at which `is` holds, or its length. */
 function firstWhere(length, is) {
   let [low, high] = [0, length];
   while (low < high) {
@@ -31,7 +31,7 @@ function firstWhere(length, is) {
 const TAG_COLOURS = 16;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The colours as the page's style has them now. */
+/** The current colours of the page's style. */
 const colours = {};
 
 function readColours() {
@@ -48,10 +48,10 @@ function readColours() {
   }
 }
 
-/** Black or white, whichever is read better on a colour. */
+/** Black or white, whichever is more readable on a colour. */
 function readable(colour) {
   const context = document.createElement("canvas").getContext("2d");
-  // What is given back has six digits, whatever the colour was written as.
+  // The canvas returns six digits, in whatever form the colour was written.
   context.fillStyle = colour;
   const parts = [1, 3, 5].map(at => (parseInt(context.fillStyle.slice(at, at + 2), 16) / 255) ** 2.2);
   return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] > 0.2 ? "#0b0b0b" : "#fff";
@@ -59,10 +59,10 @@ function readable(colour) {
 
 const tagColour = space => colours.tags[space % TAG_COLOURS];
 
-/** A colour between two; `part` is how much of the first one it has. */
+/** A mix of two colours; `part` is the share of the first one. */
 const mixed = (one, other, part) => `color-mix(in srgb, ${one} ${Math.round(part * 100)}%, ${other})`;
 
-/** Stripes of a colour on another, `across` or `upright`. */
+/** Stripes of one colour on another, `across` or `upright`. */
 function striped(context, front, back, kind) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
@@ -80,7 +80,7 @@ function striped(context, front, back, kind) {
 
 const tip = document.getElementById("tip");
 
-/** Shows lines of text beside a place of the window; the first line is the heading. */
+/** Shows lines of text next to a point of the window; the first line is the heading. */
 function showTip(lines, x, y) {
   tip.replaceChildren(...lines.map((line, index) => {
     const element = document.createElement(index === 0 ? "b" : "span");
@@ -97,7 +97,7 @@ function showTip(lines, x, y) {
 const hideTip = () => { tip.hidden = true; };
 addEventListener("scroll", hideTip, { passive: true });
 
-/** An entry of a legend: how it is filled, and what it is. */
+/** Fills a legend; an entry is a fill and its meaning. */
 function legend(list, entries) {
   const draw = () => list.replaceChildren(...entries().map(([fill, text]) => {
     const [item, swatch] = ["li", "canvas"].map(name => document.createElement(name));

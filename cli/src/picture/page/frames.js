@@ -1,4 +1,4 @@
-// All physical memory, by number, with who has each piece of it.
+// All physical memory in the order of its numbers, with the user of each piece.
 
 class FramesView extends View {
   constructor(parent) {
@@ -38,7 +38,7 @@ class FramesView extends View {
   describe({ memory }) {
     const { first, count, places } = memory;
     const heading = `frame ${frameNames(first, count)}, ${bytes(count * data.page)}`;
-    return [heading, ...(places.length > 0 ? placesOf(memory, first, count) : ["held, behind no address"])];
+    return [heading, ...(places.length > 0 ? placesOf(memory, first, count) : ["held, not mapped"])];
   }
 
   framesOf({ memory }) { return [[memory.first, memory.first + memory.count]]; }
@@ -51,11 +51,11 @@ class FramesView extends View {
 }
 
 const framesElement = document.getElementById("frames");
-if (data.frames.length > 0) new FramesView(framesElement); else framesElement.innerHTML = "<p class=\"none\">None is held.</p>";
+if (data.frames.length > 0) new FramesView(framesElement); else framesElement.innerHTML = "<p class=\"none\">No memory is held.</p>";
 
 legend(document.getElementById("frames-legend"), () => [
   ...data.spaces.slice(0, TAG_COLOURS).map((space, index) => [() => tagColour(index), tagName(space)]),
-  [() => colours.free, "free, behind one address"],
-  [() => colours.several, "free, behind several"],
-  [() => colours.hollow, "behind none"],
+  [() => colours.free, "free, mapped at one address"],
+  [() => colours.several, "free, mapped at several"],
+  [() => colours.hollow, "not mapped"],
 ]);

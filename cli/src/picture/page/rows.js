@@ -1,15 +1,16 @@
-// A row of parts that follow each other: drawn one by one where they are wide enough, else in proportion.
+// A row of consecutive parts: drawn one by one if they are wide enough, else in proportion.
 
 /**
- * Draws those parts of a sorted list that are in sight. `kindOf(part)` is a number that `fills` has a colour for,
- * `label(part)` what is written where there is room.
+ * Draws the visible parts of a sorted list. `kindOf(part)` is an index into `fills`, `label(part)` is written if there
+ * is
+ * room for it.
  */
 function paintRow(context, view, { parts, y, height, kindOf, fills, label }) {
   const { low, high, width } = view;
   const scale = width / (high - low);
   const columns = Math.ceil(width);
   const kinds = fills.length;
-  // How much of each kind is in each pixel.
+  // The share of each kind in each pixel.
   let thin = null;
   const from = firstWhere(parts.length, index => parts[index].end > low);
   for (let index = from; index < parts.length && parts[index].start < high; index += 1) {
@@ -30,7 +31,7 @@ function paintRow(context, view, { parts, y, height, kindOf, fills, label }) {
 }
 
 function paintPart(context, view, { left, right, y, height, fill, text }) {
-  // Those that are wide have a gap behind them, that they are told apart.
+  // Wide parts have a gap after them, so that neighbours can be told apart.
   const gap = right - left > 4 ? 1 : 0;
   const [x, end] = [Math.max(-2, left), Math.min(view.width + 2, right)];
   context.fillStyle = fill.paint;
@@ -49,7 +50,7 @@ function paintPart(context, view, { left, right, y, height, fill, text }) {
   const wide = context.measureText(text).width;
   if (wide + 12 > close - begin) return;
   if (fill.text === undefined) {
-    // Behind a text that lies on stripes there is a plain ground.
+    // A text on stripes gets a plain background.
     context.fillStyle = colours.surface;
     context.fillRect(begin + 3, y + height / 2 - 8, wide + 6, 16);
   }
@@ -72,7 +73,7 @@ function paintThin(context, thin, { columns, fills, y, height }) {
   }
 }
 
-/** The part of a sorted list at a value, or none. */
+/** The part of a sorted list at a value, or null. */
 function partAt(parts, value) {
   const index = firstWhere(parts.length, at => parts[at].end > value);
   return index < parts.length && parts[index].start <= value ? parts[index] : null;

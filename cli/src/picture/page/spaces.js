@@ -2,7 +2,7 @@
 
 const STATES = ["live", "bins", "cached", "pending", "free"];
 
-/** How a state of a tag's blocks looks. */
+/** The fill of a tag's blocks in a state. */
 function stateFill(context, state, space) {
   const [colour, text] = [tagColour(space), colours.onTags[space % TAG_COLOURS]];
   const { surface, free, line } = colours;
@@ -15,17 +15,17 @@ function stateFill(context, state, space) {
   }
 }
 
-/** How memory looks in which no block is: behind one address, behind several, behind none. */
+/** The fills of memory without a block: mapped at one address, at several, at none. */
 const freeFills = () => [
   { paint: colours.free, plain: colours.free, border: colours.line, text: colours.muted },
   { paint: colours.several, plain: colours.several, line: colours.mark, text: colours.ink },
   { paint: colours.surface, plain: colours.line, border: colours.hollow, text: colours.muted },
 ];
 
-/** A number of frames. */
+/** The name of a number of frames. */
 const frameNames = (first, count) => count === 1 ? `#${first}` : `#${first}–${first + count - 1}`;
 
-/** Each range's pages, as far as their frames are behind the same addresses. */
+/** The pages of each range, split where the frames' addresses change. */
 const pagesOf = data.spaces.map(() => []);
 for (const part of data.frames) {
   for (const [space, offset, used] of part.places) {
@@ -37,14 +37,14 @@ for (const pages of pagesOf) pages.sort((one, other) => one.start - other.start)
 const rangeOf = (offset, count) => count === 1
   ? bytes(offset) : `${bytes(offset)} to ${bytes(offset + count * data.page)}`;
 
-/** Everywhere where a frame is, a line each. */
+/** All addresses of a frame, a line each. */
 function placesOf(part, frame, count) {
   const shown = part.places.slice(0, 12).map(([space, offset, used]) => {
     const at = offset + (frame - part.first) * data.page;
-    return `behind ${tagName(data.spaces[space])} at ${rangeOf(at, count)}${used ? ", in use" : ", free"}`;
+    return `mapped in ${tagName(data.spaces[space])} at ${rangeOf(at, count)}${used ? ", in use" : ", free"}`;
   });
   const more = part.places.length - shown.length;
-  return more > 0 ? [...shown, `and behind ${more} more`] : shown;
+  return more > 0 ? [...shown, `and at ${more} more addresses`] : shown;
 }
 
 class SpaceView extends View {
@@ -105,7 +105,7 @@ class SpaceView extends View {
     const where = `offset ${bytes(part.start)}, address ${address(space, part.start)}`;
     if (part.row === 1) {
       const { count, places } = part.memory;
-      const use = part.used ? "in use" : places.length > 1 ? `free, behind ${places.length} addresses` : "free";
+      const use = part.used ? "in use" : places.length > 1 ? `free, mapped at ${places.length} addresses` : "free";
       return [`${size}, frame ${frameNames(part.first, count)}: ${use}`, where, ...placesOf(part.memory, part.first, count)];
     }
     const frames = this.framesOf(part).map(([first, end]) => frameNames(first, end - first));
@@ -150,5 +150,5 @@ for (const parent of document.querySelectorAll("[data-space]")) {
 
 legend(document.getElementById("states-legend"), () => [
   ...STATES.map(state => [context => stateFill(context, state, 0).paint, state === "bins" ? "bins: blocks of one small size" : state]),
-  [() => colours.several, "free memory behind several addresses"],
+  [() => colours.several, "free memory mapped at several addresses"],
 ]);

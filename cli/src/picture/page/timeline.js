@@ -47,7 +47,7 @@ class TimelineView extends View {
     context.stroke();
   }
 
-  /** What is in sight with one point to either side; of many within a pixel the lowest and the highest. */
+  /** The points in view with one point on either side; if many fall on one pixel, the lowest and the highest of them. */
   points(width, member) {
     const { timeline } = data;
     const from = Math.max(0, firstWhere(timeline.length, index => timeline[index][0] >= this.low) - 1);
@@ -77,7 +77,7 @@ class TimelineView extends View {
     return found && { index, start: found[0], end: found[0] };
   }
 
-  /** The moment that is nearest. */
+  /** The nearest moment. */
   part(x) {
     const at = this.value(x);
     const index = firstWhere(data.timeline.length, one => data.timeline[one][0] >= at);

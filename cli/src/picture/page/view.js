@@ -1,11 +1,11 @@
-// A picture that is as wide as the page and can be zoomed and moved, with the mouse, fingers or keys.
+// A picture with the width of the page that can be zoomed and moved with the mouse, fingers or keys.
 
-/** All pictures: they mark the same memory. */
+/** All pictures: they highlight the same memory. */
 const views = [];
 
-/** What is marked in all of them: the first and the end of frames that follow each other. */
+/** The highlighted frames: pairs of the first frame and the end. */
 let marked = [];
-/** Who has the mark until it is let go. */
+/** The picture whose highlight is kept, or null. */
 let kept = null;
 
 function mark(frames) {
@@ -14,9 +14,10 @@ function mark(frames) {
 }
 
 /**
- * A part of a picture is an object with `start` and `end`, and `row` where there are several rows. Whoever extends this
- * has: `paint(context, width)`, `part(x, y)`, `neighbour(part, by)`, `edge(row, last)`, `describe(part)`, and where it
- * shows memory `framesOf(part)` and `paintMarks(context, width)`.
+ * A part of a picture is an object with `start` and `end`, and `row` if there are several rows. A subclass has
+ * `paint(context, width)`, `part(x, y)`, `neighbour(part, by)`, `edge(row, last)` and `describe(part)`; if it shows
+ * memory,
+ * also `framesOf(part)` and `paintMarks(context, width)`.
  */
 class View {
   constructor(parent, { name, end, least, height, unit }) {
@@ -54,7 +55,7 @@ class View {
 
   listen() {
     new ResizeObserver(() => this.later("base")).observe(this.parent);
-    // What is not on the screen is drawn when it comes there.
+    // Pictures off the screen are drawn when they become visible.
     new IntersectionObserver(entries => {
       this.seen = entries[entries.length - 1].isIntersecting;
       if (this.seen) this.later("base");
@@ -148,13 +149,13 @@ class View {
     if (this.current) this.tell();
   }
 
-  /** The middle of what the keys are at, or of the picture. */
+  /** The middle of the current part, or of the visible range. */
   middle() {
     const middle = this.current ? (this.current.start + this.current.end) / 2 : NaN;
     return middle >= this.low && middle <= this.high ? middle : (this.low + this.high) / 2;
   }
 
-  /** To another row, where there are some. */
+  /** Goes to another row, if there are several. */
   change() {}
 
   go(part) {
@@ -170,7 +171,7 @@ class View {
     this.later("over");
   }
 
-  /** Tells what the keys are at, beside it. */
+  /** Shows the tooltip of the current part next to it. */
   tell() {
     const box = this.base.getBoundingClientRect();
     const left = Math.max(0, Math.min(this.width, this.x(this.current.start)));
@@ -186,7 +187,7 @@ class View {
     this.show(around - (around - this.low) * factor, around + (this.high - around) * factor);
   }
 
-  /** Shows a part of the whole, as far as there is so much. */
+  /** Shows a range, limited to the whole. */
   show(low, high) {
     const span = Math.min(this.end, Math.max(this.least, high - low));
     this.low = Math.max(0, Math.min(this.end - span, low + (high - low - span) / 2));
@@ -194,7 +195,7 @@ class View {
     this.later("base");
   }
 
-  /** Draws before the next picture comes on the screen: all of it, or what lies over it alone. */
+  /** Draws before the next frame of the screen: everything, or only the overlay. */
   later(what) {
     this.wanted.add(what);
     if (this.wanted.size > 1 && what === "over") return;
@@ -235,7 +236,7 @@ class View {
     context.strokeRect(left, y, Math.max(right - left, 2), height);
   }
 
-  /** Marks along the lower edge, at round numbers. */
+  /** Ticks along the lower edge, at round numbers. */
   axis(context, y) {
     const step = this.unit.step((this.high - this.low) / Math.max(1, this.width / 90));
     context.fillStyle = colours.muted;
@@ -248,7 +249,7 @@ class View {
       context.moveTo(x, y);
       context.lineTo(x, y + 5);
       context.stroke();
-      // At the right end the buttons are.
+      // The buttons are at the right end.
       const text = this.unit.text(value, step);
       if (x + 3 + context.measureText(text).width < this.width - 95) context.fillText(text, x + 3, y + 9);
     }
