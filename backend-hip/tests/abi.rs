@@ -1,5 +1,5 @@
-//! Our bindings against two that others have published: hip-sys, made from HIP 5.4, and cubecl-hip-sys, which has one for
-//! each version and takes the newest here. All but the numbers is checked when this is compiled; it needs no ROCm.
+//! Compares gpu-vmm's bindings with two published ones: hip-sys, generated from HIP 5.4, and the newest version of
+//! cubecl-hip-sys. Everything but the numbers is checked at compile time; the test needs no ROCm.
 
 #[rustfmt::skip]
 #[allow(dead_code, missing_docs, non_camel_case_types, non_snake_case, non_upper_case_globals, unreachable_pub)]
@@ -31,14 +31,14 @@ same!(hipMemAccessDesc: location, flags);
 same!(hipMemAllocationProp: type_, location, win32HandleMetaData, allocFlags);
 same!(hipPointerAttribute_t: device);
 
-// The field that is alone up to 6.4 and in a union from 7.0 on.
+// The field is a plain member up to 6.4, and in a union since 7.0.
 const _: () = {
     let ours = offset_of!(ours::hipMemAllocationProp, __bindgen_anon_1);
     assert!(ours == offset_of!(oldest::hipMemAllocationProp, requestedHandleType));
     assert!(ours == offset_of!(newest::hipMemAllocationProp, __bindgen_anon_1));
 };
 
-// From 6.0 on, so the newest alone.
+// The structure exists since 6.0, so only the newest bindings have it.
 const _: () = {
     type Newest = newest::hipDeviceProp_tR0600;
     assert!(size_of::<ours::hipDeviceProp_tR0600>() == size_of::<Newest>());
@@ -46,7 +46,7 @@ const _: () = {
     assert!(ours == offset_of!(Newest, gcnArchName));
 };
 
-/// `enumeration: name, name` as three columns of numbers.
+/// Turns `enumeration: name, name` into three columns of numbers.
 macro_rules! numbers {
     ($($enumeration:ident: $($name:ident $newest:ident),*;)*) => {
         [$($((
@@ -89,13 +89,13 @@ fn the_numbers_are_those_of_others() {
     for (name, ours, oldest, newest) in numbers {
         assert_eq!((ours, ours), (oldest, newest), "{name}");
     }
-    // Named differently, so by hand.
+    // These names differ, so they are compared by hand.
     let ours = ours::hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor.0;
     assert_eq!(ours, oldest::hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor as u32);
     assert_eq!(ours, newest::hipMemAllocationHandleType_hipMemHandleTypePosixFileDescriptor);
     assert_eq!(
         (ours::HIP_VERSION_MAJOR, ours::HIP_VERSION_MINOR),
         (7, 2),
-        "made from the headers that the documentation names"
+        "generated from the headers that the documentation names"
     );
 }

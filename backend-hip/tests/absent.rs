@@ -1,4 +1,4 @@
-//! Without HIP, and with a library that is something else, opening gives an error that says where it was looked for.
+//! If HIP is missing, or another library is in its place, opening returns an error with the places that were searched.
 #![allow(unsafe_code)] // sets environment variables
 #![allow(clippy::expect_used)] // a test may panic
 
@@ -11,7 +11,7 @@ const OVERRIDE: &str = "GPU_VMM_HIP_LIBRARY";
 fn with_override(path: &str) -> Error {
     // SAFETY: one test runs at a time, on the main thread, and nothing else reads the environment meanwhile.
     unsafe { std::env::set_var(OVERRIDE, path) };
-    let error = HipBackend::open().expect_err("what is named there is no HIP");
+    let error = HipBackend::open().expect_err("the named library is not HIP");
     // SAFETY: as above.
     unsafe { std::env::remove_var(OVERRIDE) };
     error
@@ -23,9 +23,9 @@ fn a_missing_file_is_named() -> Result<Completion, Failed> {
     let Detail::LibraryNotFound { vendor: Vendor::Hip, tried, .. } = error.detail() else {
         return Err(format!("{error:?}").into());
     };
-    assert_eq!(tried.len(), 1, "what is named explicitly is all that is tried: {tried:?}");
+    assert_eq!(tried.len(), 1, "an explicitly named library is the only one that is tried: {tried:?}");
     assert_eq!(tried[0].library, path);
-    assert!(tried[0].answer.contains("No such file"), "the loader's own words: {}", tried[0].answer);
+    assert!(tried[0].answer.contains("No such file"), "the loader's own text: {}", tried[0].answer);
     assert!(error.to_string().contains(path) && error.to_string().contains("GPU_VMM_HIP_LIBRARY"), "{error}");
     Ok(Completion::Completed)
 }
@@ -36,7 +36,7 @@ fn another_library_is_refused() -> Result<Completion, Failed> {
         return Err(format!("{error:?}").into());
     };
     assert_eq!(library, "libm.so.6");
-    assert!(reason.contains("hip"), "it names the function that is missing: {reason}");
+    assert!(reason.contains("hip"), "the missing function is named: {reason}");
     Ok(Completion::Completed)
 }
 
@@ -55,8 +55,8 @@ fn all_places_are_listed() -> Result<Completion, Failed> {
     assert_eq!(names[..3], ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"]);
     assert!(names.contains(&"/opt/rocm/lib/libamdhip64.so.7"), "{names:?}");
     assert!(!names.iter().any(|name| name.contains(".so.5")), "{names:?}");
-    assert!(tried.iter().all(|one| one.answer.contains(&one.library)), "the loader's own words: {tried:?}");
-    assert!(HipBackend::open().is_err(), "and again");
+    assert!(tried.iter().all(|one| one.answer.contains(&one.library)), "the loader's own text: {tried:?}");
+    assert!(HipBackend::open().is_err(), "the second call fails too");
     Ok(Completion::Completed)
 }
 

@@ -1,4 +1,4 @@
-//! What tests and benchmarks of [gpu-vmm](https://docs.rs/gpu-vmm) are made of.
+//! Tools for the tests and benchmarks of [gpu-vmm](https://docs.rs/gpu-vmm).
 //!
 //! | item | what |
 //! |---|---|
@@ -6,13 +6,13 @@
 //! | [`TestKit`] | a backend with kernels that write and check memory, streams, captures |
 //! | [`raw`] | the drivers' own calls |
 //! | [`short()`] | an error in a few words |
-//! | `forked`, [`Random`] | child processes and numbers for tests |
+//! | `forked`, [`Random`] | child processes and random numbers for tests |
 
 #[cfg(target_os = "linux")]
 pub mod forked;
 mod layers;
 mod random;
-// Memory is shared by descriptors, and libraries are found as Unix has them.
+// Raw calls share memory by descriptors and look functions up as on Unix.
 #[cfg(unix)]
 pub mod raw;
 mod short;

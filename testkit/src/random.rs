@@ -1,12 +1,12 @@
-//! Numbers for tests that try many things, the same each time.
+//! Reproducible random numbers for tests.
 
-/// Numbers by splitmix64, from a seed.
+/// A splitmix64 generator; the field is its seed and state.
 #[derive(Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next number.
-    #[allow(clippy::should_implement_trait)] // there is always one
+    /// Returns the next number.
+    #[allow(clippy::should_implement_trait)] // the sequence never ends
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -14,12 +14,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below a limit.
+    /// Returns a number below a limit.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
-    /// At most so many bytes.
+    /// Returns up to `most` bytes.
     pub fn bytes(&mut self, most: usize) -> Vec<u8> {
         let length = self.below(most + 1);
         (0..length).map(|_| self.next() as u8).collect()

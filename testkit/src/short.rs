@@ -1,8 +1,8 @@
-//! Why a backend cannot be had, in a few words.
+//! Short reasons why a backend is not available.
 
 use gpu_vmm_core::{Detail, Error};
 
-/// An error in a few words; `gpu-vmm info` has all of them.
+/// Formats an error in a few words; `gpu-vmm info` shows it in full.
 #[must_use]
 pub fn short(error: &Error) -> String {
     match error.detail() {

@@ -1,4 +1,4 @@
-//! The calls on host memory that no rule of the conformance suite makes: those that there is something to measure for.
+//! The raw calls on host memory that only benchmarks use, and no rule of the conformance suite.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(unsafe_code, clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ fn open() -> Box<dyn Driver> {
     below(&HostBackend::open().unwrap(), DeviceId(0), None).unwrap()
 }
 
-/// Why a call cannot be made.
+/// Returns why a call cannot be made.
 fn missing(call: impl FnOnce() -> Code) -> String {
     catch_unwind(AssertUnwindSafe(call)).unwrap_err().downcast::<Missing>().unwrap().0
 }
@@ -25,7 +25,7 @@ fn bytes_are_copied_on_the_device() {
     let driver = open();
     let (mut at, mut back) = (0, vec![0_u8; SIZE]);
     let bytes: Vec<u8> = (0..SIZE).map(|place| (place % 251) as u8).collect();
-    // SAFETY: one address is written; the allocation is twice as long as what is copied to and from its halves.
+    // SAFETY: one address is written; the allocation is twice as long as the copied halves.
     unsafe {
         assert_eq!(driver.allocate(&raw mut at, 2 * SIZE), Code::SUCCESS);
         let second = at + SIZE as u64;
@@ -35,7 +35,7 @@ fn bytes_are_copied_on_the_device() {
         let why = missing(|| driver.copy_on_device(second - 1, at, SIZE));
         assert!(why.ends_with("what is copied does not overlap"), "{why}");
         assert_eq!(driver.free(at), Code::SUCCESS);
-        assert_ne!(driver.copy_on_device(second, at, SIZE), Code::SUCCESS, "it is gone");
+        assert_ne!(driver.copy_on_device(second, at, SIZE), Code::SUCCESS, "it was freed");
     }
     assert_eq!(back, bytes);
 }
@@ -44,7 +44,7 @@ fn bytes_are_copied_on_the_device() {
 fn memory_of_the_host_is_given_back_once() {
     let driver = open();
     let mut pointer = null_mut();
-    // SAFETY: one pointer is written, and the memory behind it is as long as what is filled.
+    // SAFETY: one pointer is written, and its memory is as long as the filled range.
     unsafe {
         assert_eq!(driver.host_allocate(&raw mut pointer, SIZE, PORTABLE), Code::SUCCESS);
         pointer.cast::<u8>().write_bytes(7, SIZE);
@@ -59,7 +59,7 @@ fn memory_of_the_host_is_given_back_once() {
 #[test]
 fn what_has_no_counterpart_is_missing() {
     let (driver, mut address) = (open(), 0);
-    // SAFETY: one address would be written.
+    // SAFETY: the pointer is valid for one address.
     let why = missing(|| unsafe { driver.allocate_async(&raw mut address, SIZE, null_mut()) });
     assert_eq!(why, "there is no counterpart of cuMemAllocAsync and hipMallocAsync");
     let why = missing(|| driver.enable_peer(0));

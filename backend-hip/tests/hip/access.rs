@@ -1,4 +1,4 @@
-//! Access in every pattern in which HIP 7.0 to 7.2 refuse it.
+//! Access in every pattern that HIP 7.0 to 7.2 refuse.
 
 use crate::rig::{Numbers, Rig, ZERO, read, read_write};
 use crate::{Needs, Test};
@@ -16,21 +16,21 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "access::read_only_can_be_read", needs: Needs::Device, run: read_only },
 ];
 
-/// Maps a new handle of `count` units at a unit's place.
+/// Maps a new handle of `count` units at unit `place`.
 fn map(rig: &Rig, reservation: &mut HipReservation, place: u64, count: u64) {
     let handle = rig.create(ZERO, rig.units(count));
-    // SAFETY: the tests map where nothing is.
+    // SAFETY: the tests map only free places.
     unsafe { reservation.map(rig.units(place), &handle) }.unwrap();
 }
 
 fn set(rig: &Rig, reservation: &mut HipReservation, place: u64, count: u64, grants: &[Grant]) {
-    // SAFETY: the tests name whole mappings that follow each other.
+    // SAFETY: the tests name adjacent whole mappings.
     let answer = unsafe { reservation.set_access(rig.units(place), rig.units(count), grants) };
     answer.unwrap_or_else(|error| panic!("{count} units at {place}: {error}"));
 }
 
 fn get(rig: &Rig, reservation: &HipReservation, place: u64, device: DeviceId) -> Access {
-    // SAFETY: the tests name a unit that is mapped.
+    // SAFETY: the tests name a mapped unit.
     unsafe { reservation.access(rig.units(place), device) }.unwrap()
 }
 
@@ -92,7 +92,7 @@ fn mixed(rig: &Rig) {
 
 fn holes(rig: &Rig) {
     let mut reservation = rig.reserve(rig.units(20));
-    // Not in the order of their places, and of all sizes.
+    // In another order than that of the places, and of various sizes.
     let mappings = [(9, 4), (2, 1), (3, 3), (16, 2)];
     for (place, count) in mappings {
         map(rig, &mut reservation, place, count);
@@ -113,13 +113,13 @@ fn middle(rig: &Rig) {
     }
     set(rig, &mut reservation, 2, 1, &[read_write(ZERO)]);
     let all = mappings.map(|(place, _)| get(rig, &reservation, place, ZERO));
-    assert_eq!(all, [Access::None, Access::ReadWrite, Access::None], "its neighbours have none");
+    assert_eq!(all, [Access::None, Access::ReadWrite, Access::None], "its neighbours have no access");
     rig.works(ZERO, &reservation, rig.units(2), rig.unit(), 1);
     unmap_all(rig, &mut reservation, &mappings);
 }
 
-/// Mappings come and go, and access is set to random runs of them; after each step every mapping must have what a model
-/// says.
+/// Adds and removes mappings, and sets the access of random runs of them. After each step every mapping must have the
+/// access that a model predicts.
 fn random(rig: &Rig) {
     const PLACES: u64 = 24;
     let mut numbers = Numbers(0xfeed_5eed_0bad_cafe);
@@ -174,7 +174,7 @@ fn read_only(rig: &Rig) {
     let size = rig.units(2);
     let mut reservation = rig.mapped(ZERO, size);
     rig.writes_all(ZERO, &reservation, Bytes::ZERO, size, 9);
-    // SAFETY: all of it is mapped; it is only read when it can only be read.
+    // SAFETY: all of it is mapped; after it became read-only, it is only read.
     unsafe {
         reservation.set_access(Bytes::ZERO, size, &[read(ZERO)]).unwrap();
         let wrong = rig.backend.count_wrong(ZERO, reservation.range().base, size, 9).unwrap();

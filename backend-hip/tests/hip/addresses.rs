@@ -1,4 +1,4 @@
-//! Where reservations come to lie.
+//! The addresses of reservations.
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "addresses::what_is_kept_can_be_released", needs: Needs::Device, run: release_kept },
 ];
 
-/// An address where nothing was when these tests were written; below what Linux gives by itself.
+/// An address that was free when these tests were written, below the addresses that Linux chooses itself.
 const EMPTY: Address = Address(0x6f00_0000_0000);
 
 fn free_hint(rig: &Rig) {
@@ -45,7 +45,7 @@ fn taken_hint(rig: &Rig) {
 fn back_at_the_same(rig: &Rig) {
     let (base, size) = {
         let mut reservation = rig.mapped(ZERO, rig.units(2));
-        // SAFETY: one whole mapping, not used any more.
+        // SAFETY: one whole mapping, no longer used.
         unsafe { reservation.unmap(Bytes::ZERO, rig.units(2)) }.unwrap();
         (reservation.range().base, reservation.range().size)
     };
@@ -64,7 +64,7 @@ fn alignment(rig: &Rig) {
         assert!(reservation.range().base.is_aligned_to(Bytes::gib(1)), "{:?}", reservation.range());
         assert_eq!(reservation.range().size, size);
         let handle = rig.create(ZERO, size);
-        // SAFETY: the handle fits an empty reservation.
+        // SAFETY: the handle fits the empty reservation.
         unsafe {
             reservation.map(Bytes::ZERO, &handle).unwrap();
             reservation.set_access(Bytes::ZERO, size, &[read_write(ZERO)]).unwrap();
@@ -115,10 +115,10 @@ fn adjacent(rig: &Rig) {
     // SAFETY: as above.
     let mut second =
         unsafe { rig.backend.reserve(unit, rig.alignment(), Some(first.range().end())) }.unwrap();
-    assert_eq!(first.range().end(), second.range().base, "the place behind was free");
+    assert_eq!(first.range().end(), second.range().base, "the next place was free");
     for reservation in [&mut first, &mut second] {
         let handle = rig.create(ZERO, unit);
-        // SAFETY: the handle fits an empty reservation.
+        // SAFETY: the handle fits the empty reservation.
         unsafe {
             reservation.map(Bytes::ZERO, &handle).unwrap();
             reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
@@ -126,7 +126,7 @@ fn adjacent(rig: &Rig) {
         rig.works(ZERO, reservation, Bytes::ZERO, unit, 1);
     }
     for reservation in [&mut first, &mut second] {
-        // SAFETY: one whole mapping, not used any more.
+        // SAFETY: one whole mapping, no longer used.
         unsafe { reservation.unmap(Bytes::ZERO, unit) }.unwrap();
     }
 }
@@ -135,9 +135,9 @@ fn release_kept(rig: &Rig) {
     drop(rig.reserve(rig.units(7)));
     let released = rig.backend.release_kept_addresses().unwrap();
     assert_eq!(released > 0, rig.has_quirk("free-races"), "{released} ranges");
-    assert_eq!(rig.backend.release_kept_addresses().unwrap(), 0, "once");
+    assert_eq!(rig.backend.release_kept_addresses().unwrap(), 0, "the second time");
     let mut reservation = rig.mapped(ZERO, rig.units(7));
     rig.works(ZERO, &reservation, Bytes::ZERO, rig.units(7), 1);
-    // SAFETY: one whole mapping, not used any more.
+    // SAFETY: one whole mapping, no longer used.
     unsafe { reservation.unmap(Bytes::ZERO, rig.units(7)) }.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Streams whose work goes into a graph, and calls that must not spoil that; and streams by names that are not pointers.
+//! Stream captures, calls that must not invalidate them, and streams whose handles are not pointers.
 
 use crate::rig::{ONE, Rig, ZERO};
 use crate::{Needs, Test};
@@ -19,25 +19,25 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "captures::default_streams_are_their_devices", needs: Needs::TwoDevices, run: defaults },
 ];
 
-/// `hipStreamLegacy`.
+/// Returns `hipStreamLegacy`.
 fn legacy() -> Stream<'static> {
-    // SAFETY: a name of the default stream.
+    // SAFETY: a handle of the default stream.
     unsafe { Stream::from_raw(without_provenance_mut(1)) }
 }
 
-/// The mode in which the calling thread's captures forbid calls, and those of others for it.
+/// Exchanges the calling thread's capture mode.
 fn thread_mode(rig: &Rig, mode: u32) -> u32 {
     let mut mode = mode;
     assert_eq!(rig.hip("hipThreadExchangeStreamCaptureMode", (&raw mut mode).addr()), 0);
     mode
 }
 
-/// Captures a stream in each of the modes while something is done, by this thread and by another one, and says whether
-/// the captures were whole.
+/// Captures a stream in each mode while `act` runs, in this thread and in another one, and checks that the captures
+/// stay valid.
 fn each_capture(rig: &Rig, own: &dyn WorkStream, act: impl Fn() + Sync) {
     for mode in CaptureMode::ALL {
         for elsewhere in [false, true] {
-            // SAFETY: it ends below, in the same thread.
+            // SAFETY: the capture ends below, in the same thread.
             unsafe { rig.backend.begin_capture(ZERO, own.stream(), mode) }.unwrap();
             if elsewhere {
                 thread::scope(|scope| scope.spawn(&act).join().unwrap());
@@ -50,7 +50,7 @@ fn each_capture(rig: &Rig, own: &dyn WorkStream, act: impl Fn() + Sync) {
         }
     }
     let global = CaptureMode::Global.number();
-    assert_eq!(thread_mode(rig, global), global, "the thread's own mode was put back");
+    assert_eq!(thread_mode(rig, global), global, "the thread's own mode was restored");
 }
 
 fn spoil_none(rig: &Rig) {
@@ -89,12 +89,13 @@ fn device_during(rig: &Rig) {
     });
 }
 
-/// Starts work on memory, on a stream, that is not done when this returns.
+/// Starts work on memory on a stream that is still running when this returns. Returns true if it is, or if the test is
+/// skipped.
 fn start(rig: &Rig, device: DeviceId, stream: Stream<'_>, reservation: &impl Reservation, seed: u64) -> bool {
     let mut event = rig.backend.event(device).unwrap();
     (0..8).any(|tried| {
         let at = reservation.range().base;
-        // SAFETY: mapped for the device, and waited for by the tests.
+        // SAFETY: the memory is mapped for the device, and the tests wait for the work.
         let started =
             unsafe { rig.backend.start_pattern_on(device, stream, at, rig.unit(), seed, 32 << tried) };
         match started.map_err(Error::into_detail) {
@@ -110,7 +111,7 @@ fn start(rig: &Rig, device: DeviceId, stream: Stream<'_>, reservation: &impl Res
     })
 }
 
-/// All streams are waited for, with a capture of another one and without.
+/// Waiting for the device waits for all its streams, with and without a capture of another stream.
 fn device_waits(rig: &Rig) {
     let backend = &rig.backend;
     let reservation = rig.mapped(ZERO, rig.unit());
@@ -119,13 +120,13 @@ fn device_waits(rig: &Rig) {
         for stream in [backend.own_stream(ZERO).unwrap(), backend.blocking_stream(ZERO).unwrap()] {
             let mut event = backend.event(ZERO).unwrap();
             if capture {
-                // SAFETY: it ends below.
+                // SAFETY: the capture ends below.
                 unsafe { backend.begin_capture(ZERO, captured.stream(), CaptureMode::Global) }.unwrap();
             }
-            assert!(start(rig, ZERO, stream.stream(), &reservation, 5), "the work is done at once");
+            assert!(start(rig, ZERO, stream.stream(), &reservation, 5), "the work finished at once");
             event.record(stream.stream()).unwrap();
             backend.synchronize(ZERO).unwrap();
-            assert!(event.is_done().unwrap(), "the device was not waited for");
+            assert!(event.is_done().unwrap(), "synchronize did not wait for the device");
             if capture {
                 assert!(backend.end_capture(ZERO, captured.stream()).is_ok());
             }
@@ -140,13 +141,13 @@ fn blocking(rig: &Rig) {
         [backend.own_stream(ZERO), backend.blocking_stream(ZERO)].map(|stream| stream.unwrap());
     for mode in CaptureMode::ALL {
         for (own, told) in [(&apart, false), (&blocking, true)] {
-            // SAFETY: it ends below.
+            // SAFETY: the capture ends below.
             unsafe { backend.begin_capture(ZERO, own.stream(), mode) }.unwrap();
             for default in [Stream::DEFAULT, legacy()] {
                 assert_eq!(backend.is_capturing(default).unwrap(), told, "{mode:?}");
             }
             assert!(!backend.is_capturing(Stream::PER_THREAD).unwrap());
-            assert!(backend.end_capture(ZERO, own.stream()).is_ok(), "the question did not spoil it");
+            assert!(backend.end_capture(ZERO, own.stream()).is_ok(), "the query did not invalidate it");
             assert!(!backend.is_capturing(Stream::DEFAULT).unwrap());
         }
     }
@@ -166,33 +167,33 @@ fn graphs(rig: &Rig) {
     // SAFETY: as above.
     unsafe { backend.write_pattern(ZERO, at, unit, 1) }.unwrap();
     let (own, other) = (backend.own_stream(ZERO).unwrap(), backend.own_stream(ZERO).unwrap());
-    // SAFETY: it ends below.
+    // SAFETY: the capture ends below.
     unsafe { backend.begin_capture(ZERO, own.stream(), CaptureMode::Global) }.unwrap();
     // SAFETY: as above, for each launch of the graph.
     unsafe { backend.start_pattern_on(ZERO, own.stream(), at, unit, 2, 1) }.unwrap();
     let graph = backend.end_capture(ZERO, own.stream()).unwrap();
     backend.synchronize(ZERO).unwrap();
-    assert_eq!(wrong(1), 0, "it was not launched");
+    assert_eq!(wrong(1), 0, "the graph was not launched");
     for stream in [other.stream(), Stream::DEFAULT] {
         // SAFETY: as above.
         unsafe { backend.write_pattern(ZERO, at, unit, 1) }.unwrap();
-        // SAFETY: the memory is mapped until the device has been waited for, and the graph is dropped after that.
+        // SAFETY: the memory is mapped until the device has finished, and the graph is dropped after that.
         unsafe { graph.launch(stream) }.unwrap();
         backend.synchronize_stream(ZERO, stream).unwrap();
-        assert_eq!(wrong(2), 0, "it was launched");
+        assert_eq!(wrong(2), 0, "the graph was launched");
     }
     drop(graph);
     rig.unmapped(reservation);
 }
 
-/// Copies and fills come after what is on the null stream, and spoil nothing.
+/// Copies and fills come after the work on the null stream, and invalidate no capture.
 fn copies(rig: &Rig) {
     let backend = &rig.backend;
     let (own, reservation) = (backend.own_stream(ZERO).unwrap(), rig.mapped(ZERO, rig.units(2)));
     let (at, other) = (reservation.range().base, reservation.range().base + rig.unit());
     each_capture(rig, &*own, || {
         let mut bytes = [0; 16];
-        // SAFETY: all of it is mapped, and is this test's.
+        // SAFETY: all of it is mapped, and only this test uses it.
         unsafe {
             backend.copy_from_host(ZERO, at, &[7; 16]).unwrap();
             backend.fill(ZERO, at, Bytes(8), 9).unwrap();
@@ -202,49 +203,49 @@ fn copies(rig: &Rig) {
         assert_eq!(bytes, [9, 9, 9, 9, 9, 9, 9, 9, 7, 7, 7, 7, 7, 7, 7, 7]);
     });
     let seed = 11;
-    assert!(start(rig, ZERO, Stream::DEFAULT, &reservation, seed), "the work is done at once");
+    assert!(start(rig, ZERO, Stream::DEFAULT, &reservation, seed), "the work finished at once");
     let mut first = [0; 8];
     // SAFETY: as above.
     unsafe { backend.copy_to_host(ZERO, &mut first, at) }.unwrap();
     if backend.no_kernels_because(ZERO).unwrap().is_none() {
-        assert_eq!(u64::from_ne_bytes(first), pattern_word(seed, 0), "read before the work had ended");
+        assert_eq!(u64::from_ne_bytes(first), pattern_word(seed, 0), "read before the work had finished");
     }
     rig.unmapped(reservation);
 }
 
-/// A capture that was spoilt is told as that, and leaves a stream that works.
+/// An invalidated capture is reported as such, and its stream works afterwards.
 fn spoilt(rig: &Rig) {
     let backend = &rig.backend;
     let own = backend.own_stream(ZERO).unwrap();
     for mode in CaptureMode::ALL {
-        // SAFETY: it ends below.
+        // SAFETY: the capture ends below.
         unsafe { backend.begin_capture(ZERO, own.stream(), mode) }.unwrap();
         assert_ne!(rig.hip("hipDeviceSynchronize", 0), 0, "HIP refuses to wait");
         rig.hip("hipGetLastError", 0);
         let ended = backend.end_capture(ZERO, own.stream()).unwrap_err();
         assert!(matches!(ended.detail(), Detail::Capturing { .. }), "{ended}");
-        assert!(!backend.is_capturing(own.stream()).unwrap(), "it has ended");
+        assert!(!backend.is_capturing(own.stream()).unwrap(), "the capture has ended");
         backend.synchronize_stream(ZERO, own.stream()).unwrap();
     }
 }
 
-/// The names 1 and 2 are no pointers, and are taken for what they mean.
+/// The stream handles 1 and 2 are not pointers, and are treated as the streams that they stand for.
 fn names(rig: &Rig) {
     let backend = &rig.backend;
     let own = backend.own_stream(ZERO).unwrap();
     let reservation = rig.mapped(ZERO, rig.unit());
     for name in [Stream::DEFAULT, legacy(), Stream::PER_THREAD] {
         let mut event = backend.event(ZERO).unwrap();
-        assert!(start(rig, ZERO, name, &reservation, 3), "the work is done at once");
+        assert!(start(rig, ZERO, name, &reservation, 3), "the work finished at once");
         event.record(name).unwrap();
         event.hold(own.stream()).unwrap();
         backend.synchronize_stream(ZERO, name).unwrap();
-        assert!(event.is_done().unwrap(), "{name:?} was not waited for");
+        assert!(event.is_done().unwrap(), "synchronize_stream did not wait for {name:?}");
         assert!(!backend.is_capturing(name).unwrap());
         event.hold(name).unwrap();
         backend.synchronize(ZERO).unwrap();
     }
-    // Another thread's is another stream, without work.
+    // Another thread's per-thread stream is another stream, without work.
     assert!(start(rig, ZERO, Stream::PER_THREAD, &reservation, 4));
     thread::scope(|scope| {
         let wait = || backend.synchronize_stream(ZERO, Stream::PER_THREAD);
@@ -254,17 +255,17 @@ fn names(rig: &Rig) {
     rig.unmapped(reservation);
 }
 
-/// Each device has a null stream, and the one that is named is waited for while another is current.
+/// Each device has a null stream. The named device's is waited for while another device is current.
 fn defaults(rig: &Rig) {
     let backend = &rig.backend;
     let reservation = rig.mapped(ONE, rig.unit());
     for name in [Stream::DEFAULT, legacy(), Stream::PER_THREAD] {
         let mut event = backend.event(ONE).unwrap();
-        assert!(start(rig, ONE, name, &reservation, 6), "the work is done at once");
+        assert!(start(rig, ONE, name, &reservation, 6), "the work finished at once");
         event.record(name).unwrap();
         assert_eq!(rig.current_device(), 0);
         backend.synchronize_stream(ONE, name).unwrap();
-        assert!(event.is_done().unwrap(), "{name:?} of another device was waited for");
+        assert!(event.is_done().unwrap(), "synchronize_stream did not wait for {name:?} of another device");
         assert_eq!(rig.current_device(), 0);
     }
     rig.unmapped(reservation);

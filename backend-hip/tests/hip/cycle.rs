@@ -1,4 +1,4 @@
-//! Memory from its creation to its end.
+//! Memory from its creation to its release.
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
@@ -27,7 +27,7 @@ fn full(rig: &Rig) {
     let size = rig.units(3);
     let before = rig.free(ZERO);
     let mut reservation = rig.reserve(size);
-    assert_eq!(rig.free(ZERO), before, "addresses are no memory");
+    assert_eq!(rig.free(ZERO), before, "addresses use no memory");
     let handle = rig.create(ZERO, size);
     assert_eq!((handle.size(), handle.properties()), (size, Properties::on(ZERO)));
     assert_eq!(before - rig.free(ZERO), size);
@@ -50,7 +50,7 @@ fn copies(rig: &Rig) {
     let mut reservation = rig.mapped(ZERO, size);
     let base = reservation.range().base;
     let half = rig.unit();
-    // SAFETY: all of it is mapped and the device's.
+    // SAFETY: all of it is mapped for the device.
     unsafe {
         rig.backend.fill(ZERO, base, size, 0x5a).unwrap();
         let mut host = vec![0u8; size.0 as usize];
@@ -59,14 +59,14 @@ fn copies(rig: &Rig) {
         rig.backend.write_pattern(ZERO, base, half, 7).unwrap();
         rig.backend.copy(ZERO, base + half, base, half).unwrap();
         assert_eq!(rig.backend.count_wrong(ZERO, base + half, half, 7).unwrap(), 0);
-        // Parts that are no multiple of anything.
+        // Offsets and sizes that are not multiples of anything.
         rig.backend.fill(ZERO, base + Bytes(3), Bytes(5), 1).unwrap();
         rig.backend.copy_from_host(ZERO, base + Bytes(4), &[9, 8]).unwrap();
         rig.backend.copy(ZERO, base + Bytes(101), base + Bytes(3), Bytes(5)).unwrap();
         let mut few = [0; 5];
         rig.backend.copy_to_host(ZERO, &mut few, base + Bytes(101)).unwrap();
         assert_eq!(few, [1, 9, 8, 1, 1]);
-        // Nothing at all.
+        // Empty ranges.
         rig.backend.copy_from_host(ZERO, base, &[]).unwrap();
         rig.backend.copy_to_host(ZERO, &mut [], base).unwrap();
         rig.backend.copy(ZERO, base, base + half, Bytes::ZERO).unwrap();
@@ -104,10 +104,10 @@ fn drop_while_mapped(rig: &Rig) {
     let mut reservation = rig.mapped(ZERO, rig.unit());
     assert_eq!(before - rig.free(ZERO), rig.unit(), "the mapping holds the memory");
     rig.works(ZERO, &reservation, Bytes::ZERO, rig.unit(), 3);
-    // SAFETY: one whole mapping, not used any more.
+    // SAFETY: one whole mapping, no longer used.
     unsafe { reservation.unmap(Bytes::ZERO, rig.unit()) }.unwrap();
     rig.returned(&mut reservation);
-    assert_eq!(rig.free(ZERO), before, "and the last one lets go of it");
+    assert_eq!(rig.free(ZERO), before, "the last mapping releases it");
 }
 
 fn moves(rig: &Rig) {
@@ -134,13 +134,13 @@ fn out_of_memory(rig: &Rig) {
     let info = rig.backend.memory_info(ZERO).unwrap();
     let size = Bytes(info.free.0 / rig.unit().0 * rig.unit().0) + rig.unit();
     // SAFETY: a multiple of the granularity.
-    let error = unsafe { rig.backend.create(size, &Properties::on(ZERO)) }.expect_err("more than there is");
+    let error = unsafe { rig.backend.create(size, &Properties::on(ZERO)) }.expect_err("more than is free");
     let Detail::OutOfMemory { requested, free, total, source, .. } = error.detail() else {
         panic!("{error:?}");
     };
     assert_eq!((*requested, *free, *total), (size, info.free, info.total));
     assert_eq!((source.call, source.code), ("hipMemCreate", 2));
-    assert_eq!(rig.hip("hipGetLastError", 0), 0, "the failure is told once");
+    assert_eq!(rig.hip("hipGetLastError", 0), 0, "HIP's last error is cleared");
     assert!(matches!(
         rig.backend.allocate_plain(ZERO, size).as_ref().map_err(Error::detail),
         Err(Detail::OutOfMemory { .. })
@@ -168,25 +168,25 @@ fn plain(rig: &Rig) {
     let size = rig.units(2);
     let at = rig.backend.allocate_plain(ZERO, size).unwrap();
     assert!(rig.free(ZERO) < before);
-    // SAFETY: an allocation of this size, given back once.
+    // SAFETY: an allocation of this size, freed once.
     unsafe {
         rig.backend.write_pattern(ZERO, at, size, 1).unwrap();
         assert_eq!(rig.backend.count_wrong(ZERO, at, size, 1).unwrap(), 0);
         assert_eq!(
             rig.backend.count_wrong(ZERO, at, size, 2).unwrap(),
             size.0 / 8,
-            "another seed is all wrong"
+            "every word differs with another seed"
         );
         rig.backend.free_plain(ZERO, at, size).unwrap();
     }
 }
 
-/// On HIP 6 this crashes where freed addresses are given to HIP.
+/// On HIP 6 this crashes if HIP gets freed addresses again.
 fn rounds(rig: &Rig) {
     for round in 0..2000 {
         let mut reservation = rig.mapped(ZERO, rig.units(2));
         rig.works(ZERO, &reservation, Bytes::ZERO, rig.units(2), round);
-        // SAFETY: one whole mapping, not used any more.
+        // SAFETY: one whole mapping, no longer used.
         unsafe { reservation.unmap(Bytes::ZERO, rig.units(2)) }.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Whose memory it is, and who else may use it.
+//! The owner of memory, and access by other devices.
 
 use crate::rig::{ONE, Rig, ZERO, read, read_write, simulated_without};
 use crate::{Needs, Test};
@@ -37,7 +37,7 @@ fn described(rig: &Rig) {
     }
     let numbers: HashSet<_> = rig.backend.devices().iter().filter_map(|device| device.uuid).collect();
     let expected = if simulated_without("UUIDS") { 0 } else { rig.backend.devices().len() };
-    assert_eq!(numbers.len(), expected, "each has a number of its own");
+    assert_eq!(numbers.len(), expected, "each has its own UUID");
     let driver = rig.backend.driver();
     assert!(driver.version_number >= 60_100_000 && driver.library.contains("amdhip64"), "{driver:?}");
 }
@@ -61,9 +61,9 @@ fn placed(rig: &Rig) {
         let (mine, theirs) = (rig.free(device), rig.free(other));
         let mut reservation = rig.mapped(device, rig.units(4));
         assert_eq!(mine - rig.free(device), rig.units(4), "taken from {device}");
-        assert_eq!(theirs, rig.free(other), "and not from {other}");
+        assert_eq!(theirs, rig.free(other), "not from {other}");
         rig.works(device, &reservation, Bytes::ZERO, rig.units(4), 1);
-        // SAFETY: one whole mapping, not used any more.
+        // SAFETY: one whole mapping, no longer used.
         unsafe { reservation.unmap(Bytes::ZERO, rig.units(4)) }.unwrap();
         rig.returned(&mut reservation);
         assert_eq!(mine, rig.free(device));
@@ -76,14 +76,14 @@ fn current(rig: &Rig) {
         for device in [ZERO, ONE] {
             let mut reservation = rig.mapped(device, rig.unit());
             rig.works(device, &reservation, Bytes::ZERO, rig.unit(), 1);
-            // SAFETY: one whole mapping, not used any more.
+            // SAFETY: one whole mapping, no longer used.
             unsafe { reservation.unmap(Bytes::ZERO, rig.unit()) }.unwrap();
             // SAFETY: larger than any device.
             let error = unsafe { rig.backend.create(Bytes::gib(1 << 16), &Properties::on(device)) };
             assert!(error.expect_err("64 TiB").is_out_of_memory());
             rig.backend.synchronize(device).unwrap();
             let properties = Properties::on(device).shareable();
-            // SAFETY: a unit; what is imported was exported here.
+            // SAFETY: a unit; the imported memory was exported here.
             unsafe {
                 let handle = rig.backend.create(rig.unit(), &properties).unwrap();
                 let fd = gpu_vmm_core::Handle::export(&handle).unwrap();
@@ -102,7 +102,7 @@ fn peer(rig: &Rig) {
     let mut reservation = rig.mapped(ZERO, size);
     let base = reservation.range().base;
     rig.writes_all(ZERO, &reservation, Bytes::ZERO, size, 77);
-    // SAFETY: all of it is mapped; the peer writes after it was given writing.
+    // SAFETY: all of it is mapped; the peer writes only after it got write access.
     unsafe {
         assert_eq!(reservation.access(Bytes::ZERO, ONE).unwrap(), Access::None);
         reservation.set_access(Bytes::ZERO, size, &[read(ONE)]).unwrap();
@@ -110,11 +110,11 @@ fn peer(rig: &Rig) {
         assert_eq!(
             reservation.access(Bytes::ZERO, ZERO).unwrap(),
             Access::ReadWrite,
-            "the owner keeps its own"
+            "the owner keeps its access"
         );
         reservation.set_access(Bytes::ZERO, size, &[read_write(ZERO), read_write(ONE)]).unwrap();
         assert_eq!(reservation.access(Bytes::ZERO, ONE).unwrap(), Access::ReadWrite);
-        // The peer copies to memory of its own.
+        // The peer copies to its own memory.
         let mut theirs = rig.mapped(ONE, size);
         rig.backend.copy(ONE, theirs.range().base, base, size).unwrap();
         assert_eq!(rig.backend.count_wrong(ONE, theirs.range().base, size, 77).unwrap(), 0);
@@ -123,12 +123,13 @@ fn peer(rig: &Rig) {
     }
 }
 
-/// An import is of its exporter's device: that one is the owner, who comes last, and the other one the peer.
+/// An import belongs to its exporter's device: that device is the owner, whose access is set last, and the other one is
+/// the peer.
 fn peer_of_imports(rig: &Rig) {
     let properties = Properties::on(ONE).shareable();
     let unit = rig.unit();
     let mut reservation = rig.reserve(rig.units(2));
-    // SAFETY: two imports of what was exported here lie side by side, and nothing uses them when they are unmapped.
+    // SAFETY: two adjacent imports of memory that was exported here; no work uses them when they are unmapped.
     unsafe {
         for place in 0..2 {
             let fd = gpu_vmm_core::Handle::export(&rig.backend.create(unit, &properties).unwrap()).unwrap();
@@ -158,7 +159,7 @@ fn both(rig: &Rig) {
     let mut reservation = rig.reserve(rig.units(6));
     let mappings = [(ZERO, 0, 1), (ONE, 1, 3), (ZERO, 4, 2)];
     let reach = rig.lacks(Needs::Peers).is_none();
-    // SAFETY: the handles lie side by side in an empty reservation.
+    // SAFETY: the handles are adjacent in an empty reservation.
     unsafe {
         for (device, place, count) in mappings {
             let handle = rig.create(device, rig.units(count));

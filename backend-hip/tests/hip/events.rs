@@ -1,4 +1,4 @@
-//! Events, and streams whose work goes into a graph.
+//! Events, and streams that capture.
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
@@ -28,16 +28,16 @@ fn captures(rig: &Rig) {
     assert!(!rig.backend.is_capturing(null()).unwrap());
     event.record(own.stream()).unwrap();
     let mut graph = 0usize;
-    assert_eq!(rig.hip2("hipStreamEndCapture", raw, (&raw mut graph).addr()), 0, "it was not spoilt");
+    assert_eq!(rig.hip2("hipStreamEndCapture", raw, (&raw mut graph).addr()), 0, "the capture is valid");
     assert_eq!(rig.hip("hipGraphDestroy", graph), 0);
     assert!(!rig.backend.is_capturing(own.stream()).unwrap());
-    // Elsewhere the event is a place in a stream again.
+    // Recorded outside of a capture, the event works again.
     event.record(own.stream()).unwrap();
     event.wait().unwrap();
     assert!(event.is_done().unwrap());
 }
 
-/// HIP's last error would be taken for that of a call of the program's, and its current device is the program's too.
+/// The calls leave HIP's last error and current device unchanged, because the program uses both.
 fn left(rig: &Rig) {
     let last = DeviceId(rig.backend.devices().len() as u32 - 1);
     let (mut event, own) = (rig.backend.event(last).unwrap(), rig.backend.own_stream(last).unwrap());

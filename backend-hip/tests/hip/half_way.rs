@@ -1,9 +1,8 @@
-//! Operations of the backend of which one call below HIP fails, whichever it is: each HSA call that an operation makes
-//! fails once, with a run of the operation for each.
+//! Failures below HIP: each HSA call that an operation of the backend makes fails once, in a run of its own.
 //!
-//! The operation may succeed all the same, if HIP has another way. Otherwise it reports an error and leaves what was: it
-//! succeeds when it is repeated, the memory that it was about works, and nothing is left behind. `known` lists where HIP
-//! itself does not allow that.
+//! The operation may still succeed if HIP has another way. Otherwise it returns an error and changes nothing: it
+//! succeeds when it is repeated, its memory works, and no object leaks. `known` lists the cases in which HIP itself
+//! prevents that.
 
 mod known;
 mod simulation;
@@ -41,7 +40,7 @@ fn memory(rig: &Rig) {
     if !rig.has_quirk("import-leaks") {
         let exported = || (create().unwrap().export().unwrap(), None);
         let import = |(fd, made): &mut (OwnedFd, Option<_>)| {
-            // SAFETY: the descriptor is one of a unit, exported here.
+            // SAFETY: the descriptor is that of a unit, exported here.
             let handle = unsafe { rig.backend.import(fd.as_fd(), rig.unit(), &properties) };
             handle.map(|handle| *made = Some(handle))
         };
@@ -98,7 +97,7 @@ fn mappings(rig: &Rig) {
     let two = || {
         let mut reservation = rig.reserve(whole);
         let handles = [rig.create(ZERO, unit), rig.create(ZERO, unit)];
-        // SAFETY: the handles lie side by side in the empty reservation.
+        // SAFETY: the handles are adjacent in the empty reservation.
         unsafe {
             reservation.map(Bytes::ZERO, &handles[0]).unwrap();
             reservation.map(unit, &handles[1]).unwrap();
@@ -125,7 +124,7 @@ fn mappings(rig: &Rig) {
         |(reservation, handle)| unsafe { reservation.map(Bytes::ZERO, handle) },
         |(mut reservation, handle)| {
             drop(handle);
-            // SAFETY: one whole mapping, used by nothing when it is unmapped.
+            // SAFETY: one whole mapping, which no work uses when it is unmapped.
             unsafe {
                 reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
                 rig.works(ZERO, &reservation, Bytes::ZERO, unit, 2);
@@ -147,7 +146,7 @@ fn mappings(rig: &Rig) {
         sweep.each(
             "unmap of a run",
             accessible,
-            // SAFETY: two whole mappings side by side that no device uses.
+            // SAFETY: two adjacent whole mappings that no device uses.
             |reservation| unsafe { reservation.unmap(Bytes::ZERO, whole) },
             drop,
         );
@@ -201,7 +200,7 @@ fn two_devices(rig: &Rig) {
         |reservation| unsafe { reservation.set_access(Bytes::ZERO, unit, &both) },
         works,
     );
-    // The owner's access is taken for a moment and must be there again, whatever failed.
+    // The owner's access is removed for a moment and must be restored, whichever call failed.
     sweep.each(
         "set_access of a peer",
         || rig.mapped(ZERO, unit),
@@ -280,7 +279,7 @@ fn copies(rig: &Rig) {
         |(reservation, _)| {
             let base = reservation.range().base;
             let mut copies = rig.backend.copy_stream(ZERO)?;
-            // SAFETY: as above; the host's memory is the test's alone, and the stream is waited for.
+            // SAFETY: as above; only this test uses the host memory, and the stream is waited for.
             unsafe {
                 copies.copy_to_host(pinned.start().as_ptr(), base, unit)?;
                 copies.copy_from_host(base + unit, pinned.start().as_ptr(), unit)?;

@@ -1,4 +1,4 @@
-//! Memory of other kinds, and the host's access to a device's.
+//! Memory of other types, and the host's access to a device's memory.
 
 use crate::rig::{Rig, ZERO, read, read_write, simulated_without};
 use crate::{Needs, Test};
@@ -25,14 +25,14 @@ const HOST: DeviceId = DeviceId::HOST;
 
 fn capability(rig: &Rig, feature: Feature) -> Capability {
     let all = rig.backend.capabilities(ZERO).unwrap();
-    all.into_iter().find(|one| one.feature == feature).expect("it is listed")
+    all.into_iter().find(|one| one.feature == feature).expect("listed")
 }
 
-/// The reason for which memory is not created; none of it is taken.
+/// Returns the reason why memory is not created, and checks that no memory is used.
 fn reason(rig: &Rig, properties: &Properties) -> String {
     let before = rig.free(ZERO);
     // SAFETY: a unit.
-    let error = unsafe { rig.backend.create(rig.unit(), properties) }.expect_err("HIP has none");
+    let error = unsafe { rig.backend.create(rig.unit(), properties) }.expect_err("HIP does not support it");
     let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
     assert_eq!(rig.free(ZERO), before);
     reason.to_string()
@@ -62,7 +62,7 @@ fn ignored(rig: &Rig) {
     assert!(!capability(rig, Feature::Compression).available);
 }
 
-/// 7.0 to 7.14 answer success and take the device's memory.
+/// HIP 7.0 to 7.14 return success and allocate the device's memory.
 fn host_memory(rig: &Rig) {
     for (location, feature) in
         [(Location::Host, Feature::HostMemory), (Location::HostNode(0), Feature::HostNodeMemory)]
@@ -75,13 +75,13 @@ fn host_memory(rig: &Rig) {
             let error = rig
                 .backend
                 .granularity_of(Operation::QueryGranularity, &properties)
-                .expect_err("of what is not there");
+                .expect_err("host memory does not exist");
             assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         }
     }
 }
 
-/// Whether the host can be given access, as the backend says and as the version has it.
+/// Whether the host can be given access. Checks that the backend's answers agree with the version's quirks.
 fn has_host_access(rig: &Rig) -> bool {
     let told = capability(rig, Feature::HostAccess);
     let has_it = !rig.has_quirk("host-access-appears") && !simulated_without("LARGE_BAR");
@@ -104,7 +104,7 @@ fn host_access(rig: &Rig) {
     let unit = rig.unit();
     let mut reservation = rig.mapped(ZERO, unit);
     let at = reservation.range().base;
-    // SAFETY: the CPU reads and writes what it was given, after the device has; whole mappings are named.
+    // SAFETY: the CPU accesses the memory only as it may, after the device has finished; whole mappings are named.
     unsafe {
         rig.backend.copy_from_host(ZERO, at, b"from the device").unwrap();
         reservation.set_access(Bytes::ZERO, unit, &[read_write(HOST), read_write(ZERO)]).unwrap();
@@ -113,25 +113,25 @@ fn host_access(rig: &Rig) {
         let mut bytes = [0; 15];
         rig.backend.copy_to_host(ZERO, &mut bytes, at).unwrap();
         assert_eq!(&bytes, b"from the CPU   ");
-        let error = reservation.access(Bytes::ZERO, HOST).expect_err("HIP does not tell");
+        let error = reservation.access(Bytes::ZERO, HOST).expect_err("HIP does not report it");
         assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         assert_eq!(reservation.access(Bytes::ZERO, ZERO).unwrap(), Access::ReadWrite);
         for (grant, rights) in [(read(HOST), "r--"), (Grant { device: HOST, access: Access::None }, "---")] {
             reservation.set_access(Bytes::ZERO, unit, &[grant]).unwrap();
-            assert_eq!(rights_at(at.0).expect("something is there"), rights);
+            assert_eq!(rights_at(at.0).expect("mapped"), rights);
         }
         reservation.unmap(Bytes::ZERO, unit).unwrap();
     }
 }
 
-/// In the patterns in which HIP 7.0 to 7.2 refuse to set access.
+/// Host access in the patterns that HIP 7.0 to 7.2 refuse.
 fn host_steps(rig: &Rig) {
     if !has_host_access(rig) {
         return;
     }
     let mut reservation = rig.reserve(rig.units(12));
     let mappings = [(0, 1), (1, 3), (4, 2), (7, 5)];
-    // SAFETY: whole mappings are named, and the CPU writes what it was given.
+    // SAFETY: whole mappings are named, and the CPU writes only what it may.
     unsafe {
         for (place, count) in mappings {
             reservation.map(rig.units(place), &rig.create(ZERO, rig.units(count))).unwrap();
@@ -142,14 +142,14 @@ fn host_steps(rig: &Rig) {
         for (place, count) in mappings {
             let at = reservation.range().base + rig.units(place);
             let rights = if place == 1 { "r--" } else { "rw-" };
-            assert_eq!(rights_at(at.0).expect("something is there"), rights, "{count} units at {place}");
+            assert_eq!(rights_at(at.0).expect("mapped"), rights, "{count} units at {place}");
             rig.works(ZERO, &reservation, rig.units(place), rig.units(count), place);
             reservation.unmap(rig.units(place), rig.units(count)).unwrap();
         }
     }
 }
 
-/// What the CPU may do at an address, where something is mapped for it.
+/// Returns the CPU's permissions at an address, if it is mapped.
 fn rights_at(at: u64) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().find_map(|line| {
@@ -160,14 +160,14 @@ fn rights_at(at: u64) -> Option<String> {
     })
 }
 
-/// ROCr leaves nothing at the addresses, and the next thing that is mapped could come to lie there.
+/// ROCr leaves the addresses unmapped, and the next mapping of the process could take them.
 fn closed_again(rig: &Rig) {
     if !has_host_access(rig) {
         return;
     }
     for last in [Access::ReadWrite, Access::None] {
         let mut reservation = rig.mapped(ZERO, rig.units(4));
-        // SAFETY: one whole mapping, which nobody uses.
+        // SAFETY: one whole mapping, which no work uses.
         unsafe {
             reservation.set_access(Bytes::ZERO, rig.units(4), &[read_write(HOST)]).unwrap();
             let grant = Grant { device: HOST, access: last };

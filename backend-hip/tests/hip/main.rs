@@ -1,8 +1,8 @@
 //! The backend on HIP itself: on AMD GPUs, or on AMD's runtime over a simulated HSA runtime. Without HIP every test is
-//! ignored and says why.
+//! ignored with the reason.
 //!
-//! The calls are made as gpu-vmm-core makes them. They run one after the other, since they look at how much memory is
-//! free; after each nothing may be left behind, as far as that can be seen.
+//! The tests make the calls as gpu-vmm-core makes them. They run one after the other, because they compare the free
+//! memory. After each test the objects that can be counted must be gone.
 #![allow(unsafe_code)] // the backend's traits are unsafe to call
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
 
@@ -29,12 +29,12 @@ use gpu_vmm_hip::HipBackend;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rig::Rig;
 
-/// What a test needs beside HIP.
+/// What a test needs in addition to HIP.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Needs {
     Device,
     TwoDevices,
-    /// Two that reach each other's memory.
+    /// Two that can access each other's memory.
     Peers,
 }
 
@@ -58,7 +58,7 @@ fn run(backend: Result<HipBackend, String>, test: &Test) -> Result<Completion, F
     Ok(Completion::Completed)
 }
 
-/// HIP 6 keeps freed addresses while tests run; here, at the end, they go as well.
+/// HIP 6 keeps freed addresses while tests run; at the end they are freed too.
 fn no_addresses_are_left(
     backend: Result<HipBackend, String>,
     first: Option<Counts>,
@@ -104,7 +104,7 @@ fn main() {
     let mut trials: Vec<Trial> = tests.into_iter().flatten().map(trial).collect();
     let (first, opened) = (Counts::now(), backend.clone());
     trials.push(Trial::ignorable_test("no_addresses_are_left", move || no_addresses_are_left(opened, first)));
-    // HIP loses addresses and memory where a call below it fails.
+    // HIP leaks addresses and memory if a call below it fails, so these tests come last.
     trials.extend(half_way::TESTS.iter().map(trial));
     libtest_mimic::run(&arguments, trials).exit();
 }

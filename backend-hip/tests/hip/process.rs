@@ -1,4 +1,4 @@
-//! The backend is one for the process, and of no use in a forked child.
+//! The backend exists once per process, and cannot be used in a forked child.
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
@@ -31,7 +31,7 @@ fn threads(rig: &Rig) {
                     let size = rig.units(1 + (number + round) % 3);
                     let mut reservation = rig.mapped(ZERO, size);
                     rig.works(ZERO, &reservation, Bytes::ZERO, size, number * 100 + round);
-                    // SAFETY: one whole mapping, not used any more.
+                    // SAFETY: one whole mapping, no longer used.
                     unsafe { reservation.unmap(Bytes::ZERO, size) }.unwrap();
                 }
             });
@@ -46,11 +46,11 @@ fn forked(rig: &Rig) {
     let spare = rig.reserve(unit);
     let failed_drops = rig.backend.drop_log().count();
     let is_forked = |error: Error| matches!(error.detail(), Detail::Forked);
-    // SAFETY: the child calls what answers without the driver, and leaves at once.
+    // SAFETY: the child makes only calls that return without the driver, and exits at once.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: each of these must come back before it reaches the driver.
+        // SAFETY: each of these must return before it reaches the driver.
         let answers = unsafe {
             [
                 HipBackend::open().map(drop).is_err_and(is_forked),
@@ -70,17 +70,17 @@ fn forked(rig: &Rig) {
         drop(reservation);
         let wrong = answers.iter().position(|answer| !answer).map_or(0, |index| index as i32 + 1);
         let dropped = rig.backend.drop_log().count() != failed_drops;
-        // SAFETY: ends the child without the runtime's exit handlers.
+        // SAFETY: exits without the runtime's exit handlers.
         unsafe { libc::_exit(if wrong == 0 && dropped { 100 } else { wrong }) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child that was made above.
+    // SAFETY: waits for the child that was forked above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
-    assert_eq!(libc::WEXITSTATUS(status), 0, "which of the child's answers is wrong");
+    assert_eq!(libc::WEXITSTATUS(status), 0, "the number of the child's first wrong answer");
     rig.works(ZERO, &reservation, Bytes::ZERO, unit, 1);
     drop((handle, spare));
-    // SAFETY: one whole mapping, not used any more.
+    // SAFETY: one whole mapping, no longer used.
     unsafe { reservation.unmap(Bytes::ZERO, unit) }.unwrap();
 }
 
@@ -92,17 +92,17 @@ fn quirks(rig: &Rig) {
     assert_eq!(rig.has_quirk("access-sums"), (70_000_000..71_200_000).contains(&version));
 }
 
-/// A reservation that is dropped with a mapping is not given to HIP, which would crash later.
+/// An unmap where no mapping begins is an error that does not reach HIP, which could crash.
 fn left_mapped(rig: &Rig) {
     let before = rig.backend.drop_log().count();
     let mut reservation = rig.mapped(ZERO, rig.unit());
-    // SAFETY: nothing begins there, which is an error and no call.
-    let error = unsafe { reservation.unmap(rig.unit(), rig.unit()) }.expect_err("nothing is there");
+    // SAFETY: no mapping begins there, so the call returns an error before it reaches HIP.
+    let error = unsafe { reservation.unmap(rig.unit(), rig.unit()) }.expect_err("nothing is mapped there");
     assert!(
         matches!(error.detail(), Detail::Unsupported { .. }) && error.operation() == Operation::Unmap,
         "{error:?}"
     );
     assert_eq!(rig.backend.drop_log().count(), before);
-    // SAFETY: one whole mapping, not used any more.
+    // SAFETY: one whole mapping, no longer used.
     unsafe { reservation.unmap(Bytes::ZERO, rig.unit()) }.unwrap();
 }

@@ -1,5 +1,4 @@
-//! The raw calls that gpu-vmm is measured beside, with the signatures that `gpu-vmm-raw` gives them. Those that it is
-//! tested beside are called by the conformance suite's driver layer.
+//! The raw calls that benchmarks compare gpu-vmm with. The driver layer of the conformance suite makes the others.
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
@@ -28,7 +27,7 @@ fn good(driver: &dyn Driver, code: Code) {
 
 fn with_stream(driver: &dyn Driver, work: impl FnOnce(*mut c_void)) {
     let mut stream = null_mut();
-    // SAFETY: one stream is written, and destroyed when its work is done.
+    // SAFETY: the function writes one stream, which is destroyed when its work is done.
     unsafe {
         good(driver, driver.stream_create(&raw mut stream, NON_BLOCKING));
         work(stream);
@@ -37,12 +36,12 @@ fn with_stream(driver: &dyn Driver, work: impl FnOnce(*mut c_void)) {
     }
 }
 
-/// Bytes go from page-locked memory to one piece of the device's, from there to another, and back.
+/// Copies bytes from page-locked memory to the device, to another allocation, and back.
 fn there_and_back(rig: &Rig) {
     const SIZE: usize = 100_000;
     let driver = &*open(rig, None);
     let (mut pinned, mut first, mut second) = (null_mut(), 0, 0);
-    // SAFETY: each pointer is one to write to; all memory is as long as what is copied, and lives until that is done.
+    // SAFETY: each pointer is writable; all memory is as long as the copies, and lives until they have finished.
     unsafe {
         good(driver, driver.host_allocate(&raw mut pinned, SIZE, PORTABLE));
         let mut flags = 0_u32;
@@ -67,12 +66,13 @@ fn there_and_back(rig: &Rig) {
     }
 }
 
-/// What is freed stays a pool's when the stream is waited for, up to the threshold, and goes where that is 0.
+/// When the stream is synchronized, a pool keeps freed memory up to the threshold, and releases all of it if the
+/// threshold is 0.
 ///
-/// HIP 6 alone is looked at: the pools of HIP 7 keep a reservation and memory below HIP until the process ends, which the
-/// other tests would take for something left behind.
+/// The test runs on HIP 6 only: the pools of HIP 7 keep a reservation and memory below HIP until the process ends,
+/// which the other tests would count as leaks.
 fn kept(rig: &Rig) {
-    /// `hipMemPoolAttrReservedMemCurrent`: what the pool holds.
+    /// `hipMemPoolAttrReservedMemCurrent`: the memory that the pool holds.
     const HELD: usize = 5;
     type Get = unsafe extern "C" fn(*mut c_void, usize, *mut u64) -> i32;
     let hip = loaded(&rig.backend.driver().library).unwrap();
@@ -82,7 +82,7 @@ fn kept(rig: &Rig) {
     let size = rig.units(16).0 as usize;
     let driver = &*open(rig, None);
     let mut pool = null_mut();
-    // SAFETY: one pool is written.
+    // SAFETY: the function writes one pool.
     good(driver, unsafe { driver.default_pool(&raw mut pool, 0) });
     let held_after = |threshold: u64| {
         let (mut threshold, mut held) = (threshold, 0);
@@ -104,7 +104,7 @@ fn kept(rig: &Rig) {
     assert_eq!(held_after(0), 0);
 }
 
-/// Each call is told by its name, and none where nobody asks.
+/// `tell` is called with the name of each call; without it nothing is reported.
 fn told(rig: &Rig) {
     static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
     fn tell(name: &'static str) {
@@ -113,7 +113,7 @@ fn told(rig: &Rig) {
     let count = |tell| {
         let mut count = 0;
         let driver = &*open(rig, tell);
-        // SAFETY: one number is written.
+        // SAFETY: the function writes one number.
         good(driver, unsafe { driver.device_count(&raw mut count) });
         // SAFETY: as above; a null pointer is refused.
         assert_eq!(unsafe { driver.device_count(null_mut()) }, Code::INVALID_VALUE);

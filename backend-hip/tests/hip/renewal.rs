@@ -1,4 +1,4 @@
-//! Memory that comes back with its addresses alone (quirk `memory-stays-until-free`): they are given back and had again.
+//! Memory that returns only with its addresses (quirk `memory-stays-until-free`): they are freed and reserved again.
 
 use crate::counts::take_freed;
 use crate::rig::{Rig, ZERO, read_write};
@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
 
 const QUIRK: &str = "memory-stays-until-free";
 
-/// Calls a function of the simulated runtime, where that is what lies below HIP.
+/// Calls a function of the simulated runtime, if that is below HIP.
 fn simulation(name: &CStr, argument: usize) -> Option<u64> {
     let hsa = loaded("libhsa-runtime64.so.1")?;
     // SAFETY: the tests name functions of the simulation, which take one argument in a register.
@@ -31,12 +31,12 @@ fn simulation(name: &CStr, argument: usize) -> Option<u64> {
     }
 }
 
-/// How often addresses were freed, where that is counted.
+/// Returns the number of frees of addresses, if it is counted.
 fn frees() -> Option<u64> {
     simulation(c"hsa_sim_call_count", c"hsa_amd_vmem_address_free".as_ptr().expose_provenance())
 }
 
-/// Maps memory over all of it, uses it, and unmaps it again.
+/// Maps memory over the whole reservation, uses it, and unmaps it.
 fn used(rig: &Rig, reservation: &mut HipReservation, seed: u64) {
     let size = reservation.range().size;
     let handle = rig.create(ZERO, size);
@@ -51,7 +51,7 @@ fn used(rig: &Rig, reservation: &mut HipReservation, seed: u64) {
 
 fn comes_back(rig: &Rig) {
     let before = rig.free(ZERO);
-    // SAFETY: multiples of the granularity; the second is a part of what HIP gives.
+    // SAFETY: multiples of the granularity; the second one is a part of the range that HIP returns.
     let aligned = unsafe { rig.backend.reserve(rig.units(3), Alignment::new(Bytes::gib(1)).unwrap(), None) };
     for mut reservation in [rig.reserve(rig.units(3)), aligned.unwrap()] {
         for round in 0..3 {
@@ -66,7 +66,7 @@ fn comes_back(rig: &Rig) {
     }
 }
 
-/// Where the simulation does it too, so that the tests above can fail.
+/// Checks that the simulation keeps memory as the quirk says, so that the tests above can fail.
 fn stays(rig: &Rig) {
     let keeps = rig.has_quirk(QUIRK) && std::env::var("HSA_SIM_KEEPS_MEMORY").is_ok_and(|value| value == "1");
     let before = rig.free(ZERO);
@@ -92,15 +92,15 @@ fn without_need(rig: &Rig) {
     used(rig, &mut reservation, 1);
     let once = frees().map(|_| u64::from(rig.has_quirk(QUIRK)));
     assert_eq!(frees_while(&mut || rig.returned(&mut reservation)), once);
-    assert_eq!(frees_while(&mut || rig.returned(&mut reservation)), none, "nor since");
+    assert_eq!(frees_while(&mut || rig.returned(&mut reservation)), none, "not used since");
     assert_eq!(frees_while(&mut || reservation.regain().unwrap()), none, "it has its addresses");
 }
 
 fn still_mapped(rig: &Rig) {
     let mut reservation = rig.mapped(ZERO, rig.unit());
     if rig.has_quirk(QUIRK) {
-        // SAFETY: HIP is not called while something is mapped, which is what this looks at.
-        let error = unsafe { reservation.return_memory() }.expect_err("something is mapped");
+        // SAFETY: HIP must not be called while memory is mapped; the test checks that.
+        let error = unsafe { reservation.return_memory() }.expect_err("memory is mapped");
         assert!(
             matches!(error.detail(), Detail::Unsupported { .. })
                 && error.operation() == Operation::ReturnMemory,
@@ -108,11 +108,11 @@ fn still_mapped(rig: &Rig) {
         );
     }
     rig.works(ZERO, &reservation, Bytes::ZERO, rig.unit(), 1);
-    // SAFETY: one whole mapping, not used any more.
+    // SAFETY: one whole mapping, no longer used.
     unsafe { reservation.unmap(Bytes::ZERO, rig.unit()) }.unwrap();
 }
 
-/// A reservation whose addresses somebody else has got, where that can be brought about.
+/// Returns a reservation whose addresses were taken by other code, if the simulation can do that.
 fn lost(rig: &Rig) -> Option<HipReservation> {
     let mut reservation = rig.reserve(rig.units(2));
     used(rig, &mut reservation, 1);
@@ -121,7 +121,7 @@ fn lost(rig: &Rig) -> Option<HipReservation> {
     }
     let wanted = reservation.range().base;
     // SAFETY: nothing is mapped.
-    let error = unsafe { reservation.return_memory() }.expect_err("somebody else was there first");
+    let error = unsafe { reservation.return_memory() }.expect_err("other code took the addresses");
     is_taken(&error, Operation::ReturnMemory, wanted);
     Some(reservation)
 }
@@ -140,10 +140,10 @@ fn is_taken(error: &Error, operation: Operation, address: Address) {
 fn taken(rig: &Rig) {
     let before = rig.free(ZERO);
     let Some(mut reservation) = lost(rig) else { return };
-    assert_eq!(rig.free(ZERO), before, "the memory has come back all the same");
+    assert_eq!(rig.free(ZERO), before, "the memory was returned nevertheless");
     let unit = rig.unit();
     let handle = rig.create(ZERO, unit);
-    // SAFETY: none of these may reach HIP, whose addresses these are not.
+    // SAFETY: none of these calls may reach HIP, because the addresses belong to other code.
     let refused = unsafe {
         [
             reservation.map(Bytes::ZERO, &handle),
@@ -155,7 +155,7 @@ fn taken(rig: &Rig) {
         ]
     };
     for (number, answer) in refused.into_iter().enumerate() {
-        let error = answer.expect_err("it has no addresses");
+        let error = answer.expect_err("the addresses are lost");
         assert!(error.to_string().contains("regain"), "{number}: {error}");
         assert!(error.driver_error().is_none(), "{number}: {error}");
     }
@@ -177,7 +177,7 @@ fn dropped_without(rig: &Rig) {
     take_freed(false);
 }
 
-/// While one thread gives addresses back for a moment, others reserve such ranges.
+/// While one thread frees addresses for a moment, other threads reserve ranges of that size.
 fn threads(rig: &Rig) {
     let reserve = |count: usize| (0..count).map(|_| rig.reserve(rig.units(1))).collect::<Vec<_>>();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What the tests have in common: the backend, raw functions of HIP's to look behind it, and what is left at the end.
+//! Helpers of the tests: the backend, raw HIP functions, and a check for leaks.
 
 use crate::Needs;
 use crate::counts::Counts;
@@ -17,9 +17,9 @@ pub(crate) const ONE: DeviceId = DeviceId(1);
 
 pub(crate) struct Rig {
     pub(crate) backend: HipBackend,
-    /// What there was before the test, and how many drops had failed.
+    /// The counts of objects and of failed drops before the test.
     before: Mutex<(Option<Counts>, u64)>,
-    /// How many imports the test has made and dropped.
+    /// The number of imports that the test has made and dropped.
     imports: AtomicUsize,
 }
 
@@ -29,7 +29,7 @@ impl Rig {
         Self { backend, before, imports: AtomicUsize::new(0) }
     }
 
-    /// Why a test cannot run here.
+    /// Returns why a test cannot run here.
     pub(crate) fn lacks(&self, needs: Needs) -> Option<String> {
         let devices = self.backend.devices();
         let wanted = &devices[..devices.len().min(if needs == Needs::Device { 1 } else { 2 })];
@@ -37,11 +37,11 @@ impl Rig {
             return Some(unusable.clone());
         }
         if needs > Needs::Device && devices.len() < 2 {
-            return Some("it takes two devices and there is one".to_owned());
+            return Some("the test needs two devices, but there is one".to_owned());
         }
         let reach = |device, owner| self.backend.can_access(device, owner).expect("an answer");
         (needs == Needs::Peers && !(reach(ZERO, ONE) && reach(ONE, ZERO)))
-            .then(|| "devices 0 and 1 do not reach each other's memory".to_owned())
+            .then(|| "devices 0 and 1 cannot access each other's memory".to_owned())
     }
 
     pub(crate) fn has_quirk(&self, id: &str) -> bool {
@@ -52,7 +52,7 @@ impl Rig {
         self.imports.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The unit of everything: 2 MiB everywhere so far.
+    /// Returns the unit of all sizes: the largest granularity, 2 MiB on all devices so far.
     pub(crate) fn unit(&self) -> Bytes {
         let units = self.backend.devices().iter().map(|device| device.granularity.bytes());
         units.max().expect("there is a device")
@@ -76,11 +76,11 @@ impl Rig {
         unsafe { self.backend.reserve(size, self.alignment(), None) }.expect("addresses")
     }
 
-    /// A reservation with one mapping over all of it, which its device may read and write.
+    /// Returns a reservation with one mapping over all of it, which its device may read and write.
     pub(crate) fn mapped(&self, device: DeviceId, size: Bytes) -> HipReservation {
         let mut reservation = self.reserve(size);
         let handle = self.create(device, size);
-        // SAFETY: the handle fits an empty reservation.
+        // SAFETY: the handle fits the empty reservation.
         unsafe {
             reservation.map(Bytes::ZERO, &handle).expect("a mapping");
             reservation.set_access(Bytes::ZERO, size, &[read_write(device)]).expect("access");
@@ -88,22 +88,22 @@ impl Rig {
         reservation
     }
 
-    /// Unmaps what [`mapped`](Self::mapped) has mapped, and gives memory and addresses back.
+    /// Unmaps the mapping of [`mapped`](Self::mapped), and drops the reservation.
     pub(crate) fn unmapped(&self, mut reservation: HipReservation) {
         let size = reservation.range().size;
-        // SAFETY: one mapping over all of it; the tests have waited for the work on it.
+        // SAFETY: one mapping over the whole reservation; the tests have waited for the work on it.
         unsafe { reservation.unmap(Bytes::ZERO, size) }.expect("unmapped");
     }
 
-    /// Sees to it that the memory of a reservation in which nothing is mapped any more is the device's again.
+    /// Returns the memory of a reservation without mappings to the device.
     pub(crate) fn returned(&self, reservation: &mut HipReservation) {
         let range = reservation.range();
         // SAFETY: nothing is mapped, as the tests know.
-        unsafe { reservation.return_memory() }.expect("memory comes back");
+        unsafe { reservation.return_memory() }.expect("memory is returned");
         assert_eq!(reservation.range(), range);
     }
 
-    /// Writes a pattern to both ends of every unit, and then reads all of it back.
+    /// Writes a pattern to both ends of every unit, and then checks all of them.
     pub(crate) fn works(
         &self,
         device: DeviceId,
@@ -117,7 +117,7 @@ impl Rig {
         let units = (0..length.0).step_by(self.unit().0 as usize).map(Bytes);
         let ends: Vec<_> = units.flat_map(|unit| [unit, unit + self.unit() - END]).collect();
         for end in &ends {
-            // SAFETY: the tests map what they name here, for this device.
+            // SAFETY: the tests name memory that is mapped for this device.
             unsafe { self.backend.write_pattern(device, first + *end, END, seed + end.0) }.expect("written");
         }
         for end in &ends {
@@ -128,7 +128,7 @@ impl Rig {
         }
     }
 
-    /// Writes a pattern over all of it, and reads it back.
+    /// Writes a pattern over all of the memory, and checks it.
     pub(crate) fn writes_all(
         &self,
         device: DeviceId,
@@ -138,7 +138,7 @@ impl Rig {
         seed: u64,
     ) {
         let at = reservation.range().base + offset;
-        // SAFETY: the tests map what they name here, for this device.
+        // SAFETY: the tests name memory that is mapped for this device.
         let wrong = unsafe {
             self.backend.write_pattern(device, at, length, seed).expect("written");
             self.backend.count_wrong(device, at, length, seed).expect("read")
@@ -150,14 +150,14 @@ impl Rig {
         self.backend.memory_info(device).expect("numbers").free
     }
 
-    /// Calls a function of HIP's own that takes one integer or a pointer to one.
+    /// Calls a HIP function that takes one integer or pointer.
     pub(crate) fn hip(&self, function: &str, argument: usize) -> u32 {
         let library = loaded(&self.backend.driver().library).expect("HIP is loaded");
         // SAFETY: the tests name functions with one argument in a register; the result is HIP's code.
         unsafe { library.get::<unsafe extern "C" fn(usize) -> u32>(function).expect(function)(argument) }
     }
 
-    /// The same with two.
+    /// Calls a HIP function that takes two integers or pointers.
     pub(crate) fn hip2(&self, function: &str, first: usize, second: usize) -> u32 {
         type Function = unsafe extern "C" fn(usize, usize) -> u32;
         let library = loaded(&self.backend.driver().library).expect("HIP is loaded");
@@ -171,7 +171,7 @@ impl Rig {
         device
     }
 
-    /// What is left so far is not looked at in the end: the test has done it, and knows what HIP has lost.
+    /// Excludes the current leaks from the final check: the test has caused them, and knows what HIP has lost.
     pub(crate) fn forgets_what_is_left(&self) {
         *self.before.lock().expect("whole") = (Counts::now(), self.backend.drop_log().count());
     }
@@ -199,16 +199,16 @@ pub(crate) fn read(device: DeviceId) -> Grant {
     Grant { device, access: Access::Read }
 }
 
-/// True where the simulated GPUs were told to lack something.
+/// True if the simulated GPUs were set to lack a feature.
 pub(crate) fn simulated_without(setting: &str) -> bool {
     std::env::var(format!("HSA_SIM_{setting}")).is_ok_and(|value| value == "0")
 }
 
-/// Numbers that look random and are the same in every run (xorshift).
+/// Reproducible pseudo-random numbers (xorshift).
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

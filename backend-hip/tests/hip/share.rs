@@ -38,11 +38,11 @@ fn shareable(rig: &Rig) -> impl Handle + use<> {
     unsafe { rig.backend.create(rig.unit(), &Properties::on(ZERO).shareable()) }.unwrap()
 }
 
-/// Imports, and looks whether the pattern is there.
+/// Imports a descriptor and checks that the pattern is in its memory.
 fn import_has(rig: &Rig, fd: BorrowedFd<'_>, seed: u64) {
     let unit = rig.unit();
     let mut reservation = rig.reserve(unit);
-    // SAFETY: the descriptor is one of a unit, exported here.
+    // SAFETY: the descriptor is that of a unit, exported here.
     unsafe {
         let handle = rig.backend.import(fd, unit, &Properties::on(ZERO).shareable()).unwrap();
         rig.counts_import();
@@ -54,7 +54,7 @@ fn import_has(rig: &Rig, fd: BorrowedFd<'_>, seed: u64) {
     }
 }
 
-/// Shareable memory with a pattern, mapped in an empty reservation of a unit.
+/// Creates shareable memory with a pattern, mapped in an empty reservation of a unit.
 fn patterned(rig: &Rig, reservation: &mut HipReservation, seed: u64) -> HipHandle {
     let unit = rig.unit();
     // SAFETY: the handle fits the empty reservation.
@@ -68,11 +68,11 @@ fn patterned(rig: &Rig, reservation: &mut HipReservation, seed: u64) -> HipHandl
     handle
 }
 
-/// Shareable memory with a pattern, exported.
+/// Exports shareable memory with a pattern.
 fn exported(rig: &Rig, seed: u64) -> OwnedFd {
     let unit = rig.unit();
     let mut reservation = rig.reserve(unit);
-    // SAFETY: it is mapped, whole, and nothing uses it when it is unmapped.
+    // SAFETY: one whole mapping, which no work uses when it is unmapped.
     unsafe {
         let handle = patterned(rig, &mut reservation, seed);
         reservation.unmap(Bytes::ZERO, unit).unwrap();
@@ -83,12 +83,12 @@ fn exported(rig: &Rig, seed: u64) -> OwnedFd {
 fn same_memory(rig: &Rig) {
     let unit = rig.unit();
     let mut reservation = rig.reserve(unit);
-    // SAFETY: it is mapped, whole, and nothing uses it when it is unmapped.
+    // SAFETY: one whole mapping, which no work uses when it is unmapped.
     unsafe {
         let handle = patterned(rig, &mut reservation, 21);
         let fd = handle.export().unwrap();
         import_has(rig, fd.as_fd(), 21);
-        // The descriptor is still the caller's.
+        // The descriptor still belongs to the caller.
         import_has(rig, fd.as_fd(), 21);
         reservation.unmap(Bytes::ZERO, unit).unwrap();
     }
@@ -104,7 +104,7 @@ fn not_shareable(rig: &Rig) {
 
 fn descriptor_zero(rig: &Rig) {
     let fd = exported(rig, 31);
-    // SAFETY: standard input is put aside, is the exported descriptor for the import, and is put back.
+    // SAFETY: standard input is saved, replaced by the exported descriptor for the import, and restored.
     unsafe {
         let aside = libc::dup(0);
         assert_eq!(libc::dup2(fd.as_raw_fd(), 0), 0);
@@ -127,7 +127,7 @@ fn something_else(rig: &Rig) {
     let (socket, _other) = UnixStream::pair().unwrap();
     let (pipe, _end) = std::io::pipe().unwrap();
     let file = File::open("/proc/self/exe").unwrap();
-    // SAFETY: a text with its zero byte; the answer is a new descriptor.
+    // SAFETY: a text with its zero byte; the result is a new descriptor.
     let memory =
         unsafe { File::from_raw_fd(libc::memfd_create(c"no memory of HIP's".as_ptr(), libc::MFD_CLOEXEC)) };
     memory.set_len(rig.unit().0).unwrap();
@@ -138,9 +138,9 @@ fn something_else(rig: &Rig) {
         (pipe.as_fd(), HIP),
         (memory.as_fd(), HIP),
     ] {
-        // SAFETY: what becomes of it is what is looked at; nothing is mapped.
+        // SAFETY: the import must fail, which the test checks; nothing is mapped.
         let answer = unsafe { rig.backend.import(fd, rig.unit(), &Properties::on(ZERO).shareable()) };
-        let error = answer.expect_err("it is no memory");
+        let error = answer.expect_err("the descriptor has no memory of HIP's");
         assert_eq!(error.driver_error().map(|source| source.call), Some(call), "{error}");
     }
 }
@@ -148,7 +148,7 @@ fn something_else(rig: &Rig) {
 fn other_size(rig: &Rig) {
     let fd = exported(rig, 5);
     for said in [rig.units(2), rig.units(3)] {
-        // SAFETY: the size is a lie, which is what is looked at; nothing is mapped.
+        // SAFETY: the size is wrong on purpose; nothing is mapped.
         let answer = unsafe { rig.backend.import(fd.as_fd(), said, &Properties::on(ZERO).shareable()) };
         let text = answer.expect_err("it is not that large").to_string();
         assert!(text.contains(&rig.unit().to_string()) && text.contains(&said.to_string()), "{text}");
@@ -163,10 +163,10 @@ fn other_size(rig: &Rig) {
     import_has(rig, fd.as_fd(), 5);
 }
 
-/// Memory that was not created as shareable has one too. Nothing is left of it: HIP's own function loses the memory.
+/// Memory that was not created as shareable has a dma-buf too. It must not leak, as it does with HIP's own function.
 fn dma_buf(rig: &Rig) {
     let mut reservation = rig.reserve(rig.units(3));
-    // SAFETY: the handles lie side by side in the empty reservation, and nothing uses them when they are unmapped.
+    // SAFETY: the handles are adjacent in the empty reservation, and no work uses them when they are unmapped.
     unsafe {
         for (place, count) in [(0, 1), (1, 2)] {
             reservation.map(rig.units(place), &rig.create(ZERO, rig.units(count))).unwrap();

@@ -1,4 +1,4 @@
-//! Page-locked memory, and copies that go on by themselves.
+//! Page-locked memory, and copies on copy streams.
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
@@ -14,22 +14,22 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "staging::a_forked_child_leaves_them_alone", needs: Needs::Device, run: forked },
 ];
 
-/// HIP knows the memory as the host's, locked for its devices.
+/// HIP reports the memory as host memory that is locked for its devices.
 fn pinned(rig: &Rig) {
     let size = rig.unit() + Bytes(4096);
     let pinned = rig.backend.pin(size).unwrap();
     assert_eq!(pinned.size(), size);
     let start = pinned.start().as_ptr();
     assert_eq!(start.addr() % 4096, 0, "at a page");
-    // SAFETY: the memory is this test's alone.
+    // SAFETY: only this test uses the memory.
     let bytes = unsafe { slice::from_raw_parts_mut(start, size.0 as usize) };
     bytes.fill(7);
     assert!(bytes.iter().all(|byte| *byte == 7));
     let mut flags = 0u32;
-    assert_eq!(rig.hip2("hipHostGetFlags", (&raw mut flags).addr(), start.addr()), 0, "HIP made it");
+    assert_eq!(rig.hip2("hipHostGetFlags", (&raw mut flags).addr(), start.addr()), 0, "HIP allocated it");
     assert_eq!(flags & 1, 1, "for all devices: {flags:#x}");
     drop(pinned);
-    assert_ne!(rig.hip2("hipHostGetFlags", (&raw mut flags).addr(), start.addr()), 0, "given back");
+    assert_ne!(rig.hip2("hipHostGetFlags", (&raw mut flags).addr(), start.addr()), 0, "it was freed");
     rig.hip("hipGetLastError", 0);
 }
 
@@ -47,13 +47,14 @@ fn not_pinned(rig: &Rig) {
     assert!(matches!(error.detail(), Detail::NoSuchDevice { device: DeviceId(99), .. }), "{error}");
 }
 
-/// Copies on a copy stream while the null stream has work of its own; each side is right once both are finished.
+/// Copies on a copy stream while the null stream has other work; both are right once they have finished.
 fn copies(rig: &Rig) {
     let size = rig.units(8);
     let mut reservation = rig.mapped(ZERO, rig.units(16));
     let (first, second) = (reservation.range().base, reservation.range().base + size);
     let (out, back) = (rig.backend.pin(size).unwrap(), rig.backend.pin(size).unwrap());
-    // SAFETY: all of it is mapped and the device's; no code touches the pinned memory before the copy stream has finished.
+    // SAFETY: all of it is mapped for the device; no code accesses the pinned memory before the copy stream has
+    // finished.
     unsafe {
         rig.backend.write_pattern(ZERO, first, size, 5).unwrap();
         let mut copy_stream = rig.backend.copy_stream(ZERO).unwrap();
@@ -64,24 +65,24 @@ fn copies(rig: &Rig) {
         let bytes = slice::from_raw_parts(out.start().as_ptr(), size.0 as usize);
         back.start().as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         assert_eq!(rig.backend.count_wrong(ZERO, second, size, 6).unwrap(), 0);
-        // In order: what comes later is what stays.
+        // The copies run in order, so the later one remains.
         copy_stream.copy_from_host(second, back.start().as_ptr(), size).unwrap();
         copy_stream.copy_from_host(second + Bytes(8), back.start().as_ptr(), Bytes(8)).unwrap();
         copy_stream.copy_from_host(second, back.start().as_ptr(), Bytes::ZERO).unwrap();
         drop(copy_stream);
-        assert_eq!(rig.backend.count_wrong(ZERO, second, size, 5).unwrap(), 1, "the drop has waited");
+        assert_eq!(rig.backend.count_wrong(ZERO, second, size, 5).unwrap(), 1, "the drop waited");
         reservation.unmap(Bytes::ZERO, rig.units(16)).unwrap();
     }
 }
 
-/// Plain copies to and from such memory too.
+/// Tests plain copies and copy streams with page-locked memory on each device.
 fn of_each_device(rig: &Rig) {
     let size = rig.units(9);
     let pinned = rig.backend.pin(size).unwrap();
     for device in [ZERO, DeviceId(1)] {
         let mut reservation = rig.mapped(device, size);
         let at = reservation.range().base;
-        // SAFETY: all of it is mapped and the device's own.
+        // SAFETY: all of it is mapped for the device, which owns it.
         unsafe {
             rig.backend.write_pattern(device, at, size, 9).unwrap();
             let bytes = slice::from_raw_parts_mut(pinned.start().as_ptr(), size.0 as usize);
@@ -107,7 +108,7 @@ fn forked(rig: &Rig) {
     let pinned = rig.backend.pin(rig.unit()).unwrap();
     let mut copy_stream = rig.backend.copy_stream(ZERO).unwrap();
     let failed = rig.backend.drop_log().count();
-    // SAFETY: the child calls what answers without the driver, and leaves at once.
+    // SAFETY: the child makes only calls that return without the driver, and exits at once.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -119,11 +120,11 @@ fn forked(rig: &Rig) {
         ];
         drop((pinned, copy_stream));
         let good = answers == [true; 3] && rig.backend.drop_log().count() == failed;
-        // SAFETY: ends the child without the runtime's exit handlers.
+        // SAFETY: exits without the runtime's exit handlers.
         unsafe { libc::_exit(i32::from(!good)) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child that was made above.
+    // SAFETY: waits for the child that was forked above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
     copy_stream.finish().unwrap();

@@ -1,4 +1,4 @@
-//! The pattern is written and checked by kernels where they can be compiled, else by copies; both find what is wrong.
+//! The test kit's pattern: kernels write and check it if they can be compiled, otherwise copies; both find wrong words.
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
@@ -34,7 +34,7 @@ fn found(rig: &Rig) {
     let mut reservation = rig.mapped(ZERO, size);
     let at = reservation.range().base;
     let spoil = |at: Address| {
-        // SAFETY: within what is mapped here, for this device.
+        // SAFETY: within the memory that is mapped here for this device.
         unsafe { rig.backend.copy_from_host(ZERO, at, &[0xa5; 8]) }.unwrap();
     };
     let wrong = |length: Bytes, seed: u64| {
@@ -44,18 +44,18 @@ fn found(rig: &Rig) {
     // SAFETY: as above.
     unsafe { rig.backend.write_pattern(ZERO, at, size, 11) }.unwrap();
     assert_eq!(wrong(size, 11), 0);
-    assert_eq!(wrong(size, 12), size.0 / 8, "another seed is another pattern in every word");
+    assert_eq!(wrong(size, 12), size.0 / 8, "with another seed every word differs");
     spoil(at);
     spoil(at + rig.unit());
     spoil(at + (size - Bytes(8)));
     assert_eq!(wrong(size, 11), 3);
-    assert_eq!(wrong(size - Bytes(8), 11), 2, "not beyond what is asked for");
+    assert_eq!(wrong(size - Bytes(8), 11), 2, "words beyond the length are not checked");
     assert_eq!(wrong(Bytes::ZERO, 11), 0);
-    // SAFETY: one whole mapping, not used any more.
+    // SAFETY: one whole mapping, no longer used.
     unsafe { reservation.unmap(Bytes::ZERO, size) }.unwrap();
 }
 
-/// Nodes in two reservations and in no order.
+/// Nodes in two reservations and in no particular order.
 fn walked(rig: &Rig) {
     let (mut one, mut two) = (rig.mapped(ZERO, rig.units(2)), rig.mapped(ZERO, rig.unit()));
     let (a, b) = (one.range().base, two.range().base);
@@ -65,17 +65,17 @@ fn walked(rig: &Rig) {
     for (place, (at, value)) in nodes.iter().enumerate() {
         let next = nodes.get(place + 1).map_or(0, |(next, _)| next.0);
         let node = [next, *value];
-        // SAFETY: within what is mapped here, for this device.
+        // SAFETY: within the memory that is mapped here for this device.
         unsafe { rig.backend.copy_from_host(ZERO, *at, bytemuck::bytes_of(&node)) }.unwrap();
     }
-    // SAFETY: the list that was just written.
+    // SAFETY: the list was written above.
     let walk = |head: Address, most: u64| unsafe { rig.backend.walk_list(ZERO, head, most) }.unwrap();
     assert_eq!(walk(nodes[0].0, u64::MAX), Walked { nodes: 5, sum: 3216 }, "the sum wraps around");
     assert_eq!(walk(nodes[0].0, 2), Walked { nodes: 2, sum: 210 });
     assert_eq!(walk(nodes[3].0, 5), Walked { nodes: 2, sum: 3007 });
     assert_eq!(walk(nodes[0].0, 0), Walked::default());
-    assert_eq!(walk(Address(0), 9), Walked::default(), "a list of none");
-    // SAFETY: whole mappings, not used any more.
+    assert_eq!(walk(Address(0), 9), Walked::default(), "an empty list");
+    // SAFETY: whole mappings, no longer used.
     unsafe {
         one.unmap(Bytes::ZERO, rig.units(2)).unwrap();
         two.unmap(Bytes::ZERO, rig.unit()).unwrap();

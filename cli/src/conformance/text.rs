@@ -212,7 +212,7 @@ impl Text {
         }
         if self.hint && filter.is_none() {
             self.output.line(format!(
-                "for an issue, attach the report of: gpu-vmm conformance --backend {target} --format json --out report.json"
+                "report for an issue: gpu-vmm conformance --backend {target} --format json --out report.json"
             ))?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! `gpu-vmm bench`: few samples of the quick pairs, the report in its ways, and what it refuses.
+//! `gpu-vmm bench`: few samples of the quick pairs, the report in all formats, and the arguments that it refuses.
 
 use crate::rig::{Folder, command, fails, json, stdout};
 use serde_json::Value;
@@ -69,13 +69,13 @@ fn a_report_that_was_written_is_shown_and_drawn() {
     fails(&["bench", "--show", &kept, "--plot", &picture], 1, "no growth to draw");
     assert_eq!(folder.names(), ["report.json"]);
     std::fs::write(&kept, "{}").unwrap();
-    fails(&["bench", "--show", &kept], 1, "report.json is no report: missing field");
+    fails(&["bench", "--show", &kept], 1, "report.json is not a report: missing field");
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
     for (arguments, reason) in [
-        (&["--filter", "nothing of that"][..], "`gpu-vmm bench --list` has all names"),
+        (&["--filter", "nothing of that"][..], "`gpu-vmm bench --list` lists all names"),
         (&["--filter", "calls", "--plot", "x.svg"], "--plot x.svg draws `growth`, which --filter leaves out"),
         (
             &["--filter", "calls", "--torch", "x"],

@@ -1,5 +1,5 @@
-//! A page in headless Chromium, asked and moved through Chromium's debugging protocol, which it speaks over two pipes.
-//! <https://chromedevtools.github.io/devtools-protocol> has the methods and events.
+//! A page in headless Chromium, controlled through Chromium's debugging protocol over two pipes.
+//! <https://chromedevtools.github.io/devtools-protocol> documents the methods and events.
 
 use crate::rig::Folder;
 use serde_json::{Value, json};
@@ -9,33 +9,33 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a busy machine takes at most for any answer.
+/// The time limit of any answer, sufficient on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Names of Chromium, and of what is built from it.
+/// The names of Chromium and of browsers built from it.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// A page in a browser of its own.
+/// A page in its own browser.
 pub(crate) struct Browser {
     child: Child,
     input: ChildStdin,
     answers: Receiver<Value>,
     session: Option<String>,
     last: u64,
-    /// What came besides answers.
+    /// The events that arrived between answers.
     events: Vec<Value>,
 }
 
 impl Browser {
-    /// One with an empty page; none where Chromium is not installed, which in CI is a failure.
+    /// Starts a browser with an empty page; `None` if Chromium is not installed, which in CI is a failure.
     pub(crate) fn start(test: &str, folder: &Folder) -> Option<Self> {
         let Some(program) = NAMES.iter().find(|name| is_there(name)) else {
             assert!(std::env::var_os("CI").is_none(), "none of {NAMES:?} is installed");
-            // The test's own output is shown for a failure alone.
+            // The test harness shows captured output only for failures, so this is written directly.
             let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: none of {NAMES:?} is installed");
             return None;
         };
-        // The protocol is spoken over descriptors 3 and 4. The page is this repository's own, and root has no sandbox.
+        // The protocol uses descriptors 3 and 4. The page is this repository's own, and root has no sandbox.
         let mut child = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", program])
             .args([
@@ -73,7 +73,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Opens a file, and waits until all of it is there.
+    /// Opens a file and waits until it is loaded.
     pub(crate) fn open(&mut self, file: &str) {
         self.events.clear();
         let answer = self.call("Page.navigate", json!({ "url": format!("file://{file}") }));
@@ -82,7 +82,7 @@ impl Browser {
         self.drawn();
     }
 
-    /// The window's size in points, and whether dark colours are wanted.
+    /// Sets the window's size in points, and the colour scheme.
     pub(crate) fn look(&mut self, width: u32, height: u32, dark: bool) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -92,7 +92,7 @@ impl Browser {
         self.drawn();
     }
 
-    /// What an expression gives in the page, of a promise what it comes to.
+    /// Returns the value of an expression in the page; of a promise, its result.
     pub(crate) fn ask(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.call("Runtime.evaluate", asked);
@@ -102,21 +102,21 @@ impl Browser {
 
     pub(crate) fn text(&mut self, expression: &str) -> String {
         let answer = self.ask(expression);
-        answer.as_str().unwrap_or_else(|| panic!("{expression} gives {answer}")).to_owned()
+        answer.as_str().unwrap_or_else(|| panic!("{expression} returned {answer}")).to_owned()
     }
 
-    /// Waits until what was changed is on the screen.
+    /// Waits until all changes are drawn.
     pub(crate) fn drawn(&mut self) {
         self.ask("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30))))");
     }
 
-    /// `mouseMoved`, `mousePressed`, `mouseReleased` or `mouseWheel` at a point of the window.
+    /// Sends `mouseMoved`, `mousePressed`, `mouseReleased` or `mouseWheel` at a point of the window.
     pub(crate) fn mouse(&mut self, kind: &str, x: f64, y: f64) {
         let pressed = kind == "mousePressed" || kind == "mouseReleased";
         let button = if pressed { "left" } else { "none" };
         let mut event = json!({ "type": kind, "x": x, "y": y, "button": button, "clickCount": 1 });
         if kind == "mouseWheel" {
-            // Up, with the key Ctrl.
+            // Up, with Ctrl pressed.
             event = json!({ "type": kind, "x": x, "y": y, "deltaX": 0, "deltaY": -120, "modifiers": 2 });
         }
         self.call("Input.dispatchMouseEvent", event);
@@ -130,19 +130,19 @@ impl Browser {
         self.drawn();
     }
 
-    /// The page as a PNG image, all of it, in base64.
+    /// Returns the whole page as a PNG image in base64.
     pub(crate) fn picture(&mut self) -> String {
         let answer = self.call("Page.captureScreenshot", json!({ "captureBeyondViewport": true }));
         answer["data"].as_str().unwrap().to_owned()
     }
 
-    /// What the console says, and what else went wrong in the page.
+    /// Returns the console's messages and the page's other errors.
     pub(crate) fn complaints(&self) -> Vec<&Value> {
         let bad = ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];
         self.events.iter().filter(|event| bad.iter().any(|name| event["method"] == *name)).collect()
     }
 
-    /// Everything that was loaded, the page included.
+    /// Returns the addresses of everything that was loaded, including the page.
     pub(crate) fn loaded(&self) -> Vec<&str> {
         let sent = self.events.iter().filter(|event| event["method"] == "Network.requestWillBeSent");
         sent.filter_map(|event| event["params"]["request"]["url"].as_str()).collect()
@@ -161,7 +161,7 @@ impl Browser {
         answer["result"].clone()
     }
 
-    /// Reads until something came. Events among what came before count too.
+    /// Reads until a message matches. Earlier events count too.
     fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         if let Some(event) = self.events.iter().find(|event| is_it(event)) {
             return event.clone();
@@ -169,7 +169,7 @@ impl Browser {
         let end = Instant::now() + LIMIT;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let message = self.answers.recv_timeout(left).expect("the browser answers");
+            let message = self.answers.recv_timeout(left).expect("an answer of the browser");
             let found = is_it(&message);
             if message["id"].is_null() {
                 self.events.push(message.clone());

@@ -1,11 +1,12 @@
-//! `gpu-vmm conformance`: what it prints in each format, what it refuses, and the page that is made from reports.
+//! `gpu-vmm conformance`: its output in each format, the arguments that it refuses, and the page of the committed
+//! reports.
 
 use crate::rig::{Folder, command, fails, json, stderr, stdout};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// A group that every target passes.
+/// A group that passes on every target.
 const GROUP: &str = "library::unmap::";
 
 /// Runs a few cases on host memory.
@@ -19,7 +20,7 @@ fn the_help_tells_of_exit_statuses_and_formats() {
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
     for part in
-        ["The exit status is 0 when no case failed", "--compare <FILE> <FILE>", "junit", "an array of such"]
+        ["The exit status is 0 if no case failed", "--compare <FILE> <FILE>", "junit", "an array of such"]
     {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
@@ -28,7 +29,7 @@ fn the_help_tells_of_exit_statuses_and_formats() {
 
 #[test]
 fn the_list_has_every_rule() {
-    // A driver that was opened would be missing here, and the program that looks for it say so.
+    // HIP would not be found here, and an attempt to open it would print an error.
     let output =
         command(&["conformance", "--list"]).env("GPU_VMM_HIP_LIBRARY", "/dev/null").output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
@@ -46,7 +47,7 @@ fn the_list_has_every_rule() {
 #[test]
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn the_list_opens_no_driver() {
-    // The loader tells of every library that it looks for.
+    // The loader prints every library that it searches for.
     let looked_for = |arguments: &[&str]| {
         let output = command(arguments).env("LD_DEBUG", "libs").output().unwrap();
         let text = stderr(&output);
@@ -68,7 +69,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_run() {
         (vec!["--list", "--verbose"], "cannot be used with"),
         (vec!["--verbose", "--format", "json"], "--verbose has no effect"),
         (vec!["--compare", "one.json"], "2 values required"),
-        (vec!["--compare", "one.json", "two.json", "--format", "json"], "--compare writes text or markdown"),
+        (vec!["--compare", "one.json", "two.json", "--format", "json"], "--compare reads JSON and writes"),
         (vec!["--compare", "one.json", "two.json", "--backend", "host"], "cannot be used with"),
     ] {
         fails(&[&["conformance"], arguments.as_slice()].concat(), 2, expected);
@@ -92,7 +93,7 @@ fn what_cannot_be_done_is_a_failure_with_the_reason() {
     let folder = Folder::new("no-report");
     let file = folder.file("no.json");
     std::fs::write(&file, r#"{"environment": {}}"#).unwrap();
-    fails(&["conformance", "--compare", &file, &file], 1, "no.json is no report: missing field");
+    fails(&["conformance", "--compare", &file, &file], 1, "no.json is not a report: missing field");
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn the_report_for_people_is_short() {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-    assert!(!text.contains("unmap::"), "nothing is out of the ordinary: {text}");
+    assert!(!text.contains("unmap::"), "no case is remarkable: {text}");
     assert!(stdout(&run(&["--verbose"])).contains("    unmap::"));
 }
 
@@ -157,7 +158,7 @@ fn all_backends_are_an_array_and_those_that_are_missing_are_told() {
     assert_eq!(targets.last(), Some(&"host"));
     let built_in: Vec<&str> = gpu_vmm::AnyBackend::BUILT_IN.iter().map(|vendor| vendor.name()).collect();
     for name in built_in {
-        let missing = format!("gpu-vmm: {name} is not run: ");
+        let missing = format!("gpu-vmm: {name} did not run: ");
         assert_ne!(
             targets.contains(&name),
             stderr(&output).contains(&missing),
@@ -203,7 +204,7 @@ fn reports_side_by_side_show_where_they_differ() {
     report["cases"][0]["verdict"] = "failed".into();
     report["cases"][0]["note"] = "it was seen to fail".into();
     report["cases"].as_array_mut().unwrap().pop();
-    // Several reports may be in one file.
+    // A file may contain several reports.
     std::fs::write(&after, Value::from(vec![report.clone()]).to_string()).unwrap();
 
     let compare = |arguments: &[&str]| {
@@ -227,7 +228,7 @@ fn reports_side_by_side_show_where_they_differ() {
     assert!(page.contains(&format!("| `{name}`<br>")) && page.contains("| passed | FAILED |"), "{page}");
 }
 
-/// What the line that begins the generated part of the page starts with.
+/// The beginning of the line above the generated part of the page.
 const MARK: &str = "<!-- generated";
 
 #[test]
@@ -248,6 +249,6 @@ fn the_page_is_what_the_committed_reports_say() {
     assert_eq!(
         generated.trim(),
         stdout(&made).trim(),
-        "make it anew: cargo test-all report docs/conformance"
+        "generate it again: cargo test-all report docs/conformance"
     );
 }

@@ -1,17 +1,17 @@
-//! The command `gpu-vmm` as its users see it: what it prints, where, and with which exit status. On host memory.
+//! The command `gpu-vmm` as its users see it: its output, where it goes, and its exit status. On host memory.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `conformance` | `conformance`, and the page with its reports |
-//! | `snapshot` | `snapshot`, of good files and bad ones |
-//! | `report`, `page`, `browser` | `report`, of good files and bad ones, and what it draws, in a browser |
-//! | `replay` | `replay`, of good traces and bad ones |
-//! | `bench` | `bench`, of the quick pairs, and the page with its figures |
-//! | `outputs` | the files that are written, and interrupts |
-//! | `table` | every subcommand with files, terminals and numbers that are wrong |
-//! | `rig` | running the command |
+//! | `conformance` | `conformance`, and the page of its reports |
+//! | `snapshot` | `snapshot`, of valid and invalid files |
+//! | `report`, `page`, `browser` | `report`, of valid and invalid files, and its page in a browser |
+//! | `replay` | `replay`, of valid and invalid traces |
+//! | `bench` | `bench`, of the quick pairs, and the page of its figures |
+//! | `outputs` | written files, and interrupts |
+//! | `table` | every subcommand with wrong files, terminals and numbers |
+//! | `rig` | runs the command |
 //!
-//! `info`, `grow` and what all subcommands share are in this file.
+//! `info`, `grow` and the behaviour that all subcommands share are tested in this file.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 
 mod bench;
@@ -34,7 +34,7 @@ use std::process::{Command, Output, Stdio};
 
 const MIB: u64 = 1 << 20;
 
-/// A first address in a part of the address space that the kernel gives to nobody by itself.
+/// A first address in a part of the address space that the kernel does not use on its own.
 const FAR: &str = "0x100000000000";
 
 /// Runs `gpu-vmm grow --backend host` with these arguments.
@@ -42,15 +42,15 @@ fn grow(arguments: &[&str]) -> Output {
     command(&["grow", "--backend", "host"]).args(arguments).output().unwrap()
 }
 
-/// The same where the kernel gives out addresses from the top down, so that what was there before lies right behind
-/// the first reservation. It does so for every process whose stack has a limit.
+/// The same if the kernel allocates addresses from the top down, so that the addresses after the first reservation are
+/// taken. The kernel does so for every process whose stack has a limit.
 fn grow_top_down(arguments: &[&str]) -> Output {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -S -s 8192 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_gpu-vmm")]);
     shell.args(["grow", "--backend", "host"]).args(arguments).output().unwrap()
 }
 
-/// One member of every step.
+/// Returns one member of every step.
 fn of_steps<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
     report["steps"].as_array().unwrap().iter().map(|step| &step[name]).collect()
 }
@@ -73,7 +73,7 @@ fn growth_in_json_has_every_member() {
     assert!((report["total_micros"].as_f64().unwrap() - each).abs() < 0.01 * each, "{report}");
 }
 
-/// `cargo test-all` runs it where it can have the library: the driver as it is installed, on a machine without a GPU.
+/// `cargo test-all` runs this test if it can get the library: the installed driver, on a machine without a GPU.
 #[test]
 #[ignore = "needs NVIDIA's own library in GPU_VMM_CUDA_LIBRARY, and no GPU"]
 fn info_says_that_nvidias_own_library_sees_no_gpu() {
@@ -137,7 +137,7 @@ fn a_fixed_address_is_kept_or_refused_with_the_one_that_was_offered() {
     assert!(text.starts_with("gpu-vmm: error: grow: 0..4 MiB exceeds the reservation of 2 MiB"), "{text}");
     assert!(text.contains("the driver returned 0x"), "{text}");
     assert_eq!(text.lines().count(), 1);
-    assert!(stdout(&output).contains("2 MiB  within"), "the step that went well is shown");
+    assert!(stdout(&output).contains("2 MiB  within"), "the successful step is printed");
 }
 
 #[test]
@@ -148,15 +148,15 @@ fn growth_for_people_tells_what_was_checked_and_compared() {
     for part in [
         "from 2 MiB to 8 MiB by doubling",
         "     8 MiB  within    0x",
-        "checked by the CPU: all of the 8 MiB",
+        "checked by the CPU: all 8 MiB hold",
         "growth in 3 steps:",
         "the same by copying:",
-        "times as long",
+        "takes ",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-    assert_eq!(stderr(&output), "", "no bar where standard error is no terminal");
+    assert_eq!(stderr(&output), "", "no bar if standard error is not a terminal");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_opened() {
         (vec!["--extend-by", "2MiB"], "--extend-by has no effect: without --reserve"),
         (
             vec!["--extend-by", "2MiB", "--reserve", "8MiB", "--to", "8MiB"],
-            "--extend-by has no effect: --reserve 8 MiB has room for --to 8 MiB",
+            "--extend-by has no effect: --reserve 8 MiB is large enough for --to 8 MiB",
         ),
         (vec!["--device", "one"], "invalid digit"),
         (vec!["--at", "here"], "an address is a number"),
@@ -219,7 +219,7 @@ fn the_environment_names_the_backend() {
         command(&arguments).env("GPU_VMM_BACKEND", backend).output().unwrap()
     };
     assert_eq!(json(&grow("host", &[]))["backend"], "host");
-    // What is said on the command line comes first.
+    // The command line has priority.
     assert_eq!(json(&grow("cuda", &["--backend", "host"]))["backend"], "host");
     let refused = grow("metal", &[]);
     assert_eq!(refused.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! Files that the command writes: their rights, what is no regular file, and interrupts at any time.
+//! Written files: their permissions, targets that are not regular files, and interrupts at any time.
 
 use crate::report::picture;
 use crate::rig::{Folder, command, stderr};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
-/// A picture of a pool, and a page that it is drawn to.
+/// Writes a pool snapshot. Returns its path, and the path of a page.
 fn pool(folder: &Folder) -> (String, String) {
     let file = folder.file("pool.json");
     fs::write(&file, serde_json::to_vec(&picture()).unwrap()).unwrap();
@@ -29,8 +29,8 @@ fn a_file_that_is_replaced_keeps_its_rights() {
         assert!(command(&["report", &file, "--html", &page]).status().unwrap().success());
         assert_eq!(fs::metadata(&page).unwrap().mode() & 0o7777, mode);
     }
-    assert_eq!(fs::read_to_string(&other_name).unwrap(), "before", "it was written over");
-    // Another user's file stays that user's, if this is the superuser.
+    assert_eq!(fs::read_to_string(&other_name).unwrap(), "before", "it was overwritten");
+    // Another user's file keeps its owner, if the test runs as root.
     if std::os::unix::fs::chown(&page, Some(12345), Some(12346)).is_ok() {
         assert!(command(&["report", &file, "--html", &page]).status().unwrap().success());
         let found = fs::metadata(&page).unwrap();
@@ -55,7 +55,7 @@ fn a_file_that_may_not_be_written_is_not_replaced() {
     fs::write(&page, "before").unwrap();
     fs::set_permissions(&page, Permissions::from_mode(0o444)).unwrap();
     let mut command = command(&["report", &file, "--html", &page]);
-    // The superuser may write any file, so the command runs as another user, who owns the folder.
+    // Root may write any file, so the command runs as another user, who owns the folder.
     if std::os::unix::fs::chown(&page, Some(65534), Some(65534)).is_ok() {
         std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
         command.uid(65534).gid(65534);
@@ -103,7 +103,7 @@ fn standard_output_by_its_name_gets_all_of_both_texts() {
     assert!(replay.stdout(File::create(&to).unwrap()).status().unwrap().success());
     let all = fs::read_to_string(&to).unwrap();
     assert!(all.starts_with("{\n") && all.contains("\n}\n/"), "{all}");
-    assert!(all.ends_with("for the timer are taken off.\n"), "{all}");
+    assert!(all.ends_with("for reading the clock are subtracted.\n"), "{all}");
     assert_eq!(folder.names(), ["all", "run.trace"]);
 }
 
@@ -111,7 +111,7 @@ fn standard_output_by_its_name_gets_all_of_both_texts() {
 fn an_interrupt_while_a_file_is_written_leaves_the_old_one_or_the_new_one() {
     let folder = Folder::new("outputs-interrupt");
     let (file, page) = pool(&folder);
-    // A large page takes its time to be written.
+    // Writing a large page takes a while.
     let mut large = picture();
     large.device = "x".repeat(4 << 20);
     fs::write(&file, serde_json::to_vec(&large).unwrap()).unwrap();
@@ -133,10 +133,10 @@ fn an_interrupt_while_a_file_is_written_leaves_the_old_one_or_the_new_one() {
         let length = fs::metadata(&page).unwrap().len();
         assert!([6, complete].contains(&length), "{length} of {complete} bytes, after {signal:?}");
     }
-    assert!(caught > 0, "no signal came while it wrote");
+    assert!(caught > 0, "no signal arrived during a write");
 }
 
-/// Waits until there is a temporary file with something in it; false if the command has ended before.
+/// Waits for a temporary file with content; false if the command ends before.
 fn seen_partial(folder: &Folder, child: &mut Child) -> bool {
     loop {
         let partial = folder.names().into_iter().find(|name| name.starts_with('.'));

@@ -1,5 +1,5 @@
-//! The page of `gpu-vmm report` in a browser: it shows the account's numbers and what is pointed at, in all sizes and
-//! colours, without a word on the console and without loading anything.
+//! The page of `gpu-vmm report` in a browser: it shows the pool's numbers and the details of each part, in all sizes
+//! and colours, without console messages and without loading anything.
 
 use crate::browser::Browser;
 use crate::report::{EVIL, large, picture, write};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Instant;
 
-/// The page of a picture, opened; none where there is no browser.
+/// Opens the page of a pool snapshot; `None` if there is no browser.
 fn opened(test: &str, folder: &Folder, picture: &PoolSnapshot) -> Option<Browser> {
     let mut browser = Browser::start(test, folder)?;
     let out = folder.file("out.html");
@@ -20,14 +20,14 @@ fn opened(test: &str, folder: &Folder, picture: &PoolSnapshot) -> Option<Browser
     Some(browser)
 }
 
-/// Nothing went wrong, and nothing but the page was loaded.
+/// Checks that there were no errors, and that only the page was loaded.
 fn assert_quiet(browser: &Browser) {
     assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
     let others: Vec<&str> = browser.loaded().into_iter().filter(|url| !url.starts_with("data:")).collect();
     assert!(matches!(others[..], [one] if one.starts_with("file://")), "{others:?}");
 }
 
-/// The point of the window at a part of an element's width and so far below its upper edge.
+/// Returns the point of the window at a share of an element's width and `below` pixels under its upper edge.
 fn point(browser: &mut Browser, element: &str, part: f64, below: f64) -> (f64, f64) {
     let found = format!("document.querySelector('{element}')");
     browser.ask(&format!("{found}.scrollIntoView({{ block: 'center' }})"));
@@ -38,7 +38,7 @@ fn point(browser: &mut Browser, element: &str, part: f64, below: f64) -> (f64, f
     (number(0) + number(1) * part, number(2) + below)
 }
 
-/// What the box beside the mouse says there.
+/// Returns the text of the tooltip at a point of an element.
 fn told_at(browser: &mut Browser, element: &str, part: f64, below: f64) -> String {
     let (x, y) = point(browser, element, part, below);
     browser.mouse("mouseMoved", x, y);
@@ -51,7 +51,7 @@ fn told(browser: &mut Browser) -> String {
     lines.join("\n")
 }
 
-/// An expression for what a canvas shows, as a list of pixels.
+/// Returns an expression for the pixels of a canvas.
 fn pixels(canvas: &str) -> String {
     format!(
         "(canvas => {{ const copy = new OffscreenCanvas(canvas.width, canvas.height); \
@@ -61,12 +61,12 @@ fn pixels(canvas: &str) -> String {
     )
 }
 
-/// How many colours a canvas has.
+/// Returns the number of colours of a canvas.
 fn colours(browser: &mut Browser, canvas: &str) -> u64 {
     browser.ask(&format!("new Set({}).size", pixels(canvas))).as_u64().unwrap()
 }
 
-/// A picture of the page for people, in the folder that is named in the environment.
+/// Saves an image of the page for people, if the environment names a folder.
 fn keep_picture(browser: &mut Browser, name: &str) {
     let Some(folder) = std::env::var_os("GPU_VMM_TEST_PICTURES") else { return };
     std::fs::write(Path::new(&folder).join(format!("{name}.png.base64")), browser.picture()).unwrap();
@@ -103,7 +103,7 @@ fn the_page_shows_the_account_and_the_tables() {
     let sizes = "[...document.querySelectorAll('#largest tbody td:first-child')].map(cell => cell.textContent).join()";
     assert_eq!(browser.text(sizes), "64 MiB,16 MiB,8 MiB,6 MiB,5 MiB,4 MiB,2 MiB");
 
-    // A tag is a text wherever it stands, and no element.
+    // A tag is always text and never markup.
     let shown: String = EVIL.chars().filter(|char| !char.is_control()).collect();
     assert_eq!(browser.text("document.querySelectorAll('h3')[1].textContent"), shown);
     assert_eq!(browser.text("data.spaces[1].tag"), EVIL);
@@ -116,7 +116,7 @@ fn the_page_shows_the_account_and_the_tables() {
 fn parts_tell_what_they_are_and_where_else_their_memory_is() {
     let folder = Folder::new("page-parts");
     let Some(mut browser) = opened("page", &folder, &picture()) else { return };
-    // 96 MiB are shown of the first range, and 37 of the second.
+    // The first range shows 96 MiB, and the second one 37.
     let block = told_at(&mut browser, WEIGHTS, 82.0 / 96.0, 20.0);
     assert_eq!(
         block,
@@ -127,20 +127,17 @@ fn parts_tell_what_they_are_and_where_else_their_memory_is() {
         told_at(&mut browser, OTHER, 10.0 / 37.0, 20.0).starts_with("8 MiB pending, </script><b id=evil>")
     );
     let free = told_at(&mut browser, WEIGHTS, 66.0 / 96.0, 52.0);
-    assert!(free.starts_with("16 MiB, frame #40–47: free, behind 2 addresses\noffset 64 MiB"), "{free}");
-    assert!(free.contains("behind weights at 64 MiB to 80 MiB, free\nbehind </script>"), "{free}");
-    // While it is pointed at, it is marked in the other range too.
+    assert!(free.starts_with("16 MiB, frame #40–47: free, mapped at 2 addresses\noffset 64 MiB"), "{free}");
+    assert!(free.contains("mapped in weights at 64 MiB to 80 MiB, free\nmapped in </script>"), "{free}");
+    // While the mouse points at it, it is highlighted in the other range too.
     let marks = format!("{}.some(one => one > 0)", pixels("[data-space=\"1\"] canvas.over"));
     assert_eq!(browser.ask(&marks), true);
     let frame = told_at(&mut browser, FRAMES, 42.0 / 68.0, 20.0);
     assert!(
-        frame.starts_with("frame #40–47, 16 MiB\nbehind weights at 64 MiB to 80 MiB, free\nbehind <"),
+        frame.starts_with("frame #40–47, 16 MiB\nmapped in weights at 64 MiB to 80 MiB, free\nmapped in <"),
         "{frame}"
     );
-    assert_eq!(
-        told_at(&mut browser, FRAMES, 66.0 / 68.0, 20.0),
-        "frame #64–67, 8 MiB\nheld, behind no address"
-    );
+    assert_eq!(told_at(&mut browser, FRAMES, 66.0 / 68.0, 20.0), "frame #64–67, 8 MiB\nheld, not mapped");
     assert_eq!(told_at(&mut browser, FRAMES, 62.5 / 68.0, 20.0), "", "no such frame is held");
     let moment = told_at(&mut browser, "#timeline canvas.base", 0.5, 100.0);
     assert_eq!(moment, "4.000 s\nheld 110 MiB\nlive 10 MiB\npending 0 B");
@@ -163,12 +160,12 @@ fn pictures_are_zoomed_and_moved() {
     let is_about =
         |one: (f64, f64), other: (f64, f64)| (one.0 - other.0).abs() + (one.1 - other.1).abs() < 0.5;
     assert_eq!(shown(&mut browser), (0.0, 96.0));
-    // The wheel with Ctrl keeps what is under the mouse where it is.
+    // The wheel with Ctrl keeps the point under the mouse in place.
     let (x, y) = point(&mut browser, WEIGHTS, 0.25, 20.0);
     browser.mouse("mouseWheel", x, y);
     let (low, high) = shown(&mut browser);
     assert!(high - low < 90.0 && is_about((low + (high - low) / 4.0, 0.0), (24.0, 0.0)), "{low} {high}");
-    // A drag to the left by a quarter moves to what is on the right.
+    // A drag to the left moves the view to the right.
     let wide = browser.ask("views.find(view => view.number === 0).width").as_f64().unwrap();
     browser.mouse("mousePressed", x, y);
     browser.mouse("mouseMoved", x - 10.0, y);
@@ -187,12 +184,12 @@ fn pictures_are_zoomed_and_moved() {
     browser.key("Enter");
     assert!(is_about(shown(&mut browser), (62.4, 81.6)), "{:?}", shown(&mut browser));
     browser.key("ArrowDown");
-    assert!(told(&mut browser).starts_with("16 MiB, frame #40–47: free, behind 2 addresses"));
+    assert!(told(&mut browser).starts_with("16 MiB, frame #40–47: free, mapped at 2 addresses"));
     browser.key("End");
     assert!(told(&mut browser).starts_with("16 MiB, frame #32–39: in use"));
     browser.key("Home");
     let (low, high) = shown(&mut browser);
-    assert!(low < 32.0 && high > 32.0, "what is far away comes into sight: {low} {high}");
+    assert!(low < 32.0 && high > 32.0, "a part out of view is scrolled into view: {low} {high}");
     browser.key("0");
     browser.key("+");
     let (low, high) = shown(&mut browser);
@@ -234,7 +231,7 @@ fn a_hundred_thousand_blocks_are_drawn() {
     let Some(mut browser) = opened("page", &folder, &large(100_000)) else { return };
     assert!(begin.elapsed().as_secs() < 100, "it took {:?}", begin.elapsed());
     assert!(colours(&mut browser, WEIGHTS) > 4);
-    // A block is 12 pixels in a million wide, and is found all the same.
+    // A block has 12 of a million pixels, and is found nevertheless.
     let told = told_at(&mut browser, WEIGHTS, 0.5, 20.0);
     assert!(told.contains(", weights\noffset 195."), "{told}");
     let painting = "(view => { const begin = performance.now(); view.draw(view.base, on => view.paint(on, view.width)); \
@@ -251,15 +248,12 @@ fn an_empty_pool_has_a_page() {
     let empty = PoolSnapshot { version: PoolSnapshot::VERSION, ..PoolSnapshot::default() };
     let Some(mut browser) = opened("page", &folder, &empty) else { return };
     let said = browser.text("[...document.querySelectorAll('.none')].map(one => one.textContent).join('|')");
-    assert_eq!(
-        said,
-        "Nothing was recorded.|No addresses are reserved.|None is held.|There are none.|There are none."
-    );
+    assert_eq!(said, "Nothing was recorded.|No addresses are reserved.|No memory is held.|None.|None.");
     assert_eq!(browser.text("document.getElementById('held').textContent"), "0 B");
     assert_quiet(&browser);
 }
 
-/// Else the other tests of this file would find nothing, whatever the page does.
+/// Checks that `assert_quiet` can fail: otherwise the other tests of this file would prove nothing.
 #[test]
 fn a_page_that_is_not_quiet_is_seen() {
     let folder = Folder::new("page-loud");

@@ -1,4 +1,4 @@
-//! `gpu-vmm replay`: what it prints of a trace, and what of one that is bad.
+//! `gpu-vmm replay`: its output for a trace, and its errors for an invalid one.
 
 use crate::rig::{Folder, command, fails, json, stderr, stdout};
 use gpu_vmm_replay::synthetic::Workload;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::Write;
 use std::process::Stdio;
 
-/// Three blocks, of which one waits for another stream and one is never freed: at most 6 MiB at one time.
+/// Three blocks: one waits for another stream, one is never freed. The peak is 6 MiB.
 const SMALL: &str = "# three blocks\na 1 4194304 0\na 2 2097152 7\nf 2\nf 1\nr 1\nr 2\na 3 100 0\n";
 
 const PEAK: u64 = 6 << 20;
@@ -42,7 +42,7 @@ fn a_replay_in_json_has_every_member() {
     assert!(held >= PEAK, "{report}");
     assert_eq!(report["ratio"].as_f64().unwrap(), held as f64 / PEAK as f64);
     assert!(number(&report, "device_took") >= PEAK, "{report}");
-    assert!(number(&report, "driver_calls") >= 2, "memory comes of nothing: {report}");
+    assert!(number(&report, "driver_calls") >= 2, "memory needs driver calls: {report}");
     assert_eq!(report["driver_calls"], report["cold"]["driver_calls"]);
     assert!(number(&report, "timer_ns") < 100_000);
     for times in ["alloc_ns", "free_ns"] {
@@ -63,13 +63,13 @@ fn the_driver_holds_pages_and_is_called_for_each() {
     let file = small(&folder);
     let report = json(&replay(&[&file, "--json", "--allocator", "driver", "--rounds", "1"]));
     assert_eq!(report["allocator"], "driver");
-    // Nothing is rounded where most is asked for: both are whole pages.
+    // At the peak nothing is rounded: both blocks are whole pages.
     assert_eq!((number(&report, "peak_held"), number(&report, "peak_asked")), (PEAK, PEAK));
     assert_eq!((&report["ratio"], &report["warm"]), (&1.0.into(), &Value::Null));
     assert_eq!(
         number(&report, "driver_calls"),
         6,
-        "three and three, the last of them when the round had ended"
+        "three and three, the last one after the end of the round"
     );
     assert_eq!(report["cold"]["held"], Value::Null);
 }
@@ -98,18 +98,18 @@ fn a_replay_for_people_says_the_same() {
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let text = stdout(&output);
     for part in [
-        "  trace         3 allocations, 2 frees (1 of them to be used again later), 2 streams\n",
+        "  trace         3 allocations, 2 frees (1 of them reusable only later), 2 streams\n",
         "  replayed      by the pool on host, device 0 (host memory 0), 1 thread\n",
-        "  asked for     6 MiB at most\n",
+        "  requested     up to 6 MiB\n",
         "  held          ",
-        " times as much; the device's free memory became ",
+        " times the requested memory; the device's free memory decreased by ",
         "  cold          ",
         "  warm          ",
         " (round 3)\n",
         "  allocation    median ",
         "  free          median ",
         "  throughput    ",
-        "Each call was timed in a round of its own; ",
+        "One more round timed each call; ",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
@@ -167,10 +167,10 @@ fn what_the_device_has_not_is_refused_before_anything_is_taken() {
     fails(
         &twice,
         1,
-        "replay: up to 12 MiB are asked for at one time, 6 MiB by each of 2 threads: more than the 8 MiB that device 0 \
-         has; --force begins all the same, --host-memory simulates more",
+        "replay: the trace requests up to 12 MiB at one time (6 MiB by each of 2 threads), but device 0 has 8 MiB; \
+         begin anyway with --force, or simulate more with --host-memory",
     );
-    // One block alone is more than there is, so that it fails whatever the threads do.
+    // One block alone exceeds the memory, so the trace fails whatever the threads do.
     let tiny = ["replay", "--backend", "host", "--host-memory", "2MiB", &file, "--force"];
     for allocator in ["driver", "pool"] {
         let expected = "allocation 1 of 3: 4 MiB on stream 0, with 0 B asked for before it: ";

@@ -1,4 +1,4 @@
-//! `gpu-vmm report`: the summary, the page's source, and what is no picture of a pool.
+//! `gpu-vmm report`: the summary, the page's source, and files that are not pool snapshots.
 
 use crate::rig::{Folder, command, fails, stderr, stdout};
 use gpu_vmm::pool::{
@@ -8,7 +8,7 @@ use gpu_vmm::pool::{
 
 const MIB: u64 = 1 << 20;
 
-/// A tag that ends the script, and one that is a place of the template.
+/// A tag that would end the script, and that contains a placeholder of the template.
 pub(crate) const EVIL: &str = "</script><b id=evil>\u{1b}[2J<!--<script>{{data}}&lt;'\"";
 
 fn block(offset: u64, size: u64, state: BlockState, stream: u64) -> BlockSnapshot {
@@ -23,7 +23,7 @@ fn space(tag: &str, base: u64, blocks: Vec<BlockSnapshot>, pages: Vec<PagesSnaps
     SpaceSnapshot { tag: tag.to_owned(), base, reserved: 64 << 30, suspended: false, blocks, pages }
 }
 
-/// A pool of three tags with all states, whose free frames 40 to 47 are behind addresses of two of them.
+/// A snapshot of a pool with three tags and all states. Its free frames 40 to 47 are mapped in two of the ranges.
 pub(crate) fn picture() -> PoolSnapshot {
     use BlockState::{Bins, Cached, Free, Live, Pending};
     let weights = space(
@@ -78,7 +78,7 @@ pub(crate) fn picture() -> PoolSnapshot {
     }
 }
 
-/// Many blocks, as a pool has after a long time.
+/// A snapshot of many blocks, as in a pool that has run for a long time.
 pub(crate) fn large(blocks: u64) -> PoolSnapshot {
     let states =
         [BlockState::Live, BlockState::Free, BlockState::Pending, BlockState::Live, BlockState::Cached];
@@ -95,7 +95,7 @@ pub(crate) fn large(blocks: u64) -> PoolSnapshot {
     picture
 }
 
-/// The picture in a file.
+/// Writes the snapshot to a file.
 pub(crate) fn write(folder: &Folder, picture: &PoolSnapshot) -> String {
     let file = folder.file("pool.json");
     std::fs::write(&file, serde_json::to_vec(picture).unwrap()).unwrap();
@@ -109,7 +109,7 @@ fn a_picture_is_summed_up_for_people() {
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let text = stdout(&output);
     for part in [
-        "pool on cuda 13.0, device 0: a <fast> GPU & [2Jmore\n  8.125 s after it was made, pages of 2 MiB\n",
+        "pool on cuda 13.0, device 0: a <fast> GPU & [2Jmore\n  8.125 s after it was created, pages of 2 MiB\n",
         "  live          85.3 MiB in 17 blocks\n",
         "  held          130 MiB, 34.4 % of it unused\n",
         "  reserved      192 GiB\n",
@@ -134,7 +134,7 @@ fn the_page_is_the_same_on_standard_output_and_in_a_file() {
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let page = stdout(&output);
     assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
-    // What is there is replaced, behind a link too.
+    // An existing file is replaced, also behind a link.
     std::fs::write(&out, "something else, which was there before").unwrap();
     std::os::unix::fs::symlink("out.html", &link).unwrap();
     let output = command(&["report", &file, "--html", &link]).output().unwrap();
@@ -148,7 +148,7 @@ fn the_page_is_the_same_on_standard_output_and_in_a_file() {
 
     assert!(!page.contains("<b id=evil>") && !page.contains('\u{1b}'), "a tag is markup");
     assert_eq!(page.matches("</script>").count(), 2, "a tag ends the script");
-    assert!(!page.contains("://"), "something is to be loaded");
+    assert!(!page.contains("://"), "the page loads something");
 }
 
 #[test]
@@ -182,13 +182,13 @@ fn what_is_no_picture_of_a_pool_is_an_error_that_says_why() {
     refused(&format!("{file} cannot be read: No such file"));
     let wrong = |text: &str, expected: &str| {
         std::fs::write(&file, text).unwrap();
-        refused(&format!("{file} is no picture of a pool: {expected}"));
+        refused(&format!("{file} is not a pool snapshot: {expected}"));
     };
     wrong("", "EOF while parsing a value at line 1 column 0");
     wrong("no JSON", "expected ident at line 1 column 2");
     wrong("[1]", "invalid length 1");
     wrong("{}", "missing field `version` at line 1 column 2");
-    wrong("{\"version\": 2}", "it is of version 2, and this gpu-vmm reads version 1");
+    wrong("{\"version\": 2}", "it has version 2, but this gpu-vmm reads version 1");
     wrong("{\"version\": 1}", "missing field `device`");
     let text = serde_json::to_string(&picture()).unwrap();
     wrong(&text[..text.len() / 2], "EOF while parsing");
@@ -196,7 +196,7 @@ fn what_is_no_picture_of_a_pool_is_an_error_that_says_why() {
     overlapping.spaces[0].blocks[1].offset = MIB;
     wrong(
         &serde_json::to_string(&overlapping).unwrap(),
-        "the block at offset 1 MiB begins before the end of the one before it, 64 MiB, in range 0, tagged \"weights\"",
+        "the block at offset 1 MiB begins before the end of the previous one, 64 MiB, in range 0, tagged \"weights\"",
     );
     fails(&["report"], 2, "the following required arguments were not provided");
 }
@@ -212,7 +212,7 @@ fn a_page_that_cannot_be_written_leaves_what_was_there() {
     fails(&["report", &file, "--html", &taken], 1, &format!("{taken} cannot be written: Is a directory"));
     assert_eq!(folder.names(), ["pool.json", "taken"]);
 
-    // A limit on the size of files is reached in the middle.
+    // The write reaches a limit on the size of files in the middle.
     let out = folder.file("out.html");
     std::fs::write(&out, "before").unwrap();
     let mut shell = std::process::Command::new("sh");

@@ -1,4 +1,4 @@
-//! Running the command, and its files.
+//! Runs the command and keeps its files.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// What was printed as JSON, for success.
+/// Checks for success, and returns the printed JSON.
 pub(crate) fn json(output: &Output) -> Value {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
     assert_eq!(stderr(output), "");
@@ -25,7 +25,7 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Holds the exit status and the one line of an error against what is expected.
+/// Checks the exit status and the error line of a run.
 pub(crate) fn fails(arguments: &[&str], status: i32, expected: &str) {
     let output = command(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
@@ -53,7 +53,7 @@ impl Folder {
         &self.0
     }
 
-    /// What is in it, by name.
+    /// Returns the names in the folder.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> =

@@ -1,4 +1,4 @@
-//! `gpu-vmm snapshot`: what it prints of a file, and what of one that is bad.
+//! `gpu-vmm snapshot`: its output for a file, and its errors for an invalid one.
 
 use crate::rig::{Folder, command, fails, json, stderr, stdout};
 use gpu_vmm::snapshot::{
@@ -9,7 +9,7 @@ use gpu_vmm::{Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid
 use std::fs::Permissions;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-/// A region of three pieces, of which two are alike, and one without anything mapped.
+/// Returns a region of three mappings, of which two are adjacent and alike, and a region without mappings.
 fn description() -> Description {
     let granularity = Granularity::new(Bytes::kib(64)).unwrap();
     let device = DeviceId(3);
@@ -51,7 +51,7 @@ fn description() -> Description {
     }
 }
 
-/// Four blocks of 64 KiB: zeros, two that can be compressed, and one that says what is to be different.
+/// Writes four blocks of 64 KiB: zeros, two that can be compressed, and one filled with `last`.
 pub(crate) fn write(path: &str, last: u8, since: Option<&str>) {
     let since = since.map(|path| SnapshotFile::open(path).unwrap());
     let options = WriteOptions { compress: true, since: since.as_ref(), block: Some(Bytes::kib(64)) };
@@ -76,12 +76,12 @@ fn a_good_snapshot_is_shown_and_checked() {
         "  written       2023-11-14 22:13:20 UTC by gpu-vmm 0.1.0, cuda with driver 13.0\n",
         "  device 3      A[2J GPU, 80 GiB, abababab-abab-abab-abab-abababababab\n",
         "\nregion 0x100000000000 weights\n  384 KiB mapped of 2 MiB of addresses\n",
-        "  at 0 B            256 KiB in 2 pieces  device memory of device 3; device 3: read and write, the",
+        "  at 0 B            256 KiB in 2 mappings  device memory of device 3; device 3: read and write, the",
         "  at 512 KiB        128 KiB  device memory of device 3; device 3: read and write, the host: read\n",
         "\nregion 0x200000000000 without a tag\n  0 B mapped of 2 MiB of addresses\n",
         "\n4 blocks of 64 KiB: 1 is zeros, 0 unchanged since earlier, 3 stored, 3 of them compressed\n",
         "256 KiB of memory in a file of ",
-        "\nchecked: every block is what was written\n",
+        "\nchecked: every block matches its checksum\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }

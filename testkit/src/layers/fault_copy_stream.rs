@@ -1,4 +1,4 @@
-//! A queue of copies that fails when it is told to.
+//! A copy stream that fails on demand.
 #![allow(unsafe_code)]
 
 use super::fault_plan::Plan;
@@ -17,7 +17,7 @@ impl FaultCopyStream {
     }
 }
 
-// SAFETY: every call goes to the inner backend's, or fails without one.
+// SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl CopyStream for FaultCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         self.plan.call(Operation::QueueCopyToHost)?;
@@ -33,7 +33,7 @@ unsafe impl CopyStream for FaultCopyStream {
 
     fn finish(&mut self) -> Result<()> {
         let planned = self.plan.call(Operation::FinishCopies);
-        // What is queued must have ended all the same before anybody touches the memory.
+        // The queued copies must have finished before any code accesses the memory, also if the call fails.
         self.inner.finish().and(planned)
     }
 }

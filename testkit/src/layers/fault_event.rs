@@ -1,5 +1,5 @@
-//! An event that fails when it is told to.
-#![allow(unsafe_code)] // implements traits that make promises
+//! An event that fails on demand.
+#![allow(unsafe_code)] // implements unsafe traits
 
 use super::fault_plan::Plan;
 use gpu_vmm_core::{Event, Operation, Result, Stream};
@@ -17,7 +17,7 @@ impl FaultEvent {
     }
 }
 
-// SAFETY: every call goes to the inner backend's, or fails without one.
+// SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl Event for FaultEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         self.plan.call(Operation::RecordEvent)?;

@@ -1,4 +1,4 @@
-//! What a [`FaultInject`](super::FaultInject) backend has handed out: it stays known until the driver has it back.
+//! The objects that a [`FaultInject`](super::FaultInject) backend has created and the driver has not got back.
 #![allow(unsafe_code)]
 
 use super::fault_plan::Plan;
@@ -15,14 +15,14 @@ use std::os::fd::OwnedFd;
 #[cfg(windows)]
 use std::os::windows::io::OwnedHandle;
 
-/// How much a driver has handed out and not got back.
+/// The numbers of a driver's live objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// Pieces of physical memory, and multicast objects, whose handle is held.
+    /// Handles of physical memory and of multicast objects.
     pub handles: usize,
-    /// Ranges of addresses.
+    /// Address reservations.
     pub reservations: usize,
-    /// Mappings in them.
+    /// Mappings in the reservations.
     pub mappings: usize,
     /// Bindings of memory to multicast objects.
     pub bindings: usize,
@@ -42,7 +42,7 @@ impl<H> FaultHandle<H> {
     }
 }
 
-// SAFETY: every call goes to the inner backend's, or fails without one.
+// SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl<H: Handle> Handle for FaultHandle<H> {
     fn size(&self) -> Bytes {
         self.inner.size()
@@ -70,10 +70,10 @@ unsafe impl<H: Handle> Handle for FaultHandle<H> {
     }
 }
 
-/// A driver's reservation with the mappings in it, each by its offset.
+/// A driver's reservation with its mappings by offset.
 #[derive(Debug)]
 struct Held<R> {
-    /// `None` once it was given back by force.
+    /// `None` once the reservation was reclaimed.
     inner: Option<R>,
     mappings: BTreeMap<Bytes, Bytes>,
 }
@@ -93,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything that a backend has handed out.
+/// Every live object of a backend.
 #[derive(Debug)]
 pub(super) struct Registry<R> {
     handles: Arc<()>,
@@ -108,7 +108,7 @@ impl<R> Default for Registry<R> {
 }
 
 impl<R> Registry<R> {
-    /// Those that are left; the region that a reservation belonged to may be gone.
+    /// Returns the live reservations, also those whose region is gone.
     fn held(&self) -> Vec<Arc<Shared<R>>> {
         let mut reservations = lock(&self.reservations);
         reservations.retain(|held| held.upgrade().is_some_and(|held| lock(&held).inner.is_some()));
@@ -134,7 +134,7 @@ impl<R: Reservation> Registry<R> {
             let Some(offset) = address.0.checked_sub(inner.range().base.0).map(Bytes) else { continue };
             let mapping = held.mappings.range(..=offset).next_back();
             if mapping.is_some_and(|(start, length)| offset < *start + *length) {
-                // SAFETY: something is mapped there, and the caller has looked for the device.
+                // SAFETY: the address is mapped, and the caller has checked the device.
                 return unsafe { inner.access(offset, device) }.map(Some);
             }
         }
@@ -143,14 +143,14 @@ impl<R: Reservation> Registry<R> {
 
     /// # Safety
     ///
-    /// No region of the backend is left, and no device uses the memory.
+    /// No region of the backend exists any more, and no device uses the memory.
     pub(super) unsafe fn reclaim(&self) -> Result<usize> {
         let all = self.held();
         for held in &all {
             let mut held = lock(held);
             let Held { inner: Some(inner), mappings } = &mut *held else { continue };
             while let Some((offset, length)) = mappings.first_key_value() {
-                // SAFETY: one whole mapping, which nobody uses by the caller's promise.
+                // SAFETY: one whole mapping, which no device uses, as the caller promises.
                 unsafe { inner.unmap(*offset, *length) }?;
                 mappings.pop_first();
             }
@@ -160,12 +160,12 @@ impl<R: Reservation> Registry<R> {
     }
 }
 
-/// Addresses of a [`FaultInject`](super::FaultInject) backend.
+/// A reservation of a [`FaultInject`](super::FaultInject) backend.
 #[derive(Debug)]
 pub struct FaultReservation<R> {
     held: Arc<Shared<R>>,
     range: AddressRange,
-    /// The addresses are somebody else's, by plan.
+    /// Whether the addresses are lost to other code, by plan.
     lost: bool,
     plan: Arc<Plan>,
 }
@@ -186,7 +186,7 @@ impl<R: Reservation> FaultReservation<R> {
     }
 }
 
-// SAFETY: every call goes to the inner backend's, or fails without one.
+// SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl<R, H> Reservation for FaultReservation<R>
 where
     R: Reservation<Handle = H>,

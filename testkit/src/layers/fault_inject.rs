@@ -1,4 +1,4 @@
-//! A backend whose driver calls fail when they are told to, and which knows what is left.
+//! A backend whose driver calls fail on demand, and that counts its live objects.
 #![allow(unsafe_code)]
 
 use super::fault_copy_stream::FaultCopyStream;
@@ -18,11 +18,11 @@ use std::os::fd::BorrowedFd;
 #[cfg(windows)]
 use std::os::windows::io::BorrowedHandle;
 
-/// A backend like the one inside of it, but for the driver calls that are told to fail.
+/// A backend that forwards to an inner backend, except for the driver calls that fail by plan.
 ///
-/// The calls that an operation can fail at are numbered from 0 on: create, import, export, reserve, map, unmap, set
-/// access, copies, fill, synchronize, events and captures, can access, the pattern's, and those of multicast. A call that fails by plan does not reach the
-/// driver. What the driver has handed out and not got back is known at any time.
+/// The calls that can make an operation fail are numbered from 0: create, import, export, reserve, map, unmap, set
+/// access, copies, fill, synchronize, events and captures, can access, the pattern's, and those of multicast. A call
+/// that fails by plan does not reach the driver. [`live`](Self::live) returns the driver's live objects at any time.
 #[derive(Debug)]
 pub struct FaultInject<B: Backend> {
     pub(super) inner: B,
@@ -37,97 +37,99 @@ impl<B: Backend> Clone for FaultInject<B> {
 }
 
 impl<B: Backend> FaultInject<B> {
-    /// Wraps a backend; nothing fails yet.
+    /// Wraps a backend. No call fails yet.
     pub fn new(inner: B) -> Self {
         Self { inner, plan: Arc::default(), registry: Arc::default() }
     }
 
-    /// Starts counting at 0, and lets `count` calls from number `first` on fail.
+    /// Restarts counting at 0, and makes `count` calls from number `first` on fail.
     pub fn fail(&self, first: u64, count: u64) {
         let range = first..first.saturating_add(count);
         self.plan.start(vec![range]);
     }
 
-    /// Starts counting at 0, and lets the calls of these numbers fail.
+    /// Restarts counting at 0, and makes the calls of these numbers fail.
     pub fn fail_each(&self, numbers: &[u64]) {
         self.plan.start(numbers.iter().map(|number| *number..number.saturating_add(1)).collect());
     }
 
-    /// Lets all calls of these names fail, until [`stop`](FaultInject::stop).
+    /// Makes all calls of these kinds fail, until [`stop`](FaultInject::stop).
     pub fn fail_calls(&self, calls: &'static [Operation]) {
         self.plan.fail_calls(calls);
     }
 
-    /// Says whether a set access that fails by plan is carried out all the same: a driver may have done some of it.
+    /// Sets whether a `set_access` that fails by plan still reaches the driver: a driver may fail after a part of the
+    /// work.
     pub fn set_access_though_failing(&self, whether: bool) {
         self.plan.carry_out(whether);
     }
 
-    /// Says whether somebody else takes a reservation's addresses whenever memory is returned, and keeps them until this is
-    /// said otherwise.
+    /// Sets whether a reservation loses its addresses to other code whenever its memory is returned. It cannot regain
+    /// them while this is set.
     pub fn lose_addresses(&self, whether: bool) {
         self.plan.lose_addresses(whether);
     }
 
-    /// Says whether no other device reaches the memory of this one, as on machines without peer access.
+    /// Sets whether other devices cannot access the memory of this one, as on machines without peer access.
     pub fn hide_memory(&self, owner: DeviceId, whether: bool) {
         self.plan.hide_memory(owner, whether);
     }
 
-    /// Says whether a stream of the device captures: waiting for the device fails then, as with every driver. No call tells
-    /// of the capture.
+    /// Sets whether a stream of the device captures. Waiting for the device then fails, as with every driver. No call
+    /// reports the capture.
     pub fn capture_on(&self, device: DeviceId, whether: bool) {
         self.plan.capture_on(device, whether);
     }
 
-    /// Does something once, in the next call of a kind (as [`fail_calls`](FaultInject::fail_calls) names it), before the inner
+    /// Runs `act` once, in the next call of a kind (as for [`fail_calls`](FaultInject::fail_calls)), before the inner
     /// backend is called.
     pub fn during(&self, call: Operation, act: impl FnOnce() + Send + 'static) {
         self.plan.during(call, Box::new(act));
     }
 
-    /// Lets nothing fail any more, and tells how many calls there were since [`FaultInject::fail`].
+    /// Makes no more calls fail, and returns the number of calls since [`FaultInject::fail`].
     pub fn stop(&self) -> u64 {
         self.plan.stop()
     }
 
-    /// The backend inside.
+    /// Returns the inner backend.
     pub fn inner(&self) -> &B {
         &self.inner
     }
 
-    /// What this backend's driver has handed out and not got back.
+    /// Returns the numbers of this backend's live objects.
     pub fn live(&self) -> Live {
         self.registry.live()
     }
 
-    /// What the driver itself says that a device may do at an address; `None` where nothing is mapped by this backend.
+    /// Returns the access that the driver reports for a device at an address; `None` if this backend has nothing mapped
+    /// there.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's error.
     pub fn access_at(&self, address: Address, device: DeviceId) -> Result<Option<Access>> {
         self.inner.device(Operation::QueryAccess, device)?;
         self.registry.access_at(address, device)
     }
 
-    /// Unmaps and gives back what is still reserved, and says how many reservations that were: those that a region
-    /// has left to the end of the process, since undoing something in them failed.
+    /// Unmaps and frees the remaining reservations, and returns their number. A region keeps a reservation to the end
+    /// of the process if a rollback in it failed.
     ///
     /// # Safety
     ///
-    /// No region of this backend is left, and no device uses their memory any more.
+    /// No region of this backend exists any more, and no device uses their memory.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's error.
     pub unsafe fn reclaim(&self) -> Result<usize> {
         // SAFETY: the caller's promise.
         unsafe { self.registry.reclaim() }
     }
 }
 
-// SAFETY: every call goes to the inner backend's, or fails without one.
+// SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl<B: Backend> Backend for FaultInject<B> {
     forward!(inner: vendor, instance, driver, devices, memory_info, capabilities, quirks, unmaps_runs);
     forward!(inner: granularity, granularity_of, check_host_access, reservation_unit, deferred, drop_log);

@@ -1,4 +1,4 @@
-//! Multicast of a [`FaultInject`] backend: its calls fail by plan as the others do.
+//! Multicast of a [`FaultInject`] backend: its calls fail by plan like the others.
 #![allow(unsafe_code)]
 
 use super::fault_held::FaultHandle;
@@ -9,14 +9,14 @@ use gpu_vmm_core::{Bytes, DeviceId, FabricHandle, Operation, Properties, Result}
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-/// The calls for multicast of a [`FaultInject`] backend.
+/// The multicast calls of a [`FaultInject`] backend.
 #[derive(Debug)]
 pub struct FaultMulticast<B: MulticastBackend> {
     inner: B::Driver,
     backend: FaultInject<B>,
 }
 
-// SAFETY: every call goes to the inner backend's, or fails without one.
+// SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl<B: MulticastBackend> MulticastBackend for FaultInject<B> {
     type Driver = FaultMulticast<B>;
 
@@ -25,7 +25,7 @@ unsafe impl<B: MulticastBackend> MulticastBackend for FaultInject<B> {
     }
 }
 
-// SAFETY: every call goes to the inner backend's, or fails without one.
+// SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
     type Handle = FaultHandle<B::Handle>;
 

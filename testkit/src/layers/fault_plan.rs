@@ -1,4 +1,4 @@
-//! Which driver calls fail.
+//! The plan: which driver calls fail.
 
 use gpu_vmm_core::{Detail, DeviceId, DriverError, Error, Operation, Result};
 use std::collections::BTreeSet;
@@ -6,11 +6,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counts calls, and fails those that it is told to.
+/// Counts calls, and makes the planned ones fail.
 #[derive(Debug, Default)]
 pub(super) struct Plan(Mutex<Counting>);
 
-/// What is done once, in the next call of a kind.
+/// An action that runs once, in the next call of a kind.
 struct Meanwhile {
     call: Operation,
     act: Box<dyn FnOnce() + Send>,
@@ -26,16 +26,16 @@ impl fmt::Debug for Meanwhile {
 struct Counting {
     next: u64,
     failing: Vec<Range<u64>>,
-    /// Calls of which all fail.
+    /// The kinds of calls that always fail.
     kinds: &'static [Operation],
-    /// Whether a set access that fails is carried out all the same.
+    /// Whether a `set_access` that fails still reaches the driver.
     carry_out: bool,
-    /// The devices that cannot be waited for, since a stream captures.
+    /// The devices that cannot be waited for, because a stream captures.
     capturing: BTreeSet<DeviceId>,
     meanwhile: Option<Meanwhile>,
-    /// The devices whose memory no other one reaches.
+    /// The devices whose memory other devices cannot access.
     hidden: BTreeSet<DeviceId>,
-    /// Whether addresses are somebody else's as soon as memory is returned.
+    /// Whether addresses are lost to other code as soon as their memory is returned.
     lose_addresses: bool,
 }
 
@@ -102,7 +102,7 @@ impl Plan {
         self.counting().meanwhile = Some(Meanwhile { call, act });
     }
 
-    /// Counts a call that waits for a device, and fails it if its turn has come or a stream of the device captures.
+    /// Counts a call that waits for a device, and fails it if it is planned to fail or a stream of the device captures.
     pub(super) fn wait(&self, device: DeviceId) -> Result<()> {
         let operation = Operation::WaitForDevice;
         self.call(operation)?;
@@ -112,7 +112,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Counts a call, runs what [`during`](Self::during) was given for it, and fails the call if it is among those that fail.
+    /// Counts a call, runs its [`during`](Self::during) action, and fails it if it is planned to fail.
     pub(super) fn call(&self, call: Operation) -> Result<()> {
         let mut counting = self.counting();
         let number = counting.next;

@@ -1,4 +1,4 @@
-//! Backends that wrap another backend: for tests, and for trying an application against trouble.
+//! Backends that wrap another backend, for tests of gpu-vmm and of applications.
 
 mod fault_copy_stream;
 mod fault_event;

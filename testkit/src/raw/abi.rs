@@ -1,4 +1,4 @@
-//! The structures and numbers of both drivers, which are the same: HIP took CUDA's.
+//! The structures and numbers of both drivers, which are the same because HIP copied CUDA's.
 
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
@@ -7,7 +7,7 @@ use std::mem::{offset_of, size_of};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// What it is: [`DEVICE`], [`HOST`] and so on.
+    /// The type of location: [`DEVICE`], [`HOST`] and so on.
     pub kind: i32,
     /// The device's ordinal, or the NUMA node's number.
     pub id: i32,
@@ -19,19 +19,19 @@ pub struct Location {
 pub struct Prop {
     /// [`PINNED`].
     pub kind: i32,
-    /// What it can be exported as: [`NO_HANDLE`], [`DESCRIPTOR`] and so on, or several together.
+    /// The types that it can be exported as: [`NO_HANDLE`], [`DESCRIPTOR`] and so on, or several combined.
     pub handle_types: i32,
-    /// Whose memory it is.
+    /// Where the memory is.
     pub location: Location,
     /// Attributes of a Win32 handle, or null.
     pub win32: *mut c_void,
-    /// Whether it is to be compressible.
+    /// Whether compressible memory is requested.
     pub compression: u8,
-    /// Whether it is to be reachable by GPUDirect RDMA.
+    /// Whether memory for GPUDirect RDMA is requested.
     pub rdma: u8,
-    /// What it is for, in bits.
+    /// Usage bits.
     pub usage: u16,
-    /// Zeros.
+    /// Must be zero.
     pub reserved: [u8; 4],
 }
 
@@ -39,7 +39,7 @@ pub struct Prop {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AccessDesc {
-    /// Who.
+    /// The device or host that gets the access.
     pub location: Location,
     /// [`NONE`], [`READ`] or [`RW`].
     pub flags: i32,
@@ -49,7 +49,7 @@ pub struct AccessDesc {
 #[repr(C)]
 #[derive(Debug)]
 pub struct IpcHandle(
-    /// What only a driver can read.
+    /// Opaque bytes, which only a driver can read.
     pub [u8; 64],
 );
 
@@ -97,20 +97,20 @@ pub const RECOMMENDED: i32 = 1;
 pub const NON_BLOCKING: u32 = 1;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`, `hipMemRangeHandleTypeDmaBufFd`.
 pub const DMA_BUF: i32 = 1;
-/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`, `hipMemPoolAttrReleaseThreshold`: how many bytes a pool keeps when it is waited
-/// for, a `u64`, at first 0.
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`, `hipMemPoolAttrReleaseThreshold`: the number of bytes that a pool keeps when it
+/// is synchronized, a `u64`, initially 0.
 pub const RELEASE_THRESHOLD: i32 = 4;
-/// `CU_MEMHOSTALLOC_PORTABLE`, `hipHostMallocPortable`: page-locked for every device, not for the current one alone.
+/// `CU_MEMHOSTALLOC_PORTABLE`, `hipHostMallocPortable`: page-locked for every device, not only for the current one.
 pub const PORTABLE: u32 = 1;
 
-/// What a call answered: a number, since a newer driver answers some that nobody knows today.
+/// The result of a call. It is a number, because a newer driver may return codes that are unknown today.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code(
     /// `CUresult`, `hipError_t`.
     pub i32,
 );
 
-/// Numbers that mean the same in both.
+/// The codes with the same meaning in both drivers.
 impl Code {
     /// `CUDA_SUCCESS`, `hipSuccess`.
     pub const SUCCESS: Self = Self(0);
@@ -139,7 +139,7 @@ impl Code {
     /// `CUDA_ERROR_UNKNOWN`, `hipErrorUnknown`.
     pub const UNKNOWN: Self = Self(999);
 
-    /// True for what is answered because a stream captures.
+    /// True for the codes of calls that fail because a stream captures.
     pub const fn is_of_capture(self) -> bool {
         matches!(self.0, 900..910)
     }

@@ -1,5 +1,5 @@
-//! CUDA alone: the driver is started, and a context is what makes a device current. The devices' primary contexts are
-//! used, as the CUDA runtime and gpu-vmm use them.
+//! CUDA's own part: the driver must be initialized, and a context makes a device current. The devices' primary contexts
+//! are used, as in the CUDA runtime and gpu-vmm.
 
 use crate::raw::abi::Code;
 use crate::raw::library::{Library, required};
@@ -16,14 +16,14 @@ pub(crate) struct Cuda {
     retain: unsafe extern "C" fn(*mut Context, i32) -> i32,
     enable_peer: Symbol<unsafe extern "C" fn(Context, u32) -> i32>,
     copy_peer: Symbol<unsafe extern "C" fn(u64, Context, u64, Context, usize) -> i32>,
-    /// Each device's context once it was asked for, else null. It lives as long as the process.
+    /// Each device's context, null until it is first needed. It lives as long as the process.
     contexts: Vec<AtomicPtr<c_void>>,
 }
 
 impl Cuda {
     pub(crate) fn start(library: &Library, devices: usize) -> Result<Self, String> {
         let init: unsafe extern "C" fn(u32) -> i32 = required(library, "cuInit")?;
-        // SAFETY: flags must be zero; the call may be made any number of times.
+        // SAFETY: flags must be zero; the call may be repeated.
         match unsafe { init(0) } {
             0 => Ok(Self {
                 set_current: required(library, "cuCtxSetCurrent")?,
@@ -32,7 +32,7 @@ impl Cuda {
                 copy_peer: Symbol::find(library, "cuMemcpyPeer"),
                 contexts: (0..devices).map(|_| AtomicPtr::default()).collect(),
             }),
-            code => Err(format!("cuInit answered {code}")),
+            code => Err(format!("cuInit returned {code}")),
         }
     }
 
@@ -41,7 +41,7 @@ impl Cuda {
         let place = place.ok_or(Code::INVALID_DEVICE)?;
         let mut context = place.load(Ordering::Relaxed);
         if context.is_null() {
-            // SAFETY: the device exists, and one context is written.
+            // SAFETY: the device exists, and the function writes one context.
             match unsafe { (self.retain)(&raw mut context, device) } {
                 0 => place.store(context, Ordering::Relaxed),
                 code => return Err(Code(code)),

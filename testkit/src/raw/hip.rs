@@ -1,4 +1,5 @@
-//! HIP alone: a device is made current by its number, and how a descriptor is imported depends on the version.
+//! HIP's own part: a device number makes a device current, and the form of an imported descriptor depends on the
+//! version.
 
 use crate::raw::abi::Code;
 use crate::raw::library::{Library, required};
@@ -17,7 +18,7 @@ impl Hip {
     pub(crate) fn start(library: &Library) -> Result<Self, String> {
         let get_version: unsafe extern "C" fn(*mut i32) -> i32 = required(library, "hipRuntimeGetVersion")?;
         let mut version = 0;
-        // SAFETY: one number is written.
+        // SAFETY: the function writes one number.
         match unsafe { get_version(&raw mut version) } {
             0 => Ok(Self {
                 set_device: required(library, "hipSetDevice")?,
@@ -25,7 +26,7 @@ impl Hip {
                 copy_peer: Symbol::find(library, "hipMemcpyPeer"),
                 version,
             }),
-            code => Err(format!("hipRuntimeGetVersion answered {code}")),
+            code => Err(format!("hipRuntimeGetVersion returned {code}")),
         }
     }
 }

@@ -3,14 +3,15 @@
 pub use libloading::os::unix::Library;
 use libloading::os::unix::RTLD_LAZY;
 
-/// A library that this process has loaded: `libcuda.so.1`, or a path. `None` where it has not; nothing is loaded.
+/// Returns a library that this process has loaded: `libcuda.so.1`, or a path. `None` if it is not loaded; nothing is
+/// loaded.
 pub fn loaded(name: &str) -> Option<Library> {
-    // SAFETY: nothing is loaded, so nothing is run.
+    // SAFETY: RTLD_NOLOAD loads nothing, so no code runs.
     unsafe { Library::open(Some(name), RTLD_LAZY | libc::RTLD_NOLOAD) }.ok()
 }
 
-/// A function that every version has.
+/// Looks up a function that every version has.
 pub(crate) fn required<F: Copy>(library: &Library, symbol: &str) -> Result<F, String> {
-    // SAFETY: who asks names the function's type; the library is never closed.
+    // SAFETY: the caller names the function's type; the library is never closed.
     unsafe { library.get::<F>(symbol) }.map(|found| *found).map_err(|_| format!("there is no {symbol}"))
 }

@@ -1,7 +1,7 @@
-//! How a call ends that cannot be made.
+//! The end of a call that cannot be made.
 
-/// What is not there that a call, or whoever makes it, needs: thrown as a panic's payload, so that a test that asks for it
-/// ends as skipped and a measurement is left out.
+/// The reason why a call cannot be made. It is thrown as a panic's payload, so that a test that needs the call is
+/// skipped and a measurement is left out.
 ///
 /// ```
 /// # use gpu_vmm_testkit::raw::{Missing, missing};
@@ -10,7 +10,7 @@
 /// ```
 #[derive(Debug)]
 pub struct Missing(
-    /// What it is.
+    /// What is missing.
     pub String,
 );
 

@@ -1,16 +1,16 @@
-//! The drivers' own calls for virtual memory, with nothing between: what [gpu-vmm](https://docs.rs/gpu-vmm) is tested and
-//! measured beside.
+//! The drivers' own calls for virtual memory, without gpu-vmm in between, for tests of
+//! [gpu-vmm](https://docs.rs/gpu-vmm) and for comparison.
 //!
-//! The functions are looked up anew, in the library that a backend of gpu-vmm has loaded, and called with whatever a test
-//! wants to know about: they do not lean on the bindings that they help to test.
+//! The functions are looked up in the library that a backend of gpu-vmm has loaded. They do not use the bindings that
+//! they help to test, and take any arguments that a test passes.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `abi` | structures and numbers, the same for both vendors |
 //! | `table` | the functions, under each vendor's names |
-//! | `cuda`, `hip` | what is not the same |
+//! | `cuda`, `hip` | the parts in which the vendors differ |
 //! | `host` | the same calls on a backend's traits, for host memory |
-//! | `library`, `missing` | what is loaded, and how a call ends that is not there |
+//! | `library`, `missing` | loaded libraries, and the end of a call that does not exist |
 //!
 //! ```
 //! use gpu_vmm_core::DeviceId;
@@ -20,7 +20,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let driver = gpu_vmm_testkit::raw::below(&HostBackend::open()?, DeviceId(0), None)?;
 //! let (mut free, mut total) = (0, 0);
-//! // SAFETY: two numbers are written.
+//! // SAFETY: the function writes two numbers.
 //! let code = unsafe { driver.memory_info(&raw mut free, &raw mut total) };
 //! assert_eq!(code, Code::SUCCESS);
 //! assert!(free <= total);
@@ -46,45 +46,45 @@ pub use missing::{Missing, missing};
 pub use table::Calls;
 use table::{Column, Table};
 
-/// How a descriptor is handed to the import, whose parameter is a pointer by its type.
+/// How a descriptor is passed to the import, whose parameter has a pointer type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportBy {
     /// The pointer is the descriptor.
     Value,
     /// The pointer is to the descriptor.
     Pointer,
-    /// One of the two, by build; the wrong one crashes.
+    /// One of the two, depending on the build; the wrong one crashes.
     Unknown,
 }
 
-/// A driver: the calls, and what the vendors have each in their own way.
+/// A driver: the calls of both vendors, and those in which they differ.
 pub trait Driver: Calls {
-    /// Whose it is.
+    /// Returns the vendor.
     fn vendor(&self) -> Vendor;
 
     /// Makes a device the calling thread's current one.
     fn make_current(&self, device: i32) -> Code;
 
-    /// How a descriptor is imported.
+    /// Returns how a descriptor is imported.
     fn import_by(&self) -> ImportBy;
 
-    /// Lets the current device reach what another one allocates without virtual memory management: `cuCtxEnablePeerAccess`,
-    /// `hipDeviceEnablePeerAccess`. [`Code::PEER_ALREADY_ENABLED`] where it does already.
+    /// Lets the current device access plain allocations of another one: `cuCtxEnablePeerAccess`,
+    /// `hipDeviceEnablePeerAccess`. Returns [`Code::PEER_ALREADY_ENABLED`] if it already can.
     fn enable_peer(&self, peer: i32) -> Code;
 
-    /// Copies from one device's memory to another one's: `cuMemcpyPeer`, `hipMemcpyPeer`. It may return before the bytes are
-    /// there.
+    /// Copies from one device's memory to another device's: `cuMemcpyPeer`, `hipMemcpyPeer`. The call may return before
+    /// the copy has finished.
     ///
     /// # Safety
     ///
-    /// Both have so many bytes, which nothing else uses.
+    /// Both sides have `length` bytes, and no other work uses them.
     unsafe fn copy_peer(&self, to: u64, to_device: i32, from: u64, from_device: i32, length: usize) -> Code;
 
-    /// The driver's name for a code.
+    /// Returns the driver's name of a code.
     fn name(&self, code: Code) -> String;
 }
 
-/// What one vendor has and the other has not.
+/// The calls in which the vendors differ.
 trait Own: Send + Sync {
     fn vendor(&self) -> Vendor;
     fn make_current(&self, device: i32) -> Code;
@@ -127,7 +127,7 @@ impl Driver for Gpu {
 
     fn name(&self, code: Code) -> String {
         let mut name = std::ptr::null();
-        // SAFETY: the function writes one pointer, to a text of the driver's own that stays.
+        // SAFETY: the function writes one pointer to a constant text.
         let asked = unsafe { self.error_name(code.0, &raw mut name) };
         if asked != Code::SUCCESS || name.is_null() {
             return "a code without a name".to_owned();
@@ -137,13 +137,15 @@ impl Driver for Gpu {
     }
 }
 
-/// The driver below a backend, in the library that the backend has loaded, with `device` as the calling thread's current
-/// one. `tell` is told each call of a GPU's driver by name just before it is made, so that a process that dies of it has
-/// said where. Host memory has no driver, and tells nothing.
+/// Returns the driver below a backend, from the library that the backend has loaded, and makes `device` the calling
+/// thread's current device.
+///
+/// `tell` is called with the name of each call of a GPU's driver just before it is made, so that the last name is known
+/// if the process crashes. Host memory has no driver and calls nothing.
 ///
 /// # Errors
 ///
-/// What is not there, or what the driver answered.
+/// The missing function or library, or the driver's error.
 pub fn below<B: TestKit>(
     backend: &B,
     device: DeviceId,
@@ -154,13 +156,13 @@ pub fn below<B: TestKit>(
         return Ok(Box::new(host::Host::new(backend.clone(), device)));
     }
     let name = Backend::driver(backend).library;
-    let library = loaded(&name).ok_or(format!("{name} is not loaded, though the backend is open"))?;
+    let library = loaded(&name).ok_or(format!("{name} is not loaded, although the backend is open"))?;
     // The backend never closes it.
     let library = std::mem::ManuallyDrop::new(library);
     let (column, own): (_, Box<dyn Own>) = match vendor {
         Vendor::Cuda => (Column::Cuda, Box::new(cuda::Cuda::start(&library, backend.devices().len())?)),
         Vendor::Hip => (Column::Hip, Box::new(hip::Hip::start(&library)?)),
-        other => return Err(format!("no raw calls are known for {other}")),
+        other => return Err(format!("the {other} backend has no raw calls")),
     };
     let gpu = Gpu { table: Table::find(&library, column), own, tell };
     match gpu.make_current(device.0 as i32) {

@@ -1,11 +1,11 @@
-//! The functions that both vendors have, each under both names: their arguments are the same.
+//! The functions that both vendors have, under both names. Their arguments are the same.
 
 use crate::raw::abi::{AccessDesc, Code, IpcHandle, Location, Prop};
 use crate::raw::library::Library;
 use crate::raw::{Gpu, missing};
 use std::ffi::{c_char, c_void};
 
-/// Whose names.
+/// The vendor's names to look up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Column {
     Cuda,
@@ -20,12 +20,12 @@ pub(crate) struct Symbol<F> {
 
 impl<F: Copy> Symbol<F> {
     pub(crate) fn find(library: &Library, name: &'static str) -> Self {
-        // SAFETY: whoever asks names the function's type as `cuda.h` and `hip_runtime_api.h` have it.
+        // SAFETY: the caller names the function's type as in `cuda.h` and `hip_runtime_api.h`.
         let function = unsafe { library.get::<F>(name) }.ok().map(|found| *found);
         Self { name, function }
     }
 
-    /// The function, or an end as [`Missing`](crate::raw::Missing).
+    /// Returns the function, or ends as [`Missing`](crate::raw::Missing).
     pub(crate) fn get(&self) -> F {
         self.function.unwrap_or_else(|| missing(format!("this version has no {}", self.name)))
     }
@@ -33,14 +33,13 @@ impl<F: Copy> Symbol<F> {
 
 macro_rules! calls {
     ($($(#[$meta:meta])* $call:ident = $cuda:literal | $hip:literal($($argument:ident: $type:ty),* $(,)?);)*) => {
-        /// The calls, each named for what it does. What this version or this backend does not have ends as
-        /// [`Missing`](crate::raw::Missing).
+        /// The calls. A call that this version or backend lacks ends as [`Missing`](crate::raw::Missing).
         ///
         /// # Safety
         ///
-        /// Of each: pointers are null, or good for what the function reads or writes there. Everything else is the
-        /// driver's to check.
-        #[allow(clippy::missing_safety_doc)] // said above, once for all
+        /// For each call: pointers are null, or valid for the function's reads and writes. The driver checks everything
+        /// else.
+        #[allow(clippy::missing_safety_doc)] // stated above for all
         pub trait Calls: Send + Sync {
             $(
                 #[doc = concat!("`", $cuda, "`, `", $hip, "`.")]
@@ -57,7 +56,7 @@ macro_rules! calls {
         }
 
         impl Table {
-            /// Looks all of them up in a library that is never closed.
+            /// Looks up all functions in a library that is never closed.
             pub(crate) fn find(library: &Library, column: Column) -> Self {
                 let pick = |cuda, hip| match column {
                     Column::Cuda => cuda,
@@ -118,7 +117,7 @@ calls! {
     free = "cuMemFree_v2" | "hipFree"(address: u64);
     allocate_async = "cuMemAllocAsync" | "hipMallocAsync"(address: *mut u64, size: usize, stream: *mut c_void);
     free_async = "cuMemFreeAsync" | "hipFreeAsync"(address: u64, stream: *mut c_void);
-    /// The pool that `allocate_async` takes from, if nobody has given the device another.
+    /// The pool of `allocate_async`, unless the device was given another one.
     default_pool = "cuDeviceGetDefaultMemPool" | "hipDeviceGetDefaultMemPool"(pool: *mut *mut c_void, device: i32);
     pool_set = "cuMemPoolSetAttribute" | "hipMemPoolSetAttribute"(
         pool: *mut c_void, attribute: i32, value: *mut c_void
@@ -129,7 +128,7 @@ calls! {
     ipc_handle = "cuIpcGetMemHandle" | "hipIpcGetMemHandle"(handle: *mut IpcHandle, address: u64);
     copy_from_host = "cuMemcpyHtoD_v2" | "hipMemcpyHtoD"(to: u64, from: *const c_void, length: usize);
     copy_to_host = "cuMemcpyDtoH_v2" | "hipMemcpyDtoH"(to: *mut c_void, from: u64, length: usize);
-    /// It may return before the bytes are there.
+    /// The call may return before the copy has finished.
     copy_on_device = "cuMemcpyDtoD_v2" | "hipMemcpyDtoD"(to: u64, from: u64, length: usize);
     copy_from_host_later = "cuMemcpyHtoDAsync_v2" | "hipMemcpyHtoDAsync"(
         to: u64, from: *const c_void, length: usize, stream: *mut c_void

@@ -1,8 +1,8 @@
-//! What HIP does wrong after a failure below it, and which failures are not tried.
+//! HIP's own errors after a failure below it, and the failures that are not tried.
 
 use std::ops::Range;
 
-/// What HIP does wrong after a failure below it, by operation and function, for the versions from one to below another.
+/// What HIP does wrong after a failure of a function below it, during an operation, in a range of versions.
 pub(super) struct Known {
     pub(super) operation: &'static str,
     pub(super) function: &'static str,
@@ -12,7 +12,7 @@ pub(super) struct Known {
 
 const ALL: Range<u32> = 0..u32::MAX;
 const SEVEN: Range<u32> = 70_000_000..u32::MAX;
-const NOT_UNMAPPED: &str = "hipMemUnmap answers success although the mapping is still there";
+const NOT_UNMAPPED: &str = "hipMemUnmap returns success although the mapping still exists";
 const REFERENCE_KEPT: &str = "hipMemMap keeps its reference to memory that was not mapped";
 const FORGOTTEN: &str = "hipMemAddressFree has forgotten addresses that are still reserved below";
 
@@ -70,18 +70,18 @@ pub(super) const KNOWN: &[Known] = &[
     },
 ];
 
-/// Functions of which no failure is tried: HIP takes their success for granted, and ends the process or waits for ever.
+/// Functions whose failure is not tried: HIP does not check for it, and crashes or hangs.
 pub(super) const TAKEN_FOR_GRANTED: &[&str] = &[
     "hsa_amd_agents_allow_access",
     "hsa_amd_signal_async_handler",
     "hsa_amd_signal_create",
     "hsa_queue_create",
     "hsa_signal_create",
-    // What cannot be given back is left behind by itself.
+    // Objects that cannot be released leak in any case.
     "hsa_amd_memory_pool_free",
     "hsa_amd_vmem_handle_release",
 ];
 
-/// The same of one operation: HIP 7 follows a null pointer where there is no memory for a new stream.
+/// The same for some operations: HIP 7 dereferences a null pointer if there is no memory for a new stream.
 pub(super) const STREAMS_ALLOCATE: &str = "hsa_amd_memory_pool_allocate";
 pub(super) const MAKE_STREAMS: &[&str] = &["copy stream", "region: suspend", "region: resume"];

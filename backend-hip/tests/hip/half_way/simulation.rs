@@ -1,10 +1,10 @@
-//! Calls into the simulated HSA runtime that make one of its calls fail.
+//! Calls into the simulated HSA runtime that make its functions fail.
 
 use gpu_vmm_testkit::raw::loaded;
 use std::ffi::{CStr, c_char};
 use std::ptr::null;
 
-/// `HSA_STATUS_ERROR_OUT_OF_RESOURCES`, which most functions may answer.
+/// `HSA_STATUS_ERROR_OUT_OF_RESOURCES`, which most functions may return.
 const STATUS: u32 = 0x1008;
 
 /// The simulation's functions.
@@ -15,7 +15,7 @@ pub(super) struct Simulation {
 }
 
 impl Simulation {
-    /// `None` on real hardware, where no call can be made to fail.
+    /// Returns the simulation; `None` on real hardware, where no call can be made to fail.
     pub(super) fn find() -> Option<Self> {
         let hsa = loaded("libhsa-runtime64.so.1")?;
         // SAFETY: the simulation's functions of these names have these types.
@@ -28,9 +28,9 @@ impl Simulation {
         }
     }
 
-    /// The functions that are counted.
+    /// Returns the functions that are counted.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static CStr> {
-        // SAFETY: the name of a place is null or a text that stays.
+        // SAFETY: the name at a place is null or a constant text.
         (0..).map_while(|place| unsafe {
             let name = (self.name)(place);
             (!name.is_null()).then(|| CStr::from_ptr(name))
@@ -47,7 +47,7 @@ impl Simulation {
         assert_eq!(unsafe { (self.fail)(name.as_ptr(), after, STATUS) }, 1);
     }
 
-    /// No call fails any more.
+    /// Makes no more calls fail.
     pub(super) fn stop(&self) {
         // SAFETY: null is no name.
         unsafe { (self.fail)(null(), 0, 0) };

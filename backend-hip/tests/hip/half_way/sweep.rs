@@ -1,4 +1,4 @@
-//! One call below HIP fails in each run of an operation.
+//! Runs an operation once per HSA call, with that call failing.
 
 use super::known::{KNOWN, Known, MAKE_STREAMS, STREAMS_ALLOCATE, TAKEN_FOR_GRANTED};
 use super::simulation::Simulation;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What is tried of one operation: `prepare` makes what `run` works on, and `finish` looks whether it has done it.
+/// The parts of a tried operation: `prepare` makes the state for `run`, and `finish` checks the result.
 pub(super) struct Tried<P, R, F> {
     pub(super) prepare: P,
     pub(super) run: R,
@@ -20,7 +20,7 @@ pub(super) struct Tried<P, R, F> {
 pub(super) struct Sweep<'a> {
     rig: &'a Rig,
     simulation: Option<Simulation>,
-    /// Operation and function of what went wrong as [`KNOWN`] says.
+    /// The operations and functions that failed as [`KNOWN`] says.
     seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
     wrong: RefCell<Vec<String>>,
     tried: RefCell<BTreeSet<&'static str>>,
@@ -44,7 +44,7 @@ impl<'a> Sweep<'a> {
         })
     }
 
-    /// Lets each call of an operation fail once.
+    /// Makes each call of an operation fail once.
     pub(super) fn each<S>(
         &self,
         operation: &'static str,
@@ -55,7 +55,7 @@ impl<'a> Sweep<'a> {
         let Some(simulation) = &self.simulation else { return };
         self.tried.borrow_mut().insert(operation);
         let tried = Tried { prepare, run, finish };
-        // Once to have done what is done once for the process, and once to count.
+        // The first run initializes what is initialized once per process, the second one counts.
         let mut made = Vec::new();
         for _ in 0..2 {
             let mut state = (tried.prepare)();
@@ -68,7 +68,7 @@ impl<'a> Sweep<'a> {
         for (name, count) in made {
             let function = name.to_str().expect("a name");
             let is_for_stream = function == STREAMS_ALLOCATE && MAKE_STREAMS.contains(&operation);
-            // HIP answers success, and a later reservation gets the kept addresses with what is mapped there.
+            // HIP returns success, and a later reservation gets the kept addresses with the mapping that still exists.
             let spoils_kept = function == "hsa_amd_vmem_unmap" && self.rig.has_quirk("free-races");
             if is_for_stream || spoils_kept || TAKEN_FOR_GRANTED.contains(&function) {
                 continue;
@@ -93,7 +93,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// One call fails once.
+    /// Runs the operation with one failing call.
     fn one<S>(
         &self,
         simulation: &Simulation,
@@ -110,7 +110,7 @@ impl<'a> Sweep<'a> {
         let mut problems = Vec::new();
         if let Err(error) = answer {
             problems.extend(is_sensible(&error).err());
-            // Memory that stays with its addresses comes back with them.
+            // Memory that stays with its addresses is returned with them, so its size is not compared.
             let checked =
                 if self.rig.has_quirk("memory-stays-until-free") { Ok(()) } else { prepared.check(self.rig) };
             problems.extend(checked.err().map(|left| format!("after {error}: {left}")));
@@ -123,12 +123,12 @@ impl<'a> Sweep<'a> {
         if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
     }
 
-    /// No call fails any more: before what looks at the state between two attempts.
+    /// Makes no more calls fail, for checks of the state between two attempts.
     pub(super) fn stop(&self) {
         self.simulation.iter().for_each(Simulation::stop);
     }
 
-    /// Fails for what went wrong and is not known, and for what is known and went well.
+    /// Fails for errors that are not known, and for known errors that did not occur.
     pub(super) fn end(self) {
         let went_well = KNOWN.iter().filter(|known| {
             self.tried.borrow().contains(known.operation)
@@ -137,15 +137,16 @@ impl<'a> Sweep<'a> {
                     .is_some_and(|found| std::ptr::eq(found, *known))
                 && !self.seen.borrow().contains(&(known.operation, known.function))
         });
-        let went_well = went_well
-            .map(|known| format!("{}: {}: goes well now: {}", known.operation, known.function, known.reason));
+        let went_well = went_well.map(|known| {
+            format!("{}: {}: no longer wrong: {}", known.operation, known.function, known.reason)
+        });
         let wrong: Vec<_> = self.wrong.take().into_iter().chain(went_well).collect();
         self.rig.forgets_what_is_left();
         assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     }
 }
 
-/// Counts of the objects below HIP and of the process, compared with those of a later time.
+/// Counts of the objects below HIP and of the process, for comparison with later counts.
 struct Marks {
     counts: Option<Counts>,
     free: Bytes,

@@ -1,4 +1,4 @@
-//! The folder that a run begins with, and which files of it a run changes.
+//! The initial folder of a run, and the files in it that the run changes.
 
 use crate::report::picture;
 use crate::snapshot;
@@ -17,7 +17,7 @@ pub(super) struct Files {
     before: BTreeMap<OsString, Content>,
 }
 
-/// What has a name in a folder.
+/// An entry of a folder.
 #[derive(PartialEq, Eq)]
 enum Content {
     Bytes(Vec<u8>),
@@ -25,7 +25,7 @@ enum Content {
     Other,
 }
 
-/// The files that every run finds, beside `out`, which is there before.
+/// The initial files of every run, in addition to `out`.
 static INPUTS: LazyLock<Vec<(&str, Vec<u8>)>> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| fs::read(root.join(path)).unwrap();
@@ -42,7 +42,7 @@ static INPUTS: LazyLock<Vec<(&str, Vec<u8>)>> = LazyLock::new(|| {
     ]
 });
 
-/// What `out` has before a run.
+/// The initial content of `out`.
 pub(super) const BEFORE: &[u8] = b"before";
 
 impl Files {
@@ -76,7 +76,7 @@ impl Files {
         &self.folder
     }
 
-    /// Which files are not as they were.
+    /// Returns the files that have changed.
     pub(super) fn changes(&self) -> String {
         let after = contents(&self.folder);
         let mut changes = Vec::new();
@@ -101,12 +101,12 @@ impl Drop for Files {
     }
 }
 
-/// A name as the table has it.
+/// Formats a name for the table.
 fn shown(name: &OsStr) -> String {
     name.to_string_lossy().replace('\u{fffd}', "\\xff")
 }
 
-/// What is in a folder and in those in it.
+/// Returns the content of a folder and its subfolders.
 fn contents(folder: &Path) -> BTreeMap<OsString, Content> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,15 +1,14 @@
-//! What each subcommand does when something is wrong with its files, its terminal or its numbers. Every cell comes from a
-//! run.
+//! The behaviour of each subcommand if its files, its terminal or its numbers are wrong. Every cell comes from a run.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `rows` | the runs of each condition, and the reasons for cells without one |
-//! | `files` | the folder that a run begins with, and which files of it the run changes |
-//! | `run` | running the command in each way |
+//! | `files` | the initial folder of a run, and the files in it that the run changes |
+//! | `run` | runs the command in each way |
 //! | `places` | full and read-only disks |
-//! | `terminal` | a terminal of some width |
+//! | `terminal` | a terminal of a given width |
 //!
-//! `table.md` has what is expected. The test writes it anew if `GPU_VMM_WRITE_TABLE` is set.
+//! `table.md` has the expected results. The test rewrites it if `GPU_VMM_WRITE_TABLE` is set.
 
 mod files;
 mod places;
@@ -24,10 +23,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 const OPENING: &str = "\
-# What the command does when something is wrong
+# Behaviour of the command if something is wrong
 
-Each row is a run of `gpu-vmm` in a folder with some files: its exit status, the line of its error, and which files have \
-changed. `GPU_VMM_WRITE_TABLE=1 cargo test -p gpu-vmm-cli --test cli table` writes this page anew.
+Each row is a run of `gpu-vmm` in a folder with some files: its exit status, its error line, and the files that have \
+changed. `GPU_VMM_WRITE_TABLE=1 cargo test -p gpu-vmm-cli --test cli table` rewrites this page.
 ";
 
 #[test]
@@ -65,14 +64,14 @@ fn every_subcommand_has_a_cell_for_every_condition() {
     assert_eq!(conditions.len(), 10);
 }
 
-/// As the help lists them, and the help itself.
+/// Returns the subcommands that the help lists, and `--help`.
 fn subcommands() -> Vec<String> {
     let help = stdout(&command(&["--help"]).output().unwrap());
     let (_, list) = help.split_once("Commands:\n").unwrap();
     let (list, _) = list.split_once("\n\n").unwrap();
     let mut names: Vec<String> = list
         .lines()
-        // The lines of a description are further to the right.
+        // The lines of a description are indented further.
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .map(|line| line.split_whitespace().next().unwrap().to_owned())
         .collect();
@@ -82,7 +81,7 @@ fn subcommands() -> Vec<String> {
     names
 }
 
-/// The whole table, from runs. A row that cannot be run here is as it was kept, if that is allowed.
+/// Returns the whole table, from runs. A row that cannot run here keeps its old text, if that is allowed.
 fn table(kept: &str) -> String {
     let mut text = OPENING.to_owned();
     let mut condition = "";

@@ -1,11 +1,11 @@
-//! Full and read-only disks: mounts in a namespace that ends with the run, for which no privileges are needed where the
-//! system lets users have namespaces.
+//! Full and read-only disks: mounts in a namespace that ends with the run. They need no privileges if the system allows
+//! user namespaces.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-/// A disk of one page, which `out` takes. What is left in it is copied to the folder, whose place it had.
+/// A disk of one page, which `out` fills. Its files are copied back to the folder that it was mounted on.
 const FULL: &str = r#"
 mount -t tmpfs -o size=4k none disk && cp out disk/out || exit 99
 "$0" "$@"
@@ -19,7 +19,7 @@ mount --bind disk disk && mount -o remount,bind,ro disk || exit 99
 exec "$0" "$@"
 "#;
 
-/// Why nothing can be mounted here.
+/// Why nothing can be mounted here; `None` if mounts work.
 static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
     let mut unshare = Command::new("unshare");
     unshare.args(["-rm", "mount", "-t", "tmpfs", "none", "/tmp"]).stdin(Stdio::null());
@@ -30,19 +30,19 @@ static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
     }
 });
 
-/// The command in a folder whose `disk` is full.
+/// Returns the command in a folder whose `disk` is full.
 pub(super) fn full(program: &Path) -> Result<Command, String> {
     in_namespace(FULL, program)
 }
 
-/// The command in a folder whose `disk` is read-only.
+/// Returns the command in a folder whose `disk` is read-only.
 pub(super) fn read_only(program: &Path) -> Result<Command, String> {
     in_namespace(READ_ONLY, program)
 }
 
 fn in_namespace(script: &str, program: &Path) -> Result<Command, String> {
     if let Some(reason) = &*REFUSED {
-        return Err(format!("nothing can be mounted in a namespace of its own: {reason}"));
+        return Err(format!("cannot mount in a new namespace: {reason}"));
     }
     let mut command = Command::new("unshare");
     command.args(["-rm", "sh", "-c", script]).arg(program);

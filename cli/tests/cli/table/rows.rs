@@ -4,7 +4,7 @@
 pub(super) struct Row {
     pub(super) condition: &'static str,
     pub(super) way: Way,
-    /// The arguments, with spaces between them. `\xff` is that byte, which is no UTF-8.
+    /// The arguments, separated by spaces. `\xff` stands for that byte, which is not UTF-8.
     pub(super) arguments: &'static str,
 }
 
@@ -32,11 +32,11 @@ pub(super) enum Way {
     InterruptedInput,
     /// On a terminal of this many columns.
     Columns(u16),
-    /// With 2 GiB of addresses, so that endless reading ends.
+    /// With 2 GiB of address space, so that endless reading ends.
     Little,
 }
 
-/// Why there is no run.
+/// Why a cell has no run.
 pub(super) struct Reason {
     pub(super) condition: &'static str,
     pub(super) subcommands: &'static [&'static str],
@@ -48,7 +48,7 @@ impl Row {
         self.arguments.split(' ').next().unwrap_or_default()
     }
 
-    /// As a shell has it, if it can.
+    /// Formats the run as a shell command, if possible.
     pub(super) fn shown(&self) -> String {
         let arguments = self.arguments;
         match self.way {
@@ -86,7 +86,7 @@ use Way::{
     Plain, ReadOnly, To,
 };
 
-/// In the order of the table. The files are those of `files`.
+/// The rows in the order of the table. `files` has the files.
 pub(super) const ROWS: &[Row] = &[
     row(MISSING, Plain, "conformance --compare none report.json"),
     row(MISSING, Plain, "conformance --compare report.json report.json --out none/out"),

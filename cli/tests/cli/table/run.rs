@@ -1,4 +1,4 @@
-//! Running the command in each way.
+//! Runs the command in each way.
 
 use super::files::Files;
 use super::places;
@@ -22,10 +22,10 @@ pub(super) struct Cell {
     pub(super) files: String,
 }
 
-/// No run takes nearly as long.
+/// The time limit of a run, which no run comes near.
 const TOO_LONG: Duration = Duration::from_secs(60);
 
-/// Runs a row, or says why it cannot be run.
+/// Runs a row, or returns why it cannot run.
 pub(super) fn run(row: &Row) -> Result<Cell, String> {
     let files = Files::new();
     let mut command = prepared(row, &files)?;
@@ -61,7 +61,7 @@ pub(super) fn run(row: &Row) -> Result<Cell, String> {
         _ => {}
     }
     let mut child = command.spawn().unwrap();
-    // It has the other ends of pipes and terminals, which would not end before it is gone.
+    // The command holds the other ends of pipes and terminals, which otherwise would not be closed.
     drop(command);
     match row.way {
         Way::InterruptedOutput => {
@@ -76,14 +76,14 @@ pub(super) fn run(row: &Row) -> Result<Cell, String> {
             interrupt(&child);
         }
         Way::InterruptedInput => {
-            // This waits for the reader.
+            // The open waits for the reader.
             let _writer = File::options().write(true).open(open("pipe")).unwrap();
             interrupt(&child);
             ended(&mut child);
         }
         _ => {}
     }
-    // Both texts fit the buffers of their pipes, which are read after the end.
+    // Both texts fit into the buffers of their pipes, which are read afterwards.
     let status = ended(&mut child);
     drop(reader);
     let mut error = String::new();
@@ -103,7 +103,7 @@ pub(super) fn run(row: &Row) -> Result<Cell, String> {
     Ok(Cell { status: shown(status), error, files: files.changes() })
 }
 
-/// The command with its arguments, in its folder.
+/// Returns the command with its arguments, in its folder.
 fn prepared(row: &Row, files: &Files) -> Result<Command, String> {
     let program = Path::new(env!("CARGO_BIN_EXE_gpu-vmm"));
     let mut command = match row.way {
@@ -115,7 +115,7 @@ fn prepared(row: &Row, files: &Files) -> Result<Command, String> {
             shell
         }
         way if way.is_interrupt() => {
-            // A shell has SIGINT ignored by what it runs in the background, these tests included.
+            // A shell makes background processes ignore SIGINT, these tests included.
             let mut env = Command::new("env");
             env.arg("--default-signal=INT").arg(program);
             env
@@ -138,7 +138,7 @@ fn argument(text: &str) -> OsString {
     OsStr::from_bytes(&bytes).to_owned()
 }
 
-/// A pipe that is full, so that a write to it waits.
+/// Returns a full pipe, so that a write to it blocks.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
@@ -148,11 +148,11 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     (reader, writer)
 }
 
-/// Waits until the child waits in a write to standard output.
+/// Waits until the child blocks in a write to standard output.
 fn wait_for_write(child: &mut Child) {
     let began = Instant::now();
     let call = format!("{} 0x1 ", libc::SYS_write);
-    // Any of its threads may write, and the first one does.
+    // Any thread may write, but the first one does.
     let file = format!("/proc/{}/syscall", child.id());
     while !std::fs::read_to_string(&file).unwrap_or_default().starts_with(&call) {
         assert_eq!(child.try_wait().unwrap(), None, "it ended before it wrote anything");
@@ -165,7 +165,7 @@ fn interrupt(child: &Child) {
     kill_process(Pid::from_child(child), Signal::INT).unwrap();
 }
 
-/// Waits for the end, and puts one to what does not end.
+/// Waits for the end of the child, and kills it after the time limit.
 fn ended(child: &mut Child) -> Option<ExitStatus> {
     let began = Instant::now();
     loop {
@@ -189,16 +189,16 @@ fn shown(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// The line of the error, without the command's name and the folder's.
+/// Returns the error line, without the command's name and the folder's.
 fn one_line(text: &str, folder: &Path) -> String {
     let line = text.lines().next().unwrap_or_default();
     let line = line.strip_prefix("gpu-vmm: ").unwrap_or(line).replace('\u{fffd}', "\\xff");
     line.replace(&folder.display().to_string(), "FOLDER")
 }
 
-/// Whether all that was drawn fits. A word that is longer than a line is not broken, so that it can be copied whole.
+/// Checks that everything drawn fits. A word longer than a line is not broken, so that it can be copied.
 fn width(lines: &[String], columns: usize) -> String {
-    // No text is made to fit into less.
+    // Text is never wrapped to fewer columns.
     let columns = columns.max(20);
     assert!(!lines.iter().any(|line| line.contains("panicked")), "{lines:?}");
     let wide = |line: &&String| line.chars().count() > columns && line.trim().contains(' ');

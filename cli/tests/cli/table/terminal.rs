@@ -1,4 +1,4 @@
-//! A terminal of some width, and what a program drew on it.
+//! A terminal of a given width, and the lines that a program draws on it.
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -23,14 +23,14 @@ impl Terminal {
         let mut master = File::from(master);
         let reader = std::thread::spawn(move || {
             let mut drawn = Vec::new();
-            // The end of a terminal is an error.
+            // The end of a terminal is reported as an error.
             let _ = master.read_to_end(&mut drawn);
             String::from_utf8_lossy(&drawn).into_owned()
         });
         Self { slave, reader }
     }
 
-    /// Has the command draw on it.
+    /// Connects the command's output to the terminal.
     pub(super) fn attach(&self, command: &mut Command) {
         command.env("TERM", "xterm");
         for set in [Command::stdout::<Stdio>, Command::stderr::<Stdio>] {
@@ -38,7 +38,7 @@ impl Terminal {
         }
     }
 
-    /// Each line as it was drawn, bars included, when all programs have left it.
+    /// Returns each drawn line, including progress bars, after all programs have closed the terminal.
     pub(super) fn lines(self) -> Vec<String> {
         drop(self.slave);
         let drawn = self.reader.join().unwrap();
@@ -46,7 +46,7 @@ impl Terminal {
         let mut rest = drawn.chars();
         while let Some(char) = rest.next() {
             match char {
-                // Its commands end with a letter.
+                // An escape sequence ends with a letter.
                 '\u{1b}' => while rest.next().is_some_and(|char| !char.is_ascii_alphabetic()) {},
                 char => text.push(char),
             }

@@ -1,4 +1,4 @@
-//! The calls themselves.
+//! The raw calls, on the backend's traits.
 
 use super::{Host, at, code, device, excluded};
 use crate::raw::Calls;
@@ -17,7 +17,7 @@ fn answer(result: gpu_vmm_core::Result<()>) -> Code {
 
 /// # Safety
 ///
-/// Null, or good for what is written there.
+/// `pointer` is null, or valid for a write of `T`.
 unsafe fn writable<'a, T>(pointer: *mut T) -> &'a mut T {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_mut() }.unwrap_or_else(|| excluded("no argument is a pointer that can be null"))
@@ -25,7 +25,7 @@ unsafe fn writable<'a, T>(pointer: *mut T) -> &'a mut T {
 
 /// # Safety
 ///
-/// Null, or good for what is read there.
+/// `pointer` is null, or valid for a read of `T`.
 unsafe fn readable<'a, T>(pointer: *const T) -> &'a T {
     // SAFETY: the caller's promise.
     unsafe { pointer.as_ref() }.unwrap_or_else(|| excluded("no argument is a pointer that can be null"))
@@ -37,8 +37,8 @@ fn no_flags(flags: u64) {
     }
 }
 
-// SAFETY comments below: "checked" is what was asked of the numbers just before; "refused" is what the host backend
-// documents that it refuses by itself, whatever its caller has promised.
+// In the SAFETY comments below, "checked" refers to the checks just before the call, and "refused" to what the host
+// backend documents that it refuses, whatever its caller promises.
 impl<B: TestKit> Calls for Host<B> {
     unsafe fn address_reserve(
         &self,
@@ -99,7 +99,7 @@ impl<B: TestKit> Calls for Host<B> {
             (abi::PINNED, abi::DESCRIPTOR) => properties.shareable(),
             _ => excluded("memory is pinned, and shared by a descriptor or not at all"),
         };
-        // SAFETY: checked; a device that is not there is refused.
+        // SAFETY: checked; a device that does not exist is refused.
         match unsafe { self.backend.create(self.whole(size as u64), &properties) } {
             Ok(created) => {
                 *handle = self.books().keep(created);
@@ -124,7 +124,7 @@ impl<B: TestKit> Calls for Host<B> {
             excluded("whole handles are mapped");
         }
         let (reservation, into) = at::<B>(&mut books.reservations, address);
-        // SAFETY: the handle is this backend's; what does not fit, or is mapped already, is refused.
+        // SAFETY: the handle is this backend's; a range that does not fit or is already mapped is refused.
         let mapped = unsafe { reservation.map(into, handle) };
         if mapped.is_ok() {
             books.mappings.insert(address, size);
@@ -139,7 +139,8 @@ impl<B: TestKit> Calls for Host<B> {
             excluded("this backend unmaps one mapping a call");
         }
         let (reservation, offset) = at::<B>(&mut books.reservations, address);
-        // SAFETY: nothing uses the memory, since work is done when its call returns; what is not whole is refused.
+        // SAFETY: no work uses the memory, because calls finish their work before they return; partial mappings are
+        // refused.
         let unmapped = unsafe { reservation.unmap(offset, Bytes(size as u64)) };
         if unmapped.is_ok() {
             for base in &inside {
@@ -167,7 +168,7 @@ impl<B: TestKit> Calls for Host<B> {
         let grants: Vec<Grant> = descs.iter().map(grant).collect();
         let mut books = self.books();
         let (reservation, offset) = at::<B>(&mut books.reservations, address);
-        // SAFETY: the devices exist and reach each other's memory; what is not whole is refused.
+        // SAFETY: the devices exist and can access each other's memory; partial mappings are refused.
         answer(unsafe { reservation.set_access(offset, Bytes(size as u64), &grants) })
     }
 
@@ -177,7 +178,7 @@ impl<B: TestKit> Calls for Host<B> {
         let device = self.known(*location);
         let mut books = self.books();
         let (reservation, offset) = at::<B>(&mut books.reservations, address);
-        // SAFETY: the device exists; an address where nothing is mapped is refused.
+        // SAFETY: the device exists; an unmapped address is refused.
         match unsafe { reservation.access(offset, device) } {
             Ok(access) => {
                 *flags = match access {
@@ -228,29 +229,30 @@ impl<B: TestKit> Calls for Host<B> {
                 *out = fd.into_raw_fd();
                 Code::SUCCESS
             }
-            // As a driver would say it: the memory's type was not asked for.
+            // As a driver reports it: the memory was not created for this handle type.
             Err(error) if matches!(error.detail(), Detail::Unsupported { .. }) => Code::INVALID_VALUE,
             Err(error) => code(&error),
         }
     }
 
-    /// How much memory it is, the importer must know: the size of what was exported, or the least there is.
+    /// The importer must know the memory's size: it is the size of the exported file, or the granularity if that is
+    /// more.
     unsafe fn import(&self, handle: *mut u64, shareable: *mut c_void, _kind: i32) -> Code {
         // SAFETY: the promise of `Calls`.
         let handle = unsafe { writable(handle) };
         let fd = shareable as i32;
-        // SAFETY: a structure of numbers, for all of which zero is a value.
+        // SAFETY: a structure of numbers, for which zero is a value.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: one structure is written, and a number that is no descriptor is refused.
+        // SAFETY: the function writes one structure and refuses invalid descriptors.
         if unsafe { libc::fstat(fd, &raw mut status) } != 0 {
             excluded("a descriptor is open by its type");
         }
         let least = self.backend.granularity().bytes();
         let size = Bytes(status.st_size.unsigned_abs()).max(least);
         let properties = Properties::on(self.current()).shareable();
-        // SAFETY: open, as was just seen, and the caller's for the length of this call.
+        // SAFETY: the descriptor is open, as was just checked, and borrowed for the length of this call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        // SAFETY: what was exported has its size; a descriptor of anything else is refused.
+        // SAFETY: the size is that of the exported file; other descriptors are refused.
         match unsafe { self.backend.import(fd, size, &properties) } {
             Ok(imported) => {
                 *handle = self.books().keep(imported);
@@ -287,21 +289,21 @@ impl<B: TestKit> Calls for Host<B> {
 
     unsafe fn free(&self, address: u64) -> Code {
         let size = self.books().plain.remove(&address).unwrap_or_else(|| self.backend.granularity().bytes());
-        // SAFETY: what is no plain allocation of this size is refused.
+        // SAFETY: an address that is not a plain allocation of this size is refused.
         answer(unsafe { self.backend.free_plain(self.current(), Address(address), size) })
     }
 
     unsafe fn copy_from_host(&self, to: u64, from: *const c_void, length: usize) -> Code {
         // SAFETY: the promise of `Calls`.
         let from = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), length) };
-        // SAFETY: what the device may not write is refused.
+        // SAFETY: memory that the device may not write is refused.
         answer(unsafe { self.backend.copy_from_host(self.current(), Address(to), from) })
     }
 
     unsafe fn copy_to_host(&self, to: *mut c_void, from: u64, length: usize) -> Code {
         // SAFETY: the promise of `Calls`.
         let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
-        // SAFETY: what the device may not read is refused.
+        // SAFETY: memory that the device may not read is refused.
         answer(unsafe { self.backend.copy_to_host(self.current(), to, Address(from)) })
     }
 
@@ -310,7 +312,7 @@ impl<B: TestKit> Calls for Host<B> {
             excluded("what is copied does not overlap");
         }
         let length = Bytes(length as u64);
-        // SAFETY: checked; what the device may not read or write is refused.
+        // SAFETY: checked; memory that the device may not read or write is refused.
         answer(unsafe { self.backend.copy(self.current(), Address(to), Address(from), length) })
     }
 
@@ -338,7 +340,7 @@ impl<B: TestKit> Calls for Host<B> {
     }
 
     unsafe fn set(&self, at: u64, value: u8, length: usize) -> Code {
-        // SAFETY: what the device may not write is refused.
+        // SAFETY: memory that the device may not write is refused.
         answer(unsafe { self.backend.fill(self.current(), Address(at), Bytes(length as u64), value) })
     }
 

@@ -1,8 +1,8 @@
-//! The calls on host memory: each becomes the method of the backend's traits that stands for it. The host backend
-//! checks what it is given, and says so where it does; what its traits' contracts leave undefined, or cannot say at all,
-//! is not called: it ends as [`Missing`](crate::raw::Missing), with what is in the way.
+//! The raw calls on host memory: each becomes the corresponding method of the backend's traits. The host backend checks
+//! its arguments and returns errors. Calls that the traits leave undefined or cannot express are not made: they end as
+//! [`Missing`](crate::raw::Missing), with the reason.
 //!
-//! Its errors become the numbers that both vendors have for the same thing.
+//! Errors become the codes that both vendors use for them.
 
 mod calls;
 
@@ -16,23 +16,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Host<B: TestKit> {
     backend: B,
-    /// The device that was made current.
+    /// The current device.
     current: AtomicU32,
     books: Mutex<Books<B>>,
 }
 
-/// What the numbers stand for that were given out.
+/// The objects behind the numbers that were returned.
 struct Books<B: TestKit> {
     reservations: BTreeMap<u64, B::Reservation>,
     handles: BTreeMap<u64, B::Handle>,
-    /// Where each mapping begins, and how long it is.
+    /// The mappings: base address and length.
     mappings: BTreeMap<u64, usize>,
     plain: BTreeMap<u64, Bytes>,
     pinned: BTreeMap<usize, Box<dyn Pinned>>,
     last_handle: u64,
 }
 
-/// What the answer is as a number.
+/// Returns the code for an error.
 fn code(error: &Error) -> Code {
     const REFUSED: [i32; 3] = [libc::EINVAL, libc::EFAULT, libc::EACCES];
     match error.detail() {
@@ -48,7 +48,7 @@ fn code(error: &Error) -> Code {
     }
 }
 
-/// The end of a call that the traits do not have, or leave undefined.
+/// Ends a call that the traits do not have, or leave undefined.
 fn excluded(why: &str) -> ! {
     missing(format!("the backend's traits exclude it: {why}"))
 }
@@ -82,7 +82,7 @@ impl<B: TestKit> Host<B> {
         DeviceId(self.current.load(Ordering::Relaxed))
     }
 
-    /// A size that the contract allows.
+    /// Returns a size that the traits allow.
     fn whole(&self, size: u64) -> Bytes {
         if size == 0 || !self.backend.granularity().divides(Bytes(size)) {
             excluded("sizes are multiples of the granularity and not zero");
@@ -99,7 +99,7 @@ impl<B: TestKit> Host<B> {
     }
 }
 
-/// The reservation that an address lies in, and how far.
+/// Returns the reservation of an address, and the offset in it.
 fn at<B: TestKit>(
     reservations: &mut BTreeMap<u64, B::Reservation>,
     address: u64,
@@ -117,7 +117,7 @@ impl<B: TestKit> Books<B> {
         self.handles.get(&handle).unwrap_or_else(|| excluded("a handle is a value, and released once"))
     }
 
-    /// Where mappings begin in a range.
+    /// Returns the base addresses of the mappings that begin in a range.
     fn mapped(&self, address: u64, size: usize) -> impl Iterator<Item = u64> {
         self.mappings.range(address..address.saturating_add(size as u64)).map(|(base, _)| *base)
     }
