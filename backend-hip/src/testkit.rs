@@ -36,7 +36,7 @@ fn buffer(length: Bytes) -> Vec<u64> {
 impl HipBackend {
     /// Returns why a device writes and checks the pattern by copies; `None` if kernels do it.
     ///
-    /// The first call compiles the kernels, which takes up to a second.
+    /// The first call compiles the kernels, which takes most of a second.
     ///
     /// # Errors
     ///

@@ -9,16 +9,16 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
-  gpu-vmm info                            what works on this machine, and why the rest does not
-  gpu-vmm grow                            grow from 2 MiB to 1 GiB on the best available device
-  gpu-vmm grow --to 64GiB --fixed         fail instead of moving to another address
-  gpu-vmm grow --by 64MiB --reserve 64MiB run out of addresses, to see memory extended and remapped
-  gpu-vmm grow --backend host --json      on host memory, as JSON for programs
-  gpu-vmm conformance                     check what the driver and gpu-vmm really do
-  gpu-vmm snapshot model.snap             list the contents of a snapshot and verify its checksums
-  gpu-vmm report pool.json --html p.html  draw a pool's memory as an interactive page
-  gpu-vmm replay run.trace.gz             replay a recorded program's allocations on a pool
-  gpu-vmm bench --filter growth           compare growth with raw driver calls and with copying";
+  gpu-vmm info                            what this machine supports
+  gpu-vmm grow                            grow from 2 MiB to 1 GiB
+  gpu-vmm grow --to 64GiB --fixed         fail rather than change the address
+  gpu-vmm grow --by 64MiB --reserve 64MiB run out of addresses: extend or remap
+  gpu-vmm grow --backend host --json      on host memory, as JSON
+  gpu-vmm conformance                     check the driver and gpu-vmm
+  gpu-vmm snapshot model.snap             list a snapshot, verify checksums
+  gpu-vmm report pool.json --html p.html  draw a pool's memory as a page
+  gpu-vmm replay run.trace.gz             replay a trace on a pool
+  gpu-vmm bench --filter growth           compare growth with copying";
 
 /// Shows what GPU drivers support, tests and measures them, and grows memory in place.
 #[derive(Parser, Debug)]
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Replay a program's allocations on a pool or the driver: memory held, driver calls, times
     #[command(long_about = REPLAY)]
     Replay(ReplayArguments),
-    /// Compare the cost of gpu-vmm with the driver's own calls and with programs that do without it
+    /// Compare the cost of gpu-vmm with raw driver calls and with solutions without it
     #[command(long_about = BENCH)]
     Bench(BenchArguments),
 }
@@ -104,12 +104,12 @@ at `r`; without an `r`, the fence is never done. If the trace has no `r` at all,
 `pool` is a gpu-vmm pool. `driver` calls cuMemAlloc and cuMemFree, hipMalloc and hipFree, or mmap and munmap, for \
 every allocation; it frees at `f`, whatever `r` says, because these calls wait for the device themselves.
 
-Requested memory is the memory between `a` and `f`. Held memory is the memory taken from the driver: for a pool by its \
-own statistics; for the driver's allocations by the decrease of the device's free memory, which includes other \
+Requested memory is that of blocks between their `a` and `f`. Held memory is the memory taken from the driver: for a \
+pool by its own statistics; for the driver's allocations by the decrease of the device's free memory, which includes other \
 programs on the device.
 
 The trace is read before anything is timed, and replayed several times (`--rounds`) on the same pool: the first round \
-is cold, the last one is warm. These rounds time no single calls. One more round times each call, minus the cost of \
+is cold, the last one is warm. Single calls are not timed in these rounds. One more round times each call, minus the cost of \
 reading the clock, which is reported as well. Memory that a round has not freed is freed outside of the measured \
 time.
 
@@ -149,7 +149,7 @@ pub(crate) struct ReplayArguments {
 }
 
 const BENCH: &str = "\
-Compare the cost of gpu-vmm with the driver's own calls and with programs that do without it, on this machine.
+Compare the cost of gpu-vmm with raw driver calls and with solutions without it, on this machine.
 
 Each figure is a ratio: gpu-vmm's figure divided by that of a baseline that does the same work. Both are sampled \
 alternately in one run, so that changes on the machine affect both. The ratio is the median of the samples' ratios, \
@@ -223,7 +223,7 @@ Show the memory of a pool: as numbers, or as a page with its addresses and physi
 
 FILE is a pool's snapshot as JSON. With --html the command draws it: for each tag its blocks, the pages that hold them \
 and the physical memory behind each page, all physical memory with its users, how live, pending and held memory \
-developed, small blocks by size, and the largest blocks. The page is one file that needs no network; zoom and pan it \
+changed over time, small blocks by size, and the largest blocks. The page is one file that needs no network; zoom and pan it \
 with the mouse or the keyboard.
 
 The exit status is 0, and 1 if FILE is not a pool snapshot or OUT cannot be written; then OUT is unchanged.";
@@ -330,14 +330,14 @@ impl TargetChoice {
 /// The format of a report.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Format {
-    /// For people
+    /// Plain text
     #[default]
     Text,
-    /// For programs, and for issues
+    /// JSON, for programs and for issues
     Json,
-    /// For programs that read test results
+    /// JUnit XML, for tools that read test results
     Junit,
-    /// For a page
+    /// Markdown tables
     Markdown,
 }
 

@@ -57,7 +57,7 @@ fn held(outcome: &Outcome, by_account: bool) -> String {
     } else {
         ", measured by the device's free memory".to_owned()
     };
-    format!("up to {}, {ratio:.4} times the requested memory{device}", about(Bytes(*peak_held)))
+    format!("up to {} ({ratio:.4} times requested){device}", about(Bytes(*peak_held)))
 }
 
 fn round(round: &Round) -> String {

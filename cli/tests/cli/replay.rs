@@ -102,7 +102,7 @@ fn a_replay_for_people_says_the_same() {
         "  replayed      by the pool on host, device 0 (host memory 0), 1 thread\n",
         "  requested     up to 6 MiB\n",
         "  held          ",
-        " times the requested memory; the device's free memory decreased by ",
+        " times requested); the device's free memory decreased by ",
         "  cold          ",
         "  warm          ",
         " (round 3)\n",
