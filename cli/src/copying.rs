@@ -40,7 +40,7 @@ pub(crate) fn measure(
             crate::output::about(free)
         )));
     }
-    progress.begin("copying, to compare", steps.to);
+    progress.begin("copying, for comparison", steps.to);
     match grow(backend, device, steps, progress) {
         Err(error) if error.is_out_of_memory() => Ok(Copying::NoRoom(error.to_string())),
         answer => answer,

@@ -102,7 +102,7 @@ impl Report {
         let by_copying = "the same by copying:";
         if let Some(copy) = self.copy_micros {
             let times =
-                self.copy_ratio.map(|ratio| format!("; takes {ratio:.1} times as long")).unwrap_or_default();
+                self.copy_ratio.map(|ratio| format!("; {ratio:.1} times as long")).unwrap_or_default();
             total(by_copying, copy, format!("allocate, copy, free{times}"))?;
         }
         if let Some(reason) = &self.copy_skipped {

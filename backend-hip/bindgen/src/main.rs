@@ -12,11 +12,11 @@ Usage: cargo run -- [--check] [--output FILE] [INCLUDE]
 
 Writes backend-hip/src/ffi/bindings.rs from the HIP headers in INCLUDE, in $HIP_INCLUDE, or in /opt/rocm/include.
 
-    --check        writes nothing; exits with 1 if the file differs from the generated text
-    --output FILE  writes to FILE instead
+  --check        writes nothing; exits with 1 if the file differs from the generated text
+  --output FILE  writes to FILE instead
 
-  Headers: the checked-in file was generated from HIP 7.2.4. Debian: package libamdhip64-dev of that version, INCLUDE is
-  /usr/include; 'dpkg -x' unpacks it anywhere. ROCm: package hip-dev (hip-devel), INCLUDE is /opt/rocm/include.
+Headers: the checked-in file was generated from HIP 7.2.4. Debian: package libamdhip64-dev of that version, INCLUDE is
+/usr/include; 'dpkg -x' unpacks it anywhere. ROCm: package hip-dev (hip-devel), INCLUDE is /opt/rocm/include.
 
 libclang: apt install libclang-dev, or without root
   python3 -m venv venv && venv/bin/pip install libclang

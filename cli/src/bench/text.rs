@@ -36,7 +36,14 @@ impl Text {
     pub(super) fn row(&mut self, row: &Row) -> Answer {
         if self.baseline.as_ref() != Some(&row.baseline.name) {
             if self.baseline.is_none() {
-                self.output.line(line("", "gpu-vmm", "other", "ratio", "interquartile range", "target"))?;
+                self.output.line(line(
+                    "",
+                    "gpu-vmm",
+                    "baseline",
+                    "ratio",
+                    "interquartile range",
+                    "target",
+                ))?;
             }
             self.output.line(format!("  compared with {}", shown(&row.baseline.name)))?;
             self.baseline = Some(row.baseline.name.clone());

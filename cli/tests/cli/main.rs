@@ -151,7 +151,7 @@ fn growth_for_people_tells_what_was_checked_and_compared() {
         "checked by the CPU: all 8 MiB hold",
         "growth in 3 steps:",
         "the same by copying:",
-        "takes ",
+        "times as long",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
