@@ -64,7 +64,8 @@ impl HipReservation {
     }
 }
 
-// SAFETY: the range stays reserved until it is dropped; failed calls return an error and change nothing.
+// SAFETY: the range stays reserved until it is dropped, or lost in `return_memory`; then no call reaches HIP until
+// `regain` succeeds. Failures are returned.
 unsafe impl Reservation for HipReservation {
     type Handle = HipHandle;
 

@@ -70,7 +70,7 @@ fn frames_know_all_of_their_addresses() {
 #[test]
 fn memory_in_too_many_places_is_refused_and_not_waited_for() {
     let mut picture = picture();
-    // Each begins at its own frame and reaches to the end, which gives half of a square of mappings.
+    // Each begins at its own frame and continues to the end, so the number of places is quadratic.
     picture.page = 1;
     let run = |index: u64| PagesSnapshot {
         offset: index * 100_000,
