@@ -2,7 +2,9 @@
 #![allow(unsafe_code)] // fork, setresuid
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)] // a test fails by panicking
 
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The time limit of a child, which has little to do.
 const SECONDS: u32 = 60;
@@ -34,16 +36,14 @@ impl Child {
     /// The child has no other threads of this process. It may call gpu-vmm, the system, and the C library's heap, which
     /// a fork leaves consistent.
     pub fn fork(body: impl FnOnce()) -> Self {
+        panic_in_children();
         // SAFETY: see above.
         match unsafe { libc::fork() } {
             -1 => panic!("no fork: {}", std::io::Error::last_os_error()),
             0 => {
                 // SAFETY: the call only sets a timer, which ends a child that hangs.
                 unsafe { libc::alarm(SECONDS) };
-                // The test harness captures output in the parent only, so the child writes its panics directly.
-                set_hook(Box::new(|why| {
-                    let _ = rustix::io::write(std::io::stderr(), format!("child: {why}\n").as_bytes());
-                }));
+                IS_CHILD.store(true, Ordering::Relaxed);
                 let failed = catch_unwind(AssertUnwindSafe(body)).is_err();
                 // SAFETY: the process exits without running the parent's exit handlers.
                 unsafe { libc::_exit(failed.into()) }
@@ -78,4 +78,25 @@ impl Drop for Child {
         unsafe { libc::kill(self.0, libc::SIGKILL) };
         self.wait();
     }
+}
+
+/// True in forked children.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Lets children write their panics to the standard error. The test harness captures the output of the parent only.
+///
+/// The hook is set in the parent: a thread that panics during the fork holds the lock of the hook, and in the child no thread
+/// releases it.
+fn panic_in_children() {
+    static SET: Once = Once::new();
+    SET.call_once(|| {
+        let hook_of_parent = take_hook();
+        set_hook(Box::new(move |why| {
+            if IS_CHILD.load(Ordering::Relaxed) {
+                let _ = rustix::io::write(std::io::stderr(), format!("child: {why}\n").as_bytes());
+            } else {
+                hook_of_parent(why);
+            }
+        }));
+    });
 }

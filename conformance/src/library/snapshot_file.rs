@@ -355,6 +355,6 @@ fn regions_that_overlap<B: TestKit>(subject: &Subject<B>) {
         let options = WriteOptions { compress: false, block: Some(BLOCK), since: None };
         SnapshotWriter::create(folder.file("a"), &description, options).map(drop)
     };
-    is_bad(create(Address(end.0 - BLOCK.0)), "the same addresses");
+    is_bad(create(Address(end.0 - BLOCK.0)), "overlap");
     create(end).unwrap();
 }

@@ -75,9 +75,6 @@ impl<'a> Sweep<'a> {
             }
             for after in 0..count {
                 let trial = || self.one(simulation, name, after as u16, &tried);
-                if std::env::var("V").is_ok() {
-                    eprintln!("{operation}: {function} {after}");
-                }
                 let Err(wrong) =
                     catch_unwind(AssertUnwindSafe(trial)).unwrap_or_else(|panic| Err(text(&*panic)))
                 else {
