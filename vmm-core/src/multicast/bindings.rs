@@ -1,4 +1,4 @@
-//! The books of an object: whose memory is bound where.
+//! The record of an object's bindings.
 
 use crate::driver::Backend;
 use crate::memory::PhysicalMemory;
@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 /// Memory that is bound to a part of a multicast object.
 #[derive(Debug)]
 pub struct Binding<B: Backend> {
-    /// Where the part begins in the object.
+    /// The offset of the part in the object.
     pub offset: Bytes,
-    /// How long it is.
+    /// The length of the part.
     pub length: Bytes,
-    /// The memory. It is held as long as it is bound.
+    /// The memory. The binding keeps it alive.
     pub memory: PhysicalMemory<B>,
-    /// Where what is bound begins in the memory.
+    /// The offset of the bound part in the memory.
     pub memory_offset: Bytes,
 }
 
-/// All that is bound, by device and offset. Of one device no two overlap.
+/// All bindings, by device and offset. Bindings of one device do not overlap.
 #[derive(Debug)]
 pub(super) struct Bindings<B: Backend>(BTreeMap<(DeviceId, Bytes), Binding<B>>);
 
@@ -39,7 +39,7 @@ impl<B: Backend> Bindings<B> {
         self.0.remove(&(device, offset));
     }
 
-    /// The binding of a device's memory that begins at an offset.
+    /// Returns the binding of a device's memory that begins at an offset.
     pub(super) fn at(&self, operation: Operation, device: DeviceId, offset: Bytes) -> Result<&Binding<B>> {
         let place = || format!("from offset {offset} on");
         self.0
@@ -69,14 +69,14 @@ impl<B: Backend> Bindings<B> {
         }
     }
 
-    /// Refuses a device of which nothing is bound.
+    /// Refuses a device that has no binding.
     pub(super) fn check_any(&self, operation: Operation, device: DeviceId) -> Result<()> {
         if self.iter().any(|bound| bound.memory.device() == device) {
             return Ok(());
         }
         Err(Error::new(
             operation,
-            Detail::NotBound { device, place: "anywhere, and each device needs some".to_owned() },
+            Detail::NotBound { device, place: "anywhere, and every device needs a binding".to_owned() },
         ))
     }
 }

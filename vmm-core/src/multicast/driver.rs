@@ -1,4 +1,4 @@
-//! The seam for multicast: what a backend that has it implements, and what one that has not answers.
+//! The traits that a backend with multicast implements, and the driver of a backend without it.
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, Handle};
@@ -11,49 +11,48 @@ use std::marker::PhantomData;
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
-/// A backend that has been asked whether it has multicast.
+/// A backend that may have multicast.
 ///
 /// # Safety
 ///
-/// The driver that [`multicast`](MulticastBackend::multicast) returns is this backend's.
+/// The driver that [`multicast`](MulticastBackend::multicast) returns must work on this backend's handles.
 pub unsafe trait MulticastBackend: Backend {
-    /// The driver's calls; [`NoMulticast`] where there are none.
+    /// The driver's calls; [`NoMulticast`] if there are none.
     type Driver: MulticastDriver<Handle = Self::Handle>;
 
-    /// The driver's calls, if it has them.
+    /// Returns the driver's calls.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] with the reason that the
-    /// [capability](crate::Feature::Multicast) has; [`Detail::Forked`].
+    /// [`Detail::Unsupported`] with the reason of the [capability](crate::Feature::Multicast); [`Detail::Forked`].
     fn multicast(&self, operation: Operation) -> Result<Self::Driver>;
 }
 
 /// The driver's calls for multicast objects.
 ///
-/// An object is a handle as memory is, which the driver exports, maps and releases by the same calls. What it is
-/// not is memory: it is bound to, and never bound. Its [properties](Handle::properties) are those of a device of the team.
+/// An object is a handle. The driver exports, maps and releases it by the same calls as memory. It is not memory: memory is
+/// bound to it. Its [properties](Handle::properties) are those of a device of the team.
 ///
 /// # Safety
 ///
-/// As for [`Backend`] and [`Handle`]: granularities are those that the driver accepts, handles are of the driver and
-/// have the size that they were made with.
+/// As for [`Backend`] and [`Handle`]: granularities must be those that the driver accepts. Handles must belong to the driver and
+/// have the size that they were created with.
 pub unsafe trait MulticastDriver: Debug + Send + Sync {
     /// Handles of memory, and of objects.
     type Handle: Handle;
 
-    /// Refuses a device that can be in no team.
+    /// Refuses a device that cannot be in a team.
     ///
     /// # Errors
     ///
     /// [`Detail::Unsupported`] with the reason.
     fn check_device(&self, operation: Operation, device: DeviceId) -> Result<()>;
 
-    /// What an object of `devices` devices and `size` bytes is made in. CUDA: `cuMulticastGetGranularity`.
+    /// Returns the granularity of an object of `devices` devices and `size` bytes. CUDA: `cuMulticastGetGranularity`.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's error.
     fn granularity(
         &self,
         operation: Operation,
@@ -62,32 +61,32 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
         properties: &Properties,
     ) -> Result<MulticastGranularity>;
 
-    /// Makes an object for `devices` devices, of all processes together. CUDA: `cuMulticastCreate`.
+    /// Creates an object for `devices` devices, which are those of all processes. CUDA: `cuMulticastCreate`.
     ///
     /// # Safety
     ///
-    /// `size` is a multiple of the minimum granularity and not zero; the device in `properties` exists, can be in a team,
-    /// and will be added by this process.
+    /// `size` must be a multiple of the minimum granularity and not zero. The device in `properties` must exist and be able to join
+    /// a team, and this process must add it.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's error.
     unsafe fn create(&self, devices: u32, size: Bytes, properties: &Properties) -> Result<Self::Handle>;
 
-    /// Takes in an object that another process has exported. CUDA: `cuMemImportFromShareableHandle`.
+    /// Imports an object that another process has exported. CUDA: `cuMemImportFromShareableHandle`.
     ///
     /// # Safety
     ///
-    /// The descriptor was exported by a backend of this vendor, of an object with this size and these properties.
+    /// A backend of this vendor must have exported the descriptor, from an object with this size and these properties.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's error.
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties)
     -> Result<Self::Handle>;
 
-    /// The same from 64 bytes.
+    /// Imports an object from the 64 bytes of a fabric handle.
     ///
     /// # Safety
     ///
@@ -95,7 +94,7 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's error.
     unsafe fn import_fabric(
         &self,
         from: &FabricHandle,
@@ -107,11 +106,11 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
     ///
     /// # Safety
     ///
-    /// The handle is an object's; the device exists, can be in a team, and was not added.
+    /// The handle must be an object's. The device must exist, be able to join a team, and not be in it already.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's error.
     unsafe fn add(&self, object: &Self::Handle, device: DeviceId) -> Result<()>;
 
     /// Binds memory to a part of the object. CUDA: `cuMulticastBindMem`. Blocks until all devices of all processes are
@@ -119,13 +118,13 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
     ///
     /// # Safety
     ///
-    /// The first handle is an object's, the second memory's of a device that this process has added, shareable where the
-    /// object is. The offsets and the length are multiples of the minimum granularity, the length is not zero, the part lies
-    /// in the object and what is bound of the memory in the memory; nothing of the device is bound there.
+    /// `object` must be an object, and `memory` the memory of a device that this process has added; it must be shareable if the
+    /// object is. The offsets and the length must be multiples of the minimum granularity, and the length must not be zero. The
+    /// part must lie within the object and within the memory. The device must have no binding there.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The driver's error.
     unsafe fn bind(
         &self,
         object: &Self::Handle,
@@ -135,16 +134,16 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
         length: Bytes,
     ) -> Result<()>;
 
-    /// Takes out what was bound. CUDA: `cuMulticastUnbind`.
+    /// Removes a binding. CUDA: `cuMulticastUnbind`.
     ///
     /// # Safety
     ///
-    /// The handle is an object's; memory of the device was bound with just this offset and length; this process has the
-    /// object mapped nowhere.
+    /// The handle must be an object's. Memory of the device must have been bound with exactly this offset and length. This process
+    /// must not have the object mapped.
     ///
     /// # Errors
     ///
-    /// What the driver answers; then it is still bound.
+    /// The driver's error; the memory is still bound then.
     unsafe fn unbind(
         &self,
         object: &Self::Handle,
@@ -154,23 +153,22 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
     ) -> Result<()>;
 }
 
-/// In what a multicast object is made. CUDA: `cuMulticastGetGranularity`.
+/// The granularities of a multicast object. CUDA: `cuMulticastGetGranularity`.
 ///
-/// The two are far apart: 2 MiB and 512 MiB have been seen on H100s. A program that rounds a size by one and maps by the
-/// other has its map refused (microsoft/mscclpp#451).
+/// They differ much: 2 MiB and 512 MiB were seen on H100s. If a program rounds a size by one and maps by the other, the driver
+/// refuses the mapping (microsoft/mscclpp#451).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MulticastGranularity {
-    /// What the object's size, the offsets and lengths of bindings, and the address **must** be a multiple of
-    /// (`CU_MULTICAST_GRANULARITY_MINIMUM`). Sizes are rounded up to it here, and everything is checked against it. It may be
-    /// more than memory's granularity, so memory that is to be bound whole is created with the object's size, or rounded up
-    /// by this.
+    /// The unit of the object's size, of the offsets and lengths of bindings, and of the address
+    /// (`CU_MULTICAST_GRANULARITY_MINIMUM`). gpu-vmm rounds sizes up to it and checks everything else. It can be larger than the
+    /// granularity of memory: to bind memory as a whole, create it with the object's size, or round its size up to this unit.
     pub minimum: Granularity,
-    /// What they **should** be a multiple of to be fast (`CU_MULTICAST_GRANULARITY_RECOMMENDED`). The address is, unless it
-    /// was chosen by the caller. Nothing else is rounded to it: who wants that chooses the size by it.
+    /// The unit for the best speed (`CU_MULTICAST_GRANULARITY_RECOMMENDED`). gpu-vmm aligns the address to it, unless the caller
+    /// chooses the address. It rounds nothing else to it; callers can choose such a size.
     pub recommended: Granularity,
 }
 
-/// The calls of a driver that has none: a type of which there is no value.
+/// The driver of a backend without multicast. The type has no value.
 #[derive(Debug)]
 pub struct NoMulticast<H>(Infallible, PhantomData<fn(&H)>);
 

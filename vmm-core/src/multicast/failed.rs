@@ -1,10 +1,10 @@
-//! A step that could not be made, with what it would have used up.
+//! A step that failed, with the value that it would have consumed.
 
 use crate::types::Error;
 
-/// Why a step failed, and what it was made from, as it was: the step can be tried again, or given up by dropping this.
+/// The error of a step, and the unchanged value that the step would have consumed. Try the step again with it, or drop it.
 ///
-/// In functions that give the library's [`Result`](crate::Result), `?` takes the error and drops the rest.
+/// In functions that return the library's [`Result`](crate::Result), `?` returns the error and drops the value.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.0)]
 pub struct Failed<T>(Box<(Error, T)>);
@@ -14,13 +14,13 @@ impl<T> Failed<T> {
         Self(Box::new((error, kept)))
     }
 
-    /// Why.
+    /// Returns the error.
     #[must_use]
     pub fn error(&self) -> &Error {
         &self.0.0
     }
 
-    /// What there still is.
+    /// Returns the value.
     #[must_use]
     pub fn into_kept(self) -> T {
         self.0.1

@@ -1,24 +1,24 @@
-//! Multicast: one address for the memory of several devices. CUDA's `cuMulticast…`; HIP has nothing like it, and neither
-//! has the host, so this is an extension beside the traits that all have.
+//! Multicast: one address for the memory of several devices. CUDA: `cuMulticast…`. HIP and the host backend have no equivalent,
+//! so this is an extension next to the traits that all backends have.
 //!
-//! A multicast object is memory of every device of a team, bound side by side. Its address is for PTX's instructions
-//! `multimem.…` alone: `multimem.st` writes to all of them, `multimem.red` adds to all, and `multimem.ld_reduce` reads
-//! all and gives the sum. The NVSwitches do it. It is what all-reduces on NVLink are fastest by.
+//! A multicast object combines memory of every device of a team. Only PTX's `multimem.…` instructions can use its address:
+//! `multimem.st` writes to all devices, `multimem.red` adds to all, and `multimem.ld_reduce` reads all and returns the sum. The
+//! NVSwitches execute them. They make the fastest all-reduce on NVLink.
 //!
 //! # The order
 //!
-//! The driver wants: all devices added, then memory bound, then the object mapped; and back, unmapped, unbound, released.
-//! Here each step is a type, so that there is no other order:
+//! The driver requires this order: add all devices, bind memory, map the object; then unmap, unbind and release. Each step is a
+//! type, so no other order compiles:
 //!
-//! | type | what can be done |
+//! | type | what it can do |
 //! |---|---|
-//! | [`TeamBuilder`] | say how large, which devices of this process, how many of others |
-//! | [`Team`] | the object exists and this process's devices are added; [export](Team::export) it, say that it is [complete](Team::complete) |
+//! | [`TeamBuilder`] | set the size, the devices of this process, and the number of devices of other processes |
+//! | [`Team`] | the object exists and this process's devices are added; [export](Team::export) it, [complete](Team::complete) the team |
 //! | [`Multicast`] | [bind](Multicast::bind) memory of each device, [map](Multicast::map) |
-//! | [`MulticastRange`] | hand the [address](MulticastRange::address) to kernels; [unmap](MulticastRange::unmap) |
+//! | [`MulticastRange`] | pass the [address](MulticastRange::address) to kernels; [unmap](MulticastRange::unmap) |
 //!
-//! Dropping any of them goes back all the way in the driver's order. What fails there is in the backend's
-//! [`DropLog`](crate::extend::DropLog), and what the driver would not let go of is left to it until the process ends.
+//! Dropping any of them undoes all steps in the driver's order. The backend's [`DropLog`](crate::extend::DropLog) records errors.
+//! Objects that the driver does not release stay until the process ends.
 //!
 //! ```
 //! use gpu_vmm_core::multicast::{MulticastBackend, Team};
@@ -42,23 +42,32 @@
 //!
 //! # Several processes
 //!
-//! Each process binds the memory of its own devices. One of them [creates](TeamBuilder::create) the object, saying how many
-//! devices are [elsewhere](TeamBuilder::elsewhere), and exports it; the others [import](TeamBuilder::import) it with the same
-//! settings. The driver's bind and map **block until the devices of all processes are added**, for ever if one of them could
-//! not: so the processes tell each other that they have their `Team` before any calls [`Team::complete`], and that they have
-//! bound before any maps. Going back, none may unbind before all have stopped storing.
+//! Each process binds the memory of its own devices. One process [creates](TeamBuilder::create) the object, with the number of
+//! devices [elsewhere](TeamBuilder::elsewhere), and exports it. The others [import](TeamBuilder::import) it with the same settings.
+//! The driver's bind and map **block until the devices of all processes are added**, forever if one of them fails. So the processes
+//! must exchange two messages: that each has its `Team`, before any calls [`Team::complete`], and that each has bound its memory,
+//! before any maps. No process may unbind before all have stopped storing.
 //!
 //! # Granularity
 //!
 //! An object has a [granularity of its own](MulticastGranularity), which is not that of memory.
 //!
-//! # What it needs, and what was seen of it
+//! # Requirements, and what was tested
 //!
-//! GPUs that are joined by NVSwitch, and whose `CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED` is 1; a driver of CUDA 12.1; and
-//! where the fabric is managed, `nvidia-fabricmanager`. The [capability](crate::Feature::Multicast) says what the driver
-//! says and is never tried: objects are few, belong to the whole host, and a fault in them has taken the GPUs of a shared
-//! host out of service. For the same reason **none of this has ever run on hardware here**. It was tested over a fake
-//! NVIDIA driver that checks arguments and order as `cuda.h` has them (`tests/fake-cuda`).
+//! Multicast needs GPUs that NVSwitch connects and whose `CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED` is 1, a driver of CUDA 12.1 or
+//! later, and `nvidia-fabricmanager` if the fabric is managed. The [capability](crate::Feature::Multicast) repeats the driver's
+//! attribute and is never tried: objects are few and belong to the whole host, and a fault in one has put the GPUs of a shared host
+//! out of service. For the same reason **this module has never run on hardware**. It was tested over a fake NVIDIA driver that
+//! checks arguments and the order of calls as `cuda.h` documents them (`tests/fake-cuda`).
+//!
+//! | file | subject |
+//! |---|---|
+//! | `driver` | the traits of a backend |
+//! | `team` | creating or importing an object, with the devices of this process |
+//! | `object` | binding memory to an object |
+//! | `bindings` | the record of bindings |
+//! | `range` | mapping an object |
+//! | `failed` | a failed step, with the value that it would have consumed |
 
 mod bindings;
 mod driver;

@@ -1,4 +1,4 @@
-//! The object with all of its devices: memory is bound to it, and it is mapped.
+//! A multicast object with all of its devices: binding memory to it.
 #![allow(unsafe_code)]
 
 use super::bindings::Bindings;
@@ -9,19 +9,19 @@ use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Opera
 use std::mem::forget;
 use std::sync::{Arc, OnceLock};
 
-/// What a team, its bindings and its mapping have in common. Dropping it releases the object.
+/// The driver's object, shared by a team, its bindings and its mapping. Dropping it releases the object.
 #[derive(Debug)]
 pub(super) struct Object<B: MulticastBackend> {
     pub(super) backend: B,
     driver: B::Driver,
     pub(super) handle: B::Handle,
     pub(super) size: Bytes,
-    /// Whether shareable memory is needed.
+    /// Says whether bound memory must be shareable.
     properties: Properties,
     pub(super) granularity: MulticastGranularity,
-    /// Those of this process.
+    /// The devices of this process.
     pub(super) devices: Vec<DeviceId>,
-    /// Why nobody can vouch for the object any more.
+    /// The reason why the object's state is unknown.
     given_up: OnceLock<String>,
 }
 
@@ -39,7 +39,7 @@ impl<B: MulticastBackend> Object<B> {
         Self { backend, driver, handle, size, properties, granularity, devices, given_up }
     }
 
-    /// Leaves the object to the driver until the process ends: something of it could not be undone.
+    /// Keeps the object until the process ends, because a step could not be undone.
     pub(super) fn give_up(&self, cause: &Error) {
         let _ = self.given_up.set(cause.to_string());
     }
@@ -62,11 +62,10 @@ impl<B: MulticastBackend> Object<B> {
     }
 }
 
-/// A multicast object whose devices are all added. Memory of each device of this process is bound to it, and then it is
-/// mapped.
+/// A multicast object whose devices are all added. Bind memory of each device of this process to it, then map it.
 ///
-/// What is bound stays in use as ordinary memory: each device maps its own piece in a [`Region`](crate::Region) as well, to
-/// read what arrived.
+/// Bound memory can still be used as ordinary memory: each device maps its own piece in a [`Region`](crate::Region) as well, to
+/// read the values that arrive.
 ///
 /// Dropping it unbinds everything and releases the object. Other processes of the team must have stopped storing to it.
 #[derive(Debug)]
@@ -80,41 +79,41 @@ impl<B: MulticastBackend> Multicast<B> {
         Self { object: Arc::new(object), bindings: Bindings::new() }
     }
 
-    /// How many bytes of each device can be bound.
+    /// Returns the number of bytes that can be bound for each device.
     #[must_use]
     pub fn size(&self) -> Bytes {
         self.object.size
     }
 
-    /// What offsets and lengths must be a multiple of, and what they should be.
+    /// Returns the units of offsets and lengths.
     #[must_use]
     pub fn granularity(&self) -> MulticastGranularity {
         self.object.granularity
     }
 
-    /// The devices of this process.
+    /// Returns the devices of this process.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         &self.object.devices
     }
 
-    /// What this process has bound, device by device.
+    /// Returns the bindings of this process, ordered by device.
     pub fn bindings(&self) -> impl Iterator<Item = &Binding<B>> {
         self.bindings.iter()
     }
 
-    /// Binds `length` bytes of a device's memory, from `memory_offset` on, to the object at `offset`. The memory is held
-    /// until it is unbound. CUDA: `cuMulticastBindMem`.
+    /// Binds `length` bytes of a device's memory, from `memory_offset` on, to the object at `offset`. The binding keeps the memory
+    /// alive. CUDA: `cuMulticastBindMem`.
     ///
-    /// In a team with devices elsewhere this blocks until all of them are added.
+    /// If other processes have devices in the team, the driver blocks until all of them are added.
     ///
     /// # Errors
     ///
     /// [`Detail::ForeignHandle`], [`Detail::NotInTeam`] for memory of a device that this process has not added,
-    /// [`Detail::Unsupported`] for memory of the host, and for memory that is not shareable where the object is;
-    /// [`Detail::Unaligned`] for what is no multiple of the [minimum granularity](MulticastGranularity::minimum),
-    /// [`Detail::ZeroSize`], [`Detail::Overflow`], [`Detail::OutOfRange`] for a part that goes beyond the object or the memory,
-    /// [`Detail::AlreadyBound`]; or what the driver answers. Then nothing has been bound.
+    /// [`Detail::Unsupported`] for memory of the host, and for memory that is not shareable if the object is; [`Detail::Unaligned`]
+    /// for an offset or length that is not a multiple of the [minimum granularity](MulticastGranularity::minimum),
+    /// [`Detail::ZeroSize`], [`Detail::Overflow`], [`Detail::OutOfRange`] for a part that exceeds the object or the memory,
+    /// [`Detail::AlreadyBound`], or the driver's error. Nothing is bound then.
     pub fn bind(
         &mut self,
         offset: Bytes,
@@ -134,42 +133,43 @@ impl<B: MulticastBackend> Multicast<B> {
         check_inside(operation, offset, length, object.size)?;
         check_inside(operation, memory_offset, length, memory.size())?;
         self.bindings.check_free(operation, memory.device(), offset, length)?;
-        // SAFETY: all of it was checked just now.
+        // SAFETY: the lines above check every argument.
         unsafe { object.driver.bind(&object.handle, offset, memory.handle(), memory_offset, length) }?;
         self.bindings.insert(Binding { offset, length, memory: memory.clone(), memory_offset });
         Ok(())
     }
 
-    /// Takes out what was bound of a device's memory at `offset`, as a whole, and lets go of the memory. CUDA:
+    /// Removes the whole binding of a device's memory that begins at `offset`, and releases the memory. CUDA:
     /// `cuMulticastUnbind`.
     ///
-    /// The object is mapped nowhere in this process. Where it is in another one, that one must not store to it any more.
+    /// This process does not have the object mapped. A process that does must not store to it any more.
     ///
     /// # Errors
     ///
-    /// [`Detail::NotBound`] where no binding of the device begins there, or what the driver answers; then it is still bound.
+    /// [`Detail::NotBound`] if no binding of the device begins there, or the driver's error; the memory is still bound then.
     pub fn unbind(&mut self, device: DeviceId, offset: Bytes) -> Result<()> {
         let operation = Operation::Unbind;
         let object = &self.object;
         object.check_in_use(operation)?;
         let length = self.bindings.at(operation, device, offset)?.length;
-        // SAFETY: it was bound as this, and the object is not mapped, since a range holds what it maps.
+        // SAFETY: the binding has this offset and length. The object is not mapped, because a range owns the object that it maps.
         unsafe { object.driver.unbind(&object.handle, device, offset, length) }?;
         self.bindings.remove(device, offset);
         Ok(())
     }
 
-    /// Unbinds everything and releases the object; what dropping does, with the errors.
+    /// Unbinds everything and releases the object, as dropping does, and returns the error.
     ///
     /// # Errors
     ///
-    /// What unbinding answers, or [`Detail::Poisoned`]. What could not be unbound is left to the driver until the process ends, and so is the object.
+    /// The error of [`unbind`](Self::unbind), or [`Detail::Poisoned`]. The object then stays until the process ends, with the
+    /// bindings that could not be removed.
     pub fn close(mut self) -> Result<()> {
         self.object.check_in_use(Operation::ReleaseMulticast)?;
         self.unbind_all()
     }
 
-    /// The first error is returned, the rest is gone on with.
+    /// Removes all bindings, also after an error. Returns the first error.
     fn unbind_all(&mut self) -> Result<()> {
         let bound: Vec<_> = self.bindings.iter().map(|bound| (bound.memory.device(), bound.offset)).collect();
         let mut first = Ok(());
@@ -195,11 +195,11 @@ impl<B: MulticastBackend> Multicast<B> {
             ));
         }
         if memory.location.is_host() {
-            return unsupported("a multicast object takes memory of its devices, and this is the host's");
+            return unsupported("this is memory of the host; a multicast object takes memory of its devices");
         }
         if self.object.properties.is_shareable() && !memory.is_shareable() {
             return unsupported(
-                "a multicast object that can be exported takes shareable memory alone; create it as shareable",
+                "a multicast object that can be exported takes only shareable memory; create the memory with `shareable()`",
             );
         }
         Ok(())
@@ -210,7 +210,7 @@ impl<B: MulticastBackend> Drop for Multicast<B> {
     fn drop(&mut self) {
         if !self.object.is_given_up() {
             match self.unbind_all() {
-                // In a forked child all of it is the parent's.
+                // In a forked child, everything belongs to the parent.
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Forked => {}
                 Err(error) => self.object.backend.drop_log().record(error),

@@ -1,4 +1,4 @@
-//! The object at an address.
+//! A multicast object that is mapped.
 #![allow(unsafe_code)]
 
 use super::object::Object;
@@ -9,11 +9,11 @@ use crate::types::{Access, Address, AddressRange, Bytes, Error, ErrorKind, Grant
 use std::mem::forget;
 use std::sync::Arc;
 
-/// Addresses at which an object is mapped. Dropping it unmaps and gives them back.
+/// The addresses at which an object is mapped. Dropping it unmaps the object and frees the addresses.
 #[derive(Debug)]
 pub(super) struct Mapping<B: MulticastBackend> {
     object: Arc<Object<B>>,
-    /// As long as it is mapped.
+    /// `Some` while the object is mapped.
     reservation: Option<B::Reservation>,
     range: AddressRange,
 }
@@ -34,34 +34,33 @@ impl<B: MulticastBackend> Mapping<B> {
         let range = AddressRange { base: reservation.range().base, size: *size };
         let mut mapping = Self { object: Arc::clone(object), reservation: Some(reservation), range };
         let Err(error) = mapping.grant() else { return Ok(mapping) };
-        // SAFETY: the address was told to no one.
+        // SAFETY: no caller has seen the address.
         let Err(undo) = mapping.unmap(unsafe { WaitFor::nothing() }) else { return Err(error) };
         let failed = error.rollback_failed(undo);
         mapping.give_up(&failed);
         Err(failed)
     }
 
-    /// The devices of this process may store; what others may, their own processes say.
+    /// Gives the devices of this process access. Other processes do so for their devices.
     fn grant(&mut self) -> Result<()> {
         let grant = |device: &_| Grant { device: *device, access: Access::ReadWrite };
         let grants: Vec<_> = self.object.devices.iter().map(grant).collect();
         let Some(reservation) = &mut self.reservation else { return Ok(()) };
-        // SAFETY: the object is mapped there whole, and its devices were checked, each once.
+        // SAFETY: the whole object is mapped there. Its devices were checked, and each occurs once.
         unsafe { reservation.set_access(Bytes::ZERO, self.range.size, &grants) }
     }
 
-    /// Waits, unmaps, and gives the addresses back. Where it fails, everything is as it was.
+    /// Waits, unmaps, and frees the addresses. If it fails, everything is as before.
     fn unmap(&mut self, done: WaitFor<'_>) -> Result<()> {
         let Some(reservation) = &mut self.reservation else { return Ok(()) };
         done.wait(&self.object.backend, || self.object.devices.iter().copied())?;
-        // SAFETY: this is the one mapping there is, whole; the devices of this process have been waited for, or the caller
-        // has promised.
+        // SAFETY: this is the whole of the only mapping. The devices of this process have finished, or the caller promises it.
         unsafe { reservation.unmap(Bytes::ZERO, self.range.size) }?;
         self.reservation = None;
         Ok(())
     }
 
-    /// Leaves the addresses and the object to the driver until the process ends: it is still mapped there.
+    /// Keeps the addresses and the object until the process ends, because the object is still mapped there.
     fn give_up(&mut self, cause: &Error) {
         self.object.give_up(cause);
         forget(self.reservation.take());
@@ -71,7 +70,7 @@ impl<B: MulticastBackend> Mapping<B> {
 impl<B: MulticastBackend> Drop for Mapping<B> {
     fn drop(&mut self) {
         match self.unmap(WaitFor::all_devices()) {
-            // In a forked child all of it is the parent's.
+            // In a forked child, everything belongs to the parent.
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Forked => {}
             Err(error) => {
@@ -82,16 +81,16 @@ impl<B: MulticastBackend> Drop for Mapping<B> {
     }
 }
 
-/// A multicast object at an address. CUDA: what kernels call a multicast (or "MC") pointer.
+/// A multicast object that is mapped. In CUDA, kernels access it by a multicast (or "MC") pointer.
 ///
-/// PTX's instructions `multimem.st`, `multimem.red` and `multimem.ld_reduce` reach the bound memory of every device of the
-/// team by it. Any other access is undefined (PTX ISA, 9.7.9.14), plain loads and stores too, and copies and fills by the
-/// driver are not documented: so there is no read or write here, and no [`Region`](crate::Region). Each device reads what
-/// arrived in its own memory, at the address where that is mapped, after a fence. Where a device has bound nothing,
-/// nothing may be stored.
+/// PTX's instructions `multimem.st`, `multimem.red` and `multimem.ld_reduce` access the bound memory of every device of the team
+/// through its address. Any other access is undefined (PTX ISA, 9.7.9.14), plain loads and stores included, and the driver does not
+/// document copies and fills. So this type has no read or write, and no [`Region`](crate::Region). Each device reads the values
+/// that arrive in its own memory, at the address where that memory is mapped, after a fence. Do not store to a part in which a
+/// device has no binding.
 ///
-/// Dropping it waits for the devices of this process, unmaps, unbinds and releases. For other processes it cannot wait: none
-/// of them may still store then.
+/// Dropping it waits for the devices of this process, unmaps, unbinds and releases. It cannot wait for other processes, which must
+/// have stopped storing.
 #[derive(Debug)]
 pub struct MulticastRange<B: MulticastBackend> {
     // It is unmapped before anything is unbound: fields are dropped in this order.
@@ -100,18 +99,18 @@ pub struct MulticastRange<B: MulticastBackend> {
 }
 
 impl<B: MulticastBackend> Multicast<B> {
-    /// Maps the object, whole, for all devices of this process to read and write. It has an address of its own, apart from
-    /// those at which the bound memory is mapped. CUDA: `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`.
+    /// Maps the whole object with read and write access for all devices of this process. Its address differs from those at which
+    /// the bound memory is mapped. CUDA: `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`.
     ///
-    /// Wherever the driver likes, the address is a multiple of the
-    /// [recommended granularity](super::MulticastGranularity::recommended); an address that is asked for has to be one of the
-    /// minimum. In a team with devices elsewhere this may block until all of them have bound memory.
+    /// An address that the driver chooses is a multiple of the [recommended granularity](super::MulticastGranularity::recommended).
+    /// An address that the caller chooses must be a multiple of the minimum. If other processes have devices in the team, the
+    /// driver may block until all of them have bound memory.
     ///
     /// # Errors
     ///
-    /// [`Detail::NotBound`](crate::Detail::NotBound) where a device of this process has bound nothing, those of
-    /// [`RegionBuilder::build`](crate::RegionBuilder::build), or what the driver answers. Then nothing is mapped, and the
-    /// object comes back with what is bound.
+    /// [`Detail::NotBound`](crate::Detail::NotBound) if a device of this process has no binding, those of
+    /// [`RegionBuilder::build`](crate::RegionBuilder::build), or the driver's error. Nothing is mapped then, and the error returns
+    /// the object with its bindings.
     pub fn map(self, placement: Placement) -> Result<MulticastRange<B>, Failed<Self>> {
         match self.place(placement) {
             Ok(mapping) => Ok(MulticastRange::new(mapping, self)),
@@ -132,31 +131,31 @@ impl<B: MulticastBackend> MulticastRange<B> {
         Self { mapping, multicast }
     }
 
-    /// The first address, for kernels of the devices of this process.
+    /// Returns the first address, for kernels of the devices of this process.
     #[must_use]
     pub fn address(&self) -> Address {
         self.range().base
     }
 
-    /// All addresses at which the object is.
+    /// Returns the addresses at which the object is mapped.
     #[must_use]
     pub fn range(&self) -> AddressRange {
         self.mapping.range
     }
 
-    /// The object that is mapped, to look at.
+    /// Returns the mapped object.
     #[must_use]
     pub fn multicast(&self) -> &Multicast<B> {
         &self.multicast
     }
 
-    /// Waits as `done` says and unmaps; the object comes back with what is bound. CUDA: `cuMemUnmap`, `cuMemAddressFree`.
+    /// Waits as `done` says, unmaps, and returns the object with its bindings. CUDA: `cuMemUnmap`, `cuMemAddressFree`.
     ///
     /// [`WaitFor::all_devices`] waits for the devices of this process.
     ///
     /// # Errors
     ///
-    /// What waiting or unmapping answers; the range comes back then, mapped as before.
+    /// The error of the wait or of the driver. It returns the range, mapped as before.
     pub fn unmap(mut self, done: WaitFor<'_>) -> Result<Multicast<B>, Failed<Self>> {
         match self.mapping.unmap(done) {
             Ok(()) => Ok(self.multicast),
@@ -164,12 +163,12 @@ impl<B: MulticastBackend> MulticastRange<B> {
         }
     }
 
-    /// Waits, unmaps, unbinds and releases; what dropping does, with the errors.
+    /// Waits, unmaps, unbinds and releases, as dropping does, and returns the error.
     ///
     /// # Errors
     ///
-    /// Those of [`unmap`](Self::unmap) and [`Multicast::close`]. What the driver does not let go of is left to it until the
-    /// process ends.
+    /// Those of [`unmap`](Self::unmap) and [`Multicast::close`]. Objects that the driver does not release stay until the process
+    /// ends.
     pub fn close(mut self, done: WaitFor<'_>) -> Result<()> {
         if let Err(error) = self.mapping.unmap(done) {
             self.mapping.give_up(&error);

@@ -1,4 +1,4 @@
-//! The object with its devices: created or imported, and this process's part of the team added.
+//! Creating or importing a multicast object, and adding the devices of this process.
 #![allow(unsafe_code)]
 
 use super::object::Object;
@@ -11,7 +11,7 @@ use crate::types::{
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// A team that is to be made: see [`Team::builder`].
+/// The settings of a new team; see [`Team::builder`].
 #[derive(Debug, Clone)]
 pub struct TeamBuilder<'a, B: MulticastBackend> {
     backend: &'a B,
@@ -21,10 +21,10 @@ pub struct TeamBuilder<'a, B: MulticastBackend> {
     handle_types: HandleTypes,
 }
 
-/// What a builder's settings come to once they have been checked.
+/// The checked settings of a builder.
 struct Plan<B: MulticastBackend> {
     driver: B::Driver,
-    /// How many devices of all processes.
+    /// The number of devices of all processes.
     team: u32,
     size: Bytes,
     properties: Properties,
@@ -32,7 +32,7 @@ struct Plan<B: MulticastBackend> {
 }
 
 impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
-    /// How many bytes of each device's memory can be bound; rounded up to the object's
+    /// Sets the number of bytes that can be bound for each device, rounded up to the object's
     /// [minimum granularity](MulticastGranularity::minimum).
     #[must_use]
     pub fn size(mut self, size: Bytes) -> Self {
@@ -40,29 +40,29 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
         self
     }
 
-    /// One more device, of this process.
+    /// Adds a device of this process.
     #[must_use]
     pub fn device(mut self, device: DeviceId) -> Self {
         self.devices.push(device);
         self
     }
 
-    /// How many devices other processes add. The object can then be exported, as a [native](HandleTypes::NATIVE) handle
-    /// if nothing else is said.
+    /// Sets the number of devices that other processes add. The object can then be exported, as a
+    /// [native](HandleTypes::NATIVE) handle by default.
     #[must_use]
     pub fn elsewhere(mut self, devices: u32) -> Self {
         self.elsewhere = devices;
         self
     }
 
-    /// As what the object can be exported. To one that can be, the driver binds shareable memory alone.
+    /// Adds handle types as which the object can be exported. The driver binds only shareable memory to such an object.
     #[must_use]
     pub fn exported_as(mut self, types: HandleTypes) -> Self {
         self.handle_types |= types;
         self
     }
 
-    /// In what such an object is made, and memory is bound to it. CUDA: `cuMulticastGetGranularity`.
+    /// Returns the granularities of such an object. CUDA: `cuMulticastGetGranularity`.
     ///
     /// # Errors
     ///
@@ -71,13 +71,13 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
         self.plan(Operation::QueryMulticast).map(|plan| plan.granularity)
     }
 
-    /// Makes the object and adds this process's devices. CUDA: `cuMulticastCreate`, `cuMulticastAddDevice`.
+    /// Creates the object and adds the devices of this process. CUDA: `cuMulticastCreate`, `cuMulticastAddDevice`.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where the driver or one of the devices has no multicast, [`Detail::BadTeam`] for no device, one
-    /// that is named twice, or too many in all, [`Detail::NoSuchDevice`], [`Detail::ZeroSize`], [`Detail::ExceedsDevice`] for more than
-    /// a device has memory, or what the driver answers. Then there is no object.
+    /// [`Detail::Unsupported`] if the driver or one of the devices has no multicast, [`Detail::BadTeam`] for no device, a device
+    /// that was added twice, or too many devices, [`Detail::NoSuchDevice`], [`Detail::ZeroSize`], [`Detail::ExceedsDevice`] for a
+    /// size above the memory of a device, or the driver's error. There is no object then.
     pub fn create(self) -> Result<Team<B>> {
         let plan = self.plan(Operation::CreateMulticast)?;
         // SAFETY: the size was rounded up and is not zero, and the device was checked and is added next.
@@ -85,13 +85,13 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
         self.join(plan, handle)
     }
 
-    /// Takes in an object that another process has exported, and adds this process's devices. The descriptor can be closed
-    /// afterwards. CUDA: `cuMemImportFromShareableHandle`, `cuMulticastAddDevice`.
+    /// Imports an object that another process has exported, and adds the devices of this process. The caller can close the
+    /// descriptor afterwards. CUDA: `cuMemImportFromShareableHandle`, `cuMulticastAddDevice`.
     ///
     /// # Safety
     ///
-    /// The descriptor is of a multicast object that was created with this size, so many devices in all, and these types of
-    /// handle; and the processes together name as many devices as there are to be.
+    /// The descriptor must be that of a multicast object that was created with this size, this number of devices in all, and these
+    /// handle types. All processes together must add that number of devices.
     ///
     /// # Errors
     ///
@@ -99,12 +99,12 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     #[cfg(unix)]
     pub unsafe fn import(self, fd: BorrowedFd<'_>) -> Result<Team<B>> {
         let plan = self.plan(Operation::ImportMulticast)?;
-        // SAFETY: the caller vouches for the descriptor and what it stands for.
+        // SAFETY: the caller guarantees that the descriptor is that of such an object.
         let handle = unsafe { plan.driver.import(fd, plan.size, &plan.properties) }?;
         self.join(plan, handle)
     }
 
-    /// The same from 64 bytes, on this machine or another one of its fabric.
+    /// Imports an object from the 64 bytes of a fabric handle, on this machine or another one of its fabric.
     ///
     /// # Safety
     ///
@@ -115,12 +115,12 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     /// Those of [`create`](Self::create).
     pub unsafe fn import_fabric(self, from: &FabricHandle) -> Result<Team<B>> {
         let plan = self.plan(Operation::ImportMulticast)?;
-        // SAFETY: the caller vouches for the bytes and what they stand for.
+        // SAFETY: the caller guarantees that the bytes are those of such an object.
         let handle = unsafe { plan.driver.import_fabric(from, plan.size, &plan.properties) }?;
         self.join(plan, handle)
     }
 
-    /// Checks everything, before there is anything.
+    /// Checks the settings.
     fn plan(&self, operation: Operation) -> Result<Plan<B>> {
         let driver = self.backend.multicast(operation)?;
         let bad = |why: String| Err(Error::new(operation, Detail::BadTeam { why }));
@@ -156,17 +156,17 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
         let too_large = || {
             Error::new(operation, Detail::AddressSpaceExhausted { size: self.size, limit: Bytes(u64::MAX) })
         };
-        // The driver is asked about whole granules of memory, as others ask it.
+        // Other programs ask the driver about whole granules of memory, so this does too.
         let asked = self.backend.granularity().round_up(self.size).ok_or_else(too_large)?;
         let granularity = driver.granularity(operation, team, asked, &properties)?;
         let size = granularity.minimum.round_up(self.size).ok_or_else(too_large)?;
         Ok(Plan { driver, team, size, properties, granularity })
     }
 
-    /// Adds this process's devices; an object to which one could not be added is released.
+    /// Adds the devices of this process. Releases the object if one cannot be added.
     fn join(self, plan: Plan<B>, handle: B::Handle) -> Result<Team<B>> {
         for device in &self.devices {
-            // SAFETY: the handle is the object's, and each device was checked and is named once.
+            // SAFETY: the handle is the object's. Each device was checked and occurs once.
             unsafe { plan.driver.add(&handle, *device) }?;
         }
         let Plan { driver, size, properties, granularity, .. } = plan;
@@ -175,15 +175,14 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     }
 }
 
-/// A multicast object to which all devices of this process have been added, and nothing is bound. CUDA: the handle that
-/// `cuMulticastCreate` gives.
+/// A multicast object that has all devices of this process and no bindings. CUDA: the handle that `cuMulticastCreate` returns.
 ///
 /// Dropping it releases the object.
 #[derive(Debug)]
 pub struct Team<B: MulticastBackend>(Object<B>);
 
 impl<B: MulticastBackend> Team<B> {
-    /// A team that is to be made on `backend`.
+    /// Returns the settings of a new team on `backend`.
     pub fn builder(backend: &B) -> TeamBuilder<'_, B> {
         TeamBuilder {
             backend,
@@ -194,30 +193,31 @@ impl<B: MulticastBackend> Team<B> {
         }
     }
 
-    /// How many bytes of each device can be bound: what was asked for, rounded up. A process that imports says the same.
+    /// Returns the number of bytes that can be bound for each device: the requested size, rounded up. Importing processes set the
+    /// same size.
     #[must_use]
     pub fn size(&self) -> Bytes {
         self.0.size
     }
 
-    /// The devices of this process.
+    /// Returns the devices of this process.
     #[must_use]
     pub fn devices(&self) -> &[DeviceId] {
         &self.0.devices
     }
 
-    /// A new file descriptor for the object, for another process of this machine. CUDA: `cuMemExportToShareableHandle`.
+    /// Exports the object as a new file descriptor, for another process of this machine. CUDA: `cuMemExportToShareableHandle`.
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`] where no device is [elsewhere](TeamBuilder::elsewhere) and no type of handle was asked for, or
-    /// where the object was imported: CUDA exports from the process that created it.
+    /// [`Detail::Unsupported`] if no device is [elsewhere](TeamBuilder::elsewhere) and no handle type was set, and for an imported
+    /// object: CUDA exports only in the process that created it.
     #[cfg(unix)]
     pub fn export(&self) -> Result<OwnedFd> {
         self.0.handle.export()
     }
 
-    /// The object as 64 bytes, for another machine of the fabric.
+    /// Exports the object as the 64 bytes of a fabric handle, for another machine of the fabric.
     ///
     /// # Errors
     ///
@@ -226,10 +226,10 @@ impl<B: MulticastBackend> Team<B> {
         self.0.handle.export_fabric()
     }
 
-    /// Goes on to binding. Where devices are elsewhere, call it when their processes have said that theirs are added: the
-    /// driver's next calls **block until all are**, and nothing ends that but the process's end. A process whose
-    /// [`create`](TeamBuilder::create) or [`import`](TeamBuilder::import) failed must tell the others, so that they give up
-    /// (as pytorch/pytorch#195596 had to learn).
+    /// Ends the adding of devices. If other processes add devices, call this after their messages that all are added: the driver's
+    /// next calls **block until all are added**, and only the end of the process ends that. A process whose
+    /// [`create`](TeamBuilder::create) or [`import`](TeamBuilder::import) failed must send that to the others, so that they stop
+    /// (see pytorch/pytorch#195596).
     #[must_use]
     pub fn complete(self) -> Multicast<B> {
         Multicast::new(self.0)
