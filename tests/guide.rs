@@ -1,0 +1,300 @@
+//! The chapters of the guide that list something list all of it, and nothing else.
+#![allow(clippy::expect_used)] // a test program may panic
+
+use gpu_vmm::pool::PoolError;
+use gpu_vmm::share::PeerError;
+use gpu_vmm::{
+    Access, Address, Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, Granularity, LoadAttempt,
+    OffsetRange, Operation, Vendor,
+};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+fn read(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).expect(file)
+}
+
+/// The section of a page that begins with a heading, up to the next heading of the same level.
+fn section(page: &str, heading: &str) -> String {
+    let lines = page.lines().skip_while(|line| *line != heading).skip(1);
+    lines.take_while(|line| !line.starts_with("## ")).map(|line| format!("{line}\n")).collect()
+}
+
+/// The text of the first string literal, if nothing but white space comes before it.
+fn literal(source: &str) -> Option<&str> {
+    source.trim_start().strip_prefix('"')?.split('"').next()
+}
+
+/// The names of the quirks that a source declares: the first argument of `quirk(`, or the field `id`.
+fn declared(source: &str) -> BTreeSet<String> {
+    ["quirk(", "id:"]
+        .iter()
+        .flat_map(|start| source.split(start).skip(1))
+        .filter_map(literal)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The names in the first column of all tables.
+fn listed(section: &str) -> BTreeSet<String> {
+    let first = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+    section.lines().filter_map(first).collect()
+}
+
+#[test]
+fn every_quirk_is_on_the_page_about_deviations() {
+    let page = read("docs/guide/deviations.md");
+    let sources: [(&str, &[&str]); 3] = [
+        ("## NVIDIA's CUDA driver", &["backend-cuda/src/quirks.rs"]),
+        (
+            "## AMD's HIP runtime",
+            &[
+                "backend-hip/src/quirks/list.rs",
+                "backend-hip/src/quirks/captures.rs",
+                "backend-hip/src/quirks/host.rs",
+            ],
+        ),
+        ("## Host memory", &["backend-host/src/quirks.rs"]),
+    ];
+    for (heading, files) in sources {
+        let declared: BTreeSet<_> = files.iter().flat_map(|file| declared(&read(file))).collect();
+        let listed = listed(&section(&page, heading));
+        assert!(!declared.is_empty(), "no quirk found in {files:?}");
+        let missing: Vec<_> = declared.difference(&listed).collect();
+        let unknown: Vec<_> = listed.difference(&declared).collect();
+        assert!(missing.is_empty(), "docs/guide/deviations.md, {heading}: add {missing:?}");
+        assert!(unknown.is_empty(), "docs/guide/deviations.md, {heading}: no such quirks: {unknown:?}");
+    }
+}
+
+#[test]
+fn every_kind_of_error_is_on_the_page_about_troubles() {
+    let page = read("docs/guide/troubleshooting.md");
+    let source = read("vmm-core/src/types/error/kind.rs");
+    let of_enum =
+        source.split_once("pub enum ErrorKind {").expect("the enum").1.split_once("\n}").expect("its end").0;
+    let variants: Vec<_> = of_enum.lines().filter_map(|line| line.trim().strip_suffix(',')).collect();
+    assert!(variants.contains(&"OutOfMemory"), "{variants:?}");
+    let headings: Vec<_> =
+        page.lines().filter_map(|line| line.strip_prefix("### `ErrorKind::")?.strip_suffix('`')).collect();
+    assert_eq!(
+        headings, variants,
+        "docs/guide/troubleshooting.md has a heading for each kind, in the enum's order"
+    );
+}
+
+fn answer(call: &'static str, code: i64, name: &'static str, description: &'static str) -> DriverError {
+    DriverError { call, code, name: name.into(), description: description.into() }
+}
+
+fn range(offset: Bytes, length: Bytes) -> OffsetRange {
+    OffsetRange { offset, length }
+}
+
+/// The errors that the page shows.
+fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
+    use Bytes as B;
+    let wanted = Address(0x7f00_4000_0000);
+    let offered = Address(0x7f21_8000_0000);
+    let invalid = answer("cuMemSetAccess", 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument");
+    vec![
+        (
+            ErrorKind::OutOfMemory,
+            Operation::CreateMemory,
+            Detail::OutOfMemory {
+                device: DeviceId(0),
+                requested: B::gib(4),
+                free: B::mib(312),
+                total: B::gib(80),
+                source: answer("cuMemCreate", 2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"),
+            },
+        ),
+        (
+            ErrorKind::OutOfMemory,
+            Operation::Suspend,
+            Detail::BackingStoreFull { needed: B::gib(2), free: B::mib(512), capacity: B::gib(4) },
+        ),
+        (
+            ErrorKind::OutOfAddressSpace,
+            Operation::Reserve,
+            Detail::AddressSpaceExhausted { size: B::gib(1 << 20), limit: B::gib(1 << 17) },
+        ),
+        (
+            ErrorKind::InvalidArgument,
+            Operation::Unmap,
+            Detail::PartialMapping { range: range(B::ZERO, B::mib(2)), mapping: range(B::ZERO, B::mib(64)) },
+        ),
+        (
+            ErrorKind::Unaligned,
+            Operation::Map,
+            Detail::Unaligned {
+                what: "offset",
+                value: B::mib(3).0,
+                granularity: Granularity::new(B::mib(2)).expect("a power of two"),
+            },
+        ),
+        (
+            ErrorKind::OutOfRange,
+            Operation::Unmap,
+            Detail::OutOfRange { range: range(B::mib(6), B::mib(4)), limit: B::mib(8) },
+        ),
+        (
+            ErrorKind::AlreadyMapped,
+            Operation::Map,
+            Detail::AlreadyMapped {
+                range: range(B::mib(2), B::mib(4)),
+                mapping: range(B::mib(4), B::mib(2)),
+            },
+        ),
+        (
+            ErrorKind::NotMapped,
+            Operation::Read,
+            Detail::NotMapped {
+                range: range(B::ZERO, B::mib(8)),
+                hole: B::mib(6),
+                mapped: B::mib(6),
+                end: B::mib(6),
+            },
+        ),
+        (ErrorKind::AddressTaken, Operation::Reserve, Detail::AddressTaken { wanted, offered }),
+        (
+            ErrorKind::AddressTaken,
+            Operation::Grow,
+            Detail::OutgrewReservation { asked: B::mib(72), reserved: B::mib(64), wanted, offered },
+        ),
+        (
+            ErrorKind::NotFound,
+            Operation::Free,
+            Detail::Extension(Arc::new(PoolError::FreedTwice { address: wanted })),
+        ),
+        (
+            ErrorKind::Peer,
+            Operation::ImportMemory,
+            Detail::Extension(Arc::new(PeerError::Gone { why: String::new() })),
+        ),
+        (
+            ErrorKind::NoSuchDevice,
+            Operation::CreateMemory,
+            Detail::NoSuchDevice { device: DeviceId(4), vendor: Vendor::Cuda, count: 2 },
+        ),
+        (
+            ErrorKind::NoSuchDevice,
+            Operation::Open,
+            Detail::NoDevice {
+                vendor: Vendor::Cuda,
+                reason: "cuInit answered CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device is detected"
+                    .to_owned(),
+            },
+        ),
+        (
+            ErrorKind::PeerUnreachable,
+            Operation::SetAccess,
+            Detail::PeerUnreachable { device: DeviceId(1), owner: DeviceId(0) },
+        ),
+        (
+            ErrorKind::AccessDenied,
+            Operation::Write,
+            Detail::NoAccess {
+                device: DeviceId(0),
+                offset: B::mib(2),
+                have: Access::Read,
+                need: Access::ReadWrite,
+            },
+        ),
+        (
+            ErrorKind::Unsupported,
+            Operation::ExportMemory,
+            Detail::Unsupported { reason: "the memory was not created as shareable".to_owned() },
+        ),
+        (
+            ErrorKind::Unsupported,
+            Operation::Open,
+            Detail::LibraryNotFound {
+                vendor: Vendor::Cuda,
+                what: "libcuda, which comes with NVIDIA's driver",
+                variable: "GPU_VMM_CUDA_LIBRARY",
+                tried: ["libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"]
+                    .map(|library| LoadAttempt {
+                        library: library.to_owned(),
+                        answer: format!(
+                            "{library}: cannot open shared object file: No such file or directory"
+                        ),
+                    })
+                    .to_vec(),
+            },
+        ),
+        (ErrorKind::Busy, Operation::Unmap, Detail::Capturing { source: None }),
+        (ErrorKind::Busy, Operation::Shrink, Detail::Exported { count: 2 }),
+        (ErrorKind::Suspended, Operation::Write, Detail::Suspended { address: wanted, reserved: B::gib(1) }),
+        (
+            ErrorKind::Poisoned,
+            Operation::SetAccess,
+            Detail::Poisoned { range: range(B::mib(64), B::mib(64)), cause: invalid.to_string() },
+        ),
+        (ErrorKind::Forked, Operation::Grow, Detail::Forked),
+        (
+            ErrorKind::DeviceLost,
+            Operation::WaitForDevice,
+            Detail::DeviceLost {
+                source: answer(
+                    "cuCtxSynchronize",
+                    700,
+                    "CUDA_ERROR_ILLEGAL_ADDRESS",
+                    "an illegal memory access was encountered",
+                ),
+            },
+        ),
+        (
+            ErrorKind::Peer,
+            Operation::ImportMemory,
+            Detail::Mismatch {
+                what: "granularity",
+                theirs: "2 MiB".to_owned(),
+                ours: "here it is 64 KiB".to_owned(),
+            },
+        ),
+        (
+            ErrorKind::File,
+            Operation::Suspend,
+            Detail::File {
+                path: "/scratch/weights".to_owned(),
+                source: answer("write", 28, "ENOSPC", "No space left on device"),
+            },
+        ),
+        (
+            ErrorKind::Driver,
+            Operation::SetAccess,
+            Detail::Driver { source: invalid, context: "64 MiB at 0x7f0040000000".to_owned() },
+        ),
+        (
+            ErrorKind::Driver,
+            Operation::Map,
+            Detail::DriverContractViolated {
+                what: "hipMemMap answered success, and nothing tells that 64 MiB at 0x7f0040000000 is mapped (query access: \
+                       hipMemGetAccess answered hipErrorInvalidValue (1): invalid argument (address 0x7f0040000000))"
+                    .to_owned(),
+            },
+        ),
+    ]
+}
+
+#[test]
+fn messages_on_the_page_are_those_that_the_library_prints() {
+    let page = read("docs/guide/troubleshooting.md");
+    let mut missing = Vec::new();
+    for (kind, operation, detail) in examples() {
+        let error = Error::new(operation, detail);
+        assert_eq!(error.kind(), kind, "{error}");
+        let text = error.to_string();
+        if !page.contains(&text) {
+            missing.push(format!("{kind:?}: {text}"));
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "docs/guide/troubleshooting.md lacks these messages:\n{}",
+        missing.join("\n")
+    );
+}
