@@ -272,7 +272,7 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
             ErrorKind::Driver,
             Operation::Map,
             Detail::DriverContractViolated {
-                what: "hipMemMap answered success, and nothing tells that 64 MiB at 0x7f0040000000 is mapped (query access: \
+                what: "hipMemMap returned success, but 64 MiB at 0x7f0040000000 is not known to be mapped (query access: \
                        hipMemGetAccess answered hipErrorInvalidValue (1): invalid argument (address 0x7f0040000000))"
                     .to_owned(),
             },
