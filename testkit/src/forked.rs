@@ -15,16 +15,16 @@ pub fn alone(test: impl FnOnce()) {
     Child::fork(test).finish();
 }
 
-/// Changes the user of a root process to [`NOBODY`], permanently. Must be called in a child with one thread.
+/// Changes the user of a root process to [`UNPRIVILEGED`], permanently. Must be called in a child with one thread.
 pub fn give_up_root() {
     if rustix::process::geteuid().is_root() {
         // SAFETY: the process has no state that depends on its user.
-        assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
+        assert_eq!(unsafe { libc::setresuid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED) }, 0);
     }
 }
 
-/// The user ID of `nobody`.
-pub const NOBODY: u32 = 65534;
+/// The ID of a user without privileges.
+pub const UNPRIVILEGED: u32 = 65534;
 
 /// A forked child. Dropping it kills the process and waits for it.
 #[derive(Debug)]

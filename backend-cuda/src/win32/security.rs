@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_descriptor_is_the_errors_of_windows() {
-        let error = descriptor("D:P(A;;GA;;;nobody)").err().unwrap();
+        let error = descriptor("D:P(A;;GA;;;unknown)").err().unwrap();
         assert!(error.code != 0 && error.call.starts_with("ConvertString"), "{error}");
     }
 }

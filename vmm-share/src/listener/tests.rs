@@ -3,7 +3,7 @@ use crate::PeerError;
 use crate::message::Message;
 use crate::socket::Wait;
 use gpu_vmm_core::Operation;
-use gpu_vmm_testkit::forked::{Child, NOBODY, alone, give_up_root};
+use gpu_vmm_testkit::forked::{Child, UNPRIVILEGED, alone, give_up_root};
 use rustix::fs::{Gid, Uid, chown};
 use rustix::net::{SocketAddrUnix, connect};
 use std::fs;
@@ -164,11 +164,11 @@ fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
             .finish();
         };
         as_nobody("connect answered EACCES");
-        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        let (uid, gid) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
         chown(folder.socket(), Some(uid), Some(gid)).unwrap();
         as_nobody("of user 0 is not allowed: only processes of user 65534 are");
         let error = listener.accept(Allowed::same_user(), LATE).unwrap_err();
-        assert!(matches!(error.extension(), Some(PeerError::NotAllowed { uid: NOBODY, .. })), "{error}");
+        assert!(matches!(error.extension(), Some(PeerError::NotAllowed { uid: UNPRIVILEGED, .. })), "{error}");
     });
 }
 

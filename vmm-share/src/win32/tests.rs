@@ -173,8 +173,8 @@ fn a_process_is_named_by_its_number_and_its_creation() {
     // Between 2020 and 2200, in units of 100 ns since 1601.
     assert!((132_223_104_000_000_000..189_000_000_000_000_000).contains(&here.created), "{here:?}");
     // Process IDs are multiples of four.
-    let nobody = ProcessId { pid: 3, ..here };
-    assert!(nobody.open(Operation::DuplicateHandle).is_err());
+    let gone = ProcessId { pid: 3, ..here };
+    assert!(gone.open(Operation::DuplicateHandle).is_err());
 }
 
 #[test]
