@@ -1,4 +1,4 @@
-//! The paged cache of the example `kv_cache` under load, with contents that kernels write and check.
+//! The paged cache of the example `kv_cache` under load. Kernels write and check its contents.
 
 #[path = "../../../examples/kv_cache/cache.rs"]
 #[allow(unreachable_pub)] // a program's own
@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 cases! { "kv_cache":
-    /// Sequences of a paged cache, served by 8 threads, keep what kernels wrote while they share prefixes, are evicted,
-    /// come back and end; the cache holds at most 1.02 times what sequences need at one time.
+    /// Under load by 8 threads, sequences of a paged cache keep what kernels wrote while they share prefixes, are evicted and
+    /// restored; the cache holds at most 1.02 times the pages that sequences need at one time.
     under_load,
 }
 
 const THREADS: u64 = 8;
-/// The number of sequences that run at a time.
+/// The number of sequences that run at the same time.
 const AT_A_TIME: usize = 16;
 /// The number of prefixes, each of two pages.
 const PREFIXES: u64 = 4;
-/// The most pages that a sequence has behind its prefix.
+/// The maximum number of pages of a sequence behind its prefix.
 const LONGEST: u64 = 8;
-/// The pages that the cache may have from the middle on: the oldest sequence of each thread fits.
+/// The budget of the cache in pages during the second half: the oldest sequence of each thread fits.
 const BUDGET: usize = (2 * PREFIXES + THREADS * LONGEST) as usize;
 
 struct Load<'a, B: TestKit> {
@@ -35,7 +35,7 @@ struct Load<'a, B: TestKit> {
     device: DeviceId,
     sequences: u64,
     queue: Mutex<VecDeque<(u64, Sequence<'a, B>)>>,
-    /// The sequences that have not come yet.
+    /// The numbers of the sequences that have not started yet.
     arriving: Mutex<std::ops::Range<u64>>,
     prefixes: Vec<Arc<Prefix<'a, B>>>,
     seen: Mutex<Seen>,
@@ -44,14 +44,14 @@ struct Load<'a, B: TestKit> {
 #[derive(Clone, Copy, Default)]
 struct Seen {
     evictions: u64,
-    /// The most pages that sequences and prefixes had at one time, and that the cache had.
+    /// The maximum number of pages that sequences and prefixes had at one time, and that the cache had.
     needed: usize,
     held: usize,
 }
 
 fn under_load<B: TestKit>(subject: &Subject<B>) {
     let sequences = setting("GPU_VMM_STRESS_SEQUENCES", 200);
-    // Drivers take memory of their own when kernels first run on several threads.
+    // Drivers allocate memory of their own when kernels first run on several threads.
     load(subject, 4 * THREADS);
     let before = subject.free_here();
     let Seen { evictions, needed, held } = load(subject, sequences);
@@ -114,7 +114,7 @@ impl<'a, B: TestKit> Load<'a, B> {
         }
     }
 
-    /// The oldest sequence that no thread has. New ones come while fewer than [`AT_A_TIME`] run.
+    /// Takes the oldest sequence that no thread is serving. Starts a new one if fewer than [`AT_A_TIME`] run.
     fn next(&self) -> Option<(u64, Sequence<'a, B>)> {
         let mut queue = self.queue.lock().unwrap();
         if queue.len() < AT_A_TIME
@@ -129,7 +129,7 @@ impl<'a, B: TestKit> Load<'a, B> {
         queue.pop_front()
     }
 
-    /// Appends a page, which a kernel writes. The youngest sequences make room.
+    /// Appends a page, which a kernel writes. If there is no room, evicts the youngest sequences.
     fn step(&self, number: u64, mut sequence: Sequence<'a, B>) -> Sequence<'a, B> {
         while !(sequence.restore().unwrap() && sequence.append().unwrap()) {
             let mut queue = self.queue.lock().unwrap();
@@ -155,7 +155,7 @@ impl<'a, B: TestKit> Load<'a, B> {
         sequence
     }
 
-    /// The prefix and what the sequence has behind it are as they were written.
+    /// Checks that the prefix and the pages behind it are as they were written.
     fn check(&self, number: u64, sequence: &Sequence<'a, B>) {
         let (prefix, end) = (self.cache.page * 2, sequence.region.end());
         let parts = [
@@ -169,7 +169,7 @@ impl<'a, B: TestKit> Load<'a, B> {
     }
 }
 
-/// The seed of a sequence's pattern, for the part that begins with this word.
+/// The seed of a sequence's pattern for the pages that begin with this word.
 fn seed_of_page(number: u64, word: u64) -> u64 {
     ((number + 1) << 32) + word
 }

@@ -1,7 +1,8 @@
-//! The library layer: what gpu-vmm promises, through its public API, the same on every backend.
+//! The library layer: what gpu-vmm promises through its public API, the same on every backend.
 //!
-//! A module is a group of cases, but for what several groups use: `tools`, `plain` (allocations beside virtual memory),
-//! `sharing` (memory that goes to another process), `flights` (work that runs meanwhile) and `folder` (files).
+//! Each module is a group of cases, except for these, which several groups use: `tools`, `plain` (allocations without virtual
+//! memory management), `sharing` (memory that another process imports), `flights` (work that runs meanwhile) and `folder`
+//! (files).
 
 mod access;
 mod alias;

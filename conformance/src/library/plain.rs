@@ -1,11 +1,11 @@
-//! Plain allocations beside virtual memory, and copies by a driver between addresses.
-#![allow(unsafe_code)] // regions copy to and from the host only
+//! Plain allocations outside of virtual memory management, and driver copies between addresses.
+#![allow(unsafe_code)] // regions copy only to and from the host
 
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, DeviceId};
 use gpu_vmm_testkit::TestKit;
 
-/// A plain allocation of one device's, given back when dropped.
+/// A plain allocation of one device, freed when dropped.
 pub(crate) struct Plain<'a, B: TestKit> {
     backend: &'a B,
     device: DeviceId,
@@ -23,13 +23,13 @@ impl<'a, B: TestKit> Plain<'a, B> {
         self.at
     }
 
-    /// Has its device write the pattern of a seed into all of it.
+    /// Writes the pattern of a seed into the whole allocation with its device.
     pub(crate) fn write(&mut self, seed: u64) {
-        // SAFETY: all of it is the device's own plain memory.
+        // SAFETY: all of it is the device's plain memory.
         unsafe { self.backend.write_pattern(self.device, self.at, self.size, seed) }.unwrap();
     }
 
-    /// How many words its device finds that differ from the pattern.
+    /// The number of words that differ from the pattern, as its device reads them.
     pub(crate) fn wrong(&self, seed: u64) -> u64 {
         // SAFETY: as above.
         unsafe { self.backend.count_wrong(self.device, self.at, self.size, seed) }.unwrap()
@@ -38,7 +38,7 @@ impl<'a, B: TestKit> Plain<'a, B> {
 
 impl<B: TestKit> Drop for Plain<'_, B> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this device and size, and nobody else has the address any more.
+        // SAFETY: allocated in `new` with this device and size, and the address is no longer used.
         let freed = unsafe { self.backend.free_plain(self.device, self.at, self.size) };
         if let Err(error) = freed {
             self.backend.drop_log().record(error);
@@ -46,12 +46,12 @@ impl<B: TestKit> Drop for Plain<'_, B> {
     }
 }
 
-/// Has a device copy between two addresses.
+/// Copies between two addresses with a device.
 ///
 /// # Safety
 ///
-/// As for `CopyCalls::copy`: both sides are mapped in one reservation each or plain, do not overlap, and the device owns what
-/// is written, may write it, and may read what is read.
+/// As for `CopyCalls::copy`: each side is plain memory or mapped in one reservation, the sides do not overlap, and the device
+/// owns the target, may write it, and may read the source.
 #[track_caller]
 pub(crate) unsafe fn copy<B: TestKit>(
     subject: &Subject<B>,
@@ -60,6 +60,6 @@ pub(crate) unsafe fn copy<B: TestKit>(
     from: Address,
     length: Bytes,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the requirements of `copy`.
     unsafe { subject.backend.copy(device, to, from, length) }.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Memory of a larger granularity than a region's: wherever it comes to lie, its address is a multiple of its own.
+//! Memory with a larger granularity than its region: it is always mapped at a multiple of its own granularity.
 
 use super::{SEED, mapped};
 use crate::case::cases;
@@ -11,18 +11,18 @@ use gpu_vmm_core::{
 use gpu_vmm_testkit::TestKit;
 
 cases! { "kinds":
-    /// Memory of a larger granularity than the region's is mapped at multiples of its own.
+    /// Memory with a larger granularity than its region is mapped only at multiples of that larger granularity.
     larger_granularity,
-    /// A region that moves comes to an address that suits the memory of a larger granularity in it, with a guard and
-    /// without, again and again.
+    /// When a region moves, memory with a larger granularity stays at aligned addresses, with and without a guard, move after
+    /// move.
     a_move_keeps_the_granularity,
-    /// A region that no aligned address suits, since its memory of a larger granularity lies at an odd offset, is not moved.
+    /// A move is refused if the region holds memory of a larger granularity at an offset that no new address could align.
     a_move_that_no_address_suits,
-    /// A set of memory is shown at multiples of its granularity alone.
+    /// A bank is selected only at addresses that are multiples of its memory's granularity.
     sets_of_a_larger_granularity,
 }
 
-/// Every kind of memory that there could be.
+/// All memory types that a backend could support.
 fn kinds<B: TestKit>(subject: &Subject<B>) -> [Properties; 6] {
     let plain = subject.properties();
     [
@@ -35,7 +35,7 @@ fn kinds<B: TestKit>(subject: &Subject<B>) -> [Properties; 6] {
     ]
 }
 
-/// The kinds of memory whose granularity is larger than that of all devices. Ends the case if there is none.
+/// The memory types whose granularity is larger than the granularity of all devices. Skips the case if there is none.
 fn larger<B: TestKit>(subject: &Subject<B>) -> Vec<(Properties, Granularity)> {
     let own = |properties| {
         Some((properties, subject.backend.granularity_of(Operation::QueryGranularity, &properties).ok()?))
@@ -52,7 +52,7 @@ fn larger_granularity<B: TestKit>(subject: &Subject<B>) {
     for (properties, own) in larger(subject) {
         let (memory, region) = mapped(subject, properties);
         assert_eq!((memory.granularity(), region.granularity()), (own, own));
-        // A region that was made for less can take it where the address is right.
+        // A region with a smaller granularity accepts the memory at an aligned address.
         let least = subject.granules(1);
         let mut small = subject.space(8 * own.bytes().0 / least.0).build().unwrap();
         let base = small.address().0;
@@ -71,16 +71,17 @@ fn a_move_keeps_the_granularity<B: TestKit>(subject: &Subject<B>) {
         for guard in [Bytes::ZERO, Bytes(1)] {
             let size = own.bytes().max(subject.unit());
             let builder = || Region::builder(&subject.backend).on(subject.device).reserve(size).guard(guard);
-            // An alignment that was asked for is kept anyway, so the region is built without, at an address that suits.
+            // A region keeps an alignment that the caller requested, so this region is built without one, at an address that
+            // happens to be aligned.
             let aligned = builder().alignment(own.bytes()).build().unwrap().address();
             let mut region = builder().at(Placement::Exact(aligned)).build().unwrap();
             subject.open(&mut region, Bytes(0), &memory);
             subject.write(&mut region, Bytes(0), memory.size(), SEED);
-            // An address suits by chance once in as many times as the granularity is larger.
+            // An unaligned move would reach an aligned address by chance, hence several rounds.
             for _ in 0..4 {
                 let behind = Placement::Exact(region.range().end());
                 let wall = guard.is_zero().then(|| subject.region(1).at(behind).build());
-                // Where another case has those addresses, they may be free again by now.
+                // If another case holds those addresses now, they may be free again when the region grows.
                 let is_walled = wall.as_ref().is_none_or(Result::is_ok);
                 let target = region.reserved() + subject.granules(1);
                 let growth = region.grow_or_move(target, idle()).unwrap();
@@ -141,7 +142,7 @@ fn sets_of_a_larger_granularity<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Fails unless memory was refused since its address is no multiple of its own granularity.
+/// Fails unless the error says that the address is not a multiple of the memory's own granularity.
 #[track_caller]
 fn assert_unaligned(error: &Error, own: Granularity) {
     assert!(

@@ -1,4 +1,4 @@
-//! As what memory leaves the process.
+//! The handle types by which memory leaves the process.
 #![allow(unsafe_code)] // imports, and asks for descriptors of mappings
 
 use super::{SEED, mapped, refused, some};
@@ -15,17 +15,17 @@ use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 cases! { "kinds":
-    /// Memory can be asked for with handles of each type where the device is said to have them, and else is refused with
-    /// the reason, with another type beside it too.
+    /// Memory can be created for each handle type that the device reports; other types are refused with the reason, alone and
+    /// combined.
     handle_types,
-    /// Memory is exported in no way that was not asked for when it was created.
+    /// Memory is exported only as the handle types that were requested when it was created.
     only_what_was_asked_for,
-    /// A fabric handle of memory is the same memory; where there are none, 64 bytes are refused.
+    /// A fabric handle imports the same memory; without fabric handles, 64 zero bytes are refused.
     fabric_handle,
-    /// A mapping has a dma-buf of its size, where the device is said to have such: closed by exec, above the standard
-    /// streams, and nothing is left of it when it is closed.
+    /// If the device reports dma-bufs, a mapping's dma-buf has its size, is close-on-exec, is above the standard streams, and
+    /// leaks nothing.
     dma_buf,
-    /// A device's memory has a dma-buf where memory of the host is mapped right before it, too.
+    /// A device's memory has a dma-buf also when host memory is mapped directly before it.
     dma_buf_behind_host_memory,
 }
 
@@ -69,14 +69,14 @@ fn only_what_was_asked_for<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Imports what a fabric handle stands for.
+/// Imports the memory that a fabric handle names.
 fn imported<B: TestKit>(
     subject: &Subject<B>,
     handle: &FabricHandle,
     properties: Properties,
     size: Bytes,
 ) -> gpu_vmm_core::Result<PhysicalMemory<B>> {
-    // SAFETY: the bytes are those of memory of this size, or of nothing, which the driver has to refuse.
+    // SAFETY: the handle is of memory of this size, or all zeros, which the driver must refuse.
     unsafe { PhysicalMemory::import_fabric(&subject.backend, handle, size, properties) }
 }
 
@@ -94,15 +94,16 @@ fn fabric_handle<B: TestKit>(subject: &Subject<B>) {
     assert!(has(subject, &crate::library::tools::mapped(subject, &[&again]), SEED));
 }
 
-/// Two mappings side by side, of so much each, and what the backend gives for the first, the second, and both.
+/// Maps two pieces of equal size next to each other. Returns the size, and the dma-bufs of the first, of the second, and of
+/// both together.
 fn ranges<B: TestKit>(subject: &Subject<B>) -> (Bytes, [gpu_vmm_core::Result<OwnedFd>; 3]) {
     let (backend, properties) = (&subject.backend, subject.properties());
     let size = some(subject, &properties);
     let unit = backend.reservation_unit();
     let room = unit.round_up(Bytes(2 * size.0)).unwrap();
     let grant = Grant { device: subject.device, access: crate::subject::RW };
-    // SAFETY: the sizes are multiples of what they have to be; two pieces lie side by side in a fresh reservation with room
-    // for both, and nothing uses them.
+    // SAFETY: the sizes are multiples of the granularity, the fresh reservation has room for both pieces, and no work uses
+    // them.
     unsafe {
         let mut reservation = backend.reserve(room, Alignment::from(unit), None).unwrap();
         for offset in [Bytes(0), size] {

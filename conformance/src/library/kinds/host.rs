@@ -1,4 +1,4 @@
-//! The CPU: it is given access to mappings, and is no device.
+//! The CPU's access to mappings. The CPU is not a device.
 #![allow(unsafe_code)] // reads and writes through addresses
 
 use super::{SEED, mapped, some};
@@ -15,45 +15,47 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 cases! { "kinds":
-    /// The CPU reads what a device wrote and writes what the device reads, through the address, where the device is said
-    /// to have that; else access for the host is refused, and nothing has changed.
+    /// If the device reports host access, the CPU and the device read each other's writes at the same address; otherwise
+    /// access for the host is refused and nothing changes.
     host_access,
-    /// The same for memory of the host's.
+    /// If the device reports host access to host memory, the CPU and the device read each other's writes to host memory.
     host_access_to_host_memory,
-    /// The CPU is given access to memory of the host's before and behind which something was unmapped.
+    /// The CPU can be given access to host memory when a neighboring mapping before or behind it was unmapped.
     beside_what_was_unmapped,
-    /// The CPU is given access to memory of the host's that lies where smaller pieces of it were.
+    /// The CPU can be given access to host memory that is mapped where smaller pieces were mapped before.
     in_the_place_of_smaller_pieces,
-    /// Addresses at which the CPU had access to memory stay the region's when that is unmapped: no other mapping of the
-    /// process comes to lie there.
+    /// Addresses to which the CPU had access stay reserved for the region after an unmap: the kernel gives them to no other
+    /// mapping of the process.
     addresses_that_the_host_had,
-    /// A region can be made so that the CPU has access to all that it grows with, where the device is said to have that.
+    /// If the device reports host access, a region can be built so that the CPU has access to all memory that the region
+    /// grows by.
     regions_for_the_host,
-    /// The CPU faults where it has no access: its process ends.
+    /// A CPU access without access rights is a fault that ends the process.
     without_access_the_cpu_faults with reads_without_access,
-    /// The host is no device: nothing is created on it, nobody waits for it, and no region grows with its memory.
+    /// The host is not a device: creating memory on it, waiting for it and growing regions on it are refused without a driver
+    /// call.
     the_host_is_no_device,
 }
 
 const HOST: DeviceId = DeviceId::HOST;
 
-/// What the CPU finds at the beginning of a region, as words of the pattern that are wrong.
+/// The number of pattern words at the start of a region that are wrong when the CPU reads them.
 fn wrong_for_the_cpu<B: TestKit>(region: &Region<B>, size: Bytes, seed: u64) -> u64 {
     let words = region.address().as_ptr::<u64>();
-    // SAFETY: the host may read so much, and no device writes there meanwhile.
+    // SAFETY: the host may read `size` bytes, and no device writes there meanwhile.
     let words = unsafe { std::slice::from_raw_parts(words, size.0 as usize / 8) };
     count_wrong_words(words, seed, 0)
 }
 
-/// Has the CPU write the pattern.
+/// Writes the pattern with the CPU.
 fn write_by_the_cpu<B: TestKit>(region: &mut Region<B>, size: Bytes, seed: u64) {
     let words = region.address().as_ptr::<u64>();
-    // SAFETY: the host may write so much, and no device works there meanwhile.
+    // SAFETY: the host may write `size` bytes, and no device works there meanwhile.
     let words = unsafe { std::slice::from_raw_parts_mut(words, size.0 as usize / 8) };
     write_pattern_words(words, seed, 0);
 }
 
-/// Device and CPU take turns on memory with such properties; or the CPU is refused.
+/// Device and CPU write and read memory with these properties in turn. Returns the error if the CPU is refused access.
 fn takes_turns<B: TestKit>(subject: &Subject<B>, properties: Properties) -> Result<(), Error> {
     let (memory, mut region) = mapped(subject, properties);
     let size = memory.size();
@@ -77,7 +79,7 @@ fn takes_turns<B: TestKit>(subject: &Subject<B>, properties: Properties) -> Resu
     Ok(())
 }
 
-/// Fails where the answer is not what the capability says.
+/// Fails if the result contradicts the capability.
 fn agrees(told: &Capability, answer: Result<(), Error>) {
     match answer.map_err(Error::into_detail) {
         Ok(()) => assert!(told.available, "it works, and {told:?}"),
@@ -88,7 +90,7 @@ fn agrees(told: &Capability, answer: Result<(), Error>) {
     }
 }
 
-/// The properties of memory of the host. Skips the case on a backend that has none.
+/// The properties of host memory. Skips the case on a backend without host memory.
 fn host_memory<B: TestKit>(subject: &Subject<B>) -> Properties {
     let told = told(subject, Feature::HostMemory);
     if !told.available {
@@ -134,7 +136,7 @@ fn without_access_the_cpu_faults<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn reads_without_access<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    // A fault that ends the process is to leave no file behind.
+    // The fault must not leave a core file.
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
     let (memory, mut region) = mapped(subject, subject.properties());
     region.set_access(Bytes(0), memory.size(), subject.device, Access::None).unwrap();
@@ -176,7 +178,7 @@ fn beside_what_was_unmapped<B: TestKit>(subject: &Subject<B>) {
     region.set_access(Bytes(0), size, HOST, RW).unwrap();
     write_by_the_cpu(&mut region, size, SEED);
     subject.check(&region, Bytes(0), size, SEED);
-    // The other one.
+    // Now the first mapping is unmapped.
     let (_first, mut region) = mapped(subject, properties);
     region.grow_to(Bytes(2 * size.0)).unwrap();
     region.unmap(Bytes(0), size, idle()).unwrap();
@@ -203,11 +205,11 @@ fn addresses_that_the_host_had<B: TestKit>(subject: &Subject<B>) {
     or_skip(region.set_access(Bytes(0), size, HOST, RW));
     region.unmap(Bytes(0), size, idle()).unwrap();
     let (length, at) = (size.0 as usize, region.address().as_ptr());
-    // SAFETY: the address is a wish; what the kernel gives is new, used by nobody, and given back.
+    // SAFETY: the address is a hint without MAP_FIXED, so the kernel returns a fresh mapping; it is unmapped at once.
     let found = unsafe {
         let found = mmap_anonymous(at, length, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
         munmap(found, length).unwrap();
         found
     };
-    assert_ne!(found, at, "the region's own addresses were given to somebody else");
+    assert_ne!(found, at, "the kernel mapped other memory at the region's addresses");
 }

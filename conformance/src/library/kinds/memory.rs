@@ -1,4 +1,4 @@
-//! Where memory is, and what is asked for beside that.
+//! Where memory is located, and the flags that it can be created with.
 
 use super::{refused, works};
 use crate::case::cases;
@@ -10,31 +10,33 @@ use gpu_vmm_core::{Bytes, Capability, Detail, DeviceId, Feature, Location, Physi
 use gpu_vmm_testkit::TestKit;
 
 cases! { "kinds":
-    /// Memory of the host can be mapped for a device, where the device is said to have such.
+    /// If the device reports host memory, memory of the host can be mapped for the device.
     host_memory,
-    /// Memory of one of the host's NUMA nodes can be mapped for a device, where the device is said to have such; and of a
-    /// node that is not there nowhere.
+    /// If the device reports memory of NUMA nodes, memory of node 0 can be mapped for the device; a node that does not exist
+    /// is always refused.
     host_node_memory,
-    /// Memory that is asked for as compressible can be used, and says whether it is so: where the device has it.
+    /// Memory requested as compressible is usable, and its properties say that it is compressible exactly if the device
+    /// reports compression.
     compressible,
-    /// Memory that is asked for as reachable by network cards says that it is so where the device has it, and else is
-    /// refused or says that it is not.
+    /// Memory requested for remote DMA says that it supports remote DMA if the device reports it; otherwise it is refused or
+    /// says that it does not.
     remote_dma,
-    /// Memory that was asked for with flags that exclude each other says which it has, and says the same where it is imported.
+    /// If requested flags exclude each other, the memory's properties say which flags it has, and an import of it says the
+    /// same.
     flags_that_exclude_each_other,
-    /// Memory of the host that is to be exported can be used, or is refused with a reason.
+    /// Host memory requested as exportable is usable, or is refused with a reason.
     shareable_host_memory,
-    /// Where the host has too little memory, the error has the host's numbers.
+    /// If the host has too little memory, the error has the host's numbers.
     more_than_the_host_has,
-    /// What a device was asked while it had no memory left is not held against it when it has.
+    /// Capabilities that are queried while the device has no free memory are queried again when it has some.
     asked_on_a_full_device with asks_on_a_full_device,
-    /// What a device was asked before it was used, when not all can be tried, is found out again when it has been.
+    /// Capabilities that are queried before the device was used are the same after use as if they had never been queried.
     asked_before_use with asks_before_use,
-    /// Memory tells what it is: whose, where, and as what it can be exported.
+    /// Memory reports its properties: its device, its location and its export types.
     properties_are_told,
 }
 
-/// Works, or is refused, as the capability says; it is told back as it was asked for.
+/// Checks that memory works, with the properties that were requested, or is refused, as the capability says.
 fn as_told<B: TestKit>(subject: &Subject<B>, feature: Feature, properties: Properties) {
     let told = told(subject, feature);
     note(format!("{feature}: {}", if told.available { "there" } else { "not there" }));
@@ -127,7 +129,7 @@ fn more_than_the_host_has<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Which of its features a device is said to have.
+/// Which of its features a device reports as available.
 fn features<B: TestKit>(subject: &Subject<B>) -> Vec<bool> {
     let all = subject.backend.capabilities(subject.device).unwrap();
     all.into_iter().map(|found| found.available).collect()
@@ -149,7 +151,7 @@ fn asks_on_a_full_device<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
             Err(_) => units /= 2,
         }
     }
-    // It may be an error, and whatever is found is of now.
+    // The query may fail; either way its results hold only for now.
     drop(subject.backend.capabilities(subject.device));
     drop(taken);
     peer.send(features(subject));

@@ -1,12 +1,12 @@
-//! The kinds of memory, and what can be done with it beside mapping it for devices: what the capabilities say of each is
-//! what happens. What is there works; what is not is refused with a reason, and nothing is taken.
+//! The memory types, and their uses other than mapping for devices: the behavior must agree with the reported capabilities.
+//! Available features work; others are refused with a reason, and no memory is taken.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `memory` | the host's memory, flags, granularities |
-//! | `addresses` | memory of a larger granularity, and the addresses that it comes to |
-//! | `handles` | as what memory leaves the process |
-//! | `host` | the CPU, which is given access and is no device |
+//! | `memory` | host memory, flags, granularities |
+//! | `addresses` | memory with a larger granularity, and the addresses at which it can be mapped |
+//! | `handles` | the handle types by which memory leaves the process |
+//! | `host` | the CPU, which can be given access but is not a device |
 
 mod addresses;
 mod handles;
@@ -26,12 +26,12 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
 
 const SEED: u64 = 700;
 
-/// How much a case takes of such memory: some granules.
+/// The size of memory that a case uses: three granules of this type.
 fn some<B: TestKit>(subject: &Subject<B>, properties: &Properties) -> Bytes {
     Bytes(3 * subject.backend.granularity_of(Operation::QueryGranularity, properties).unwrap().bytes().0)
 }
 
-/// Such memory in a region of its own, which the chosen device may read and write.
+/// Creates memory with these properties, and maps it in a region of its own that the chosen device may read and write.
 fn mapped<B: TestKit>(subject: &Subject<B>, properties: Properties) -> (PhysicalMemory<B>, Region<B>) {
     let size = some(subject, &properties);
     let memory = PhysicalMemory::create(&subject.backend, size, properties).unwrap();
@@ -42,14 +42,14 @@ fn mapped<B: TestKit>(subject: &Subject<B>, properties: Properties) -> (Physical
     (memory, region)
 }
 
-/// Such memory can be used: in one piece, and by a region that grows with it.
+/// Checks that memory with these properties is usable, as one piece and as memory that a region grows by. Returns the piece.
 fn works<B: TestKit>(subject: &Subject<B>, properties: Properties) -> PhysicalMemory<B> {
     let (memory, mut region) = mapped(subject, properties);
     let size = memory.size();
     region.grow_to(Bytes(2 * size.0)).unwrap();
     assert_eq!(region.access(size, subject.device), RW);
     let grown = region.mapping_at(size).unwrap().memory.properties();
-    assert_eq!(grown, memory.properties(), "what a region grows with is the same");
+    assert_eq!(grown, memory.properties(), "the region grew by memory with other properties");
     for seed in [SEED, SEED + 1] {
         subject.write(&mut region, Bytes(0), Bytes(2 * size.0), seed);
         subject.check(&region, Bytes(0), Bytes(2 * size.0), seed);
@@ -57,7 +57,8 @@ fn works<B: TestKit>(subject: &Subject<B>, properties: Properties) -> PhysicalMe
     memory
 }
 
-/// There is no such memory: the error has a reason, no driver has given any, and no region is made to grow with it.
+/// Checks that such memory is refused with a reason, both when it is created and when a region would grow by it, and that
+/// none is taken.
 fn refused<B: TestKit>(subject: &Subject<B>, properties: Properties) {
     let free = subject.free();
     let size = subject.granules(3);
@@ -73,5 +74,5 @@ fn refused<B: TestKit>(subject: &Subject<B>, properties: Properties) {
         );
         assert_names(&error, &["not supported".to_owned()]);
     }
-    assert_eq!(subject.free(), free, "nothing is taken");
+    assert_eq!(subject.free(), free, "the refused calls took memory");
 }

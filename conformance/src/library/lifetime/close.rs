@@ -1,4 +1,4 @@
-//! Giving a region back, with the errors.
+//! Closing a region, and the errors that it reports.
 
 use crate::case::cases;
 use crate::library::tools::idle;
@@ -7,17 +7,17 @@ use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Placement, Region};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "lifetime":
-    /// Closing a region gives back its memory and its addresses, and says that it went well.
+    /// Closing a region releases its memory and its addresses, and reports success.
     close_gives_back,
     /// Closing an empty region asks no device to wait.
     close_of_nothing,
-    /// Closing tells what failed, and what could not be given back at first is given back when the region is dropped.
+    /// Closing reports a failed call; memory that could not be released at first is released when the region is dropped.
     close_tells_what_failed,
-    /// What fails while a region is dropped is told by the backend; memory that a device may still use stays mapped.
+    /// The backend records calls that fail while a region is dropped; memory that a device may still use stays mapped.
     @isolated dropping_records_what_failed,
 }
 
-/// A region that is full, on a backend that can be told to fail.
+/// A full region on a backend with fault injection.
 fn full<B: TestKit>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
     let backend = FaultInject::new(subject.backend.clone());
     let place = Placement::Exact(subject.hole(2));
@@ -68,7 +68,7 @@ fn dropping_records_what_failed<B: TestKit>(subject: &Subject<B>) {
     let count = subject.backend.drop_log().count();
     backend.fail(0, 1);
     drop(region);
-    assert_eq!(backend.stop(), 1, "a device that does not say that it is done may still use the memory");
+    assert_eq!(backend.stop(), 1, "unmapped although the wait failed and the device may still use the memory");
     assert_eq!(subject.backend.drop_log().count(), count + 1);
     let told = subject.backend.drop_log().take_last().unwrap();
     assert_eq!(told.driver_error().unwrap().call, Operation::WaitForDevice.name(), "{told}");

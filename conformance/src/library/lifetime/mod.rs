@@ -1,10 +1,10 @@
-//! When things come and go: in any order, however often, and nothing is left.
+//! The lifetimes of memory, regions and backends: dropped in any order and any number of times, nothing leaks.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `order` | who is dropped first |
-//! | `close` | giving a region back, with the errors |
-//! | `rounds` | how often, how many |
+//! | `order` | the order in which they are dropped |
+//! | `close` | closing a region, and its errors |
+//! | `rounds` | many rounds, many regions at once |
 
 mod close;
 mod order;

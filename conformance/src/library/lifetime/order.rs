@@ -1,4 +1,4 @@
-//! Who is dropped first.
+//! The order in which memory, regions and backends are dropped.
 
 use crate::case::cases;
 use crate::library::tools::idle;
@@ -9,27 +9,27 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 cases! { "lifetime":
-    /// Memory that is released right after it was mapped can be opened and used.
+    /// Memory whose handle is dropped right after it was mapped can be given access and used.
     released_before_use,
-    /// Memory that is released while it is in use keeps its bytes, and can be protected, unmapped and mapped again.
+    /// Memory whose handle is dropped while it is in use keeps its bytes, and can be protected, unmapped and mapped again.
     released_while_in_use,
-    /// Memory can be released after it was unmapped, and has kept its bytes until then.
+    /// Unmapped memory keeps its bytes while a handle exists, and is released when the last handle is dropped.
     released_after_unmap,
-    /// When the addresses are given back, the memory goes on to be mapped elsewhere.
+    /// When a region is dropped, its memory can still be mapped in another region and keeps its bytes.
     memory_outlives_its_region,
-    /// A region outlives every value of the backend that it was made on.
+    /// A region works after all values of its backend have been dropped.
     region_outlives_the_backend,
-    /// Backend, memory and two regions that share it can be dropped in all 24 orders, and nothing is left.
+    /// A backend, memory and two regions that map it can be dropped in all 24 orders, and nothing leaks.
     dropped_in_any_order,
-    /// A region is given back with all that is mapped in it, holes and several reservations included.
+    /// Dropping a region releases everything that is mapped in it, also with holes and several reservations.
     dropped_while_mapped,
-    /// A region can be dropped by a thread that has never met the driver.
+    /// A thread that never made a driver call can drop a region.
     dropped_on_another_thread,
-    /// A region that is dropped by a panic is given back.
+    /// A region that is dropped during a panic is released.
     dropped_by_a_panic,
 }
 
-/// A region of three granules in which memory is mapped that nobody else holds.
+/// A region of three granules with mapped memory whose handle has been dropped.
 fn released<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(3).build().unwrap();
     let memory = subject.piece(3);
@@ -40,7 +40,7 @@ fn released<B: TestKit>(subject: &Subject<B>) -> Region<B> {
 fn released_before_use<B: TestKit>(subject: &Subject<B>) {
     let mut region = released(subject);
     let length = region.end();
-    // What is created now is other memory.
+    // Memory that is created now must be different memory.
     let other = subject.piece(3);
     region.set_access(Bytes(0), length, subject.device, RW).unwrap();
     subject.write(&mut region, Bytes(0), length, 1);
@@ -60,7 +60,7 @@ fn released_while_in_use<B: TestKit>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), length, 1);
     region.set_access(Bytes(0), length, subject.device, Access::Read).unwrap();
     subject.check(&region, Bytes(0), length, 1);
-    // The mapping itself holds on to it: it can be taken out again.
+    // The mapping holds a handle, from which the memory can be mapped again.
     let memory = region.mapping_at(Bytes(0)).unwrap().memory.clone();
     region.unmap(Bytes(0), length, idle()).unwrap();
     subject.open(&mut region, Bytes(0), &memory);
@@ -98,7 +98,7 @@ fn memory_outlives_its_region<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn region_outlives_the_backend<B: TestKit>(subject: &Subject<B>) {
-    // On host memory this is the only value of a backend of its own.
+    // On host memory, this is the only value of a separate backend.
     let backend = subject.target.open().unwrap();
     let mut region =
         Region::builder(&backend).on(subject.device).reserve(subject.granules(2)).build().unwrap();
@@ -114,7 +114,7 @@ fn region_outlives_the_backend<B: TestKit>(subject: &Subject<B>) {
     region.close(idle()).unwrap();
 }
 
-/// Things that hold on to each other.
+/// A backend, memory and two regions that refer to each other.
 fn together<B: TestKit>(subject: &Subject<B>) -> Vec<Box<dyn Any>> {
     let backend = subject.backend.clone();
     let memory = PhysicalMemory::create(&backend, subject.granularity(), subject.properties()).unwrap();
@@ -176,7 +176,7 @@ fn dropped_by_a_panic<B: TestKit>(subject: &Subject<B>) {
     let unwound = catch_unwind(AssertUnwindSafe(|| {
         let mut region = subject.region(1).at(place).build().unwrap();
         region.grow_to(subject.granularity()).unwrap();
-        // No message: the panic is the point.
+        // Without a message: this panic is intended.
         resume_unwind(Box::new(region.end()));
     }));
     assert_eq!(unwound.unwrap_err().downcast_ref::<Bytes>(), Some(&subject.granularity()));

@@ -1,4 +1,4 @@
-//! How often, how many.
+//! Many rounds, and many regions at once.
 
 use crate::case::cases;
 use crate::leaks;
@@ -8,21 +8,22 @@ use gpu_vmm_core::{Bytes, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "lifetime":
-    /// Free memory is what it has to be after each single step of a piece's life.
+    /// The driver's free memory is as expected after each step: create, map, alias, clone, unmap and drop.
     counted_at_every_step,
-    /// A hundred regions are made, filled, used and given back one after the other, and nothing is left.
+    /// A hundred regions are created, filled, used and dropped one after the other, and nothing leaks.
     a_hundred_regions,
-    /// The process has no more mappings after a hundred regions have come and gone.
+    /// The process has no more mappings after a hundred regions have been created and dropped.
     @isolated mappings_of_the_process,
-    /// A hundred regions are there at once, each with memory of its own, and go in another order than they came.
+    /// A hundred regions exist at once, each with its own memory, and can be dropped in another order than they were created.
     a_hundred_at_once,
-    /// A thousand reservations come and go, in which nothing is ever mapped.
+    /// A thousand reservations in which nothing is ever mapped can be created and released.
     a_thousand_empty_ones,
-    /// A region with 256 mappings gives back the memory of all.
+    /// Dropping a region with 256 mappings releases the memory of all.
     with_many_mappings,
-    /// Growing, moving and shrinking over and over leaves nothing.
+    /// A region that grows, moves and shrinks over and over leaks nothing.
     ups_and_downs,
-    /// Addresses that the backend keeps for later are given back when they are asked for, and then no address is taken.
+    /// Addresses that the backend keeps for reuse are released when the target asks for them; afterwards no address is
+    /// reserved.
     kept_addresses_come_back,
 }
 
@@ -50,7 +51,7 @@ fn counted_at_every_step<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), before, "nothing is left");
 }
 
-/// A region of so many granules in steps of one, used at both ends.
+/// A region of `granules` granules, mapped in steps of one, used at both ends.
 fn used<B: TestKit>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B> {
     let page = Bytes(4096);
     let mut region = subject.space(granules).build().unwrap();
@@ -66,7 +67,7 @@ fn used<B: TestKit>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B>
 }
 
 fn a_hundred_regions<B: TestKit>(subject: &Subject<B>) {
-    // Kernels that are loaded at their first use stay.
+    // Kernels that are loaded at their first use stay loaded.
     used(subject, 1, 0).close(idle()).unwrap();
     let before = subject.free();
     for round in 0..100 {
@@ -75,7 +76,7 @@ fn a_hundred_regions<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// How many mappings this process has. Linux limits the number (`vm.max_map_count`).
+/// The number of mappings of this process. Linux limits it (`vm.max_map_count`).
 fn process_mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
@@ -83,7 +84,7 @@ fn process_mappings() -> usize {
 fn mappings_of_the_process<B: TestKit>(subject: &Subject<B>) {
     const ROUNDS: usize = 100;
     let rounds = |count: usize| (0..count as u64).for_each(|seed| drop(used(subject, 2, seed)));
-    // What a driver sets up, or keeps for the next.
+    // Mappings that a driver sets up once, or keeps for reuse.
     rounds(10);
     let before = process_mappings();
     rounds(ROUNDS);

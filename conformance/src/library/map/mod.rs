@@ -2,8 +2,8 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `placed` | where in a region, of which sizes, in which order |
-//! | `reused` | one piece at several addresses in turn, several pieces at one |
+//! | `placed` | offsets in a region, sizes, and orders |
+//! | `reused` | one piece at several addresses in turn, several pieces at one address in turn |
 
 mod placed;
 mod reused;

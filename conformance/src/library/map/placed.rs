@@ -1,4 +1,4 @@
-//! Where memory can be mapped, of which sizes, in which order.
+//! The offsets at which memory can be mapped, in which sizes and orders.
 
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
@@ -7,29 +7,32 @@ use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, PhysicalMemory, Placement};
 use gpu_vmm_testkit::{TestKit, write_pattern_words};
 
 cases! { "map":
-    /// Memory that is created, mapped and opened can be written and read by the device, and all of it is given back.
+    /// A device can write and read memory that was created, mapped and given access, and unmapping and dropping it releases
+    /// all of it.
     a_whole_cycle,
-    /// 1 to 63 times the granularity is mapped whole: a device reaches the first and the last page of it.
+    /// Memory of 1 to 63 granules is mapped whole: the device reaches its first and its last page.
     multiples_of_the_granularity,
-    /// Handles that do not lie together in memory make one range: one access, one kernel and one copy go over all.
+    /// Handles that are not contiguous in physical memory form one range: one access call, one kernel and one copy cover all
+    /// of them.
     chunks_that_are_apart,
-    /// One call maps memory and gives a device the access that it names, and no other; what cannot be is refused whole.
+    /// One call maps memory and gives access to the named device only; an invalid call maps nothing.
     with_access,
-    /// Memory at the start of a larger reservation leaves the rest reserved and unmapped.
+    /// Memory mapped at the start of a larger reservation leaves the rest reserved and unmapped.
     at_the_start,
     /// Memory can be mapped at the very end of a reservation.
     at_the_end,
     /// Pieces of different sizes can be mapped in any order, and each is at its own offset.
     in_any_order,
-    /// A handle is mapped whole or not at all: where there is room for less, nothing is mapped.
+    /// A handle is mapped whole or not at all: if there is too little room, nothing is mapped.
     whole_or_not_at_all,
-    /// A piece can be mapped into a gap that just fits, and its neighbours keep their bytes and access.
+    /// A piece can be mapped into a gap of exactly its size, and its neighbors keep their bytes and access.
     into_a_gap,
-    /// 256 mappings in one region are each at their place.
+    /// 256 mappings in one region are each at their own offset.
     many_mappings,
-    /// What is mapped where can be asked at every step.
+    /// A region reports at every step which memory is mapped at which offset.
     the_books_tell,
-    /// A handle across the border of two reservations is refused with the place of the seam; it fits on either side.
+    /// Mapping a handle across the border of two reservations is refused with the border's offset; the handle fits on either
+    /// side.
     across_a_seam,
 }
 
@@ -79,7 +82,7 @@ fn multiples_of_the_granularity<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn chunks_that_are_apart<B: TestKit>(subject: &Subject<B>) {
-    // What is created between the chunks keeps them apart.
+    // The memory that is created between the chunks keeps them apart.
     let (chunks, between): (Vec<PhysicalMemory<B>>, Vec<PhysicalMemory<B>>) =
         [2, 1, 3].map(|granules| (subject.piece(granules), subject.piece(1))).into_iter().unzip();
     let mut region = subject.space(6).build().unwrap();
@@ -91,7 +94,7 @@ fn chunks_that_are_apart<B: TestKit>(subject: &Subject<B>) {
     region.set_access(Bytes(0), end, subject.device, RW).unwrap();
     subject.write(&mut region, Bytes(0), end, 1);
     subject.check(&region, Bytes(0), end, 1);
-    // And through the host, in one piece.
+    // Now through the host, in one copy.
     let mut words = vec![0; (end.0 / 8) as usize];
     write_pattern_words(&mut words, 9, 0);
     let bytes: &[u8] = bytemuck::cast_slice(&words);
@@ -180,7 +183,7 @@ fn many_mappings<B: TestKit>(subject: &Subject<B>) {
     }
     region.set_access(Bytes(0), subject.granules(COUNT), subject.device, RW).unwrap();
     assert_eq!((region.mappings().count() as u64, region.end()), (COUNT, subject.granules(COUNT)));
-    // Around each border, so that a piece at another one's place is seen.
+    // Around each border, so that a piece at another offset would be noticed.
     let words = Bytes(8 * 64);
     for place in 1..COUNT {
         subject.write(&mut region, subject.granules(place) - words, words + words, place);

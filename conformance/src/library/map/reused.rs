@@ -9,15 +9,15 @@ use gpu_vmm_testkit::TestKit;
 cases! { "map":
     /// One piece can be mapped, used and unmapped at one address twenty times, and keeps its bytes in between.
     twenty_times_at_one_address,
-    /// One piece can be mapped in turn at three addresses of different reservations, and brings its bytes along.
+    /// One piece can be mapped at addresses of three reservations in turn, and keeps its bytes.
     in_turn_at_three_addresses,
-    /// Three pieces in turn at one address show their own bytes each.
+    /// Three pieces that are mapped at one address in turn each show their own bytes.
     three_pieces_in_turn,
-    /// A piece of another size can follow at the same address.
+    /// A piece of another size can be mapped at the same address afterwards.
     another_size_at_the_same_address,
-    /// The pieces of a range can be put in another order, and the bytes follow them.
+    /// The pieces of a range can be mapped again in another order, and each keeps its bytes.
     in_another_order,
-    /// A range can be put together from pieces of two others, without a byte being copied.
+    /// A range can be assembled from the pieces of two other ranges without copying a byte.
     put_together_from_others,
 }
 

@@ -1,4 +1,4 @@
-//! Who may use a region after a move, and what it grows with.
+//! Access to a region after a move, and the memory that it grows by.
 
 use super::{SEED, check, filled, owners, two};
 use crate::case::cases;
@@ -8,17 +8,17 @@ use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, MovePath, PhysicalMemory, Pr
 use gpu_vmm_testkit::TestKit;
 
 cases! { "moved":
-    /// The new owner takes over the old one's access, mapping by mapping, and the old one has none.
+    /// In each mapping, the new owner takes over the old owner's access, and the old owner has none.
     handed_over,
-    /// A peer that becomes the owner has no less than it had before.
+    /// A peer that becomes the owner has at least the access that it had before.
     a_peer_becomes_the_owner,
-    /// The old owner can be given access as a peer afterwards, and is what the driver says too.
+    /// The old owner can be given access as a peer afterwards, and the driver enforces that access.
     the_old_owner_as_a_peer,
-    /// What a region grows with after a move is the new device's memory, with the access that growth gave before.
+    /// After a move, the region grows by the new device's memory, with the access that growth gave before.
     growth_goes_on_there,
-    /// The CPU keeps the access that it had.
+    /// The CPU keeps its access when the region moves.
     the_host_keeps_its_access,
-    /// Memory keeps what it was made as, but for the device.
+    /// Moved memory keeps all of its properties except the device.
     properties_stay,
 }
 
@@ -35,7 +35,7 @@ fn handed_over<B: TestKit>(subject: &Subject<B>) {
         let offset = subject.granules(at);
         assert_eq!((region.access(offset, a), region.access(offset, b)), (Access::None, access));
         if access == Access::None {
-            // Moved all the same, as is seen when it is opened.
+            // The mapping was moved too, as the new owner's access shows.
             region.set_access(offset, granule, b, Access::Read).unwrap();
         }
     }
@@ -87,9 +87,9 @@ fn growth_goes_on_there<B: TestKit>(subject: &Subject<B>) {
         assert_eq!((region.access(one, a), region.access(one, b)), (Access::None, RW));
         region.grow_to_on(a, three).unwrap();
         assert_eq!(owners(region), [b, b, a]);
-        assert_eq!(region.access(two, a), RW, "its own memory a device can use");
+        assert_eq!(region.access(two, a), RW, "a device has no access to its own memory");
     }
-    // Nobody but the owner was to have access to what the one grew with, and the new device to all of the other.
+    // In the one region, growth gave access to the owner only; in the other, also to the new device.
     assert_eq!((plain.access(two, b), shared.access(two, b)), (Access::None, RW));
 }
 

@@ -1,4 +1,4 @@
-//! What is where after a move, whichever way it went.
+//! The contents of a region after a move, for every path.
 
 use super::{SEED, check, filled, owners, two, ways};
 use crate::case::cases;
@@ -11,28 +11,29 @@ use gpu_vmm_core::{
 use gpu_vmm_testkit::TestKit;
 
 cases! { "moved":
-    /// The new device finds the bytes at the old address with a kernel, works on them, and the old device has its memory
-    /// back; whichever way the bytes went.
+    /// After a move by any path, the new device's kernels find and write the bytes at the old address, and the old device's
+    /// memory is free again.
     to_the_other_device,
-    /// Where the devices reach each other the bytes go by a peer copy, unless it is to be the ring.
+    /// If the devices can access each other, bytes move by a peer copy unless the caller requests the ring, and the result
+    /// says so.
     the_way_that_is_told,
-    /// Through a ring go parts that are no multiples of its chunks, by one thread and by several.
+    /// A ring moves parts whose sizes are not multiples of its chunks, with one thread and with several.
     through_rings_of_all_sizes,
-    /// What is moved away and back is as it was.
+    /// A region that is moved away and back has the same bytes, address and access.
     there_and_back,
-    /// Mappings with holes between them, and in several reservations, stay where they are.
+    /// Mappings with holes between them, and in several reservations, keep their offsets.
     holes_and_seams,
-    /// What is the device's already stays the same memory, and counts for nothing.
+    /// Memory that already belongs to the new device stays the same memory, and is not counted as moved.
     what_is_there_already,
-    /// Memory that is mapped twice is copied once and is one piece afterwards.
+    /// Memory that is mapped twice is copied once and stays one piece.
     aliases_stay_aliases,
-    /// An empty region moves without a copy: what it grows with then is the new device's.
+    /// An empty region moves without a copy, and then grows by the new device's memory.
     an_empty_region,
-    /// Memory of the host is moved too, and stays the host's.
+    /// Host memory is moved too, and stays host memory.
     memory_of_the_host,
-    /// A move returns after the work on the region has ended, and has its result.
+    /// A move returns after the work on the region has ended, and keeps the results of that work.
     work_is_waited_for,
-    /// Work on another region goes on beside a move that waits for a stream, and other regions are as they were.
+    /// Work on another region continues while a move waits for a stream, and other regions are unchanged.
     other_regions_keep_working,
 }
 
@@ -90,7 +91,7 @@ fn through_rings_of_all_sizes<B: TestKit>(subject: &Subject<B>) {
         let mut region = filled(subject, &[1, 3, 1, 2]);
         region.move_to_device(b, MovePath::Ring(&ring), idle()).unwrap();
         check(&region, b);
-        // The same ring again, the other way.
+        // The same ring again, in the other direction.
         region.move_to_device(a, MovePath::Ring(&ring), idle()).unwrap();
         check(&region, a);
     }
@@ -202,7 +203,7 @@ fn work_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(subject.unit()).unwrap();
     let flight = start(subject, &region, Bytes(0), AFTER);
     region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
-    assert!(flight.is_done().unwrap(), "moved under the work");
+    assert!(flight.is_done().unwrap(), "moved before the work on the region had ended");
     assert_eq!(region.count_wrong(b, Bytes(0), subject.unit(), AFTER).unwrap(), 0);
 }
 

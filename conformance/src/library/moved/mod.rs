@@ -1,10 +1,10 @@
-//! Another device's memory behind the same addresses.
+//! Moving a region to another device's memory while its addresses stay.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `bytes` | what is where afterwards, whichever way it went |
-//! | `access` | who may use it, and what growth brings |
-//! | `refused` | what cannot be moved, and what a failure leaves |
+//! | `bytes` | the contents afterwards, for every path |
+//! | `access` | access afterwards, and the memory that the region grows by |
+//! | `refused` | moves that are refused, and the state after a failure |
 
 mod access;
 mod bytes;
@@ -22,7 +22,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
 
 const SEED: u64 = 4000;
 
-/// The chosen device and another one, which need not reach each other's memory, or the end of the case.
+/// The chosen device and another one, which may lack access to each other's memory. Skips the case if there is no other.
 fn two<B: TestKit>(subject: &Subject<B>) -> (DeviceId, DeviceId) {
     let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
     match usable.map(|device| device.id).find(|id| *id != subject.device) {
@@ -31,7 +31,7 @@ fn two<B: TestKit>(subject: &Subject<B>) -> (DeviceId, DeviceId) {
     }
 }
 
-/// A region with mappings of so many granules of the chosen device's memory, and the pattern.
+/// A region with one mapping of the chosen device's memory for each number of granules, filled with the pattern.
 fn filled<B: TestKit>(subject: &Subject<B>, pieces: &[u64]) -> Region<B> {
     let mut region = subject.space(16).build().unwrap();
     for granules in pieces {
@@ -42,18 +42,18 @@ fn filled<B: TestKit>(subject: &Subject<B>, pieces: &[u64]) -> Region<B> {
     region
 }
 
-/// Whose memory is where.
+/// The device of each mapping's memory.
 fn owners<B: TestKit>(region: &Region<B>) -> Vec<DeviceId> {
     region.mappings().map(|mapping| mapping.memory.device()).collect()
 }
 
-/// The device finds the pattern in all of the region.
+/// Checks that the device reads the pattern in the whole region.
 #[track_caller]
 fn check<B: TestKit>(region: &Region<B>, device: DeviceId) {
     assert_eq!(region.count_wrong(device, Bytes(0), region.end(), SEED).unwrap(), 0, "as {device} sees it");
 }
 
-/// Each way in which bytes can go.
+/// Each path by which bytes can move.
 fn ways<B: TestKit>(ring: &StagingRing<B>) -> [MovePath<'_, B>; 3] {
     [MovePath::Fastest(None), MovePath::Fastest(Some(ring)), MovePath::Ring(ring)]
 }

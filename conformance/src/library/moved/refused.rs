@@ -1,4 +1,4 @@
-//! What cannot be moved, and what a failure leaves.
+//! Moves that are refused, and the state after a failure.
 
 use super::{SEED, check, filled, owners, two};
 use crate::case::cases;
@@ -9,22 +9,22 @@ use gpu_vmm_core::{Bytes, Detail, DeviceId, MovePath, Operation, PhysicalMemory,
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "moved":
-    /// Memory that the process holds beside the region, or that another region has mapped too, is not moved away from there.
+    /// A move is refused if the process holds the memory outside of the region, or another region maps it too.
     held_elsewhere,
-    /// Memory that has been exported is not moved: who has it would not come along.
+    /// A move of exported memory is refused, since the importer's mapping would not move along.
     exported,
-    /// Memory that was imported is not moved.
+    /// A move of imported memory is refused.
     imported,
-    /// A device that is not there is refused, and a ring of another backend.
+    /// A move to a device that does not exist is refused, and so is a ring of another backend.
     wrong_arguments,
-    /// Where the new device has too little memory, the region is where it was, and neither device has lost any.
+    /// If the new device has too little memory, the region is unchanged and neither device has lost memory.
     too_little_memory,
-    /// Whichever driver call fails, the region is where it was with its bytes, and moves when it is tried again. Work is
-    /// waited for before the first byte is copied.
+    /// Whichever driver call fails, the region stays on its device with its bytes, and a retry moves it; the first copy comes
+    /// after the wait for all work.
     each_call_fails,
 }
 
-/// Refused, and as before.
+/// Checks that the move is refused with this reason, and that the region is unchanged.
 fn stays<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, to: DeviceId, says: &str) {
     let offset = region.mappings().next().unwrap().offset;
     refused!(
@@ -49,12 +49,12 @@ fn held_elsewhere<B: TestKit>(subject: &Subject<B>) {
     other.unmap(Bytes(0), subject.granules(1), idle()).unwrap();
     region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     check(&region, b);
-    // What is the device's already may be held by anybody.
+    // Memory that already belongs to the device may also be held elsewhere.
     let _held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
     region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
 }
 
-/// A region with memory that another one may have as well.
+/// A region that maps this memory, filled with the pattern.
 fn of<B: TestKit>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let mut region =
         Region::builder(&subject.backend).on(subject.device).reserve(memory.size()).build().unwrap();
@@ -119,7 +119,7 @@ fn too_little_memory<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(owners(&region), [a; 3]);
     check(&region, a);
     region.grow_to(subject.granules(7)).unwrap();
-    assert_eq!(owners(&region), [a; 4], "it grows as it did");
+    assert_eq!(owners(&region), [a; 4], "the region does not grow by its own device's memory");
     drop(held);
     region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     assert_eq!(region.count_wrong(b, Bytes(0), subject.granules(6), SEED).unwrap(), 0);
@@ -159,6 +159,6 @@ fn each_call_fails<B: TestKit>(subject: &Subject<B>) {
             first(&[Operation::WaitForDevice.name()]),
             first(&[Operation::Copy.name(), Operation::QueueCopyToHost.name()]),
         );
-        assert!(wait.is_some() && wait < copy, "copied before the work has ended: {calls:?}");
+        assert!(wait.is_some() && wait < copy, "the first copy came before the wait: {calls:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Work in another context of a device than the one that the backend uses, which on CUDA is not waited for with it.
+//! Work in another context than the backend's own. On CUDA, a wait for the backend's context does not cover it.
 
 use super::in_flight::{AFTER, check, mapped};
 use crate::case::cases;
@@ -11,28 +11,30 @@ use gpu_vmm_testkit::{TestKit, WorkStream};
 use std::sync::Arc;
 
 cases! { "order":
-    /// Unmapping, shrinking, closing and dropping wait for work in the context that is the calling thread's current one.
+    /// Unmapping, shrinking, closing and dropping wait for work in the calling thread's current context.
     the_current_context_is_waited_for,
-    /// They wait for work in a context that another backend was opened with.
+    /// Unmapping, shrinking, closing and dropping wait for work in a context that another backend was opened with.
     an_attached_context_is_waited_for,
-    /// They still do when one of several such backends is gone.
+    /// Work in another backend's context is still waited for after a further such backend has been dropped.
     other_attached_contexts_are_waited_for,
-    /// Waiting for a device does not wait for another one whose context is the calling thread's current one.
+    /// Waiting for a device does not wait for another device whose context is the calling thread's current one.
     the_current_context_of_another_device,
-    /// A backend that was opened with a context waits for work in the one that other backends use.
+    /// A backend that was opened with a context waits for work in the primary context that other backends use.
     the_usual_context_is_waited_for,
-    /// Waiting for the default stream covers that of a context that another backend was opened with.
+    /// Waiting for the default stream covers the default stream of a context that another backend was opened with.
     default_streams_of_all_contexts_are_waited_for,
-    /// An event on the default stream is done after the work on that of a context that another backend was opened with.
+    /// An event on the default stream completes after the work on the default stream of a context that another backend was
+    /// opened with.
     events_cover_the_default_streams_of_all_contexts,
-    /// A context that dies is lost for the backend that was opened with it alone; others wait for the rest of the device.
+    /// A context that dies is lost only for the backend that was opened with it; other backends wait for the rest of the
+    /// device.
     another_context_dies with loses_another_context,
 }
 
-/// A way to take memory away, which waits for the devices first.
+/// A way to take memory away that waits for the devices first.
 type TakeAway<B> = fn(Region<B>, Bytes);
 
-/// All of them.
+/// All ways to take memory away.
 fn ways<B: TestKit>() -> [(&'static str, TakeAway<B>); 4] {
     [
         ("unmap", |mut region, length| region.unmap(Bytes::ZERO, length, idle()).unwrap()),
@@ -44,21 +46,21 @@ fn ways<B: TestKit>() -> [(&'static str, TakeAway<B>); 4] {
     ]
 }
 
-/// A stream in a context of its own. Ends the case if a device has one context.
+/// A stream in a separate context. Skips the case if a device has only one context.
 fn elsewhere<B: TestKit>(subject: &Subject<B>) -> Box<dyn WorkStream> {
     or_skip(subject.backend.stream_elsewhere(subject.device))
 }
 
-/// A backend that uses the context of a stream.
+/// A backend that uses the context of this stream.
 #[allow(unsafe_code)]
 fn attached<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Subject<B> {
-    // SAFETY: cases drop the stream last.
+    // SAFETY: the cases drop the stream last.
     let backend = or_skip(unsafe { subject.backend.open_in_context_of(subject.device, stream) });
     let (target, server) = (Arc::clone(&subject.target), subject.server.clone());
     Subject { backend, device: subject.device, target, case: subject.case, server }
 }
 
-/// Takes memory away under work on a stream, in every way, by a thread that `inside` prepares.
+/// Takes memory away in every way while work on a stream uses it, on a thread that `inside` prepares.
 fn take_away<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, inside: impl Fn(&mut dyn FnMut())) {
     for (way, act) in ways::<B>() {
         let memory = subject.memory(1);
@@ -66,7 +68,7 @@ fn take_away<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, inside: 
         start_on(subject, stream, (&region, Bytes::ZERO), AFTER, 1);
         let mut region = Some(region);
         inside(&mut || act(region.take().unwrap(), subject.unit()));
-        assert!(stream.is_done().unwrap(), "{way}: taken away under the work");
+        assert!(stream.is_done().unwrap(), "{way}: taken away before the work had ended");
         check(subject, &mapped(subject, &memory), Bytes::ZERO);
     }
 }
@@ -115,14 +117,14 @@ fn the_usual_context_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     drop(other);
 }
 
-/// Takes memory away under work on the default stream of another context, by a wait for the default stream.
+/// Takes memory away with a wait for the default stream while work on the default stream of another context uses it.
 fn take_away_from_default<B: TestKit>(subject: &Subject<B>, act: impl FnOnce(Region<B>)) {
     let stream = elsewhere(subject);
     let other = attached(subject, &*stream);
     let memory = subject.memory(1);
     let region = mapped(subject, &memory);
     super::streams::start_default(&other, (subject.device, region.address()), 1, |_| act(region));
-    // The work has faulted or goes on if the memory was taken away under it.
+    // If the memory was taken away too early, the work has faulted or is still running.
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     drop(other);
 }
@@ -139,7 +141,7 @@ fn events_cover_the_default_streams_of_all_contexts<B: TestKit>(subject: &Subjec
         let mut event = subject.backend.event(subject.device).unwrap();
         event.record(Stream::DEFAULT).unwrap();
         event.wait().unwrap();
-        // SAFETY: the event is done, and all work was before it, which is what the case looks at.
+        // SAFETY: the event is done, and all work was recorded before it, as this case checks.
         region.close(unsafe { WaitFor::nothing() }).unwrap();
     });
 }
@@ -156,14 +158,14 @@ fn loses_another_context<B: TestKit>(subject: &Subject<B>, _: &Peer) {
     let other = attached(subject, &*stream);
     let mut region = mapped(subject, &subject.memory(1));
     let unmapped = region.address() + subject.unit();
-    // SAFETY: nothing is mapped in the second unit: the fault is what is asked for.
+    // SAFETY: nothing is mapped in the second unit; the fault is intended.
     or_skip(unsafe { backend.start_pattern_on(device, stream.stream(), unmapped, subject.unit(), AFTER, 1) });
     let is_lost =
         |answer: Result<()>| matches!(answer.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }));
     assert!(is_lost(backend.synchronize_stream(device, stream.stream())));
     assert!(is_lost(other.backend.synchronize(device)));
     if is_lost(region.fill(Bytes::ZERO, subject.unit(), 1)) {
-        skip("a context that dies takes the others of its device along");
+        skip("when a context dies, all contexts of its device are lost");
     }
     backend.synchronize(device).unwrap();
     backend.synchronize_stream(device, Stream::DEFAULT).unwrap();

@@ -1,4 +1,4 @@
-//! Rule 7, with work that is still running: who waits for it, and who does not.
+//! Rule 7 (wait before memory is taken away), with work that is still running: which calls wait for it, and which do not.
 
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
@@ -8,48 +8,49 @@ use gpu_vmm_core::{Access, Bytes, GrowthKind, PhysicalMemory, Placement, Region,
 use gpu_vmm_testkit::TestKit;
 
 cases! { "order":
-    /// Unmapping when the devices are idle returns after the work on the memory has ended, whose result is whole.
+    /// Unmapping that waits for all devices returns after the work on the memory has ended, with the work's result complete.
     unmap_waits_for_work,
-    /// Unmapping when a stream is idle returns after the work on that stream has ended.
+    /// Unmapping that waits for a stream returns after the work on that stream has ended.
     unmap_waits_for_a_stream,
-    /// Unmapping when a stream is idle does not wait for work of another stream on other memory.
+    /// Unmapping that waits for a stream does not wait for another stream's work on other memory.
     unmap_waits_for_no_other_stream,
-    /// Unmapping by promise does not wait for work on other memory.
+    /// Unmapping with `WaitFor::nothing()` does not wait for work on other memory.
     a_promise_waits_for_no_work,
-    /// Growth within the reservation neither waits for work on the part that is there nor disturbs it.
+    /// Growth within the reservation neither waits for work on the mapped part nor disturbs it.
     growth_goes_on_beside_work,
-    /// Growth by a reservation behind the first neither waits for work on the part that is there nor disturbs it.
+    /// Growth by a reservation behind the first neither waits for work on the mapped part nor disturbs it.
     extension_goes_on_beside_work,
-    /// Growth to another address waits for work at the old one, and the result is at the new one.
+    /// Growth to another address waits for work at the old address, and the work's result is at the new address.
     moving_waits_for_work,
-    /// Shrinking when the devices are idle waits for work on what is taken away.
+    /// Shrinking that waits for all devices returns after the work on the removed part has ended.
     shrinking_waits_for_work,
-    /// Taking a device's right to write waits for the work of that device.
+    /// Reducing a device's access to reading waits for the work of that device.
     taking_access_waits_for_work,
-    /// Taking a peer's right to write waits for the peer, and not for the owner of the memory instead.
+    /// Reducing a peer's access to reading waits for the peer's work, not for the memory's owner.
     taking_a_peers_access_waits_for_the_peer,
-    /// Giving a device the access that it has neither waits for its work nor disturbs it.
+    /// Setting the access that a device already has neither waits for its work nor disturbs it.
     the_same_access_goes_on_beside_work,
     /// Giving a second device access does not disturb the work of the first.
     a_peers_access_does_not_disturb_work,
-    /// Dropping a region waits for work on its memory, and memory that is still held has the result.
+    /// Dropping a region waits for work on its memory, and memory that is still held has the work's result.
     dropping_waits_for_work,
-    /// Closing a region when a stream is idle waits for that stream.
+    /// Closing a region that waits for a stream returns after the work on that stream has ended.
     closing_waits_for_a_stream,
-    /// Reading, writing and filling one part waits for no work on another part.
+    /// Reading, writing and filling one part of a region does not wait for work on another part.
     copies_go_on_beside_work,
-    /// Other regions are made, filled and closed by promise while work goes on, which is neither waited for nor disturbed.
+    /// Other regions can be built, filled and closed with `WaitFor::nothing()` while work runs, without waiting for it or
+    /// disturbing it.
     other_regions_come_and_go_beside_work,
-    /// Each of several works that run at once can be waited for by its own stream, in any order.
+    /// Work on several streams can be waited for stream by stream, in any order.
     streams_are_waited_for_one_by_one,
 }
 
-/// What is in memory before the work begins.
+/// The seed of the pattern before the work begins.
 const BEFORE: u64 = 1;
-/// What is there when the work has ended.
+/// The seed of the pattern that the work writes.
 pub(super) const AFTER: u64 = 1 << 40;
 
-/// A region with so many units mapped, and room for more.
+/// A region with `units` units mapped, and room for more.
 fn filled<B: TestKit>(subject: &Subject<B>, units: u64) -> Region<B> {
     let mut region = subject.region(units + 6).build().unwrap();
     region.grow_to(subject.units(units)).unwrap();
@@ -57,7 +58,7 @@ fn filled<B: TestKit>(subject: &Subject<B>, units: u64) -> Region<B> {
     region
 }
 
-/// A region with memory that can be looked at when the region is gone.
+/// A region that maps memory which can be checked after the region is gone.
 pub(super) fn mapped<B: TestKit>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), memory).unwrap();
@@ -65,7 +66,7 @@ pub(super) fn mapped<B: TestKit>(subject: &Subject<B>, memory: &PhysicalMemory<B
     region
 }
 
-/// The work's result is whole.
+/// Checks that the work's result is complete.
 pub(super) fn check<B: TestKit>(subject: &Subject<B>, region: &Region<B>, offset: Bytes) {
     let wrong = region.count_wrong(subject.device, offset, subject.unit(), AFTER).unwrap();
     assert_eq!(wrong, 0, "words that the work should have written at {offset}");
@@ -76,7 +77,7 @@ fn unmap_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
     region.unmap(Bytes(0), subject.unit(), WaitFor::all_devices()).unwrap();
-    assert!(flight.is_done().unwrap(), "unmapped under the work");
+    assert!(flight.is_done().unwrap(), "unmapped before the work had ended");
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
 
@@ -85,7 +86,7 @@ fn unmap_waits_for_a_stream<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
     region.unmap(Bytes(0), subject.unit(), streams_idle(&[flight.stream()])).unwrap();
-    assert!(flight.is_done().unwrap(), "unmapped under the work");
+    assert!(flight.is_done().unwrap(), "unmapped before the work had ended");
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
 
@@ -96,7 +97,7 @@ fn unmap_waits_for_no_other_stream<B: TestKit>(subject: &Subject<B>) {
         let short = start(subject, &region, Bytes(0), AFTER);
         region.unmap(Bytes(0), subject.unit(), streams_idle(&[short.stream()])).unwrap();
         let went_on = !long.is_done().unwrap();
-        assert!(short.is_done().unwrap(), "unmapped under the work");
+        assert!(short.is_done().unwrap(), "unmapped before the work had ended");
         finish(subject, &*long);
         check(subject, &other, Bytes(0));
         went_on
@@ -109,7 +110,7 @@ fn a_promise_waits_for_no_work<B: TestKit>(subject: &Subject<B>) {
         let mut region = filled(subject, 1);
         region.grow_to(subject.units(2)).unwrap();
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
-        // SAFETY: the work is on the first unit, and this is the second.
+        // SAFETY: the work is on the first unit; this is the second.
         region.unmap(subject.unit(), subject.unit(), unsafe { WaitFor::nothing() }).unwrap();
         let went_on = !flight.is_done().unwrap();
         finish(subject, &*flight);
@@ -118,7 +119,7 @@ fn a_promise_waits_for_no_work<B: TestKit>(subject: &Subject<B>) {
     });
 }
 
-/// Grows step by step while the first unit is worked on, and tells whether that went on.
+/// Grows step by step while work runs on the first unit. Returns whether the work was still running afterwards.
 fn grow_beside_work<B: TestKit>(
     subject: &Subject<B>,
     mut region: Region<B>,
@@ -127,7 +128,7 @@ fn grow_beside_work<B: TestKit>(
 ) -> bool {
     let (address, from) = (region.address(), region.end());
     let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
-    // Steps of several sizes: HIP 7 sets the access of all that is mapped again where they differ.
+    // Steps of several sizes: if sizes differ, HIP 7 sets the access of all mapped memory again.
     for units in [1, 3, 4] {
         let growth = region.grow_to(from + subject.units(units)).unwrap();
         assert_eq!((growth.how, growth.address), (how, address));
@@ -161,7 +162,7 @@ fn moving_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(subject.unit()).unwrap();
     let flight = start(subject, &region, Bytes(0), AFTER);
     let growth = region.grow_or_move(subject.units(2), WaitFor::all_devices()).unwrap();
-    assert!(flight.is_done().unwrap(), "the old addresses were taken away under the work");
+    assert!(flight.is_done().unwrap(), "the old addresses were unmapped before the work had ended");
     assert_eq!(growth.how, GrowthKind::Remapped);
     check(subject, &region, Bytes(0));
 }
@@ -171,7 +172,7 @@ fn shrinking_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(subject.units(2)).unwrap();
     let flight = start(subject, &region, subject.unit(), AFTER);
     let _ = region.shrink_to(subject.unit(), WaitFor::all_devices()).unwrap();
-    assert!(flight.is_done().unwrap(), "taken away under the work");
+    assert!(flight.is_done().unwrap(), "unmapped before the work had ended");
     assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.unit(), BEFORE).unwrap(), 0);
 }
 
@@ -179,7 +180,7 @@ fn taking_access_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 1);
     let flight = start(subject, &region, Bytes(0), AFTER);
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
-    assert!(flight.is_done().unwrap(), "the right to write was taken under the work");
+    assert!(flight.is_done().unwrap(), "the write access was removed before the work had ended");
     check(subject, &region, Bytes(0));
 }
 
@@ -189,7 +190,7 @@ fn taking_a_peers_access_waits_for_the_peer<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(subject.unit()).unwrap();
     let flight = start(subject, &region, Bytes(0), AFTER);
     region.set_access(Bytes(0), subject.unit(), peer, Access::Read).unwrap();
-    assert!(flight.is_done().unwrap(), "the right to write was taken under the peer's work");
+    assert!(flight.is_done().unwrap(), "the write access was removed before the peer's work had ended");
     check(subject, &region, Bytes(0));
 }
 
@@ -220,7 +221,7 @@ fn dropping_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
     drop(region);
-    assert!(flight.is_done().unwrap(), "dropped under the work");
+    assert!(flight.is_done().unwrap(), "dropped before the work had ended");
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
 
@@ -229,7 +230,7 @@ fn closing_waits_for_a_stream<B: TestKit>(subject: &Subject<B>) {
     let region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
     region.close(streams_idle(&[flight.stream()])).unwrap();
-    assert!(flight.is_done().unwrap(), "closed under the work");
+    assert!(flight.is_done().unwrap(), "closed before the work had ended");
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
 
@@ -257,7 +258,7 @@ fn other_regions_come_and_go_beside_work<B: TestKit>(subject: &Subject<B>) {
         for _ in 0..3 {
             let mut other = filled(subject, 1);
             other.grow_to(subject.units(3)).unwrap();
-            // SAFETY: all work on this region has ended when its calls returned.
+            // SAFETY: all calls on this region have returned, and with them all work on it has ended.
             other.close(unsafe { WaitFor::nothing() }).unwrap();
         }
         let went_on = !flight.is_done().unwrap();

@@ -1,9 +1,9 @@
-//! What waits for work that is in flight, and what does not.
+//! Which calls wait for running work, and which do not.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `waiting` | which waits are made, seen by failing them |
-//! | `in_flight` | calls beside work that really runs |
+//! | `waiting` | which waits are made, observed by making them fail |
+//! | `in_flight` | calls while work runs |
 //! | `contexts` | work in other contexts of a device |
 //! | `rounds` | many rounds on several threads |
 //! | `streams` | the default streams of devices and of threads |

@@ -1,11 +1,11 @@
-//! Many rounds of memory that is taken away, or handed out again, while work still uses it: on several threads at once,
-//! which begin their work together, so that it overlaps although most of them wait for the whole device. Captures are
-//! announced, and who cannot wait because of one tries again.
+//! Many rounds in which memory is unmapped or reused while work still uses it. Several threads begin their work together, so
+//! that it overlaps although most of them wait for the whole device. Captures are announced; a thread that cannot wait
+//! because of a capture tries again.
 //!
 //! | variable | default | |
 //! |---|---|---|
-//! | `GPU_VMM_ROUNDS` | 16 | how many rounds there are, over all threads |
-//! | `GPU_VMM_ROUND_WORK` | 1 | how long the work of a round is, in multiples of some 60 ms |
+//! | `GPU_VMM_ROUNDS` | 16 | the number of rounds, over all threads |
+//! | `GPU_VMM_ROUND_WORK` | 1 | the duration of a round's work, in multiples of about 60 ms |
 #![allow(unsafe_code)] // starts work, captures streams, launches graphs
 
 use super::in_flight::{AFTER, check, mapped};
@@ -21,29 +21,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 cases! { "order":
-    /// Round after round, nothing is unmapped and nothing handed out before the work on it has ended: work of another context,
-    /// of another thread's default stream, of a stream of a pool, and of eager work before a capture.
+    /// Round after round, memory is unmapped or reused only after the work on it has ended: work of another context, of
+    /// another thread's default stream, of a pool's stream, and eager work before a capture.
     rounds_under_work,
 }
 
 const THREADS: u64 = 8;
 const BEFORE: u64 = 2;
 
-/// What happens in a round; false if the backend has no such thing. Each [meets](Thread::meet) the others when its work
-/// has begun.
+/// One round. Returns false if the backend lacks what the round needs. Each round [meets](Thread::meet) the others when its
+/// work has begun.
 type Round<B> = fn(&Thread<'_, B>, u32) -> bool;
 
-/// What a thread has for its rounds.
+/// The parts that a thread needs for its rounds.
 struct Thread<'a, B: TestKit> {
     subject: &'a Subject<B>,
     pool: &'a Pool<B>,
     own: &'a dyn WorkStream,
-    /// In another context, if a device can have several.
+    /// A stream in another context, if a device can have several contexts.
     elsewhere: Option<&'a dyn WorkStream>,
     meeting: &'a Meeting,
 }
 
-/// Where the threads of a wave wait for each other.
+/// The point at which the threads of a wave wait for each other.
 #[derive(Default)]
 struct Meeting {
     came: AtomicU64,
@@ -51,7 +51,7 @@ struct Meeting {
 }
 
 impl<B: TestKit> Thread<'_, B> {
-    /// Waits until the work of all rounds of this wave has begun, or could not begin.
+    /// Waits until the work of all rounds of this wave has begun or failed to begin.
     fn meet(&self) {
         let wave = self.meeting.came.fetch_add(1, Ordering::AcqRel) / THREADS;
         while self.meeting.came.load(Ordering::Acquire) < (wave + 1) * THREADS {
@@ -61,7 +61,7 @@ impl<B: TestKit> Thread<'_, B> {
 }
 
 impl Meeting {
-    /// Lets other threads run, unless one of them has failed: it may have left a stream that captures for ever.
+    /// Lets other threads run. Panics if another thread has failed, since that thread may have left a capture open forever.
     fn go_on(&self) {
         assert!(!self.failed.load(Ordering::Relaxed), "the round of another thread has failed");
         thread::yield_now();
@@ -85,7 +85,7 @@ fn rounds_under_work<B: TestKit>(subject: &Subject<B>) {
         for (kind, own) in (0..kinds.len()).cycle().zip(&streams) {
             let (meeting, seen, pool, round) = (&meeting, &seen[kind], &pool, kinds[kind]);
             scope.spawn(move || {
-                // Contexts take turns on the device, so few of them do not slow the others down much.
+                // Contexts share the device in time slices, so a few of them slow the others down only a little.
                 let elsewhere =
                     (kind == 0).then(|| subject.backend.stream_elsewhere(subject.device).ok()).flatten();
                 let thread = Thread { subject, pool, own: &**own, elsewhere: elsewhere.as_deref(), meeting };
@@ -95,18 +95,18 @@ fn rounds_under_work<B: TestKit>(subject: &Subject<B>) {
             });
         }
     });
-    // Regions that were dropped during a capture.
+    // Collects the regions that were dropped during a capture.
     subject.backend.deferred().collect(&subject.backend).unwrap();
     assert_eq!(subject.backend.deferred().kept(), kept);
     let seen = seen.map(|seen| seen.into_inner());
-    assert!(seen[2] > 0, "work goes on when a call has returned");
+    assert!(seen[2] > 0, "all work had ended before the calls returned, so the rounds show nothing");
     note(format!(
         "rounds: {} of another context, {} of another thread's stream, {} of a pool's stream, {} before a capture",
         seen[0], seen[1], seen[2], seen[3]
     ));
 }
 
-/// Unmaps when the devices are idle, and when no stream captures.
+/// Unmaps and waits for all devices, as soon as no stream captures.
 fn unmap<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, meeting: &Meeting) {
     loop {
         match region.unmap(Bytes::ZERO, subject.unit(), idle()) {
@@ -116,7 +116,7 @@ fn unmap<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, meeting: &Mee
     }
 }
 
-/// A kernel in another context, which is current when the memory goes.
+/// A kernel in another context, which is the current one when the memory is unmapped.
 fn another_context<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let subject = thread.subject;
     let Some(stream) = thread.elsewhere else {
@@ -129,12 +129,12 @@ fn another_context<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     start_on(subject, stream, (&region, Bytes::ZERO), AFTER, times);
     thread.meet();
     subject.backend.in_context_of(stream, &mut || unmap(subject, &mut region, thread.meeting)).unwrap();
-    assert!(stream.is_done().unwrap(), "unmapped under the work of another context");
+    assert!(stream.is_done().unwrap(), "unmapped before the work of another context had ended");
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     true
 }
 
-/// A kernel on this thread's default stream, and another thread that unmaps.
+/// A kernel on this thread's default stream, while another thread unmaps.
 fn another_threads_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let subject = thread.subject;
     let Some(stream) = subject.backend.per_thread_stream() else {
@@ -145,7 +145,7 @@ fn another_threads_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> boo
     let mut region = mapped(subject, &memory);
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), BEFORE).unwrap();
     let (at, rounds) = (region.address(), rounds(subject) * times);
-    // SAFETY: the region is mapped, and unmapping it waits for the work, which is what the case looks at.
+    // SAFETY: the region is mapped, and unmapping it waits for the work, as this case checks.
     let started = unsafe {
         subject.backend.start_pattern_on(subject.device, stream, at, subject.unit(), AFTER, rounds)
     };
@@ -158,9 +158,9 @@ fn another_threads_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> boo
     true
 }
 
-/// Starts work on a block; false if it was done at once.
+/// Starts work on a block. Returns false if it had ended at once.
 fn work<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, times: u32) -> bool {
-    // SAFETY: the pool is to leave the memory alone until the work is done, which is what the case looks at.
+    // SAFETY: the pool must not reuse the memory until the work has ended, as this case checks.
     unsafe {
         subject.backend.start_pattern_on(
             subject.device,
@@ -175,7 +175,7 @@ fn work<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>
     !own.is_done().unwrap()
 }
 
-/// Waits for a stream of the pool's, on which another thread may have the pool record an event at any time.
+/// Waits for a stream of the pool, on which the pool may record an event for another thread at any time.
 fn wait<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream) {
     subject.backend.synchronize_stream(subject.device, own.stream()).unwrap();
 }
@@ -184,7 +184,7 @@ fn overlap<B: TestKit>(one: &Block<B>, (from, to): (u64, u64)) -> bool {
     one.address().0 < to && from < one.address().0 + one.capacity().0
 }
 
-/// A block of one stream that is freed under its work, and requests of another one.
+/// A block of one stream that is freed while its work runs, and requests on another stream.
 fn another_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
     let other = own(subject);
@@ -196,12 +196,12 @@ fn another_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     drop(block);
     let next: Vec<_> = (0..3).map(|_| theirs.alloc(subject.unit()).unwrap()).collect();
     let wrong = next.iter().any(|next| overlap(next, at));
-    assert!(!wrong || own_.is_done().unwrap(), "given to another stream under the work");
+    assert!(!wrong || own_.is_done().unwrap(), "given to another stream before the work had ended");
     wait(subject, own_);
     is_seen
 }
 
-/// A block that is freed under eager work, and a capture of the same stream, whose graph runs elsewhere.
+/// A block that is freed while eager work runs, and a capture of the same stream whose graph is launched on another stream.
 fn a_capture<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
     let launched = own(subject);
@@ -212,14 +212,14 @@ fn a_capture<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     thread.meet();
     drop(block);
     let announced = Announced::new(&subject.backend);
-    // SAFETY: it is ended below, on this thread.
+    // SAFETY: the capture is ended below, on this thread.
     if unsafe { subject.backend.begin_capture(subject.device, own_.stream(), CaptureMode::Relaxed) }.is_err()
     {
         wait(subject, own_);
         return false;
     }
     let next = stream.alloc(subject.unit()).unwrap();
-    // SAFETY: the block stays until the graph has run.
+    // SAFETY: the block is live until the graph has run.
     unsafe {
         subject.backend.start_pattern_on(subject.device, own_.stream(), next.address(), subject.unit(), 7, 1)
     }

@@ -1,4 +1,4 @@
-//! Streams whose handles do not say which stream they are: the default one of a device, and that of a thread.
+//! Stream handles that do not identify one stream: the default stream, and the per-thread default stream.
 
 use super::in_flight::{AFTER, mapped};
 use crate::case::cases;
@@ -9,18 +9,20 @@ use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Event, Stream};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "order":
-    /// Unmapping when the default stream is idle waits for that of each device with access, whichever is the thread's current one.
+    /// Unmapping that waits for the default stream waits for the default stream of each device with access, whichever device
+    /// is current on the thread.
     the_default_stream_of_each_device,
-    /// Waiting for a device's default stream does not stand for another device's.
+    /// Waiting for one device's default stream does not wait for another device's default stream.
     default_streams_are_apart,
-    /// Nor does it wait for a blocking stream of another device.
+    /// Waiting for one device's default stream does not wait for a blocking stream of another device.
     blocking_streams_of_others,
-    /// A list of streams with the handle that means another stream in each thread is refused, and nothing has changed.
+    /// A list of streams with the per-thread handle, which means another stream in each thread, is refused and nothing has
+    /// changed.
     the_per_thread_handle_is_refused,
 }
 
-/// Starts work on the default stream of a device, `times` as long as the shortest, on the unit at an address. Calls `act`
-/// with an event behind the work that is not done yet.
+/// Starts work on a device's default stream, on the unit at this address, `times` times as long as the shortest work. Calls
+/// `act` with an event behind the work that has not completed yet.
 #[allow(unsafe_code)]
 pub(super) fn start_default<B: TestKit>(
     subject: &Subject<B>,
@@ -32,7 +34,7 @@ pub(super) fn start_default<B: TestKit>(
     let mut rounds = rounds(subject) * times;
     for _ in 0..4 {
         let (unit, stream) = (subject.unit(), Stream::DEFAULT);
-        // SAFETY: the unit is mapped for the device until a call that has to wait for the work, or cases wait themselves.
+        // SAFETY: the unit is mapped for the device until a call that must wait for the work, or the case waits itself.
         or_skip(unsafe { subject.backend.start_pattern_on(device, stream, at, unit, AFTER, rounds) });
         event.record(stream).unwrap();
         if !event.is_done().unwrap() {
@@ -40,18 +42,18 @@ pub(super) fn start_default<B: TestKit>(
         }
         rounds *= 2;
     }
-    panic!("{rounds} rounds are done at once, so that nothing can be seen")
+    panic!("{rounds} rounds of work end at once, too fast to check anything")
 }
 
 fn the_default_stream_of_each_device<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
-    // Short work can end by itself, before the call returns, when this thread does not get to run.
+    // Short work can end before the call returns if this thread is not scheduled; longer work follows.
     for (device, times) in [(b, 1), (b, 4), (b, 16), (a, 1)] {
         let mut region = subject.region(2).access(b, RW).build().unwrap();
         region.grow_to(subject.unit()).unwrap();
         start_default(subject, (device, region.address()), times, |event| {
             region.unmap(Bytes::ZERO, subject.unit(), streams_idle(&[Stream::DEFAULT])).unwrap();
-            assert!(event.is_done().unwrap(), "unmapped under the work of {device}");
+            assert!(event.is_done().unwrap(), "unmapped before the work of {device} had ended");
         });
     }
 }
@@ -61,7 +63,7 @@ fn default_streams_are_apart<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).on(b).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     let mut went_on = false;
-    // Work that has ended by the time of the question shows nothing.
+    // Work that has already ended when the event is queried shows nothing.
     for times in [1, 2, 4, 8] {
         start_default(subject, (b, region.address()), times, |event| {
             subject.backend.synchronize_stream(a, Stream::DEFAULT).unwrap();
@@ -70,7 +72,7 @@ fn default_streams_are_apart<B: TestKit>(subject: &Subject<B>) {
             assert!(event.is_done().unwrap());
         });
     }
-    assert!(went_on, "{b}'s default stream was waited for with {a}'s");
+    assert!(went_on, "waiting for {a}'s default stream also waited for {b}'s");
 }
 
 fn the_per_thread_handle_is_refused<B: TestKit>(subject: &Subject<B>) {
@@ -88,7 +90,7 @@ fn the_per_thread_handle_is_refused<B: TestKit>(subject: &Subject<B>) {
         );
         assert_eq!(region.mapped(), subject.unit());
     }
-    // The thread itself may wait for its own.
+    // The thread may wait for its own per-thread default stream.
     subject.backend.synchronize_stream(subject.device, stream).unwrap();
 }
 
@@ -101,7 +103,7 @@ fn blocking_streams_of_others<B: TestKit>(subject: &Subject<B>) {
     let mut event = or_skip(subject.backend.event(b));
     goes_on(subject, |times| {
         let (unit, at, rounds) = (subject.unit(), region.address(), rounds(subject) * times);
-        // SAFETY: the unit is mapped until the work was waited for.
+        // SAFETY: the unit is mapped until the work has been waited for.
         or_skip(unsafe { subject.backend.start_pattern_on(b, blocking.stream(), at, unit, AFTER, rounds) });
         event.record(blocking.stream()).unwrap();
         subject.backend.synchronize_stream(a, Stream::DEFAULT).unwrap();

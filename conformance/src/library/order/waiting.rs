@@ -1,4 +1,4 @@
-//! Rule 7: what takes memory away waits first, and does nothing where waiting fails.
+//! Rule 7: calls that take memory away wait first, and do nothing if the wait fails.
 
 use crate::case::cases;
 use crate::library::tools::streams_idle;
@@ -7,24 +7,26 @@ use gpu_vmm_core::{Access, Bytes, Error, Operation, PhysicalMemory, Placement, R
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "order":
-    /// Unmapping and shrinking wait for the devices first: where that fails, nothing else is tried and nothing has changed.
+    /// Unmapping and shrinking wait for the devices first; if the wait fails, no other driver call is made and nothing has
+    /// changed.
     a_failed_wait_for_devices_changes_nothing,
-    /// Unmapping waits for every device that has access, whichever comes first: where one wait fails, nothing has changed.
+    /// Unmapping waits for every device that has access; if any of these waits fails, nothing has changed.
     every_device_is_waited_for,
-    /// Unmapping waits for each stream that is named: where that fails, nothing else is tried and nothing has changed.
+    /// Unmapping waits for each named stream; if a wait fails, no other driver call is made and nothing has changed.
     a_failed_wait_for_streams_changes_nothing,
-    /// Growth to another address waits before the old one is given up: where that fails, the region is where it was.
+    /// Growth to another address waits before it gives up the old address; if the wait fails, the region keeps its address.
     a_failed_wait_does_not_move,
-    /// Unmapping by promise calls the driver once, to unmap.
+    /// Unmapping with `WaitFor::nothing()` makes one driver call, the unmap.
     a_promise_waits_for_nothing,
-    /// Memory that no device has access to is unmapped without waiting for any.
+    /// Memory that no device has access to is unmapped without a wait.
     no_access_needs_no_wait,
-    /// Taking access waits for that device: where that fails, it has the access still. The same access needs no wait.
+    /// Reducing a device's access waits for that device; if the wait fails, the device keeps its access. Setting the same
+    /// access needs no wait.
     a_failed_wait_leaves_the_access,
-    /// Taking access of several mappings waits where one of them has it, whichever that is: where that fails, nothing has
+    /// Reducing access over several mappings waits if the device has access to any of them; if the wait fails, nothing has
     /// changed.
     any_mapping_needs_the_wait,
-    /// The null stream can be named as one that is waited for.
+    /// The null stream can be named as a stream to wait for.
     the_null_stream,
 }
 
@@ -45,7 +47,7 @@ fn a_failed_wait_for_devices_changes_nothing<B: TestKit>(subject: &Subject<B>) {
     backend.fail(0, 1);
     let error = region.unmap(Bytes(0), subject.units(2), WaitFor::all_devices()).unwrap_err();
     assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
-    assert_eq!(backend.stop(), 1, "nothing else was tried");
+    assert_eq!(backend.stop(), 1, "another call followed the failed wait");
     assert_eq!(region.mapped(), subject.units(2));
     region.write(Bytes(0), b"still there").unwrap();
     backend.fail(0, 1);
@@ -65,7 +67,7 @@ fn every_device_is_waited_for<B: TestKit>(subject: &Subject<B>) {
         backend.fail(failing, 1);
         let error = region.unmap(Bytes(0), subject.granularity(), WaitFor::all_devices()).unwrap_err();
         assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
-        assert_eq!(backend.stop(), tried, "nothing else was tried");
+        assert_eq!(backend.stop(), tried, "another call followed the failed wait");
         assert_eq!(region.mapped(), subject.granularity());
     }
     region.write(Bytes(0), b"still there").unwrap();
@@ -80,14 +82,15 @@ fn a_failed_wait_for_streams_changes_nothing<B: TestKit>(subject: &Subject<B>) {
         let done = streams_idle(&streams);
         let error = region.unmap(Bytes(0), subject.units(2), done).unwrap_err();
         assert_eq!(error.driver_error().unwrap().call, Operation::WaitForStream.name());
-        assert_eq!(backend.stop(), tried, "nothing else was tried");
+        assert_eq!(backend.stop(), tried, "another call followed the failed wait");
         assert_eq!(region.mapped(), subject.units(2));
     }
     region.write(Bytes(0), b"still there").unwrap();
 }
 
 fn a_failed_wait_does_not_move<B: TestKit>(subject: &Subject<B>) {
-    // Which of the calls is the wait is the way that growth goes: each is made to fail in turn until it is that.
+    // The position of the wait among the driver calls depends on the path of growth, so each call fails in turn until it is
+    // the wait.
     let is_found = (0..20).any(|number| {
         let base = subject.hole(8);
         let (backend, mut region) = region_at(subject, Placement::Exact(base));
@@ -116,7 +119,7 @@ fn a_promise_waits_for_nothing<B: TestKit>(subject: &Subject<B>) {
     backend.fail(0, 0);
     // SAFETY: no work was queued on the memory.
     region.unmap(Bytes(0), subject.units(2), unsafe { WaitFor::nothing() }).unwrap();
-    assert_eq!(backend.stop(), 1, "one call, the unmap");
+    assert_eq!(backend.stop(), 1, "more calls than the unmap");
 }
 
 fn no_access_needs_no_wait<B: TestKit>(subject: &Subject<B>) {
@@ -126,7 +129,7 @@ fn no_access_needs_no_wait<B: TestKit>(subject: &Subject<B>) {
     region.map(Bytes(0), &memory).unwrap();
     backend.fail(0, 0);
     region.unmap(Bytes(0), subject.unit(), WaitFor::all_devices()).unwrap();
-    assert_eq!(backend.stop(), 1, "no device could have used it");
+    assert_eq!(backend.stop(), 1, "a wait for a device without access");
 }
 
 fn a_failed_wait_leaves_the_access<B: TestKit>(subject: &Subject<B>) {
@@ -137,7 +140,7 @@ fn a_failed_wait_leaves_the_access<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(region.access(Bytes(0), subject.device), Access::ReadWrite);
     backend.fail(0, 0);
     region.set_access(Bytes(0), subject.units(2), subject.device, Access::ReadWrite).unwrap();
-    assert!(backend.stop() <= 1, "the same access takes nothing away");
+    assert!(backend.stop() <= 1, "a wait although the access stays the same");
 }
 
 fn any_mapping_needs_the_wait<B: TestKit>(subject: &Subject<B>) {
@@ -153,7 +156,7 @@ fn any_mapping_needs_the_wait<B: TestKit>(subject: &Subject<B>) {
         backend.fail(0, 1);
         let error = region.set_access(Bytes(0), subject.units(2), device, Access::None).unwrap_err();
         assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
-        assert_eq!(backend.stop(), 1, "nothing else was tried");
+        assert_eq!(backend.stop(), 1, "another call followed the failed wait");
         assert_eq!(region.access(offset, device), Access::ReadWrite);
     }
 }

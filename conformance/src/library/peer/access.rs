@@ -1,4 +1,4 @@
-//! Access of a device to another one's memory.
+//! Access of a device to another device's memory.
 
 use super::pass_on;
 use crate::case::cases;
@@ -8,27 +8,27 @@ use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Placement, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "peer":
-    /// Access is given to whom it was asked for: a device that was not named has none to another one's memory.
+    /// Only the named devices have access: a device that was not named cannot access another device's memory.
     only_who_was_asked_for,
-    /// A peer that was given reading sees the owner's bytes, cannot write, and can be shut out again.
+    /// A peer with read access reads the owner's bytes and cannot write, and its access can be revoked.
     peers_are_granted_and_withdrawn,
-    /// A peer that may write does, and the owner sees it.
+    /// A peer with write access writes, and the owner reads what it wrote.
     a_peer_writes,
-    /// A peer that comes late sees what was written before it came, and the owner keeps its access.
+    /// A peer that is given access later reads what was written before, and the owner keeps its access.
     a_peer_that_comes_late,
-    /// Two mappings of one piece can be open to one device each.
+    /// Two mappings of one piece can each be accessible to a different device.
     each_mapping_has_its_own,
-    /// Access that is set over several mappings at once leaves what other devices have to one of them.
+    /// Setting one device's access over several mappings keeps another device's access to one of them.
     over_several_mappings,
-    /// Every pair of accesses, the owner's and a peer's, can be set in one region without touching another pair.
+    /// Every pair of the owner's and a peer's access can be set in one region without changing the other pairs.
     every_pair_of_accesses,
-    /// Unmapping takes the access of all devices.
+    /// Unmapping removes the access of all devices.
     gone_after_unmap,
-    /// Growth within, by extension and by a move gives the peer what the region was built with.
+    /// Growth within the reservation, by extension and by a move gives the peer the access that the region was built with.
     growth_grants_peers,
-    /// Memory whose owner has no access can be used by the peer that has.
+    /// A peer with access can use memory to which its owner has no access.
     the_peer_alone,
-    /// Copies to and from the host are the owner's work, and are refused where it has no access.
+    /// The owner copies to and from the host, so these copies are refused if the owner has no access.
     the_owner_must_have_access,
 }
 
@@ -97,8 +97,8 @@ fn each_mapping_has_its_own<B: TestKit>(subject: &Subject<B>) {
     refused!(for_b.count_wrong(a, Bytes(0), Bytes(8), 1), Detail::NoAccess { .. }, a);
 }
 
-/// Has a peer look at memory to which the owner has no access here. Where the pattern is checked by copies, HIP 6 would
-/// have the owner do them, and the backend says so.
+/// Checks that a peer reads the pattern in memory to which the owner has no access. If the pattern is checked by copies, HIP
+/// 6 would make the owner copy, and the backend refuses.
 #[track_caller]
 fn peer_reads<B: TestKit>(
     region: &Region<B>,

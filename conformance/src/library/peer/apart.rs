@@ -1,4 +1,4 @@
-//! A device whose memory the other one does not reach, as on machines without peer access. No driver is asked.
+//! A device that cannot access the other device's memory, as on machines without peer access. No driver call is made.
 
 use crate::case::cases;
 use crate::library::folder::Folder;
@@ -12,17 +12,17 @@ use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "peer":
-    /// Access to memory of several devices is refused if one of them cannot be reached, and nothing changes.
+    /// Access to memory of several devices is refused if one device's memory cannot be accessed, and nothing changes.
     access_to_mixed_memory,
-    /// A region does not grow with memory that another device of its access cannot reach.
+    /// A region refuses to grow by memory that another device with access to the region cannot access.
     growth_with_unreachable_memory,
-    /// A set is refused if one of its pieces cannot be reached.
+    /// A bank is refused if one of its pieces cannot be accessed.
     a_set_of_mixed_memory,
-    /// A snapshot is not restored if one of its memories cannot be reached.
+    /// A snapshot is not restored if one of its pieces of memory cannot be accessed.
     a_snapshot_of_mixed_memory,
 }
 
-/// A backend, and two of its devices, of which the first does not reach the second one's memory.
+/// A backend and two of its devices, of which the first cannot access the second one's memory.
 fn apart<B: TestKit>(subject: &Subject<B>) -> (FaultInject<B>, DeviceId, DeviceId) {
     let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
     let Some(other) = usable.map(|device| device.id).find(|id| *id != subject.device) else {
@@ -83,9 +83,9 @@ fn growth_with_unreachable_memory<B: TestKit>(subject: &Subject<B>) {
 fn a_set_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     let (backend, here, there) = apart(subject);
     if !subject.backend.can_access(there, here).unwrap() {
-        skip("no device reaches the other's memory, so that nothing is left to be told apart");
+        skip("neither device can access the other's memory");
     }
-    // So that the access is the same to both.
+    // So that both devices request the same access.
     let builder = Region::builder(&backend).on(here).access(here, RW).access(there, RW);
     let mut slots = BankedRegion::build(builder.reserve(subject.granules(2))).unwrap();
     unreachable(slots.add_bank_of(pieces(subject, &backend, [here, there]).into()), here, there);
@@ -97,7 +97,7 @@ fn a_set_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {
 fn a_snapshot_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     let (backend, here, there) = apart(subject);
     if subject.peer().is_err() {
-        skip("nothing can be written that is to be refused");
+        skip("without peer access, no snapshot of mixed memory can be written");
     }
     let folder = Folder::new();
     let ring = |backend| StagingRing::new(backend, 2, Bytes::mib(3)).unwrap();
@@ -112,7 +112,7 @@ fn a_snapshot_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     let file = SnapshotFile::open(&path).unwrap();
     backend.hide_memory(there, true);
     let live = backend.live();
-    // It is known before anything is made.
+    // The restore must refuse before it creates or reserves anything.
     let buffers = ring(&backend);
     backend.fail_calls(&[Operation::CreateMemory, Operation::Reserve]);
     unreachable(Restore::new().relocate().regions(&file, &buffers), here, there);

@@ -1,5 +1,5 @@
 //! Copies between the devices.
-#![allow(unsafe_code)] // regions copy to and from the host only
+#![allow(unsafe_code)] // regions copy only to and from the host
 
 use crate::case::cases;
 use crate::library::plain::{Plain, copy};
@@ -16,12 +16,13 @@ cases! { "peer":
     over_several_mappings,
     /// A copy of more than is done at a time is whole.
     more_than_at_a_time,
-    /// A device that was given no access to a region, though to its neighbour, copies nothing out of it, and nothing more
+    /// A device with access to one region only cannot copy from a neighboring region, and cannot copy from the first one
+    /// after its access is revoked.
     /// when what it was given is taken back.
     access_is_by_region,
 }
 
-/// A region of one device's memory that the other may read, with a pattern.
+/// A region of one device's memory that the other device may read, filled with a pattern.
 fn readable<B: TestKit>(subject: &Subject<B>, owner: DeviceId, reader: DeviceId, seed: u64) -> Region<B> {
     let mut region = subject.space(4).on(owner).access(reader, Access::Read).build().unwrap();
     for granules in [1, 4] {
@@ -50,12 +51,12 @@ fn region_to_plain<B: TestKit>(subject: &Subject<B>) {
     let source = readable(subject, a, b, 1);
     let mut plain = Plain::new(subject, b, length);
     plain.write(2);
-    // SAFETY: the source is mapped in one reservation and the device may read it; the target is its own.
+    // SAFETY: the source is mapped in one reservation and the device may read it; the target belongs to the device.
     unsafe { copy(subject, b, plain.address(), source.address(), length) };
     assert_eq!(plain.wrong(1), 0);
     let mut target = subject.space(4).on(b).build().unwrap();
     target.grow_to(length).unwrap();
-    // SAFETY: both sides are the device's own, and as long.
+    // SAFETY: both sides belong to the device and have this length.
     unsafe { copy(subject, b, target.address(), plain.address(), length) };
     assert_eq!(target.count_wrong(b, Bytes(0), length, 1).unwrap(), 0);
 }
@@ -68,11 +69,11 @@ fn over_several_mappings<B: TestKit>(subject: &Subject<B>) {
         target.grow_to(subject.granules(granules)).unwrap();
     }
     target.write_pattern(b, Bytes(0), subject.granules(4), 5).unwrap();
-    // From a page on to the end.
+    // From the second page to the end.
     let (skipped, length) = (Bytes(4096), subject.granules(4) - Bytes(4096));
     target.copy_from(Bytes(0), &source, skipped, length).unwrap();
     assert_eq!(target.count_wrong(b, Bytes(0), length, 1 + skipped.0 / 8).unwrap(), 0);
-    // What lies behind was not written.
+    // The bytes behind the copy were not written.
     assert_eq!(target.count_wrong(b, length, skipped, 5 + length.0 / 8).unwrap(), 0);
 }
 
@@ -95,7 +96,7 @@ fn access_is_by_region<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(
         target.count_wrong(b, Bytes(0), length, 1).unwrap(),
         0,
-        "what was copied before is still there"
+        "the bytes of the earlier copy have changed"
     );
     target.copy_from(Bytes(0), &neighbour, Bytes(0), length).unwrap();
 }

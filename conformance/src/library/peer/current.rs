@@ -1,5 +1,5 @@
-//! The device that is the calling thread's current one, which is the program's own business.
-#![allow(unsafe_code)] // asks the driver
+//! The calling thread's current device, which the library must not change.
+#![allow(unsafe_code)] // calls the driver
 
 use crate::case::cases;
 use crate::library::tools::idle;
@@ -9,12 +9,12 @@ use gpu_vmm_testkit::TestKit;
 use gpu_vmm_testkit::raw::loaded;
 
 cases! { "peer":
-    /// Whatever is done with another device's memory and work, the calling thread's current device stays what it was, and on
-    /// CUDA its current context.
+    /// Work with another device's memory leaves the calling thread's current device unchanged, and on CUDA its current
+    /// context.
     the_current_device_stays,
 }
 
-/// What the driver says is current on the calling thread: a device by its number, or a context.
+/// The driver's current device of the calling thread, as a number, or its current context.
 fn current<B: TestKit>(subject: &Subject<B>) -> u64 {
     let get = match subject.backend.vendor() {
         Vendor::Hip => "hipGetDevice",
@@ -23,7 +23,7 @@ fn current<B: TestKit>(subject: &Subject<B>) -> u64 {
     };
     let library = loaded(&subject.backend.driver().library).expect("the driver's library");
     let mut current = 0_u64;
-    // SAFETY: the function writes a number or a pointer, for which there is room.
+    // SAFETY: the function writes a number or a pointer, for which `current` has room.
     let code =
         unsafe { library.get::<unsafe extern "C" fn(*mut u64) -> i32>(get).unwrap()(&raw mut current) };
     assert_eq!(code, 0, "{get}");

@@ -1,13 +1,13 @@
-//! Two devices: whose memory, who may reach it, and who does the work.
+//! Two devices: who owns memory, which device can access it, and which device does the work.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `access` | access of a device to another one's memory |
+//! | `access` | access of a device to another device's memory |
 //! | `owners` | memory of both devices in one region |
-//! | `turns` | memory of one device after the other's at one address |
-//! | `apart` | devices that do not reach each other's memory |
+//! | `turns` | memory of both devices in turn at one address |
+//! | `apart` | devices that cannot access each other's memory |
 //! | `copies` | copies between the devices |
-//! | `current` | the device that is the calling thread's current one |
+//! | `current` | the calling thread's current device |
 
 mod access;
 mod apart;
@@ -26,7 +26,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         .concat()
 }
 
-/// Has one device write the pattern of a seed, and the other one look at it, who must not find another's.
+/// Writes the pattern of a seed with one device, and checks with the other that it reads this pattern and not another one.
 #[track_caller]
 fn pass_on<B: TestKit>(region: &mut Region<B>, from: DeviceId, to: DeviceId, length: Bytes, seed: u64) {
     region.write_pattern(from, Bytes(0), length, seed).unwrap();

@@ -8,23 +8,23 @@ use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, DeviceVec, GrowthKind, Place
 use gpu_vmm_testkit::{TestKit, write_pattern_words};
 
 cases! { "peer":
-    /// Memory is taken from the device that was named, and from no other.
+    /// Memory is allocated on the named device and on no other.
     on_the_device_that_was_named,
-    /// Each device by itself can be used for a whole cycle.
+    /// Each device alone supports a whole cycle: growth, kernels, host copies and closing.
     each_device_alone,
-    /// Memory of two devices lies back to back in one range, each open to its own device alone.
+    /// Memory of two devices can be mapped back to back in one range, each part accessible only to its own device.
     back_to_back,
-    /// One range grows with memory of two devices, and both reach all of it.
+    /// One range grows by memory of two devices, and both devices access all of it.
     over_two_devices,
-    /// Bytes from the host go over memory of two devices, each moving its own part.
+    /// Host copies span memory of two devices, and each device copies its own part.
     over_two_owners,
-    /// A region grows with one device's memory and then with another's, and goes on to grow with its own.
+    /// A region grows by its own device's memory, then by another device's, then by its own again.
     in_turns,
-    /// A move keeps memory of both devices in its order.
+    /// A region that moves keeps the memory of both devices in its order.
     moved_with_both,
-    /// A vector on the other device works like any, and takes its memory there.
+    /// A vector on the other device works like any vector, and allocates its memory there.
     a_vector_on_the_other_device,
-    /// A vector that both devices reach grows for both.
+    /// A vector that both devices may read stays readable for both as it grows.
     a_vector_for_both,
 }
 
@@ -60,7 +60,7 @@ fn each_device_alone<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Two granules of each device's memory in turn, closed.
+/// Two granules of each device's memory in turn, without access.
 fn striped<B: TestKit>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Region<B> {
     let mut region = subject.space(8).build().unwrap();
     for place in 0..4 {
@@ -104,7 +104,7 @@ fn over_two_owners<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).on(a).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
     region.grow_to_on(b, subject.units(4)).unwrap();
-    // No device has access to all of it; each owner moves its own part.
+    // No device has access to the whole region; each owner copies its own part.
     let bytes: Vec<u8> = (0..100).collect();
     region.write(subject.units(2) - Bytes(50), &bytes).unwrap();
     let mut back = vec![0; 100];
@@ -126,7 +126,7 @@ fn in_turns<B: TestKit>(subject: &Subject<B>) {
     let taken = [6, 3].map(|granules| subject.granules(granules));
     let expected = [before[0] - taken[0], before[1] - taken[1]];
     assert_eq!([a, b].map(|device| subject.free_of(device)), expected);
-    // The region's device owns its parts; the other one's part was given what the region was built with.
+    // The region's device owns its parts; the other device's part has the access that the region was built with.
     for (at, device, access) in [(0, a, RW), (2, b, Access::Read), (5, a, RW)] {
         assert_eq!(region.access(subject.granules(at), device), access, "at {at}");
     }

@@ -1,4 +1,4 @@
-//! Memory of one device after the other's at one address.
+//! Memory of both devices in turn at one address.
 
 use super::pass_on;
 use crate::case::cases;
@@ -8,13 +8,14 @@ use gpu_vmm_core::{Bytes, DeviceId, PhysicalMemory, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "peer":
-    /// Handles of different devices come in turn at one address, each open to its own device.
+    /// Handles of different devices can be mapped in turn at one address, each accessible to its own device.
     in_turn_for_the_owner,
-    /// Handles of different devices come in turn at one address, all open to the same device.
+    /// Handles of different devices can be mapped in turn at one address, all accessible to the same device.
     in_turn_for_one_device,
-    /// An address goes from one device's handle to another's with both granted: kernels of both work on at it.
+    /// When one device's handle is replaced by another device's at the same address, kernels of both devices with access work
+    /// on the new memory.
     to_another_device_at_the_same_address,
-    /// Shrunk and grown again, a region has the other device's memory at the same address.
+    /// A region that shrinks and grows again can map the other device's memory at the same address.
     grown_again_on_the_other_device,
 }
 
@@ -34,7 +35,7 @@ fn in_turn_for_the_owner<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Maps memory in an empty region and opens it to both devices.
+/// Maps memory in an empty region and gives both devices access.
 fn open_to<B: TestKit>(region: &mut Region<B>, memory: &PhysicalMemory<B>, devices: [DeviceId; 2]) {
     region.map(Bytes(0), memory).unwrap();
     for device in devices {
@@ -48,7 +49,7 @@ fn in_turn_for_one_device<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(2).build().unwrap();
     for writes in [true, false] {
         for (memory, seed) in pieces.iter().zip(0..) {
-            // The owner as well: HIP 6 has it do the copies where there are no kernels.
+            // The owner too: without kernels, HIP 6 makes it do the copies.
             open_to(&mut region, memory, [memory.device(), a]);
             if writes {
                 region.write_pattern(a, Bytes(0), memory.size(), seed).unwrap();
@@ -72,7 +73,7 @@ fn to_another_device_at_the_same_address<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(region.address(), address);
     pass_on(&mut region, a, b, length, 2);
     pass_on(&mut region, b, a, length, 3);
-    // And back: the first one's bytes are where they were.
+    // Back again: the first piece has kept its bytes.
     region.unmap(Bytes(0), length, idle()).unwrap();
     open_to(&mut region, &on_a, [a, b]);
     for device in [a, b] {

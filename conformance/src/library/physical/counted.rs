@@ -1,4 +1,4 @@
-//! What memory takes from its device: counted from creation until the last hold on it is gone.
+//! The memory that a device has left: physical memory counts from its creation until its last handle and mapping are gone.
 
 use crate::case::cases;
 use crate::subject::Subject;
@@ -6,17 +6,17 @@ use gpu_vmm_core::{Bytes, Detail, Operation, PhysicalMemory, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "physical":
-    /// Memory is taken from the device when it is created, and is back when neither holder nor mapping is left.
+    /// Memory is taken from the device when it is created, and is free again when no handle and no mapping is left.
     is_counted,
-    /// 1 to 63 times the granularity can be created, each taking just its size and giving it back.
+    /// Memory of 1 to 63 granules can be created; each takes exactly its size from the device and returns it.
     multiples_of_the_granularity,
     /// 256 handles at once take 256 times their size.
     many_handles,
-    /// A clone is the same memory: it takes nothing, and the memory lives until the last clone is gone.
+    /// A clone is the same memory: it takes nothing, and the memory lives until the last clone is dropped.
     clones_are_counted_once,
-    /// More memory than is free is an error with what was asked for, what is free and what there is.
+    /// If memory does not suffice, the error has the requested, the free and the total size.
     out_of_memory_has_the_numbers,
-    /// Growth for which there is not enough memory takes none, and the region keeps its bytes and can grow by less.
+    /// Growth that runs out of memory takes none; the region keeps its bytes and can still grow by less.
     nothing_is_lost_when_memory_ends,
 }
 
@@ -67,7 +67,7 @@ fn clones_are_counted_once<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), before);
 }
 
-/// Some memory that is held, and a size that is more than is left and no more than there is.
+/// Memory that is held, and a size that exceeds the free but not the total memory.
 fn too_much<B: TestKit>(subject: &Subject<B>) -> (PhysicalMemory<B>, Bytes) {
     let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     let most = Bytes(total.0 - total.0 % subject.unit().0);

@@ -7,18 +7,17 @@ use gpu_vmm_core::{Bytes, Detail, Handle, PhysicalMemory, Vendor};
 use gpu_vmm_testkit::{TestKit, handle_of};
 
 cases! { "physical":
-    /// A size is rounded up to the granularity, and the memory says what it became.
+    /// A size is rounded up to the granularity, and the memory reports the rounded size.
     is_rounded,
-    /// Memory says whose it is and whether it can be exported, as it was created.
+    /// Memory reports its device and its export types as it was created with.
     properties_are_kept,
-    /// Bytes stay with the memory while it is mapped nowhere, whatever else is created and used meanwhile.
+    /// Memory keeps its bytes while it is not mapped, whatever else is created and used meanwhile.
     bytes_stay_while_unmapped,
-    /// Bytes can be written and read without a region, mapped or not, and nothing is left of it; those that there are not
-    /// are refused.
+    /// Memory can be read and written without a region, mapped or not, and nothing leaks; offsets beyond its end are refused.
     bytes_without_a_region,
-    /// Memory that was just created holds zeros, even where the device has used and released it before.
+    /// Fresh memory holds zeros, also if the device has used and released it before.
     fresh_memory_is_zero,
-    /// Memory that is created and never mapped leaves nothing, however often.
+    /// Memory that is created and never mapped leaks nothing, over 200 rounds.
     never_mapped,
 }
 
@@ -34,7 +33,7 @@ fn is_rounded<B: TestKit>(subject: &Subject<B>) {
 fn properties_are_kept<B: TestKit>(subject: &Subject<B>) {
     let own = subject.properties();
     for properties in [own, own.shareable()] {
-        // Not every version can share.
+        // Not every version supports sharing.
         let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), properties));
         assert_eq!((memory.device(), handle_of(&memory).properties()), (subject.device, properties));
         assert_eq!(handle_of(&memory).size(), memory.size());
@@ -82,10 +81,10 @@ fn bytes_without_a_region<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-/// No driver promises it; a pool that hands kept memory on must see to it itself.
+/// No driver guarantees this; a pool that reuses memory must clear it itself.
 fn fresh_memory_is_zero<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.vendor() == Vendor::Hip {
-        skip("nothing is known of what fresh memory holds on AMD's devices");
+        skip("the contents of fresh memory on AMD's devices are unknown");
     }
     let length = subject.granules(4);
     for _ in 0..3 {

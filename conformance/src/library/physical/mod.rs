@@ -1,8 +1,8 @@
-//! Physical memory by itself: what it takes, whose it is, what it holds.
+//! Physical memory on its own: its size, its owner and its contents.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `counted` | what a device has left, at each step |
+//! | `counted` | the free memory of a device at each step |
 //! | `kept` | size, owner and bytes of a piece |
 
 mod counted;

@@ -1,4 +1,4 @@
-//! What a block is: its address, its size, its bytes.
+//! The address, size and bytes of a block.
 
 use super::{MIN, adds_up, alloc, check, is_empty, page, pool, write};
 use crate::case::cases;
@@ -9,22 +9,22 @@ use gpu_vmm_pool::PoolError;
 use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
-    /// Blocks of all sizes lie apart from each other and keep their bytes, while others come and go.
+    /// Blocks of all sizes do not overlap, and keep their bytes while others are allocated and freed.
     blocks_are_apart_and_keep_their_bytes,
-    /// A block's first address is a multiple of what was asked for, up to a gibibyte, for small and large ones.
+    /// A block's address is a multiple of the requested alignment, up to 1 GiB, for small and large blocks.
     aligned,
-    /// What was freed last is no answer to a request of its size that it is not aligned to.
+    /// A request is not served with the block that was freed last if that block is not aligned to the requested alignment.
     aligned_to_more_than_the_last,
-    /// A block of no bytes, an alignment that is no power of two, and more than the device has are refused with the numbers,
-    /// before anything is reserved.
+    /// A size of zero, an alignment that is not a power of two, and a size above the device's memory are refused with the
+    /// numbers, before anything is reserved.
     refused_sizes_and_alignments,
-    /// Each request is rounded up by an eighth at most.
+    /// A request is rounded up by an eighth at most.
     little_is_lost_by_rounding,
-    /// Blocks of many threads lie apart, whoever frees them.
+    /// Blocks of many threads do not overlap, whichever thread frees them.
     from_many_threads,
 }
 
-/// Sizes of each kind: slots, small slabs' edges, medium ranges, large ones, and one byte more than each.
+/// Sizes of each class: slots, edges of small slabs, medium ranges, large ranges, and one byte more than each.
 const SIZES: [u64; 20] = [
     1, 8, 255, 256, 257, 2048, 2049, 4096, 65_535, 65_536, 65_537, 262_144, 1_048_575, 1_048_576, 1_048_577,
     2_097_152, 2_097_153, 3_145_728, 5_000_000, 9_437_184,
@@ -66,7 +66,7 @@ fn aligned<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let mut blocks = Vec::new();
     for alignment in [1, 8, 256, 512, 4096, 1 << 16, 2 << 20, 64 << 20, 1 << 30] {
-        // A device has addresses for some gibibytes at least.
+        // A device has addresses for several gibibytes at least.
         let count = if alignment == 1 << 30 { 1 } else { 5 };
         for size in [(3 << 20) + 1, 1, 300, 5000, 70_000, 1 << 20].into_iter().take(1 + count) {
             let block = pool.request(Bytes(size)).alignment(Bytes(alignment)).alloc().unwrap();

@@ -1,4 +1,4 @@
-//! What is asked of a pool beside a size, and the bytes of a block.
+//! The parameters of a request other than its size, and the bytes of a block.
 
 use super::{MIN, alloc, pool};
 use crate::case::cases;
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 cases! { "pool":
-    /// A request has the alignment, stream and tag that it was given, and otherwise the pool's.
+    /// A block has the alignment, stream and tag of its request, and otherwise those of the pool.
     requests,
-    /// What is written to a block is read from it, at any offset, and nothing else of it or of its neighbors changes.
+    /// Bytes that are written to a block are read back at any offset, and no other byte of it or of its neighbors changes.
     bytes_are_read_and_written,
-    /// Bytes are copied from block to block of one pool, within a tag and from tag to tag.
+    /// Bytes can be copied between blocks of one pool, within a tag and from tag to tag.
     bytes_from_block_to_block,
-    /// Bytes behind what was asked for are refused with the numbers, and nothing has changed.
+    /// Access beyond a block's size is refused with the numbers, and nothing has changed.
     bytes_behind_a_block,
-    /// The bytes of a suspended block are refused, and are the same after the resume.
+    /// Access to the bytes of a suspended block is refused, and the bytes are the same after the resume.
     bytes_of_a_suspended_block,
     /// A suspension waits for copies that other threads have begun.
     suspended_beside_copies,
@@ -143,7 +143,7 @@ fn bytes_of_a_suspended_block<B: TestKit>(subject: &Subject<B>) {
 
 fn suspended_beside_copies<B: TestKit>(subject: &Subject<B>) {
     const ROUNDS: usize = 8;
-    // The copy takes much longer than a suspension takes to begin.
+    // The copy takes much longer than the start of a suspension.
     const SIZE: usize = 32 << 20;
     let pool = pool(subject).tagged("kv").unwrap();
     let mut block = pool.alloc(Bytes(SIZE as u64)).unwrap();
@@ -176,7 +176,7 @@ fn suspended_beside_copies<B: TestKit>(subject: &Subject<B>) {
         }
         is_over.store(true, Ordering::Release);
         let reads = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        assert!(reads > 0, "no copy ran beside a suspension");
+        assert!(reads > 0, "no copy ran during a suspension");
     });
     assert!(bytes(block).iter().all(|byte| *byte == 6));
 }

@@ -1,4 +1,4 @@
-//! Streams that capture beside a pool, and on it.
+//! Pools while a stream captures, among them streams of the pool.
 #![allow(unsafe_code)] // captures streams, and launches graphs
 
 use super::order::{overlap, range, start_behind};
@@ -14,28 +14,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 cases! { "pool":
-    /// A stream that captures gets no memory that earlier work still uses, its own included: a graph is launched anywhere.
+    /// A capturing stream gets no memory that earlier work still uses, not even its own, since the graph can be launched on
+    /// any stream.
     a_capture_gets_memory_that_nothing_uses,
-    /// Captures of streams that the pool serves end well, whatever the pool does meanwhile for others, in all three modes.
+    /// Captures of a pool's streams end successfully in all three modes, whatever the pool does meanwhile for other streams.
     captures_are_not_spoilt,
-    /// A pool whose last block is dropped while one of its streams captures is kept, and given back afterwards.
+    /// If a pool's last block is dropped while one of its streams captures, its memory is kept, and released afterwards.
     the_last_block_during_a_capture,
-    /// A fence that was waited for says nothing of a stream that has used the memory and captures.
+    /// A signaled fence does not release memory to others while a stream that has used the memory captures.
     a_fence_beside_a_capture,
-    /// While a stream captures, others are served, and find out of memory what they find at other times.
+    /// While one stream captures, the pool serves other streams, and treats a lack of memory as at other times.
     others_are_served_during_a_capture,
 }
 
-/// Begins a capture, or ends the case where there are none.
+/// Begins a capture. Skips the case on a backend without captures.
 fn begin<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, mode: CaptureMode) {
-    // SAFETY: each case ends its captures on the same thread, before their streams.
+    // SAFETY: each case ends its captures on the same thread, before it drops their streams.
     or_skip(unsafe { subject.backend.begin_capture(subject.device, stream.stream(), mode) });
 }
 
-/// Puts work on a block into the capture.
+/// Records work on a block into the capture.
 fn record<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, block: &Block<B>, seed: u64) {
     let length = Bytes(block.size().0 / 8 * 8);
-    // SAFETY: the block's memory is mapped for as long as the block is there, and cases wait for graphs before that.
+    // SAFETY: the block's memory is mapped as long as the block is live, and cases wait for their graphs before they drop it.
     unsafe {
         subject.backend.start_pattern_on(subject.device, stream.stream(), block.address(), length, seed, 1)
     }
@@ -53,7 +54,7 @@ fn a_capture_gets_memory_that_nothing_uses<B: TestKit>(subject: &Subject<B>) {
     let large = super::alloc(&pool, Bytes::mib(4));
     for size in [700, 200_000, 6 << 20].map(Bytes) {
         let stream = registered(&pool, &*own_);
-        // Ready for the next request of the stream, were it not for the capture.
+        // Without the capture, these would be ready for the stream's next request.
         let blocks: Vec<_> = (0..3).map(|_| stream.alloc(size).unwrap()).collect();
         blocks.iter().for_each(|block| start_behind(subject, &*own_, &large, block, 5));
         let freed: Vec<_> = blocks.iter().map(range).collect();
@@ -62,7 +63,7 @@ fn a_capture_gets_memory_that_nothing_uses<B: TestKit>(subject: &Subject<B>) {
         let graphs: Vec<_> = (0..4).map(|_| stream.alloc(size).unwrap()).collect();
         graphs.iter().for_each(|block| record(subject, &*own_, block, 9));
         let graph = end(subject, &*own_);
-        // SAFETY: the blocks are there until the stream has been waited for.
+        // SAFETY: the blocks are live until the stream has been waited for.
         unsafe { graph.launch(launched.stream()) }.unwrap();
         if !own_.is_done().unwrap() {
             for (graph, freed) in
@@ -89,7 +90,7 @@ fn captures_are_not_spoilt<B: TestKit>(subject: &Subject<B>) {
     for mode in CaptureMode::ALL {
         for captured in [Some(own(subject)), blocking().ok()].into_iter().flatten() {
             let stream = registered(&pool, &*captured);
-            // Served, and idle: nothing of it is waited for.
+            // The pool has served this stream, which is now idle: nothing waits for it.
             drop(stream.alloc(Bytes(3 << 20)).unwrap());
             pool.trim(Bytes(u64::MAX)).unwrap();
             let own_block = stream.alloc(Bytes(2 << 20)).unwrap();
@@ -97,7 +98,7 @@ fn captures_are_not_spoilt<B: TestKit>(subject: &Subject<B>) {
             begin(subject, &*captured, mode);
             record(subject, &*captured, &own_block, 4);
             for round in 0..40 {
-                // What one stream has freed the next one wants, so that events are recorded and asked.
+                // Each stream requests what the other one has freed, so that events are recorded and queried.
                 for size in [2 << 20, 5 << 20] {
                     let stream = &kept[round % 2];
                     drop(stream.alloc(Bytes(size)).unwrap());
@@ -106,7 +107,7 @@ fn captures_are_not_spoilt<B: TestKit>(subject: &Subject<B>) {
             }
             pool.trim(Bytes::ZERO).unwrap();
             let graph = end(subject, &*captured);
-            // SAFETY: the block is there until the stream has been waited for.
+            // SAFETY: the block is live until the stream has been waited for.
             unsafe { graph.launch(one.stream()) }.unwrap();
             finish(subject, &*one);
             super::check(subject, &own_block, 4);
@@ -130,7 +131,7 @@ fn the_last_block_during_a_capture<B: TestKit>(subject: &Subject<B>) {
         let kept = subject.backend.deferred().kept();
         assert!(kept >= before + Bytes(6 << 20), "{kept} are kept");
         let graph = end(subject, &*captured);
-        // SAFETY: the memory is kept, and was not unmapped.
+        // SAFETY: the memory is kept and still mapped.
         unsafe { graph.launch(captured.stream()) }.unwrap();
         finish(subject, &*captured);
         drop(graph);
@@ -155,7 +156,7 @@ fn a_fence_beside_a_capture<B: TestKit>(subject: &Subject<B>) {
     hand.set(Hand::WAITED);
     let next = pool.alloc(Bytes(page.0 * 2));
     drop(end(subject, &*busy));
-    assert!(next.is_err(), "it has memory that the other stream's capture uses");
+    assert!(next.is_err(), "the block has memory that the other stream's capture uses");
     finish(subject, &*busy);
     is_empty(&pool);
 }
@@ -173,7 +174,7 @@ fn others_are_served_during_a_capture<B: TestKit>(subject: &Subject<B>) {
         })
         .build()
         .unwrap();
-    // All that there may be, free, and used on another stream last.
+    // The whole budget, free, last used on another stream.
     drop(pool.request(Bytes(4 * page)).stream(named(&*one)).alloc().unwrap());
     let small = pool.tagged("captured").unwrap();
     drop(small.request(Bytes(100)).stream(named(&*captured)).alloc());

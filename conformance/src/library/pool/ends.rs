@@ -15,17 +15,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 cases! { "pool":
-    /// Blocks outlive their pool with their bytes, and the last one gives all memory back.
+    /// Blocks outlive their pool with their bytes, and the last block releases all memory.
     the_pool_is_dropped_first,
-    /// A pool whose memory waits for a fence is dropped.
+    /// A pool whose memory waits for a fence can be dropped.
     dropped_with_pending_memory,
-    /// A pool that is dropped during a capture waits for the fences all the same: they are not the capture's.
+    /// A pool that is dropped during a capture waits for its fences, since they do not belong to the capture.
     dropped_with_a_fence_during_a_capture,
-    /// What was never freed is told with where it was allocated, when it is asked for and when the pool is dropped.
+    /// Blocks that were never freed are reported with the place of their allocation, on request and when the pool is dropped.
     what_was_never_freed,
-    /// In a child that is forked while threads use the pool, every call is an error, and nothing waits, dropped or not.
+    /// In a child that is forked while threads use the pool, every call returns an error and none blocks, including drops.
     forked_while_it_is_used,
-    /// In a forked child what the parent has freed last serves no request.
+    /// In a forked child, the block that the parent freed last serves no request.
     forked_behind_a_free,
 }
 
@@ -53,7 +53,7 @@ fn dropped_with_pending_memory<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// A fence that notes that it was waited for.
+/// A fence that records that it was waited for.
 #[derive(Debug, Default)]
 struct Noted(AtomicBool);
 
@@ -73,7 +73,7 @@ fn dropped_with_a_fence_during_a_capture<B: TestKit>(subject: &Subject<B>) {
     alloc(&pool, Bytes::mib(4)).free_after(Arc::clone(&fence) as Arc<dyn Fence>);
     let announced = Announced::new(&subject.backend);
     drop(pool);
-    assert!(fence.is_done().unwrap(), "it was not waited for");
+    assert!(fence.is_done().unwrap(), "the fence was not waited for");
     drop(announced);
     subject.backend.deferred().collect(&subject.backend).unwrap();
 }
@@ -101,7 +101,7 @@ fn what_was_never_freed<B: TestKit>(subject: &Subject<B>) {
     drop((pool, cache));
     assert_eq!(told.lock().unwrap().len(), 1);
     drop(lost);
-    assert!(super::pool(subject).unfreed().is_empty(), "nobody has asked for it");
+    assert!(super::pool(subject).unfreed().is_empty(), "blocks were recorded although no caller requested it");
 }
 
 fn forked_behind_a_free<B: TestKit>(subject: &Subject<B>) {
@@ -111,11 +111,11 @@ fn forked_behind_a_free<B: TestKit>(subject: &Subject<B>) {
     drop(block);
     let ended = forked(|| first_wrong(&[is_forked(pool.alloc(Bytes::mib(3)))]));
     assert_eq!(ended, Ended::Exit(0));
-    assert_eq!(alloc(&pool, Bytes::mib(3)).address(), address, "the parent has it still");
+    assert_eq!(alloc(&pool, Bytes::mib(3)).address(), address, "the parent's block was lost");
 }
 
 fn forked_while_it_is_used<B: TestKit>(subject: &Subject<B>) {
-    // It remembers its blocks, under a lock of its own.
+    // With `debug`, the pool records its blocks under a lock of its own.
     let own = own(subject);
     let base = super::builder(subject).debug().build().unwrap();
     let stream = registered(&base, &*own);
@@ -128,7 +128,7 @@ fn forked_while_it_is_used<B: TestKit>(subject: &Subject<B>) {
     let ended: Vec<Ended> = std::thread::scope(|scope| {
         for thread in 1..3_u64 {
             let (busy, stop) = (pool.clone().unwrap(), &stop);
-            // Locks of thread caches and of the books are held when the process forks.
+            // When the process forks, locks of thread caches and of the pool's records are held.
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let blocks: Vec<_> =
@@ -186,7 +186,7 @@ fn forked_while_it_is_used<B: TestKit>(subject: &Subject<B>) {
         stop.store(true, Ordering::Relaxed);
         ended
     });
-    assert_eq!(ended, [Ended::Exit(0); 8], "the number of what did not hold, or a signal for a lock");
+    assert_eq!(ended, [Ended::Exit(0); 8], "the index of the check that failed, or a signal for a lock");
     let (pool, block) = (pool.unwrap(), held.unwrap());
     drop(served);
     check(subject, &block, 5);

@@ -1,4 +1,4 @@
-//! Every driver call that fails once: the stats is right, and so are the bytes; a second try succeeds; nothing is left.
+//! Each driver call fails once: statistics and bytes stay right, a second attempt succeeds, and nothing leaks.
 
 use super::told::is_consistent;
 use super::waits::named;
@@ -14,35 +14,38 @@ use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "pool":
-    /// The first block of a pool.
+    /// Whichever driver call fails while a pool allocates its first block, the pool is unchanged and a retry succeeds.
     failing_first,
-    /// Blocks that need new memory.
+    /// Whichever driver call fails while a block gets new memory, the pool is unchanged and a retry succeeds.
     failing_growth,
-    /// A block whose memory is mapped from elsewhere.
+    /// Whichever driver call fails while a block's memory is remapped from elsewhere, the pool is unchanged and a retry
+    /// succeeds.
     failing_remapping,
-    /// A block whose memory another tag had, and that is scrubbed.
+    /// Whichever driver call fails while memory of another tag is scrubbed for a block, the pool is unchanged and a retry
+    /// succeeds.
     failing_scrub,
-    /// A block of another stream.
+    /// Whichever driver call fails while a block of another stream is allocated, live blocks keep their bytes and a retry
+    /// succeeds.
     failing_on_another_stream,
-    /// Memory that goes back to the driver.
+    /// Whichever driver call fails while memory is trimmed, live blocks keep their bytes and a retry succeeds.
     failing_trim,
-    /// Memory that is suspended.
+    /// Whichever driver call fails while memory is suspended, live blocks keep their bytes and a retry succeeds.
     failing_suspend,
-    /// Memory that is resumed.
+    /// Whichever driver call fails while memory is resumed, live blocks keep their bytes and a retry succeeds.
     failing_resume,
-    /// A block that is freed where no more may be kept.
+    /// If a driver call fails while a free releases memory beyond the kept limit, the error is recorded in the drop log.
     failing_free,
-    /// A block that is freed and that another stream has used.
+    /// If a driver call fails while a block that another stream has used is freed, the error is recorded in the drop log.
     failing_free_after_use,
-    /// Where a driver has no addresses at all, its error is told, and the pool goes on when it has some.
+    /// If the driver has no addresses at all, its error is returned, and the pool works again when there are some.
     failing_every_reservation,
-    /// Where undoing a mapping fails too, its addresses are out of use, and the tag has others.
+    /// If undoing a mapping fails too, its addresses are no longer used, and the tag gets others.
     undoing_a_mapping,
 }
 
 type Faulty<B> = FaultInject<B>;
 
-/// A pool of a backend whose calls can fail, and blocks with their patterns.
+/// A pool on a backend with fault injection, and blocks with their patterns.
 struct Bench<'a, B: TestKit> {
     subject: &'a Subject<B>,
     backend: Faulty<B>,
@@ -96,18 +99,18 @@ impl<'a, B: TestKit> Bench<'a, B> {
     }
 }
 
-/// What may be there when something has failed.
+/// The state that is allowed after a failed call.
 #[derive(Clone, Copy, PartialEq)]
 enum After {
-    /// An error, and all is as before.
+    /// An error, and everything is as before.
     AsBefore,
-    /// An error, and some of it is done.
+    /// An error, and part of the operation is done.
     SomeDone,
-    /// No error: it is told to the drop log.
+    /// No error; it is recorded in the drop log.
     Told,
 }
 
-/// Lets each driver call of `act` fail in turn.
+/// Makes each driver call of `act` fail in turn.
 fn sweep<B: TestKit>(
     subject: &Subject<B>,
     keep: Bytes,
@@ -130,7 +133,7 @@ fn sweep<B: TestKit>(
             answer.unwrap();
         } else {
             points += 1;
-            // Some calls have another way to the same.
+            // Some calls have a fallback, so `act` can succeed.
             if let Err(error) = answer {
                 assert_eq!(injected(&error), Some(failing), "{error}");
                 assert!(after != After::Told, "{error}");
@@ -144,7 +147,7 @@ fn sweep<B: TestKit>(
                 }
                 act(&mut bench).unwrap_or_else(|error| panic!("again after call {failing}: {error}"));
             } else if after == After::Told {
-                assert!(log.is_some_and(|error| injected(&error) == Some(failing)), "it is told");
+                assert!(log.is_some_and(|error| injected(&error) == Some(failing)), "the drop log does not have the error");
             }
         }
         bench.check();
@@ -222,7 +225,7 @@ fn failing_suspend<B: TestKit>(subject: &Subject<B>) {
     sweep_suspended(subject, prepare, act);
 }
 
-/// As [`sweep`], where `act` has two halves of which the first one's calls count alone: their number is the result.
+/// Like [`sweep`], but `act` has two halves, and only calls of the first half fail. `act` returns their number.
 fn sweep_suspended<B: TestKit>(
     subject: &Subject<B>,
     prepare: impl Fn(&mut Bench<'_, B>),
@@ -237,7 +240,7 @@ fn sweep_suspended<B: TestKit>(
         let answer = act(&mut bench);
         bench.backend.stop();
         subject.backend.drop_log().take_last();
-        // A stream that could not be asked is no error.
+        // A stream that could not be queried is not an error.
         let ended = answer.as_ref().is_ok_and(|calls| *calls <= failing);
         if let Err(error) = answer {
             points += 1;
@@ -340,9 +343,9 @@ fn undoing_a_mapping<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
     let backend = bench.backend.clone();
     drop((pool, bench));
-    // Addresses with mappings in them that nobody can vouch for are not given back.
+    // Addresses with mappings in an unknown state are not released.
     #[allow(unsafe_code)]
-    // SAFETY: no pool is left, and no device works.
+    // SAFETY: no pool is left, and no device is working.
     let left = unsafe { backend.reclaim() }.unwrap();
     assert_eq!((left, backend.live()), (1, Default::default()));
 }
