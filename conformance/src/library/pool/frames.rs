@@ -1,4 +1,4 @@
-//! Free memory that is mapped where it is needed.
+//! Free memory that is remapped where it is needed.
 
 use super::waits::named;
 use super::{DEFAULT, adds_up, alloc, builder, check, is_empty, page, pool, write};
@@ -10,31 +10,32 @@ use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
-    /// A block as large as every second one of many that were freed needs no new memory, and disturbs none of the others.
+    /// After every second of many blocks is freed, one block of the total freed size needs no new memory and disturbs no live
+    /// block.
     free_memory_does_not_fragment,
-    /// The same with blocks whose ends share pages: all pages in which nothing is left serve.
+    /// Free memory of blocks that share pages with live blocks serves new blocks: every page without a live block is reused.
     shared_pages_stay,
-    /// What is done again and again finds its memory mapped where it needs it, and makes no driver calls.
+    /// A repeated workload finds its memory mapped where it needs it, and makes no driver calls.
     warm_rounds_make_no_driver_calls,
-    /// A block is placed where free memory is mapped, in the smallest place that is large enough, with one stream and with several.
+    /// A block is placed where free memory is mapped, in the smallest sufficient place, with one stream and with several.
     placed_where_memory_is,
-    /// What another stream has freed and done with is found when it fits best, without anybody waiting for it.
+    /// Memory that another stream has freed and finished with is used if it fits best, without waiting for that stream.
     another_streams_place_is_found,
-    /// Memory that lies behind several addresses serves one block at a time.
+    /// Memory that is mapped at several addresses serves one block at a time.
     memory_serves_one_block_at_a_time,
-    /// A pool creates its memory in pieces of the size that was said, where that is no less than can be mapped.
+    /// A pool creates its memory in pages of the requested size if that size is at least the minimum that can be mapped.
     pages_of_another_size,
-    /// Free memory is mapped where it is needed, or new is created, by how much more may be held.
+    /// The slack setting decides whether free memory is remapped or new memory is created.
     slack_is_kept_to,
-    /// How much more may be held goes by what was ever needed at one time, and not by what is needed now.
+    /// Slack is relative to the memory that was ever needed at one time, not to the memory that is needed now.
     slack_of_what_was_needed,
-    /// With several streams more may be held before free memory is mapped elsewhere.
+    /// A pool that serves several streams may hold more memory before it remaps free memory.
     several_streams_have_more_slack,
-    /// Memory of one tag serves another one, at the addresses of that.
+    /// Free memory of one tag serves another tag, at that tag's addresses.
     tags_share_memory,
 }
 
-/// Every second block of many, and all others, which have their patterns.
+/// Allocates `count` blocks with patterns and frees every second one. Returns the others.
 fn every_second<B: TestKit>(
     subject: &Subject<B>,
     pool: &Pool<B>,
@@ -52,13 +53,13 @@ fn every_second<B: TestKit>(
     stay
 }
 
-/// A block as large as all that is kept needs no new memory, and disturbs none of those that stay.
+/// Checks that a block as large as the kept memory needs no new memory, and that the live blocks keep their bytes.
 fn all_that_is_kept_serves<B: TestKit>(subject: &Subject<B>, pool: &Pool<B>, stay: Vec<(Block<B>, u64)>) {
     let before = adds_up(pool);
     let large = alloc(pool, Bytes(before.kept));
     write(subject, &large, 99);
     let after = adds_up(pool);
-    assert_eq!(after.driver_calls.create, before.driver_calls.create, "no memory is created");
+    assert_eq!(after.driver_calls.create, before.driver_calls.create, "memory was created although enough was kept");
     assert_eq!((after.held, after.kept), (before.held, 0));
     check(subject, &large, 99);
     stay.iter().for_each(|(block, seed)| check(subject, block, *seed));
@@ -106,8 +107,8 @@ fn warm_rounds_make_no_driver_calls<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-/// Allocates blocks of these numbers of pages on these streams, with a block of one page behind each, and frees the large ones.
-/// Returns their addresses, and the blocks of one page.
+/// Allocates blocks of these numbers of pages on these streams, each followed by a block of one page, and frees the large
+/// ones. Returns the addresses of the large blocks, and the blocks of one page.
 fn places<B: TestKit>(pool: &Pool<B>, pages: &[(u64, Stream<'static>)]) -> (Vec<Address>, Vec<Block<B>>) {
     let page = page(pool).0;
     let one = |(pages, stream): &(u64, _)| {
@@ -145,13 +146,13 @@ fn another_streams_place_is_found<B: TestKit>(subject: &Subject<B>) {
     let [ours, theirs] = [registered(&pool, &*one), registered(&pool, &*other)];
     let (places, stay) = places(&pool, &[(6, named(&*other)), (12, named(&*one))]);
     let found = (0..5).any(|_| {
-        // Each of another size, so that no freed block is just the right one.
+        // Each with another size, so that no freed block fits exactly.
         let found = (0..40).any(|number| {
             let block = ours.alloc(Bytes(page * 6 - number * (page / 20))).unwrap();
             assert!(places.contains(&block.address()), "{:?}", block.address());
             block.address() == places[0]
         });
-        // The events that the pool has recorded on it are done then.
+        // Now the events that the pool has recorded on it have completed.
         finish(subject, &*other);
         found
     });
@@ -183,7 +184,7 @@ fn slack_is_kept_to<B: TestKit>(subject: &Subject<B>) {
     for (percent, new) in [(0, 0), (25, 8), (100, 16)] {
         let pool = builder(subject).slack(percent).build().unwrap();
         let page = page(&pool);
-        // So many pages are free, none beside another of them.
+        // 32 single pages, of which every second one is freed, so that no two free pages are adjacent.
         let stay = every_second(subject, &pool, page, 32);
         assert_eq!(adds_up(&pool).held, page.0 * 32);
         let large = alloc(&pool, Bytes(page.0 * 16));
@@ -200,7 +201,7 @@ fn slack_of_what_was_needed<B: TestKit>(subject: &Subject<B>) {
     let pool = builder(subject).slack(100).build().unwrap();
     let page = page(&pool);
     drop(alloc(&pool, Bytes(page.0 * 8)));
-    // Eight more than the eight that were needed, though eight are free and two are asked for.
+    // The pool may hold 16 pages, since 8 were needed, so it creates 2 although 8 are free.
     let block = alloc(&pool.tagged("other").unwrap(), Bytes(page.0 * 2));
     let stats = adds_up(&pool);
     assert_eq!((stats.held, stats.kept), (page.0 * 10, page.0 * 8));
@@ -227,14 +228,14 @@ fn memory_serves_one_block_at_a_time<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let page = page(&pool);
     let pages = |count: u64| Bytes(page.0 * count);
-    // The memory comes to be behind the addresses of all of these, one after the other.
+    // The memory is mapped at the addresses of all of these, one after the other.
     for sizes in [[4, 4, 4], [6, 3, 3], [1, 10, 1], [12, 0, 0], [2, 5, 5]] {
         let blocks: Vec<_> =
             sizes.into_iter().filter(|count| *count > 0).map(|count| alloc(&pool, pages(count))).collect();
         blocks.iter().for_each(|block| write(subject, block, block.address().0));
         blocks.iter().for_each(|block| check(subject, block, block.address().0));
         let mut blocks = blocks.into_iter();
-        // The first stays, while the rest is looked for elsewhere.
+        // The first block stays while the rest is allocated elsewhere.
         let first = blocks.next().unwrap();
         drop(blocks);
         let held = pool.stats().kept;

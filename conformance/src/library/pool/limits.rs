@@ -1,4 +1,4 @@
-//! How much is held, and what happens where there is no more.
+//! How much memory a pool holds, and what it does at the limit.
 
 use super::{MIN, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
 use crate::case::cases;
@@ -10,29 +10,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 cases! { "pool":
-    /// A pool holds no more than its budget, says so with its stats, and goes on with what comes free.
+    /// A pool never holds more than its budget, reports the limit with its statistics, and continues with memory that becomes
+    /// free.
     within_the_budget,
-    /// A budget of just one page serves one, and one of less than that is refused.
+    /// A budget of one page serves a block of one page; a smaller budget is refused.
     a_budget_of_one_page,
-    /// What a budget refuses takes nothing: what was there serves as before.
+    /// A request that the budget refuses takes nothing, and the pool serves other requests as before.
     a_refused_request_takes_nothing,
-    /// What is kept goes back to the driver beyond what was said, when blocks are freed.
+    /// When blocks are freed, the pool releases memory beyond its `keep` setting to the driver.
     keeps_no_more_than_was_said,
-    /// Trimming gives back what nothing is in, down to what is to be kept, and the driver has it.
+    /// Trimming releases memory without blocks to the driver, down to the size that the caller keeps.
     trimmed,
-    /// What lies in front of threads is brought in where it is what is missing.
+    /// Memory in thread caches is collected if a request needs it.
     caches_are_brought_in,
-    /// Where the driver has no more, the error shows the stats, and the pool goes on.
+    /// If the driver is out of memory, the error has the pool's statistics, and the pool still works.
     out_of_memory,
-    /// Where there is no more, the callback is told how much is needed, and what it answers is kept to.
+    /// If memory does not suffice, the callback is called with the size that is needed, and its result decides about a retry.
     the_callback_is_asked,
     /// The callback may free blocks of the pool itself.
     the_callback_frees_blocks,
-    /// A pool that has no addresses left says so, whatever memory there is, and goes on with what comes free.
+    /// A pool that has used all its addresses reports that, however much memory is free, and continues with addresses that
+    /// become free.
     out_of_addresses,
-    /// A tag leaves addresses to others, however many it could have.
+    /// A tag leaves addresses to other tags, however many it could use.
     addresses_are_left_to_others,
-    /// All memory is given back when the pool and its blocks are gone.
+    /// All memory is released when the pool and its blocks are dropped.
     nothing_is_left,
 }
 
@@ -108,7 +110,7 @@ fn keeps_no_more_than_was_said<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-/// Frees until no more than so much is kept: what a device has not come past yet goes back with a later free.
+/// Frees until at most `keep` bytes are kept: memory that a device may still use is released by a later free.
 fn gives_back<B: TestKit>(pool: &Pool<B>, keep: u64) -> PoolStats {
     for _ in 0..1000 {
         let stats = adds_up(pool);
@@ -118,7 +120,7 @@ fn gives_back<B: TestKit>(pool: &Pool<B>, keep: u64) -> PoolStats {
         std::thread::sleep(std::time::Duration::from_millis(1));
         drop(alloc(pool, page(pool)));
     }
-    panic!("it keeps more than it may: {}", pool.stats())
+    panic!("the pool keeps more than its setting: {}", pool.stats())
 }
 
 fn trimmed<B: TestKit>(subject: &Subject<B>) {
@@ -131,7 +133,7 @@ fn trimmed<B: TestKit>(subject: &Subject<B>) {
     if counts {
         assert_eq!(subject.free_here(), free - pages(12));
     }
-    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::ZERO, "all of it is in use");
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::ZERO, "trimming released memory with live blocks");
     drop(goes);
     for (keep, gone) in
         [(pages(20), 0), (pages(9), 0), (pages(7), 2), (pages(6) + Bytes(1), 1), (Bytes::ZERO, 6)]
@@ -163,12 +165,12 @@ fn caches_are_brought_in<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-/// All of the device's memory but so much.
+/// All free memory of the device except for `but` bytes.
 fn hog<B: TestKit>(subject: &Subject<B>, but: Bytes) -> PhysicalMemory<B> {
     let free = subject.free_here() - but;
     let size = Bytes(free.0 / subject.granularity().0 * subject.granularity().0);
     let mut size = Bytes(size.0 / (2 << 20) * (2 << 20));
-    // A driver may have less to give than it says is free.
+    // A driver may be able to create less than it reports as free.
     loop {
         match PhysicalMemory::create(&subject.backend, size, subject.properties()) {
             Ok(memory) => return memory,
@@ -189,7 +191,7 @@ fn out_of_memory<B: TestKit>(subject: &Subject<B>) {
             Ok(block) => blocks.push(block),
             Err(error) => break error,
         }
-        assert!(blocks.len() < 40, "there is no end of it");
+        assert!(blocks.len() < 40, "the device never runs out of memory");
     };
     let text = error.to_string();
     let Some(PoolError::OutOfMemory { stats, source, .. }) = error.extension() else { panic!("{text}") };
@@ -223,7 +225,7 @@ fn the_callback_is_asked<B: TestKit>(subject: &Subject<B>) {
     *held.lock().unwrap() = Some(hog(subject, Bytes::mib(16)));
     let refused = held.lock().unwrap().take();
     assert!(pool.alloc(Bytes::mib(300)).unwrap_err().is_out_of_memory());
-    assert_eq!(asked.load(Ordering::SeqCst), 2, "it has nothing, and is asked once");
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "the callback returned false and was called again");
     drop(refused);
     is_empty(&pool);
 }
@@ -260,14 +262,14 @@ fn out_of_addresses<B: TestKit>(subject: &Subject<B>) {
     };
     assert_eq!((*requested, *limit), (Bytes(unit * 8), all));
     assert!(*reserved <= all && *used >= block.size() && stats.reserved <= all.0, "{text}");
-    // Another tag has what is left, which may be nothing.
+    // Another tag gets the remaining addresses, if there are any.
     let (tagged, mut others) = (pool.tagged("other").unwrap(), Vec::new());
     let other = loop {
         match tagged.alloc(Bytes(unit)) {
             Ok(block) => others.push(block),
             Err(error) => break error,
         }
-        assert!(others.len() < 7, "there are no more than all of them");
+        assert!(others.len() < 7, "more addresses than the pool's limit");
     };
     assert!(matches!(other.extension(), Some(PoolError::OutOfAddresses { .. })), "{other}");
     drop(others);

@@ -2,19 +2,19 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `blocks` | what a block is: its address, its size, its bytes |
-//! | `bytes` | what is asked of a pool beside a size, and the bytes of a block |
-//! | `order` | after whose work memory serves again, with work that really runs |
-//! | `streams` | which streams a pool serves |
+//! | `blocks` | the address, size and bytes of a block |
+//! | `bytes` | the parameters of a request, and the bytes of a block |
+//! | `order` | when freed memory is reused, with work that really runs |
+//! | `streams` | the streams that a pool serves |
 //! | `captures` | streams that capture |
-//! | `strangers` | what fails for one caller, and others |
-//! | `waits` | fences, and streams that fences stand in for |
-//! | `frames` | free memory that is mapped where it is needed |
+//! | `strangers` | failures of one caller that must not affect others |
+//! | `waits` | fences, and idle streams |
+//! | `frames` | free memory that is remapped where it is needed |
 //! | `pages` | several streams, or several tags, in one page |
-//! | `limits` | how much is held, and what happens where there is no more |
-//! | `told` | what a pool tells of itself |
+//! | `limits` | how much memory a pool holds, and what it does at the limit |
+//! | `told` | statistics, snapshots and look-ups |
 //! | `tags` | memory that is suspended, resumed and scrubbed by its tag |
-//! | `raw` | blocks that are known by their addresses alone |
+//! | `raw` | blocks that are identified by their addresses |
 //! | `ends` | drops in any order, and forks |
 //! | `failing` | every driver call that fails once |
 //! | `random` | random operations against a model of every byte |
@@ -70,7 +70,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     .concat()
 }
 
-/// What every address is a multiple of.
+/// Every block's address is a multiple of this.
 const MIN: Bytes = Bytes(256);
 const DEFAULT: Stream<'static> = Stream::DEFAULT;
 
@@ -82,7 +82,7 @@ fn pool<B: TestKit>(subject: &Subject<B>) -> Pool<B> {
     builder(subject).build().unwrap()
 }
 
-/// The size of a piece of physical memory.
+/// The size of a pool's pages of physical memory.
 fn page<B: Backend>(pool: &Pool<B>) -> Bytes {
     Bytes(pool.snapshot().page)
 }
@@ -95,7 +95,7 @@ fn alloc<B: Backend>(pool: &Pool<B>, size: Bytes) -> Block<B> {
     block
 }
 
-/// Has the device write the pattern of a seed to a block, as far as it has whole words.
+/// Writes the pattern of a seed to a block's whole words with the device.
 #[track_caller]
 #[allow(unsafe_code)]
 fn write_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) {
@@ -103,7 +103,7 @@ fn write_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes,
     unsafe { backend.write_pattern(device, at, Bytes(size.0 / 8 * 8), seed) }.unwrap();
 }
 
-/// How many words of it differ from the pattern.
+/// The number of the block's words that differ from the pattern.
 #[track_caller]
 #[allow(unsafe_code)]
 fn wrong_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) -> u64 {
@@ -122,7 +122,7 @@ fn check<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u6
     assert_eq!(wrong, 0, "words that differ in {} at {}", block.size(), block.address());
 }
 
-/// Fails where an stats contradicts itself.
+/// Fails if the pool's statistics contradict themselves or its snapshot.
 #[track_caller]
 fn adds_up<B: Backend>(pool: &Pool<B>) -> PoolStats {
     let picture = pool.snapshot();
@@ -137,7 +137,7 @@ fn adds_up<B: Backend>(pool: &Pool<B>) -> PoolStats {
     stats
 }
 
-/// Frees what lies in front of threads and gives all that is kept back: nothing is left then.
+/// Releases all free memory, also from thread caches, and checks that nothing is left.
 #[track_caller]
 fn is_empty<B: Backend>(pool: &Pool<B>) {
     pool.trim(Bytes::ZERO).unwrap();
@@ -145,19 +145,19 @@ fn is_empty<B: Backend>(pool: &Pool<B>) {
     assert_eq!([live, live_blocks, cached, pending, kept, held, mapped], [0; 7]);
 }
 
-/// True where a driver counts memory as free as soon as it has been given back.
+/// Whether the driver counts memory as free as soon as it is released.
 fn counts_at_once<B: TestKit>(subject: &Subject<B>) -> bool {
     !["memory-stays-until-free", "release-frees-nothing"].iter().any(|quirk| subject.has_quirk(quirk))
 }
 
-/// A fence that a case has in its hand.
+/// A fence whose state the case sets.
 #[derive(Clone, Debug, Default)]
 struct Hand(Arc<AtomicU8>);
 
 impl Hand {
     const DONE: u8 = 1;
     const FAILING: u8 = 2;
-    /// Waiting succeeds at once, and `is_done` still answers false.
+    /// Waiting succeeds at once, although `is_done` still returns false.
     const WAITED: u8 = 3;
 
     fn new() -> Self {

@@ -1,4 +1,4 @@
-//! After whose work memory serves again, with work that really runs.
+//! When freed memory is reused, with work that really runs.
 
 use super::waits::named;
 use super::{alloc, builder, is_empty, pool, write_at, wrong_at};
@@ -10,30 +10,30 @@ use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{FaultInject, TestKit, WorkStream};
 
 cases! { "pool":
-    /// What one stream has freed serves another one only when the first has done its work on it.
+    /// Memory that one stream has freed serves another stream only after the first stream's work on it has ended.
     another_stream_waits_for_the_work,
-    /// Its own stream gets the memory at once, while its work runs.
+    /// The stream that freed memory gets it back at once, while its work still runs.
     its_own_stream_waits_for_nothing,
-    /// Memory that another stream uses too is kept until that stream is done, though its own is.
+    /// Memory that another stream also uses is kept until that stream has finished, even if its own stream already has.
     record_use_holds_memory,
-    /// Memory under running work is neither unmapped nor mapped over: what the work has written is right afterwards.
+    /// Memory that running work uses is neither unmapped nor mapped over, and the work's result is right.
     nothing_is_unmapped_under_work,
-    /// Trimming waits for the work on what it gives back, and not for other work.
+    /// Trimming waits for the work on the memory that it releases.
     trimming_waits,
-    /// Where a budget leaves nothing else, memory that is still worked on is waited for.
+    /// If the budget leaves no alternative, a request waits for memory whose work still runs.
     work_is_waited_for_in_need,
-    /// A failed request returns its claim unchanged: other streams still wait for the work on it.
+    /// A failed request returns the memory that it had claimed unchanged: other streams still wait for the work on it.
     what_a_failed_request_had,
-    /// Suspending waits for the work on the blocks, whose result comes back.
+    /// Suspending waits for the work on the blocks, and the resume restores the work's result.
     suspending_waits,
 }
 
-/// Starts work on all of a block that goes on for a while.
+/// Starts work on a whole block that runs for a while.
 pub(super) fn start<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
     start_at(subject, own, (block.address(), block.size()), seed);
 }
 
-/// The same at an address.
+/// Like [`start`], at an address.
 #[allow(unsafe_code)]
 pub(super) fn start_at<B: TestKit>(
     subject: &Subject<B>,
@@ -43,7 +43,7 @@ pub(super) fn start_at<B: TestKit>(
 ) {
     let length = Bytes(size.0 / 8 * 8);
     for rounds in [64, 256, 512] {
-        // SAFETY: the block's memory is mapped, and the pool is to leave it alone until the work is done.
+        // SAFETY: the block's memory is mapped, and the pool must not reuse it until the work has ended.
         or_skip(unsafe {
             subject.backend.start_pattern_on(subject.device, own.stream(), address, length, seed, rounds)
         });
@@ -51,11 +51,10 @@ pub(super) fn start_at<B: TestKit>(
             return;
         }
     }
-    panic!("it is done at once, so that nothing can be seen")
+    panic!("the work ends at once, too fast to check anything")
 }
 
-/// Starts work on a block of any size behind work on another, large one that goes on for a while: what is small is done at
-/// once on some runtimes.
+/// Starts work on a block of any size behind long work on a large block, since small work ends at once on some runtimes.
 #[allow(unsafe_code)]
 pub(super) fn start_behind<B: TestKit>(
     subject: &Subject<B>,
@@ -66,7 +65,7 @@ pub(super) fn start_behind<B: TestKit>(
 ) {
     start(subject, own, large, seed);
     let length = Bytes(block.size().0 / 8 * 8);
-    // SAFETY: as above; the large block stays until the work is done.
+    // SAFETY: as above; the large block is live until the work has ended.
     or_skip(unsafe {
         subject.backend.start_pattern_on(subject.device, own.stream(), block.address(), length, seed, 1)
     });
@@ -89,9 +88,9 @@ fn another_stream_waits_for_the_work<B: TestKit>(subject: &Subject<B>) {
     drop(block);
     let next = pool.request(Bytes::mib(4)).stream(named(&*other)).alloc().unwrap();
     if !busy.is_done().unwrap() {
-        assert!(!overlap(&next, at), "it was given to another stream under the work");
+        assert!(!overlap(&next, at), "memory was given to another stream before the work had ended");
     }
-    // Whatever it has, the work of the first does not write to it.
+    // Whichever memory it has, the first stream's work must not write to it.
     write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
     finish(subject, &*busy);
     assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
@@ -100,7 +99,7 @@ fn another_stream_waits_for_the_work<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(
         pool.stats().driver_calls.create,
         created,
-        "the work is done, and the memory serves everybody"
+        "memory was created although the work has ended and its memory is free"
     );
     drop((next, third));
     is_empty(&pool);
@@ -135,7 +134,7 @@ fn its_own_stream_waits_for_nothing<B: TestKit>(subject: &Subject<B>) {
         drop(block);
         let again = pool.request(Bytes(size)).stream(named(&*busy)).alloc().unwrap();
         assert_eq!(again.address(), address);
-        // What comes behind it on the stream is the last to write.
+        // Later work of the same stream writes last.
         start(subject, &*busy, &again, 6);
         finish(subject, &*busy);
         assert_eq!(wrong_at(&subject.backend, subject.device, address, again.size(), 6), 0);
@@ -153,7 +152,7 @@ fn record_use_holds_memory<B: TestKit>(subject: &Subject<B>) {
     drop(block);
     let next = pool.request(Bytes::mib(4)).stream(named(&*first)).alloc().unwrap();
     if !second.is_done().unwrap() {
-        assert!(!overlap(&next, at), "the other stream still uses it");
+        assert!(!overlap(&next, at), "the block has memory that the other stream still uses");
         assert_eq!(pool.stats().pending, 4 << 20);
     }
     write_at(&subject.backend, subject.device, next.address(), next.size(), 78);
@@ -170,7 +169,7 @@ fn nothing_is_unmapped_under_work<B: TestKit>(subject: &Subject<B>) {
     let pool = builder(subject).budget(Bytes::mib(64)).build().unwrap();
     let kept: Vec<_> =
         (0..6).map(|_| pool.request(Bytes::mib(3)).stream(named(&*busy)).alloc().unwrap()).collect();
-    // Every second one is freed under the work, whose end is behind all of them.
+    // Every second block is freed while its work runs; work on the last block ends behind all of them.
     for block in &kept {
         start(subject, &*busy, block, block.address().0);
     }
@@ -180,7 +179,7 @@ fn nothing_is_unmapped_under_work<B: TestKit>(subject: &Subject<B>) {
             left.push(block);
         }
     }
-    // Meanwhile the pool maps and remaps for the other stream and for the same one, as it needs it.
+    // Meanwhile, requests of both streams make the pool map and remap.
     for size in [5, 9, 17, 7, 3] {
         let one = pool.request(Bytes::mib(size)).stream(named(&*other)).alloc().unwrap();
         write_at(&subject.backend, subject.device, one.address(), one.size(), size);
@@ -204,7 +203,7 @@ fn trimming_waits<B: TestKit>(subject: &Subject<B>) {
     start(subject, &*busy, &block, 5);
     drop(block);
     let gone = pool.trim(Bytes::ZERO).unwrap();
-    assert!(busy.is_done().unwrap(), "unmapped under the work");
+    assert!(busy.is_done().unwrap(), "unmapped before the work had ended");
     assert_eq!((gone, pool.stats().held), (Bytes::mib(8), 0));
 }
 
@@ -215,7 +214,7 @@ fn work_is_waited_for_in_need<B: TestKit>(subject: &Subject<B>) {
     start(subject, &*busy, &block, 5);
     drop(block);
     let next = pool.request(Bytes::mib(20)).stream(named(&*other)).alloc().unwrap();
-    assert!(busy.is_done().unwrap(), "it has memory that is still worked on");
+    assert!(busy.is_done().unwrap(), "the block has memory whose work still runs");
     drop(next);
     is_empty(&pool);
 }
@@ -228,7 +227,7 @@ fn suspending_waits<B: TestKit>(subject: &Subject<B>) {
     start(subject, &*busy, &block, 5);
     let store = BackingStore::pinned(&subject.backend, Bytes::mib(16)).unwrap();
     pool.suspend("weights", &store, WaitFor::all_devices()).unwrap();
-    assert!(busy.is_done().unwrap(), "taken away under the work");
+    assert!(busy.is_done().unwrap(), "suspended before the work had ended");
     pool.resume("weights").unwrap();
     assert_eq!(wrong_at(&subject.backend, subject.device, block.address(), block.size(), 5), 0);
     drop((block, small));

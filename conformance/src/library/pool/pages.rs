@@ -14,26 +14,26 @@ use gpu_vmm_testkit::{FaultInject, TestKit, WorkStream};
 cases! { "pool":
     /// A slab whose last block is freed by a fence waits for the work on the blocks that were freed before.
     a_slab_freed_by_a_fence,
-    /// Addresses that several streams have used are unmapped when all of them are done.
+    /// Addresses that several streams have used are unmapped only after all of these streams have finished.
     addresses_of_two_streams,
     /// A page that is freed in parts waits for the stream of each part.
     a_page_freed_in_parts,
-    /// A free part of a page serves another stream only when the work on it is done, though the rest of the page is that
-    /// stream's.
+    /// A free part of a page serves another stream only after the work on that part has ended, even if the rest of the page
+    /// belongs to that stream.
     a_free_part_of_a_page,
-    /// An event tells of the frees before it, and of none after it.
+    /// An event covers the frees before it, and none after it.
     an_event_tells_of_what_came_before,
     /// A block that another stream has used waits for its own stream too.
     its_own_stream_is_waited_for_after_another,
-    /// Memory is overwritten for another tag only when the work of the old one is done, on the same stream too.
+    /// Memory is scrubbed for another tag only after the old tag's work has ended, also on the same stream.
     scrubbed_behind_the_work,
-    /// Memory that comes back to a tag after another one has used it is overwritten, though it is mapped there already.
+    /// Memory that returns to a tag after another tag has used it is scrubbed, although it is already mapped there.
     scrubbed_when_it_comes_back,
-    /// Memory whose overwriting failed is overwritten by the next request.
+    /// If scrubbing memory failed, the next request scrubs it.
     scrubbed_when_tried_again,
 }
 
-/// Writes to blocks that came from another stream's memory, and checks that the work of that stream does not reach them.
+/// Writes to blocks that reuse another stream's memory, and checks that the work of that stream does not overwrite them.
 #[track_caller]
 fn out_of_reach<B: TestKit>(subject: &Subject<B>, busy: &dyn WorkStream, blocks: &[Block<B>]) {
     blocks.iter().for_each(|block| write(subject, block, 77));
@@ -60,7 +60,7 @@ fn a_slab_freed_by_a_fence<B: TestKit>(subject: &Subject<B>) {
     drop(first);
     let hand = Hand::new();
     last.free_after(hand.fence());
-    // What lies in front of threads is brought in for it, so that one block of the slab is left.
+    // This request collects the thread caches, so that one block of the slab is left.
     let whole = on(&pool, &*other, size.0);
     hand.set(Hand::DONE);
     let next = on(&pool, &*other, size.0);
@@ -73,7 +73,7 @@ fn addresses_of_two_streams<B: TestKit>(subject: &Subject<B>) {
     let [busy, other, third] = [(); 3].map(|()| own(subject));
     let least = page(&pool(subject)).0;
     let pool = builder(subject).page(Bytes(least * 4)).build().unwrap();
-    // Both in one page.
+    // Both blocks share a page.
     let (one, two) = (on(&pool, &*busy, least * 3 / 2), on(&pool, &*other, least * 5 / 2));
     start(subject, &*busy, &one, 5);
     let at = range(&one);
@@ -85,7 +85,7 @@ fn addresses_of_two_streams<B: TestKit>(subject: &Subject<B>) {
         next
     });
     let is_taken = next.iter().any(|next| overlap(next, at));
-    assert!(!is_taken || busy.is_done().unwrap(), "addresses were mapped anew under the work on them");
+    assert!(!is_taken || busy.is_done().unwrap(), "addresses were mapped again before the work on them had ended");
     out_of_reach(subject, &*busy, &next);
     drop(next);
     is_empty(&pool);
@@ -95,7 +95,7 @@ fn a_page_freed_in_parts<B: TestKit>(subject: &Subject<B>) {
     let [busy, other, third] = [(); 3].map(|()| own(subject));
     let size = page(&pool(subject)).0;
     let pool = builder(subject).budget(Bytes(size * 3)).build().unwrap();
-    // The page in the middle has half of each.
+    // The page in the middle belongs half to each block.
     let (one, two) = (on(&pool, &*busy, size * 3 / 2), on(&pool, &*other, size * 3 / 2));
     start(subject, &*busy, &one, 5);
     drop(one);
@@ -123,7 +123,7 @@ fn an_event_tells_of_what_came_before<B: TestKit>(subject: &Subject<B>) {
     let [first, second] = [(); 2].map(|()| on(&pool, &*busy, 4 << 20));
     start(subject, &*busy, &first, 5);
     drop(first);
-    // The pool marks the stream here, since the request is another one's.
+    // The pool records an event on the stream here, since the request is of another stream.
     let asked = on(&pool, &*other, 4 << 20);
     let mut passed = subject.backend.event(subject.device).unwrap();
     passed.record(busy.stream()).unwrap();
@@ -145,7 +145,7 @@ fn its_own_stream_is_waited_for_after_another<B: TestKit>(subject: &Subject<B>) 
     drop(block);
     let next = [(); 3].map(|()| {
         let next = on(&pool, &*other, 4 << 20);
-        // The events that the pool has recorded on it are done then.
+        // Now the events that the pool has recorded on it have completed.
         finish(subject, &*other);
         next
     });
@@ -164,7 +164,7 @@ fn scrubbed_behind_the_work<B: TestKit>(subject: &Subject<B>) {
     drop(block);
     let next = on(&blue, &*busy, size);
     finish(subject, &*busy);
-    assert!(is_zero(subject, &next), "the work of another tag comes behind the zeros");
+    assert!(is_zero(subject, &next), "the other tag's work wrote after the scrubbing");
     drop(next);
     is_empty(&pool);
 }
@@ -176,7 +176,7 @@ fn scrubbed_when_it_comes_back<B: TestKit>(subject: &Subject<B>) {
         let block = alloc(&pool.tagged(tag).unwrap(), size);
         assert_eq!(adds_up(&pool).peak_held, size.0);
         if pool.stats().allocations > 1 {
-            assert!(is_zero(subject, &block), "{tag} sees what another tag has left");
+            assert!(is_zero(subject, &block), "{tag} sees bytes of another tag");
         }
         write(subject, &block, 0x5a5a);
     }
@@ -187,7 +187,7 @@ fn scrubbed_when_tried_again<B: TestKit>(subject: &Subject<B>) {
     let size = Bytes(page(&pool(subject)).0 * 3);
     for failing in 0.. {
         let backend = FaultInject::new(subject.backend.clone());
-        // No more than that, so that no new memory serves instead.
+        // The budget leaves no room for new memory.
         let builder = Pool::builder(&backend).device(subject.device).budget(size);
         let pool = builder.scrub().build().unwrap();
         let block = alloc(&pool.tagged("red").unwrap(), size);
@@ -197,12 +197,12 @@ fn scrubbed_when_tried_again<B: TestKit>(subject: &Subject<B>) {
         let blue = pool.tagged("blue").unwrap();
         let first = blue.alloc(size);
         let calls = backend.stop();
-        // What failed may have been a question whose answer can wait.
+        // The failed call may have been a query that the pool can repeat later.
         subject.backend.drop_log().take_last();
         let block = first.or_else(|_| blue.alloc(size)).unwrap();
         assert!(
             is_zero(subject, &block),
-            "after call {failing} failed, a tag sees what another one has left"
+            "after call {failing} failed, a tag sees bytes of another tag"
         );
         drop(block);
         is_empty(&pool);

@@ -13,12 +13,12 @@ use gpu_vmm_testkit::TestKit;
 use std::collections::BTreeMap;
 
 cases! { "pool":
-    /// Random requests, frees, trims, suspends and resumes of all sizes on several streams and tags: blocks lie apart, keep
-    /// their bytes, are found, and the stats is right at each step.
+    /// Through random requests, frees, trims, suspends and resumes of all sizes on several streams and tags, blocks do not
+    /// overlap, keep their bytes and can be found, and the statistics stay right.
     random_operations,
 }
 
-/// Numbers that look random, from a seed.
+/// Pseudorandom numbers from a seed.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -37,17 +37,17 @@ impl Random {
         self.next() % limit
     }
 
-    /// A size of up to so many bits, each number of bits as likely.
+    /// A size of up to `bits` bits; each number of bits is equally likely.
     pub(super) fn size(&mut self, bits: u64) -> Bytes {
         let bits = 1 + self.below(bits);
         Bytes(1 + self.below(1 << bits))
     }
 }
 
-/// A part of this length is looked at in each page.
+/// The length of the part that is checked in each page of addresses.
 const STAMP: u64 = 64;
 
-/// The parts of a block that are looked at: one in each page of addresses, and the end.
+/// The parts of a block that are checked: one in each page of addresses, and the end.
 fn stamps(block: &Block<impl Backend>) -> impl Iterator<Item = (gpu_vmm_core::Address, Bytes)> {
     let (at, size) = (block.address().0, block.size().0);
     let pages = (at..at + size).step_by(1 << 20);
@@ -66,7 +66,7 @@ pub(super) fn stamp<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend
 
 #[track_caller]
 pub(super) fn check_stamp<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
-    // Stamps of small blocks overlap, and the last one was the last to be written.
+    // In small blocks, stamps overlap; the last one was written last.
     let all: Vec<_> = stamps(block).filter(|(_, length)| !length.is_zero()).collect();
     for (index, (at, length)) in all.iter().enumerate() {
         let covered = all[index + 1..].iter().any(|(other, _)| *other < *at + *length);
@@ -105,7 +105,7 @@ fn random_operations<B: TestKit>(subject: &Subject<B>) {
                 assert!(at.is_multiple_of(alignment.0));
                 let end = at + block.capacity().0;
                 if let Some((before, (other, _))) = blocks.range(..end).next_back() {
-                    assert!(before + other.capacity().0 <= at, "{at:#x} lies in the block at {before:#x}");
+                    assert!(before + other.capacity().0 <= at, "{at:#x} is inside of the block at {before:#x}");
                 }
                 stamp(subject, &block, operation);
                 live += size.0;

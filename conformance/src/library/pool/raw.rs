@@ -1,4 +1,4 @@
-//! Blocks that are known by their addresses alone.
+//! Blocks that are identified by their addresses.
 
 use super::{Hand, adds_up, alloc, is_empty, pool};
 use crate::case::cases;
@@ -9,15 +9,16 @@ use gpu_vmm_pool::PoolError;
 use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
-    /// A block that the pool keeps is freed by its address, and another comes to be there.
+    /// A block that the pool keeps is freed by its address, and the address is reused.
     kept_and_freed,
-    /// What was freed already, an inner address and one that is nobody's are errors of their own, and change nothing.
+    /// An address that was freed already, an address inside of a block and an unknown address are different errors, and
+    /// change nothing.
     wrong_addresses,
-    /// A block that was freed twice in its time is known as freed, though the first time is long ago.
+    /// A second free of an address is reported as such, even if the address was also freed long ago.
     freed_again_long_ago,
-    /// A kept block can be used on other streams, and be freed behind a fence.
+    /// A block that the pool keeps can be used on other streams, and can be freed behind a fence.
     kept_and_used_elsewhere,
-    /// What a pool keeps goes with its last clone.
+    /// Blocks that the pool keeps are released with the pool's last clone.
     kept_to_the_end,
 }
 
@@ -58,7 +59,7 @@ fn wrong_addresses<B: TestKit>(subject: &Subject<B>) {
     not_a_block(base + Bytes(8), Some(base));
     not_a_block(Address(4096), None);
     not_a_block(owned.address() + Bytes(1), Some(owned.address()));
-    // A block that somebody owns is not to be freed by its address.
+    // A block that the caller owns must not be freed by its address.
     not_a_block(owned.address(), None);
     assert_eq!(adds_up(&pool).live_blocks, 2);
     pool.free_at(base).unwrap();
@@ -89,7 +90,7 @@ fn freed_again_long_ago<B: TestKit>(subject: &Subject<B>) {
     };
     let address = free(5000);
     (1..512).for_each(|_| assert_eq!(free(5000), address));
-    // Each of the sixteen lists has one of these addresses, and forgets the oldest of 1,024 entries.
+    // Each of the sixteen lists gets one of these addresses, and forgets the oldest of its 1,024 entries.
     for _ in 0..700 {
         let blocks: Vec<_> = (0..16).map(|_| pool.keep(alloc(&pool, Bytes(512))).unwrap()).collect();
         blocks.into_iter().for_each(|block| pool.free_at(block).unwrap());
@@ -109,7 +110,7 @@ fn kept_and_used_elsewhere<B: TestKit>(subject: &Subject<B>) {
     pool.free_at(one).unwrap();
     pool.free_at_after(two, hand.fence()).unwrap();
     pool.trim(Bytes::ZERO).unwrap();
-    assert_eq!(adds_up(&pool).pending, 4 << 20, "one waits");
+    assert_eq!(adds_up(&pool).pending, 4 << 20, "the block with a fence does not wait");
     assert!(matches!(
         pool.free_at(two).as_ref().map_err(Error::extension),
         Err(Some(PoolError::FreedTwice { .. }))
@@ -124,7 +125,7 @@ fn kept_to_the_end<B: TestKit>(subject: &Subject<B>) {
     let clone = pool.tagged("other").unwrap();
     let address = pool.keep(alloc(&clone, Bytes::mib(4))).unwrap();
     drop(pool);
-    assert!(clone.find(address).is_some(), "a clone has it still");
+    assert!(clone.find(address).is_some(), "the clone does not find the block");
     drop(clone);
     assert_eq!(subject.free_here(), free);
 }

@@ -2,8 +2,8 @@
 //!
 //! | variable | default | |
 //! |---|---|---|
-//! | `GPU_VMM_SOAK_OPERATIONS` | 20000 | how many operations there are, over all threads |
-//! | `GPU_VMM_STRESS_SEED` | 1 | another seed, other operations |
+//! | `GPU_VMM_SOAK_OPERATIONS` | 20000 | the number of operations, over all threads |
+//! | `GPU_VMM_STRESS_SEED` | 1 | the seed of the random operations |
 
 use super::random::{Random, check_stamp, stamp};
 use super::waits::named;
@@ -20,51 +20,52 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 cases! { "pool":
-    /// Eight threads allocate, free, hand blocks to each other, trim, suspend and resume, while driver calls fail now and then:
-    /// no byte is lost, and nothing is left at the end.
+    /// While eight threads allocate, free, pass on blocks, trim, suspend and resume, and driver calls fail now and then, no
+    /// byte is lost and nothing leaks.
     soak,
 }
 
 const THREADS: u64 = 8;
 
-/// The most that each thread has.
+/// The maximum size of each thread's blocks.
 const MAX: u64 = 8 << 20;
 
-/// Between two failures there are as many calls as any undoing takes.
+/// The minimum number of driver calls between two failures, more than any rollback needs.
 const APART: u64 = 400;
 
-/// A longer soak than that makes no more driver calls than this one: what takes the driver long is the rarer then, and so
-/// are blocks whose bytes are looked at.
+/// Longer soaks make no more driver calls than one of this length: slow operations become rarer, and so do blocks whose bytes
+/// are checked.
 const FULL: u64 = 50_000;
 
-/// So many rounds there are at most.
+/// The maximum number of rounds.
 const ROUNDS: u64 = 3;
 
-/// So many blocks wait for another thread at most.
+/// The maximum number of blocks that wait for another thread.
 const MAX_PASSED: usize = 256;
 
 type Held<B> = Block<FaultInject<B>>;
 
-/// What the threads have in common.
+/// The state that the threads share.
 struct Soak<'a, B: TestKit> {
     subject: &'a Subject<B>,
     backend: FaultInject<B>,
     pool: Pool<FaultInject<B>>,
-    /// The tag that is suspended now and then. Whoever uses its blocks reads; who suspends it writes.
+    /// The tag that is suspended now and then. Threads that use its blocks lock `gate` for reading, the thread that suspends
+    /// it for writing.
     parked: Pool<FaultInject<B>>,
     gate: RwLock<()>,
     store: BackingStore<FaultInject<B>>,
     streams: [Stream<'static>; 3],
-    /// Of so many blocks one is looked at, and so many times as rare is what takes long.
+    /// One in `rarity` blocks is checked, and slow operations are rarer by this factor.
     rarity: u64,
-    /// Blocks that go from one thread to another.
+    /// Blocks that one thread passes to another.
     passed: Mutex<Vec<(Held<B>, u64)>>,
     failed: AtomicU64,
-    /// What freed blocks wait for.
+    /// The fence of blocks that are freed behind a fence.
     hand: Hand,
 }
 
-/// What may come of a call while some fail: none of it, because of that.
+/// The value of a call, or none if the call failed because of an injected failure.
 fn came<T, B: TestKit>(soak: &Soak<'_, B>, answer: Result<T>) -> Option<T> {
     match answer {
         Ok(value) => Some(value),
@@ -81,7 +82,7 @@ impl<B: TestKit> Soak<'_, B> {
         self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a block to whichever thread takes it, or frees it where many wait.
+    /// Passes a block to another thread, or frees it if too many are waiting.
     fn pass(&self, block: Held<B>, seed: u64) {
         let mut passed = self.passed();
         if passed.len() < MAX_PASSED {
@@ -108,7 +109,7 @@ impl<B: TestKit> Soak<'_, B> {
         seed.is_multiple_of(self.rarity)
     }
 
-    /// One thread's operations.
+    /// The operations of one thread.
     fn work(&self, thread: u64, seed: u64, operations: u64) {
         let mut random = Random::new(seed ^ thread << 32);
         let (mut own, mut live): (Vec<(Held<B>, u64)>, u64) = (Vec::new(), 0);
@@ -135,7 +136,8 @@ impl<B: TestKit> Soak<'_, B> {
                         0..4 => block.record_use(self.streams[random.below(3) as usize]).unwrap(),
                         4 => {
                             block.free_after(self.hand.fence());
-                            // The next one waits, until somebody does for it.
+                            // The next wait for this fence succeeds at once, although the fence does not report that it is
+                            // done.
                             self.hand.set(Hand::WAITED);
                         }
                         5..8 => self.pass(block, seed),
@@ -176,7 +178,7 @@ impl<B: TestKit> Soak<'_, B> {
         own.iter().chain(&parked).for_each(|(block, seed)| self.check(block, *seed));
     }
 
-    /// Suspends and resumes, until it is back.
+    /// Suspends the tag, and resumes it until that succeeds.
     fn park(&self) {
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if came(self, self.pool.suspend("parked", &self.store, idle())).is_some() {
@@ -189,7 +191,7 @@ impl<B: TestKit> Soak<'_, B> {
         while came(self, self.pool.resume("parked")).is_none() {}
     }
 
-    /// Has some of the next driver calls fail.
+    /// Makes some of the next driver calls fail.
     fn fail(&self, random: &mut Random) {
         let mut at = 0;
         let numbers: Vec<_> = (0..16)
@@ -203,9 +205,9 @@ impl<B: TestKit> Soak<'_, B> {
     }
 }
 
-/// The driver keeps something for itself: on an H200 the first two streams took 2 MiB and the first handle as much again, and
-/// tables of many addresses came and went in pieces of 2 MiB. A loss of the pool's would come again with each round, so one
-/// round has to end as it began.
+/// Drivers keep some memory: on an H200, the first two streams took 2 MiB and the first handle another 2 MiB, and tables of
+/// many addresses came and went in pieces of 2 MiB. A leak of the pool would recur in each round, so one round must end with
+/// the free memory with which it began.
 fn soak<B: TestKit>(subject: &Subject<B>) {
     let operations = setting("GPU_VMM_SOAK_OPERATIONS", 20_000);
     let seed = setting("GPU_VMM_STRESS_SEED", 1);
@@ -227,7 +229,7 @@ fn soak<B: TestKit>(subject: &Subject<B>) {
     );
 }
 
-/// One soak, with all it needs. Gives how many operations failed.
+/// Runs one soak with a pool of its own. Returns the number of operations that failed.
 fn round<B: TestKit>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 {
     let owns = [(); 2].map(|()| own(subject));
     let backend = FaultInject::new(subject.backend.clone());
@@ -255,16 +257,16 @@ fn round<B: TestKit>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 {
     soak.hand.set(Hand::DONE);
     soak.passed().drain(..).for_each(|(block, seed)| soak.check(&block, seed));
     super::told::is_consistent(&soak.pool);
-    // Streams that have come further let go of what waited for them.
+    // Streams that have advanced release the memory that waited for them.
     soak.pool.trim(Bytes::ZERO).unwrap();
     let stats = soak.pool.stats();
     assert!(stats.pending == 0 || stats.live == 0, "{stats}");
     let Soak { backend, pool, parked, store, failed, .. } = soak;
     drop((parked, store));
-    // Failures of what drops are told there.
+    // Failures during a drop are recorded there.
     subject.backend.drop_log().take_last();
     is_empty(&pool);
     drop(pool);
-    assert_eq!(backend.live(), Default::default(), "nothing is left");
+    assert_eq!(backend.live(), Default::default(), "something has leaked");
     failed.into_inner()
 }

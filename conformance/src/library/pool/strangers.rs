@@ -1,4 +1,4 @@
-//! What fails for one caller is no trouble of another's; and nothing waits while it has the books.
+//! Failures of one caller must not affect others, and no thread waits while it holds the pool's locks.
 
 use super::order::{start, start_at};
 use super::waits::named;
@@ -15,21 +15,21 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 cases! { "pool":
-    /// Eight threads are served while all calls of one kind fail: events that cannot be made, recorded, asked or waited for,
-    /// streams that do not say whether they capture, fences.
+    /// Eight threads are served while all calls of one kind fail: creating, recording, querying or waiting for events,
+    /// capture queries, and fences.
     failing_strangers,
-    /// Memory whose stream cannot be waited for serves nobody, and serves again when the stream is known to be done.
+    /// Memory whose stream cannot be waited for serves no request until that stream is known to have finished.
     a_wait_that_fails,
-    /// A fence is waited for without the books: the thread that sets it may use the pool before.
+    /// The pool waits for a fence without holding its locks, so the thread that sets the fence can use the pool first.
     a_fence_set_by_a_user_of_the_pool,
-    /// A stream is waited for without the books: other threads are served meanwhile.
+    /// The pool waits for a stream without holding its locks, so other threads are served meanwhile.
     others_are_served_while_one_waits,
 }
 
 const THREADS: usize = 8;
 const ROUNDS: usize = 60;
 
-/// The calls of which all fail in turn.
+/// The sets of calls that fail, one set after the other.
 const CALLS: [&[Operation]; 6] = [
     &[Operation::CreateEvent],
     &[Operation::RecordEvent],
@@ -52,7 +52,7 @@ fn failing_strangers<B: TestKit>(subject: &Subject<B>) {
         let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
         let hand = Hand::new();
         hand.set(Hand::FAILING);
-        // Some of each stream is in the books, to be asked for.
+        // Some free memory of each stream is recorded in the pool, so that it is queried.
         for own in &streams {
             drop(pool.request(Bytes(3 << 20)).stream(named(&**own)).alloc().unwrap());
         }
@@ -89,7 +89,7 @@ fn failing_strangers<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Set by the program; waiting blocks until it is.
+/// A fence that the program sets; waiting blocks until it is set.
 #[derive(Debug)]
 struct Flag(Arc<AtomicBool>);
 
@@ -126,7 +126,7 @@ fn a_wait_that_fails<B: TestKit>(subject: &Subject<B>) {
     subject.backend.drop_log().take_last();
     match answer {
         Err(error) => assert!(error.is_out_of_memory(), "{error}"),
-        Ok(_) => assert!(busy.is_done().unwrap(), "it was given to another stream under the work"),
+        Ok(_) => assert!(busy.is_done().unwrap(), "the block was given to another stream before the work had ended"),
     }
     finish(subject, &*busy);
     drop(pool.request(Bytes(size)).stream(named(&*other)).alloc().unwrap());
@@ -143,7 +143,7 @@ fn a_fence_set_by_a_user_of_the_pool<B: TestKit>(subject: &Subject<B>) {
             let setter = pool.clone();
             scope.spawn(move || {
                 thread::sleep(Duration::from_millis(30));
-                // As a program does that says what it has done.
+                // As in a program that prints statistics.
                 assert_eq!(setter.stats().pending, 3 * size);
                 assert_eq!(setter.snapshot().page, size);
                 drop(setter.alloc(Bytes(size)).unwrap());
@@ -156,7 +156,7 @@ fn a_fence_set_by_a_user_of_the_pool<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn others_are_served_while_one_waits<B: TestKit>(subject: &Subject<B>) {
-    /// A thread that has other things to do may be kept from running; one that is kept waiting is so every time.
+    /// A busy machine may delay the thread once; a lock delays it every time.
     const TRIES: usize = 5;
     let [busy, other] = [(); 2].map(|()| own(subject));
     let size = page(&pool(subject)).0;
@@ -182,7 +182,7 @@ fn others_are_served_while_one_waits<B: TestKit>(subject: &Subject<B>) {
         finish(subject, &*busy);
         longest < began.elapsed() / 2
     });
-    assert!(served, "a question took as long as the work that another thread waited for");
+    assert!(served, "a query took as long as the work that another thread waited for");
     drop(kept);
     is_empty(&pool);
 }

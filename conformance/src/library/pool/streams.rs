@@ -1,4 +1,4 @@
-//! Which streams a pool serves: registered, forgotten, another device's, and the one that is another in each thread.
+//! The streams that a pool serves: registered, forgotten, of another device, and the per-thread default stream.
 
 use super::order::{overlap, range, start, start_behind};
 use super::waits::named;
@@ -12,32 +12,32 @@ use gpu_vmm_pool::Block;
 use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
-    /// The handle that means another stream in each thread is refused, by each call that takes a stream, and the pool goes on.
+    /// Each call that takes a stream refuses the per-thread default stream's handle, and the pool still works.
     the_stream_of_each_thread,
-    /// More streams than a pool has numbers for are registered and forgotten, one after the other.
+    /// A pool can register and forget more streams, one after the other, than it has numbers for.
     streams_come_and_go,
-    /// A stream whose handle is that of a forgotten one is another stream.
+    /// A stream that has the handle of a forgotten stream is treated as a different stream.
     a_handle_comes_again,
-    /// A block is its stream's, though its memory came back from a forgotten one with the same number.
+    /// A block belongs to the stream that requested it, even if its memory came from a forgotten stream with the same number.
     a_number_comes_again,
-    /// What a stream has used that ended serves others when its work is done, and not before.
+    /// Memory that a forgotten stream has used serves other streams after that stream's work has ended, and not before.
     a_stream_that_ends_under_work,
-    /// A block that outlives its stream is free when the work is done that the stream had.
+    /// A block that outlives its stream's registration is free when the stream's work has ended.
     a_block_outlives_its_stream,
-    /// A stream that is registered is not forgotten.
+    /// Forgetting a stream that is registered has no effect.
     a_registered_stream_stays,
     /// A stream that is registered twice is served until both registrations have ended.
     registered_twice,
-    /// A stream that one pool serves notes no use of another pool's block.
+    /// A stream of one pool refuses to record a use of another pool's block.
     a_block_of_another_pool,
-    /// A stream of another device keeps the memory that it has used, and disables nothing.
+    /// A stream of another device keeps the memory that it has used, and blocks no other operation.
     a_stream_of_another_device,
 }
 
 #[allow(unsafe_code)]
 fn the_stream_of_each_thread<B: TestKit>(subject: &Subject<B>) {
     let Some(stream) = subject.backend.per_thread_stream() else {
-        skip("the backend has no stream of each thread");
+        skip("the backend has no handle for the per-thread default stream");
     };
     let pool = pool(subject);
     let mut block = alloc(&pool, Bytes(5000));
@@ -54,7 +54,7 @@ fn the_stream_of_each_thread<B: TestKit>(subject: &Subject<B>) {
         assert!(matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Unsupported)), "{answer:?}");
     };
     refused(block.record_use(stream));
-    // SAFETY: the handle is always there.
+    // SAFETY: the handle is always valid.
     refused(unsafe { pool.register_stream(stream) }.map(drop));
     let kept = pool.keep(alloc(&pool, Bytes(300))).unwrap();
     refused(pool.record_use_at(kept, stream));
@@ -64,7 +64,7 @@ fn the_stream_of_each_thread<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-/// One more than a pool has numbers for, where a stream costs nothing.
+/// One more than the pool's stream numbers on host memory, where streams are cheap; otherwise 200.
 fn many<B: TestKit>(subject: &Subject<B>) -> usize {
     if subject.backend.vendor() == Vendor::Host { usize::from(u16::MAX) + 1 } else { 200 }
 }
@@ -80,7 +80,7 @@ fn streams_come_and_go<B: TestKit>(subject: &Subject<B>) {
         assert!(blocks.iter().all(|block| block.stream().as_raw() == own.stream().as_raw()));
         drop((blocks, stream));
         if number % 64 == 0 {
-            // Known by use alone, and forgotten.
+            // A stream that is known only by its use, and is then forgotten.
             drop(pool.request(Bytes(3 << 20)).stream(named(&*own)).alloc().unwrap());
             pool.forget_stream(named(&*own)).unwrap();
         }
@@ -107,7 +107,7 @@ fn a_handle_comes_again<B: TestKit>(subject: &Subject<B>) {
         let at = range(&freed);
         drop(freed);
         drop(first);
-        // The same handle, for what is a new stream to the pool: nothing is known of the order of its work.
+        // The same handle, registered again, is a new stream to the pool: the order of its earlier work is unknown.
         let second = registered(&pool, &*own);
         let next = second.alloc(Bytes(size)).unwrap();
         if !own.is_done().unwrap() {
@@ -117,7 +117,7 @@ fn a_handle_comes_again<B: TestKit>(subject: &Subject<B>) {
         drop(live);
         let after = second.alloc(Bytes(size)).unwrap();
         if !own.is_done().unwrap() {
-            assert!(!overlap(&after, lives), "of {size}: it was freed after its stream was forgotten");
+            assert!(!overlap(&after, lives), "of {size}: the block was freed after its stream was forgotten");
         }
         assert!(after.stream().as_raw() == own.stream().as_raw());
         finish(subject, &*own);
@@ -136,7 +136,7 @@ fn a_number_comes_again<B: TestKit>(subject: &Subject<B>) {
         let at = block.address();
         drop(first);
         finish(subject, &*gone);
-        // It lies in front of the thread, where nobody gets it before the number is given out again.
+        // The block is put into the thread cache, from which no other request gets it before the number is reused.
         drop(block);
         let second = registered(&pool, &*next);
         let mut blocks = Vec::new();
@@ -144,9 +144,9 @@ fn a_number_comes_again<B: TestKit>(subject: &Subject<B>) {
             blocks.push(second.alloc(Bytes(size)).unwrap());
             assert_eq!(blocks[blocks.len() - 1].stream(), named(&*next), "of {size}");
         }
-        assert!(blocks.len() < 200, "of {size}: what came back serves nobody");
+        assert!(blocks.len() < 200, "of {size}: the freed memory is not reused");
         drop((blocks, second));
-        // The number is free again, for the first of the next size.
+        // The number is free again, for the first stream of the next size.
         finish(subject, &*next);
     }
     is_empty(&pool);
@@ -162,13 +162,13 @@ fn a_stream_that_ends_under_work<B: TestKit>(subject: &Subject<B>) {
         start_behind(subject, &*busy, &large, &block, 5);
         let at = range(&block);
         drop((block, stream));
-        // Its number is not given to the next one meanwhile.
+        // The forgotten stream's number is not reused meanwhile.
         let third = own(subject);
         let thirds = registered(&pool, &*third);
         for stream in [&others, &thirds] {
             let next = stream.alloc(Bytes(size)).unwrap();
             if !busy.is_done().unwrap() {
-                assert!(!overlap(&next, at), "of {size}: it was given to another stream under the work");
+                assert!(!overlap(&next, at), "of {size}: the memory was given to another stream before the work had ended");
             }
             write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
             finish(subject, &*busy);
@@ -190,17 +190,17 @@ fn a_block_outlives_its_stream<B: TestKit>(subject: &Subject<B>) {
         start_behind(subject, &*busy, &large, &block, 5);
         drop(stream);
         let at = range(&block);
-        // The stream has nothing to do with what is freed meanwhile.
+        // Blocks that are freed meanwhile have nothing to do with that stream.
         drop(alloc(&pool, Bytes::mib(6)));
         drop(block);
         let next = pool.request(Bytes(size)).stream(named(&*other)).alloc().unwrap();
         if !busy.is_done().unwrap() {
-            assert!(!overlap(&next, at), "of {size}: the stream's work goes on");
+            assert!(!overlap(&next, at), "of {size}: the memory was reused before the stream's work had ended");
         }
         finish(subject, &*busy);
         pool.trim(Bytes::ZERO).unwrap();
         let stats = pool.stats();
-        assert_eq!((stats.kept, stats.cached), (0, 0), "of {size}: the work is done");
+        assert_eq!((stats.kept, stats.cached), (0, 0), "of {size}: memory is still held although the work has ended");
         drop(next);
     }
     pool.forget_stream(named(&*other)).unwrap();
@@ -218,7 +218,7 @@ fn a_registered_stream_stays<B: TestKit>(subject: &Subject<B>) {
     drop(block);
     pool.forget_stream(named(&*busy)).unwrap();
     let next = stream.alloc(Bytes::mib(4)).unwrap();
-    assert_eq!(next.address(), address, "what it has freed is its own at once");
+    assert_eq!(next.address(), address, "the stream did not get back the memory that it freed");
     finish(subject, &*busy);
     drop((next, stream));
     is_empty(&pool);
@@ -234,10 +234,10 @@ fn registered_twice<B: TestKit>(subject: &Subject<B>) {
     second.record_use(&mut block).unwrap();
     let at = range(&block);
     drop(block);
-    // Enough requests that the pool polls its streams.
+    // Enough requests to make the pool poll its streams.
     let next: Vec<_> = (0..40).map(|_| alloc(&pool, Bytes::mib(4))).collect();
     let is_taken = next.iter().any(|next| overlap(next, at));
-    assert!(!is_taken || busy.is_done().unwrap(), "the stream that is still registered uses it");
+    assert!(!is_taken || busy.is_done().unwrap(), "memory was reused while the stream that is still registered uses it");
     finish(subject, &*busy);
     drop((next, second));
     is_empty(&pool);
@@ -265,12 +265,12 @@ fn a_stream_of_another_device<B: TestKit>(subject: &Subject<B>) {
     drop(block);
     for _ in 0..3 {
         let next = alloc(&pool, size);
-        assert!(!overlap(&next, at) || pool.stats().pending == 0, "it is waited for, or kept");
+        assert!(!overlap(&next, at) || pool.stats().pending == 0, "the memory was reused without a wait for the other device's stream");
         pool.suspend("", &BackingStore::nothing(), idle()).unwrap();
         pool.resume("").unwrap();
         pool.trim(Bytes(u64::MAX)).unwrap();
     }
     pool.forget_stream(named(&*theirs)).unwrap();
-    // In need the devices are waited for, and it serves again.
+    // If necessary, the pool waits for the devices, and the memory is free again.
     is_empty(&pool);
 }

@@ -9,21 +9,22 @@ use gpu_vmm_pool::{Block, Pool, PoolError};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "pool":
-    /// Suspended blocks keep their addresses and come back with their bytes; their memory is the driver's meanwhile, and other
-    /// tags go on.
+    /// Suspended blocks keep their addresses and get their bytes back; meanwhile their memory is released to the driver, and
+    /// other tags still work.
     suspended_and_resumed,
-    /// Blocks of a suspended tag can be freed, and their memory does not come back.
+    /// Blocks of a suspended tag can be freed, and their memory is not restored.
     freed_while_suspended,
-    /// Nothing is allocated with a suspended tag, of any size, until it is resumed.
+    /// A suspended tag refuses allocations of all sizes until it is resumed.
     no_blocks_of_a_suspended_tag,
-    /// A tag that nothing has is an error that names those that are there; what is so already is left as it is.
+    /// An unknown tag is an error that names the known tags; suspending a suspended tag and resuming a resumed tag do
+    /// nothing.
     no_such_tag_and_twice,
-    /// A tag that is suspended stays so where suspending it once more fails.
+    /// A tag that is suspended stays suspended if suspending it once more fails.
     suspended_again_in_vain,
-    /// A store that cannot take all leaves everything as it was.
+    /// If the backing store is too small, a suspension fails and leaves everything as it was.
     a_store_that_is_too_small,
-    /// Where the device is full, what the pool keeps goes back for what is resumed; where that is too little, it stays
-    /// suspended and safe.
+    /// On a full device, a resume releases the pool's kept memory to make room; if that does not suffice, the tag stays
+    /// suspended and keeps its bytes.
     resumed_on_a_full_device,
     /// A resume gives back no more of what the pool keeps than its budget asks for.
     a_resume_leaves_what_is_kept,
@@ -41,12 +42,12 @@ cases! { "pool":
     occupied_by_blocks,
 }
 
-/// Enough for any of these cases.
+/// A backing store that is large enough for all of these cases.
 fn store<B: TestKit>(subject: &Subject<B>) -> BackingStore<B> {
     BackingStore::pinned(&subject.backend, Bytes::mib(64)).unwrap()
 }
 
-/// Blocks of all kinds with their patterns.
+/// Blocks of all size classes with their patterns.
 fn some<B: TestKit>(subject: &Subject<B>, pool: &Pool<B>) -> Vec<(Block<B>, u64)> {
     let blocks = [100, 5000, 70_000, 1 << 20, 5 << 20, 3 << 20].map(|size| alloc(pool, Bytes(size)));
     let all: Vec<_> = blocks.into_iter().map(|block| (block.address().0, block)).collect();
@@ -79,7 +80,7 @@ fn suspended_and_resumed<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(base.resume("weights").unwrap(), gone);
         are_whole(subject, &kept);
         are_whole(subject, &other);
-        assert!(kept.iter().all(|(block, seed)| block.address().0 == *seed), "the addresses are the same");
+        assert!(kept.iter().all(|(block, seed)| block.address().0 == *seed), "an address has changed");
         adds_up(&base);
         drop(some(subject, &weights));
     }
@@ -102,7 +103,7 @@ fn freed_while_suspended<B: TestKit>(subject: &Subject<B>) {
     pool.resume("weights").unwrap();
     check(subject, &stays, 8);
     pool.trim(Bytes::ZERO).unwrap();
-    assert_eq!(adds_up(&pool).held, page.0 * 3, "the memory of what was freed is free");
+    assert_eq!(adds_up(&pool).held, page.0 * 3, "memory of freed blocks is still held");
     let again = alloc(&pool, Bytes(page.0 * 4));
     write(subject, &again, 9);
     check(subject, &stays, 8);
@@ -115,7 +116,7 @@ fn no_blocks_of_a_suspended_tag<B: TestKit>(subject: &Subject<B>) {
     let base = pool(subject);
     let (pool, store) = (base.tagged("weights").unwrap(), store(subject));
     let blocks = some(subject, &pool);
-    // Pieces of these sizes lie ready in front of the thread.
+    // The thread cache has blocks of these sizes.
     drop(some(subject, &pool));
     base.suspend("weights", &store, idle()).unwrap();
     for size in [100, 5000, 70_000, 1 << 20, 5 << 20] {
@@ -136,13 +137,13 @@ fn no_blocks_of_a_suspended_tag<B: TestKit>(subject: &Subject<B>) {
 fn no_such_tag_and_twice<B: TestKit>(subject: &Subject<B>) {
     let (base, store) = (pool(subject), store(subject));
     let pool = base.tagged("weights").unwrap();
-    for error in [base.suspend("nobody's", &store, idle()).unwrap_err(), base.resume("nobody's").unwrap_err()]
+    for error in [base.suspend("unknown", &store, idle()).unwrap_err(), base.resume("unknown").unwrap_err()]
     {
         assert!(matches!(error.extension(), Some(PoolError::NoSuchTag { .. })));
         let text = error.to_string();
-        assert!(text.contains("nobody's") && text.contains("weights"), "{text}");
+        assert!(text.contains("unknown") && text.contains("weights"), "{text}");
     }
-    assert_eq!(base.suspend("weights", &store, idle()).unwrap(), Bytes::ZERO, "it has no memory yet");
+    assert_eq!(base.suspend("weights", &store, idle()).unwrap(), Bytes::ZERO, "a tag without memory released some");
     assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
     let blocks = some(subject, &pool);
     assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
@@ -166,7 +167,7 @@ fn suspended_again_in_vain<B: TestKit>(subject: &Subject<B>) {
     let error = pool.suspend("", &store, idle()).unwrap_err();
     backend.stop();
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
-    assert!(pool.is_suspended("").unwrap(), "nothing has come back");
+    assert!(pool.is_suspended("").unwrap(), "the tag is no longer suspended");
     for size in [100, 70_000, 4 << 20] {
         let answer = pool.alloc(Bytes(size));
         assert!(
@@ -185,7 +186,7 @@ fn a_store_that_is_too_small<B: TestKit>(subject: &Subject<B>) {
     let base = pool(subject);
     let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
     let blocks = some(subject, &pool);
-    // Enough for small blocks alone, and for nothing.
+    // Too small for all blocks, and too small for any.
     for size in [page, Bytes(page.0 / 2)] {
         let store = BackingStore::pinned(&subject.backend, size).unwrap();
         base.trim(Bytes(u64::MAX)).unwrap();
@@ -205,23 +206,23 @@ fn a_store_that_is_too_small<B: TestKit>(subject: &Subject<B>) {
 
 fn resumed_on_a_full_device<B: TestKit>(subject: &Subject<B>) {
     if !counts_at_once(subject) {
-        crate::subject::skip("memory that was given back serves nobody here before its addresses are free");
+        crate::subject::skip("on this driver, released memory is not free before its addresses are");
     }
     let (base, store) = (pool(subject), store(subject));
     let pool = base.tagged("weights").unwrap();
     let kept = alloc(&pool, Bytes::mib(32));
     write(subject, &kept, 11);
     base.suspend("weights", &store, idle()).unwrap();
-    // The pool keeps as much as is to come back, and nobody else has anything.
+    // The pool keeps as much memory as the resume needs, and the rest of the device is full.
     drop(alloc(&base, Bytes::mib(32)));
-    // A device needs a little to look at bytes; it is less than what is to come back.
+    // A device needs some memory to check bytes, less than the resume needs.
     let free = subject.free_here() - Bytes::mib(16);
     let granule = subject.granularity().0;
     let left = Bytes(free.0 / granule * granule);
     let hog = PhysicalMemory::create(&subject.backend, left, subject.properties());
     let hog = match hog {
         Ok(memory) => memory,
-        Err(error) => crate::subject::skip(format!("not all that is free can be had: {error}")),
+        Err(error) => crate::subject::skip(format!("not all free memory can be allocated: {error}")),
     };
     base.resume("weights").unwrap();
     check(subject, &kept, 11);
@@ -245,7 +246,7 @@ fn only_what_is_used_is_saved<B: TestKit>(subject: &Subject<B>) {
     let base = pool(subject);
     let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
     let pages = |count: u64| Bytes(page.0 * count);
-    // Memory that was of one tag, then of another, then of the first at another address.
+    // Memory that one tag has used, then another tag, then the first at another address.
     drop(alloc(&pool, pages(6)));
     drop(alloc(&base, pages(6)));
     let blocks: Vec<_> = (0..3).map(|_| alloc(&pool, pages(2))).collect();
@@ -302,7 +303,7 @@ fn scrubbed_after_a_resume<B: TestKit>(subject: &Subject<B>) {
     check(subject, &secret, 0x5a5a);
     drop(secret);
     let block = alloc(&blue, size);
-    assert!(is_zero(subject, &block), "a tenant sees what another has left");
+    assert!(is_zero(subject, &block), "a tag sees bytes of another tag");
     drop(block);
     is_empty(&base);
 }
@@ -315,14 +316,14 @@ fn scrubbed_between_tags<B: TestKit>(subject: &Subject<B>) {
         for (tenant, size) in [(&red, page.0 * 8), (&blue, page.0 * 6), (&red, page.0 * 7)] {
             let block = alloc(tenant, Bytes(size));
             let came = pool.stats().driver_calls;
-            // What is left of its own is its own, and the rest was another's.
+            // Memory that stays within a tag is not scrubbed; in the first round, all of blue's memory comes from red.
             if round == 0 && std::ptr::eq(tenant, &raw const blue) {
-                assert!(is_zero(subject, &block), "a tenant sees what another has left");
+                assert!(is_zero(subject, &block), "a tag sees bytes of another tag");
             }
             write(subject, &block, 0x5a5a);
             drop(block);
             let again = alloc(tenant, Bytes(size));
-            assert_eq!(pool.stats().driver_calls, came, "within a tag nothing is done");
+            assert_eq!(pool.stats().driver_calls, came, "a driver call for memory that stays within its tag");
             check(subject, &again, 0x5a5a);
         }
         pool.trim(Bytes(u64::MAX)).unwrap();

@@ -1,4 +1,4 @@
-//! What a pool tells of itself.
+//! The information that a pool reports: look-ups, statistics and snapshots.
 
 use super::{Hand, adds_up, alloc, is_empty, page, pool};
 use crate::case::cases;
@@ -10,23 +10,24 @@ use gpu_vmm_testkit::TestKit;
 use std::collections::HashMap;
 
 cases! { "pool":
-    /// The block for each of its addresses is found, with what is known of it, and none for the addresses beside it.
+    /// A block is found by each of its addresses, with its properties, and not by the addresses behind it.
     found_by_inner_addresses,
-    /// What is free, pending, or in front of a thread is no block.
+    /// Memory that is free, pending or in a thread cache is not found as a block.
     only_live_blocks_are_found,
-    /// A small block that is free is no block, though one beside it is.
+    /// A free small block is not found, even if its neighbor is live.
     a_free_slot_is_no_block,
-    /// The stats follows each block, and is zero at the end.
+    /// The statistics follow each block, and are zero at the end.
     the_account_follows,
     /// A trim counts the driver calls by which it releases memory.
     releases_are_counted,
-    /// The timeline of a picture rises and falls with what is live, what waits and what is held.
+    /// The timeline of a snapshot follows the live, the pending and the held memory.
     the_timeline_follows,
-    /// A long timeline is thinned out, from its beginning to its end.
+    /// A long timeline is thinned evenly from its beginning to its end.
     a_timeline_is_thinned_out,
-    /// The small blocks are counted by their sizes.
+    /// Small blocks are counted by their sizes.
     counted_by_size,
-    /// A picture agrees with the stats: blocks and pages in order, apart, inside of what is reserved, and none used twice.
+    /// A snapshot agrees with the statistics: blocks and pages are in order, do not overlap, are inside of the reservations,
+    /// and no page is used twice.
     a_picture_is_consistent,
 }
 
@@ -50,7 +51,7 @@ fn found_by_inner_addresses<B: TestKit>(subject: &Subject<B>) {
     assert!(pool.find(gpu_vmm_core::Address(8)).is_none());
     let at: Vec<_> = blocks.iter().map(|block| block.address()).collect();
     drop(blocks);
-    assert!(at.iter().all(|address| pool.find(*address).is_none()), "all are freed");
+    assert!(at.iter().all(|address| pool.find(*address).is_none()), "a freed block was found");
     is_empty(&pool);
 }
 
@@ -61,14 +62,14 @@ fn only_live_blocks_are_found<B: TestKit>(subject: &Subject<B>) {
         let inner = block.address() + Bytes(size / 2);
         assert!(pool.find(inner).is_some());
         block.free_after(hand.fence());
-        assert!(pool.find(inner).is_none(), "it is pending");
+        assert!(pool.find(inner).is_none(), "a pending block was found");
         hand.set(Hand::DONE);
         pool.trim(Bytes(u64::MAX)).unwrap();
-        assert!(pool.find(inner).is_none(), "it is free");
+        assert!(pool.find(inner).is_none(), "a free block was found");
         let block = alloc(&pool, Bytes(size));
         let inner = block.address();
         drop(block);
-        assert!(pool.find(inner).is_none(), "it is in front of a thread");
+        assert!(pool.find(inner).is_none(), "a block in a thread cache was found");
     }
     is_empty(&pool);
 }
@@ -78,9 +79,9 @@ fn a_free_slot_is_no_block<B: TestKit>(subject: &Subject<B>) {
     let [stays, goes] = [(); 2].map(|()| alloc(&pool, Bytes(300)));
     let at = goes.address();
     drop(goes);
-    // What lies in front of threads is brought in, and nothing is given back.
+    // This trim collects the thread caches and releases nothing.
     pool.trim(Bytes(u64::MAX)).unwrap();
-    assert!(pool.find(at).is_none(), "nobody has it");
+    assert!(pool.find(at).is_none(), "a free slot was found");
     assert_eq!(pool.find(stays.address()).unwrap().base, stays.address());
     drop(stays);
     is_empty(&pool);
@@ -88,7 +89,7 @@ fn a_free_slot_is_no_block<B: TestKit>(subject: &Subject<B>) {
 
 fn the_account_follows<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
-    assert_eq!(adds_up(&pool).reserved, 0, "nothing is reserved before the first block");
+    assert_eq!(adds_up(&pool).reserved, 0, "addresses were reserved before the first block");
     let mut blocks = Vec::new();
     let mut live = 0;
     for size in [1, 1000, 70_000, 1 << 20, 5 << 20, 3 << 20] {
@@ -105,7 +106,7 @@ fn the_account_follows<B: TestKit>(subject: &Subject<B>) {
         drop(block);
         let stats = adds_up(&pool);
         assert_eq!((stats.live, stats.live_blocks), (live, blocks.len() as u64));
-        assert_eq!((stats.held, stats.peak_live), (most.held, most.peak_live), "all is kept");
+        assert_eq!((stats.held, stats.peak_live), (most.held, most.peak_live), "freed memory was released");
     }
     assert!(pool.stats().unused() > 0.99);
     is_empty(&pool);
@@ -119,10 +120,10 @@ fn the_timeline_follows<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool).0;
     let now = || {
         let timeline = pool.snapshot().timeline;
-        assert!(timeline.is_sorted_by(|one, next| one.at <= next.at), "the oldest comes first");
+        assert!(timeline.is_sorted_by(|one, next| one.at <= next.at), "the timeline is not in order");
         timeline.last().map(|moment| [moment.live, moment.pending, moment.held].map(|bytes| bytes / page))
     };
-    assert_eq!(now(), None, "nothing has happened");
+    assert_eq!(now(), None, "the timeline has a point before the first change");
     let (first, second) = (alloc(&pool, Bytes(page * 4)), alloc(&pool, Bytes(page * 3)));
     assert_eq!(now(), Some([7, 0, 7]));
     drop(first);
@@ -131,7 +132,7 @@ fn the_timeline_follows<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(now(), Some([3, 0, 3]));
     let hand = Hand::new();
     second.free_after(hand.fence());
-    // What waits is taken.
+    // Pending memory counts as live.
     assert_eq!(now(), Some([3, 3, 3]));
     hand.set(Hand::DONE);
     pool.trim(Bytes::ZERO).unwrap();
@@ -141,14 +142,15 @@ fn the_timeline_follows<B: TestKit>(subject: &Subject<B>) {
 
 fn a_timeline_is_thinned_out<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
-    // Each is a change of its own, since its alignment is that of no class. What is live tells which change a point is.
+    // Each block is a change of its own, since no size class has its alignment. The live size identifies the change of a
+    // point.
     let block = || pool.request(Bytes(256)).alignment(Bytes(1024)).alloc().unwrap();
     let mut blocks = vec![block()];
     let first = pool.snapshot().timeline[0];
     blocks.extend((1..10_000).map(|_| block()));
     let PoolSnapshot { timeline, stats, .. } = pool.snapshot();
     assert!((1000..=2048).contains(&timeline.len()), "{} points", timeline.len());
-    assert_eq!(timeline[0], first, "it begins where the pool did");
+    assert_eq!(timeline[0], first, "the timeline lacks the pool's first change");
     let all = timeline.iter().map(|moment| moment.live).chain([stats.peak_live]).collect::<Vec<_>>();
     let apart = all.windows(2).map(|two| two[1] - two[0]).max().unwrap();
     assert!(apart <= stats.peak_live / 1000, "{apart} of {} without a point", stats.peak_live);
@@ -169,7 +171,7 @@ fn counted_by_size<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-/// Fails where a picture contradicts itself or the stats in it.
+/// Fails if a snapshot contradicts itself or the statistics in it.
 #[track_caller]
 pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
     let picture = pool.snapshot();
@@ -181,7 +183,7 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
         for block in &space.blocks {
             assert_eq!(
                 block.offset, end,
-                "blocks and what is free between them are in order, without a hole"
+                "blocks and free ranges are not in order or not contiguous"
             );
             end += block.size;
         }
@@ -189,7 +191,7 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
         let mut end = 0;
         let mut with_memory = std::collections::HashSet::new();
         for pages in &space.pages {
-            assert!(pages.offset >= end && pages.count > 0, "pages are in order");
+            assert!(pages.offset >= end && pages.count > 0, "pages are not in order");
             end = pages.offset + pages.count * picture.page;
             for index in 0..pages.count {
                 let (frame, offset) = (u64::from(pages.frame) + index, pages.offset + index * picture.page);
@@ -197,7 +199,7 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
                 mapped += picture.page;
                 if pages.used {
                     with_memory.insert(offset / picture.page);
-                    assert_eq!(used.insert(frame, offset), None, "frame {frame} is used at one place");
+                    assert_eq!(used.insert(frame, offset), None, "frame {frame} is used at two offsets");
                 }
             }
         }
@@ -207,7 +209,7 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
             let pages = block.offset / picture.page..(block.offset + block.size).div_ceil(picture.page);
             assert!(
                 pages.into_iter().all(|page| with_memory.contains(&page)),
-                "{block:?} has all of its memory"
+                "{block:?} lacks memory"
             );
         }
     }
@@ -252,7 +254,7 @@ fn a_picture_is_consistent<B: TestKit>(subject: &Subject<B>) {
     pool.resume("weights").unwrap();
     let picture = is_consistent(&pool);
     let text = serde_json::to_string(&picture).unwrap();
-    assert_eq!(serde_json::from_str::<PoolSnapshot>(&text).unwrap(), picture, "as JSON it is the same");
+    assert_eq!(serde_json::from_str::<PoolSnapshot>(&text).unwrap(), picture, "the snapshot changed on the way through JSON");
     drop((blocks, large));
     is_consistent(&pool);
     is_empty(&pool);
@@ -263,7 +265,7 @@ fn releases_are_counted<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool);
     let pages = |count: u64| Bytes(page.0 * count);
     drop(alloc(&pool, pages(9)));
-    // From here on there is no work to ask about.
+    // From here on, no running work delays the release.
     assert_eq!(pool.trim(pages(8)).unwrap(), pages(1));
     let before = pool.stats().driver_calls;
     assert_eq!(pool.trim(pages(3)).unwrap(), pages(5));

@@ -1,4 +1,4 @@
-//! Memory that waits for a fence or for other streams, where no device need work for it.
+//! Memory that waits for a fence or for other streams, without running work.
 
 use super::{Hand, adds_up, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
@@ -8,21 +8,21 @@ use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
-    /// What was freed serves the next request of the same stream and size at the same address.
+    /// The memory of a freed block serves the next request of the same stream and size, at the same address.
     the_same_address_again,
-    /// Memory that was freed behind a fence serves nobody before the fence is done, and everybody afterwards.
+    /// Memory that was freed behind a fence serves no request before the fence is done, and any request afterwards.
     a_fence_holds_memory,
-    /// A fence that fails keeps its memory, refuses nobody else's request, and lets go once it answers.
+    /// A failing fence keeps its memory without affecting other requests, and releases it when it reports that it is done.
     a_failing_fence_keeps_its_memory,
-    /// Where there is no other memory, a fence is waited for.
+    /// If there is no other memory, a request waits for a fence.
     a_fence_is_waited_for_in_need,
-    /// What other streams have used, and have done with, comes free for its own stream.
+    /// Memory that other streams have used and finished with is free for its own stream.
     record_use_lets_go,
-    /// A stream that is forgotten leaves its memory to all.
+    /// The memory of a forgotten stream is free for all streams.
     a_forgotten_stream,
 }
 
-/// A stream of one's own under a name that a pool takes.
+/// The stream with a lifetime that a pool accepts.
 #[allow(unsafe_code)]
 pub(super) fn named(own: &dyn gpu_vmm_testkit::WorkStream) -> Stream<'static> {
     // SAFETY: cases drop their pools before their streams.
@@ -58,13 +58,13 @@ fn a_fence_holds_memory<B: TestKit>(subject: &Subject<B>) {
         block.free_after(hand.fence());
         let stats = adds_up(&pool);
         assert_eq!((stats.pending, stats.live), (capacity.0, 0));
-        assert!(pool.find(address).is_none(), "nobody has it");
+        assert!(pool.find(address).is_none(), "a pending block was found");
         let others: Vec<_> = (0..9).map(|_| alloc(&pool, Bytes(size))).collect();
         assert!(others.iter().all(|other| {
             other.address() >= address + capacity || other.address() + other.capacity() <= address
         }));
         pool.trim(Bytes::ZERO).unwrap();
-        assert_eq!(pool.stats().pending, capacity.0, "trimming does not free it");
+        assert_eq!(pool.stats().pending, capacity.0, "trimming released pending memory");
         drop(others);
         hand.set(Hand::DONE);
         pool.trim(Bytes::ZERO).unwrap();
@@ -79,7 +79,7 @@ fn a_failing_fence_keeps_its_memory<B: TestKit>(subject: &Subject<B>) {
     let (address, size) = (block.address(), block.capacity());
     hand.set(Hand::FAILING);
     block.free_after(hand.fence());
-    // Others get theirs; what it keeps is theirs at no time.
+    // Other requests are served, and never with this memory.
     for _ in 0..3 {
         let other = pool.alloc(Bytes::mib(4)).unwrap();
         assert!(other.address() >= address + size || other.address() + other.capacity() <= address);
@@ -111,7 +111,7 @@ fn record_use_lets_go<B: TestKit>(subject: &Subject<B>) {
     let mut block = alloc(&pool, Bytes::mib(4));
     let address = block.address();
     block.record_use(Stream::DEFAULT).unwrap();
-    assert!(!block.is_used_elsewhere(), "its own stream is no other");
+    assert!(!block.is_used_elsewhere(), "a use on the block's own stream was recorded");
     streams.iter().for_each(|own| block.record_use(named(&**own)).unwrap());
     drop(block);
     for own in &streams {
@@ -129,11 +129,11 @@ fn a_forgotten_stream<B: TestKit>(subject: &Subject<B>) {
     let block = pool.request(Bytes::mib(8)).stream(named(&*own)).alloc().unwrap();
     drop(block);
     pool.forget_stream(named(&*own)).unwrap();
-    // Forgetting waits for nothing: what was freed on it serves others once its work is done.
+    // Forgetting does not wait: memory that was freed on the stream serves others once its work has ended.
     subject.backend.synchronize_stream(subject.device, own.stream()).unwrap();
     let created = pool.stats().driver_calls.create;
     let next = alloc(&pool, Bytes::mib(8));
-    assert_eq!(pool.stats().driver_calls.create, created, "all of it serves another stream");
+    assert_eq!(pool.stats().driver_calls.create, created, "memory was created although the forgotten stream's memory is free");
     drop(next);
     is_empty(&pool);
 }

@@ -1,4 +1,4 @@
-//! How much is mapped ahead, and when nothing is.
+//! How much memory is premapped, and when none is.
 
 use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
@@ -10,21 +10,23 @@ use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 cases! { "premap":
-    /// What is to be mapped ahead is rounded up to the granularity, and a step is no longer than all of it.
+    /// The premap size is rounded up to the granularity, and a step is at most the premap size.
     rounded_to_the_granularity,
-    /// Nothing is mapped ahead where that is what was said, and growth works all the same.
+    /// With a premap size of zero nothing is premapped, and growth works.
     nothing_ahead,
-    /// Never is more mapped behind the end than was said, and in the end it is just that much.
+    /// The memory that is mapped behind the end never exceeds the premap size, and reaches it when the region is idle.
     never_more_than_was_said,
-    /// Nothing is mapped ahead beyond the reservation, and no reservation is added for it.
+    /// Nothing is premapped beyond the reservation, and no reservation is added for it.
     not_beyond_the_reservation,
-    /// All regions of a thread together have no more mapped ahead than its budget, and what one gives back another gets.
+    /// The regions of a thread together have at most its budget premapped, and memory that one region releases is available
+    /// to another.
     within_the_budget,
-    /// Shrinking gives back all that is mapped ahead, and nothing is until the region grows again.
+    /// Shrinking releases all premapped memory, and nothing is premapped until the region grows again.
     shrinking_stops_it,
-    /// Where a handle goes over the size that a region shrinks to, the end is at the size, and the rest is grown into.
+    /// If a handle crosses the size that a region shrinks to, the region ends at that size, and later growth uses the rest of
+    /// the handle.
     shrinking_into_a_step,
-    /// Many regions have one thread, and each is mapped ahead.
+    /// Many regions can share one thread, and each is premapped.
     many_regions_have_one_thread,
 }
 
@@ -69,7 +71,7 @@ fn never_more_than_was_said<B: TestKit>(subject: &Subject<B>) {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    // What is left over has no room for a step.
+    // The remaining room is too small for another step.
     let ahead = settled(&region, &thread);
     assert!(ahead >= subject.granules(6) && ahead <= subject.granules(7), "{ahead}");
     assert_eq!(thread.used(), ahead);
@@ -94,7 +96,7 @@ fn within_the_budget<B: TestKit>(subject: &Subject<B>) {
     let one = make();
     assert_eq!(settled(&one, &thread), subject.granules(4));
     let other = make();
-    assert_eq!(settled(&other, &thread), Bytes::ZERO, "one granule is left, and a step has two");
+    assert_eq!(settled(&other, &thread), Bytes::ZERO, "a step of two granules exceeded the budget by one");
     assert_eq!(thread.used(), subject.granules(4));
     grow(subject, &one, 2);
     settled(&one, &thread);
@@ -124,11 +126,11 @@ fn shrinking_stops_it<B: TestKit>(subject: &Subject<B>) {
     drop(region.lock().unwrap());
     assert_eq!((region.end(), settled(&region, &thread)), (Bytes::ZERO, Bytes::ZERO));
     if subject.gives_back_at_once() {
-        assert_eq!(subject.free_here(), free, "all of it is free again");
+        assert_eq!(subject.free_here(), free, "memory was not released");
     }
     assert_eq!(thread.used(), Bytes::ZERO);
     grow(subject, &region, 1);
-    assert_eq!(settled(&region, &thread), subject.granules(4), "it goes on with the next growth");
+    assert_eq!(settled(&region, &thread), subject.granules(4), "nothing was premapped after the next growth");
 }
 
 fn shrinking_into_a_step<B: TestKit>(subject: &Subject<B>) {

@@ -13,13 +13,13 @@ use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 cases! { "premap":
-    /// A region that is dropped while the thread maps it leaves nothing, whatever it was at.
+    /// A region that is dropped while the thread maps memory for it leaks nothing, at any point of that work.
     dropped_while_it_works,
-    /// A thread that is dropped before its regions goes on for them, and ends with the last.
+    /// A thread that is dropped before its regions still works for them, and ends with the last region.
     the_thread_is_dropped_first,
-    /// In a child that is forked while the thread works, every call is an error, and nothing waits, dropped or not.
+    /// In a child that is forked while the thread works, every call returns an error and none blocks, including drops.
     forked_while_it_works,
-    /// A process whose thread works to its end ends as it should.
+    /// A process can exit while its thread is working.
     the_process_ends_while_it_works with ends_while_it_works,
 }
 
@@ -57,7 +57,7 @@ fn forked_while_it_works<B: TestKit>(subject: &Subject<B>) {
     let ended: Vec<Ended> = std::thread::scope(|scope| {
         let busy = thread.clone().unwrap();
         let stop = &stop;
-        // The thread has work the whole time, so that it is inside the driver when the process forks.
+        // The thread is busy all the time, so that it is inside of the driver when the process forks.
         scope.spawn(move || {
             let other = GrowingRegion::new(subject.space(32).build().unwrap(), by(subject, 8, 1), &busy);
             while !stop.load(Ordering::Relaxed) {
@@ -91,7 +91,7 @@ fn forked_while_it_works<B: TestKit>(subject: &Subject<B>) {
         stop.store(true, Ordering::Relaxed);
         ended
     });
-    assert_eq!(ended, [Ended::Exit(0); 8], "the number of what did not hold, or a signal for a lock");
+    assert_eq!(ended, [Ended::Exit(0); 8], "the index of the check that failed, or a signal for a lock");
     let (region, thread) = (region.unwrap(), thread.unwrap());
     check(subject, &region, subject.granules(4), 7);
     settled(&region, &thread);
@@ -116,6 +116,6 @@ fn ends_while_it_works<B: TestKit>(subject: &Subject<B>, _: &Peer) {
             grow(subject, region, 2);
         });
     });
-    // With what other threads and libraries have registered for this moment.
+    // Runs the exit handlers of other threads and libraries.
     std::process::exit(0)
 }

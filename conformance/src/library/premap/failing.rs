@@ -1,4 +1,4 @@
-//! What fails on the thread: it is told with the growth that needs it, and changes nothing else.
+//! Failures on the thread: the growth that needs the memory reports them, and they change nothing else.
 
 use super::{Counted, by, check, settled, thread, until, write};
 use crate::case::cases;
@@ -12,21 +12,24 @@ use gpu_vmm_premap::{GrowingRegion, PremapOutcome, PremapThread};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "premap":
-    /// Whichever driver call fails on the thread, the region is as before, and the growth that needs it says why.
+    /// Whichever driver call fails on the thread, the region is unchanged, and the growth that needs the memory reports the
+    /// error.
     a_step_that_fails,
-    /// Where undoing fails on the thread too, the growth that needs the memory says so, once, and goes on behind it.
+    /// If a rollback fails on the thread too, the growth that needs the memory reports that once, and later growth continues
+    /// behind it.
     a_step_that_cannot_be_undone,
-    /// What the thread has left out of use is given to nobody once the region was locked and is free again.
+    /// Addresses that the thread has poisoned are not used for growth after the region was locked and unlocked.
     out_of_use_after_a_lock,
-    /// Growth that fails itself leaves the region, and what is mapped ahead.
+    /// Growth that fails itself leaves the region and its premapped memory unchanged.
     growth_that_fails_itself,
-    /// Whichever driver call fails while the thread maps for a pool, the pool has what it had, and gives all of it back.
+    /// Whichever driver call fails while the thread maps for a pool, the pool keeps the memory that it had, and releases all
+    /// of it at the end.
     a_step_of_a_pool_that_fails,
-    /// Where a device has no memory to map ahead, nobody has less for it, and growth that has enough succeeds.
+    /// If a device has no memory to premap, none is taken, and growth for which there is enough memory succeeds.
     no_memory_to_map_ahead,
 }
 
-/// A region of a backend whose calls can fail, with six granules of the user's, and two ahead.
+/// A region on a backend with fault injection, with six granules in use and two premapped.
 fn ready<B: TestKit>(
     subject: &Subject<B>,
     backend: &FaultInject<B>,
@@ -40,7 +43,7 @@ fn ready<B: TestKit>(
     region
 }
 
-/// Lets these calls fail while the thread maps the next step, and tells how many there were.
+/// Makes these calls fail while the thread maps the next step. Returns the number of calls.
 fn step_with<B: TestKit>(
     subject: &Subject<B>,
     backend: &FaultInject<B>,
@@ -73,11 +76,11 @@ fn a_step_that_fails<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(backend.live(), live, "after driver call {failing} failed");
         let same = region.lock().unwrap().count_wrong(subject.device, Bytes(0), subject.granules(6), 8);
         assert_eq!(same.unwrap(), 0);
-        // It is told once.
+        // The error is reported once.
         let grown = region.grow_to(subject.granules(9)).unwrap();
         let PremapOutcome::Not(Some(error)) = grown.outcome else { panic!("{grown:?}") };
         assert_eq!(injected(&error), Some(failing), "{error}");
-        // In time the thread tries again, when it is asked.
+        // After a while, the thread tries again when it is asked.
         until(|| {
             let grown = region.grow_to(region.end() + Bytes(1)).unwrap();
             assert!(!matches!(grown.outcome, PremapOutcome::Not(Some(_))), "{grown:?}");
@@ -93,7 +96,7 @@ fn a_step_that_fails<B: TestKit>(subject: &Subject<B>) {
 fn a_step_of_a_pool_that_fails<B: TestKit>(subject: &Subject<B>) {
     let (backend, thread) = (FaultInject::new(subject.backend.clone()), thread());
     let builder = || Pool::builder(&backend).device(subject.device);
-    // What the request itself takes, before it asks the thread.
+    // The number of calls of the request itself, before it asks the thread.
     let alone = builder().build().unwrap();
     let page = alone.snapshot().page;
     backend.fail(0, 0);
@@ -137,7 +140,7 @@ fn a_step_that_cannot_be_undone<B: TestKit>(subject: &Subject<B>) {
                 spoiled += 1;
                 assert_eq!(injected(&error), Some(first), "{error}");
                 assert_eq!(region.end(), subject.granules(8));
-                // From here on it is as with any region: what is out of use is there, and growth goes on behind it.
+                // From here on, as in any region, the poisoned addresses stay and growth continues behind them.
                 let end = region.lock().unwrap().end();
                 assert_eq!(end, subject.granules(10));
                 region.grow_to(subject.granules(12)).unwrap();
@@ -156,7 +159,7 @@ fn a_step_that_cannot_be_undone<B: TestKit>(subject: &Subject<B>) {
         drop(region);
         subject.backend.drop_log().take_last();
         #[allow(unsafe_code)]
-        // SAFETY: no region is left, and no device works.
+        // SAFETY: no region is left, and no device is working.
         unsafe { backend.reclaim() }.unwrap();
     }
     assert!(spoiled > 0);
@@ -182,7 +185,7 @@ fn no_memory_to_map_ahead<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
     let total = subject.backend.memory_info(subject.device).unwrap().total;
     let all = Bytes(total.0 - total.0 % subject.unit().0);
-    // There is a piece of it that is not to be had.
+    // One unit is taken, so that the total cannot be allocated.
     let _taken = subject.memory(1);
     let space = gpu_vmm_core::Region::builder(&subject.backend).on(subject.device).reserve(all + all);
     let ahead = gpu_vmm_premap::Premap { by: all, step: all };
@@ -213,8 +216,8 @@ fn out_of_use_after_a_lock<B: TestKit>(subject: &Subject<B>) {
         drop(region);
         subject.backend.drop_log().take_last();
         #[allow(unsafe_code)]
-        // SAFETY: no region is left, and no device works.
+        // SAFETY: no region is left, and no device is working.
         unsafe { backend.reclaim() }.unwrap();
     }
-    assert!(spoiled > 0, "growth was given what is out of use");
+    assert!(spoiled > 0, "growth used poisoned addresses");
 }

@@ -1,4 +1,4 @@
-//! What growth finds, and what it leaves.
+//! Growth with premapped memory.
 
 use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
@@ -9,28 +9,29 @@ use gpu_vmm_premap::{GrowingRegion, PremapOutcome};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "premap":
-    /// A step of growth into what is mapped ahead succeeds though every driver call would fail.
+    /// Growth into premapped memory makes no driver call.
     a_foreseen_step_calls_no_driver,
-    /// A step that goes beyond what is mapped maps what is missing, at the same address, and says so.
+    /// Growth beyond the premapped memory maps the missing part itself, at the same address, and reports that.
     an_unforeseen_step_maps_itself,
-    /// Step after step the address and the bytes are the same, and in the end nearly all steps were foreseen.
+    /// Over many steps the address and the bytes stay the same, and every step finds its memory premapped.
     many_steps,
-    /// A size that the region has already changes nothing.
+    /// Growth to a size that the region already has changes nothing.
     a_size_that_is_there_already,
-    /// A size of zero, one beyond the address space, and one behind which the addresses are taken are refused.
+    /// A size of zero, a size beyond the address space, and a size beyond a guarded reservation are refused.
     sizes_that_cannot_be,
-    /// Growth beyond the reservation extends it, as that of any region does.
+    /// Growth beyond the reservation extends it, as in any region.
     beyond_the_reservation,
-    /// Who grows while somebody has the region waits for it, and is told.
+    /// Growth waits while another thread has the region locked, and reports that it waited.
     waits_for_whoever_has_the_region,
-    /// Threads that grow one region at once each get what they asked for, and the end is the largest.
+    /// Threads that grow one region at the same time each get at least the size that they requested, and the end is the
+    /// largest size.
     many_threads_grow_one_region,
 }
 
 fn a_foreseen_step_calls_no_driver<B: TestKit>(subject: &Subject<B>) {
     let (backend, thread) = (FaultInject::new(subject.backend.clone()), thread());
     let space = Region::builder(&backend).on(subject.device).reserve(subject.granules(16)).build().unwrap();
-    // Until all of it is used, there is no room for another step.
+    // While part of it is unused, there is no room for another step.
     let region = GrowingRegion::new(space, by(subject, 4, 4), &thread);
     assert_eq!(settled(&region, &thread), subject.granules(4));
     backend.fail(0, u64::MAX);
@@ -59,7 +60,7 @@ fn an_unforeseen_step_maps_itself<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(region.end(), subject.granules(7));
     write(subject, &region, 3);
     check(subject, &region, subject.granules(7), 3);
-    assert_eq!(settled(&region, &thread), subject.granules(2), "it is mapped ahead again");
+    assert_eq!(settled(&region, &thread), subject.granules(2), "the region was not premapped again");
     assert!(is_ready(&grow(subject, &region, 9)));
 }
 
@@ -79,7 +80,7 @@ fn many_steps<B: TestKit>(subject: &Subject<B>) {
     }
     assert_eq!(region.address(), address);
     check(subject, &region, subject.granules(64), 5);
-    assert_eq!(ready, 64, "steps that were foreseen");
+    assert_eq!(ready, 64, "steps that found their memory premapped");
 }
 
 fn a_size_that_is_there_already<B: TestKit>(subject: &Subject<B>) {
@@ -120,14 +121,14 @@ fn beyond_the_reservation<B: TestKit>(subject: &Subject<B>) {
 fn waits_for_whoever_has_the_region<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
     let region = growing(subject, by(subject, 4, 2), &thread);
-    // One that comes too late to wait finds it ready.
+    // A thread that comes after the unlock does not wait, hence several rounds.
     let region = &region;
     let waited = (0..100).any(|round| {
         std::thread::scope(|scope| {
             let inside = region.lock().unwrap();
             let target = region.end() + subject.granules(1);
             if target > inside.reserved() {
-                panic!("nobody has waited in {round} rounds");
+                panic!("no thread has waited in {round} rounds");
             }
             let other = scope.spawn(move || region.grow_to(target).unwrap());
             std::thread::sleep(std::time::Duration::from_millis(20));
@@ -162,6 +163,6 @@ fn many_threads_grow_one_region<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(region.end(), subject.granules(48));
     settled(&region, &thread);
     let inside = region.lock().unwrap();
-    assert_eq!(inside.mapped(), inside.end(), "no hole");
+    assert_eq!(inside.mapped(), inside.end(), "the region has a hole");
     assert_eq!(inside.end(), subject.granules(48) + region.premapped());
 }

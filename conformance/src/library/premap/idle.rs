@@ -1,4 +1,4 @@
-//! After a time without work, in which the thread has fallen asleep.
+//! Premapping after an idle time, when the thread has fallen asleep.
 
 use super::{Counted, by, grow, growing, is_ready, thread, until};
 use crate::case::cases;
@@ -11,19 +11,19 @@ use gpu_vmm_testkit::TestKit;
 use std::time::Duration;
 
 cases! { "premap":
-    /// Work that is asked for while the thread sleeps wakes it.
+    /// A request for work wakes the sleeping thread.
     woken_from_sleep,
-    /// A region that was idle, and then grows beyond what is mapped, finds each of the next 12 steps mapped.
+    /// When an idle region grows beyond its mapped memory, each of the next 12 steps finds its memory premapped.
     a_region_that_was_idle,
-    /// A pool that was idle, and then runs out of mapped memory, has memory mapped ahead after each of 12 such steps.
+    /// When an idle pool needs more than its mapped memory, memory is premapped after each of 12 such requests.
     a_pool_that_was_idle,
-    /// A pool maps no more ahead than it may hold.
+    /// A pool premaps no more than its budget allows.
     a_pool_with_a_budget,
-    /// A pool maps nothing ahead for small blocks.
+    /// A pool premaps nothing for small blocks.
     a_pool_of_small_blocks,
 }
 
-/// Until the thread, which sleeps after a second without work, has fallen asleep.
+/// Waits until the thread, which sleeps after a second without work, has fallen asleep.
 fn fall_asleep() {
     std::thread::sleep(Duration::from_millis(1300));
 }
@@ -45,7 +45,7 @@ fn a_region_that_was_idle<B: TestKit>(subject: &Subject<B>) {
     fall_asleep();
     assert!(matches!(grow(subject, &region, 7), PremapOutcome::Not(None)));
     for granules in 8..20 {
-        // Then no other step of two granules has room.
+        // Then there is no room for another step of two granules.
         until(|| region.premapped() > subject.granules(2));
         assert!(is_ready(&grow(subject, &region, granules)), "the step to {granules} granules");
     }
@@ -53,13 +53,13 @@ fn a_region_that_was_idle<B: TestKit>(subject: &Subject<B>) {
 
 fn a_pool_that_was_idle<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
-    // The size of a pool's frames.
+    // The size of a pool's pages.
     let page = subject.granules(1).max(Bytes::mib(2));
     let pool = Pool::builder(&subject.backend).device(subject.device).premap(&thread, page).build().unwrap();
     fall_asleep();
     let mut blocks = Vec::new();
     for _ in 0..12 {
-        // More than is mapped ahead, so that the request maps memory itself.
+        // More than is premapped, so that the request maps memory itself.
         blocks.push(pool.alloc(Bytes(2 * page.0)).unwrap());
         until(|| {
             let stats = pool.stats();

@@ -1,4 +1,4 @@
-//! The region in a growing region, as its user changes it.
+//! Changes to the region inside of a growing region, through its lock.
 
 use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
@@ -9,15 +9,16 @@ use gpu_vmm_premap::GrowingRegion;
 use gpu_vmm_testkit::TestKit;
 
 cases! { "premap":
-    /// What the locked region grows by is mapped ahead, and its user grows into it.
+    /// Memory by which the locked region grows counts as premapped, and the growing region grows into it.
     grown_inside,
-    /// Where the locked region is left with less than its user had, its end is there.
+    /// If the locked region shrinks below the growing region's end, that end shrinks with it.
     emptied_inside,
-    /// Where the locked region is moved, the address is the new one, and it is mapped ahead there.
+    /// If the locked region moves, the growing region has the new address, and is premapped there.
     moved_inside,
-    /// A suspended region is left alone, and growth is refused; resumed, it has its end and its bytes, and goes on.
+    /// A suspended region is not premapped and refuses growth; after the resume it has its end and its bytes, and is
+    /// premapped again.
     suspended_inside,
-    /// A region that is suspended when its thread gets it is left alone too.
+    /// A region that is already suspended when a growing region is made from it is not premapped.
     suspended_before,
 }
 
@@ -78,7 +79,7 @@ fn suspended_inside<B: TestKit>(subject: &Subject<B>) {
     refused!(region.shrink_to(Bytes(0), idle()), Detail::Suspended { .. });
     assert_eq!((region.end(), settled(&region, &thread)), (subject.granules(3), Bytes::ZERO));
     region.lock().unwrap().resume().unwrap();
-    assert!(region.premapped() >= subject.granules(3), "what was mapped ahead comes back too");
+    assert!(region.premapped() >= subject.granules(3), "the premapped memory was not restored");
     assert!(is_ready(&grow(subject, &region, 4)));
     check(subject, &region, subject.granules(3), 6);
     assert!(settled(&region, &thread) >= subject.granules(3));

@@ -1,13 +1,13 @@
-//! Growing regions that are mapped ahead by a thread, and the thread.
+//! Growing regions, the thread that premaps their memory, and pools that use it.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `grows` | what growth finds, and what it leaves |
-//! | `bounded` | how much is mapped ahead, and when nothing is |
-//! | `locked` | the region in it, as its user changes it |
-//! | `failing` | what fails on the thread |
-//! | `idle` | after a time without work, in which the thread has fallen asleep |
-//! | `thread` | the thread by itself |
+//! | `grows` | growth with premapped memory |
+//! | `bounded` | how much memory is premapped, and when none is |
+//! | `locked` | changes to the region inside of a growing region |
+//! | `failing` | failures on the thread |
+//! | `idle` | premapping after an idle time, when the thread has fallen asleep |
+//! | `thread` | the thread on its own |
 //! | `ends` | drops, forks, and the end of the process |
 
 mod bounded;
@@ -42,38 +42,38 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     .concat()
 }
 
-/// No budget.
+/// Without a budget.
 const ENOUGH: Bytes = Bytes(u64::MAX);
 
 fn thread() -> PremapThread {
     PremapThread::start(ENOUGH).unwrap()
 }
 
-/// So many granules ahead, in steps of so many.
+/// A premap size and a step in granules.
 fn by<B: TestKit>(subject: &Subject<B>, by: u64, step: u64) -> Premap {
     Premap { by: subject.granules(by), step: subject.granules(step) }
 }
 
-/// A region with addresses for 64 granules that is mapped ahead, and has been.
+/// A growing region with addresses for 64 granules, already premapped.
 fn growing<B: TestKit>(subject: &Subject<B>, ahead: Premap, thread: &PremapThread) -> GrowingRegion<B> {
     let region = GrowingRegion::new(subject.space(64).build().unwrap(), ahead, thread);
     assert_eq!(settled(&region, thread), region.premap().by);
     region
 }
 
-/// Lets a thread do all that it has been asked for: how much is mapped ahead then.
+/// Lets the thread do all requested work. Returns the premapped size.
 fn settled<B: Backend>(region: &GrowingRegion<B>, thread: &PremapThread) -> Bytes {
-    // More often than any case has steps, each of which goes to the queue's end.
+    // More steps than any case needs; each step goes to the end of the queue.
     Counted::ask(thread, 80, Step::More).1.wait(80);
     region.premapped()
 }
 
-/// Is what a step of growth found what it should have been?
+/// Whether growth found its memory premapped.
 fn is_ready(foreseen: &PremapOutcome) -> bool {
     matches!(foreseen, PremapOutcome::Ready)
 }
 
-/// Grows in a case.
+/// Grows to `granules` granules and checks the result.
 #[track_caller]
 fn grow<B: TestKit>(subject: &Subject<B>, region: &GrowingRegion<B>, granules: u64) -> PremapOutcome {
     let grown = region.grow_to(subject.granules(granules)).unwrap();
@@ -81,7 +81,7 @@ fn grow<B: TestKit>(subject: &Subject<B>, region: &GrowingRegion<B>, granules: u
     grown.outcome
 }
 
-/// Writes or checks a pattern in what the user of a growing region has.
+/// Writes a pattern to the part of a growing region that is in use.
 fn write<B: TestKit>(subject: &Subject<B>, region: &GrowingRegion<B>, seed: u64) {
     subject.write(&mut *region.lock().unwrap(), Bytes(0), region.end(), seed);
 }
@@ -100,7 +100,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Asks for it now. Of `left` steps each but the last answers `came`.
+    /// Registers the work and requests it now. Each of the first `left - 1` steps returns `came`.
     fn ask(thread: &PremapThread, left: u32, came: Step) -> (Registration, Arc<Self>) {
         let this = Arc::new(Self { left: AtomicU32::new(left), steps: AtomicU32::new(0), came });
         let weak: Weak<Self> = Arc::downgrade(&this);
@@ -113,7 +113,7 @@ impl Counted {
         self.steps.load(Ordering::SeqCst)
     }
 
-    /// Until there were so many steps.
+    /// Waits until there were `steps` steps.
     #[track_caller]
     fn wait(&self, steps: u32) {
         until(|| self.steps() >= steps);
@@ -128,12 +128,12 @@ impl PremapWork for Counted {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 fn until(is: impl Fn() -> bool) {
     let start = Instant::now();
     while !is() {
-        assert!(start.elapsed() < Duration::from_secs(30), "it did not come about");
+        assert!(start.elapsed() < Duration::from_secs(30), "the condition does not hold after 30 s");
         std::thread::sleep(Duration::from_micros(200));
     }
 }

@@ -1,4 +1,4 @@
-//! The thread by itself: whose turn it is, and what it leaves alone.
+//! The thread on its own: the order of its work, and the work that it leaves alone.
 
 use super::{Counted, ENOUGH, thread, until};
 use crate::case::cases;
@@ -11,19 +11,19 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 cases! { "premap":
-    /// Work that has more to do is done again, after the others'.
+    /// Work that has more to do is continued after the work of others.
     work_takes_turns,
-    /// Work is not done before it is asked for, nor again until it is.
+    /// Work is done only when it is requested, and again only when it is requested again.
     only_what_is_asked_for,
-    /// Work that is only asked for is done though nobody wakes the thread.
+    /// Work that is requested without waking the thread is still done.
     asked_for_without_waking,
-    /// Work that failed is left alone for a while, however often it is asked for, and then tried again.
+    /// Work that has failed is left alone for a while, however often it is requested, and then tried again.
     failures_are_left_alone_for_a_while,
-    /// A registration that is dropped waits for the step that is being done, and none is done after that.
+    /// Dropping a registration waits for the running step, and no step follows.
     dropping_waits_for_the_step,
-    /// Work whose last owner is the thread itself, and which is the last to have the thread, can be dropped by it.
+    /// The thread itself can drop work whose last owner it is, together with the last handle of the thread.
     dropped_by_the_thread_itself,
-    /// Work that is busy is tried again, though nothing asks for it, and the thread does other work meanwhile.
+    /// Work that is busy is tried again without a request, and the thread does other work meanwhile.
     busy_work_is_tried_again,
 }
 
@@ -68,7 +68,7 @@ fn failures_are_left_alone_for_a_while<B: TestKit>(_: &Subject<B>) {
         asks.ask_now();
         std::thread::sleep(Duration::from_micros(100));
     }
-    // Pauses of 10, 20, 40 and 80 ms, each from the end of a step on, and it was asked for the whole time.
+    // Pauses of 10, 20, 40 and 80 ms, each from the end of a step, while the work is requested all the time.
     let steps = work.steps();
     assert!((2..=4).contains(&steps), "{steps} in {:?}", start.elapsed());
     until(|| {
@@ -77,7 +77,7 @@ fn failures_are_left_alone_for_a_while<B: TestKit>(_: &Subject<B>) {
     });
 }
 
-/// Work that takes its time.
+/// Work whose step is slow.
 #[derive(Debug, Default)]
 struct Slow {
     begun: AtomicBool,
@@ -102,15 +102,15 @@ fn dropping_waits_for_the_step<B: TestKit>(_: &Subject<B>) {
     registration.ask_now();
     until(|| slow.begun.load(Ordering::SeqCst));
     drop(registration);
-    assert!(slow.over.load(Ordering::SeqCst), "the step is still being done");
+    assert!(slow.over.load(Ordering::SeqCst), "the step is still running");
     slow.begun.store(false, Ordering::SeqCst);
     let (_others, other) = Counted::ask(&thread, 20, Step::More);
     other.wait(20);
-    assert!(!slow.begun.load(Ordering::SeqCst), "it was done again");
-    assert_eq!(Arc::strong_count(&slow), 1, "nobody has it any more");
+    assert!(!slow.begun.load(Ordering::SeqCst), "another step followed");
+    assert_eq!(Arc::strong_count(&slow), 1, "the thread still holds the work");
 }
 
-/// Work that is its own last owner, with its registration and its thread.
+/// Work that owns itself, its registration and its thread.
 #[derive(Debug, Default)]
 struct Own {
     itself: Mutex<Option<Arc<Self>>>,

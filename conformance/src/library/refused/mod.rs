@@ -1,9 +1,9 @@
-//! What a caller can get wrong: each an error of its own kind, with the numbers, before any driver call.
+//! Invalid calls: each is an error of its own kind, with the numbers, before any driver call.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `parts` | parts of a region that cannot be worked on |
-//! | `numbers` | sizes, offsets, devices, and memory of others |
+//! | `parts` | parts of a region that an operation cannot work on |
+//! | `numbers` | sizes, offsets, devices, and memory of other backends |
 
 mod numbers;
 mod parts;
@@ -18,7 +18,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [numbers::cases(), parts::cases()].concat()
 }
 
-/// Two units mapped, two units not.
+/// A region with two units mapped and two units unmapped.
 fn half_full<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();

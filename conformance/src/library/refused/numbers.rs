@@ -1,4 +1,4 @@
-//! Sizes, offsets and devices that cannot be, and memory of others.
+//! Invalid sizes, offsets and devices, and memory of other backends.
 
 use super::half_full;
 use crate::case::cases;
@@ -8,17 +8,17 @@ use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Operation, PhysicalMemory, P
 use gpu_vmm_testkit::TestKit;
 
 cases! { "refused":
-    /// Creating, growing, unmapping and protecting nothing at all is refused.
+    /// Creating, growing, unmapping and protecting zero bytes is refused.
     zero_sizes,
-    /// An offset or a length that is no multiple of the granularity is refused with the number and the granularity.
+    /// An offset or a length that is not a multiple of the granularity is refused with the number and the granularity.
     unaligned,
-    /// More memory than the device has at all is refused before the driver is asked.
+    /// A size above the device's total memory is refused before a driver call.
     more_than_the_device,
-    /// An offset and a length whose sum does not fit 64 bits are refused, not wrapped around.
+    /// An offset and a length whose sum exceeds 64 bits are refused instead of wrapping around.
     overflow,
-    /// A device that there is not is refused wherever one is named.
+    /// A device that does not exist is refused by every call that takes a device.
     no_such_device,
-    /// Memory of another backend, or of another instance of the same, is not mapped.
+    /// Memory of another backend, or of another instance of the same backend, is not mapped.
     foreign_memory,
 }
 

@@ -1,4 +1,4 @@
-//! Parts of a region that cannot be worked on.
+//! Parts of a region that an operation cannot work on.
 
 use super::half_full;
 use crate::case::cases;
@@ -9,19 +9,20 @@ use gpu_vmm_core::{Access, AccessMap, Bytes, Detail, Operation};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "refused":
-    /// Mapping over a mapping is refused with the one in the way, wherever the two overlap.
+    /// Mapping over an existing mapping is refused with that mapping's range, wherever the two overlap.
     over_a_mapping,
-    /// Unmapping or protecting a part that cuts through a mapping is refused, whichever end it cuts.
+    /// Unmapping or protecting a range that cuts through a mapping is refused, at either end.
     part_of_a_mapping,
-    /// Protecting, unmapping, filling and reading over a hole is refused with the place of the hole, though CUDA takes it.
+    /// Protecting, unmapping, filling and reading over a hole is refused with the offset of the hole, although CUDA accepts
+    /// it.
     over_a_hole,
-    /// What lies behind the region's last address is refused with how much there is.
+    /// A range beyond the region's last address is refused with the region's size.
     behind_the_region,
-    /// What was given back by shrinking is not there for any operation.
+    /// Memory that was removed by shrinking is refused by every operation.
     use_after_shrink,
-    /// A layout whose mappings overlap, or are out of order, is refused with the one in the way.
+    /// A layout whose mappings overlap or are out of order is refused with the mapping in the way.
     layouts_that_overlap,
-    /// After refusals of every kind the region, its bytes, its access and the device's memory are as before.
+    /// After refusals of every kind, the region, its bytes, its access and the device's memory are unchanged.
     nothing_changes,
 }
 

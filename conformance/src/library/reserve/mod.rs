@@ -1,11 +1,11 @@
-//! Reserving addresses: a hint is a wish, and the driver's answer is compared with what was asked for.
+//! Reserving addresses: hints are advisory, and gpu-vmm compares the driver's result with the request.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `place` | where a region lies: exact, preferred, beside others |
-//! | `restorable` | where other processes can have the same addresses |
-//! | `shape` | how large it is and how it is aligned |
-//! | `refused` | what cannot be asked for |
+//! | `place` | the address of a region: exact, preferred, next to others |
+//! | `restorable` | addresses that other processes can reserve too |
+//! | `shape` | the size and the alignment of a region |
+//! | `refused` | invalid requests |
 
 mod place;
 mod refused;

@@ -1,4 +1,4 @@
-//! Where a region lies.
+//! The address of a region.
 
 use crate::case::cases;
 use crate::library::tools::{idle, told};
@@ -7,29 +7,29 @@ use gpu_vmm_core::{Address, Bytes, Detail, Feature, Placement, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "reserve":
-    /// An exact address that is free is given, and given again after it came back.
+    /// A free exact address is reserved, and can be reserved again after its release.
     exact_and_free,
-    /// An exact address that is taken is an error with what was offered instead, and the offer has been given back.
+    /// If an exact address is taken, the error names the address that the driver offered instead, and that offer is released.
     exact_and_taken,
-    /// A range that would run into a reservation behind it is refused at the exact address.
+    /// An exact range that would overlap a reservation behind it is refused.
     exact_and_half_taken,
-    /// An exact address can be had just where the device's capabilities say so.
+    /// Reserving an exact address succeeds exactly if the device's capabilities report it.
     as_the_capabilities_say,
-    /// The null address, which drivers take for no hint, is never given.
+    /// The null address, which drivers treat as no hint, is never returned.
     the_null_address,
-    /// A preferred address is given where it is free; where it is taken, the region lies elsewhere and says so.
+    /// A preferred address is used if it is free; otherwise the region is at another address and reports it.
     prefer,
-    /// One address can be reserved, used and given back twenty times in a row.
+    /// One address can be reserved, used and released twenty times in a row.
     the_same_address_again,
-    /// Regions can lie terabytes apart at exact addresses, all in use at once.
+    /// Regions at exact addresses can be terabytes apart, all in use at once.
     far_apart,
-    /// Two regions side by side share no byte: what a device writes in the one up to its end leaves the other alone.
+    /// Adjacent regions share no byte: device writes up to the end of one leave the next unchanged.
     side_by_side,
-    /// The gap between two reservations can be reserved exactly, and no more than the gap.
+    /// The gap between two reservations can be reserved exactly, and not more than the gap.
     between_two,
-    /// The addresses right in front of a reservation can be reserved exactly.
+    /// The addresses directly in front of a reservation can be reserved exactly.
     in_front_of_another,
-    /// Addresses that were given back in pieces, the last one first, can be had in one piece.
+    /// Addresses that were released in pieces, the last one first, can be reserved in one piece.
     given_back_in_pieces,
 }
 
@@ -41,7 +41,7 @@ fn exact_and_free<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// What is offered for an address that is taken.
+/// The address that the driver offers if the wanted one is taken.
 fn offered<B: TestKit>(subject: &Subject<B>, wanted: Address) -> Address {
     let error = subject.region(8).at(Placement::Exact(wanted)).build().unwrap_err();
     let Detail::AddressTaken { wanted: told, offered, .. } = error.detail() else { panic!("{error}") };
@@ -56,12 +56,12 @@ fn exact_and_taken<B: TestKit>(subject: &Subject<B>) {
     let _first = subject.region(8).at(Placement::Exact(base)).build().unwrap();
     for units in [0, 1, 7] {
         let wanted = base + subject.units(units);
-        // Another thread of the process may take what came back, so that one failure is none.
+        // Another thread of the process may take the released addresses, so a single failure does not count.
         let came_back = (0..8).any(|_| {
             let offered = offered(subject, wanted);
             subject.region(8).at(Placement::Exact(offered)).build().is_ok()
         });
-        assert!(came_back, "what was offered for {wanted} has not been given back");
+        assert!(came_back, "the address offered instead of {wanted} was not released");
     }
 }
 
@@ -120,7 +120,7 @@ fn two_units<B: TestKit>(subject: &Subject<B>, base: Address) -> Region<B> {
     region
 }
 
-/// Has a device write to both ends of all regions, and only then look at them.
+/// Writes to both ends of all regions with a device, and then checks them.
 fn use_all<B: TestKit>(subject: &Subject<B>, regions: &mut [Region<B>]) {
     let granule = subject.granularity();
     for (region, seed) in regions.iter_mut().zip(0..) {
@@ -149,7 +149,7 @@ fn side_by_side<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(6);
     let mut regions: Vec<Region<B>> = [0, 2, 4].map(|at| two_units(subject, base + subject.units(at))).into();
     use_all(subject, &mut regions);
-    // The one in the middle goes, and its neighbours keep what they have.
+    // The region in the middle is dropped, and its neighbors keep their bytes.
     drop(regions.remove(1));
     use_all(subject, &mut regions);
 }

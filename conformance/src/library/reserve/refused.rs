@@ -1,4 +1,4 @@
-//! What cannot be asked for when addresses are reserved.
+//! Invalid reservations.
 
 use crate::case::cases;
 use crate::library::tools::refused;
@@ -7,17 +7,17 @@ use gpu_vmm_core::{Address, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "reserve":
-    /// No addresses at all are refused.
+    /// Reserving zero bytes is refused.
     none_at_all,
-    /// More addresses than a process can have are refused before the driver is asked, when reserving and when growing.
+    /// More addresses than a process can have are refused before a driver call, when reserving and when growing.
     more_than_addresses,
-    /// An alignment that is zero, no power of two or beyond 2^46 is refused.
+    /// An alignment that is zero, not a power of two or above 2^46 is refused.
     absurd_alignment,
-    /// A hint that is no multiple of the granularity is refused, exact or preferred, though drivers answer success.
+    /// A hint that is not a multiple of the granularity is refused, exact or preferred, although drivers accept it.
     misaligned_hints,
-    /// A hint that is no multiple of the alignment that is asked for with it is refused.
+    /// A hint that is not a multiple of the requested alignment is refused.
     hints_beside_their_alignment,
-    /// A hint from which the size runs over the end of the address space is refused.
+    /// A hint from which the size exceeds the end of the address space is refused.
     hints_that_overflow,
 }
 
