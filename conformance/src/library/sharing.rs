@@ -1,5 +1,4 @@
-//! Memory that goes from one process to another: a descriptor over a socket, and beside it what no driver tells the one
-//! who imports.
+//! Sharing memory between processes: a descriptor over a socket, with the device and the size, which drivers do not transmit.
 #![allow(unsafe_code)] // imports
 
 use crate::fork_server::Child;
@@ -11,10 +10,10 @@ use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Feature, PhysicalMemory, Prop
 use gpu_vmm_testkit::TestKit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What goes with a descriptor: whose memory, and how many bytes.
+/// The device of the memory and its size in bytes, sent with a descriptor.
 type Told = (u32, u64);
 
-/// Either end of the channel between two processes.
+/// One end of the channel between two processes.
 pub(crate) trait Channel {
     fn put(self, told: Told, fd: &OwnedFd);
     fn get(self) -> (Told, OwnedFd);
@@ -42,7 +41,7 @@ impl Channel for &Peer {
     }
 }
 
-/// What comes of sharing memory, or the end of the case where the device's capabilities say that it cannot.
+/// The result of a call that shares memory. Skips the case if the device's capabilities report that it cannot share.
 pub(crate) fn or_cannot_share<B: TestKit, T>(subject: &Subject<B>, result: Result<T>) -> T {
     match result.map_err(Error::into_detail) {
         Err(Detail::Unsupported { reason, .. }) if !told(subject, Feature::FileDescriptor).available => {
@@ -52,7 +51,7 @@ pub(crate) fn or_cannot_share<B: TestKit, T>(subject: &Subject<B>, result: Resul
     }
 }
 
-/// So many units of a device's memory that can be exported, or the end of the case.
+/// `units` units of a device's exportable memory. Skips the case if the device cannot share.
 pub(crate) fn shareable_on<B: TestKit>(
     subject: &Subject<B>,
     device: DeviceId,
@@ -62,7 +61,7 @@ pub(crate) fn shareable_on<B: TestKit>(
     or_cannot_share(subject, PhysicalMemory::create(&subject.backend, subject.units(units), properties))
 }
 
-/// The same of the chosen device.
+/// Like [`shareable_on`], of the chosen device.
 pub(crate) fn shareable<B: TestKit>(subject: &Subject<B>, units: u64) -> PhysicalMemory<B> {
     shareable_on(subject, subject.device, units)
 }
@@ -72,7 +71,7 @@ pub(crate) fn give<B: TestKit>(channel: impl Channel, memory: &PhysicalMemory<B>
     channel.put((memory.device().0, memory.size().0), &or_skip(memory.export()));
 }
 
-/// Imports what another process has [given](give); the descriptor is closed after that.
+/// Imports memory that another process has [given](give), and closes the descriptor.
 pub(crate) fn take<B: TestKit>(subject: &Subject<B>, channel: impl Channel) -> PhysicalMemory<B> {
     let ((device, size), fd) = channel.get();
     or_skip(import(subject, fd, DeviceId(device), Bytes(size)))
@@ -86,13 +85,13 @@ pub(crate) fn import<B: TestKit>(
     size: Bytes,
 ) -> Result<PhysicalMemory<B>> {
     let properties = Properties::on(device).shareable();
-    // SAFETY: device and size are those of whoever exported; where a case gives a descriptor of something else, the driver
-    // says so, and there is no memory that could be used.
+    // SAFETY: device and size are the exporter's; if a case passes another descriptor, the driver refuses it, and no memory
+    // is used.
     let imported = unsafe { PhysicalMemory::import(&subject.backend, fd.as_fd(), size, properties) };
     imported.inspect(|_| leaks::counts_import())
 }
 
-/// The memory behind a descriptor that this memory was exported as.
+/// Imports a descriptor that `memory` was exported as.
 pub(crate) fn import_of<B: TestKit>(
     subject: &Subject<B>,
     fd: impl AsFd,

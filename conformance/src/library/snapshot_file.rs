@@ -1,5 +1,5 @@
-//! The file of a snapshot: what is left out of it, what is noticed when it is read, and who writes it. The memory is
-//! described and its contents are made up: no region has a part in it.
+//! Snapshot files: omitted blocks, corruption that is detected on reading, and concurrent writers. Descriptions and contents
+//! are made up; no region is involved.
 
 use crate::case::cases;
 use crate::library::folder::Folder;
@@ -19,31 +19,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 cases! { "snapshot_file":
-    /// What is written is read again, compressed or not, and the description with it.
+    /// Written blocks are read back, compressed or not, and so is the description.
     what_is_written_is_read,
-    /// Blocks of zeros, and those that an earlier snapshot has, are not in the file, and are read all the same.
+    /// Blocks of zeros and blocks of an earlier snapshot are not in the file, and are still read correctly.
     blocks_are_left_out,
-    /// An earlier snapshot that is missing, or another one by now, is an error, and never another block.
+    /// A missing or replaced earlier snapshot is an error; no other block is returned.
     another_earlier_snapshot,
-    /// Whichever byte of a file changes, it is noticed.
+    /// Any changed byte of a file is detected.
     every_byte_is_proved,
-    /// Wherever a file is cut off, it is noticed, and no more can be behind it.
+    /// A file that is truncated at any length, or extended, is detected.
     every_length_is_proved,
-    /// A snapshot that is not finished leaves the one before as it was, and no other file.
+    /// A snapshot that is not finished leaves the previous file unchanged, and no other file.
     what_is_not_finished_never_was,
-    /// A snapshot has one writer at a time; what a dead one has left is written over.
+    /// A snapshot has one writer at a time; the partial file of a dead writer is overwritten.
     one_writer_at_a_time,
-    /// A snapshot can be written under a name alone, in the folder that its process is in.
+    /// A snapshot can be written under a relative file name, in the current folder.
     a_name_alone with writes_by_a_name_alone,
-    /// A snapshot that replaces another has that one's permissions.
+    /// A snapshot that replaces another file keeps that file's permissions.
     permissions_stay,
-    /// What has the name that a writer needs meanwhile, and is another file too, is not written over.
+    /// If a hard link to another file has the writer's temporary name, that file is not overwritten.
     another_file_too,
-    /// A link that has a snapshot's name stays, and so does what it leads to; a folder is no snapshot either.
+    /// A symbolic link under the snapshot's name and its target are not overwritten; a folder is refused as a snapshot.
     what_is_no_file,
-    /// Blocks are powers of two from 4 KiB to 64 MiB.
+    /// Block sizes are powers of two from 4 KiB to 64 MiB.
     sizes_of_blocks,
-    /// Regions that overlap are in no snapshot, and those that follow each other are.
+    /// Overlapping regions are refused; adjacent regions are accepted.
     regions_that_overlap,
 }
 
@@ -52,7 +52,7 @@ const BLOCK: Bytes = Bytes::kib(4);
 /// The bytes of one memory: rough ones, zeros, and smooth ones.
 const BLOCKS: [fn(u64) -> Vec<u8>; 4] = [rough, |_| vec![0; 4096], smooth, |_| rough(7)];
 
-/// What cannot be compressed.
+/// A block that cannot be compressed.
 fn rough(seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -62,13 +62,13 @@ fn rough(seed: u64) -> Vec<u8> {
     (0..BLOCK.0).map(|_| next()).collect()
 }
 
-/// What can be compressed, to several forms: the second run of equal bytes can be had from anywhere in the first.
+/// A block that can be compressed in several ways: the second run of equal bytes can refer to any position of the first.
 fn smooth(seed: u64) -> Vec<u8> {
     let run = vec![seed as u8; 1798];
     [&run, &rough(seed)[..500], &run].concat()
 }
 
-/// One region with one piece of memory mapped in it, of this backend's first device.
+/// A description with one region with one piece of memory, of this backend's chosen device.
 fn description<B: TestKit>(subject: &Subject<B>) -> Description {
     let mut description = Description::of(&subject.backend).unwrap();
     let (granularity, properties) = (Granularity::new(BLOCK).unwrap(), subject.properties());
@@ -115,18 +115,18 @@ fn write<B: TestKit>(
     writer.finish().unwrap()
 }
 
-/// Opens it, and holds its contents against what was written.
+/// Opens a file and compares its contents with the blocks that were written.
 fn read(path: &Path, seed: u64) -> Result<SnapshotFile> {
     let file = SnapshotFile::open(path)?;
     for (place, block) in (0..).zip(BLOCKS) {
         let mut found = vec![0xaa; BLOCK.0 as usize];
         file.read_block(0, place, &mut found)?;
-        assert!(found == block(seed), "block {place} of {} is another one", path.display());
+        assert!(found == block(seed), "block {place} of {} differs", path.display());
     }
     Ok(file)
 }
 
-/// The same, after all of it has been verified.
+/// Verifies a file, and then reads it.
 fn check(path: &Path, seed: u64) -> Result<()> {
     SnapshotFile::open(path)?.verify(&|_| {})?;
     read(path, seed).map(drop)
@@ -172,12 +172,12 @@ fn blocks_are_left_out<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(counts(write(subject, &first, 1, None)), (1, 0, 3));
     let since = SnapshotFile::open(&first).unwrap();
     assert_eq!(counts(write(subject, &second, 2, Some(&since))), (1, 1, 2));
-    // The last block is two files back, and the others as before are in one.
+    // The last block is two files back; the other unchanged blocks are in the previous file.
     let since = SnapshotFile::open(&second).unwrap();
     let stats = write(subject, &third, 2, Some(&since));
     assert_eq!(counts(stats), (1, 3, 0));
     assert!(stats.file < BLOCK, "{stats:?}");
-    // Where nothing else is said, blocks are as large as in the earlier one, so that they can be the same.
+    // By default, blocks have the size of the earlier snapshot's blocks, so that they can match.
     let options = WriteOptions { since: Some(&since), ..WriteOptions::default() };
     let writer = SnapshotWriter::create(folder.file("d"), &description(subject), options).unwrap();
     assert_eq!(writer.block_size(), BLOCK);
@@ -193,12 +193,12 @@ fn another_earlier_snapshot<B: TestKit>(subject: &Subject<B>) {
     let since = SnapshotFile::open(&first).unwrap();
     write(subject, &second, 2, Some(&since));
     let id = since.description().id.to_string();
-    // The same contents make it no less another one: its blocks can be in other places.
+    // Even with the same contents it is a different snapshot: its blocks can be at other offsets.
     write(subject, &first, 1, None);
     is_bad(check(&second, 2), &format!("it needs the earlier snapshot {id}, but a is now another snapshot"));
     fs::remove_file(&first).unwrap();
     is_bad(check(&second, 2), &format!("it needs the earlier snapshot {id} in a"));
-    // Nor can one be written over what it needs.
+    // A snapshot cannot replace the file that it needs.
     write(subject, &first, 1, None);
     let since = SnapshotFile::open(&first).unwrap();
     is_bad(begin(subject, &first, Some(&since)).map(drop), "it would replace a, which it needs");
@@ -210,7 +210,7 @@ fn every_byte_is_proved<B: TestKit>(subject: &Subject<B>) {
     write(subject, &path, 1, None);
     let bytes = fs::read(&path).unwrap();
     let file = fs::File::options().write(true).open(&path).unwrap();
-    // Of the rough blocks, which are most of it, some; the compressed one lies between them.
+    // A sample of the incompressible blocks, which are most of the file; the compressed block is between them.
     let rough = |at: &usize| (64..4160).contains(at) || (5160..8256).contains(at);
     for at in (0..bytes.len()).filter(|at| !rough(at) || at % 211 == 0) {
         for bit in [0, at % 7 + 1] {
@@ -220,7 +220,7 @@ fn every_byte_is_proved<B: TestKit>(subject: &Subject<B>) {
                 Err(error)
                     if matches!(error.extension(), Some(SnapshotError::Newer { .. }))
                         && (12..16).contains(&at) => {}
-                answer => panic!("byte {at} of {} is another one, and {answer:?}", bytes.len()),
+                answer => panic!("byte {at} of {} was changed, and {answer:?}", bytes.len()),
             }
         }
         file.write_all_at(&bytes[at..=at], at as u64).unwrap();
@@ -281,7 +281,7 @@ fn a_name_alone<B: TestKit>(subject: &Subject<B>) {
     check(&folder.file("b"), 2).unwrap();
 }
 
-/// In a process of its own, since a process has one current folder for all of its threads.
+/// In a process of its own, since the current folder belongs to the whole process.
 fn writes_by_a_name_alone<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     std::env::set_current_dir(peer.receive::<PathBuf>()).unwrap();
     let [first, second] = ["a", "b"].map(Path::new);
@@ -304,22 +304,22 @@ fn permissions_stay<B: TestKit>(subject: &Subject<B>) {
 
 fn another_file_too<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
-    fs::write(folder.file("other"), b"of somebody else").unwrap();
+    fs::write(folder.file("other"), b"of another program").unwrap();
     fs::hard_link(folder.file("other"), folder.file(".a.partial")).unwrap();
     let answer = begin(subject, &folder.file("a"), None);
     assert!(matches!(answer.as_ref().map_err(Error::detail), Err(Detail::File { .. })), "{answer:?}");
-    assert_eq!(fs::read(folder.file("other")).unwrap(), b"of somebody else");
+    assert_eq!(fs::read(folder.file("other")).unwrap(), b"of another program");
     fs::remove_file(folder.file(".a.partial")).unwrap();
     write(subject, &folder.file("a"), 1, None);
 }
 
 fn what_is_no_file<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
-    fs::write(folder.file("other"), b"of somebody else").unwrap();
+    fs::write(folder.file("other"), b"of another program").unwrap();
     symlink("other", folder.file("a")).unwrap();
     let answer = begin(subject, &folder.file("a"), None);
     assert!(matches!(answer.as_ref().map_err(Error::detail), Err(Detail::File { .. })), "{answer:?}");
-    assert_eq!(fs::read(folder.file("other")).unwrap(), b"of somebody else");
+    assert_eq!(fs::read(folder.file("other")).unwrap(), b"of another program");
     assert!(folder.file("a").is_symlink());
     is_bad(SnapshotFile::open(folder.file(".")).map(drop), "not a regular file");
 }

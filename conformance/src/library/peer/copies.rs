@@ -8,17 +8,16 @@ use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "peer":
-    /// A device copies out of another one's region, which it may only read, into a region of its own.
+    /// A device copies from another device's region, which it may only read, into its own region.
     region_to_region,
-    /// A device copies out of another one's region into a plain allocation of its own, and on into a region.
+    /// A device copies from another device's region into its own plain allocation, and from there into a region.
     region_to_plain,
-    /// A copy out of another one's memory goes over several mappings of its and of the copying device's.
+    /// A copy from another device's memory spans several mappings of the source and of the target.
     over_several_mappings,
-    /// A copy of more than is done at a time is whole.
+    /// A copy that is larger than one chunk is complete.
     more_than_at_a_time,
     /// A device with access to one region only cannot copy from a neighboring region, and cannot copy from the first one
     /// after its access is revoked.
-    /// when what it was given is taken back.
     access_is_by_region,
 }
 

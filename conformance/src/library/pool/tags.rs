@@ -26,19 +26,19 @@ cases! { "pool":
     /// On a full device, a resume releases the pool's kept memory to make room; if that does not suffice, the tag stays
     /// suspended and keeps its bytes.
     resumed_on_a_full_device,
-    /// A resume gives back no more of what the pool keeps than its budget asks for.
+    /// A resume releases no more of the pool's kept memory than the budget requires.
     a_resume_leaves_what_is_kept,
     /// Memory that is free, or mapped at other addresses too, is not saved with a tag.
     only_what_is_used_is_saved,
-    /// What was freed to be used after a fence that is done by now is not saved.
+    /// A block that was freed behind a fence which is done is not saved.
     what_a_fence_is_done_with_is_not_saved,
-    /// Memory that passes to another tag is overwritten with zeros before, and stays as it is within its tag.
+    /// Memory that passes to another tag is overwritten with zeros first; memory that stays within its tag is not.
     scrubbed_between_tags,
-    /// What a resumed tag has had is scrubbed for a tag whose memory went to the driver before.
+    /// Memory of a resumed tag is scrubbed before another tag gets it.
     scrubbed_after_a_resume,
     /// A pool and its blocks can be dropped while a tag is suspended.
     dropped_while_suspended,
-    /// What a tag occupies is the memory that its blocks lie in, and none that is free.
+    /// The occupied size of a tag is the size of the memory with its blocks, without free memory.
     occupied_by_blocks,
 }
 

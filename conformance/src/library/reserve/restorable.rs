@@ -1,4 +1,4 @@
-//! Addresses that another process can have as well, with this driver or another vendor's.
+//! Addresses that another process can reserve too, with this driver or another vendor's.
 
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
@@ -8,35 +8,36 @@ use gpu_vmm_core::{Address, AddressRange, Bytes, Detail, GrowthKind, Placement, 
 use gpu_vmm_testkit::TestKit;
 
 cases! { "reserve":
-    /// A restorable region lies where both vendors take hints and nobody else puts anything, and its memory is its
-    /// device's to use.
+    /// A restorable region is in the address window in which both vendors accept hints and other allocations are not placed,
+    /// and its device can use its memory.
     restorable_in_the_window,
-    /// Such a region begins, is mapped and grows in units that every driver has, whatever this one's are.
+    /// A restorable region is aligned, mapped and grown in units that every driver supports, whatever this driver's units
+    /// are.
     restorable_in_portable_units,
-    /// Its addresses can be had in another process while this one has them, and used there.
+    /// Another process can reserve and use the addresses of a restorable region while this process has them.
     restorable_in_another_process with has_the_same_addresses,
-    /// Two processes choose other places, so that a third can have the regions of both.
+    /// Two processes choose different places, so that a third process can restore the regions of both.
     restorable_by_chance with chooses_places,
-    /// It is extended behind its end as every region is, and stays portable.
+    /// A restorable region is extended behind its end like any region, and stays portable.
     restorable_and_extended,
-    /// Where it has to move, it is restorable at its new address as well.
+    /// A restorable region that has to move is restorable at its new address too.
     restorable_and_moved,
-    /// It can be guarded, and its own address is that which another process can have.
+    /// A restorable region can be guarded, and another process can reserve its address.
     restorable_and_guarded with has_the_same_addresses,
-    /// It is aligned as was asked for, up to the largest alignment.
+    /// A restorable region has the requested alignment, up to 1 TiB.
     restorable_and_aligned,
-    /// More than the window has is refused before the driver is asked, with what there is.
+    /// A size or a guard beyond the window is refused before a driver call, with the size of the window.
     restorable_beyond_the_window,
-    /// Where none of many places can be had, that is an error with the window and what is offered instead.
+    /// If all of many places are taken, the error has the window and the address that the driver offered instead.
     @isolated restorable_where_all_is_taken,
     /// A region at an exact address can be portable too.
     portable_at_an_exact_address,
 }
 
-/// Where restorable regions lie.
+/// The window in which restorable regions are placed.
 const WINDOW: AddressRange = AddressRange { base: Address(0x3800_0000_0000), size: Bytes::gib(24 << 10) };
 
-/// What every driver can map, and reserve.
+/// The units in which every driver can map and reserve.
 const UNITS: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(32)];
 
 fn restorable<B: TestKit>(subject: &Subject<B>, size: Bytes) -> RegionBuilder<'_, B> {
@@ -47,7 +48,7 @@ fn is_in_window(range: AddressRange) -> bool {
     WINDOW.base <= range.base && range.end() <= WINDOW.end()
 }
 
-/// Has the device use the first granule of a region, and says what of it every driver can have.
+/// Grows a region to its first granule, and uses that with the device.
 fn used<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>) {
     let granule = region.granularity().bytes();
     let grown = region.grow_to(Bytes(1)).unwrap();
@@ -91,7 +92,7 @@ fn restorable_in_portable_units<B: TestKit>(subject: &Subject<B>) {
         .map(region.end(), &subject.piece(region.granularity().bytes().0 / subject.granularity().0))
         .unwrap();
     assert_portable(subject, &region);
-    // What another driver could not map is refused here as well.
+    // A size that another driver could not map is refused here too.
     let finer = subject.granularity();
     if finer < memory {
         refused!(region.map(region.end(), &subject.piece(1)), Detail::Unaligned { .. }, region.granularity());
@@ -127,7 +128,7 @@ fn has_the_same_addresses<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     peer.send(());
 }
 
-/// Where a few regions come to lie.
+/// The addresses of a few restorable regions.
 fn chosen<B: TestKit>(subject: &Subject<B>) -> Vec<u64> {
     let few: Vec<Region<B>> = (0..6).map(|_| restorable(subject, Bytes(1)).build().unwrap()).collect();
     few.iter().map(|region| region.address().0).collect()
@@ -142,7 +143,7 @@ fn restorable_by_chance<B: TestKit>(subject: &Subject<B>) {
     let count = places.len();
     places.sort_unstable();
     places.dedup();
-    // One place in almost a million may be the same.
+    // One collision among almost a million places is possible.
     assert!(places.len() + 1 >= count, "{places:x?}");
 }
 
@@ -191,7 +192,7 @@ fn restorable_and_guarded<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn restorable_and_aligned<B: TestKit>(subject: &Subject<B>) {
-    // Of 64 TiB, which is the most, an H200 says that it is out of memory.
+    // For 64 TiB, the largest alignment, an H200 reports that it is out of memory.
     for alignment in [Bytes(1), Bytes::gib(1), Bytes::gib(1 << 10)] {
         let mut region = restorable(subject, Bytes(1)).alignment(alignment).build().unwrap();
         assert!(region.address().is_aligned_to(alignment) && is_in_window(region.range()));
@@ -210,7 +211,7 @@ fn restorable_beyond_the_window<B: TestKit>(subject: &Subject<B>) {
 fn restorable_where_all_is_taken<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(WINDOW.base);
     let Ok(taken) = restorable(subject, WINDOW.size).at(at).build() else {
-        skip("the driver does not give so many addresses in one piece")
+        skip("the driver cannot reserve the whole window in one piece")
     };
     for builder in [restorable(subject, Bytes(1)), restorable(subject, Bytes(1)).guarded()] {
         let error = builder.build().unwrap_err();

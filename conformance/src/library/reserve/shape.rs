@@ -1,4 +1,4 @@
-//! How large a region is, and how it is aligned.
+//! The size and the alignment of a region.
 
 use crate::case::cases;
 use crate::library::tools::idle;
@@ -8,27 +8,27 @@ use gpu_vmm_testkit::TestKit;
 use std::panic::resume_unwind;
 
 cases! { "reserve":
-    /// A new region has the addresses that were asked for, in one reservation, and nothing is mapped in it.
+    /// A new region has the requested addresses in one reservation, and nothing is mapped in it.
     begins_empty,
-    /// The granularity is a power of two, no device's is more, and the unit of addresses is a multiple of it.
+    /// The granularity is a power of two, at least that of each device, and divides the unit of addresses.
     granularity_is_a_power_of_two,
-    /// Asking for the granularity, reserving and creating work in a thread that has never met the driver.
+    /// Querying the granularity, reserving and creating work in a thread that never made a driver call.
     on_a_fresh_thread,
-    /// Every alignment up to a page can be asked for, and memory can be mapped and used there.
+    /// Every power-of-two alignment up to 4 KiB is accepted, and memory can be mapped and used there.
     small_alignments,
-    /// Alignments from 64 KiB to 16 GiB are kept, though HIP ignores what it is asked for.
+    /// Alignments from 64 KiB to 16 GiB are kept, although HIP ignores the requested alignment.
     large_alignments,
-    /// Three regions with the same large alignment lie at three places, aligned and usable each.
+    /// Three regions with the same large alignment are at three aligned, usable addresses.
     aligned,
-    /// A size that is no multiple of the unit of addresses is rounded up to one.
+    /// A size that is not a multiple of the unit of addresses is rounded up to one.
     sizes_are_rounded,
-    /// Where no size is said, there are addresses for all of the device's memory.
+    /// Without a size, a region reserves addresses for all of the device's memory.
     as_much_as_the_device_has,
     /// A terabyte of addresses takes no memory.
     addresses_are_free,
-    /// 64 TiB of addresses come whole or are refused with the driver's answer, never less of them.
+    /// A reservation of 64 TiB is complete or is refused with the driver's error, never smaller.
     half_the_address_space,
-    /// A thousand reservations at once overlap nowhere.
+    /// Of a thousand reservations at once, no two overlap.
     a_thousand_at_once,
 }
 
@@ -76,7 +76,7 @@ fn on_a_fresh_thread<B: TestKit>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.granules(2), 1);
 }
 
-/// Reserves with an alignment, and has the device use memory there.
+/// Reserves with an alignment, and uses memory there with the device.
 fn use_aligned<B: TestKit>(subject: &Subject<B>, alignment: Bytes, memory: &PhysicalMemory<B>) -> Region<B> {
     let mut region = subject.region(3).alignment(alignment).build().unwrap();
     assert!(region.address().is_aligned_to(alignment), "{} for {alignment}", region.address());
@@ -145,7 +145,7 @@ fn a_thousand_at_once<B: TestKit>(subject: &Subject<B>) {
     for pair in regions.windows(2) {
         assert!(pair[0].range().end() <= pair[1].address(), "{} and {}", pair[0].range(), pair[1].range());
     }
-    // One of the many is as good as any.
+    // One of the thousand regions is checked.
     let last = regions.last_mut().unwrap();
     last.grow_to(subject.granularity()).unwrap();
     subject.write(last, Bytes(0), subject.granularity(), 1);

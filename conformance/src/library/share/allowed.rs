@@ -1,4 +1,4 @@
-//! Who may be at the other end of a line.
+//! The processes that may be at the other end of a channel.
 
 use crate::case::cases;
 use crate::library::folder::Folder;
@@ -10,9 +10,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 cases! { "share":
-    /// A process that is not allowed is refused with its number, and no channel to it is made.
+    /// A process that is not allowed is refused with its process id, and no channel to it is opened.
     who_is_not_allowed,
-    /// The path of a listener can be connected to by its own user alone.
+    /// Only the user that owns a listener can connect to its path.
     a_listener_is_its_users,
 }
 

@@ -1,4 +1,4 @@
-//! How an importer follows a region: at one address, with memory of several devices, through a socket that is full.
+//! How an importer follows a region: at one address, with memory of several devices, through a full socket.
 
 use super::channels::{SOON, channel_from, channel_to, movable_region, move_away, receive, share};
 use crate::case::cases;
@@ -16,14 +16,14 @@ use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size}
 use std::os::fd::{AsRawFd, OwnedFd};
 
 cases! { "share":
-    /// An importer that is to be at the exporter's address goes nowhere else where growth does not fit there, and has it
-    /// there when it fits.
+    /// An importer that must use the exporter's address refuses growth that does not fit there, stays where it is, and
+    /// applies the growth when it fits.
     stays_at_one_address with applies_at_one_address,
-    /// An importer at the exporter's address follows a region that has moved and is otherwise as it was.
+    /// An importer at the exporter's address follows a region that has moved and is otherwise unchanged.
     moved_and_as_it_was with follows_the_address,
-    /// Each piece of a region is the memory of its own device in the importer too.
+    /// Each piece of a region belongs to the same device in the importer.
     pieces_of_two_devices with imports_from_two_devices,
-    /// More can be told than the socket holds: it goes on when the importer reads.
+    /// If a change exceeds the room in the socket, the exporter continues when the importer reads.
     more_than_the_socket_holds with reads_when_it_is_full,
 }
 
@@ -44,7 +44,7 @@ fn stays_at_one_address<B: TestKit>(subject: &Subject<B>) {
     assert!(matches!(refused.extension(), Some(PeerError::Refused { .. })), "{refused}");
     child.send(());
     exporter.wait_applied(SOON).unwrap();
-    assert!(child.receive::<bool>(), "it has the bytes");
+    assert!(child.receive::<bool>(), "the importer reads other bytes");
     drop(exporter);
     child.finish();
 }
@@ -77,7 +77,7 @@ fn moved_and_as_it_was<B: TestKit>(subject: &Subject<B>) {
     let mut exporter = share(subject, channel_to(&mut child), &region);
     move_away(subject, &mut region);
     assert_eq!(region.shrink_to(end, idle()).unwrap().end, end);
-    assert!(exporter.publish(&region).unwrap(), "its address is another one");
+    assert!(exporter.publish(&region).unwrap(), "the new address is not a change");
     exporter.wait_applied(SOON).unwrap();
     assert_eq!(child.receive::<(u64, bool)>(), (region.address().0, true));
     drop(exporter);
@@ -122,10 +122,10 @@ fn imports_from_two_devices<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-/// How many changes there are, of some messages each.
+/// The number of changes, of several messages each.
 const CHANGES: u64 = 16;
 
-/// The least that a socket can hold is less than they are.
+/// The socket's buffer size, less than the changes need even after the kernel raises it to its minimum.
 const ROOM: usize = 4096;
 
 fn more_than_the_socket_holds<B: TestKit>(subject: &Subject<B>) {
@@ -167,7 +167,7 @@ fn reads_when_it_is_full<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-/// A channel to the second process whose socket takes little, and that socket.
+/// A channel to the second process whose socket has a small buffer, and that socket.
 fn narrow_channel_to(child: &mut Child) -> (Channel, OwnedFd) {
     let (ours, theirs) = Channel::pair().unwrap();
     child.send_fd(theirs.into_socket());
@@ -177,8 +177,8 @@ fn narrow_channel_to(child: &mut Child) -> (Channel, OwnedFd) {
     (Channel::from_socket(socket, Allowed::same_user()).unwrap(), same)
 }
 
-/// Waits until a socket has no room for another message, as Linux counts it. On a system that counts in another way this
-/// ends as well, and the socket may not be full.
+/// Waits until a socket has no room for another message, as Linux counts it. On other systems this ends too, although the
+/// socket may not be full.
 #[allow(unsafe_code)] // rustix does not have this call
 fn wait_until_full(socket: &OwnedFd) {
     const TRIES: u32 = 1 << 20;

@@ -1,4 +1,4 @@
-//! A region on its way from one process to another: the channel, and its two ends.
+//! Sharing a region between two processes: the channel and its two ends.
 
 use crate::fork_server::Child;
 use crate::leaks;
@@ -11,22 +11,22 @@ use gpu_vmm_share::{Allowed, Channel, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::TestKit;
 use std::time::Duration;
 
-/// How long one side waits for the other.
+/// The maximum time that one side waits for the other.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-/// Gives the second process one end of a channel.
+/// Opens a channel and sends one end to the second process.
 pub(super) fn channel_to(child: &mut Child) -> Channel {
     let (ours, theirs) = Channel::pair().unwrap();
     child.send_fd(theirs.into_socket());
     ours
 }
 
-/// The end of a channel that the first process gives.
+/// The end of a channel that the first process sends.
 pub(super) fn channel_from(peer: &Peer) -> Channel {
     Channel::from_socket(peer.receive_fd(), Allowed::same_user()).unwrap()
 }
 
-/// Takes a region in.
+/// Imports a region.
 pub(super) fn receive<B: TestKit>(
     subject: &Subject<B>,
     import: ImportOptions,
@@ -37,12 +37,12 @@ pub(super) fn receive<B: TestKit>(
     imported
 }
 
-/// Notes how many pieces were imported for a region.
+/// Counts the imported pieces of a region for the leak check.
 fn count_imports<B: TestKit>(region: &Region<B>) {
     region.mappings().for_each(|_| leaks::counts_import());
 }
 
-/// A region whose memory can be exported, of handles of these many units each.
+/// A region of exportable memory, with one handle of each of these sizes in units.
 pub(super) fn shareable_region<B: TestKit>(subject: &Subject<B>, handles: &[u64]) -> Region<B> {
     let memory = Properties::on(subject.device).shareable();
     let units = handles.iter().sum();
@@ -54,7 +54,7 @@ pub(super) fn shareable_region<B: TestKit>(subject: &Subject<B>, handles: &[u64]
     region
 }
 
-/// A region that moves to where addresses are free in the other process too, of one handle of a unit.
+/// A region with one exportable handle of one unit, which moves to addresses that are free in the other process too.
 pub(super) fn movable_region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let memory = Properties::on(subject.device).shareable();
     let mut region = subject.region(1).memory(memory).at(Placement::Restorable).build().unwrap();
@@ -62,7 +62,7 @@ pub(super) fn movable_region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-/// Moves such a region, which has more than a handle afterwards.
+/// Moves a [`movable_region`], which has more than one handle afterwards.
 pub(super) fn move_away<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>) {
     let old = region.address();
     let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
@@ -71,7 +71,7 @@ pub(super) fn move_away<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>
     drop(wall);
 }
 
-/// Shares a region and waits until it has arrived.
+/// Shares a region and waits until the importer has applied it.
 pub(super) fn share<B: TestKit>(subject: &Subject<B>, channel: Channel, region: &Region<B>) -> Exporter<B> {
     let mut exporter = or_cannot_share(subject, Exporter::share(channel, region));
     exporter.wait_applied(SOON).unwrap();

@@ -1,4 +1,4 @@
-//! Rule 8, the descriptors that memory is shared by.
+//! Rule 8: the file descriptors by which memory is shared.
 
 use crate::case::cases;
 use crate::library::sharing::{import, import_of, shareable};
@@ -10,30 +10,31 @@ use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 cases! { "share":
-    /// What is exported can be imported in the same process: another handle of the same memory, which can go first or last.
+    /// Exported memory can be imported in the same process as a second handle of the same memory, and either handle can be
+    /// dropped first.
     exported_and_imported,
-    /// Memory that was not created as shareable is not exported, and the error says why.
+    /// Exporting memory that was not created as shareable is refused, and the error says why.
     export_must_be_asked_for,
-    /// Memory can be exported just where the device's capabilities say so, and where it cannot they say why.
+    /// Memory can be exported exactly if the device's capabilities report it; otherwise they say why not.
     as_the_capabilities_say,
-    /// Each export is a descriptor of its own, above the standard streams and closed by exec.
+    /// Each export returns a new descriptor, above the standard streams and close-on-exec.
     each_export_is_new,
-    /// A descriptor alone holds the memory, when every handle and mapping of it is gone.
+    /// A descriptor alone keeps the memory after all handles and mappings are gone.
     a_descriptor_holds_memory,
     /// The same descriptor can be imported twice.
     one_descriptor_imported_twice,
-    /// Exporting what was imported is refused with the reason, or gives a descriptor of the same memory.
+    /// Exporting an import is refused with the reason, or returns a descriptor of the same memory.
     an_import_is_exported_or_refused,
-    /// A descriptor of something that is no device's memory is an error, and stays as it is.
+    /// Importing a descriptor that is not of device memory is an error, and the descriptor stays open.
     no_memory_behind_a_descriptor,
-    /// A size that is zero or no multiple of the granularity, or a device that is not there, is refused before the driver
-    /// hears of it.
+    /// An import with a size that is zero or not a multiple of the granularity, or with a device that does not exist, is
+    /// refused before a driver call.
     wrong_size_or_device,
-    /// Memory of which another size was told is refused when it is imported, or at the latest when it is mapped.
+    /// An import with a wrong size is refused, or at the latest mapping it is refused.
     another_size_than_the_memorys,
-    /// Where a driver says whose memory it is, a descriptor of one device's is not taken for another's.
+    /// If the driver knows the memory's device, importing it for another device is refused.
     another_devices_memory,
-    /// Descriptor 0 is a descriptor like any other.
+    /// Descriptor 0 works like any other descriptor.
     @isolated descriptor_zero,
 }
 
@@ -57,7 +58,7 @@ fn exported_and_imported<B: TestKit>(subject: &Subject<B>) {
         } else {
             drop((std::mem::replace(&mut two, one), imported));
         }
-        assert!(has(subject, &two, SEED), "what is left has the memory");
+        assert!(has(subject, &two, SEED), "the remaining handle has lost the memory");
     }
 }
 
@@ -75,7 +76,7 @@ fn as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
     let done = PhysicalMemory::create(&subject.backend, subject.granularity(), properties)
         .and_then(|memory| memory.export());
     match done.map_err(Error::into_detail) {
-        Ok(_) => assert!(told.available, "it can be done, and {told:?}"),
+        Ok(_) => assert!(told.available, "the export works, and {told:?}"),
         Err(Detail::Unsupported { reason, .. }) => {
             assert!(!told.available && !told.note.is_empty() && !reason.is_empty(), "{reason}, and {told:?}");
         }
@@ -112,7 +113,7 @@ fn one_descriptor_imported_twice<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let fd = export(&memory);
     let [one, two] = [(); 2].map(|()| import_of(subject, &fd, &memory));
-    assert!(!one.is_same_as(&two), "each import is a hold of its own");
+    assert!(!one.is_same_as(&two), "both imports are the same handle");
     let (mut one, two) = (mapped(subject, &[&one]), mapped(subject, &[&two]));
     write(subject, &mut one, SEED);
     drop(one);
@@ -125,7 +126,7 @@ fn an_import_is_exported_or_refused<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut mapped(subject, &[&imported]), SEED);
     match imported.export().map_err(Error::into_detail) {
         Ok(fd) => {
-            assert_ne!(subject.backend.vendor(), Vendor::Cuda, "CUDA's driver was seen to refuse it");
+            assert_ne!(subject.backend.vendor(), Vendor::Cuda, "CUDA's driver refused this when the case was written");
             drop((memory, imported));
             let again = or_skip(import(subject, fd, subject.device, subject.unit()));
             assert!(has(subject, &mapped(subject, &[&again]), SEED));
@@ -133,13 +134,13 @@ fn an_import_is_exported_or_refused<B: TestKit>(subject: &Subject<B>) {
         Err(Detail::Unsupported { reason, .. }) => {
             assert!(reason.contains("import"), "{reason}")
         }
-        Err(error) => panic!("it says neither yes nor no: {error}"),
+        Err(error) => panic!("neither exported nor unsupported: {error}"),
     }
 }
 
 fn no_memory_behind_a_descriptor<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
-    // Ends the case where this version cannot import at all.
+    // Skips the case if this version cannot import at all.
     drop(import_of(subject, export(&memory), &memory));
     let (reads, writes) = std::io::pipe().unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
@@ -154,7 +155,7 @@ fn no_memory_behind_a_descriptor<B: TestKit>(subject: &Subject<B>) {
         fcntl_getfd(fd).unwrap();
     }
     drop(writes);
-    // The device can be used as before.
+    // The device still works.
     write(subject, &mut mapped(subject, &[&memory]), SEED);
 }
 
@@ -170,19 +171,19 @@ fn wrong_size_or_device<B: TestKit>(subject: &Subject<B>) {
     assert!(matches!(error.detail(), Detail::NoSuchDevice { device: DeviceId(99), .. }), "{error}");
 }
 
-/// In a process of its own, since standard input is lost.
+/// In a process of its own, since it replaces standard input.
 #[allow(unsafe_code)]
 fn descriptor_zero<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     write(subject, &mut mapped(subject, &[&memory]), SEED);
-    // SAFETY: nothing here reads the standard input whose number this takes.
+    // SAFETY: nothing here reads standard input.
     assert_eq!(unsafe { libc::dup2(export(&memory).as_raw_fd(), 0) }, 0);
     let imported = import_of(subject, std::io::stdin(), &memory);
     assert!(has(subject, &mapped(subject, &[&imported]), SEED));
-    // SAFETY: as above; what comes next gets that number.
+    // SAFETY: as above; the export below must not reuse that number.
     unsafe { libc::close(0) };
     let exported = export(&memory);
-    assert!(exported.as_raw_fd() > 0, "an export takes no standard stream's number");
+    assert!(exported.as_raw_fd() > 0, "an export has the number of a standard stream");
     assert!(has(subject, &mapped(subject, &[&import_of(subject, exported, &memory)]), SEED));
 }
 
@@ -193,7 +194,7 @@ fn another_size_than_the_memorys<B: TestKit>(subject: &Subject<B>) {
             continue;
         };
         let mut region = subject.region(4).build().unwrap();
-        assert!(region.map(Bytes(0), &imported).is_err(), "{units} units were told, and it has two");
+        assert!(region.map(Bytes(0), &imported).is_err(), "a handle of two units was mapped as {units}");
         region.close(idle()).unwrap();
     }
 }
@@ -202,7 +203,7 @@ fn another_devices_memory<B: TestKit>(subject: &Subject<B>) {
     let (_, other) = subject.two_devices();
     let memory = shareable(subject, 1);
     match import(subject, export(&memory), other, memory.size()) {
-        Ok(_) => assert_ne!(subject.backend.vendor(), Vendor::Cuda, "it was taken for another device's"),
+        Ok(_) => assert_ne!(subject.backend.vendor(), Vendor::Cuda, "the memory was imported for another device"),
         Err(error) => assert!(matches!(error.detail(), Detail::Mismatch { .. }), "{error}"),
     }
 }

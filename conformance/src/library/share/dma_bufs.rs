@@ -1,4 +1,4 @@
-//! A region as dma-bufs, which network cards are given.
+//! A region as dma-bufs, for network cards.
 
 use crate::case::cases;
 use crate::library::tools::{refused, told};
@@ -9,18 +9,18 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::{FdFlags, fcntl_getfd};
 
 cases! { "share":
-    /// All of a region of several handles is covered by dma-bufs, each as long as the part that it is of, in order and without
-    /// a gap: one where the driver can, else a plan of pieces. What cannot be is an error with the capability's reason.
+    /// Dma-bufs cover a whole region of several handles in order and without a gap, as one dma-buf or one for each mapping;
+    /// otherwise the error has the capability's reason.
     a_region_as_dma_bufs,
-    /// Dma-bufs are of whole mappings without a hole.
+    /// A dma-buf range must consist of whole mappings without a hole.
     dma_bufs_of_wrong_parts,
-    /// A region of two reservations is covered as well, with a border where its reservations have theirs.
+    /// Dma-bufs cover a region of two reservations, and no dma-buf crosses the border between them.
     dma_bufs_over_a_seam,
-    /// A guarded region, whose addresses begin behind a guard, is covered as well, and memory is where the region says.
+    /// Dma-bufs cover a guarded region, at the offsets that the region reports.
     dma_bufs_behind_a_guard,
 }
 
-/// Three mappings of one, two and three granules.
+/// A region with three mappings of one, two and three granules.
 fn filled<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(8).build().unwrap();
     for granules in [1, 3, 6] {
@@ -29,7 +29,7 @@ fn filled<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-/// The parts that dma-bufs of a region are of, or the end of the case.
+/// The ranges of a region's dma-bufs. Skips the case if the device does not support dma-bufs.
 fn parts<B: TestKit>(
     subject: &Subject<B>,
     region: &Region<B>,
@@ -45,22 +45,22 @@ fn parts<B: TestKit>(
         }
         Err(error) => panic!("{error}"),
     };
-    assert!(told.available, "it can be done, and {told:?}");
+    assert!(told.available, "the export works, and {told:?}");
     let mut at = offset;
     for one in &found {
         assert_eq!(one.offset, at);
         assert_eq!(fcntl_getfd(&one.fd).unwrap(), FdFlags::CLOEXEC);
-        assert_eq!(seek(&one.fd, SeekFrom::End(0)).unwrap(), one.length.0, "a dma-buf tells its size");
+        assert_eq!(seek(&one.fd, SeekFrom::End(0)).unwrap(), one.length.0, "a dma-buf reports another size");
         at += one.length;
     }
-    assert_eq!(at, offset + length, "all is covered");
+    assert_eq!(at, offset + length, "the dma-bufs do not cover the range");
     found.iter().map(|one| (one.offset, one.length)).collect()
 }
 
 fn a_region_as_dma_bufs<B: TestKit>(subject: &Subject<B>) {
     let region = filled(subject);
     let whole = parts(subject, &region, Bytes(0), region.end());
-    assert!(whole.len() == 1 || whole.len() == 3, "one, or one for each mapping: {whole:?}");
+    assert!(whole.len() == 1 || whole.len() == 3, "neither one dma-buf nor one for each mapping: {whole:?}");
     let last = parts(subject, &region, subject.granules(3), subject.granules(3));
     assert_eq!(last, [(subject.granules(3), subject.granules(3))]);
 }

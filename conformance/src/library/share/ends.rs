@@ -1,4 +1,4 @@
-//! How an importer releases a region when it is asked to, and memory that has left the region.
+//! How an importer releases a region on request, and memory that has left the region.
 
 use super::channels::{SOON, channel_from, channel_to, receive, share, shareable_region};
 use crate::case::cases;
@@ -13,11 +13,11 @@ use gpu_vmm_share::{Event, ImportOptions, ImportedRegion, ReleaseOutcome};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "share":
-    /// An exporter that asks more than once has asked once: the importer hears of it, and then of what comes next.
+    /// Several release requests of an exporter reach the importer as one event, and later events follow.
     asked_more_than_once with is_asked_once,
-    /// An importer that cannot close its region says that it keeps the memory.
+    /// An importer that fails to close its region reports that it keeps the memory.
     what_is_not_released with cannot_release,
-    /// An importer that follows holds no memory any more that has left the region.
+    /// An importer that applies a change no longer holds memory that has left the region.
     what_left_is_released with holds_what_is_left,
 }
 
@@ -44,7 +44,7 @@ fn is_asked_once<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-/// Imports a region of two pieces, on a backend that counts its handles and can inject failures.
+/// Imports a region of two pieces on a backend with fault injection that counts its handles.
 fn receive_two<B: TestKit>(
     subject: &Subject<B>,
     peer: &Peer,
@@ -70,7 +70,7 @@ fn cannot_release<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let error = imported.release(idle()).unwrap_err();
     backend.stop();
     assert_eq!(injected(&error), Some(0), "{error}");
-    assert_eq!(backend.live().handles, 0, "the destructor has tried again");
+    assert_eq!(backend.live().handles, 0, "the destructor has not closed the region");
 }
 
 fn what_left_is_released<B: TestKit>(subject: &Subject<B>) {

@@ -1,4 +1,4 @@
-//! A region as data, which any network or file carries, and data that lie.
+//! A region as data that any network or file can carry, and data that is wrong.
 
 use crate::case::cases;
 use crate::leaks;
@@ -13,31 +13,31 @@ use gpu_vmm_testkit::TestKit;
 use serde_json::Value;
 
 cases! { "share":
-    /// A region that is offered as bytes is mapped by another process as one range, at the same address, and each sees what
-    /// the other writes.
+    /// A region that is offered as bytes is mapped by another process as one range at the same address, and each process
+    /// reads the other's writes.
     an_offer_between_processes with takes_an_offer,
-    /// One piece of memory can be offered like a region, and several are not taken for one.
+    /// One piece of memory can be offered and imported like a region; an offer of several pieces is not imported as one.
     one_piece_is_offered,
-    /// An offer lives as long as what was offered is held: after that it is an error.
+    /// An offer is valid while the offered memory is held; after that, importing it is an error.
     an_offer_ends,
-    /// Offering by fabric handles works just where the device's capabilities say so.
+    /// An offer by fabric handles works exactly if the device's capabilities report fabric handles.
     fabric_as_the_capabilities_say,
-    /// An offer that lies, about sizes, devices, mappings or where its descriptors are, is an error, and leaves no memory,
-    /// descriptor or addresses behind.
+    /// An offer with wrong sizes, devices, mappings or descriptors is an error, and leaks no memory, descriptor or addresses.
     offers_that_lie,
-    /// The bytes of an offer, cut at any length or with any byte changed, are an error or an offer that can be looked at.
+    /// An offer's bytes that are cut at any length, or changed at any byte, are an error or an offer that can be inspected
+    /// safely.
     bytes_that_are_no_offer,
 }
 
 const SEED: u64 = 1300;
 
-/// Two pieces in a row, which another process can have.
+/// A region of two exportable pieces in a row.
 pub(super) fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let (one, two) = (shareable(subject, 1), shareable(subject, 2));
     mapped(subject, &[&one, &two])
 }
 
-/// Takes a region in; a process that may not reach into another one ends the case.
+/// Imports a region. Skips the case if the process may not access the other process's descriptors.
 pub(super) fn import<B: TestKit>(subject: &Subject<B>, offer: &Offer, import: &ImportOptions) -> Region<B> {
     let region = or_skip(offer.import(&subject.backend, import));
     region.mappings().for_each(|_| leaks::counts_import());
@@ -56,7 +56,7 @@ fn an_offer_between_processes<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     child.send(offered.offer().to_bytes().unwrap());
     child.receive::<()>();
-    assert!(has(subject, &region, SEED + 1), "what the other process wrote");
+    assert!(has(subject, &region, SEED + 1), "the other process's write is not visible");
     child.finish();
 }
 
@@ -100,7 +100,7 @@ fn fabric_as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(1).memory(memory).build().unwrap();
     match region.grow_to(subject.unit()).and_then(|_| Offered::new(&region, By::Fabric)) {
         Ok(offered) => {
-            assert!(told.available, "it can be done, and {told:?}");
+            assert!(told.available, "the offer works, and {told:?}");
             write(subject, &mut region, SEED);
             assert!(has(subject, &import(subject, offered.offer(), &ImportOptions::new()), SEED));
         }
@@ -110,10 +110,10 @@ fn fabric_as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Changes one number of an offer.
+/// The name of a wrong statement, and the change of an offer that makes it.
 type Lie = (&'static str, fn(&mut Value, Bytes));
 
-/// What an offer may lie about.
+/// The wrong statements that are tested.
 const LIES: &[Lie] = &[
     ("a piece is half as large", |offer, unit| offer["pieces"][1]["size"] = unit.0.into()),
     ("a piece is twice as large", |offer, unit| {
@@ -152,7 +152,7 @@ const LIES: &[Lie] = &[
     }),
 ];
 
-/// Lies that need nothing else to be seen: bytes that tell them are refused when they are read.
+/// Wrong statements that contradict the rest of the offer: its bytes are refused when they are read.
 const CONTRADICTIONS: [&str; 5] = [
     "two pieces of one name",
     "a mapping of no piece",
@@ -161,7 +161,7 @@ const CONTRADICTIONS: [&str; 5] = [
     "a handle less",
 ];
 
-/// Lies about the second piece that no description contradicts: the first one is imported by then.
+/// Wrong statements about the second piece that contradict nothing, so the first piece is imported before they are noticed.
 const NOTICED_LATE: [&str; 2] = ["a piece is half as large", "a piece is twice as large"];
 
 fn each_handle(offer: &mut Value, field: &str, change: impl Fn(&Value) -> Value) {
@@ -171,7 +171,7 @@ fn each_handle(offer: &mut Value, field: &str, change: impl Fn(&Value) -> Value)
     }
 }
 
-/// How many descriptors this process has open.
+/// The number of descriptors that this process has open.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -183,7 +183,7 @@ fn offers_that_lie<B: TestKit>(subject: &Subject<B>) {
     let truth = serde_json::to_value(offered.offer()).unwrap();
     drop(import(subject, &serde_json::from_value(truth.clone()).unwrap(), &ImportOptions::new()));
     let (free, open) = (subject.free_here(), descriptors());
-    // Where an import is never given back, one that comes before the lie is noticed would be missed below.
+    // If imports leak, one that precedes the error would look like a leak below.
     let leaks = subject.has_quirk("import-leaks");
     for (lie, tell) in LIES.iter().filter(|(lie, _)| !(leaks && NOTICED_LATE.contains(lie))) {
         let mut told = truth.clone();
@@ -201,13 +201,13 @@ fn offers_that_lie<B: TestKit>(subject: &Subject<B>) {
         assert!(answer.is_err(), "{lie}: {answer:?}");
     }
     if subject.backend.vendor() != gpu_vmm_core::Vendor::Host {
-        // Cases on host memory run side by side.
+        // Cases on host memory run in parallel.
         assert_eq!(descriptors(), open, "descriptors are left open");
     }
     if !leaks {
         assert!(subject.free_here() + subject.granularity() > free, "memory is missing");
     }
-    assert!(has(subject, &region, SEED), "the memory itself has come to no harm");
+    assert!(has(subject, &region, SEED), "the memory has changed");
 }
 
 fn bytes_that_are_no_offer<B: TestKit>(subject: &Subject<B>) {
@@ -222,11 +222,11 @@ fn bytes_that_are_no_offer<B: TestKit>(subject: &Subject<B>) {
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 0x55;
-        // What can be read is data; what it says is checked when memory is to be imported.
+        // An offer that can be read is only data; an import checks what it says.
         if let Ok(offer) = Offer::from_bytes(&changed) {
             let _ = offer.memory();
         }
     }
     let longer = [bytes.as_slice(), &[0]].concat();
-    assert!(Offer::from_bytes(&longer).is_err(), "a byte too many");
+    assert!(Offer::from_bytes(&longer).is_err(), "an offer with an extra byte was accepted");
 }

@@ -10,34 +10,35 @@ use gpu_vmm_core::{Access, Bytes, Detail, DeviceId};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "share":
-    /// What a device has written in one process, a device reads in another that has imported the memory.
+    /// Bytes that a device has written in one process are read by a device in another process that has imported the memory.
     same_bytes_in_both with reads_and_tells,
-    /// Both processes write in turn, and each sees what the other wrote.
+    /// Both processes write in turn, and each reads what the other wrote.
     both_write_in_turn with writes_in_turn,
-    /// The descriptors can be closed after the import, and the exporter's handle dropped: the importer has the memory.
+    /// When the descriptors are closed and the exporter's handle is dropped, the importer still has the memory.
     only_the_importer_holds_it with keeps_alone,
-    /// The exporter can end, and the importer still has the memory.
+    /// When the exporter exits, the importer still has the memory.
     the_exporter_ends with exports_and_ends,
-    /// The exporter can be killed by kill -9 while it has the memory mapped, and the importer still has it.
+    /// When the exporter is killed with SIGKILL while it has the memory mapped, the importer still has the memory.
     the_exporter_is_killed with exports_and_waits,
-    /// The importer can be killed by kill -9 while it has the memory mapped: the exporter has it unharmed, and nothing is
-    /// lost.
+    /// When the importer is killed with SIGKILL while it has the memory mapped, the exporter's memory is unharmed and nothing
+    /// leaks.
     the_importer_is_killed with writes_and_waits,
-    /// What was imported can be passed on as the descriptor it came by, to a process that the exporter does not know.
+    /// An importer can pass on the descriptor that it received to a process that the exporter does not know.
     passed_on_to_a_third with passes_on,
-    /// A process can import the same memory twice: both imports have its bytes, and either can go before the other.
+    /// A process can import the same memory twice; both imports have its bytes, and either can be dropped first.
     imported_twice_in_another with imports_twice,
-    /// A device can be given imported memory to read and not to write, while the exporter writes.
+    /// A device can be given read-only access to imported memory while the exporter writes.
     imported_to_read with reads_only,
-    /// Several pieces of one process's memory become one range in another, and hold one pattern across all of it.
+    /// Several pieces of one process's memory become one range in another process, with one pattern across all of them.
     pieces_become_one_range with maps_in_a_row,
-    /// Memory of a second device is that device's in the importing process too, and the first one can be given access.
+    /// Memory of a second device belongs to that device in the importing process too, and the first device can be given
+    /// access.
     memory_of_a_second_device with reads_the_second_devices,
-    /// Memory is free again in both processes when the last one that holds it has released it.
+    /// Memory is free again in both processes after the last process that holds it has released it.
     free_when_nobody_holds_it with holds_for_a_while,
 }
 
-/// The first seed of a case; each pattern that follows has another one.
+/// The first seed of a case; each further pattern has another seed.
 const SEED: u64 = 100;
 
 fn same_bytes_in_both<B: TestKit>(subject: &Subject<B>) {
@@ -45,7 +46,7 @@ fn same_bytes_in_both<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut mapped(subject, &[&memory]), SEED);
     let mut child = subject.child();
     give(&mut child, &memory);
-    assert_eq!(child.receive::<(bool, bool)>(), (true, false), "the bytes, and not those of another seed");
+    assert_eq!(child.receive::<(bool, bool)>(), (true, false), "the importer must find this seed's bytes, and not another seed's");
     child.finish();
 }
 
@@ -54,7 +55,7 @@ fn reads_and_tells<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     peer.send((has(subject, &region, SEED), has(subject, &region, SEED + 1)));
 }
 
-/// How often each side writes.
+/// The number of writes of each side.
 const TURNS: u64 = 3;
 
 fn both_write_in_turn<B: TestKit>(subject: &Subject<B>) {
@@ -65,8 +66,8 @@ fn both_write_in_turn<B: TestKit>(subject: &Subject<B>) {
     for turn in 0..TURNS {
         write(subject, &mut region, SEED + 2 * turn);
         child.send(());
-        assert!(child.receive::<bool>(), "the importer sees what was written in turn {turn}");
-        assert!(has(subject, &region, SEED + 2 * turn + 1), "and its answer is seen here");
+        assert!(child.receive::<bool>(), "the importer does not see the write of turn {turn}");
+        assert!(has(subject, &region, SEED + 2 * turn + 1), "the importer's write is not visible");
     }
     child.finish();
 }
@@ -88,24 +89,24 @@ fn only_the_importer_holds_it<B: TestKit>(subject: &Subject<B>) {
     give(&mut child, &memory);
     child.receive::<()>();
     drop(memory);
-    // What is created now is other memory, whoever had it before.
+    // Memory that is created now must be different memory.
     write(subject, &mut mapped(subject, &[&subject.memory(1)]), SEED + 1);
     child.send(());
     child.finish();
 }
 
 fn keeps_alone<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    // Mapped only when nobody else has it any more.
+    // Mapped only after no other process has it.
     let memory = take(subject, peer);
     peer.send(());
     peer.receive::<()>();
     let mut region = mapped(subject, &[&memory]);
-    assert!(has(subject, &region, SEED), "the bytes are still there");
+    assert!(has(subject, &region, SEED), "the bytes are lost");
     write(subject, &mut region, SEED + 2);
     assert!(has(subject, &region, SEED + 2));
 }
 
-/// The process that asked looks after memory whose exporter is gone.
+/// Imports memory, ends or kills its exporter, and checks the memory.
 fn outlives_its_exporter<B: TestKit>(subject: &Subject<B>, kill: bool) {
     let mut child = subject.child();
     let memory = take(subject, &mut child);
@@ -116,7 +117,7 @@ fn outlives_its_exporter<B: TestKit>(subject: &Subject<B>, kill: bool) {
         child.finish();
     }
     let mut region = mapped(subject, &[&memory]);
-    assert!(has(subject, &region, SEED), "the bytes are still there");
+    assert!(has(subject, &region, SEED), "the bytes are lost");
     write(subject, &mut region, SEED + 1);
     assert!(has(subject, &region, SEED + 1));
 }
@@ -151,7 +152,7 @@ fn the_importer_is_killed<B: TestKit>(subject: &Subject<B>) {
     child.receive::<()>();
     child.kill();
     child.finish_by(libc::SIGKILL);
-    assert!(has(subject, &region, SEED), "what the importer wrote before its end");
+    assert!(has(subject, &region, SEED), "the importer's last write is lost");
     write(subject, &mut region, SEED + 1);
     assert!(has(subject, &region, SEED + 1));
 }
@@ -170,11 +171,11 @@ fn passed_on_to_a_third<B: TestKit>(subject: &Subject<B>) {
     child.send(true);
     give(&mut child, &memory);
     child.finish();
-    assert!(has(subject, &region, SEED), "what the third process wrote");
+    assert!(has(subject, &region, SEED), "the third process's write is not visible");
     write(subject, &mut region, SEED + 1);
 }
 
-/// The second process passes the descriptor on, the third writes.
+/// The second process passes the descriptor on; the third process writes.
 fn passes_on<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     if peer.receive::<bool>() {
         let (told, fd) = (peer.receive::<(u32, u64)>(), peer.receive_fd());
@@ -195,18 +196,18 @@ fn imported_twice_in_another<B: TestKit>(subject: &Subject<B>) {
     give(&mut child, &memory);
     give(&mut child, &memory);
     child.finish();
-    assert!(has(subject, &region, SEED + 1), "what was written through the second import");
+    assert!(has(subject, &region, SEED + 1), "the write through the second import is not visible");
 }
 
 fn imports_twice<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let (first, second) = (take(subject, peer), take(subject, peer));
-    assert!(!first.is_same_as(&second), "each import is a hold of its own");
+    assert!(!first.is_same_as(&second), "both imports are the same handle");
     let (mut one, mut two) = (mapped(subject, &[&first]), mapped(subject, &[&second]));
     write(subject, &mut one, SEED);
-    assert!(has(subject, &two, SEED), "both are the same memory");
+    assert!(has(subject, &two, SEED), "the second import is other memory");
     drop((one, first));
     write(subject, &mut two, SEED + 1);
-    assert!(has(subject, &two, SEED + 1), "the second is there when the first is gone");
+    assert!(has(subject, &two, SEED + 1), "the second import is lost with the first");
 }
 
 fn imported_to_read<B: TestKit>(subject: &Subject<B>) {
@@ -217,10 +218,10 @@ fn imported_to_read<B: TestKit>(subject: &Subject<B>) {
     for seed in [SEED, SEED + 1] {
         write(subject, &mut region, seed);
         child.send(seed);
-        assert!(child.receive::<bool>(), "it reads what is written here");
+        assert!(child.receive::<bool>(), "the importer does not read this process's write");
     }
     child.finish();
-    assert!(has(subject, &region, SEED + 1), "it has written nothing");
+    assert!(has(subject, &region, SEED + 1), "the importer has written");
 }
 
 fn reads_only<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
@@ -239,7 +240,7 @@ fn pieces_become_one_range<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     pieces.iter().for_each(|piece| give(&mut child, piece));
     child.finish();
-    // In the same order they have what the other process wrote across all of them, and in another order not.
+    // The same order shows the other process's pattern across all pieces; another order does not.
     let [first, second, third] = &pieces;
     assert!(has(subject, &mapped(subject, &[first, second, third]), SEED));
     assert!(!has(subject, &mapped(subject, &[second, first, third]), SEED));
@@ -271,11 +272,11 @@ fn reads_the_second_devices<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = mapped(subject, &[&memory]);
     assert_eq!(region.count_wrong(second, Bytes(0), region.end(), SEED).unwrap(), 0);
     region.set_access(Bytes(0), region.end(), subject.device, RW).unwrap();
-    assert!(has(subject, &region, SEED), "the first device reads the second one's memory");
+    assert!(has(subject, &region, SEED), "the first device does not read the second device's memory");
     write(subject, &mut region, SEED + 1);
 }
 
-/// What both processes see of the device's free memory.
+/// The device's free memory as both processes report it.
 fn free_in_both<B: TestKit>(subject: &Subject<B>, child: &mut Child) -> [Bytes; 2] {
     child.send(());
     [subject.free_here(), Bytes(child.receive())]
@@ -283,14 +284,14 @@ fn free_in_both<B: TestKit>(subject: &Subject<B>, child: &mut Child) -> [Bytes; 
 
 fn free_when_nobody_holds_it<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
-    // What a device needs for a process and its kernels is there before it is counted.
+    // Memory that the device needs for a process and its kernels is allocated before the counting.
     write(subject, &mut mapped(subject, &[&subject.memory(1)]), SEED);
     child.receive::<()>();
     let at_first = free_in_both(subject, &mut child);
     let memory = shareable(subject, 4);
     let created = free_in_both(subject, &mut child);
     assert_eq!(created[0], at_first[0] - memory.size());
-    // A device counts what all processes have; what is simulated is a process's own.
+    // A device counts the memory of all processes; a simulated one counts only its own process's memory.
     let is_counted_for_all = created[1] < at_first[1];
     give(&mut child, &memory);
     child.receive::<()>();
@@ -299,22 +300,22 @@ fn free_when_nobody_holds_it<B: TestKit>(subject: &Subject<B>) {
     if is_counted_for_all {
         assert!(
             held[0] <= created[0] && held[1] <= created[1],
-            "the importer holds it: {created:?}, {held:?}"
+            "the importer's memory is not counted: {created:?}, {held:?}"
         );
     } else {
-        assert_eq!(held, at_first, "it was counted for its exporter");
+        assert_eq!(held, at_first, "the memory was still counted for its exporter");
     }
     child.send(());
     child.receive::<()>();
     if !subject.has_quirk("import-leaks") {
         let end = free_in_both(subject, &mut child);
-        // A driver may have taken some for the mappings; none of the units is missing.
+        // A driver may have allocated memory for the mappings, less than a unit.
         let is_back = |(free, first): (&Bytes, &Bytes)| *free + subject.unit() > *first;
-        assert!(end.iter().zip(&at_first).all(is_back), "nobody holds it: {at_first:?}, {end:?}");
+        assert!(end.iter().zip(&at_first).all(is_back), "memory is still in use after the last release: {at_first:?}, {end:?}");
     }
     child.send(());
     child.finish();
-    assert!(subject.free_here() + subject.unit() > at_first[0], "the importer has ended");
+    assert!(subject.free_here() + subject.unit() > at_first[0], "memory is still in use after the importer's end");
 }
 
 fn holds_for_a_while<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
@@ -333,7 +334,7 @@ fn holds_for_a_while<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     peer.receive::<()>();
     drop((region, memory));
     peer.send(());
-    // Its memory is told until it is not asked for any more.
+    // Reports the free memory until the exporter no longer asks.
     if !subject.has_quirk("import-leaks") {
         tell();
     }

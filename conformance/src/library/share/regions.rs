@@ -1,4 +1,4 @@
-//! A region of one process as one contiguous range in another, and what follows when it changes.
+//! A region of one process as one contiguous range in another, and its changes.
 
 use super::channels::{
     SOON, channel_from, channel_to, movable_region, move_away, receive, share, shareable_region,
@@ -20,48 +20,50 @@ use std::fs;
 use std::time::Duration;
 
 cases! { "share":
-    /// A region of 16 handles, 1 GiB where the device has it, is at the same address in two processes, and each sees what
-    /// the other writes. Its exporter is killed, the importer goes on, and once it has released the memory that is free again.
+    /// A region of 16 handles (1 GiB if the device has it) is at the same address in two processes, which read each other's
+    /// writes; after its exporter is killed, the importer keeps it, and when it is released its memory is free again.
     a_gigabyte_at_one_address with exports_a_gigabyte,
-    /// What the exporter's region has twice, or not at all, the importer's has twice, or not at all, wherever it is.
+    /// A piece that the exporter's region maps twice is one piece in the importer's region too, and holes stay holes, at any
+    /// address.
     aliases_and_holes with imports_elsewhere,
-    /// Growth and shrinking that are published come to the importer, at the same address, and also beyond what it reserved.
+    /// Published growth and shrinking reach the importer at the same address, also beyond its reservation.
     changes_are_published with applies_changes,
-    /// What an importer has taken in stays the same memory while more comes.
+    /// Memory that an importer has imported stays the same handle when more memory is published.
     what_came_before_stays with follows_growth,
-    /// Memory that has left the region and comes back is sent again to an importer that has released it.
+    /// Memory that leaves the region and returns is sent again to an importer that has released it.
     what_left_comes_back with follows_what_left,
     /// An importer at the exporter's address follows a region that has moved and been emptied.
     emptied_and_moved with follows_an_empty_region,
-    /// Where the addresses behind the importer's region are taken, applying growth is an error that the exporter is told,
-    /// nothing has changed, and it can be applied at another address. What was there keeps the access that it has.
+    /// If the addresses behind the importer's region are taken, applying growth fails and the exporter is told; the region is
+    /// unchanged, keeps its access, and can apply the growth at another address.
     growth_into_a_wall with applies_behind_a_wall,
-    /// What was refused once is no answer to what is published after it.
+    /// A refusal of one change does not affect the changes that are published after it.
     refused_once with refuses_once,
-    /// An importer may take a region to read it, and then no device of it writes.
+    /// An importer can import a region read-only, and then no device of it can write.
     a_region_to_read with imports_to_read,
-    /// An importer releases the memory on request, and the exporter learns it, as it learns that an importer has died.
+    /// An importer releases the memory on request, and the exporter learns of the release.
     release_requested with releases,
-    /// An importer that is killed while it holds a region does the exporter's memory no harm, and the next one has it.
+    /// An importer that is killed while it holds a region does not harm the exporter's memory, and the next importer gets the
+    /// region.
     an_importer_is_killed with holds_until_killed,
-    /// An importer that is killed before it applies a change is not waited for: the exporter learns it at once, has its memory,
-    /// and shares it with another importer.
+    /// The exporter learns at once that an importer was killed before it applied a change, keeps its memory, and can share it
+    /// with another importer.
     killed_before_it_applies with leaves_a_change,
-    /// Memory that was not created as shareable cannot be shared as a region either, and the importer sees its channel closed.
+    /// Sharing a region of memory that was not created as shareable is refused, and the importer sees its channel closed.
     what_cannot_be_shared with waits_for_nothing,
-    /// A listener that ends takes its path away, and nothing that has come to be there since.
+    /// A listener removes its path when it is dropped, unless the path belongs to another listener by then.
     a_path_of_another_listener,
 }
 
 const SEED: u64 = 900;
 
-/// How many handles a large region has.
+/// The number of handles of a large region.
 const HANDLES: u64 = 16;
 
-/// How much at each end of a handle is written and looked at, of one that is large.
+/// The size at each end of a large handle that is written and checked.
 const EDGE: Bytes = Bytes::kib(64);
 
-/// Where the ends of a region's mappings are.
+/// The offsets of both ends of a region's mappings.
 fn edges<B: TestKit>(region: &Region<B>) -> Vec<Bytes> {
     region.mappings().flat_map(|one| [one.offset, one.offset + one.length - EDGE]).collect()
 }
@@ -78,7 +80,7 @@ fn has_edges<B: TestKit>(subject: &Subject<B>, region: &Region<B>, seed: u64) ->
 }
 
 fn a_gigabyte_at_one_address<B: TestKit>(subject: &Subject<B>) {
-    // What a device needs for a process and its kernels is there before anything is counted.
+    // Memory that the device needs for a process and its kernels is allocated before the counting.
     write(subject, &mut shareable_region(subject, &[1]), SEED);
     let mut child = subject.child();
     let gigabyte = Bytes::gib(1);
@@ -93,28 +95,28 @@ fn a_gigabyte_at_one_address<B: TestKit>(subject: &Subject<B>) {
     let mut imported = receive(subject, ImportOptions::new().same_address(), channel);
     assert_eq!((imported.region().address(), imported.region().end()), (place, size));
     assert_eq!(imported.region().mappings().count() as u64, HANDLES);
-    assert!(has_edges(subject, imported.region(), SEED), "what the exporter wrote");
+    assert!(has_edges(subject, imported.region(), SEED), "the exporter's write is not visible");
     write_edges(subject, imported.region_mut(), SEED + 1);
     child.send(());
-    assert!(child.receive::<bool>(), "the exporter sees what was written here");
+    assert!(child.receive::<bool>(), "the exporter does not see this process's write");
     assert!(imported.is_connected());
-    assert!(has_edges(subject, imported.region(), SEED + 2), "and its answer is seen here");
+    assert!(has_edges(subject, imported.region(), SEED + 2), "the exporter's second write is not visible");
     child.kill();
     child.finish_by(libc::SIGKILL);
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
     assert!(!imported.channel().is_connected());
-    assert!(has_edges(subject, imported.region(), SEED + 2), "the exporter is dead, and its bytes are here");
+    assert!(has_edges(subject, imported.region(), SEED + 2), "the bytes are lost with the exporter");
     write_edges(subject, imported.region_mut(), SEED + 3);
     assert!(has_edges(subject, imported.region(), SEED + 3));
     let held = subject.free_here();
     drop(imported);
     let end = subject.free_here();
-    // A device counts what all processes have; what is simulated is a process's own.
+    // A device counts the memory of all processes; a simulated one counts only its own process's memory.
     if created + size <= at_first {
-        assert!(held + size <= end + subject.unit(), "the importer alone held it: {held}, then {end}");
+        assert!(held + size <= end + subject.unit(), "the importer's release has freed nothing: {held}, then {end}");
     }
     if !subject.has_quirk("import-leaks") {
-        assert!(end + subject.unit() > at_first, "nobody holds the memory: {at_first}, then {end}");
+        assert!(end + subject.unit() > at_first, "memory is still in use after the last release: {at_first}, then {end}");
     }
 }
 
@@ -137,14 +139,14 @@ fn exports_a_gigabyte<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let seen = has_edges(subject, &region, SEED + 1);
     write_edges(subject, &mut region, SEED + 2);
     peer.send(seen);
-    // Until it is killed.
+    // Waits to be killed.
     peer.receive::<()>();
 }
 
 fn aliases_and_holes<B: TestKit>(subject: &Subject<B>) {
     let (one, two) = (shareable(subject, 1), shareable(subject, 2));
     let mut region = subject.region(6).at(Placement::Exact(subject.hole(6))).build().unwrap();
-    // One, a hole, two, a hole, and the first once more.
+    // The first piece, a hole, the second piece, a hole, and the first piece again.
     for (unit, memory) in [(0, &one), (2, &two), (5, &one)] {
         region.map(subject.units(unit), memory).unwrap();
         region.set_access(subject.units(unit), memory.size(), subject.device, RW).unwrap();
@@ -155,7 +157,7 @@ fn aliases_and_holes<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     let exporter = share(subject, channel_to(&mut child), &region);
     child.receive::<()>();
-    // What the importer wrote to the alias.
+    // The importer's write to the alias.
     assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED + 2).unwrap(), 0);
     drop(exporter);
     child.finish();
@@ -194,8 +196,8 @@ fn changes_are_published<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut region, SEED);
     let mut child = subject.child();
     let mut exporter = share(subject, channel_to(&mut child), &region);
-    assert!(child.receive::<bool>(), "the bytes as they were shared");
-    assert!(!exporter.publish(&region).unwrap(), "nothing has changed");
+    assert!(child.receive::<bool>(), "the importer has other bytes");
+    assert!(!exporter.publish(&region).unwrap(), "an unchanged region was published");
     for units in [3, 6, 1] {
         if subject.units(units) > region.end() {
             or_cannot_share(subject, region.grow_to(subject.units(units)));
@@ -203,9 +205,9 @@ fn changes_are_published<B: TestKit>(subject: &Subject<B>) {
         } else {
             let _ = region.shrink_to(subject.units(units), idle()).unwrap();
         }
-        assert!(exporter.publish(&region).unwrap(), "there is something to say");
+        assert!(exporter.publish(&region).unwrap(), "the change was not published");
         exporter.wait_applied(SOON).unwrap();
-        assert!(child.receive::<bool>(), "the importer has {units} units with the bytes");
+        assert!(child.receive::<bool>(), "the importer does not have {units} units with the bytes");
     }
     drop(exporter);
     child.finish();
@@ -215,7 +217,7 @@ fn applies_changes<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let channel = channel_from(peer);
     let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(subject.hole(16))), channel);
     let address = imported.region().address();
-    assert_eq!(imported.region().reserved(), subject.units(2), "just what is needed");
+    assert_eq!(imported.region().reserved(), subject.units(2), "more is reserved than needed");
     peer.send(has(subject, imported.region(), SEED));
     for (units, grown) in [(3, GrowthKind::Extended), (6, GrowthKind::Extended), (1, GrowthKind::Within)] {
         let Some(Event::Changed(change)) = imported.next(SOON).unwrap() else { panic!("no change came") };
@@ -271,7 +273,7 @@ fn what_left_comes_back<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut region, SEED);
     let mut child = subject.child();
     let mut exporter = share(subject, channel_to(&mut child), &region);
-    // Without another in its stead, and with one.
+    // First without another piece in its place, then with one.
     let third = shareable(subject, 1);
     for memory in [None, Some(&second), Some(&third), Some(&second)] {
         if region.end() > subject.unit() {
@@ -281,7 +283,7 @@ fn what_left_comes_back<B: TestKit>(subject: &Subject<B>) {
         exporter.publish(&region).unwrap();
         exporter.wait_applied(SOON).unwrap();
     }
-    assert!(child.receive::<bool>(), "the importer has all bytes again");
+    assert!(child.receive::<bool>(), "the importer has other bytes");
     drop(exporter);
     child.finish();
 }
@@ -340,7 +342,7 @@ fn growth_into_a_wall<B: TestKit>(subject: &Subject<B>) {
     );
     child.send(());
     exporter.wait_applied(SOON).unwrap();
-    assert!(child.receive::<bool>(), "it has the bytes, at another address");
+    assert!(child.receive::<bool>(), "the importer does not have the bytes at its new address");
     drop(exporter);
     child.finish();
 }
@@ -377,7 +379,7 @@ fn a_region_to_read<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut region, SEED + 1);
     child.send(());
     child.receive::<()>();
-    assert!(has(subject, &region, SEED + 1), "the importer has written nothing");
+    assert!(has(subject, &region, SEED + 1), "the importer has written");
     drop(exporter);
     child.finish();
 }
@@ -390,7 +392,7 @@ fn imports_to_read<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert!(matches!(refused.detail(), Detail::NoAccess { have: Access::Read, .. }), "{refused}");
     peer.send(());
     peer.receive::<()>();
-    assert!(has(subject, imported.region(), SEED + 1), "it reads what is written later");
+    assert!(has(subject, imported.region(), SEED + 1), "the importer does not read a later write");
     peer.send(());
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
@@ -408,7 +410,7 @@ fn release_requested<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(exporter.wait_released(SOON).unwrap(), ReleaseOutcome::Released);
     child.receive::<()>();
     child.finish();
-    assert!(has(subject, &region, SEED), "the exporter has it as before");
+    assert!(has(subject, &region, SEED), "the exporter's memory has changed");
 }
 
 fn releases<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
@@ -433,7 +435,7 @@ fn an_importer_is_killed<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(exporter.wait_released(SOON).unwrap(), ReleaseOutcome::Gone);
         let refused = exporter.publish(&region).unwrap_err();
         assert!(matches!(refused.extension(), Some(PeerError::Gone { .. })), "{refused}");
-        assert!(has(subject, &region, SEED + round), "what the importer wrote before its end");
+        assert!(has(subject, &region, SEED + round), "the importer's last write is lost");
     }
 }
 
@@ -452,7 +454,7 @@ fn killed_before_it_applies<B: TestKit>(subject: &Subject<B>) {
         write(subject, &mut region, SEED);
         let mut child = subject.child();
         let mut exporter = share(subject, channel_to(&mut child), &region);
-        assert!(child.receive::<bool>(), "the importer has what the exporter wrote");
+        assert!(child.receive::<bool>(), "the importer does not read the exporter's write");
         or_cannot_share(subject, region.grow_to(subject.units(units)));
         exporter.publish(&region).unwrap();
         child.receive::<()>();
@@ -473,7 +475,7 @@ fn leaves_a_change<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let event = imported.next(SOON).unwrap();
     assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
     peer.send(());
-    // Until it is killed.
+    // Waits to be killed.
     peer.receive::<()>();
 }
 
@@ -490,7 +492,7 @@ fn what_cannot_be_shared<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn waits_for_nothing<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    // Where the exporter was quick, there is not even a channel.
+    // If the exporter was fast, opening the channel already fails.
     let channel = Channel::from_socket(peer.receive_fd(), Allowed::same_user());
     let error =
         channel.and_then(|channel| ImportOptions::new().receive(&subject.backend, channel)).unwrap_err();
@@ -504,9 +506,9 @@ fn a_path_of_another_listener<B: TestKit>(_: &Subject<B>) {
     fs::remove_file(&path).unwrap();
     let second = Listener::bind(&path).unwrap();
     drop(first);
-    assert!(path.exists(), "it is the second one's");
+    assert!(path.exists(), "the first listener removed the path of the second");
     drop(second);
-    assert!(!path.exists(), "a listener has left its path");
+    assert!(!path.exists(), "the listener did not remove its path");
 }
 
 fn refused_once<B: TestKit>(subject: &Subject<B>) {

@@ -1,4 +1,4 @@
-//! What an importer wants: how many addresses, who may do what, and what the region grows with later.
+//! The options of an import: reserved addresses, access, and the memory that the region grows by later.
 
 use super::offers::{import, region};
 use crate::case::cases;
@@ -10,15 +10,15 @@ use gpu_vmm_share::{By, ImportOptions, Offered};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "share":
-    /// An importer has as many addresses as it wants reserved, and never fewer than the region needs.
+    /// An importer reserves the requested size, and never less than the region needs.
     reserved_as_wanted,
-    /// An importer that wants the owner of the memory to read has it read alone.
+    /// An importer can request read-only access for the memory's owner.
     an_owner_that_reads,
-    /// A region that was imported grows with the kind of memory that it has.
+    /// An imported region grows by memory with the properties of its own memory.
     grows_with_its_own_kind,
-    /// What an importer wants other devices to do holds for what the region grows with as well.
+    /// The access that an importer requests for other devices also holds for memory that the region grows by.
     grows_for_who_was_wanted,
-    /// A region with memory of a larger granularity behind other memory comes to an address that suits it.
+    /// A region with memory of a larger granularity behind other memory is imported at an address that aligns it.
     aligned_for_what_comes_later,
 }
 
@@ -41,7 +41,7 @@ fn an_owner_that_reads<B: TestKit>(subject: &Subject<B>) {
     refused!(imported.write(Bytes(0), &[1]), Detail::NoAccess { have: Access::Read, .. }, subject.device);
 }
 
-/// A region with room to grow, as it is wanted, and one unit more of it.
+/// Imports a region with these options and room to grow, and grows it by one unit.
 fn grown<B: TestKit>(subject: &Subject<B>, wanted: ImportOptions) -> (Region<B>, Bytes) {
     let region = region(subject);
     let offered = or_skip(Offered::new(&region, By::Process));
@@ -75,7 +75,7 @@ fn aligned_for_what_comes_later<B: TestKit>(subject: &Subject<B>) {
     };
     let Some((properties, unit)) = [Location::Host, Location::HostNode(0)].into_iter().find_map(larger)
     else {
-        skip("all memory that can be shared is of one granularity");
+        skip("all shareable memory here has the same granularity");
     };
     let size = unit.bytes();
     let large = or_skip(PhysicalMemory::create(backend, size, properties));
@@ -85,7 +85,7 @@ fn aligned_for_what_comes_later<B: TestKit>(subject: &Subject<B>) {
     let offered = or_skip(Offered::new(&region, By::Process));
     let mut held = Vec::new();
     for _ in 0..4 {
-        // What comes next to it does not suit by chance as well.
+        // This keeps the next import from being aligned by chance.
         held.push(Region::builder(backend).reserve(Bytes(size.0 / 2)).build().unwrap());
         held.push(import(subject, offered.offer(), &ImportOptions::new()));
         let address = held[held.len() - 1].address();

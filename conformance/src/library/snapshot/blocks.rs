@@ -1,4 +1,4 @@
-//! What is in the file, and what is left out.
+//! The contents of a snapshot file, and the blocks that it omits.
 
 use super::{filled, restore_one, ring};
 use crate::case::cases;
@@ -11,26 +11,26 @@ use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile, SnapshotStats};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "snapshot":
-    /// Zeros take no room in the file, and come back over whatever memory has in it.
+    /// Zeros take no room in the file, and are restored over whatever the memory holds.
     zeros_are_left_out,
-    /// Contents that can be compressed take less room, and come back as they were.
+    /// Compressible contents take less room, and are restored unchanged.
     compressed,
-    /// What an earlier snapshot has is left out, and restoring takes it from there.
+    /// Blocks that an earlier snapshot has are omitted, and restoring reads them from there.
     what_has_not_changed_is_left_out,
-    /// Where the earlier snapshot is gone, restoring says so and leaves nothing behind.
+    /// If the earlier snapshot is missing, restoring reports that and leaves nothing behind.
     the_earlier_one_is_gone,
-    /// A snapshot since one that has nothing in common with it has all that it needs in itself.
+    /// A snapshot since an unrelated snapshot contains all of its blocks, and does not need the other file.
     since_another_one,
-    /// Each piece of memory gets its own blocks back, however many chunks of the ring a block is cut into.
+    /// Each piece of memory gets its own blocks back, whatever the chunk size of the ring.
     pieces_in_small_chunks,
-    /// A snapshot replaces the one that has its name, and one that fails does not.
+    /// A new snapshot replaces the file with its name, and a failed one does not.
     takes_the_place_of_the_last,
 }
 
-/// So that what is around the blocks does not count.
+/// Large, so that the size of the description does not matter.
 const SIZE: Bytes = Bytes::mib(8);
 
-/// A region of memory of [`SIZE`], or a little more, all of one piece.
+/// A region with one piece of memory of [`SIZE`], rounded up to the granularity.
 fn large<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let memory = PhysicalMemory::create(&subject.backend, SIZE, subject.properties()).unwrap();
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(memory.size());
@@ -62,7 +62,7 @@ fn zeros_are_left_out<B: TestKit>(subject: &Subject<B>) {
     let (file, stats) = write(&folder, "a", &region, None);
     assert_eq!((stats.zero, stats.stored), (stats.blocks - 1, 1));
     assert!(stats.file < Bytes::mib(2), "{stats:?}");
-    // What comes next to that memory finds it as it was left, where a driver gives memory back as it is.
+    // The memory is filled with other bytes, since some drivers hand out memory with its old contents.
     region.fill(Bytes(0), region.end(), 0xff).unwrap();
     drop(region);
     let region = restore_one(&subject.backend, &Restore::new(), &file).region;
@@ -158,7 +158,7 @@ fn pieces_in_small_chunks<B: TestKit>(subject: &Subject<B>) {
     }
     let size = region.end();
     subject.write(&mut region, Bytes(0), size, 1);
-    // One thread, so that the pieces come one after the other, and chunks that end inside of blocks.
+    // With one thread the pieces come one after the other, and chunks end inside of blocks.
     let ring = StagingRing::new(&subject.backend, 1, Bytes(granule.0 / 24 * 8)).unwrap();
     Snapshot::new(&ring).region(&region).write(folder.file("a"), idle()).unwrap();
     drop(region);
@@ -172,7 +172,7 @@ fn takes_the_place_of_the_last<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 1, 1);
     let (first, _) = write(&folder, "same", &region, None);
     subject.write(&mut region, Bytes(0), subject.unit(), 2);
-    // A snapshot cannot take the place of the one that it needs: it fails, and that one is as it was.
+    // A snapshot cannot replace the file that it needs: it fails, and that file is unchanged.
     let ring = ring(&subject.backend);
     let error = Snapshot::new(&ring).region(&region).since(&first).write(first.path(), idle()).unwrap_err();
     assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");

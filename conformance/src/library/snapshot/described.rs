@@ -1,4 +1,4 @@
-//! Snapshots whose memory is described, with contents that are made up: what no region of this device could have been.
+//! Snapshots with made-up descriptions and contents, of memory that no region of this device could have.
 
 use super::ring;
 use crate::case::cases;
@@ -13,26 +13,27 @@ use gpu_vmm_snapshot::{
 use gpu_vmm_testkit::TestKit;
 
 cases! { "snapshot":
-    /// A snapshot of more memory than the device has is refused, though no piece of it is more, and nothing is reserved.
+    /// A snapshot with more memory than the device has is refused before anything is reserved, even if no single piece
+    /// exceeds the device.
     more_than_the_device_has,
-    /// A region that lies where the device maps nothing is restored elsewhere, or not at all.
+    /// A region at an address that the device cannot map is restored elsewhere, or refused.
     between_the_devices_units,
-    /// Pieces that are smaller than the device's unit are put together to one, and not where one of them is an alias.
+    /// Pieces smaller than the device's granularity are joined into one, unless one of them is an alias.
     aliases_of_less_than_a_unit,
 }
 
-/// What is described: one region with pieces of one size, which are mapped one behind the other.
+/// One region with pieces of one size, which are mapped one behind the other.
 struct Described<'a> {
     size: Bytes,
-    /// The number of each place's piece.
+    /// The index of the piece at each place.
     places: &'a [usize],
-    /// How far behind a unit of addresses the region begins.
+    /// The distance of the region's address from a unit of addresses.
     shift: Bytes,
-    /// All bytes of each piece.
+    /// The value of each byte of each piece.
     value: u8,
 }
 
-/// A snapshot of what is described.
+/// Writes a snapshot with this description.
 fn described<B: TestKit>(
     subject: &Subject<B>,
     folder: &Folder,
@@ -74,7 +75,7 @@ fn described<B: TestKit>(
 }
 
 fn more_than_the_device_has<B: TestKit>(subject: &Subject<B>) {
-    /// What can be written in no time, being zeros.
+    /// The most that can be written quickly, since zeros take no room.
     const MOST: Bytes = Bytes::gib(4);
     let total = subject.backend.devices()[subject.device.0 as usize].total_memory;
     if total > MOST {

@@ -1,4 +1,4 @@
-//! Other addresses, other devices.
+//! Restoring at other addresses and on other devices.
 
 use super::{filled, restore_one, ring, save};
 use crate::case::cases;
@@ -9,19 +9,19 @@ use gpu_vmm_snapshot::Restore;
 use gpu_vmm_testkit::TestKit;
 
 cases! { "snapshot":
-    /// Where its addresses are taken, a region comes back elsewhere if it may, and the result says where it was.
+    /// If its addresses are taken, a region with `relocate` is restored elsewhere, and the result has its old range.
     relocated,
-    /// Of several regions only those are elsewhere whose addresses are taken.
+    /// Of several regions, only those whose addresses are taken are restored elsewhere.
     only_what_has_to_be_is_relocated,
-    /// A region of several reservations comes back in one where it is elsewhere.
+    /// A region of several reservations becomes one reservation if it is restored elsewhere.
     several_reservations_become_one_elsewhere,
-    /// A region that was aligned to more than the granularity is aligned to that elsewhere too.
+    /// A region with a large alignment keeps this alignment elsewhere.
     aligned_elsewhere,
-    /// What was one device's is another's if that is asked for, at the same addresses.
+    /// Memory of one device can be restored on another device at the same addresses.
     on_another_device,
-    /// The memory of two devices changes places.
+    /// The memory of two devices can be exchanged.
     devices_change_places,
-    /// What a device that is left out could do, nobody can; what was in its memory has to be somewhere.
+    /// Access of a device that is left out is dropped; leaving out a device whose memory is in the snapshot is refused.
     without_a_device,
 }
 
@@ -38,7 +38,7 @@ fn relocated<B: TestKit>(subject: &Subject<B>) {
     let range = first.range();
     drop(first);
     let again = restore_one(&subject.backend, &Restore::new().relocate(), &file);
-    assert!(!again.has_moved(), "where its addresses are free, it is there");
+    assert!(!again.has_moved(), "the region moved although its addresses are free");
     assert_eq!(again.region.range(), range);
 }
 
@@ -110,9 +110,9 @@ fn on_another_device<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(region.count_wrong(other, Bytes(0), subject.units(2), 1).unwrap(), 0);
         region.grow_to(subject.units(3)).unwrap();
         let last = region.mapping_at(subject.units(2)).unwrap();
-        assert_eq!(last.memory.device(), other, "it grows with that device's memory");
+        assert_eq!(last.memory.device(), other, "the region grew by another device's memory");
         let access = [one, other].map(|device| region.access(subject.units(2), device));
-        assert_eq!(access, [Access::None, RW], "and for that device alone");
+        assert_eq!(access, [Access::None, RW], "growth gave another device access");
     }
 }
 

@@ -1,13 +1,13 @@
-//! Regions in a file, and made again from it.
+//! Regions that are written to a file and restored from it.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `whole` | what comes back: addresses, mappings, access, contents |
-//! | `blocks` | what is in the file, and what is left out |
+//! | `whole` | what is restored: addresses, mappings, access, contents |
+//! | `blocks` | the contents of the file, and the blocks that it omits |
 //! | `elsewhere` | other addresses, other devices |
-//! | `described` | memory that no region of this device could have been |
-//! | `refused` | what cannot be written or restored leaves nothing behind |
-//! | `processes` | written by one process, restored in another: a list of device addresses is walked there |
+//! | `described` | memory that no region of this device could have |
+//! | `refused` | snapshots and restores that fail, and leave nothing behind |
+//! | `processes` | written by one process, restored in another, where a list of device addresses is walked |
 
 mod blocks;
 mod described;
@@ -37,7 +37,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     .concat()
 }
 
-/// Buffers of less than most cases have to copy, and of another size than the file's blocks.
+/// A ring with smaller buffers than most cases copy, and with another chunk size than the file's blocks.
 fn ring<B: Backend>(backend: &B) -> StagingRing<B> {
     StagingRing::new(backend, 2, Bytes::mib(3)).unwrap()
 }
@@ -51,7 +51,7 @@ fn save<B: Backend>(folder: &Folder, name: &str, regions: &[&Region<B>]) -> (Sna
     (SnapshotFile::open(folder.file(name)).unwrap(), stats)
 }
 
-/// Makes the one region of a file again.
+/// Restores the single region of a file.
 #[track_caller]
 fn restore_one<B: Backend>(backend: &B, options: &Restore, file: &SnapshotFile) -> Restored<B> {
     let mut all = options.regions(file, &ring(backend)).unwrap();
@@ -59,7 +59,7 @@ fn restore_one<B: Backend>(backend: &B, options: &Restore, file: &SnapshotFile) 
     all.remove(0)
 }
 
-/// A region of so many units at addresses that nothing else comes to, filled with a pattern.
+/// A region of `units` units at addresses that no other case uses, filled with a pattern.
 fn filled<B: TestKit>(subject: &Subject<B>, units: u64, seed: u64) -> Region<B> {
     let place = Placement::Exact(subject.hole(units));
     let mut region =

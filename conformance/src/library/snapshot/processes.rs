@@ -11,23 +11,23 @@ use gpu_vmm_snapshot::{Restore, SnapshotFile};
 use gpu_vmm_testkit::{TestKit, Walked};
 
 cases! { "snapshot":
-    /// A list that leads through a region by device addresses is walked by the device in another process, after that has
-    /// restored the region from a file.
+    /// After another process has restored a region from a file, its device can walk a list in the region by the device
+    /// addresses in its nodes.
     a_list_is_walked_in_another_process with restores_and_walks,
-    /// The same on another device than the one by which it was written.
+    /// The list can also be walked on another device than the one that wrote it.
     a_list_is_walked_on_another_device with restores_and_walks,
-    /// A process that ended without giving anything back has left a snapshot that is whole.
+    /// A snapshot by a process that is killed after writing it is complete.
     the_writer_is_killed with writes_and_waits,
 }
 
-/// A power of two, so that odd steps lead through all of them.
+/// A power of two, so that steps of an odd length reach all nodes.
 const NODES: u64 = 64;
 const STEP: u64 = 37;
 
-/// What a walk along all of the list meets.
+/// The result of a walk along the whole list.
 const WALKED: Walked = Walked { nodes: NODES, sum: (NODES - 1) * NODES / 2 * 3 + NODES };
 
-/// Writes a list that leads to and fro through all of a region; gives its head.
+/// Writes a list that jumps through a whole region. Returns its head.
 fn write_list<B: TestKit>(region: &mut Region<B>) -> Address {
     let far = region.end().0 / NODES;
     let place = |number: u64| region.address() + Bytes(number * STEP % NODES * far);
@@ -45,7 +45,7 @@ fn write_list<B: TestKit>(region: &mut Region<B>) -> Address {
 }
 
 fn walk<B: TestKit>(subject: &Subject<B>, device: DeviceId, head: Address) -> Walked {
-    // SAFETY: the list leads through a region that is mapped, and that the device may read.
+    // SAFETY: the list is in a region that is mapped and that the device may read.
     unsafe { subject.backend.walk_list(device, head, NODES * 2) }.unwrap()
 }
 
@@ -60,7 +60,7 @@ fn with_list<B: TestKit>(subject: &Subject<B>, place: Address) -> (Region<B>, Ad
     (region, head)
 }
 
-/// Which file, where the list begins, and by whose memory and work.
+/// The file, the head of the list, and the device that restores and walks it.
 type Asked = (String, u64, u32);
 
 fn walked_elsewhere<B: TestKit>(subject: &Subject<B>, device: DeviceId) {
@@ -108,7 +108,8 @@ fn the_writer_is_killed<B: TestKit>(subject: &Subject<B>) {
 
 fn writes_and_waits<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let path = peer.receive::<String>();
-    // Where no other process has been: HIP 6 keeps what it has ever reserved, and the parent is to have these addresses.
+    // Addresses that no other process has reserved: HIP 6 keeps all that it has ever reserved, and the parent reserves these
+    // too.
     let place = Address(0x3900_0000_0000 + (u64::from(std::process::id() % 4096) << 30));
     let (region, head) = with_list(subject, place);
     let ring = super::ring(&subject.backend);

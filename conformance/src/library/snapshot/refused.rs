@@ -1,4 +1,4 @@
-//! What cannot be written or restored leaves nothing behind.
+//! Snapshots and restores that fail, and leave nothing behind.
 
 use super::{filled, ring, save};
 use crate::case::cases;
@@ -15,27 +15,27 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
 cases! { "snapshot":
-    /// Where the addresses of one region are taken, none is restored, and the error has the address.
+    /// If the addresses of one region are taken, no region is restored, and the error has the address.
     taken_address,
-    /// Where the device has not enough memory free, nothing is restored, and it has as much free as before.
+    /// If the device has too little free memory, nothing is restored, and no free memory is lost.
     device_too_small,
-    /// A block that is not what was written is found, whichever it is, and nothing is restored.
+    /// A corrupted block is detected, whichever it is, and nothing is restored.
     a_corrupted_block,
-    /// A file that was cut off is refused before anything is reserved.
+    /// A truncated file is refused before anything is reserved.
     a_truncated_file,
-    /// Devices that are not there are refused before a driver is asked, as owners and as users.
+    /// Devices that do not exist are refused before a driver call, as owners and as users.
     devices_that_are_not_there,
     /// A region of another backend than the ring's is not written.
     of_another_backend,
-    /// A region of which some part is out of use is not written, and a file of that name stays as it is.
+    /// A region with a poisoned part is not written, and a file with that name is unchanged.
     what_is_out_of_use,
-    /// A suspended region is not written, and a file of that name stays as it is; when it is back, it is.
+    /// A suspended region is not written, and a file with that name is unchanged; after the resume, the region is written.
     what_is_suspended,
-    /// A snapshot into a folder that is not there says so, with the path.
+    /// A snapshot into a folder that does not exist is an error with the path.
     no_such_folder,
 }
 
-/// Fails unless restoring fails so that there is as much as before, and then the region can be restored.
+/// Runs a restore that must fail. Checks that nothing has leaked, and that the regions' addresses are free.
 fn leaves_nothing<B: TestKit>(
     subject: &Subject<B>,
     file: &SnapshotFile,
@@ -139,7 +139,7 @@ fn a_truncated_file<B: TestKit>(subject: &Subject<B>) {
             "{error}"
         );
     }
-    // One that is cut off when it is open already.
+    // A file that is truncated after it was opened.
     let on_disk = OpenOptions::new().write(true).open(file.path()).unwrap();
     on_disk.set_len(stats.file.0 / 2).unwrap();
     let error =
@@ -148,24 +148,24 @@ fn a_truncated_file<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn devices_that_are_not_there<B: TestKit>(subject: &Subject<B>) {
-    const UNPRIVILEGED: DeviceId = DeviceId(100);
+    const NOBODY: DeviceId = DeviceId(100);
     let folder = Folder::new();
     let region = filled(subject, 1, 1);
     let (file, _) = save(&folder, "a", &[&region]);
     drop(region);
     let ring = ring(&subject.backend);
-    let owner = Restore::new().device(subject.device, UNPRIVILEGED);
-    refused!(owner.regions(&file, &ring), Detail::NoSuchDevice { .. }, "restore", UNPRIVILEGED);
-    let all = Restore::new().all_on(UNPRIVILEGED);
-    refused!(all.regions(&file, &ring), Detail::NoSuchDevice { .. }, UNPRIVILEGED);
-    // A device that has access alone.
+    let owner = Restore::new().device(subject.device, NOBODY);
+    refused!(owner.regions(&file, &ring), Detail::NoSuchDevice { .. }, "restore", NOBODY);
+    let all = Restore::new().all_on(NOBODY);
+    refused!(all.regions(&file, &ring), Detail::NoSuchDevice { .. }, NOBODY);
+    // A device that has access but no memory.
     let Ok(peer) = subject.peer() else { return };
     let mut region = filled(subject, 1, 1);
     region.set_access(Bytes(0), subject.unit(), peer, Access::Read).unwrap();
     let (file, _) = save(&folder, "b", &[&region]);
     drop(region);
-    let user = Restore::new().device(peer, UNPRIVILEGED);
-    refused!(user.regions(&file, &ring), Detail::NoSuchDevice { .. }, UNPRIVILEGED);
+    let user = Restore::new().device(peer, NOBODY);
+    refused!(user.regions(&file, &ring), Detail::NoSuchDevice { .. }, NOBODY);
 }
 
 fn of_another_backend<B: TestKit>(subject: &Subject<B>) {
@@ -178,7 +178,7 @@ fn of_another_backend<B: TestKit>(subject: &Subject<B>) {
     assert!(folder.names().is_empty());
 }
 
-#[allow(unsafe_code)] // gives back what was left to the end of the process
+#[allow(unsafe_code)] // releases what would stay until the end of the process
 fn what_is_out_of_use<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let backend = FaultInject::new(subject.backend.clone());
@@ -198,7 +198,7 @@ fn what_is_out_of_use<B: TestKit>(subject: &Subject<B>) {
     let failed = region.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap_err();
     backend.stop();
     if !matches!(failed.detail(), Detail::RollbackFailed { .. }) {
-        // The first call was another one: waiting.
+        // The first call was the wait, so the next two fail.
         backend.fail(1, 2);
         let failed = region.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap_err();
         backend.stop();

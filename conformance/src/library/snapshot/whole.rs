@@ -1,4 +1,4 @@
-//! What comes back.
+//! What is restored.
 
 use super::{filled, restore_one, ring, save};
 use crate::case::cases;
@@ -14,36 +14,35 @@ use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "snapshot":
-    /// A region that was written and dropped comes back at its address, with its mappings and holes, its access, its tag
-    /// and its contents.
+    /// A region that was written and dropped is restored at its address with its mappings, holes, access, tag and contents.
     comes_back_as_it_was,
-    /// A restored region goes on as any other: it grows, with the memory and the access that it grew with, and shrinks.
+    /// A restored region works like any other: it grows by the same memory with the same access, and shrinks.
     goes_on_growing,
-    /// What growth brings to a restored region, the devices reach that reached what it brought before.
+    /// Growth of a restored region gives the same devices access as before the snapshot.
     grows_for_the_same_devices,
-    /// Memory that is mapped several times, in one region and in two, is one piece again, written once.
+    /// Memory that is mapped several times, in one region or in two, is one piece again, and is written once.
     what_is_mapped_twice,
-    /// Pieces have their own contents again where the first one may be written only through its last mapping.
+    /// Pieces are restored correctly if the first piece may be written only through its last mapping.
     what_is_read_only_at_first,
-    /// A region of several reservations has the same ones again, at the same addresses.
+    /// A region of several reservations has the same reservations again, at the same addresses.
     of_several_reservations,
-    /// A region that holds the memory of two devices holds it again, and each has the access that it had.
+    /// A region with memory of two devices has it again, and each device has the access that it had.
     of_two_devices,
-    /// What its owner may not read is in the snapshot, and may not be read after restoring either.
+    /// Memory that its owner may not read is in the snapshot, and may not be read after the restore either.
     what_nobody_may_read,
-    /// Memory that the host may reach is written and restored, and the host may reach it again.
+    /// Memory that the host can access is written and restored, and the host can access it again.
     memory_that_the_host_reaches,
-    /// A region with nothing mapped in it comes back with its addresses.
+    /// A region without mappings is restored with its addresses.
     addresses_alone,
-    /// A guarded region has its guard again, and cannot be extended into it; elsewhere too.
+    /// A guarded region has its guard again, also elsewhere, and cannot be extended into it.
     of_a_guarded_region,
-    /// A portable region is portable again, at its address, and at a restorable one where that is taken.
+    /// A portable region is portable again: at its address, or at a restorable address if its own is taken.
     of_a_portable_region,
-    /// Restoring is all the same with any number of threads and any size of buffers.
+    /// Restoring works with any number of threads and any buffer size of the ring.
     with_any_ring,
-    /// Memory that can be exported can be again, as memory of this process alone.
+    /// Exportable memory is exportable again, as new memory.
     of_memory_to_be_shared,
-    /// Work that still writes when the snapshot is asked for is waited for, and is in it.
+    /// A snapshot waits for running work, and contains its writes.
     after_the_work_that_writes,
 }
 
@@ -79,7 +78,7 @@ fn comes_back_as_it_was<B: TestKit>(subject: &Subject<B>) {
     };
     let before = seen(&region);
     let (file, stats) = save(&folder, "a", &[&region]);
-    assert_eq!(stats.contents, subject.granules(5), "the hole has none");
+    assert_eq!(stats.contents, subject.granules(5), "the hole has contents");
     drop(region);
     let restored = restore_one(&subject.backend, &Restore::new(), &file);
     let region = restored.region;
@@ -89,7 +88,7 @@ fn comes_back_as_it_was<B: TestKit>(subject: &Subject<B>) {
         subject.check(&region, subject.granules(at), subject.granules(count), at);
     }
     assert!(region.mapping_at(subject.granules(3)).is_none());
-    // The same file a second time, after the regions of the first are gone.
+    // The same file again, after the regions of the first restore were dropped.
     drop(region);
     let again = restore_one(&subject.backend, &Restore::new(), &SnapshotFile::open(file.path()).unwrap());
     assert_eq!(seen(&again.region), before);
@@ -102,7 +101,7 @@ fn goes_on_growing<B: TestKit>(subject: &Subject<B>) {
     let grown = region.grow_to(subject.units(3)).unwrap();
     drop(region);
     let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
-    assert_eq!(region.grow_to(subject.units(3)).unwrap(), grown, "as the first one grew");
+    assert_eq!(region.grow_to(subject.units(3)).unwrap(), grown, "the restored region grew in another way");
     subject.write(&mut region, subject.units(2), subject.unit(), 2);
     subject.check(&region, Bytes(0), subject.units(2), 1);
     subject.check(&region, subject.units(2), subject.unit(), 2);
@@ -141,7 +140,7 @@ fn what_is_mapped_twice<B: TestKit>(subject: &Subject<B>) {
     subject.write(&mut first, Bytes(0), granule, 1);
     subject.write(&mut first, granule, granule, 2);
     let (file, stats) = save(&folder, "a", &[&first, &second, &first]);
-    assert_eq!(stats.contents, granule + granule, "two pieces, whatever is mapped how often");
+    assert_eq!(stats.contents, granule + granule, "a piece was written more than once");
     drop((first, second, memory));
     let before = subject.free_here();
     let mut all = Restore::new().regions(&file, &ring(&subject.backend)).unwrap();
@@ -217,7 +216,7 @@ fn of_two_devices<B: TestKit>(subject: &Subject<B>) {
     let access = |at| [one, other].map(|device| region.access(subject.granules(at), device));
     let expected = [[RW, Access::Read], [Access::None, RW], [RW, Access::None]];
     assert_eq!([0, 1, 2].map(access), expected);
-    assert_eq!(region.count_wrong(other, Bytes(0), granule, 1).unwrap(), 0, "the peer reads it");
+    assert_eq!(region.count_wrong(other, Bytes(0), granule, 1).unwrap(), 0, "the peer reads other bytes");
     assert_eq!(region.count_wrong(other, granule, granule, 2).unwrap(), 0);
 }
 
@@ -231,7 +230,7 @@ fn what_nobody_may_read<B: TestKit>(subject: &Subject<B>) {
     }
     region.set_access(granule, granule, subject.device, Access::None).unwrap();
     let (file, _) = save(&folder, "a", &[&region]);
-    assert_eq!(region.access(granule, subject.device), Access::None, "as before");
+    assert_eq!(region.access(granule, subject.device), Access::None, "the snapshot changed the access");
     drop(region);
     let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
     let access = |region: &Region<B>| [Bytes(0), granule].map(|at| region.access(at, subject.device));
@@ -317,7 +316,7 @@ fn of_a_portable_region<B: TestKit>(subject: &Subject<B>) {
     let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
     assert_eq!(region.range(), range);
     check(&mut region);
-    // What is not portable does not become so.
+    // A region that is not portable is restored as not portable.
     drop(region);
     let (file, _) = save(&folder, "b", &[&filled(subject, 1, 1)]);
     assert!(!restore_one(&subject.backend, &Restore::new(), &file).region.is_portable());
@@ -325,7 +324,7 @@ fn of_a_portable_region<B: TestKit>(subject: &Subject<B>) {
 
 fn with_any_ring<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
-    // So that there are several blocks, and a last one that is not whole.
+    // Several blocks, of which the last one is partial.
     let memory =
         PhysicalMemory::create(&subject.backend, Bytes::mib(4) + Bytes::kib(4), subject.properties());
     let memory = memory.unwrap();
@@ -370,12 +369,12 @@ fn of_memory_to_be_shared<B: TestKit>(subject: &Subject<B>) {
     assert!(again.properties().is_shareable());
     drop(again.export().unwrap());
     subject.write(&mut region, Bytes(0), memory.size(), 2);
-    // What was written in the meantime is other memory.
+    // The restored memory is other memory than the original.
     let mut old = subject.region(1).build().unwrap();
     subject.open(&mut old, Bytes(0), &memory);
     subject.check(&old, Bytes(0), memory.size(), 1);
     drop((region, again));
-    // For a target that cannot share.
+    // For a target that cannot share memory.
     let bare = Restore::new().memory(|was| Properties::on(was.device));
     let region = restore_one(&subject.backend, &bare, &file).region;
     assert!(!region.mapping_at(Bytes(0)).unwrap().memory.properties().is_shareable());

@@ -1,5 +1,5 @@
-//! Page-locked memory, and queues of copies between it and devices.
-#![allow(unsafe_code)] // memory that a device changes behind the program's back
+//! Page-locked memory, and streams of copies between it and devices.
+#![allow(unsafe_code)] // memory that a device writes
 
 use super::another_device;
 use crate::case::cases;
@@ -10,31 +10,32 @@ use gpu_vmm_core::{Bytes, CopyStream, Detail, DeviceId, Pinned, Region, StagingR
 use gpu_vmm_testkit::{PATTERN_WORD, TestKit, count_wrong_words, write_pattern_words};
 
 cases! { "staging":
-    /// Page-locked memory is of the size that was asked for, is aligned for any kind of variable, and all of it is its own.
+    /// Page-locked memory has the requested size, is aligned for any variable, and overlaps no other piece.
     pinned_memory,
-    /// No bytes cannot be page-locked, a device that is not there has no copy stream, and no driver is asked.
+    /// Page-locking zero bytes and a copy stream for a device that does not exist are refused without a driver call.
     nothing_to_pin,
-    /// A ring without threads, or without bytes in its buffers, is refused.
+    /// A ring without threads or with empty buffers is refused.
     an_empty_ring,
-    /// Where the host has not as much, it is an error, and less can be had after it.
+    /// Page-locking more memory than the host has is an error, and smaller requests still succeed.
     too_much_to_pin,
-    /// A copy stream copies to the host and back, what its device has written and what the device then finds.
+    /// A copy stream copies a device's writes to the host, and the host's bytes to the device.
     both_ways,
-    /// Many copies that are queued at once, of odd sizes at odd places and over the borders of mappings, each arrive at
-    /// theirs, and nothing is written beside them.
+    /// Many queued copies of odd sizes at odd offsets, also over the borders of mappings, each arrive at their place, and
+    /// nothing else is written.
     many_chunks,
-    /// Copies of a copy stream are done in the order in which they were queued, whatever their length and place; none is of no
-    /// bytes.
+    /// The copies of a copy stream are done in the order in which they were queued, whatever their length and place; a copy
+    /// of zero bytes is skipped.
     in_order,
-    /// A copy stream can be waited for with nothing queued, and goes on after that.
+    /// A copy stream can be waited for without queued copies, and works afterwards.
     finished_again_and_again,
     /// Dropping a copy stream waits for its copies.
     dropping_waits,
-    /// Copy streams of one device work at once, each by a thread.
+    /// Copy streams of one device work at the same time, each on its own thread.
     on_threads,
-    /// Copy streams of two devices work at once, with one piece of page-locked memory, and hand bytes from one to the other.
+    /// Copy streams of two devices work at the same time with one piece of page-locked memory, and pass bytes from one device
+    /// to the other.
     two_devices,
-    /// A copy stream waits for no work on another stream.
+    /// A copy stream does not wait for work on another stream.
     beside_work,
 }
 
@@ -50,25 +51,25 @@ fn words_of(pinned: &dyn Pinned) -> usize {
     (pinned.size().0 / PATTERN_WORD.0) as usize
 }
 
-/// The words of memory that no copy uses.
+/// The words of page-locked memory that no copy uses.
 pub(super) fn words(pinned: &mut dyn Pinned) -> &mut [u64] {
     // SAFETY: the buffer has this many words, is aligned to a page, and nothing else uses it.
     unsafe { std::slice::from_raw_parts_mut(pinned.start().as_ptr().cast(), words_of(pinned)) }
 }
 
-/// Writes the pattern from word `first` on, into memory that no copy uses.
+/// Writes the pattern from word `first` on, to memory that no copy uses.
 fn write(pinned: &mut dyn Pinned, seed: u64, first: u64) {
     write_pattern_words(words(pinned), seed, first);
 }
 
-/// How many words differ from the pattern from word `first` on, in memory that no copy uses.
+/// The number of words that differ from the pattern from word `first` on, in memory that no copy uses.
 fn wrong(pinned: &dyn Pinned, seed: u64, first: u64) -> u64 {
     // SAFETY: the buffer has this many words, is aligned to a page, and nothing writes it.
     let words = unsafe { std::slice::from_raw_parts(pinned.start().as_ptr().cast(), words_of(pinned)) };
     count_wrong_words(words, seed, first)
 }
 
-/// Queues a copy of a part of a region into a part of page-locked memory.
+/// Queues a copy from a part of a region to a part of page-locked memory.
 fn fetch<B: TestKit>(
     copy_stream: &mut dyn CopyStream,
     (to, place): (&dyn Pinned, Bytes),
@@ -77,11 +78,12 @@ fn fetch<B: TestKit>(
 ) {
     assert!(place + length <= to.size() && offset + length <= from.end());
     let to = to.start().as_ptr().wrapping_add(place.0 as usize);
-    // SAFETY: both sides have so many bytes, by the check; cases leave them alone until the copy stream has finished.
+    // SAFETY: the assertion checks that both sides have `length` bytes; cases do not touch them until the copy stream has
+    // finished.
     unsafe { copy_stream.copy_to_host(to, from.address() + offset, length) }.unwrap();
 }
 
-/// The other way round.
+/// Queues a copy from a part of page-locked memory to a part of a region.
 fn send<B: TestKit>(
     copy_stream: &mut dyn CopyStream,
     (to, offset): (&Region<B>, Bytes),
@@ -108,11 +110,11 @@ fn pinned_memory<B: TestKit>(subject: &Subject<B>) {
         for (piece, value) in pieces.iter_mut().zip(1..) {
             assert_eq!(piece.size(), size);
             assert!(piece.start().cast::<u128>().is_aligned(), "{:?}", piece.start());
-            // SAFETY: so many bytes are there, and used by nobody else.
+            // SAFETY: the piece has this many bytes, and nothing else uses them.
             unsafe { piece.start().as_ptr().write_bytes(value, size.0 as usize) };
         }
         for (piece, value) in pieces.iter().zip(1..) {
-            // SAFETY: as above, and they have been written.
+            // SAFETY: as above, and the bytes have been written.
             let bytes = unsafe { std::slice::from_raw_parts(piece.start().as_ptr(), size.0 as usize) };
             assert!(bytes.iter().all(|byte| *byte == value), "two pieces of {size} share bytes");
         }
@@ -133,7 +135,7 @@ fn an_empty_ring<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn too_much_to_pin<B: TestKit>(subject: &Subject<B>) {
-    // More than addresses have.
+    // More than an address space has.
     let error = subject.backend.pin(Bytes(1 << 60)).unwrap_err();
     assert!(error.driver_error().is_some(), "{error}");
     pin(subject, subject.granules(1));
@@ -160,7 +162,7 @@ fn many_chunks<B: TestKit>(subject: &Subject<B>) {
     let mut region = region(subject, subject.device);
     let size = region.end();
     let (mut pinned, mut copy_stream) = (pin(subject, size), copy_stream(subject, subject.device));
-    // Around a hundred, which end nowhere near a page; every third is left out.
+    // About a hundred chunks that do not end at page borders; every third one is left out.
     let chunk = Bytes(size.0 / 100 / 8 * 8 + 8);
     let parts = || (0..size.0).step_by(chunk.0 as usize).map(|at| (Bytes(at), chunk.min(size - Bytes(at))));
     let copied = || parts().enumerate().filter(|(number, _)| number % 3 != 1);
@@ -173,11 +175,11 @@ fn many_chunks<B: TestKit>(subject: &Subject<B>) {
     for (number, (at, length)) in parts().enumerate() {
         let seed = if number % 3 == 1 { 2 } else { 1 };
         let (first, count) = (at.0 / 8, (length.0 / 8) as usize);
-        // SAFETY: the part lies in the memory, and nobody writes it.
+        // SAFETY: the part is inside of the memory, and nothing writes it.
         let words = unsafe {
             std::slice::from_raw_parts(pinned.start().as_ptr().cast::<u64>().add(first as usize), count)
         };
-        assert_eq!(count_wrong_words(words, seed, first), 0, "part {number} of the host's");
+        assert_eq!(count_wrong_words(words, seed, first), 0, "part {number} of the host's memory");
     }
     write(&mut *pinned, 3, 0);
     for (_, (at, length)) in copied() {
@@ -194,13 +196,13 @@ fn in_order<B: TestKit>(subject: &Subject<B>) {
     let mut region = region(subject, subject.device);
     region.fill(Bytes::ZERO, region.end(), 1).unwrap();
     let (pinned, mut copy_stream) = (pin(subject, Bytes(4096)), copy_stream(subject, subject.device));
-    // SAFETY: so many bytes are there, and no copy uses them yet.
+    // SAFETY: the memory has this many bytes, and no copy uses them yet.
     unsafe { pinned.start().as_ptr().write_bytes(2, 4096) };
     send(&mut *copy_stream, (&region, Bytes(3)), (&*pinned, Bytes(5)), Bytes(1001));
     send(&mut *copy_stream, (&region, Bytes(1500)), (&*pinned, Bytes::ZERO), Bytes::ZERO);
     fetch(&mut *copy_stream, (&*pinned, Bytes::ZERO), (&region, Bytes::ZERO), Bytes(2048));
     copy_stream.finish().unwrap();
-    // SAFETY: so many bytes are there, and the copy stream has finished.
+    // SAFETY: the memory has this many bytes, and the copy stream has finished.
     let bytes = unsafe { std::slice::from_raw_parts(pinned.start().as_ptr(), 4096) };
     for (part, value) in [(0..3, 1), (3..1004, 2), (1004..2048, 1), (2048..4096, 2)] {
         assert!(bytes[part.clone()].iter().all(|byte| *byte == value), "{part:?} is not all {value}");
@@ -235,7 +237,7 @@ fn dropping_waits<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Has bytes go to a device and back, many times.
+/// Copies bytes to a device and back, many times.
 fn to_and_fro<B: TestKit>(subject: &Subject<B>, device: DeviceId, seed: u64) {
     let region = region(subject, device);
     let size = region.end();
@@ -267,7 +269,7 @@ fn two_devices<B: TestKit>(subject: &Subject<B>) {
             scope.spawn(move || to_and_fro(subject, device, u64::from(device.0) * 1000));
         }
     });
-    // Half of it is each one's, at the same time.
+    // Each device copies its own half at the same time.
     let regions = devices.map(|device| region(subject, device));
     let size = regions[0].end();
     let mut pinned = pin(subject, size);
@@ -283,7 +285,7 @@ fn two_devices<B: TestKit>(subject: &Subject<B>) {
         let seed = 7 + place.0 / 8;
         assert_eq!(region.count_wrong(*device, Bytes::ZERO, half, seed).unwrap(), 0, "{device}");
     }
-    // From one to the other, by a thread of its own.
+    // From one device to the other, on another thread.
     let [one, two] = &mut copy_streams;
     std::thread::scope(|scope| {
         scope.spawn(|| {
