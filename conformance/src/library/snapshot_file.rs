@@ -49,7 +49,7 @@ cases! { "snapshot_file":
 
 const BLOCK: Bytes = Bytes::kib(4);
 
-/// The bytes of one memory: rough ones, zeros, and smooth ones.
+/// The blocks of one piece of memory: incompressible, zeros, compressible, incompressible.
 const BLOCKS: [fn(u64) -> Vec<u8>; 4] = [rough, |_| vec![0; 4096], smooth, |_| rough(7)];
 
 /// A block that cannot be compressed.

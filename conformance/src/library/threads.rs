@@ -1,4 +1,4 @@
-//! Rule 9: everything can be called from any thread, and from several at once.
+//! Rule 9: every function can be called from any thread, and from several threads at once.
 
 use crate::case::cases;
 use crate::library::tools::{has, mapped, write};
@@ -12,27 +12,27 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, mpsc};
 
 cases! { "threads":
-    /// Backends, regions, memory, vectors and errors can be sent to other threads and used by several.
+    /// Backends, regions, memory, vectors and errors can be sent to other threads and shared between them.
     types_cross_threads,
-    /// Threads that make, fill, check and shrink regions of their own do not get into each other's way.
+    /// Threads that build, fill, check and shrink their own regions do not affect each other.
     many_threads,
-    /// A thread that has touched no driver yet can do everything, from reserving to reading back.
+    /// A thread that never made a driver call can do everything, from reserving to reading back.
     a_fresh_thread_does_everything,
-    /// A region that one thread made is grown and written in a second and dropped in a third, when the first has ended.
+    /// A region can be built by one thread, grown and written by a second after the first has ended, and dropped by a third.
     made_used_and_dropped_in_three_threads,
-    /// One piece of memory is mapped by many threads at once, each in a region of its own, and all see its bytes.
+    /// Many threads can map one piece of memory at once, each in its own region, and all read its bytes.
     one_memory_in_many_regions,
-    /// Several threads read one region at once, through shared references.
+    /// Several threads can read one region at once, through shared references.
     one_region_read_by_many,
-    /// Regions that grow at the same time in several threads have ranges of their own, and none moves.
+    /// Regions that grow in several threads at once do not overlap, and none moves.
     regions_grow_at_the_same_time,
-    /// After many threads have made and dropped memory as fast as they can, exactly what was free is free.
+    /// After many threads have created and dropped memory as fast as they can, no free memory is lost.
     a_storm_leaves_nothing,
-    /// One thread's errors are its own: others that do right get none.
+    /// An error of one thread does not affect calls of other threads.
     errors_stay_in_their_thread,
-    /// A thread that ends by a panic gives back what it had.
+    /// A thread that panics releases everything that it had.
     a_panic_gives_everything_back,
-    /// Threads that open the backend at once all get one that can be used, of a GPU's driver the same.
+    /// Threads that open the backend at the same time each get a usable one, and on a GPU's driver the same one.
     opened_by_many_threads,
 }
 
@@ -46,10 +46,10 @@ fn types_cross_threads<B: TestKit>(_: &Subject<B>) {
     both::<Error>();
 }
 
-/// How many threads a case has.
+/// The number of threads of a case.
 const THREADS: u64 = 8;
 
-/// Lets threads do the same at the same time, each with its number.
+/// Runs `work` on all threads at the same time, each with its number.
 fn at_once<T: Send>(work: impl Fn(u64) -> T + Sync) -> Vec<T> {
     let start = Barrier::new(THREADS as usize);
     std::thread::scope(|scope| {
@@ -114,7 +114,7 @@ fn made_used_and_dropped_in_three_threads<B: TestKit>(subject: &Subject<B>) {
         scope.spawn(move || {
             let mut region = from_first.recv().unwrap();
             first.join().unwrap();
-            assert!(has(subject, &region, 5), "what the first thread wrote, which has ended");
+            assert!(has(subject, &region, 5), "the bytes of the ended thread are lost");
             region.grow_to(subject.units(3)).unwrap();
             write(subject, &mut region, 6);
             to_third.send(region).unwrap();
@@ -137,7 +137,7 @@ fn one_memory_in_many_regions<B: TestKit>(subject: &Subject<B>) {
             region.close(WaitFor::all_devices()).unwrap();
         }
     });
-    assert!(has(subject, &mapped(subject, &[&memory]), 9), "it is whole when all but the handle is gone");
+    assert!(has(subject, &mapped(subject, &[&memory]), 9), "the bytes are lost with the regions");
 }
 
 fn one_region_read_by_many<B: TestKit>(subject: &Subject<B>) {
@@ -167,10 +167,10 @@ fn regions_grow_at_the_same_time<B: TestKit>(subject: &Subject<B>) {
             assert_eq!(region.address(), address);
             let seed = thread + from.0 / 8;
             region.write_pattern(subject.device, from, subject.unit(), seed).unwrap();
-            assert!(has(subject, &region, thread), "all that was written, in {units} steps");
+            assert!(has(subject, &region, thread), "earlier bytes are lost after {units} steps");
         }
         let range = region.range();
-        // Kept to the end, so that no other can have these addresses.
+        // Kept to the end, so that no other region can get these addresses.
         (region, range)
     })
     .into_iter()
@@ -222,7 +222,7 @@ fn errors_stay_in_their_thread<B: TestKit>(subject: &Subject<B>) {
                     matches!(answer.as_ref().map_err(Error::detail), Err(Detail::AddressTaken { .. })),
                     "{answer:?}"
                 );
-                // Some of it is taken.
+                // Part of it is already in use.
                 let answer = PhysicalMemory::create(&subject.backend, all, subject.properties());
                 assert!(
                     matches!(answer.as_ref().map_err(Error::detail), Err(Detail::OutOfMemory { .. })),

@@ -1,5 +1,5 @@
-//! What the cases of several groups do.
-#![allow(unsafe_code)] // says of streams that they are all
+//! Helpers that the cases of several groups use.
+#![allow(unsafe_code)] // names all streams that a case uses
 
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
@@ -12,74 +12,74 @@ pub(crate) fn idle() -> WaitFor<'static> {
     WaitFor::all_devices()
 }
 
-/// Waits for these streams; the work of a case is on them alone.
+/// Waits for these streams, on which alone the case has queued work.
 pub(crate) const fn streams_idle<'a>(streams: &'a [Stream<'a>]) -> WaitFor<'a> {
     // SAFETY: each case names all streams on which it has queued work.
     unsafe { WaitFor::streams(streams) }
 }
 
 impl<B: TestKit> Subject<B> {
-    /// `count` times the least that can be mapped: what cases of many mappings count in. CUDA's unit of addresses is
-    /// sixteen times that.
+    /// `count` times the granularity, for cases with many mappings. CUDA's unit of addresses is sixteen times the
+    /// granularity.
     pub(crate) fn granules(&self, count: u64) -> Bytes {
         Bytes(self.granularity().0 * count)
     }
 
-    /// A region with addresses for so many granules, or more.
+    /// A region with addresses for at least `granules` granules.
     pub(crate) fn space(&self, granules: u64) -> RegionBuilder<'_, B> {
         Region::builder(&self.backend).on(self.device).reserve(self.granules(granules))
     }
 
-    /// So many granules of the chosen device's memory in one piece.
+    /// `granules` granules of the chosen device's memory in one piece.
     pub(crate) fn piece(&self, granules: u64) -> PhysicalMemory<B> {
         self.piece_on(self.device, granules)
     }
 
-    /// The same of another device's.
+    /// Like [`piece`](Self::piece), of another device.
     #[track_caller]
     pub(crate) fn piece_on(&self, device: DeviceId, granules: u64) -> PhysicalMemory<B> {
         let properties = gpu_vmm_core::Properties::on(device);
         PhysicalMemory::create(&self.backend, self.granules(granules), properties).unwrap()
     }
 
-    /// Maps memory and lets the chosen device read and write it.
+    /// Maps memory and gives the chosen device read and write access.
     #[track_caller]
     pub(crate) fn open(&self, region: &mut Region<B>, offset: Bytes, memory: &PhysicalMemory<B>) {
         region.map(offset, memory).unwrap();
         region.set_access(offset, memory.size(), self.device, RW).unwrap();
     }
 
-    /// Has the chosen device write the pattern of a seed.
+    /// Writes the pattern of a seed with the chosen device.
     #[track_caller]
     pub(crate) fn write(&self, region: &mut Region<B>, offset: Bytes, length: Bytes, seed: u64) {
         region.write_pattern(self.device, offset, length, seed).unwrap();
     }
 
-    /// Fails where the chosen device does not find the pattern of this seed.
+    /// Fails if the chosen device does not read the pattern of this seed.
     #[track_caller]
     pub(crate) fn check(&self, region: &Region<B>, offset: Bytes, length: Bytes, seed: u64) {
         let wrong = region.count_wrong(self.device, offset, length, seed).unwrap();
         assert_eq!(wrong, 0, "words that differ in {length} at offset {offset}");
     }
 
-    /// Free memory of a device.
+    /// The free memory of a device.
     pub(crate) fn free_of(&self, device: DeviceId) -> Bytes {
         self.backend.memory_info(device).unwrap().free
     }
 
-    /// True where memory comes back when its last mapping is gone, and not when the addresses are.
+    /// Whether memory is free as soon as its last mapping is gone, even if the addresses stay reserved.
     pub(crate) fn gives_back_at_once(&self) -> bool {
         !self.has_quirk("memory-stays-until-free")
     }
 }
 
-/// What the chosen device is said to have.
+/// The chosen device's capability for a feature.
 pub(crate) fn told<B: TestKit>(subject: &Subject<B>, feature: Feature) -> Capability {
     let all = subject.backend.capabilities(subject.device).unwrap();
     all.into_iter().find(|found| found.feature == feature).unwrap()
 }
 
-/// Pieces of memory in a row, which their device may read and write.
+/// A region that maps these pieces in a row, with read and write access for the device of each.
 pub(crate) fn mapped<B: TestKit>(subject: &Subject<B>, pieces: &[&PhysicalMemory<B>]) -> Region<B> {
     let size: Bytes = pieces.iter().map(|piece| piece.size()).sum();
     let mut region = Region::builder(&subject.backend).reserve(size).build().unwrap();
@@ -91,17 +91,17 @@ pub(crate) fn mapped<B: TestKit>(subject: &Subject<B>, pieces: &[&PhysicalMemory
     region
 }
 
-/// Writes the pattern of a seed to all of a region, by the chosen device's kernel.
+/// Writes the pattern of a seed to a whole region with the chosen device.
 pub(crate) fn write<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
     region.write_pattern(subject.device, Bytes(0), region.end(), seed).unwrap();
 }
 
-/// Whether all of a region has the pattern of a seed, as the chosen device's kernel sees it.
+/// Whether the chosen device reads the pattern of a seed in the whole region.
 pub(crate) fn has<B: TestKit>(subject: &Subject<B>, region: &Region<B>, seed: u64) -> bool {
     region.count_wrong(subject.device, Bytes(0), region.end(), seed).unwrap() == 0
 }
 
-/// Fails where the error's text does not hold every one of these.
+/// Fails unless the error's text contains all of these parts.
 #[track_caller]
 pub(crate) fn assert_names(error: &Error, parts: &[String]) {
     let text = error.to_string();
@@ -110,7 +110,7 @@ pub(crate) fn assert_names(error: &Error, parts: &[String]) {
     }
 }
 
-/// Fails unless the result is an error of this kind whose text has these numbers, and no driver was asked.
+/// Fails unless the result is an error of this kind whose text has these numbers, made without a driver call.
 macro_rules! refused {
     (@$operation:ident $result:expr, $kind:pat $(, $part:expr)* $(,)?) => {{
         let result = $result.map(drop);

@@ -1,4 +1,4 @@
-//! Taking mappings away: whole ones, once, and what is left behind.
+//! Unmapping: whole mappings, once, and the state afterwards.
 
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
@@ -11,27 +11,27 @@ cases! { "unmap":
     a_run_at_once,
     /// Mappings can be removed one by one, in any order.
     in_any_order,
-    /// Removing one of several leaves its neighbours with their bytes and access.
+    /// Removing one of several mappings leaves its neighbors with their bytes and access.
     one_of_several,
-    /// Some of a run can be removed where that is whole mappings; where it cuts one, nothing is.
+    /// A part of a run can be removed if it consists of whole mappings; otherwise nothing is removed.
     some_of_a_run,
-    /// The access is gone with the mapping: what is mapped there next is closed, and the bytes went with the memory.
+    /// Unmapping removes the access: the next mapping at the address has none, and the bytes stay with the memory.
     gone_after_unmap,
-    /// Nothing reaches the addresses any more: reads, writes, fills and kernels are refused.
+    /// Reads, writes, fills and kernels at unmapped addresses are refused.
     nothing_is_reached_any_more,
-    /// Removing twice is the caller's error, though CUDA answers success and HIP 6 crashes.
+    /// Removing a mapping twice is an error, although CUDA returns success and HIP 6 crashes.
     twice_is_an_error,
-    /// Removing what was never mapped is the caller's error.
+    /// Removing a range that was never mapped is an error.
     never_mapped,
-    /// The addresses stay reserved: nobody else is given them.
+    /// The addresses stay reserved: no other region gets them.
     addresses_stay_reserved,
-    /// Memory that nobody holds comes back when its mapping is removed.
+    /// Memory without a handle is released when its mapping is removed.
     memory_comes_back,
-    /// Memory that somebody holds stays, with its bytes.
+    /// Memory with a handle stays allocated with its bytes when its mapping is removed.
     held_memory_stays,
     /// One call removes mappings on both sides of the border of two reservations.
     across_a_seam,
-    /// A hundred rounds of mapping and removing at one address leave nothing.
+    /// A hundred rounds of mapping and unmapping at one address leak nothing.
     a_hundred_rounds,
 }
 
@@ -58,7 +58,7 @@ fn a_run_at_once<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 1, 3]);
     unmap(subject, &mut region, (0, 6)).unwrap();
     assert_eq!((region.end(), region.mapped(), region.mappings().count()), (Bytes(0), Bytes(0), 0));
-    // All of it can be mapped again.
+    // The whole range can be mapped again.
     let memory = subject.piece(6);
     subject.open(&mut region, Bytes(0), &memory);
     subject.write(&mut region, Bytes(0), memory.size(), 9);
@@ -117,7 +117,7 @@ fn gone_after_unmap<B: TestKit>(subject: &Subject<B>) {
     refused!(region.count_wrong(subject.device, Bytes(0), other.size(), 1), Detail::NoAccess { .. });
     region.set_access(Bytes(0), other.size(), subject.device, RW).unwrap();
     subject.write(&mut region, Bytes(0), other.size(), 2);
-    // At another.
+    // At another address.
     let behind = memory.size();
     region.map(behind, &memory).unwrap();
     refused!(region.read(behind, &mut [0]), Detail::NoAccess { .. });
@@ -141,7 +141,7 @@ fn twice_is_an_error<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2]);
     unmap(subject, &mut region, (0, 2)).unwrap();
     refused!(unmap(subject, &mut region, (0, 2)), Detail::NotMapped { .. });
-    // Together with what is mapped, too.
+    // Also together with a range that is mapped.
     refused!(unmap(subject, &mut region, (0, 4)), Detail::NotMapped { .. });
     subject.check(&region, subject.granules(2), subject.granules(2), 1);
     unmap(subject, &mut region, (2, 2)).unwrap();
@@ -168,7 +168,7 @@ fn addresses_stay_reserved<B: TestKit>(subject: &Subject<B>) {
 
 fn memory_comes_back<B: TestKit>(subject: &Subject<B>) {
     if !subject.gives_back_at_once() {
-        skip("this version of HIP keeps unmapped memory until the addresses are given back");
+        skip("this version of HIP keeps unmapped memory until the addresses are released");
     }
     let mut region = mapped(subject, &[4, 2, 8]);
     let held = subject.free_here();
@@ -204,7 +204,7 @@ fn across_a_seam<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((region.mapped(), region.end()), (subject.units(2), subject.units(4)));
     subject.check(&region, Bytes(0), unit, 1);
     subject.check(&region, subject.units(3), unit, 1 + 3 * words);
-    assert_eq!(region.reservations().len(), 3, "the addresses are kept");
+    assert_eq!(region.reservations().len(), 3, "the addresses were released");
     region.unmap(Bytes(0), unit, idle()).unwrap();
     region.unmap(subject.units(3), unit, idle()).unwrap();
     assert_eq!(region.end(), Bytes(0));
@@ -223,7 +223,7 @@ fn a_hundred_rounds<B: TestKit>(subject: &Subject<B>) {
         drop(memory);
         if subject.gives_back_at_once() {
             let now = subject.free_here();
-            // The first round loads kernels, which stay.
+            // The first round loads kernels, which stay loaded.
             assert_eq!(*free.get_or_insert(now), now, "after round {round}");
         }
     }

@@ -1,4 +1,4 @@
-//! Lists that a device walks along by the addresses in its memory.
+//! Lists that a device walks by the addresses in its memory.
 #![allow(unsafe_code)] // addresses that a device follows
 
 use crate::case::cases;
@@ -7,23 +7,22 @@ use gpu_vmm_core::{Access, Address, Bytes, DeviceId, Region};
 use gpu_vmm_testkit::{TestKit, Walked, pattern_word};
 
 cases! { "staging":
-    /// A device walks along a list over several mappings to its end, and tells how many nodes there are and the sum of
-    /// their values.
+    /// A device walks a list over several mappings to its end, and reports the number of nodes and the sum of their values.
     a_list_is_walked,
-    /// A walk ends after as many nodes as it was allowed, also where the list has no end.
+    /// A walk ends after the requested number of nodes, also if the list is endless.
     walks_end,
-    /// A walk that begins nowhere, or may go no step, meets nothing.
+    /// A walk from a null address, or of zero steps, visits no node.
     empty_walks,
-    /// A device may walk where it may only read.
+    /// A device with read access only can walk a list.
     a_list_to_be_read,
-    /// A device walks along a list in another one's memory that it was given to read.
+    /// A device can walk a list in another device's memory that it may read.
     a_peers_list,
 }
 
 const NODES: u64 = 500;
 const SEED: u64 = 900;
 
-/// A list, node after node far from each other.
+/// A list whose consecutive nodes are far from each other.
 struct List<B: TestKit> {
     region: Region<B>,
     size: Bytes,
@@ -44,7 +43,7 @@ impl<B: TestKit> List<B> {
         list
     }
 
-    /// Where a node is. Seven does not divide the number of nodes, so no two are at one place.
+    /// The offset of a node. Seven does not divide the number of nodes, so no two nodes share an offset.
     fn offset(&self, node: u64) -> Bytes {
         let step = self.size.0 / NODES / 8 * 8;
         Bytes(node * 7 % NODES * step)
@@ -59,14 +58,14 @@ impl<B: TestKit> List<B> {
         self.region.write(self.offset(node), bytes.as_flattened()).unwrap();
     }
 
-    /// What a device meets from a node on.
+    /// Walks the list with a device, from a node on.
     fn walk(&self, subject: &Subject<B>, device: DeviceId, node: u64, most: u64) -> Walked {
-        // SAFETY: all nodes lie in the region, which the device may read.
+        // SAFETY: all nodes are in the region, which the device may read.
         unsafe { subject.backend.walk_list(device, self.node(node), most) }.unwrap()
     }
 }
 
-/// What is to be met from a node on.
+/// The expected result of a walk from a node on.
 fn expected(from: u64, count: u64) -> Walked {
     let values = (from..from + count).map(|node| pattern_word(SEED, node % NODES));
     Walked { nodes: count, sum: values.fold(0, u64::wrapping_add) }
@@ -77,7 +76,7 @@ fn a_list_is_walked<B: TestKit>(subject: &Subject<B>) {
     for from in [0, 1, NODES / 2, NODES - 1] {
         assert_eq!(list.walk(subject, subject.device, from, u64::MAX), expected(from, NODES - from));
     }
-    // A value counts in full, and the sum loses its carry.
+    // The value is added in full, and the sum wraps around.
     list.set(NODES - 1, Address(0), u64::MAX);
     list.set(NODES - 2, list.node(NODES - 1), 5);
     let last = list.walk(subject, subject.device, NODES - 2, NODES);

@@ -9,16 +9,17 @@ use gpu_vmm_core::{Bytes, DeviceId, Region, StagingRing};
 use gpu_vmm_testkit::{TestKit, count_wrong_words, write_pattern_words};
 
 cases! { "staging":
-    /// Every byte comes to its place when a region is written from page-locked memory and read into it, in one piece that is
-    /// larger than what a backend copies at once.
+    /// A region is written from and read into one piece of page-locked memory, larger than a backend copies at once, with
+    /// every byte at its place.
     much_locked_memory,
-    /// The same with memory of another device.
+    /// Another device's region is written from and read into one large piece of page-locked memory, with every byte at its
+    /// place.
     much_locked_memory_of_another,
-    /// A ring tells how much memory it has locked: two buffers for each of its threads.
+    /// A ring reports the size of its page-locked memory: two buffers for each of its threads.
     what_a_ring_has,
 }
 
-/// Some times what a backend would copy at once.
+/// Several times the size that a backend copies at once.
 const MUCH: Bytes = Bytes::mib(40);
 
 fn copies<B: TestKit>(subject: &Subject<B>, device: DeviceId) {

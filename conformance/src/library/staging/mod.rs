@@ -1,12 +1,12 @@
-//! What contents go through on their way out of devices and back: page-locked memory and queues of copies, and lists of
-//! addresses in a device's memory, which show that what came back is where it was.
+//! The path of contents out of devices and back: page-locked memory and copy streams, memory that is returned while its
+//! addresses stay, and lists of device addresses, which show that restored contents are at their old addresses.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `copy_streams` | page-locked memory, and copies between it and devices |
 //! | `locked` | page-locked memory that a region is written from and read into |
-//! | `returned` | memory that goes back while its addresses stay |
-//! | `lists` | lists that a device walks along |
+//! | `returned` | memory that is returned to its device while its addresses stay |
+//! | `lists` | lists that a device walks |
 
 mod copy_streams;
 mod lists;
@@ -23,10 +23,10 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [copy_streams::cases(), locked::cases(), returned::cases(), lists::cases()].concat()
 }
 
-/// A usable device beside the chosen one, whether the two reach each other's memory or not. Ends the case if there is none.
+/// A usable device other than the chosen one, with or without peer access. Skips the case if there is none.
 fn another_device<B: TestKit>(subject: &Subject<B>) -> DeviceId {
     let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
     let other = usable.map(|device| device.id).find(|device| *device != subject.device);
-    let Some(other) = other else { skip(format!("{} is the only one", subject.device)) };
+    let Some(other) = other else { skip(format!("{} is the only usable device", subject.device)) };
     other
 }

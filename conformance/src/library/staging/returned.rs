@@ -1,4 +1,4 @@
-//! Memory that goes back to its device while the addresses stay, by the backend's own calls.
+//! Memory that is returned to its device while its addresses stay, by the backend's own calls.
 #![allow(unsafe_code)] // the backend's own calls
 
 use crate::case::cases;
@@ -7,17 +7,17 @@ use gpu_vmm_core::{Detail, Grant, Placement, Reservation};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "staging":
-    /// Memory that was mapped in a reservation is its device's again, and the addresses are still reserved and can be mapped
+    /// Memory that was mapped in a reservation is free on its device again, and the addresses stay reserved and can be mapped
     /// again.
     returned_memory,
-    /// Nothing has to be returned where nothing was mapped, and nothing regained where nothing was lost.
+    /// Returning memory when nothing was mapped, and regaining addresses when none was lost, succeed without effect.
     nothing_to_return,
 }
 
-/// Addresses for so many units, as the backend reserves them.
+/// Reserves addresses for `units` units with the backend's own call.
 fn reservation<B: TestKit>(subject: &Subject<B>, units: u64) -> B::Reservation {
     let alignment = subject.backend.reservation_unit().into();
-    // SAFETY: a multiple of the unit of addresses.
+    // SAFETY: the size is a multiple of the unit of addresses.
     unsafe { subject.backend.reserve(subject.units(units), alignment, None) }.unwrap()
 }
 
@@ -27,7 +27,7 @@ fn returned_memory<B: TestKit>(subject: &Subject<B>) {
     let (range, device) = (reservation.range(), subject.device);
     let size = subject.units(3);
     for seed in 0..3 {
-        // SAFETY: a handle that fits the empty reservation; each call has ended before the memory is taken away.
+        // SAFETY: the handle fits into the empty reservation, and each call has ended before the memory is unmapped.
         unsafe {
             let handle = subject.backend.create(size, &subject.properties()).unwrap();
             reservation.map(subject.unit(), &handle).unwrap();
@@ -42,7 +42,7 @@ fn returned_memory<B: TestKit>(subject: &Subject<B>) {
         }
         assert_eq!(reservation.range(), range);
         if !subject.has_quirk("release-frees-nothing") {
-            assert_eq!(subject.free(), before, "all memory has come back");
+            assert_eq!(subject.free(), before, "memory is still in use after the return");
         }
         let taken = subject.region(1).at(Placement::Exact(range.base)).build().unwrap_err();
         assert!(matches!(taken.detail(), Detail::AddressTaken { .. }), "{taken}");

@@ -1,4 +1,4 @@
-//! A host backend that does one thing wrong, to show that the model sees it.
+//! A host backend with one fault, to show that the model detects it.
 #![allow(unsafe_code)] // passes a backend's calls on
 
 use gpu_vmm_core::extend::forward;
@@ -10,20 +10,20 @@ use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 use gpu_vmm_testkit::{TestKit, Walked, WorkStream};
 use std::os::fd::OwnedFd;
 
-/// What is done wrong.
+/// The fault of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// A set access to reading alone is answered with success and not done.
+    /// A call that sets read-only access returns success without doing it.
     ReadOnlyForgotten,
-    /// Memory is mapped one granule behind where it should be, unless it is at the region's begin.
+    /// Memory is mapped one granule behind its offset, unless it is at the region's start.
     MappedTooFar,
-    /// A fill leaves the first byte out.
+    /// A fill omits the first byte.
     FillTooShort,
-    /// A pattern is another one from the second granule on.
+    /// A pattern continues with another seed's pattern from the second granule on.
     PatternGoesWrong,
-    /// An unmap of more than a granule is answered with success and not done.
+    /// An unmap of more than one granule returns success without doing it.
     LargeUnmapForgotten,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct BrokenReservation {
     fault: Fault,
 }
 
-// SAFETY: every call goes to the host's, but for answers that the core is to refuse.
+// SAFETY: every call is passed to the host backend; only deliberate faults differ.
 unsafe impl Backend for Broken {
     forward!(host: Backend);
 }
@@ -59,7 +59,7 @@ unsafe impl MemoryCalls for Broken {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<BrokenReservation> {
-        // SAFETY: the caller's promises are passed on; so in every function below.
+        // SAFETY: the caller's guarantees are passed on, as in every function below.
         let host = unsafe { self.host.reserve(size, alignment, hint) }?;
         Ok(BrokenReservation { host, granule: self.granularity().bytes(), fault: self.fault })
     }
@@ -71,7 +71,7 @@ unsafe impl CopyCalls for Broken {
 
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
         let short = if self.fault == Fault::FillTooShort { Bytes(1) } else { Bytes(0) };
-        // SAFETY: as in `reserve`; it is no more than was asked for.
+        // SAFETY: as in `reserve`; the range is inside of the requested one.
         unsafe { self.host.fill(device, at + short, length - short, value) }
     }
 }
@@ -89,7 +89,7 @@ impl TestKit for Broken {
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         let right = if self.fault == Fault::PatternGoesWrong { self.granularity().bytes() } else { length };
         let right = right.min(length);
-        // SAFETY: as in `reserve`; both parts together are what was asked for.
+        // SAFETY: as in `reserve`; both parts together are the requested range.
         unsafe {
             self.host.write_pattern(device, at, right, seed)?;
             self.host.write_pattern(device, at + right, length - right, seed)
@@ -133,7 +133,7 @@ impl TestKit for Broken {
     }
 }
 
-// SAFETY: every call goes to the host's, but for answers that the core is to refuse.
+// SAFETY: every call is passed to the host backend; only deliberate faults differ.
 unsafe impl Reservation for BrokenReservation {
     type Handle = HostHandle;
 
@@ -145,7 +145,7 @@ unsafe impl Reservation for BrokenReservation {
         let room = offset + self.granule + handle.size() <= self.range().size;
         let wrong = self.fault == Fault::MappedTooFar && offset.0 > 0 && room;
         let offset = if wrong { offset + self.granule } else { offset };
-        // SAFETY: as in `reserve`; what is mapped there already, the host backend refuses.
+        // SAFETY: as in `reserve`; the host backend refuses a range that is already mapped.
         unsafe { self.host.map(offset, handle) }
     }
 

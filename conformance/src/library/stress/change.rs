@@ -9,7 +9,7 @@ use gpu_vmm_core::{Access, Bytes, Detail, Error, Growth, GrowthKind, Region, Wai
 use gpu_vmm_testkit::TestKit;
 
 impl<B: TestKit> Run<'_, B> {
-    /// Does a step on the region of a number, here and in the model.
+    /// Does a step on region `number`, in the library and in the model.
     pub(super) fn change(&mut self, number: usize, slot: &mut Slot<B>, step: &Step) -> Checked {
         let Slot { region, range } = slot;
         match *step {
@@ -35,7 +35,7 @@ impl<B: TestKit> Run<'_, B> {
                 let came = region.set_access(Bytes(offset), Bytes(length), id, access);
                 let refused = matches!(came.as_ref().map_err(Error::detail), Err(Detail::Unsupported { .. }));
                 let right = match right {
-                    // HIP 7.0 to 7.2 cannot set it behind a hole where the mappings before have other sizes.
+                    // HIP 7.0 to 7.2 cannot set access behind a hole if the mappings before it have other sizes.
                     Ok(()) if refused && self.subject.has_quirk("access-sums") => Err("Unsupported"),
                     right => right,
                 };
@@ -94,7 +94,7 @@ impl<B: TestKit> Run<'_, B> {
             }
             Step::Fill { part, value, .. } => {
                 let (offset, length) = self.model.resolve(range, part);
-                // What it has filled is known by whole granules.
+                // The model tracks fills by whole granules.
                 let offset = offset - offset % self.model.granule;
                 let right = match length {
                     0 => Ok(()),
@@ -143,7 +143,7 @@ impl<B: TestKit> Run<'_, B> {
         let taken = matches!(came.as_ref().map_err(Error::detail), Err(Detail::OutgrewReservation { .. }));
         let right = match size {
             0 => Err("ZeroSize"),
-            // Whether the addresses behind are free is not for the model to know.
+            // The model does not know whether the addresses behind the region are free.
             size if size > reserved && !may_move && taken => Err("OutgrewReservation"),
             _ => Ok(()),
         };

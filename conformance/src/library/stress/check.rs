@@ -1,4 +1,4 @@
-//! What is looked at beside the answers: the books, the driver's word, the bytes, the memory in use.
+//! Checks beyond the results of calls: what regions report, what the driver reports, and the bytes.
 
 use super::free::Checked;
 use super::run::{Run, Slot};
@@ -6,7 +6,7 @@ use gpu_vmm_core::{Access, Bytes, Error};
 use gpu_vmm_testkit::TestKit;
 
 impl<B: TestKit> Run<'_, B> {
-    /// What the regions say of themselves.
+    /// Compares what the regions report with the model.
     pub(super) fn check_books(&self) -> Checked {
         for (number, slot) in self.regions.iter().enumerate() {
             let Some(Slot { region, range }) = slot else { continue };
@@ -32,12 +32,12 @@ impl<B: TestKit> Run<'_, B> {
         Ok(())
     }
 
-    /// The access as both numbers of one device see it.
+    /// The access as both device numbers report it, which may be one device.
     fn seen(&self, access: [Access; 2]) -> [Access; 2] {
         if self.devices[0] == self.devices[1] { [access[0]; 2] } else { access }
     }
 
-    /// What the driver says of the access, and what the devices find in the memory.
+    /// Compares the driver's access, and the bytes as the devices read them, with the model.
     pub(super) fn check_bytes(&self) -> Checked {
         for (number, slot) in self.regions.iter().enumerate() {
             let Some(Slot { region, range }) = slot else { continue };
@@ -50,7 +50,7 @@ impl<B: TestKit> Run<'_, B> {
                     let word = word.map_err(|error| failed("asking for the access to", error))?;
                     if word != Some(right) {
                         return Err(format!(
-                            "region{number} at offset {offset}: {device} must have {right}, and the driver says {word:?}"
+                            "region{number} at offset {offset}: {device} must have {right}, and the driver reports {word:?}"
                         ));
                     }
                     let (Some((seed, wrong)), true) = (known.pattern, right != Access::None) else {

@@ -1,4 +1,4 @@
-//! Free memory, compared with what is in use.
+//! Comparison of free memory with the memory in use.
 
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, DeviceId};
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 pub(super) type Checked<T = ()> = std::result::Result<T, String>;
 
-/// How the text of a mismatch of free memory begins.
+/// The first words of a report that free memory differs.
 pub(super) const FREE: &str = "free memory";
 
-/// Compares free memory with what it was and what is in use since. Other processes use a GPU's memory too, and some
-/// drivers count late; so it is asked again for a while before it is told.
+/// Compares free memory with its start value minus the memory in use. Other processes also use a GPU's memory, and some
+/// drivers count late, so it is queried several times before a difference is reported.
 pub(super) fn steady<B: TestKit>(
     subject: &Subject<B>,
     before: &[Bytes],

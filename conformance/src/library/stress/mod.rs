@@ -1,29 +1,28 @@
 //! Random programs against a model that knows every byte, mapping, access and the memory in use.
 //!
-//! A program works on several regions and pieces of memory, of two devices where there are two: it builds and drops,
-//! maps (one piece several times as well), unmaps, sets access, grows in all ways, shrinks, swaps, writes. Some operations are
-//! wrong, and must answer with the right error and change nothing. After each step the books are compared with the model
-//! and memory in use with what is free; after every few of them the driver is asked for the access, and the devices for
-//! the bytes.
+//! A program works on several regions and pieces of memory, on two devices if there are two: it builds and drops, maps (one
+//! piece several times too), unmaps, sets access, grows in all ways, shrinks, swaps, writes. Some operations are invalid;
+//! they must return the right error and change nothing. After each step, the regions' reports and the free memory are
+//! compared with the model. After every few steps, the driver's access and the bytes on the devices are checked too.
 //!
-//! What fails is shrunk to a short program and printed as Rust. The seed is printed; two variables of the environment
-//! change the run:
+//! A program that fails is reduced to a short one and printed as Rust, with its seed. Two environment variables change the
+//! run:
 //!
 //! | variable | default | |
 //! |---|---|---|
-//! | `GPU_VMM_STRESS_SEED` | 1 | another seed, other programs |
-//! | `GPU_VMM_STRESS_OPERATIONS` | 2000 | about how many operations there are in all, in programs of up to 150 |
+//! | `GPU_VMM_STRESS_SEED` | 1 | the seed of the random programs |
+//! | `GPU_VMM_STRESS_OPERATIONS` | 2000 | the approximate number of operations, in programs of up to 150 |
 //!
 //! | file | subject |
 //! |---|---|
 //! | `step` | operations by number, and how they are drawn |
-//! | `model` | what must be where, and how each operation must be answered |
-//! | `run` | a program on the library and on the model at once, written down as Rust |
+//! | `model` | the expected state, and the expected result of each operation |
+//! | `run` | a program on the library and on the model at once, recorded as Rust |
 //! | `change` | the steps that change a region |
-//! | `swap` | the step that changes two |
-//! | `free` | free memory, compared with what is in use |
-//! | `check` | what is looked at beside the answers |
-//! | `tests`, `broken` | that a backend which does one thing wrong is found |
+//! | `swap` | the step that changes two regions |
+//! | `free` | free memory, compared with the memory in use |
+//! | `check` | checks beyond the results of calls |
+//! | `tests`, `broken` | the detection of backends with one fault |
 
 #[cfg(test)]
 mod broken;
@@ -47,18 +46,18 @@ use std::cell::Cell;
 use step::Step;
 
 cases! { "stress":
-    /// Random programs on several regions, right and wrong operations mixed, do what a model of every byte, mapping and
-    /// access says, and use the memory that it says.
+    /// Random programs of valid and invalid operations on several regions behave as a model of every byte, mapping and access
+    /// predicts, and use the predicted memory.
     random_programs,
 }
 
-/// The longest program.
+/// The length of the longest program.
 const LONGEST: usize = 150;
 
-/// How many shorter programs are tried for one that failed.
+/// The maximum number of shorter programs that are tried for one that failed.
 const SHRINKING: u32 = 1000;
 
-/// After how many steps all bytes are looked at.
+/// The number of steps between two checks of all bytes.
 const ROUND: usize = 8;
 
 fn random_programs<B: TestKit>(subject: &Subject<B>) {
@@ -74,11 +73,11 @@ fn random_programs<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Runs random programs with about so many operations in all, and says how many they were. One that fails is given
-/// shrunk, as Rust.
+/// Runs random programs with about `operations` operations in all. Returns the number of operations, or a reduced failing
+/// program as Rust.
 fn stress<B: TestKit>(subject: &Subject<B>, seed: u64, operations: usize) -> Result<usize, String> {
     let length = operations.clamp(1, LONGEST);
-    // Any length up to that is as likely, so that the mean is half of it.
+    // All lengths up to that are equally likely, so the mean is half of it.
     let mut config = Config::with_cases((2 * operations).div_ceil(length) as u32);
     config.failure_persistence = None;
     config.max_shrink_iters = SHRINKING;
@@ -89,7 +88,7 @@ fn stress<B: TestKit>(subject: &Subject<B>, seed: u64, operations: usize) -> Res
     let failed = Cell::new(false);
     let ran = runner.run(&step::programs(length), |steps| {
         done.set(done.get() + steps.len());
-        // Shorter programs are looked at after each step, so that they end with the one that is wrong.
+        // Shorter programs are checked after each step, so that they end with the step that fails.
         let round = if failed.get() { 1 } else { ROUND };
         holds(subject, &steps, round).map_err(|program| {
             failed.set(true);
@@ -103,7 +102,7 @@ fn stress<B: TestKit>(subject: &Subject<B>, seed: u64, operations: usize) -> Res
     }
 }
 
-/// Runs a program, and again where it may have been disturbed by others. One that fails is given as Rust.
+/// Runs a program, and again if other processes may have disturbed it. Returns a failing program as Rust.
 fn holds<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize) -> Result<(), String> {
     let mut told = String::new();
     for _ in 0..leaks::TRIES {
@@ -116,8 +115,7 @@ fn holds<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize) -> Resu
     Err(told)
 }
 
-/// Leaves out each step without which the program fails as well: what proptest has tried to leave out once may be
-/// needed no more.
+/// Removes each step without which the program still fails: a step that proptest once had to keep may no longer be needed.
 fn shorter<B: TestKit>(subject: &Subject<B>, mut steps: Vec<Step>) -> Option<String> {
     let mut program = holds(subject, &steps, 1).err()?;
     let mut left = steps.len();

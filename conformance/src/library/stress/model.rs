@@ -1,17 +1,17 @@
-//! What must be where: every byte that was written, every mapping with its access, and the memory in use. It answers
-//! each operation in the way that the library must answer.
+//! The expected state: every byte that was written, every mapping with its access, and the memory in use. It gives the
+//! expected result of each operation.
 
 use super::step::Part;
 use gpu_vmm_core::Access;
 use gpu_vmm_testkit::pattern_word;
 use std::collections::BTreeMap;
 
-/// The kind of error that must come, by its name.
+/// Success, or the name of the expected kind of error.
 pub(super) type Answer = Result<(), &'static str>;
 
 const WORD: u64 = size_of::<u64>() as u64;
 
-/// What one granule of memory holds.
+/// The contents of one granule of memory.
 #[derive(Clone, Debug, Default)]
 struct Content {
     base: Base,
@@ -40,7 +40,7 @@ impl Content {
         self.bytes.get(&at).copied().or_else(base)
     }
 
-    /// The seed of the pattern, and how many words must be found to differ from it.
+    /// The seed of the pattern, and the number of words that must differ from it.
     fn pattern(&self) -> Option<(u64, u64)> {
         let Base::Pattern(seed) = self.base else { return None };
         let mut changed: Vec<u64> = self.bytes.keys().map(|at| at / WORD).collect();
@@ -53,10 +53,10 @@ impl Content {
     }
 }
 
-/// Physical memory.
+/// A piece of physical memory.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
-    /// The place of its device in the list of devices.
+    /// The index of its device in the list of devices.
     pub(super) device: usize,
     contents: Vec<Content>,
 }
@@ -65,34 +65,34 @@ pub(super) struct Piece {
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) piece: usize,
-    /// What each device may do.
+    /// The access of each device.
     pub(super) access: [Access; 2],
 }
 
-/// One region: offsets are in bytes.
+/// One region; offsets are in bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Range {
-    /// How long each of its reservations is.
+    /// The length of each of its reservations.
     pub(super) reservations: Vec<u64>,
     pub(super) mapped: BTreeMap<u64, Placed>,
-    /// True where the second device gets access to what growth brings, whoever owns it.
+    /// Whether the second device gets access to memory that the region grows by, whichever device owns it.
     pub(super) for_peer: bool,
 }
 
-/// Everything.
+/// The whole expected state.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) granule: u64,
     pieces: Vec<Piece>,
 }
 
-/// A part of a granule as the model knows it.
+/// One granule as the model knows it.
 pub(super) struct Known {
     pub(super) offset: u64,
     pub(super) piece_device: usize,
     pub(super) access: [Access; 2],
     pub(super) pattern: Option<(u64, u64)>,
-    /// Where bytes are worth a look, and what they must be.
+    /// The offset of the bytes to check, and their expected values.
     pub(super) bytes: Option<(u64, Vec<Option<u8>>)>,
 }
 
@@ -129,7 +129,7 @@ impl Model {
         self.pieces[piece].contents.len() as u64 * self.granule
     }
 
-    /// A part as offset and length; what has to be whole mappings is nothing where nothing is mapped.
+    /// The offset and the length of a part. A part of whole mappings is empty if nothing is mapped.
     pub(super) fn resolve(&self, range: &Range, part: Part) -> (u64, u64) {
         match part {
             Part::Any { at, skew, granules } => (at * self.granule + skew, granules * self.granule),
@@ -143,7 +143,7 @@ impl Model {
         }
     }
 
-    /// A place for a mapping of this size: one of the granules from which on so much is free, or the region's begin.
+    /// An offset for a mapping of this size: one of those at which it fits, or else the region's start.
     pub(super) fn free_place(&self, range: &Range, size: u64, number: usize) -> u64 {
         let granules = (0..range.reserved()).step_by(self.granule as usize);
         let fits = |offset: &u64| {
@@ -170,7 +170,7 @@ impl Model {
         })
     }
 
-    /// How the library must answer to a part that is to be mapped, unmapped or protected.
+    /// The expected result for a part that is mapped, unmapped or protected.
     pub(super) fn part(&self, range: &Range, offset: u64, length: u64) -> Answer {
         self.inside(range, offset, length)?;
         let aligned = offset.is_multiple_of(self.granule) && length.is_multiple_of(self.granule);
@@ -192,7 +192,7 @@ impl Model {
         Self::in_one(range, offset, length)
     }
 
-    /// Whether a part lies in one reservation.
+    /// Whether a part is inside of one reservation.
     pub(super) fn in_one(range: &Range, offset: u64, length: u64) -> Answer {
         let crosses = range.seams().any(|seam| offset < seam && seam < offset + length);
         if crosses { Err("CrossesReservation") } else { Ok(()) }
@@ -218,7 +218,7 @@ impl Model {
         if cut { Err("PartialMapping") } else { Ok(()) }
     }
 
-    /// Whether a part may be read or written: by its owners, or by the one device that is named.
+    /// Whether a part may be read or written, by its owners or by the given device.
     pub(super) fn open(
         &self,
         range: &Range,
@@ -236,7 +236,7 @@ impl Model {
         if denied { Err("NoAccess") } else { Ok(()) }
     }
 
-    /// The content of the granule at an offset that is mapped, and the offset in it.
+    /// The content of the granule at a mapped offset, and the offset in the granule.
     fn content(&mut self, range: &Range, offset: u64) -> (&mut Content, u64) {
         let (start, placed) = range.mapped.range(..=offset).next_back().expect("a mapping");
         let inside = offset - start;
@@ -264,9 +264,9 @@ impl Model {
         }
     }
 
-    /// All granules of a region that are mapped.
+    /// All mapped granules of a region.
     pub(super) fn known<'a>(&'a self, range: &'a Range) -> impl Iterator<Item = Known> {
-        /// How many bytes are looked at from the first on that was written for itself.
+        /// The number of bytes that are checked, from the first one on that was written individually.
         const WINDOW: u64 = 64;
         range.mapped.iter().flat_map(move |(start, placed)| {
             let piece = self.piece(placed.piece);
@@ -285,7 +285,7 @@ impl Model {
         })
     }
 
-    /// The bytes of each device's memory that are in use: what is held and what is mapped, each piece once.
+    /// The bytes of each device's memory in use: held and mapped pieces, each counted once.
     pub(super) fn in_use<'a>(
         &self,
         held: impl Iterator<Item = usize>,

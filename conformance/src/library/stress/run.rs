@@ -1,4 +1,4 @@
-//! Runs a program against the library and the model at once, and writes it down as Rust.
+//! Runs a program against the library and the model at once, and records it as Rust.
 
 use super::free::{Checked, FREE, steady};
 use super::model::{Answer, Model, Placed, Range};
@@ -10,19 +10,19 @@ use gpu_vmm_core::{
 use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a program came out.
+/// The outcome of a program.
 pub(super) enum Outcome {
     Held,
-    /// Free memory alone was not as it had to be; another process may have taken some.
+    /// Only free memory differed; another process may have used some.
     Disturbed(String),
-    /// The program, what had to come, and what came.
+    /// The program, the expected result, and the actual result.
     Broken(String),
 }
 
-/// The library's side is wrapped, so that the driver can be asked what it has handed out and what it allows.
+/// The library runs on a wrapped backend, whose live objects and access can be queried.
 pub(super) type Watched<B> = FaultInject<B>;
 
-/// A region, and what the model has of it.
+/// A region and its model.
 pub(super) struct Slot<B: TestKit> {
     pub(super) region: Region<Watched<B>>,
     pub(super) range: Range,
@@ -40,7 +40,7 @@ pub(super) struct Run<'a, B: TestKit> {
     pub(super) program: Vec<String>,
 }
 
-/// Runs a program and looks at all bytes after each `round` steps; the driver has everything back afterwards.
+/// Runs a program, checks all bytes after each `round` steps, and checks at the end that everything was released.
 pub(super) fn run<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize) -> Outcome {
     let backend = FaultInject::new(subject.backend.clone());
     let free = subject.free();
@@ -57,16 +57,16 @@ pub(super) fn run<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize
     let mut checked = catch_unwind(AssertUnwindSafe(|| run.all(steps, round))).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("nothing must panic, and the next step did: {}", said.unwrap_or_default()))
+        Err(format!("the next step panicked: {}", said.unwrap_or_default()))
     });
     run.regions = Default::default();
     run.memories = Default::default();
     let live = run.backend.live();
     if checked.is_ok() && live != Default::default() {
-        checked = Err(format!("nothing must be left when all is dropped, and there is {live:?}"));
+        checked = Err(format!("after all was dropped, {live:?} is left"));
     }
     if let Some(error) = subject.backend.drop_log().take_last() {
-        checked = checked.and(Err(format!("destructors must not fail, and one did: {error}")));
+        checked = checked.and(Err(format!("a destructor failed: {error}")));
     }
     match checked {
         Ok(()) => match steady(subject, &free, [0; 2], run.devices) {
@@ -81,7 +81,7 @@ pub(super) fn run<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize
 impl<B: TestKit> Run<'_, B> {
     fn all(&mut self, steps: &[Step], round: usize) -> Checked {
         let free = self.subject.free();
-        // Some versions of HIP keep memory until its addresses are free: there it is counted at the end alone.
+        // Some versions of HIP keep memory until its addresses are free; with these, memory is counted only at the end.
         let late = ["memory-stays-until-free", "release-frees-nothing"];
         let counts = !late.iter().any(|quirk| self.subject.has_quirk(quirk));
         for (number, step) in (1..).zip(steps) {
@@ -104,7 +104,7 @@ impl<B: TestKit> Run<'_, B> {
         format!("{}\n// {how}", self.program.join("\n"))
     }
 
-    /// Device 1 is device 0 where there is but one.
+    /// With a single device, device 1 is device 0.
     pub(super) fn device(&self, number: usize) -> usize {
         if self.devices[0] == self.devices[1] { 0 } else { number }
     }
@@ -113,7 +113,7 @@ impl<B: TestKit> Run<'_, B> {
         self.model.granule * count
     }
 
-    /// Compares an answer with the right one, and writes the call down.
+    /// Compares a result with the expected one, and records the call.
     pub(super) fn answered<T>(&mut self, call: &str, right: Answer, came: Result<T>) -> Checked<Option<T>> {
         let kind = |error: &Error| {
             let text = format!("{:?}", error.detail());
@@ -130,7 +130,7 @@ impl<B: TestKit> Run<'_, B> {
                 let right = right.map_or_else(|kind| format!("the error {kind}"), |()| "success".to_owned());
                 let came =
                     came.map_or_else(|error| format!("{}: {error}", kind(&error)), |_| "success".into());
-                Err(format!("{right} must come, and there came {came}"))
+                Err(format!("expected {right}, got {came}"))
             }
         }
     }
@@ -216,7 +216,7 @@ impl<B: TestKit> Run<'_, B> {
         Ok(())
     }
 
-    /// The region of a number, built where there is none.
+    /// Takes the region of this number, and builds it if there is none.
     pub(super) fn take_region(&mut self, region: usize) -> Checked<Slot<B>> {
         if self.regions[region].is_none() {
             self.build(region, 8, region == 1, false)?;

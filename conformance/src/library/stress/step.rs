@@ -1,16 +1,16 @@
-//! One step of a random program, before it is known what there is to be operated on.
+//! One step of a random program, drawn before it is known which regions and mappings exist.
 
 use gpu_vmm_core::Access;
 use proptest::prelude::*;
 
-/// How many regions there are at a time.
+/// The maximum number of regions at a time.
 pub(super) const REGIONS: usize = 3;
-/// How many pieces of memory are held at a time, beside what is mapped.
+/// The maximum number of memory handles that are held at a time.
 pub(super) const MEMORIES: usize = 4;
-/// The last granule at which something is tried: behind the end of most regions.
+/// The last granule at which an operation is tried, behind the end of most regions.
 const LAST: u64 = 14;
 
-/// An operation by the numbers of what it works on. Sizes and places are in granules; a `skew` is bytes more.
+/// An operation with the numbers of its operands. Sizes and places are in granules; a `skew` is in additional bytes.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Create {
@@ -73,7 +73,7 @@ pub(super) enum Step {
         part: Part,
         value: u8,
     },
-    /// The part's length counts, and where the other part begins.
+    /// Swaps a part with as many bytes from the start of the other part.
     Swap {
         region: usize,
         other: usize,
@@ -82,18 +82,18 @@ pub(super) enum Step {
     },
 }
 
-/// Where memory is to be mapped.
+/// The offset of a mapping.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Spot {
     At {
         at: u64,
         skew: u64,
     },
-    /// One of the free places in which it fits.
+    /// One of the free offsets at which it fits.
     Free(usize),
 }
 
-/// What is operated on.
+/// The part of a region that an operation works on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
     Any {
@@ -101,34 +101,34 @@ pub(super) enum Part {
         skew: u64,
         granules: u64,
     },
-    /// So many mappings, whole, from one of them on.
+    /// `count` whole mappings, from one of them on.
     Whole {
         first: usize,
         count: usize,
     },
 }
 
-/// What a region is to grow or shrink to.
+/// The new size of a region.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Size {
     Any {
         granules: u64,
         skew: u64,
     },
-    /// So much more than it has.
+    /// The current end and this many granules more.
     More(u64),
 }
 
-/// Where in a granule bytes are written.
+/// The place in a granule at which bytes are written.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Begin,
     Inside,
-    /// So near to its end that some come behind it.
+    /// So close to the end that some bytes are in the next granule.
     End,
 }
 
-/// Programs of up to so many steps.
+/// Programs of up to `most` steps.
 pub(super) fn programs(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..=most)
 }
@@ -167,7 +167,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One of ten is misaligned.
+/// One in ten is misaligned.
 fn skew() -> impl Strategy<Value = u64> {
     prop_oneof![9 => Just(0_u64), 1 => 1..8_u64]
 }

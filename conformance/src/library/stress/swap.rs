@@ -1,4 +1,4 @@
-//! The step that changes two regions: they exchange what is behind a part of each.
+//! The step that changes two regions: they exchange the memory behind a part of each.
 
 use super::free::Checked;
 use super::model::{Model, Placed, Range};
@@ -8,7 +8,7 @@ use gpu_vmm_core::{Bytes, Detail, Error, WaitFor};
 use gpu_vmm_testkit::TestKit;
 
 impl<B: TestKit> Run<'_, B> {
-    /// Swaps a part of one region with as much of another one, here and in the model.
+    /// Swaps a part of one region with a part of another region of the same length, in the library and in the model.
     pub(super) fn swap(&mut self, number: usize, other: usize, part: Part, other_part: Part) -> Checked {
         let other = if other == number { (other + 1) % REGIONS } else { other };
         let mut slots = [self.take_region(number)?, self.take_region(other)?];
@@ -38,7 +38,7 @@ impl<B: TestKit> Run<'_, B> {
         let came = one.region.swap(Bytes(offset), &mut two.region, Bytes(other_offset), Bytes(length), done);
         let refused = matches!(came.as_ref().map_err(Error::detail), Err(Detail::Unsupported { .. }));
         let right = match right {
-            // As for setting access alone.
+            // As in setting access.
             Ok(_) if refused && self.subject.has_quirk("access-sums") => Err("Unsupported"),
             right => right,
         };
@@ -57,7 +57,7 @@ impl<B: TestKit> Run<'_, B> {
 }
 
 impl Model {
-    /// What comes to each region by a swap.
+    /// The mappings that a swap brings to each region.
     fn swap(
         &self,
         one: (&Range, u64),

@@ -1,4 +1,4 @@
-//! The model finds what is wrong, and shrinks it to few operations.
+//! The model detects each fault, and reduces the program to few operations.
 
 use super::broken::{Broken, Fault};
 use super::stress;
@@ -30,11 +30,11 @@ impl Target<Broken> for Faulty {
     }
 }
 
-/// Held while programs run: beside each other they would take the addresses behind each other's regions, and a program
-/// that failed would not fail again.
+/// Held while programs run: parallel programs would take the addresses behind each other's regions, and a failing program
+/// would not fail again.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The program that is found for a fault, by this seed.
+/// Runs the programs of a seed on a backend with this fault.
 fn found(fault: Fault, seed: u64) -> Result<usize, String> {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let target = Arc::new(Faulty(fault));
@@ -51,14 +51,14 @@ fn what_is_right_holds() {
     }
 }
 
-/// Looks for a fault, and demands that the program is short, and that each of `calls` is in it.
+/// Fails unless a program detects the fault, has at most `most` operations, and contains each of `calls`.
 fn is_found(fault: Fault, most: usize, calls: &[&str]) {
     for seed in 1..3 {
         let program = found(fault, seed).expect_err("a program that fails");
         println!("{fault:?}, seed {seed}:\n{program}\n");
         let lines: Vec<&str> = program.lines().collect();
         assert!(lines.len() <= most + 1, "more than {most} operations:\n{program}");
-        assert!(lines[lines.len() - 1].starts_with("// "), "nothing is said at the end:\n{program}");
+        assert!(lines[lines.len() - 1].starts_with("// "), "the last line does not state the difference:\n{program}");
         for call in calls {
             assert!(lines.iter().any(|line| line.contains(call)), "no {call} in\n{program}");
         }

@@ -1,4 +1,4 @@
-//! What comes back: bytes, access, aliases and holes, from each kind of store.
+//! What a resume restores: bytes, access, aliases and holes, from each kind of backing store.
 
 use super::{check_mappings, check_varied, keeping, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
@@ -8,25 +8,26 @@ use gpu_vmm_core::{Access, BackingKind, BackingStore, Bytes, DeviceVec, Physical
 use gpu_vmm_testkit::TestKit;
 
 cases! { "suspend":
-    /// From every store that keeps contents a region comes back at its address with the same bytes, access, aliases and holes.
+    /// A region is resumed at its address with the same bytes, access, aliases and holes, from every store that keeps
+    /// contents.
     comes_back,
-    /// Without a store it comes back with the same access, aliases and holes, and can be used.
+    /// Without a store, a region is resumed with the same access, aliases and holes, and can be used.
     comes_back_without_contents,
-    /// A region of several reservations comes back in all of them.
+    /// A region of several reservations is restored in all of them.
     over_several_reservations,
-    /// Memory of two devices in one region comes back on each, and with the access of the other.
+    /// Memory of two devices in one region is restored on each device, with the access of the other.
     with_memory_of_two_devices,
-    /// So much memory that copies and mapping overlap comes back whole, from a store and through a ring.
+    /// Memory that is large enough for copies and mapping to overlap is restored completely, from a store and through a ring.
     more_than_is_mapped_at_once,
-    /// Many small pieces with access that differs from one to the next come back in their order.
+    /// Many small pieces with differing access are restored in their order.
     many_small_pieces,
     /// A vector keeps its elements and its pointer.
     of_a_vector,
-    /// Memory that can be shared comes back as such, and can be exported then.
+    /// Shareable memory is shareable again after a resume, and can be exported.
     of_memory_that_can_be_shared,
-    /// Work on the memory is waited for, and its result comes back.
+    /// A suspension waits for work on the memory, and the resume restores the work's result.
     waits_for_work,
-    /// Work on a stream is waited for, where that is said.
+    /// A suspension can wait for the work on one stream.
     waits_for_a_stream,
 }
 
@@ -41,7 +42,7 @@ fn comes_back<B: TestKit>(subject: &Subject<B>) {
         assert_eq!((did.memory, did.contents), (memory, memory), "{:?}", store.kind());
         assert_eq!((region.range(), region.mapped(), region.end()), (range, mapped, end));
         check_varied(subject, &mut region);
-        // One piece still, and not two with the same bytes.
+        // Still one piece, and not two with the same bytes.
         let [one, other] = [0, 4].map(|at| subject.granules(at));
         subject.write(&mut region, other, subject.granules(2), 77);
         subject.check(&region, one, subject.granules(2), 77);
@@ -189,10 +190,10 @@ fn of_memory_that_can_be_shared<B: TestKit>(subject: &Subject<B>) {
     drop(or_skip(memory.export()));
 }
 
-/// What is there when the work has ended.
+/// The seed of the pattern that the work writes.
 const AFTER: u64 = 1 << 40;
 
-/// Suspends a region under work, which has to be waited for, and looks at its result.
+/// Suspends a region while work runs on it, and checks the work's result after the resume.
 fn under_work<B: TestKit>(subject: &Subject<B>, on_its_stream: bool) {
     let units = subject.unit().0 / subject.granularity().0;
     for store in [pinned(subject, units), BackingStore::nothing()] {
@@ -202,10 +203,10 @@ fn under_work<B: TestKit>(subject: &Subject<B>, on_its_stream: bool) {
         let streams = [flight.stream()];
         let done = if on_its_stream { streams_idle(&streams) } else { idle() };
         region.suspend(&store, done).unwrap();
-        assert!(flight.is_done().unwrap(), "suspended under the work");
+        assert!(flight.is_done().unwrap(), "suspended before the work had ended");
         resume(&mut region);
         if store.kind() != BackingKind::Nothing {
-            assert!(has(subject, &region, AFTER), "copied under the work");
+            assert!(has(subject, &region, AFTER), "copied before the work had ended");
         }
     }
 }

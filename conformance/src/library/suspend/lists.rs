@@ -1,4 +1,4 @@
-//! Memory that suspensions hand to the caller's list, and that resumes and growth take from it.
+//! Memory that suspensions add to the caller's list, and that resumes and growth take from it.
 
 use super::{MEMORY, check_varied, keeping, pinned, varied};
 use crate::case::cases;
@@ -9,25 +9,26 @@ use gpu_vmm_testkit::TestKit;
 use std::slice;
 
 cases! { "suspend":
-    /// A suspension hands every piece to the list once, and the device keeps the memory; another region grows with it.
+    /// A suspension adds every piece to the list once, the memory stays allocated, and another region can grow by it.
     memory_goes_to_the_list,
-    /// A resume takes fitting pieces out of the list and creates the rest; contents, access and aliases are as they were.
+    /// A resume takes fitting pieces from the list and creates the rest; contents, access and aliases are restored.
     a_resume_takes_from_the_list,
     /// Pieces of another size or with other properties stay in the list.
     what_does_not_fit_stays_in_the_list,
-    /// Pieces that something else holds stay in the list: a clone, a mapping, an importer.
+    /// Pieces that are also held elsewhere stay in the list: by a clone, a mapping or an importer.
     what_others_hold_stays_in_the_list,
-    /// Memory that another region maps too stays, is not saved, and is mapped again with what was written meanwhile.
+    /// Memory that another region also maps stays allocated, is not saved, and is mapped again with the bytes written
+    /// meanwhile.
     shared_memory_stays,
-    /// Memory of which the caller has a clone, or that was exported, stays too.
+    /// Memory that the caller has cloned or exported stays allocated too.
     held_memory_stays,
-    /// A resume without enough memory leaves the list as it was and the region suspended.
+    /// A resume without enough memory leaves the list with the same memory, and the region suspended.
     a_resume_that_fails_gives_the_list_back,
-    /// A second suspension adds nothing to the list, and a resume of an active region takes nothing.
+    /// A second suspension adds nothing to the list, and a resume of an active region takes nothing from it.
     a_second_time_leaves_the_list,
 }
 
-/// One granule, in a region of four.
+/// A region of one granule of `prefix` and one granule of its own, with room for four.
 fn sequence<B: TestKit>(subject: &Subject<B>, prefix: &PhysicalMemory<B>, seed: u64) -> Region<B> {
     let mut region = subject.space(4).build().unwrap();
     region.map_with_access(Bytes(0), prefix, subject.device, Access::Read).unwrap();
@@ -45,8 +46,8 @@ fn memory_goes_to_the_list<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((did.memory, did.kept, did.shared, did.already), (all, Bytes(0), Bytes(0), false));
     assert_eq!(free.iter().map(PhysicalMemory::size).sum::<Bytes>(), all);
     let sizes: Vec<u64> = free.iter().map(|memory| memory.size().0 / subject.granularity().0).collect();
-    assert_eq!(sizes, [1, 2, 1, 1, 2], "in the order of the offsets at which they are copied");
-    assert_eq!(subject.free_here(), before, "the list holds the memory");
+    assert_eq!(sizes, [1, 2, 1, 1, 2], "the pieces are not in the order of their offsets");
+    assert_eq!(subject.free_here(), before, "the list has released memory");
     let mut other = subject.space(MEMORY).build().unwrap();
     let growth = other.grow_with(&free).unwrap();
     assert_eq!((growth.end, growth.added, other.mapped()), (all, all, all));
@@ -61,7 +62,7 @@ fn a_resume_takes_from_the_list<B: TestKit>(subject: &Subject<B>) {
         let before = subject.free_here();
         let mut free = Vec::new();
         region.suspend_into(&store, idle(), &mut free).unwrap();
-        // One piece of each size goes back to the device.
+        // One piece of each size is released to the device.
         let (one, two) = (free.remove(1), free.remove(0));
         let ids: Vec<_> = free.iter().map(PhysicalMemory::id).collect();
         drop((one, two));
@@ -113,7 +114,7 @@ fn what_others_hold_stays_in_the_list<B: TestKit>(subject: &Subject<B>) {
     drop(or_skip(exported.export()));
     list = vec![exported];
     region.resume_from(&mut list).unwrap();
-    assert_eq!(list.len(), 1, "an importer may have it");
+    assert_eq!(list.len(), 1, "exported memory was taken from the list");
 }
 
 fn shared_memory_stays<B: TestKit>(subject: &Subject<B>) {

@@ -1,4 +1,4 @@
-//! What is given back meanwhile, and what happens where it cannot be had again.
+//! The memory that a suspension releases, and resumes for which it is not available.
 
 use super::{check_varied, keeping, pinned, resume, suspend, varied};
 use crate::case::cases;
@@ -11,29 +11,32 @@ use gpu_vmm_core::{
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "suspend":
-    /// While a region is suspended, exactly its memory is free, each piece once; then exactly as much is taken again.
+    /// While a region is suspended, exactly its memory is free, each piece counted once, and the resume takes exactly as
+    /// much.
     memory_is_free_meanwhile,
-    /// Where there is no memory to come back to, the region stays suspended, nothing is taken, and later it comes back whole.
+    /// A resume without enough memory leaves the region suspended and takes nothing; a later resume restores it completely.
     out_of_memory,
-    /// Where a resume fails after it has mapped memory, that is free again, and the region comes back later.
+    /// If a resume fails after it has mapped memory, that memory is free again, and a later resume succeeds.
     a_failed_resume_gives_back,
-    /// A region that is suspended and resumed 20 times comes back whole each time, and nothing is left.
+    /// A region that is suspended and resumed 20 times is restored completely each time, and nothing leaks.
     twenty_times,
-    /// A store has its room back after the resume, and after the end of a region that was never resumed.
+    /// A store's room is free again after the resume, and after the end of a region that was never resumed.
     room_comes_back,
-    /// Several regions are in one store at once, and come back in any order.
+    /// Several regions can be in one store at once, and be resumed in any order.
     several_in_one_store,
-    /// What is free in a store is used, in however many pieces it is.
+    /// The free room of a store is used, however fragmented it is.
     room_in_pieces,
-    /// Ordinary memory for contents is the system's again after the resume.
+    /// Pageable memory for contents is released to the system by the resume.
     pages_go_back_to_the_system,
-    /// Where the addresses are lost while memory is given back, suspend says so, and the region comes back when they are free.
+    /// If the addresses are lost while memory is released, suspend reports it, and the region can be resumed when they are
+    /// free.
     lost_addresses,
-    /// The same where another caller of the HSA runtime holds the addresses for a while: failed attempts leave no reservation behind.
+    /// If another user of the HSA runtime takes the addresses for a while, suspend reports it, and failed resumes leave no
+    /// reservation behind.
     addresses_of_somebody_else,
 }
 
-/// Whether free memory tells what is given back.
+/// Whether the driver's free memory reflects released memory.
 fn counts<B: TestKit>(subject: &Subject<B>) -> bool {
     !subject.has_quirk("release-frees-nothing")
 }
@@ -52,7 +55,7 @@ fn memory_is_free_meanwhile<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Takes all memory of the device, in as few pieces as can be.
+/// Allocates all memory of the device, in as few pieces as possible.
 pub(super) fn take_all<B: TestKit>(subject: &Subject<B>) -> Vec<PhysicalMemory<B>> {
     let mut taken = Vec::new();
     let mut size = subject.free_here();
@@ -115,7 +118,7 @@ fn room_comes_back<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((BackingStore::<B>::nothing().capacity(), BackingStore::<B>::nothing().free()), (None, None));
 }
 
-/// A region with so many granules and the pattern of a seed.
+/// A region with `granules` granules, filled with the pattern of a seed.
 fn filled<B: TestKit>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B> {
     let mut region = subject.space(granules).build().unwrap();
     region.grow_to(subject.granules(granules)).unwrap();
@@ -146,7 +149,7 @@ fn room_in_pieces<B: TestKit>(subject: &Subject<B>) {
     for region in small.iter_mut().step_by(2) {
         resume(region);
     }
-    // Three granules are free, no two of them together.
+    // Three granules are free, no two of them adjacent.
     let mut large = filled(subject, 3, 99);
     suspend(&mut large, &store);
     assert_eq!(store.free(), Some(Bytes(0)));
@@ -156,14 +159,14 @@ fn room_in_pieces<B: TestKit>(subject: &Subject<B>) {
         region.resume().unwrap();
         assert!(has(subject, region, seed << 32), "{seed}");
     }
-    // All of it is one again.
+    // The free room is contiguous again.
     let mut all = filled(subject, 6, 7);
     suspend(&mut all, &store);
     resume(&mut all);
     assert!(has(subject, &all, 7));
 }
 
-/// How much of the process's anonymous memory is there.
+/// The size of the process's resident anonymous memory.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -171,7 +174,7 @@ fn resident() -> u64 {
 }
 
 fn pages_go_back_to_the_system<B: TestKit>(subject: &Subject<B>) {
-    // Other cases run meanwhile, which have memory too: much more than theirs, and several times.
+    // Other cases run meanwhile and use memory too, so this is much larger than theirs, and tried several times.
     const SIZE: Bytes = Bytes::mib(192);
     let store = BackingStore::pageable(super::ring(subject));
     let granules = SIZE.0.div_ceil(subject.granularity().0);
@@ -185,7 +188,7 @@ fn pages_go_back_to_the_system<B: TestKit>(subject: &Subject<B>) {
         let half = SIZE.0 / 2;
         meanwhile > before + half && meanwhile > after + half
     });
-    assert!(seen, "the contents are not in memory, or stay there");
+    assert!(seen, "the contents were not in memory during the suspension, or stayed there");
     assert!(has(subject, &region, 3));
 }
 
@@ -202,7 +205,7 @@ fn a_failed_resume_gives_back<B: TestKit>(subject: &Subject<B>) {
     region.resume().unwrap_err();
     backend.stop();
     if counts(subject) {
-        assert_eq!(subject.free_here(), free, "what was mapped stays with this process");
+        assert_eq!(subject.free_here(), free, "the failed resume has not released its memory");
     }
     region.resume().unwrap();
     assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 6).unwrap(), 0);
@@ -215,7 +218,7 @@ fn lost_addresses<B: TestKit>(subject: &Subject<B>) {
 
 fn addresses_of_somebody_else<B: TestKit>(subject: &Subject<B>) {
     if !subject.has_quirk("memory-stays-until-free") {
-        skip("addresses are never given back while a region is suspended");
+        skip("this driver keeps the addresses while a region is suspended");
     }
     if !take_freed(false) {
         skip("only the simulated HSA runtime takes freed addresses");
@@ -223,7 +226,7 @@ fn addresses_of_somebody_else<B: TestKit>(subject: &Subject<B>) {
     loses_addresses(subject, &subject.backend, |lose| assert!(take_freed(lose)));
 }
 
-/// A region cannot keep its addresses while `lose` has been called with true.
+/// While `lose(true)` is in effect, a suspended region cannot keep its addresses.
 fn loses_addresses<B: TestKit, L: TestKit>(subject: &Subject<B>, backend: &L, lose: impl Fn(bool)) {
     let store = BackingStore::pinned(backend, subject.granules(2)).unwrap();
     let builder = Region::builder(backend).on(subject.device).reserve(subject.granules(2));
@@ -253,7 +256,7 @@ fn loses_addresses<B: TestKit, L: TestKit>(subject: &Subject<B>, backend: &L, lo
     lose(false);
     region.resume().unwrap();
     assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 6).unwrap(), 0);
-    // A region that ends meanwhile leaves them to whoever has them.
+    // A region that is dropped meanwhile leaves the addresses to their new owner.
     lose(true);
     region.suspend(&store, idle()).unwrap_err();
     let failures = backend.drop_log().count();

@@ -1,12 +1,12 @@
-//! Regions that give their memory back, keep their addresses, and come back as they were.
+//! Regions that release their memory, keep their addresses, and are restored as they were.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `contents` | what comes back: bytes, access, aliases, holes, from each kind of store |
-//! | `memory` | what is given back meanwhile, and what happens where it cannot be had again |
-//! | `lists` | memory that suspensions hand to the caller's list, and resumes take from it |
-//! | `state` | what a suspended region is, and what it refuses |
-//! | `refused` | what cannot be suspended, and stores that cannot take it |
+//! | `contents` | what a resume restores: bytes, access, aliases, holes, from each kind of store |
+//! | `memory` | the memory that a suspension releases, and resumes for which it is not available |
+//! | `lists` | memory that suspensions add to the caller's list, and resumes take from it |
+//! | `state` | the state of a suspended region, and the calls that it refuses |
+//! | `refused` | regions that cannot be suspended, and stores that cannot hold them |
 
 mod contents;
 mod lists;
@@ -27,10 +27,10 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [contents::cases(), lists::cases(), memory::cases(), state::cases(), refused::cases()].concat()
 }
 
-/// How many granules of memory [`varied`] has.
+/// The number of granules of memory of [`varied`].
 const MEMORY: u64 = 7;
 
-/// The mappings of [`varied`]: where, of which piece, with which access of the owner.
+/// The mappings of [`varied`]: the offset in granules, the piece, and the owner's access.
 const MAPPINGS: [(u64, usize, Access); 7] = [
     (0, 0, Access::Read),
     (2, 1, RW),
@@ -41,8 +41,8 @@ const MAPPINGS: [(u64, usize, Access); 7] = [
     (10, 3, Access::None),
 ];
 
-/// A region of five pieces of memory: two are mapped twice, one of them with access for nobody, one may only be read,
-/// and there are holes.
+/// A region of five pieces of memory with holes: two pieces are mapped twice, one of them without access for any device, and
+/// one piece is read-only.
 fn varied<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(12).tag("varied").build().unwrap();
     let pieces: Vec<PhysicalMemory<B>> = [2, 1, 1, 1, 2].map(|granules| subject.piece(granules)).into();
@@ -55,7 +55,7 @@ fn varied<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-/// Fails where some mapping of [`varied`] is not as it was made.
+/// Fails if a mapping of [`varied`] differs from the original.
 #[track_caller]
 fn check_mappings<B: TestKit>(subject: &Subject<B>, region: &Region<B>) {
     let found: Vec<(Bytes, Access)> =
@@ -69,7 +69,7 @@ fn check_mappings<B: TestKit>(subject: &Subject<B>, region: &Region<B>) {
     }
 }
 
-/// Fails where something of [`varied`] is not as it was made.
+/// Fails if a mapping or a byte of [`varied`] differs from the original.
 #[track_caller]
 fn check_varied<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>) {
     check_mappings(subject, region);
@@ -93,17 +93,17 @@ fn directory() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// A ring of two threads, whose buffers are no multiple of anything.
+/// A ring of two threads, whose buffer size is not a multiple of anything.
 fn ring<B: TestKit>(subject: &Subject<B>) -> Arc<StagingRing<B>> {
     Arc::new(StagingRing::new(&subject.backend, 2, Bytes(100_001)).unwrap())
 }
 
-/// Page-locked memory for so many granules.
+/// Page-locked memory for `granules` granules.
 fn pinned<B: TestKit>(subject: &Subject<B>, granules: u64) -> BackingStore<B> {
     BackingStore::pinned(&subject.backend, subject.granules(granules)).unwrap()
 }
 
-/// One store of each kind that keeps contents, with room for so many granules.
+/// One store of each kind that keeps contents, with room for `granules` granules.
 fn keeping<B: TestKit>(subject: &Subject<B>, granules: u64) -> [BackingStore<B>; 3] {
     let ring = ring(subject);
     [
@@ -113,7 +113,7 @@ fn keeping<B: TestKit>(subject: &Subject<B>, granules: u64) -> [BackingStore<B>;
     ]
 }
 
-/// Suspends a region that is active.
+/// Suspends an active region.
 #[track_caller]
 fn suspend<B: TestKit>(region: &mut Region<B>, store: &BackingStore<B>) -> Suspended {
     let did = region.suspend(store, idle()).unwrap();
@@ -121,7 +121,7 @@ fn suspend<B: TestKit>(region: &mut Region<B>, store: &BackingStore<B>) -> Suspe
     did
 }
 
-/// Resumes a region that is suspended.
+/// Resumes a suspended region.
 #[track_caller]
 fn resume<B: TestKit>(region: &mut Region<B>) -> Resumed {
     let did = region.resume().unwrap();

@@ -1,5 +1,5 @@
-//! What cannot be suspended, and stores that cannot take it. The region is as it was.
-#![allow(unsafe_code)] // imports memory, and says what a process may do
+//! Regions that cannot be suspended, and stores that cannot hold them. The region is unchanged.
+#![allow(unsafe_code)] // imports memory, and limits the process's files
 
 use super::{check_varied, directory, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
@@ -12,27 +12,27 @@ use gpu_vmm_testkit::TestKit;
 use std::os::fd::AsFd;
 
 cases! { "suspend":
-    /// Memory that was exported is refused before anything happens, though the descriptor be closed.
+    /// Suspending exported memory is refused before anything happens, even if the descriptor is closed.
     exported_memory,
-    /// Memory that was imported is refused before anything happens.
+    /// Suspending imported memory is refused before anything happens.
     imported_memory,
-    /// Memory that somebody else holds in this process, by a clone or in another region, is refused until that has let go.
+    /// Suspending memory that is also held by a clone or mapped in another region is refused until that is released.
     held_memory,
-    /// A region of which dma-bufs were made is refused.
+    /// Suspending a region whose dma-bufs were exported is refused.
     memory_with_a_dma_buf,
-    /// A store without enough room is refused with the numbers, and what just fits is not.
+    /// A store with too little room is refused with the numbers; a store with exactly enough room is accepted.
     a_full_store,
-    /// A directory that is not there is an error with its path, and the region is as it was.
+    /// A directory that does not exist is an error with its path, and the region is unchanged.
     no_such_directory,
-    /// A file that cannot be written in full is an error, and the region is as it was.
+    /// A file that cannot be written completely is an error, and the region is unchanged.
     @isolated a_full_disk,
     /// A store or a ring of another backend is refused.
     a_foreign_store,
-    /// A store of no size is refused.
+    /// A store of size zero is refused.
     a_store_of_no_size,
 }
 
-/// Fails where the region was touched.
+/// Fails if the region was changed.
 fn is_active<B: TestKit>(region: &Region<B>) {
     assert_eq!(region.state(), RegionState::Active);
     assert!(!region.mapped().is_zero());
@@ -109,7 +109,7 @@ fn memory_with_a_dma_buf<B: TestKit>(subject: &Subject<B>) {
             assert!(matches!(error.detail(), Detail::StillReferenced { .. }), "{error}");
             is_active(&region);
         }
-        // What was refused has left nothing.
+        // A refused export has no effect.
         Err(_) => drop(suspend(&mut region, &BackingStore::nothing())),
     }
 }
@@ -144,9 +144,9 @@ fn no_such_directory<B: TestKit>(subject: &Subject<B>) {
     check_varied(subject, &mut region);
 }
 
-/// The most that a file of this process may have, and its answer where a write goes beyond.
+/// Limits the size of this process's files, and makes a write beyond it an error instead of a signal.
 fn limit_files(most: u64) {
-    // SAFETY: the case has a process of its own; a signal is ignored and a number is set.
+    // SAFETY: the case has a process of its own; this ignores a signal and sets a limit.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };

@@ -1,4 +1,4 @@
-//! What a suspended region is, and what it refuses.
+//! The state of a suspended region, and the calls that it refuses.
 
 use super::{check_varied, directory, keeping, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
@@ -11,19 +11,19 @@ use gpu_vmm_snapshot::Snapshot;
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "suspend":
-    /// A region says whether it is suspended, how much memory it is without, and where its contents are.
+    /// A region reports whether it is suspended, how much memory it has released, and the kind of store with its contents.
     state_is_told,
-    /// Every operation on a suspended region is refused as such, with its addresses, and no driver is asked.
+    /// Every operation on a suspended region is refused as such, with its address, and without a driver call.
     everything_else_is_refused,
-    /// Suspending a second time and resuming a second time do nothing and say so; another store is not touched.
+    /// A second suspension and a second resume do nothing and report that; another store is not used.
     a_second_time_does_nothing,
-    /// Where waiting for the devices fails, nothing else is tried, and the region is as it was.
+    /// If the wait for the devices fails, no other call is made, and the region is unchanged.
     a_failed_wait_changes_nothing,
     /// A region without memory is suspended and resumed like any other.
     without_memory,
-    /// A region that has come back grows, shrinks and is unmapped as one that was never away.
+    /// A resumed region grows, shrinks and is unmapped like one that was never suspended.
     goes_on_afterwards,
-    /// The addresses of a suspended region are nobody else's.
+    /// The addresses of a suspended region stay reserved for it.
     keeps_its_addresses,
 }
 
@@ -129,7 +129,7 @@ fn a_failed_wait_changes_nothing<B: TestKit>(subject: &Subject<B>) {
         backend.fail(0, 1);
         let error = region.suspend(&store, idle()).unwrap_err();
         assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
-        assert_eq!(backend.stop(), 1, "something else was tried");
+        assert_eq!(backend.stop(), 1, "another call followed the failed wait");
         assert_eq!(region.state(), RegionState::Active);
         assert_eq!(store.free(), store.capacity());
         region.write(Bytes(0), b"still there").unwrap();

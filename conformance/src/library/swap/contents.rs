@@ -1,4 +1,4 @@
-//! Whose bytes are where after a swap, and who may use them.
+//! Bytes and access after a swap.
 
 use super::{SEEDS, cuts, filled};
 use crate::case::cases;
@@ -8,29 +8,29 @@ use gpu_vmm_core::{Access, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "swap":
-    /// Each region shows the other's bytes at its own address, to copies and to a kernel, and a second swap puts it back.
+    /// After a swap, copies and kernels find the other region's bytes at each address, and a second swap restores them.
     the_others_bytes,
-    /// A swap exchanges pieces of memory: none is made or given back, and the region that was second can be dropped.
+    /// A swap exchanges pieces of memory without creating or releasing any, and the second region can be dropped.
     memory_changes_hands,
-    /// A part is exchanged and what lies beside it stays, in either region.
+    /// A swap of parts leaves the rest of both regions unchanged.
     parts,
-    /// A run of mappings is exchanged with one that is cut in other places; growth goes on behind it.
+    /// A range of mappings can be swapped with a range that is divided differently, and the regions can grow afterwards.
     cut_differently,
-    /// Each address keeps its access, whichever memory comes to lie there.
+    /// Each address keeps its access, whichever memory is mapped there.
     access_stays_with_the_address,
-    /// What a peer may do stays with the address, and the peer finds the bytes that came.
+    /// A peer's access stays with the address, and the peer finds the new bytes there.
     a_peers_access_stays_with_the_address,
-    /// Memory of one device is exchanged with another one's, where each device reaches both.
+    /// Memory of two devices can be exchanged if each device has access to both regions.
     memory_of_two_devices,
-    /// Whole regions are exchanged with their holes, whatever addresses they have beside.
+    /// Whole regions with equal holes can be exchanged, whatever the sizes of their reservations.
     whole_regions_with_holes,
-    /// Two regions without memory are left as they are.
+    /// Swapping two regions without memory has no effect.
     nothing_for_nothing,
-    /// A part that goes over the border of two reservations is exchanged with one that has none.
+    /// A part that crosses the border of two reservations can be swapped with a part that does not.
     over_a_seam,
-    /// A region that was swapped writes, fills and copies what it shows, and the other has none of it.
+    /// Writes, fills and copies to one region after a swap do not change the other region.
     they_stay_apart,
-    /// Memory that is mapped in a third place keeps being the same as what came of it.
+    /// Memory that is also mapped in a third region stays the same memory after a swap.
     aliases_follow,
 }
 
@@ -98,7 +98,7 @@ fn cut_differently<B: TestKit>(subject: &Subject<B>) {
         subject.write(region, Bytes(0), subject.granules(8), 9);
         subject.check(region, Bytes(0), subject.granules(8), 9);
     }
-    // Five for five, of which each has cuts that the other has not.
+    // Five granules for five, of which each side has borders that the other side lacks.
     let mut three = filled(subject, &[1, 1, 3], SEEDS[0]);
     let mut five = filled(subject, &[2, 2, 1], SEEDS[1]);
     three.swap(Bytes(0), &mut five, Bytes(0), subject.granules(5), idle()).unwrap();
@@ -217,7 +217,7 @@ fn over_a_seam<B: TestKit>(subject: &Subject<B>) {
     one.swap(Bytes(0), &mut other, Bytes(0), length, idle()).unwrap();
     subject.check(&one, Bytes(0), length, SEEDS[1]);
     subject.check(&other, Bytes(0), length, SEEDS[0]);
-    // The part behind the seam alone, against what lies in front of it.
+    // Only the part behind the border.
     one.swap(subject.units(2), &mut other, subject.units(2), subject.unit(), idle()).unwrap();
     subject.check(&one, subject.units(2), subject.unit(), SEEDS[0] + subject.units(2).0 / 8);
 }

@@ -1,10 +1,10 @@
-//! Two regions exchange what is behind their addresses.
+//! Two regions that exchange the memory behind their addresses.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `contents` | whose bytes are where, and who may use them |
-//! | `order` | what is waited for, and how few calls it takes |
-//! | `refused` | what cannot be exchanged |
+//! | `contents` | bytes and access after a swap |
+//! | `order` | what a swap waits for, and how many calls it makes |
+//! | `refused` | swaps that are refused |
 
 mod contents;
 mod order;
@@ -20,11 +20,11 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [contents::cases(), order::cases(), refused::cases()].concat()
 }
 
-/// What two regions have in them: the seeds differ so much that no word of one is the other's.
+/// The seeds of two regions, so far apart that no word of one pattern is in the other.
 const SEEDS: [u64; 2] = [1, 1 << 40];
 
-/// A region with mappings of so many granules, one behind the other, that the chosen device may read and write; and the
-/// pattern of a seed from its beginning on.
+/// A region with one mapping for each number of granules, one behind the other, which the chosen device may read and write,
+/// filled with the pattern of a seed.
 fn filled<B: TestKit>(subject: &Subject<B>, pieces: &[u64], seed: u64) -> Region<B> {
     let pieces: Vec<PhysicalMemory<B>> = pieces.iter().map(|granules| subject.piece(*granules)).collect();
     let size: Bytes = pieces.iter().map(PhysicalMemory::size).sum();
@@ -39,7 +39,7 @@ fn filled<B: TestKit>(subject: &Subject<B>, pieces: &[u64], seed: u64) -> Region
     region
 }
 
-/// Where the mappings of a region begin and end, in granules.
+/// The offsets and lengths of a region's mappings, in granules.
 fn cuts<B: TestKit>(subject: &Subject<B>, region: &Region<B>) -> Vec<(u64, u64)> {
     let granule = subject.granularity().0;
     region.mappings().map(|mapping| (mapping.offset.0 / granule, mapping.length.0 / granule)).collect()

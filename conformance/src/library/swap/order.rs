@@ -1,4 +1,4 @@
-//! What a swap waits for, and how few calls it takes.
+//! What a swap waits for, and how many calls it makes.
 
 use super::SEEDS;
 use crate::case::cases;
@@ -9,15 +9,16 @@ use gpu_vmm_core::{Access, Bytes, Operation, PhysicalMemory, Region, WaitFor};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "swap":
-    /// A swap when the devices are idle returns after the work on either region has ended, whose result has moved along.
+    /// A swap that waits for all devices returns after the work on both regions has ended, and the work's result moves along.
     work_on_either_side_is_waited_for,
-    /// A swap when a stream is idle does not wait for other work on other memory, nor disturb it.
+    /// A swap that waits for a stream neither waits for work on other memory nor disturbs it.
     other_work_goes_on,
-    /// Where waiting fails nothing else is tried, and both are as before.
+    /// If the wait fails, no other call is made, and both regions are unchanged.
     a_failed_wait_changes_nothing,
-    /// The users of either region are waited for, each device once.
+    /// A swap waits for the devices with access to either region, each device once.
     the_users_of_both_are_waited_for,
-    /// Two mappings are exchanged by two unmaps, two maps and two set accesses; runs take no more unmaps and set accesses.
+    /// Two mappings are exchanged by two unmaps, two maps and two set-access calls; more mappings need no further set-access
+    /// calls, and no further unmaps if the backend unmaps runs at once.
     few_calls,
 }
 
@@ -36,7 +37,7 @@ fn work_on_either_side_is_waited_for<B: TestKit>(subject: &Subject<B>) {
         let flight = start(subject, &regions[busy], Bytes(0), AFTER);
         let [one, other] = &mut regions;
         one.swap(Bytes(0), other, Bytes(0), subject.unit(), idle()).unwrap();
-        assert!(flight.is_done().unwrap(), "swapped under the work");
+        assert!(flight.is_done().unwrap(), "swapped before the work had ended");
         subject.check(&regions[1 - busy], Bytes(0), subject.unit(), AFTER);
         subject.check(&regions[busy], Bytes(0), subject.unit(), SEEDS[1 - busy]);
     }
@@ -51,7 +52,7 @@ fn other_work_goes_on<B: TestKit>(subject: &Subject<B>) {
         let done = [short.stream()];
         one.swap_all(&mut other, streams_idle(&done)).unwrap();
         let went_on = !long.is_done().unwrap();
-        assert!(short.is_done().unwrap(), "swapped under the work");
+        assert!(short.is_done().unwrap(), "swapped before the work had ended");
         finish(subject, &*long);
         subject.check(&third, Bytes(0), subject.unit(), AFTER);
         subject.check(&other, Bytes(0), subject.unit(), AFTER);
@@ -59,7 +60,7 @@ fn other_work_goes_on<B: TestKit>(subject: &Subject<B>) {
     });
 }
 
-/// Two regions of some mappings on a backend that counts calls.
+/// Two regions with this number of mappings, on a backend that counts calls.
 fn counted<B: TestKit>(subject: &Subject<B>, mappings: u64) -> (FaultInject<B>, [Region<FaultInject<B>>; 2]) {
     let backend = FaultInject::new(subject.backend.clone());
     let regions = SEEDS.map(|seed| {
@@ -79,7 +80,7 @@ fn a_failed_wait_changes_nothing<B: TestKit>(subject: &Subject<B>) {
     backend.fail(0, 1);
     let error = one.swap_all(&mut other, idle()).unwrap_err();
     assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
-    assert_eq!(backend.stop(), 1, "nothing else was tried");
+    assert_eq!(backend.stop(), 1, "another call followed the failed wait");
     for (region, seed) in [(&one, SEEDS[0]), (&other, SEEDS[1])] {
         assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), seed).unwrap(), 0);
     }
@@ -88,7 +89,7 @@ fn a_failed_wait_changes_nothing<B: TestKit>(subject: &Subject<B>) {
 fn the_users_of_both_are_waited_for<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let backend = FaultInject::new(subject.backend.clone());
-    // Where the memory has come from does not matter: the second region is open to its peer alone.
+    // The owner of the memory does not matter: only the peer has access to the second region.
     let mut regions = [a, b].map(|user| {
         let memory = PhysicalMemory::create(&backend, subject.granularity(), subject.properties()).unwrap();
         let mut region = Region::builder(&backend).reserve(memory.size()).build().unwrap();
@@ -97,7 +98,7 @@ fn the_users_of_both_are_waited_for<B: TestKit>(subject: &Subject<B>) {
         region
     });
     let [one, other] = &mut regions;
-    // To ask whether the peer reaches the memory is a call, too.
+    // A query of peer access is a driver call, too.
     let mut waits = Vec::new();
     for failing in 0..6 {
         backend.fail(failing, 1);
@@ -105,7 +106,7 @@ fn the_users_of_both_are_waited_for<B: TestKit>(subject: &Subject<B>) {
         let calls = backend.stop();
         let call = answer.unwrap_err().driver_error().unwrap().call;
         if call == Operation::WaitForDevice.name() {
-            assert_eq!(calls, failing + 1, "nothing else was tried");
+            assert_eq!(calls, failing + 1, "another call followed the failed wait");
         }
         waits.push(call);
     }
@@ -123,7 +124,7 @@ fn few_calls<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(backend.stop(), unmaps + 2 * mappings + 2, "with {mappings} mappings each");
         backend.fail(0, 0);
         one.swap_all(&mut other, idle()).unwrap();
-        assert_eq!(backend.stop(), 1 + unmaps + 2 * mappings + 2, "the device is waited for once");
+        assert_eq!(backend.stop(), 1 + unmaps + 2 * mappings + 2, "the swap does not wait exactly once");
         one.set_access(Bytes(0), subject.granularity(), subject.device, Access::Read).unwrap();
         one.set_access(Bytes(0), subject.granularity(), subject.device, RW).unwrap();
     }

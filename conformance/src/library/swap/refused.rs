@@ -1,4 +1,4 @@
-//! What cannot be exchanged: an error of its own kind, and both regions as before.
+//! Swaps that are refused: each is an error of its own kind, and both regions are unchanged.
 
 use super::{SEEDS, cuts, filled};
 use crate::case::cases;
@@ -8,21 +8,21 @@ use gpu_vmm_core::{Access, Bytes, Detail, Location, Operation, PhysicalMemory, P
 use gpu_vmm_testkit::TestKit;
 
 cases! { "swap":
-    /// Parts that are empty, misaligned, outside, not mapped or not whole are refused for either region.
+    /// Parts that are empty, misaligned, outside of the region, unmapped or not whole mappings are refused for either region.
     bad_parts,
-    /// Whole regions of which one has a hole where the other has none are not exchanged.
+    /// Whole regions with different holes are not swapped.
     holes_must_be_the_same,
-    /// Several mappings with unequal access are not exchanged for one, which names the device and what it has.
+    /// Several mappings with unequal access are not swapped for one mapping; the error names the device and its access.
     unequal_access_under_one_mapping,
-    /// Memory that would lie over the border of two reservations is refused with the place of the border.
+    /// Memory that would cross the border of two reservations is refused with the offset of the border.
     over_a_border,
-    /// Memory of a larger granularity does not come to lie between its multiples.
+    /// Memory with a larger granularity is not swapped to an address that is not a multiple of it.
     larger_granularity,
-    /// Regions of two backends are not exchanged.
+    /// Regions of two backends are not swapped.
     another_backends_region,
 }
 
-/// Both regions have what they were filled with.
+/// Checks that both regions have the bytes that they were filled with.
 #[track_caller]
 fn unchanged<B: TestKit>(subject: &Subject<B>, one: &Region<B>, other: &Region<B>) {
     subject.check(one, Bytes(0), one.end(), SEEDS[0]);
@@ -77,7 +77,7 @@ fn unequal_access_under_one_mapping<B: TestKit>(subject: &Subject<B>) {
     one.set_access(g(2), g(1), device, Access::Read).unwrap();
     let answer = one.swap(g(0), &mut other, g(0), g(3), idle());
     refused!(answer, Detail::AccessDiffers { .. }, device, "read and write", g(2));
-    // The other way round, where the unequal side is the argument.
+    // Now the region with unequal access is the argument.
     let answer = other.swap(g(0), &mut one, g(0), g(3), idle());
     refused!(answer, Detail::AccessDiffers { .. }, device, "read and write", g(2));
     unchanged(subject, &one, &other);
@@ -111,7 +111,7 @@ fn larger_granularity<B: TestKit>(subject: &Subject<B>) {
     let properties = subject.properties().located(Location::Host);
     let large = or_skip(subject.backend.granularity_of(Operation::QueryGranularity, &properties)).bytes();
     if large <= subject.granularity() {
-        skip("memory of the host has the granularity of the device's");
+        skip("host memory has the same granularity as device memory");
     }
     let memory = or_skip(PhysicalMemory::create(&subject.backend, large, properties));
     let builder = Region::builder(&subject.backend).memory(properties).reserve(large);
@@ -125,7 +125,7 @@ fn larger_granularity<B: TestKit>(subject: &Subject<B>) {
     let answer = one.swap(between, &mut other, Bytes(0), large, idle());
     refused!(answer, Detail::Unaligned { .. }, "address");
     unchanged(subject, &one, &other);
-    // Small pieces would come to lie where only multiples of the larger unit can be mapped.
+    // The small pieces would be mapped where only multiples of the larger granularity can be mapped.
     assert_eq!(cuts(subject, &one).len(), 2 * count as usize);
     let answer = one.swap(multiple, &mut other, Bytes(0), large, idle());
     refused!(answer, Detail::Unaligned { .. });

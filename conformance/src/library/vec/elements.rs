@@ -1,4 +1,4 @@
-//! What is in a vector.
+//! The elements of a vector.
 
 use super::{count, empty};
 use crate::case::cases;
@@ -8,23 +8,23 @@ use gpu_vmm_core::{Bytes, Detail, DeviceVec};
 use gpu_vmm_testkit::{TestKit, write_pattern_words};
 
 cases! { "vec":
-    /// Elements that were added one by one are read back in their order.
+    /// Elements that were added one by one are read back in order.
     push_and_read_back,
-    /// A slice adds its elements, an empty one takes no memory, and resizing adds one value many times.
+    /// Extending by a slice adds its elements, an empty slice takes no memory, and resizing adds one value many times.
     extend_and_resize,
-    /// A vector that is made of a slice has its elements.
+    /// A vector that is created from a slice has its elements.
     made_of_a_slice,
-    /// A vector that is cut and made longer again has the new value in what was cut off.
+    /// A vector that is shortened and lengthened again has the new value in the new elements.
     cut_and_made_longer,
-    /// Elements are read and overwritten by index, and behind the end they are not there.
+    /// Elements are read and overwritten by index; indices beyond the end are refused.
     by_index,
-    /// What the host adds is what a kernel finds, and the other way round.
+    /// Kernels read the elements that the host added, and the host reads the elements that kernels wrote.
     kernels_see_the_elements,
-    /// Elements of twelve bytes lie across the borders of mappings.
+    /// Elements of twelve bytes can cross the borders of mappings.
     odd_elements,
-    /// Elements of any plain type come back bit for bit.
+    /// Elements of any plain type are read back bit for bit.
     types,
-    /// Counts whose bytes do not fit are refused, and the vector is as before.
+    /// Counts whose bytes do not fit are refused, and the vector is unchanged.
     counts_that_do_not_fit,
 }
 
@@ -44,7 +44,7 @@ fn extend_and_resize<B: TestKit>(subject: &Subject<B>) {
     numbers.extend_from_slice(&[]).unwrap();
     assert_eq!(numbers.capacity(), 0);
     numbers.extend_from_slice(&[1, 2]).unwrap();
-    // One byte four times over is a fill, anything else is copied.
+    // A value of four equal bytes is filled; other values are copied.
     numbers.resize(4, 0x0101_0101).unwrap();
     let length = count::<u32, B>(subject, 2) + 1;
     numbers.resize(length, 0xdead_beef).unwrap();

@@ -1,4 +1,4 @@
-//! Where a vector is, and how much memory it takes.
+//! The address and the memory of a vector.
 
 use super::{count, empty};
 use crate::case::cases;
@@ -10,27 +10,27 @@ use gpu_vmm_testkit::TestKit;
 cases! { "vec":
     /// A vector that grows twenty times keeps its address and its elements.
     the_address_is_stable,
-    /// Cutting a vector keeps its memory; shrinking gives back whole handles that no element needs.
+    /// Truncating a vector keeps its memory; shrinking releases whole handles without elements.
     truncate_and_shrink,
     /// Many small additions take few handles.
     small_additions_take_few_steps,
-    /// Memory can be seen to beforehand, and is then not taken again.
+    /// Memory can be reserved before it is needed, and is not allocated again.
     reserved_beforehand,
-    /// A vector whose addresses are full and taken behind refuses to grow and is as before.
+    /// A vector whose addresses are full refuses to grow if the addresses behind are taken, and is unchanged.
     full,
-    /// A vector takes what it needs where there are no addresses for the more that it would take in advance.
+    /// A vector grows by exactly what it needs if there are no addresses for the usual spare capacity.
     just_enough_where_more_is_not_to_be_had,
-    /// Filling with a value longer than what is copied at a time ends at the last element.
+    /// Filling with a value in several copies ends at the last element.
     filled_and_no_further,
-    /// A vector that may move goes elsewhere with its elements when it is full.
+    /// A movable vector that is full moves elsewhere with its elements.
     moves_where_it_may,
-    /// A vector grows over the end of its reservation where the addresses behind are free.
+    /// A vector grows beyond the end of its reservation if the addresses behind are free.
     over_the_end_of_its_reservation,
-    /// A vector for which nothing else is said has addresses for all of its device's memory, and takes none.
+    /// By default, a vector has addresses for all of its device's memory, and takes no memory.
     on_all_addresses,
-    /// The memory can be taken out of a vector, and a vector that is dropped gives it back.
+    /// The memory can be taken out of a vector as a region, and a dropped vector releases its memory.
     taken_out_and_given_back,
-    /// A vector whose owner may only read cannot be added to, and is as long as before.
+    /// A vector whose owner has only read access refuses additions and keeps its length.
     read_only,
 }
 
@@ -72,7 +72,7 @@ fn small_additions_take_few_steps<B: TestKit>(subject: &Subject<B>) {
     for _ in 0..128 {
         bytes.extend_from_slice(&part).unwrap();
     }
-    // An eighth at a time takes 8 steps of one granule at first, and then fewer and fewer.
+    // Growth by an eighth takes 8 steps of one granule at first, then fewer and fewer.
     let steps = bytes.region().mappings().count();
     assert!(steps < 40, "{steps} steps to 64 granules");
     assert!(bytes.capacity() <= count::<u8, B>(subject, 64 + 64 / 8 + 1), "{}", bytes.capacity());
@@ -90,7 +90,7 @@ fn reserved_beforehand<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((numbers.region().mappings().count(), subject.free()), (1, free));
 }
 
-/// A vector on so many units of addresses, behind which nothing is free.
+/// A vector with `units` units of addresses, behind which the addresses are taken.
 fn walled<B: TestKit>(subject: &Subject<B>, units: u64) -> (DeviceVec<u8, B>, Region<B>) {
     let base = subject.hole(units + 6);
     let bytes = DeviceVec::build(subject.region(units).at(Placement::Exact(base))).unwrap();
@@ -109,7 +109,7 @@ fn full<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn just_enough_where_more_is_not_to_be_had<B: TestKit>(subject: &Subject<B>) {
-    // One granule is needed, and an eighth of what is there would end behind the wall.
+    // One granule is needed; an eighth of the current size would exceed the addresses.
     let units = 32 * subject.granularity().0 / subject.unit().0;
     let (mut bytes, _wall) = walled(subject, units);
     let (most, all) = (count::<u8, B>(subject, 31), count::<u8, B>(subject, 32));
@@ -128,7 +128,7 @@ fn filled_and_no_further<B: TestKit>(subject: &Subject<B>) {
     let mut around = [0_u32; 2];
     let last = Bytes::of::<u32>(short - 1).unwrap();
     numbers.region().read(last, bytemuck::cast_slice_mut(&mut around)).unwrap();
-    assert_eq!(around, [0x0506_0708, 0x0102_0304], "the last element, and what was behind it before");
+    assert_eq!(around, [0x0506_0708, 0x0102_0304], "the fill ended at another element");
 }
 
 fn moves_where_it_may<B: TestKit>(subject: &Subject<B>) {

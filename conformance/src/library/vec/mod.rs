@@ -2,8 +2,8 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `elements` | what is in it |
-//! | `memory` | where it is, and how much it takes |
+//! | `elements` | the elements |
+//! | `memory` | the address and the memory |
 
 mod elements;
 mod memory;
@@ -18,12 +18,12 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [elements::cases(), memory::cases()].concat()
 }
 
-/// An empty vector with addresses for so many granules.
+/// An empty vector with addresses for `granules` granules.
 fn empty<T: bytemuck::Pod, B: TestKit>(subject: &Subject<B>, granules: u64) -> DeviceVec<T, B> {
     DeviceVec::build(subject.space(granules)).unwrap()
 }
 
-/// As many elements as fill so many granules.
+/// The number of elements that fill `granules` granules.
 fn count<T, B: TestKit>(subject: &Subject<B>, granules: u64) -> usize {
     subject.granules(granules).0 as usize / size_of::<T>()
 }
