@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 cases! { "kv_cache":
-    /// Under load by 8 threads, sequences of a paged cache keep what kernels wrote while they share prefixes, are evicted and
-    /// restored; the cache holds at most 1.02 times the pages that sequences need at one time.
+    /// Sequences of a paged cache keep what kernels wrote while 8 threads serve, evict and restore them, and the cache holds
+    /// at most 1.02 times the pages that they need at one time.
     under_load,
 }
 

@@ -68,7 +68,11 @@ fn dropping_records_what_failed<B: TestKit>(subject: &Subject<B>) {
     let count = subject.backend.drop_log().count();
     backend.fail(0, 1);
     drop(region);
-    assert_eq!(backend.stop(), 1, "unmapped although the wait failed and the device may still use the memory");
+    assert_eq!(
+        backend.stop(),
+        1,
+        "unmapped although the wait failed and the device may still use the memory"
+    );
     assert_eq!(subject.backend.drop_log().count(), count + 1);
     let told = subject.backend.drop_log().take_last().unwrap();
     assert_eq!(told.driver_error().unwrap().call, Operation::WaitForDevice.name(), "{told}");

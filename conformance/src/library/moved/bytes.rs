@@ -14,8 +14,8 @@ cases! { "moved":
     /// After a move by any path, the new device's kernels find and write the bytes at the old address, and the old device's
     /// memory is free again.
     to_the_other_device,
-    /// If the devices can access each other, bytes move by a peer copy unless the caller requests the ring, and the result
-    /// says so.
+    /// If the new device can access the old device's memory, bytes move by a peer copy unless the caller requests the ring,
+    /// and the result reports the path.
     the_way_that_is_told,
     /// A ring moves parts whose sizes are not multiples of its chunks, with one thread and with several.
     through_rings_of_all_sizes,

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 cases! { "order":
-    /// Round after round, memory is unmapped or reused only after the work on it has ended: work of another context, of
-    /// another thread's default stream, of a pool's stream, and eager work before a capture.
+    /// With many threads at once, memory is unmapped or reused only after the work on it has ended: work of other contexts,
+    /// default streams and pool streams, and eager work before a capture.
     rounds_under_work,
 }
 

@@ -101,7 +101,10 @@ fn what_was_never_freed<B: TestKit>(subject: &Subject<B>) {
     drop((pool, cache));
     assert_eq!(told.lock().unwrap().len(), 1);
     drop(lost);
-    assert!(super::pool(subject).unfreed().is_empty(), "blocks were recorded although no caller requested it");
+    assert!(
+        super::pool(subject).unfreed().is_empty(),
+        "blocks were recorded although no caller requested it"
+    );
 }
 
 fn forked_behind_a_free<B: TestKit>(subject: &Subject<B>) {

@@ -147,7 +147,10 @@ fn sweep<B: TestKit>(
                 }
                 act(&mut bench).unwrap_or_else(|error| panic!("again after call {failing}: {error}"));
             } else if after == After::Told {
-                assert!(log.is_some_and(|error| injected(&error) == Some(failing)), "the drop log does not have the error");
+                assert!(
+                    log.is_some_and(|error| injected(&error) == Some(failing)),
+                    "the drop log does not have the error"
+                );
             }
         }
         bench.check();

@@ -59,7 +59,10 @@ fn all_that_is_kept_serves<B: TestKit>(subject: &Subject<B>, pool: &Pool<B>, sta
     let large = alloc(pool, Bytes(before.kept));
     write(subject, &large, 99);
     let after = adds_up(pool);
-    assert_eq!(after.driver_calls.create, before.driver_calls.create, "memory was created although enough was kept");
+    assert_eq!(
+        after.driver_calls.create, before.driver_calls.create,
+        "memory was created although enough was kept"
+    );
     assert_eq!((after.held, after.kept), (before.held, 0));
     check(subject, &large, 99);
     stay.iter().for_each(|(block, seed)| check(subject, block, *seed));

@@ -85,7 +85,10 @@ fn addresses_of_two_streams<B: TestKit>(subject: &Subject<B>) {
         next
     });
     let is_taken = next.iter().any(|next| overlap(next, at));
-    assert!(!is_taken || busy.is_done().unwrap(), "addresses were mapped again before the work on them had ended");
+    assert!(
+        !is_taken || busy.is_done().unwrap(),
+        "addresses were mapped again before the work on them had ended"
+    );
     out_of_reach(subject, &*busy, &next);
     drop(next);
     is_empty(&pool);
@@ -200,10 +203,7 @@ fn scrubbed_when_tried_again<B: TestKit>(subject: &Subject<B>) {
         // The failed call may have been a query that the pool can repeat later.
         subject.backend.drop_log().take_last();
         let block = first.or_else(|_| blue.alloc(size)).unwrap();
-        assert!(
-            is_zero(subject, &block),
-            "after call {failing} failed, a tag sees bytes of another tag"
-        );
+        assert!(is_zero(subject, &block), "after call {failing} failed, a tag sees bytes of another tag");
         drop(block);
         is_empty(&pool);
         if calls <= failing {

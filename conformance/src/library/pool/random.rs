@@ -105,7 +105,10 @@ fn random_operations<B: TestKit>(subject: &Subject<B>) {
                 assert!(at.is_multiple_of(alignment.0));
                 let end = at + block.capacity().0;
                 if let Some((before, (other, _))) = blocks.range(..end).next_back() {
-                    assert!(before + other.capacity().0 <= at, "{at:#x} is inside of the block at {before:#x}");
+                    assert!(
+                        before + other.capacity().0 <= at,
+                        "{at:#x} is inside of the block at {before:#x}"
+                    );
                 }
                 stamp(subject, &block, operation);
                 live += size.0;

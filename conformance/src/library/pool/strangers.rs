@@ -126,7 +126,10 @@ fn a_wait_that_fails<B: TestKit>(subject: &Subject<B>) {
     subject.backend.drop_log().take_last();
     match answer {
         Err(error) => assert!(error.is_out_of_memory(), "{error}"),
-        Ok(_) => assert!(busy.is_done().unwrap(), "the block was given to another stream before the work had ended"),
+        Ok(_) => assert!(
+            busy.is_done().unwrap(),
+            "the block was given to another stream before the work had ended"
+        ),
     }
     finish(subject, &*busy);
     drop(pool.request(Bytes(size)).stream(named(&*other)).alloc().unwrap());

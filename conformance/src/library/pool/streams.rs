@@ -168,7 +168,10 @@ fn a_stream_that_ends_under_work<B: TestKit>(subject: &Subject<B>) {
         for stream in [&others, &thirds] {
             let next = stream.alloc(Bytes(size)).unwrap();
             if !busy.is_done().unwrap() {
-                assert!(!overlap(&next, at), "of {size}: the memory was given to another stream before the work had ended");
+                assert!(
+                    !overlap(&next, at),
+                    "of {size}: the memory was given to another stream before the work had ended"
+                );
             }
             write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
             finish(subject, &*busy);
@@ -195,12 +198,19 @@ fn a_block_outlives_its_stream<B: TestKit>(subject: &Subject<B>) {
         drop(block);
         let next = pool.request(Bytes(size)).stream(named(&*other)).alloc().unwrap();
         if !busy.is_done().unwrap() {
-            assert!(!overlap(&next, at), "of {size}: the memory was reused before the stream's work had ended");
+            assert!(
+                !overlap(&next, at),
+                "of {size}: the memory was reused before the stream's work had ended"
+            );
         }
         finish(subject, &*busy);
         pool.trim(Bytes::ZERO).unwrap();
         let stats = pool.stats();
-        assert_eq!((stats.kept, stats.cached), (0, 0), "of {size}: memory is still held although the work has ended");
+        assert_eq!(
+            (stats.kept, stats.cached),
+            (0, 0),
+            "of {size}: memory is still held although the work has ended"
+        );
         drop(next);
     }
     pool.forget_stream(named(&*other)).unwrap();
@@ -237,7 +247,10 @@ fn registered_twice<B: TestKit>(subject: &Subject<B>) {
     // Enough requests to make the pool poll its streams.
     let next: Vec<_> = (0..40).map(|_| alloc(&pool, Bytes::mib(4))).collect();
     let is_taken = next.iter().any(|next| overlap(next, at));
-    assert!(!is_taken || busy.is_done().unwrap(), "memory was reused while the stream that is still registered uses it");
+    assert!(
+        !is_taken || busy.is_done().unwrap(),
+        "memory was reused while the stream that is still registered uses it"
+    );
     finish(subject, &*busy);
     drop((next, second));
     is_empty(&pool);
@@ -265,7 +278,10 @@ fn a_stream_of_another_device<B: TestKit>(subject: &Subject<B>) {
     drop(block);
     for _ in 0..3 {
         let next = alloc(&pool, size);
-        assert!(!overlap(&next, at) || pool.stats().pending == 0, "the memory was reused without a wait for the other device's stream");
+        assert!(
+            !overlap(&next, at) || pool.stats().pending == 0,
+            "the memory was reused without a wait for the other device's stream"
+        );
         pool.suspend("", &BackingStore::nothing(), idle()).unwrap();
         pool.resume("").unwrap();
         pool.trim(Bytes(u64::MAX)).unwrap();

@@ -137,13 +137,16 @@ fn no_blocks_of_a_suspended_tag<B: TestKit>(subject: &Subject<B>) {
 fn no_such_tag_and_twice<B: TestKit>(subject: &Subject<B>) {
     let (base, store) = (pool(subject), store(subject));
     let pool = base.tagged("weights").unwrap();
-    for error in [base.suspend("unknown", &store, idle()).unwrap_err(), base.resume("unknown").unwrap_err()]
-    {
+    for error in [base.suspend("unknown", &store, idle()).unwrap_err(), base.resume("unknown").unwrap_err()] {
         assert!(matches!(error.extension(), Some(PoolError::NoSuchTag { .. })));
         let text = error.to_string();
         assert!(text.contains("unknown") && text.contains("weights"), "{text}");
     }
-    assert_eq!(base.suspend("weights", &store, idle()).unwrap(), Bytes::ZERO, "a tag without memory released some");
+    assert_eq!(
+        base.suspend("weights", &store, idle()).unwrap(),
+        Bytes::ZERO,
+        "a tag without memory released some"
+    );
     assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
     let blocks = some(subject, &pool);
     assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);

@@ -181,10 +181,7 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
         reserved += space.reserved;
         let mut end = 0;
         for block in &space.blocks {
-            assert_eq!(
-                block.offset, end,
-                "blocks and free ranges are not in order or not contiguous"
-            );
+            assert_eq!(block.offset, end, "blocks and free ranges are not in order or not contiguous");
             end += block.size;
         }
         assert!(end <= space.reserved);
@@ -207,10 +204,7 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
         let taken = space.blocks.iter().filter(|block| block.state != BlockState::Free);
         for block in taken.filter(|_| !space.suspended) {
             let pages = block.offset / picture.page..(block.offset + block.size).div_ceil(picture.page);
-            assert!(
-                pages.into_iter().all(|page| with_memory.contains(&page)),
-                "{block:?} lacks memory"
-            );
+            assert!(pages.into_iter().all(|page| with_memory.contains(&page)), "{block:?} lacks memory");
         }
     }
     let unmapped: u64 = picture.unmapped.iter().map(|run| run.count).sum();
@@ -254,7 +248,11 @@ fn a_picture_is_consistent<B: TestKit>(subject: &Subject<B>) {
     pool.resume("weights").unwrap();
     let picture = is_consistent(&pool);
     let text = serde_json::to_string(&picture).unwrap();
-    assert_eq!(serde_json::from_str::<PoolSnapshot>(&text).unwrap(), picture, "the snapshot changed on the way through JSON");
+    assert_eq!(
+        serde_json::from_str::<PoolSnapshot>(&text).unwrap(),
+        picture,
+        "the snapshot changed on the way through JSON"
+    );
     drop((blocks, large));
     is_consistent(&pool);
     is_empty(&pool);

@@ -133,7 +133,11 @@ fn a_forgotten_stream<B: TestKit>(subject: &Subject<B>) {
     subject.backend.synchronize_stream(subject.device, own.stream()).unwrap();
     let created = pool.stats().driver_calls.create;
     let next = alloc(&pool, Bytes::mib(8));
-    assert_eq!(pool.stats().driver_calls.create, created, "memory was created although the forgotten stream's memory is free");
+    assert_eq!(
+        pool.stats().driver_calls.create,
+        created,
+        "memory was created although the forgotten stream's memory is free"
+    );
     drop(next);
     is_empty(&pool);
 }

@@ -126,7 +126,11 @@ fn an_import_is_exported_or_refused<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut mapped(subject, &[&imported]), SEED);
     match imported.export().map_err(Error::into_detail) {
         Ok(fd) => {
-            assert_ne!(subject.backend.vendor(), Vendor::Cuda, "CUDA's driver refused this when the case was written");
+            assert_ne!(
+                subject.backend.vendor(),
+                Vendor::Cuda,
+                "CUDA's driver refused this when the case was written"
+            );
             drop((memory, imported));
             let again = or_skip(import(subject, fd, subject.device, subject.unit()));
             assert!(has(subject, &mapped(subject, &[&again]), SEED));
@@ -203,7 +207,9 @@ fn another_devices_memory<B: TestKit>(subject: &Subject<B>) {
     let (_, other) = subject.two_devices();
     let memory = shareable(subject, 1);
     match import(subject, export(&memory), other, memory.size()) {
-        Ok(_) => assert_ne!(subject.backend.vendor(), Vendor::Cuda, "the memory was imported for another device"),
+        Ok(_) => {
+            assert_ne!(subject.backend.vendor(), Vendor::Cuda, "the memory was imported for another device")
+        }
         Err(error) => assert!(matches!(error.detail(), Detail::Mismatch { .. }), "{error}"),
     }
 }

@@ -46,7 +46,11 @@ fn same_bytes_in_both<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut mapped(subject, &[&memory]), SEED);
     let mut child = subject.child();
     give(&mut child, &memory);
-    assert_eq!(child.receive::<(bool, bool)>(), (true, false), "the importer must find this seed's bytes, and not another seed's");
+    assert_eq!(
+        child.receive::<(bool, bool)>(),
+        (true, false),
+        "the importer must find this seed's bytes, and not another seed's"
+    );
     child.finish();
 }
 
@@ -311,11 +315,17 @@ fn free_when_nobody_holds_it<B: TestKit>(subject: &Subject<B>) {
         let end = free_in_both(subject, &mut child);
         // A driver may have allocated memory for the mappings, less than a unit.
         let is_back = |(free, first): (&Bytes, &Bytes)| *free + subject.unit() > *first;
-        assert!(end.iter().zip(&at_first).all(is_back), "memory is still in use after the last release: {at_first:?}, {end:?}");
+        assert!(
+            end.iter().zip(&at_first).all(is_back),
+            "memory is still in use after the last release: {at_first:?}, {end:?}"
+        );
     }
     child.send(());
     child.finish();
-    assert!(subject.free_here() + subject.unit() > at_first[0], "memory is still in use after the importer's end");
+    assert!(
+        subject.free_here() + subject.unit() > at_first[0],
+        "memory is still in use after the importer's end"
+    );
 }
 
 fn holds_for_a_while<B: TestKit>(subject: &Subject<B>, peer: &Peer) {

@@ -20,8 +20,8 @@ use std::fs;
 use std::time::Duration;
 
 cases! { "share":
-    /// A region of 16 handles (1 GiB if the device has it) is at the same address in two processes, which read each other's
-    /// writes; after its exporter is killed, the importer keeps it, and when it is released its memory is free again.
+    /// A region of 16 handles (1 GiB if the device has it) can be used by two processes at one address, outlives its killed
+    /// exporter, and is free again when the importer releases it.
     a_gigabyte_at_one_address with exports_a_gigabyte,
     /// A piece that the exporter's region maps twice is one piece in the importer's region too, and holes stay holes, at any
     /// address.
@@ -34,8 +34,8 @@ cases! { "share":
     what_left_comes_back with follows_what_left,
     /// An importer at the exporter's address follows a region that has moved and been emptied.
     emptied_and_moved with follows_an_empty_region,
-    /// If the addresses behind the importer's region are taken, applying growth fails and the exporter is told; the region is
-    /// unchanged, keeps its access, and can apply the growth at another address.
+    /// If the addresses behind the importer's region are taken, applying growth fails without a change, the exporter learns
+    /// of it, and the growth can be applied at another address with the same access.
     growth_into_a_wall with applies_behind_a_wall,
     /// A refusal of one change does not affect the changes that are published after it.
     refused_once with refuses_once,
@@ -113,10 +113,16 @@ fn a_gigabyte_at_one_address<B: TestKit>(subject: &Subject<B>) {
     let end = subject.free_here();
     // A device counts the memory of all processes; a simulated one counts only its own process's memory.
     if created + size <= at_first {
-        assert!(held + size <= end + subject.unit(), "the importer's release has freed nothing: {held}, then {end}");
+        assert!(
+            held + size <= end + subject.unit(),
+            "the importer's release has freed nothing: {held}, then {end}"
+        );
     }
     if !subject.has_quirk("import-leaks") {
-        assert!(end + subject.unit() > at_first, "memory is still in use after the last release: {at_first}, then {end}");
+        assert!(
+            end + subject.unit() > at_first,
+            "memory is still in use after the last release: {at_first}, then {end}"
+        );
     }
 }
 

@@ -148,24 +148,24 @@ fn a_truncated_file<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn devices_that_are_not_there<B: TestKit>(subject: &Subject<B>) {
-    const NOBODY: DeviceId = DeviceId(100);
+    const MISSING: DeviceId = DeviceId(100);
     let folder = Folder::new();
     let region = filled(subject, 1, 1);
     let (file, _) = save(&folder, "a", &[&region]);
     drop(region);
     let ring = ring(&subject.backend);
-    let owner = Restore::new().device(subject.device, NOBODY);
-    refused!(owner.regions(&file, &ring), Detail::NoSuchDevice { .. }, "restore", NOBODY);
-    let all = Restore::new().all_on(NOBODY);
-    refused!(all.regions(&file, &ring), Detail::NoSuchDevice { .. }, NOBODY);
+    let owner = Restore::new().device(subject.device, MISSING);
+    refused!(owner.regions(&file, &ring), Detail::NoSuchDevice { .. }, "restore", MISSING);
+    let all = Restore::new().all_on(MISSING);
+    refused!(all.regions(&file, &ring), Detail::NoSuchDevice { .. }, MISSING);
     // A device that has access but no memory.
     let Ok(peer) = subject.peer() else { return };
     let mut region = filled(subject, 1, 1);
     region.set_access(Bytes(0), subject.unit(), peer, Access::Read).unwrap();
     let (file, _) = save(&folder, "b", &[&region]);
     drop(region);
-    let user = Restore::new().device(peer, NOBODY);
-    refused!(user.regions(&file, &ring), Detail::NoSuchDevice { .. }, NOBODY);
+    let user = Restore::new().device(peer, MISSING);
+    refused!(user.regions(&file, &ring), Detail::NoSuchDevice { .. }, MISSING);
 }
 
 fn of_another_backend<B: TestKit>(subject: &Subject<B>) {

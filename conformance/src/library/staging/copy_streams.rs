@@ -24,7 +24,7 @@ cases! { "staging":
     /// nothing else is written.
     many_chunks,
     /// The copies of a copy stream are done in the order in which they were queued, whatever their length and place; a copy
-    /// of zero bytes is skipped.
+    /// of zero bytes changes nothing.
     in_order,
     /// A copy stream can be waited for without queued copies, and works afterwards.
     finished_again_and_again,

@@ -58,7 +58,10 @@ fn is_found(fault: Fault, most: usize, calls: &[&str]) {
         println!("{fault:?}, seed {seed}:\n{program}\n");
         let lines: Vec<&str> = program.lines().collect();
         assert!(lines.len() <= most + 1, "more than {most} operations:\n{program}");
-        assert!(lines[lines.len() - 1].starts_with("// "), "the last line does not state the difference:\n{program}");
+        assert!(
+            lines[lines.len() - 1].starts_with("// "),
+            "the last line does not state the difference:\n{program}"
+        );
         for call in calls {
             assert!(lines.iter().any(|line| line.contains(call)), "no {call} in\n{program}");
         }

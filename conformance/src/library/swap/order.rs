@@ -17,8 +17,8 @@ cases! { "swap":
     a_failed_wait_changes_nothing,
     /// A swap waits for the devices with access to either region, each device once.
     the_users_of_both_are_waited_for,
-    /// Two mappings are exchanged by two unmaps, two maps and two set-access calls; more mappings need no further set-access
-    /// calls, and no further unmaps if the backend unmaps runs at once.
+    /// A swap makes one map for each mapping, two set-access calls, and two unmaps, or one unmap for each mapping if the
+    /// backend cannot unmap runs.
     few_calls,
 }
 
