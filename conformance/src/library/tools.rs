@@ -106,7 +106,7 @@ pub(crate) fn has<B: TestKit>(subject: &Subject<B>, region: &Region<B>, seed: u6
 pub(crate) fn assert_names(error: &Error, parts: &[String]) {
     let text = error.to_string();
     for part in parts {
-        assert!(text.contains(part.as_str()), "{text:?} does not say {part:?}");
+        assert!(text.contains(part.as_str()), "{text:?} does not contain {part:?}");
     }
 }
 
@@ -120,8 +120,8 @@ macro_rules! refused {
     }};
     ($result:expr, $kind:pat $(, $part:expr)* $(,)?) => {{
         let error = $result.map(drop).unwrap_err();
-        assert!(matches!(error.detail(), $kind), "another kind: {error:?}");
-        assert!(error.driver_error().is_none(), "a driver was asked: {error}");
+        assert!(matches!(error.detail(), $kind), "another kind of error: {error:?}");
+        assert!(error.driver_error().is_none(), "a driver call was made: {error}");
         crate::library::tools::assert_names(&error, &[$($part.to_string()),*]);
     }};
 }
@@ -130,7 +130,7 @@ pub(crate) use refused;
 
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, and is {text}")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, got {text}")),
         Err(_) => default,
     }
 }

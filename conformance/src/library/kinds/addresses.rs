@@ -43,7 +43,7 @@ fn larger<B: TestKit>(subject: &Subject<B>) -> Vec<(Properties, Granularity)> {
     let least = subject.backend.granularity();
     let found: Vec<_> = kinds(subject).into_iter().filter_map(own).filter(|(_, own)| *own > least).collect();
     if found.is_empty() {
-        skip("all memory here is of one granularity");
+        skip("all memory types here have the same granularity");
     }
     found
 }
@@ -113,7 +113,7 @@ fn a_move_that_no_address_suits<B: TestKit>(subject: &Subject<B>) {
         let (before, free) = (region.range(), subject.free());
         let error = region.grow_or_move(size + unit, idle()).unwrap_err();
         assert_unaligned(&error, own);
-        assert_eq!((region.range(), subject.free()), (before, free), "the region is as before");
+        assert_eq!((region.range(), subject.free()), (before, free), "the refused move changed the region");
         subject.check(&region, unit, memory.size(), SEED);
     }
 }

@@ -47,7 +47,7 @@ fn handle_types<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn is_unsupported<T>(answer: gpu_vmm_core::Result<T>) {
-    let Err(error) = answer else { panic!("it was exported") };
+    let Err(error) = answer else { panic!("the export was not refused") };
     assert!(matches!(error.detail(), Detail::Unsupported { reason, .. } if !reason.is_empty()), "{error}");
 }
 

@@ -163,7 +163,7 @@ fn the_host_is_no_device<B: TestKit>(subject: &Subject<B>) {
     ];
     for (place, answer) in answers.into_iter().enumerate() {
         let error = answer.unwrap_err();
-        assert!(error.driver_error().is_none(), "answer {place}: a driver was asked: {error}");
+        assert!(error.driver_error().is_none(), "answer {place}: a driver call was made: {error}");
     }
     assert_eq!(region.access(Bytes(0), HOST), Access::None);
 }

@@ -45,7 +45,7 @@ fn counted_at_every_step<B: TestKit>(subject: &Subject<B>) {
     region.unmap(Bytes(0), clone.size(), idle()).unwrap();
     assert_eq!(subject.free_here(), held, "a clone and an alias are left");
     region.unmap(clone.size(), clone.size(), idle()).unwrap();
-    assert_eq!(subject.free_here(), held, "a clone is left alone");
+    assert_eq!(subject.free_here(), held, "only a clone is left");
     drop(region);
     drop(clone);
     assert_eq!(subject.free_here(), before, "nothing is left");
@@ -89,7 +89,7 @@ fn mappings_of_the_process<B: TestKit>(subject: &Subject<B>) {
     let before = process_mappings();
     rounds(ROUNDS);
     let after = process_mappings();
-    assert!(after < before + ROUNDS, "{after} mappings of the process, and before {before}");
+    assert!(after < before + ROUNDS, "{after} mappings of the process, {before} before");
 }
 
 fn a_hundred_at_once<B: TestKit>(subject: &Subject<B>) {

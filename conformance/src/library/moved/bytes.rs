@@ -49,7 +49,7 @@ fn to_the_other_device<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(moved.by_peer + moved.through_host, size);
         assert_eq!((region.address(), region.end(), owners(&region)), (address, size, vec![b, b]));
         let wrong = region.count_wrong(b, Bytes(24), size - Bytes(24), SEED + 3).unwrap();
-        assert_eq!(wrong, 0, "as the new device's kernel sees it");
+        assert_eq!(wrong, 0, "words that differ as the new device's kernel reads them");
         let mut bytes = [0; 13];
         region.read(Bytes(8), &mut bytes).unwrap();
         assert_eq!(&bytes, b"from the host");

@@ -50,7 +50,11 @@ fn owners<B: TestKit>(region: &Region<B>) -> Vec<DeviceId> {
 /// Checks that the device reads the pattern in the whole region.
 #[track_caller]
 fn check<B: TestKit>(region: &Region<B>, device: DeviceId) {
-    assert_eq!(region.count_wrong(device, Bytes(0), region.end(), SEED).unwrap(), 0, "as {device} sees it");
+    assert_eq!(
+        region.count_wrong(device, Bytes(0), region.end(), SEED).unwrap(),
+        0,
+        "words that differ as {device} reads them"
+    );
 }
 
 /// Each path by which bytes can move.

@@ -80,7 +80,7 @@ fn aligned<B: TestKit>(subject: &Subject<B>) {
     are_apart(&blocks);
     blocks.iter().for_each(|(block, seed)| check(subject, block, *seed));
     let held = pool.stats().held;
-    assert!(held < 300 << 20, "addresses between blocks have no memory behind them, and {held} are held");
+    assert!(held < 300 << 20, "{held} bytes are held, although addresses between blocks need no memory");
     drop(blocks);
     is_empty(&pool);
 }
@@ -118,7 +118,10 @@ fn little_is_lost_by_rounding<B: TestKit>(subject: &Subject<B>) {
     let all: Vec<_> = (0..1000).map(|_| alloc(&pool, MIN)).collect();
     let stats = adds_up(&pool);
     assert_eq!((stats.live, stats.live_blocks), (256_000, 1000));
-    assert!(stats.held - stats.kept <= 2 * page(&pool).0, "a thousand small blocks share a page: {stats:?}");
+    assert!(
+        stats.held - stats.kept <= 2 * page(&pool).0,
+        "a thousand small blocks take more than two pages: {stats:?}"
+    );
     drop(all);
 }
 

@@ -45,7 +45,7 @@ fn record<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, block: &Blo
 
 #[track_caller]
 fn end<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Box<dyn Graph> {
-    subject.backend.end_capture(subject.device, stream.stream()).expect("the capture was not spoilt")
+    subject.backend.end_capture(subject.device, stream.stream()).expect("a valid capture")
 }
 
 fn a_capture_gets_memory_that_nothing_uses<B: TestKit>(subject: &Subject<B>) {

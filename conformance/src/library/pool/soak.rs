@@ -217,7 +217,7 @@ fn soak<B: TestKit>(subject: &Subject<B>) {
         let failed = round(subject, operations, seed + turn);
         let before = std::mem::replace(&mut free, subject.free_here());
         note(format!(
-            "seed {}, {operations} operations, {failed} of them failed, free memory {before} before and {free} behind, {first} at first",
+            "seed {}, {operations} operations, {failed} of them failed, free memory {before} before, {free} after, {first} at the start",
             seed + turn
         ));
         if free == before {
@@ -225,7 +225,7 @@ fn soak<B: TestKit>(subject: &Subject<B>) {
         }
     }
     panic!(
-        "each of {ROUNDS} rounds of {operations} operations left less memory free: {first} at first, {free} now"
+        "each of {ROUNDS} rounds of {operations} operations left less memory free: {first} at the start, {free} now"
     );
 }
 

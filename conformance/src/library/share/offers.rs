@@ -121,29 +121,29 @@ const LIES: &[Lie] = &[
         offer["end"] = (unit.0 * 5).into();
     }),
     ("a piece is empty", |offer, _| offer["pieces"][0]["size"] = 0.into()),
-    ("a size of no granularity", |offer, _| offer["pieces"][0]["size"] = 4097.into()),
+    ("a size that is not a multiple of the granularity", |offer, _| offer["pieces"][0]["size"] = 4097.into()),
     ("a size of 2^64 - 1", |offer, _| offer["pieces"][0]["size"] = u64::MAX.into()),
     ("another granularity", |offer, unit| offer["pieces"][0]["granularity"] = (unit.0 * 2).into()),
     ("a granularity of zero", |offer, _| offer["pieces"][0]["granularity"] = 0.into()),
     ("another device", |offer, _| offer["pieces"][0]["device"][3] = 77.into()),
-    ("a handle type that there is not", |offer, _| offer["pieces"][0]["kind"]["handle_types"] = 64.into()),
+    ("an unknown handle type", |offer, _| offer["pieces"][0]["kind"]["handle_types"] = 64.into()),
     ("another vendor", |offer, _| offer["origin"]["vendor"] = "another".into()),
     ("another version", |offer, _| offer["origin"]["library"] = "0.0.0".into()),
-    ("two pieces of one name", |offer, _| offer["pieces"][1]["id"] = offer["pieces"][0]["id"].clone()),
-    ("a mapping of no piece", |offer, _| offer["mappings"][0]["piece"] = 99.into()),
+    ("two pieces with the same id", |offer, _| offer["pieces"][1]["id"] = offer["pieces"][0]["id"].clone()),
+    ("a mapping of an unknown piece", |offer, _| offer["mappings"][0]["piece"] = 99.into()),
     ("mappings that overlap", |offer, _| offer["mappings"][1]["offset"] = 0.into()),
-    ("a mapping at no multiple", |offer, _| offer["mappings"][1]["offset"] = 4096.into()),
-    ("a mapping at the end of all addresses", |offer, unit| {
+    ("an unaligned mapping", |offer, _| offer["mappings"][1]["offset"] = 4096.into()),
+    ("a mapping at the end of the address space", |offer, unit| {
         offer["mappings"][1]["offset"] = (u64::MAX - unit.0 + 1).into();
     }),
     ("another end", |offer, unit| offer["end"] = unit.0.into()),
-    ("a piece less", |offer, _| drop(offer["pieces"].as_array_mut().unwrap().pop())),
-    ("a handle less", |offer, _| drop(offer["handles"]["Process"].as_array_mut().unwrap().pop())),
+    ("a missing piece", |offer, _| drop(offer["pieces"].as_array_mut().unwrap().pop())),
+    ("a missing handle", |offer, _| drop(offer["handles"]["Process"].as_array_mut().unwrap().pop())),
     ("another process", |offer, _| each_handle(offer, "pid", |_| 1.into())),
-    ("a process that there is not", |offer, _| each_handle(offer, "pid", |_| 0x3fff_ffff.into())),
+    ("an unknown process", |offer, _| each_handle(offer, "pid", |_| 0x3fff_ffff.into())),
     ("a descriptor that is not open", |offer, _| each_handle(offer, "number", |_| 1_000_000.into())),
     ("standard input", |offer, _| each_handle(offer, "number", |_| 0.into())),
-    ("a file of another number", |offer, _| {
+    ("a file with another inode", |offer, _| {
         each_handle(offer, "file", |old| {
             let mut file = old.clone();
             file["inode"] = (old["inode"].as_u64().unwrap() + 1).into();
@@ -154,11 +154,11 @@ const LIES: &[Lie] = &[
 
 /// Wrong statements that contradict the rest of the offer: its bytes are refused when they are read.
 const CONTRADICTIONS: [&str; 5] = [
-    "two pieces of one name",
-    "a mapping of no piece",
+    "two pieces with the same id",
+    "a mapping of an unknown piece",
     "mappings that overlap",
-    "a piece less",
-    "a handle less",
+    "a missing piece",
+    "a missing handle",
 ];
 
 /// Wrong statements about the second piece that contradict nothing, so the first piece is imported before they are noticed.

@@ -226,7 +226,7 @@ fn applies_changes<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.region().reserved(), subject.units(2), "more is reserved than needed");
     peer.send(has(subject, imported.region(), SEED));
     for (units, grown) in [(3, GrowthKind::Extended), (6, GrowthKind::Extended), (1, GrowthKind::Within)] {
-        let Some(Event::Changed(change)) = imported.next(SOON).unwrap() else { panic!("no change came") };
+        let Some(Event::Changed(change)) = imported.next(SOON).unwrap() else { panic!("no change arrived") };
         assert_eq!(change.end, subject.units(units));
         assert!(imported.is_behind());
         let before = imported.region().mappings().count();
@@ -265,7 +265,10 @@ fn follows_growth<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
         leaks::counts_import();
         assert_eq!(imported.region().end(), subject.units(units));
         let all = imported.region().mappings().zip(&known);
-        assert!(all.into_iter().all(|(now, before)| now.memory.is_same_as(before)), "it was imported again");
+        assert!(
+            all.into_iter().all(|(now, before)| now.memory.is_same_as(before)),
+            "known memory was imported again"
+        );
     }
     drop(known);
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));

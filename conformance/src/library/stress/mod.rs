@@ -62,7 +62,7 @@ const ROUND: usize = 8;
 
 fn random_programs<B: TestKit>(subject: &Subject<B>) {
     let number = |name: &str, default: u64| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, and is {text}")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, got {text}")),
         Err(_) => default,
     };
     let seed = number("GPU_VMM_STRESS_SEED", 1);

@@ -46,7 +46,11 @@ fn memory_goes_to_the_list<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((did.memory, did.kept, did.shared, did.already), (all, Bytes(0), Bytes(0), false));
     assert_eq!(free.iter().map(PhysicalMemory::size).sum::<Bytes>(), all);
     let sizes: Vec<u64> = free.iter().map(|memory| memory.size().0 / subject.granularity().0).collect();
-    assert_eq!(sizes, [1, 2, 1, 1, 2], "the pieces are not in the order of their offsets");
+    assert_eq!(
+        sizes,
+        [1, 2, 1, 1, 2],
+        "the pieces are not in the order of the offsets at which they are copied"
+    );
     assert_eq!(subject.free_here(), before, "the list has released memory");
     let mut other = subject.space(MEMORY).build().unwrap();
     let growth = other.grow_with(&free).unwrap();
