@@ -1,4 +1,4 @@
-// A pool on a GPU's virtual memory, from C: blocks with a tag whose memory the device gets back for a while.
+// A pool of GPU memory from C: suspends and resumes the blocks of a tag.
 //
 //     cargo build --release --package gpu-vmm-c
 //     cc -Iplugins/c/include plugins/c/examples/pool.c -Ltarget/release -lgpu_vmm_c -o pool
@@ -15,7 +15,7 @@
 int main(int count, char **arguments) {
     gpu_vmm_backend *backend;
     CHECK(gpu_vmm_open(count > 1 ? arguments[1] : NULL, &backend));
-    gpu_vmm_pool_options options = {.budget = 1 << 30}; // all else is zero: the default
+    gpu_vmm_pool_options options = {.budget = 1 << 30}; // other fields are zero, the default
     gpu_vmm_pool *pool, *weights;
     CHECK(gpu_vmm_pool_new(backend, &options, &pool));
     CHECK(gpu_vmm_pool_tagged(pool, "weights", &weights));
@@ -25,8 +25,8 @@ int main(int count, char **arguments) {
     CHECK(gpu_vmm_alloc(weights, 3 << 20, 0, NULL, &block)); // on the default stream
     CHECK(gpu_vmm_write(pool, block, text, sizeof text));
 
-    CHECK(gpu_vmm_suspend(pool, "weights", "host", &bytes)); // contents go to memory of the host
-    printf("suspended: %" PRIu64 " bytes went back to the %s device\n", bytes, gpu_vmm_backend_name(backend));
+    CHECK(gpu_vmm_suspend(pool, "weights", "host", &bytes)); // contents go to host memory
+    printf("suspended: returned %" PRIu64 " bytes to the %s device\n", bytes, gpu_vmm_backend_name(backend));
     CHECK(gpu_vmm_resume(pool, "weights", &bytes));
     CHECK(gpu_vmm_read(pool, block, read, sizeof read));
     printf("resumed: %s\n", read);

@@ -1,17 +1,17 @@
-// gpu-vmm for C: a pool on a GPU's virtual memory, for NVIDIA, AMD and host memory alike.
+// gpu-vmm for C: pools and growing regions of GPU virtual memory, on NVIDIA's driver, AMD's HIP runtime or host memory.
 //
-// Every function that can fail gives a status, GPU_VMM_OK where all went well; gpu_vmm_last_error says the rest in words.
-// All sizes are bytes, all addresses are the device's. Objects may be used by several threads at once.
+// Every function that can fail returns a status: GPU_VMM_OK or the code of an error. gpu_vmm_last_error returns the error's text.
+// All sizes are bytes, and all addresses are device addresses. Several threads may use one object at the same time.
 //
-// Results: every function with a status sets what its out-parameters point to to zero or NULL first. After an error they hold
-// that, never what lay there before. What gpu_vmm_read and gpu_vmm_region_read have copied to `to` by then is not defined.
+// Results: every function with a status first sets its out-parameters to zero or NULL. After an error they hold that. The bytes
+// that gpu_vmm_read and gpu_vmm_region_read have copied to `to` by then are undefined.
 //
 // Options: a struct of zeros, `gpu_vmm_pool_options options = {0};`, is the default.
 //
-// Memory that others use: functions that take a region's memory away (gpu_vmm_region_shrink, gpu_vmm_region_suspend) fail with
-// GPU_VMM_BUSY while a DLPack tensor of it exists, unless `force` is true. gpu_vmm_region_grow never moves memory, and
-// gpu_vmm_region_free leaves it to the tensors. A block of a pool is an address, whose users the library does not know: before
-// gpu_vmm_free, gpu_vmm_suspend and gpu_vmm_pool_free the caller must stop using the block.
+// Memory in use: functions that take a region's memory away (gpu_vmm_region_shrink, gpu_vmm_region_suspend) fail with
+// GPU_VMM_BUSY while a DLPack tensor of the region exists, unless `force` is true. gpu_vmm_region_grow never moves memory, and
+// after gpu_vmm_region_free the memory stays as long as its tensors. A pool does not know who uses a block: the caller must stop
+// using it before gpu_vmm_free, gpu_vmm_suspend and the last gpu_vmm_pool_free.
 
 #ifndef GPU_VMM_H
 #define GPU_VMM_H
@@ -22,112 +22,113 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-// For `keep` of gpu_vmm_pool_options: free memory returns to the driver at once. One byte is less than any page.
+// For `keep` of gpu_vmm_pool_options: the pool returns free memory to the driver at once. (One byte is less than any page.)
 #define GPU_VMM_KEEP_NOTHING 1
 
-// An opened driver. Pools and regions that were made of it stay when it is closed.
+// An open driver. Pools and regions that were created from it stay valid when it is closed.
 typedef struct gpu_vmm_backend gpu_vmm_backend;
 
-// A pool of a device's memory, allocating under one tag.
+// A pool of one device's memory that allocates under one tag.
 typedef struct gpu_vmm_pool gpu_vmm_pool;
 
-// An address range of a device that grows in place.
+// A contiguous range of device addresses whose memory grows in place.
 typedef struct gpu_vmm_region gpu_vmm_region;
 
-// How a call ended.
+// The result of a call: GPU_VMM_OK or the code of an error.
 typedef int32_t gpu_vmm_status;
 
-// What a pool is to be. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
+// The options of a pool. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
 typedef struct {
-  // Whose memory it is.
+  // The device that the pool allocates from.
   uint32_t device;
-  // The most physical memory that the pool may hold; 0 for no limit.
+  // The largest amount of physical memory that the pool may hold, in bytes; 0 for no limit.
   uint64_t budget;
-  // The most free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
+  // The largest amount of free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
   uint64_t keep;
-  // The size in which physical memory is created and mapped, a power of two; 0 for the driver's granularity, or for 16 MiB
-  // where PyTorch is served. Larger pieces take fewer driver calls, and more may lie unused beside blocks.
+  // The size in which the pool creates and maps physical memory, in bytes, a power of two. 0 for 2 MiB or the driver's
+  // granularity, whichever is larger, and for 16 MiB in PyTorch's pools. Larger pages take fewer driver calls, but leave more
+  // memory unused around blocks.
   uint64_t page;
-  // By how many hundredths the pool may hold more than was ever needed at one time, before it maps free memory from
-  // elsewhere rather than create new, which is slow where sizes change all the time; 0 for 1, or 7 once it
-  // serves several streams or PyTorch.
+  // How far the memory held may exceed the largest amount ever needed at one time, in percent. Up to that the pool creates new
+  // memory; beyond it, the pool maps free memory from elsewhere, which is slow if sizes change all the time. 0 for 1 %, or 7 %
+  // once the pool serves several streams, and 7 % in PyTorch's pools.
   uint32_t slack;
-  // Memory is overwritten with zeros where it passes from one tag to another.
+  // Whether the pool overwrites memory with zeros when it passes from one tag to another.
   bool scrub;
-  // The pool remembers where each block came from.
+  // Whether the pool records where each block was allocated.
   bool debug;
-  // Must be zero. Later versions add their settings here, so that the size stays: a setting that this version does not know
-  // is an error and not ignored.
+  // Must be zero. Later versions place their settings here, so the size of the struct does not change. A setting that this
+  // version does not know is an error.
   uint64_t reserved[4];
 } gpu_vmm_pool_options;
 
-// What is known of a block.
+// Information on a block.
 typedef struct {
   // Its first address.
   uint64_t base;
-  // How much it takes: what was asked for, rounded up.
+  // The bytes that it occupies: the requested size, rounded up.
   uint64_t size;
-  // How far behind the first address the one lies that was asked about.
+  // The distance of the queried address from `base`, in bytes.
   uint64_t offset;
   // The stream that it was allocated for.
   void *stream;
-  // Whose memory it is.
+  // The device that its memory belongs to.
   uint32_t device;
-  // Its tag; a longer one is cut.
+  // Its tag, terminated by a zero; a tag of more than 63 bytes is truncated.
   char tag[64];
 } gpu_vmm_block;
 
-// PyTorch's number for what several captures share: `c10::cuda::MempoolId_t`, a `std::pair` of two numbers.
+// PyTorch's identifier of memory that several captures may share: `c10::cuda::MempoolId_t`, a `std::pair` of two numbers.
 typedef struct {
-  // Of those that PyTorch makes by itself.
+  // The number of an identifier that PyTorch created itself.
   uint64_t first;
-  // Of those that users make.
+  // The number of an identifier that the user created.
   uint64_t second;
 } gpu_vmm_torch_mempool_id;
 
-// All went well.
+// The call succeeded.
 #define GPU_VMM_OK 0
 
-// What was given cannot be: null, a size of zero, an alignment that is no power of two, a bad tensor.
+// An argument is invalid: null, a size of zero, an alignment that is no power of two, a malformed tensor.
 #define GPU_VMM_INVALID_ARGUMENT 1
 
-// There is too little memory; the text has the pool's statistics.
+// The device is out of memory or the pool's budget is exhausted; the text of a pool's error has the pool's statistics.
 #define GPU_VMM_OUT_OF_MEMORY 2
 
-// There are too few addresses.
+// The process has too little free address space.
 #define GPU_VMM_OUT_OF_ADDRESSES 3
 
-// No library, or a driver that is too old or cannot do this; the text says what was looked for.
+// No driver library was found, or the driver is too old or does not support the call; the text names what was looked for.
 #define GPU_VMM_UNAVAILABLE 4
 
-// No block has the address, or it was freed already; or nothing has this tag.
+// No live block has the address, or no block has the tag. Freeing a block twice reports this.
 #define GPU_VMM_NOT_FOUND 5
 
 // The memory is suspended.
 #define GPU_VMM_SUSPENDED 6
 
-// A file for contents cannot be made, written or read; the text has its path and what the system answered.
+// A file for contents cannot be created, written or read; the text has its path and the system's error.
 #define GPU_VMM_FILE 7
 
 // The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
 #define GPU_VMM_BUSY 9
 
-// The process was forked: no driver works in the child.
+// The process is a forked child, in which no driver works.
 #define GPU_VMM_FORKED 10
 
 // The device is lost to this process.
 #define GPU_VMM_DEVICE_LOST 11
 
-// Another answer of the driver; the text has its code and name.
+// Any other error of the driver; the text has its code and name.
 #define GPU_VMM_DRIVER 12
 
-// A defect of the library was stopped at its border.
+// A defect of gpu-vmm: the library panicked, and the panic was caught.
 #define GPU_VMM_INTERNAL 13
 
 // A size, offset or address that is not a multiple of the granularity.
 #define GPU_VMM_UNALIGNED 14
 
-// A part that ends outside of the region or the vector.
+// A range that ends outside of the region.
 #define GPU_VMM_OUT_OF_RANGE 15
 
 // Memory is mapped there already.
@@ -136,230 +137,252 @@ typedef struct {
 // No memory is mapped there.
 #define GPU_VMM_NOT_MAPPED 17
 
-// The addresses are in use or cannot be had.
+// The requested addresses are in use or cannot be reserved.
 #define GPU_VMM_ADDRESS_TAKEN 18
 
-// No device has this number, or there is no device.
+// No device has this number, or the machine has no device.
 #define GPU_VMM_NO_SUCH_DEVICE 19
 
 // The device cannot reach the memory of the other one.
 #define GPU_VMM_PEER_UNREACHABLE 20
 
-// A device or a process does not have the right that the call needs.
+// A device or a process lacks the access rights that the call needs.
 #define GPU_VMM_ACCESS_DENIED 21
 
-// An operation failed and so did its rollback; the part cannot be used any more.
+// An operation failed and its rollback failed as well; that memory can no longer be used.
 #define GPU_VMM_POISONED 22
 
-// Another process is gone, refused, came late, or sent something that cannot be.
+// The peer process exited, refused, timed out or sent invalid data.
 #define GPU_VMM_PEER 23
 
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
-// Opens a backend: "cuda", "hip" or "host" (memory of the host, for machines without a GPU). With null, opens the one that the
-// environment variable GPU_VMM_BACKEND names; if that is not set, the one whose library the process has loaded already, as
-// PyTorch for ROCm loads HIP's, or else the best one.
+// Opens a backend: "cuda", "hip" or "host" (host memory, for machines without a GPU).
+//
+// With null, opens the backend that the environment variable GPU_VMM_BACKEND names. If that is not set, opens the backend whose
+// library the process has already loaded, as PyTorch for ROCm loads HIP's, or else the best one. Close it with gpu_vmm_close.
 //
 // # Safety
 //
-// `name` is null or a string; `backend` is room for a pointer.
+// `name` is null or a string. `backend` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_open(const char *name,
                             gpu_vmm_backend **backend);
 
-// Closes a backend. Its pools and regions stay. Null is nothing.
+// Closes a backend. Its pools and regions stay valid. Null does nothing.
 //
 // # Safety
 //
-// `backend` is null or one that gpu_vmm_open gave and that was not closed yet.
+// `backend` is null or comes from gpu_vmm_open, and was not closed yet.
 void gpu_vmm_close(gpu_vmm_backend *backend);
 
-// "cuda", "hip" or "host"; "" for null. It need not be freed.
+// Returns the backend's name: "cuda", "hip" or "host"; "" for null. The string is static.
 //
 // # Safety
 //
-// `backend` is null or an open one.
+// `backend` is null or an open backend.
 const char *gpu_vmm_backend_name(const gpu_vmm_backend *backend);
 
-// How many devices there are, usable or not.
+// Returns the number of devices in `count`, including devices that cannot be used.
 //
 // # Safety
 //
-// `backend` is null or an open one; `count` is null or room for a number.
+// `backend` is null or an open backend. `count` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_backend_devices(const gpu_vmm_backend *backend, uint32_t *count);
 
-// The driver, its devices and its known deviations, as JSON; `gpu-vmm info --json` says more.
+// Describes the driver, its devices and its known deviations as JSON. The command `gpu-vmm info --json` reports more. Free the
+// text with gpu_vmm_string_free.
 //
 // # Safety
 //
-// `backend` is null or an open one; `json` is null or room for a pointer, to be freed with gpu_vmm_string_free.
-gpu_vmm_status gpu_vmm_backend_info(const gpu_vmm_backend *backend, char **json);
+// `backend` is null or an open backend. `json` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_backend_info(const gpu_vmm_backend *backend,
+                                    char **json);
 
-// Free and total memory of a device now. CUDA: cuMemGetInfo, HIP: hipMemGetInfo. Where one of the two is null, it is not
-// wanted.
+// Returns the free and the total memory of a device. CUDA: cuMemGetInfo; HIP: hipMemGetInfo. Each of the two may be null.
 //
 // # Safety
 //
-// `backend` is null or an open one; `free_bytes` and `total_bytes` are null or room for a number each.
+// `backend` is null or an open backend. `free_bytes` and `total_bytes` are null or point to a writable number each.
 gpu_vmm_status gpu_vmm_memory(const gpu_vmm_backend *backend,
                               uint32_t device,
                               uint64_t *free_bytes,
                               uint64_t *total_bytes);
 
-// Says where Python's PyCapsule_IsValid, PyCapsule_GetPointer and Py_IsFinalizing are, which gpu_vmm_python_capsule_dropped
-// needs; the last may be null. The first time holds. Null is nothing.
+// Sets the addresses of Python's PyCapsule_IsValid, PyCapsule_GetPointer and Py_IsFinalizing for gpu_vmm_python_capsule_dropped.
+// The last may be null. If one of the first two is null, or after the first successful call, it does nothing.
 //
 // # Safety
 //
-// They are null or these functions.
+// Each is null or the address of that function.
 void gpu_vmm_python_capsules(const void *is_valid,
                              const void *get_pointer,
                              const void *is_finalizing);
 
-// The destructor of a capsule with a DLPack tensor: where nobody has taken the tensor, calls its deleter.
+// Destroys a capsule with a DLPack tensor: calls the tensor's deleter if no consumer has taken the tensor.
 //
 // # Safety
 //
-// `capsule` is a PyObject * of a capsule, whose tensor gpu_vmm_region_dlpack gave; the caller has Python's lock, as Python has
-// when it calls a destructor.
+// `capsule` is a PyObject * of a capsule with a tensor from gpu_vmm_region_dlpack. The caller holds Python's global interpreter
+// lock, as Python does when it calls a destructor.
 void gpu_vmm_python_capsule_dropped(void *capsule);
 
-// Makes a pool of a device's memory. Nothing is reserved or created before the first block. `options` may be null: device 0
-// without limits.
+// Creates a pool of a device's memory. The pool reserves and creates nothing before the first block. A null `options` is the
+// default: device 0, without limits. Free the pool with gpu_vmm_pool_free.
 //
 // # Safety
 //
-// `backend` is null or an open one, `options` null or filled in; `pool` is null or room for a pointer.
+// `backend` is null or an open backend. `options` is null or points to initialized options. `pool` is null or points to a
+// writable pointer.
 gpu_vmm_status gpu_vmm_pool_new(const gpu_vmm_backend *backend,
                                 const gpu_vmm_pool_options *options,
                                 gpu_vmm_pool **pool);
 
-// The same pool for blocks with a tag: they are suspended together. To be freed as a pool of its own.
+// Returns the same pool, allocating under a tag. Blocks with one tag are suspended together. Free the result with
+// gpu_vmm_pool_free.
 //
 // # Safety
 //
-// `pool` is null or a pool, `tag` null or a string; `tagged` is null or room for a pointer.
+// `pool` is null or a pool. `tag` is null or a string. `tagged` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_pool_tagged(const gpu_vmm_pool *pool, const char *tag, gpu_vmm_pool **tagged);
 
-// Lets a pool go. With the last of its tags all blocks end that were not freed. Null is nothing.
+// Frees a pool. When the last object of a pool is freed, gpu_vmm_pool_tagged's included, all of its remaining blocks are freed as
+// well. Null does nothing.
 //
 // # Safety
 //
-// `pool` is null or one that this library gave and that was not freed yet.
+// `pool` is null or comes from this library, and was not freed yet.
 void gpu_vmm_pool_free(gpu_vmm_pool *pool);
 
-// Allocates `size` bytes for a stream: what was freed on it serves the next request for the same stream at once, other
-// streams when the device is done with it. `alignment` is a power of two, or 0 for 256. `stream` is CUDA's CUstream or HIP's
-// hipStream_t, null for the default stream; it has to stay until gpu_vmm_forget_stream.
+// Allocates `size` bytes for a stream. Memory that was freed on this stream serves the stream's next request at once. It serves
+// other streams once the device has finished with it.
+//
+// `alignment` is a power of two, or 0 for 256. `stream` is a CUstream or a hipStream_t, null for the default stream. The stream
+// must exist until gpu_vmm_forget_stream or the end of the pool.
 //
 // # Safety
 //
-// `pool` is null or a pool, `stream` null or a live stream of its vendor; `address` is null or room for a number.
+// `pool` is null or a pool. `stream` is null or a live stream of the pool's vendor. `address` is null or points to a writable
+// number.
 gpu_vmm_status gpu_vmm_alloc(const gpu_vmm_pool *pool,
                              uint64_t size,
                              uint64_t alignment,
                              void *stream,
                              uint64_t *address);
 
-// Frees a block, in the order of the stream that it was allocated for: work that is queued there may still use it.
+// Frees a block in the order of the stream that it was allocated for: work that is already queued on that stream may still use
+// the block.
 //
 // # Safety
 //
 // `pool` is null or a pool.
-gpu_vmm_status gpu_vmm_free(const gpu_vmm_pool *pool, uint64_t address);
+gpu_vmm_status gpu_vmm_free(const gpu_vmm_pool *pool,
+                            uint64_t address);
 
-// Notes that work on another stream uses a block: once freed, it is used again when that stream has done what is queued on
-// it then. PyTorch: record_stream.
+// Records that work on another stream uses a block. After gpu_vmm_free, the pool reuses the block's memory only once that stream
+// has finished the work that was queued on it by then. PyTorch: record_stream.
 //
 // # Safety
 //
-// `pool` is null or a pool, `stream` null or a live stream of its vendor.
+// `pool` is null or a pool. `stream` is null or a live stream of the pool's vendor.
 gpu_vmm_status gpu_vmm_record_use(const gpu_vmm_pool *pool,
                                   uint64_t address,
                                   void *stream);
 
-// The live block in which an address lies. For questions now and then.
+// Finds the live block that contains an address. This is slow, since it searches the cache of every thread.
 //
 // # Safety
 //
-// `pool` is null or a pool, `block` null or room for one.
+// `pool` is null or a pool. `block` is null or points to a writable gpu_vmm_block.
 gpu_vmm_status gpu_vmm_find(const gpu_vmm_pool *pool, uint64_t address, gpu_vmm_block *block);
 
-// Copies bytes of a block to the host and waits for the copy. Work of streams is not waited for.
+// Copies bytes of a block to the host and waits for the copy. It does not wait for work on streams.
 //
 // # Safety
 //
-// `pool` is null or a pool, `to` null or room for `size` bytes. Nobody frees or suspends the block meanwhile.
-gpu_vmm_status gpu_vmm_read(const gpu_vmm_pool *pool, uint64_t address, void *to, uint64_t size);
+// `pool` is null or a pool. `to` is null or points to `size` writable bytes. No other thread frees or suspends the block during
+// the call.
+gpu_vmm_status gpu_vmm_read(const gpu_vmm_pool *pool,
+                            uint64_t address,
+                            void *to,
+                            uint64_t size);
 
-// Copies bytes of the host to a block and waits until they are there. Work of streams is not waited for.
+// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams.
 //
 // # Safety
 //
-// `pool` is null or a pool, `from` null or `size` bytes. Nobody frees or suspends the block meanwhile.
-gpu_vmm_status gpu_vmm_write(const gpu_vmm_pool *pool, uint64_t address, const void *from, uint64_t size);
+// `pool` is null or a pool. `from` is null or points to `size` bytes. No other thread frees or suspends the block during the
+// call.
+gpu_vmm_status gpu_vmm_write(const gpu_vmm_pool *pool,
+                             uint64_t address,
+                             const void *from,
+                             uint64_t size);
 
-// Gives memory back to the driver in which nothing is, until no more than `keep` of it is kept. `given_back` may be null.
+// Returns free memory to the driver until the pool keeps at most `keep` bytes of it. `given_back` receives the number of bytes
+// that were returned; it may be null.
 //
 // # Safety
 //
-// `pool` is null or a pool, `given_back` null or room for a number.
+// `pool` is null or a pool. `given_back` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_trim(const gpu_vmm_pool *pool,
                             uint64_t keep,
                             uint64_t *given_back);
 
-// Forgets a stream that is to be destroyed, without waiting: what it has used serves other streams once its work is done.
-// GPU_VMM_BUSY while the stream captures.
+// Forgets a stream that the caller is about to destroy, without waiting. The stream's memory serves other streams once its
+// queued work is done. Returns GPU_VMM_BUSY while the stream captures a graph.
 //
 // # Safety
 //
-// `pool` is null or a pool, `stream` null or a live stream of its vendor.
+// `pool` is null or a pool. `stream` is null or a live stream of the pool's vendor.
 gpu_vmm_status gpu_vmm_forget_stream(const gpu_vmm_pool *pool,
                                      void *stream);
 
-// Where the pool's memory is, as JSON: live, cached, pending, kept, held, mapped, reserved, peak_live, peak_held, and more.
+// Returns the pool's statistics as JSON: live, cached, pending, kept, held, mapped, reserved, peak_live, peak_held, and more.
+// Free the text with gpu_vmm_string_free.
 //
 // # Safety
 //
-// `pool` is null or a pool; `json` is null or room for a pointer, to be freed with gpu_vmm_string_free.
+// `pool` is null or a pool. `json` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_pool_stats(const gpu_vmm_pool *pool,
                                   char **json);
 
-// What the pool looks like now, as JSON: what `gpu-vmm report FILE.json --html OUT` draws.
+// Returns a snapshot of the pool as JSON, which `gpu-vmm report FILE.json --html OUT` draws. Free the text with
+// gpu_vmm_string_free.
 //
 // # Safety
 //
 // As for gpu_vmm_pool_stats.
 gpu_vmm_status gpu_vmm_pool_snapshot(const gpu_vmm_pool *pool, char **json);
 
-// Reserves addresses for memory of a device; there is none yet behind them. `reserve` is how many bytes it can grow to, 0 for
-// as much as the device has.
+// Creates a region: reserves device addresses, without memory. `reserve` is the size that the region can grow to, in bytes; 0 for
+// the size of the device's memory. Free the region with gpu_vmm_region_free.
 //
 // # Safety
 //
-// `backend` is null or an open one; `region` is null or room for a pointer.
+// `backend` is null or an open backend. `region` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_region_new(const gpu_vmm_backend *backend,
                                   uint32_t device,
                                   uint64_t reserve,
                                   gpu_vmm_region **region);
 
-// Lets a region go. Its memory stays as long as a tensor of it does. Null is nothing.
+// Frees a region. Its memory stays as long as a tensor of it exists. Null does nothing.
 //
 // # Safety
 //
-// `region` is null or one that gpu_vmm_region_new gave and that was not freed yet.
+// `region` is null or comes from gpu_vmm_region_new, and was not freed yet.
 void gpu_vmm_region_free(gpu_vmm_region *region);
 
-// Grows a region to `size` bytes at least, where it lies: pointers stay good, and no byte is copied.
+// Grows a region in place to at least `size` bytes. Pointers into it stay valid, and no byte is copied.
 //
 // # Safety
 //
 // `region` is null or a region.
 gpu_vmm_status gpu_vmm_region_grow(const gpu_vmm_region *region, uint64_t size);
 
-// Gives memory back behind the first `size` bytes, in whole handles; waits for the devices. GPU_VMM_BUSY while a tensor of
-// the region exists, unless `force` is true: then nothing may use elements of a tensor behind the new end.
+// Shrinks a region from its end to `size` bytes and waits for the devices first. The region releases whole memory handles, so it
+// may stay larger than `size`. Returns GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true. With `force`,
+// nothing may use the elements of a tensor beyond the new end.
 //
 // # Safety
 //
@@ -368,111 +391,115 @@ gpu_vmm_status gpu_vmm_region_shrink(const gpu_vmm_region *region,
                                      uint64_t size,
                                      bool force);
 
-// The first address.
+// Returns the region's first address, which never changes.
 //
 // # Safety
 //
-// `region` is null or a region, `address` null or room for a number.
+// `region` is null or a region. `address` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_region_address(const gpu_vmm_region *region, uint64_t *address);
 
-// How many bytes have memory behind them; 0 while the region is suspended.
+// Returns the number of bytes that have memory; 0 while the region is suspended.
 //
 // # Safety
 //
-// `region` is null or a region, `size` null or room for a number.
+// `region` is null or a region. `size` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_region_size(const gpu_vmm_region *region, uint64_t *size);
 
-// Copies bytes from `offset` on to the host and waits for the copy. Work of streams is not waited for. `to` must not overlap
-// the region.
+// Copies `size` bytes at `offset` to the host and waits for the copy. It does not wait for work on streams. `to` must not
+// overlap the region.
 //
 // # Safety
 //
-// `region` is null or a region, `to` null or room for `size` bytes.
+// `region` is null or a region. `to` is null or points to `size` writable bytes.
 gpu_vmm_status gpu_vmm_region_read(const gpu_vmm_region *region,
                                    uint64_t offset,
                                    void *to,
                                    uint64_t size);
 
-// Copies bytes of the host to `offset` and waits until they are there. Work of streams is not waited for. `from` must not
+// Copies `size` bytes of the host to `offset` and waits for the copy. It does not wait for work on streams. `from` must not
 // overlap the region.
 //
 // # Safety
 //
-// `region` is null or a region, `from` null or `size` bytes.
+// `region` is null or a region. `from` is null or points to `size` bytes.
 gpu_vmm_status gpu_vmm_region_write(const gpu_vmm_region *region,
                                     uint64_t offset,
                                     const void *from,
                                     uint64_t size);
 
-// Gives the region's memory back and keeps its addresses; waits for the devices. `keep` is as for gpu_vmm_suspend. `bytes`, how
-// much memory went, may be null. GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true: then nothing may use
-// the memory of a tensor before gpu_vmm_region_resume.
+// Suspends a region: waits for the devices, returns the region's memory to the driver and keeps its addresses. `keep` is as for
+// gpu_vmm_suspend. `bytes` receives the number of bytes that were returned; it may be null. Returns GPU_VMM_BUSY while a tensor
+// of the region exists, unless `force` is true. With `force`, nothing may use the tensors before gpu_vmm_region_resume.
 //
 // # Safety
 //
-// `region` is null or a region, `keep` null or a string, `bytes` null or room for a number.
+// `region` is null or a region. `keep` is null or a string. `bytes` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_region_suspend(const gpu_vmm_region *region,
                                       const char *keep,
                                       bool force,
                                       uint64_t *bytes);
 
-// Brings a region's memory back, with its contents, at the same addresses. `bytes`, how much memory came, may be null.
+// Resumes a region: maps memory at the same addresses and restores the contents. `bytes` receives the number of bytes that were
+// mapped; it may be null.
 //
 // # Safety
 //
-// `region` is null or a region, `bytes` null or room for a number.
-gpu_vmm_status gpu_vmm_region_resume(const gpu_vmm_region *region, uint64_t *bytes);
+// `region` is null or a region. `bytes` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_resume(const gpu_vmm_region *region,
+                                     uint64_t *bytes);
 
-// Whether a tag is suspended: then nothing is allocated with it, and nobody may use its blocks.
+// Returns whether a tag is suspended. While it is, allocations under the tag fail, and nothing may use its blocks.
 //
 // # Safety
 //
-// `pool` is null or a pool, `tag` null or a string, `suspended` null or room for a bool.
+// `pool` is null or a pool. `tag` is null or a string. `suspended` is null or points to a writable bool.
 gpu_vmm_status gpu_vmm_is_suspended(const gpu_vmm_pool *pool, const char *tag, bool *suspended);
 
-// Gives the memory of all blocks with a tag back to the driver and keeps their addresses; waits for the devices. Until
-// gpu_vmm_resume nothing is allocated with the tag, and nobody may use its blocks; they can be freed.
+// Suspends a tag: waits for the devices, returns the memory of all blocks with the tag to the driver and keeps their addresses.
+// Until gpu_vmm_resume, allocations under the tag fail, and nothing may use its blocks. The blocks can be freed.
 //
-// `keep` says where the contents go: null, nowhere; "host", ordinary memory; "pinned", page-locked memory, which is slow to
-// make the first time and fast from then on; "file", a file without a name in the folder for temporary files; "file:FOLDER",
-// in that one. `bytes`, how much memory went, may be null; 0 where the tag was suspended already.
+// `keep` selects where the contents go: null discards them; "host" is ordinary memory; "pinned" is page-locked memory, which is
+// slow to create the first time and fast from then on; "file" is an unnamed file in the directory for temporary files;
+// "file:FOLDER" is one in that directory. `bytes` receives the number of bytes that were returned, 0 if the tag was suspended
+// already; it may be null.
 //
 // # Safety
 //
-// `pool` is null or a pool, `tag` and `keep` are null or strings, `bytes` null or room for a number.
+// `pool` is null or a pool. `tag` and `keep` are null or strings. `bytes` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_suspend(const gpu_vmm_pool *pool,
                                const char *tag,
                                const char *keep,
                                uint64_t *bytes);
 
-// Brings the memory of all blocks with a tag back, with its contents, at the same addresses. `bytes`, how much memory came,
-// may be null; 0 where the tag was not suspended. Where there is too little memory, what is not back yet stays suspended and
-// its contents safe.
+// Resumes a tag: maps memory at the same addresses for all blocks with the tag and restores their contents. `bytes` receives the
+// number of bytes that were mapped, 0 if the tag was not suspended; it may be null. If there is too little memory, the blocks
+// that are not back yet stay suspended, and their contents are kept.
 //
 // # Safety
 //
-// `pool` is null or a pool, `tag` null or a string, `bytes` null or room for a number.
+// `pool` is null or a pool. `tag` is null or a string. `bytes` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_resume(const gpu_vmm_pool *pool,
                               const char *tag,
                               uint64_t *bytes);
 
-// What went wrong in this thread's last call that failed: what was to be done, the numbers, what would have been right, the
-// driver's own code and name. Empty where none has failed. Valid until the thread's next call that fails.
+// Returns the text of this thread's last error: the operation, the numbers, what would have been right, and the driver's own
+// code and name. Empty if no call of this thread has failed. The pointer is valid until this thread's next call that fails.
 const char *gpu_vmm_last_error(void);
 
-// The library's version.
+// Returns the library's version, such as "0.1.0". The string is static.
 const char *gpu_vmm_version(void);
 
-// A DLPack tensor over a part of a region, from `offset` bytes on; the region's memory stays as long as the tensor does, also
-// when the region has grown or was freed.
+// Exports a part of a region, from `offset` bytes on, as a DLPack tensor. The memory stays as long as the tensor exists, also
+// after the region grows or is freed.
 //
-// `code`, `bits` and `lanes` are DLDataType's; `shape` and `strides`, in elements, have `ndim` numbers each; null for strides
-// is row after row. `tensor` gets a `DLManagedTensorVersioned *` where `versioned` is true, else a `DLManagedTensor *`, which
-// cannot say that it is read-only.
+// `code`, `bits` and `lanes` are those of DLDataType. `shape` and `strides`, in elements, have `ndim` numbers each, at most 32.
+// Null strides mean row-major order. `tensor` receives a `DLManagedTensorVersioned *` if `versioned` is true, else a
+// `DLManagedTensor *`, which cannot express `read_only`.
 //
 // # Safety
 //
-// `region` is null or a region; `shape` is null or `ndim` numbers, `strides` as well; `tensor` is null or room for a pointer.
+// `region` is null or a region. `shape` and `strides` are null or point to `ndim` numbers each. `tensor` is null or points to a
+// writable pointer.
 gpu_vmm_status gpu_vmm_region_dlpack(const gpu_vmm_region *region,
                                      uint64_t offset,
                                      uint8_t code,
@@ -485,32 +512,33 @@ gpu_vmm_status gpu_vmm_region_dlpack(const gpu_vmm_region *region,
                                      bool versioned,
                                      void **tensor);
 
-// Calls the deleter of a tensor that nobody has taken. Null is nothing.
+// Calls the deleter of a tensor that no other library has taken. Null does nothing.
 //
 // # Safety
 //
-// `tensor` is null or one that gpu_vmm_region_dlpack gave with the same `versioned`, whose deleter nobody has called.
+// `tensor` is null or comes from gpu_vmm_region_dlpack with the same `versioned`, and its deleter was not called yet.
 void gpu_vmm_dlpack_delete(void *tensor, bool versioned);
 
-// DLPack's name for a device: its type (1 memory of the host, 2 CUDA, 10 ROCm) and its number.
+// Returns a device as DLPack names it: its type (1 for host memory, 2 for CUDA, 10 for ROCm) and its number. Each of the two
+// may be null.
 //
 // # Safety
 //
-// `backend` is null or an open one; `device_type` and `device_id` are null or room for a number each.
+// `backend` is null or an open backend. `device_type` and `device_id` are null or point to a writable number each.
 gpu_vmm_status gpu_vmm_dlpack_device(const gpu_vmm_backend *backend,
                                      uint32_t device,
                                      int32_t *device_type,
                                      int32_t *device_id);
 
-// Frees a string that a function gave. Null is nothing.
+// Frees a string that a function of this library returned. Null does nothing.
 //
 // # Safety
 //
-// `text` is null or a string that a function of this library gave, and was not freed yet.
+// `text` is null or comes from a function of this library, and was not freed yet.
 void gpu_vmm_string_free(char *text);
 
-// Memory for a tensor, in the order of a stream; where there is none, a C++ exception (std::runtime_error) with the account,
-// which Python gets as a RuntimeError. Null for a size of 0.
+// Allocates memory for a tensor in the order of a stream. If memory is short, throws a C++ exception (std::runtime_error) with
+// the pool's statistics, which Python gets as a RuntimeError. Returns null for a size of 0.
 //
 // # Safety
 //
@@ -519,63 +547,63 @@ void *gpu_vmm_torch_alloc(ptrdiff_t size,
                           int number,
                           void *stream);
 
-// Frees it, in the order of the stream that it was allocated for. Null is nothing.
+// Frees a block of gpu_vmm_torch_alloc in the order of the stream that it was allocated for. Null does nothing.
 void gpu_vmm_torch_free(void *block, ptrdiff_t _size, int number, void *_stream);
 
-// Notes that work on another stream uses a block: for set_record_stream_fn.
+// Records that work on another stream uses a block. For set_record_stream_fn.
 //
 // # Safety
 //
 // `stream` is null or a live stream of the vendor of the block's device.
 void gpu_vmm_torch_record_stream(void *block, void *stream);
 
-// Gives memory back to the driver in which nothing is: for set_reset_fn, which torch.cuda.empty_cache() calls.
+// Returns all free memory to the driver. For set_reset_fn, whose function torch.cuda.empty_cache() calls.
 void gpu_vmm_torch_empty_cache(void);
 
-// A capture begins: what is allocated from now on on streams that capture is its graph's alone. For
-// set_begin_allocate_to_pool. The last argument, PyTorch's question whether a stream is meant, is not asked: the driver says
-// which streams capture.
+// Begins a capture: until its end, memory that is allocated on capturing streams belongs to its graph alone. For
+// set_begin_allocate_to_pool. `_filter`, PyTorch's predicate that selects streams, is not called: the driver reports which
+// streams capture.
 void gpu_vmm_torch_begin_allocate_to_pool(int number,
                                           gpu_vmm_torch_mempool_id id,
                                           const void *_filter);
 
-// A capture has ended: for set_end_allocate_to_pool_fn.
+// Ends a capture. For set_end_allocate_to_pool_fn.
 void gpu_vmm_torch_end_allocate_to_pool(int number, gpu_vmm_torch_mempool_id id);
 
-// The graph of a capture is gone: for set_release_pool.
+// Releases the memory of a capture whose graph was destroyed. For set_release_pool.
 void gpu_vmm_torch_release_pool(int number, gpu_vmm_torch_mempool_id id);
 
-// Says which backend serves PyTorch, by name or null for the one whose library the process has loaded, and with which options;
-// the device in them is not looked at, each has a pool of its own. Before the first allocation: GPU_VMM_BUSY from then on.
+// Configures the backend and the options of PyTorch's pools. A null `backend` selects as gpu_vmm_open does. `options.device` is
+// ignored, since each device has its own pool. Returns GPU_VMM_BUSY after the first allocation.
 //
 // # Safety
 //
-// `backend` is null or a string, `options` null or filled in.
+// `backend` is null or a string. `options` is null or points to initialized options.
 gpu_vmm_status gpu_vmm_torch_configure(const char *backend,
                                        const gpu_vmm_pool_options *options);
 
-// What this thread allocates from now on has this tag; null for "torch".
+// Sets the tag that this thread's following allocations get; null for "torch".
 //
 // # Safety
 //
 // `tag` is null or a string.
 gpu_vmm_status gpu_vmm_torch_set_tag(const char *tag);
 
-// The process's pool for a device, for its statistics, and to suspend and resume its tags. To be freed with gpu_vmm_pool_free,
-// which leaves the memory as it is.
+// Returns PyTorch's pool of a device, for its statistics and to suspend and resume its tags. Free it with gpu_vmm_pool_free,
+// which does not affect the memory.
 //
 // # Safety
 //
-// `pool` is null or room for a pointer.
+// `pool` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_torch_pool(int device_number,
                                   gpu_vmm_pool **pool);
 
-// A pair of functions for a CUDAPluggableAllocator of a torch.cuda.MemPool, whose memory has this tag. At most 64 tags. Unlike
-// gpu_vmm_torch_alloc, `alloc` gives null where there is no memory.
+// Returns a pair of functions for the CUDAPluggableAllocator of a torch.cuda.MemPool, whose memory gets this tag. There can be 64
+// such tags. Unlike gpu_vmm_torch_alloc, the returned function returns null if memory is short.
 //
 // # Safety
 //
-// `tag` is null or a string; `alloc_function` and `free_function` are null or room for a pointer each.
+// `tag` is null or a string. `alloc_function` and `free_function` are null or point to a writable pointer each.
 gpu_vmm_status gpu_vmm_torch_functions(const char *tag,
                                        void **alloc_function,
                                        void **free_function);

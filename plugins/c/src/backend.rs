@@ -1,6 +1,6 @@
-//! Opening a vendor's driver, and what it says of itself.
+//! Opening a vendor's driver, and queries of the driver and its devices.
 //!
-//! Unsafe, since it is called from C.
+//! Uses unsafe code: C calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
 use crate::call::status;
@@ -10,11 +10,11 @@ use gpu_vmm::{AnyBackend, Backend as _, DeviceId, Vendor};
 use serde::Serialize;
 use std::ffi::c_char;
 
-/// An opened driver. Pools and regions that were made of it stay when it is closed.
+/// An open driver. Pools and regions that were created from it stay valid when it is closed.
 #[derive(Clone, Debug)]
 pub struct Backend(pub(crate) AnyBackend);
 
-/// Opens the backend of this name, or the best one for null.
+/// Opens the backend with this name. Without a name, opens the best one.
 pub(crate) fn open(name: Option<&str>) -> Answer<AnyBackend> {
     let Some(name) = name else { return Ok(AnyBackend::open_best()?) };
     let vendor: Vendor = name.parse().map_err(|_| {
@@ -25,19 +25,20 @@ pub(crate) fn open(name: Option<&str>) -> Answer<AnyBackend> {
     Ok(AnyBackend::open(vendor)?)
 }
 
-/// Opens a backend: "cuda", "hip" or "host" (memory of the host, for machines without a GPU). With null, opens the one that the
-/// environment variable GPU_VMM_BACKEND names; if that is not set, the one whose library the process has loaded already, as
-/// PyTorch for ROCm loads HIP's, or else the best one.
+/// Opens a backend: "cuda", "hip" or "host" (host memory, for machines without a GPU).
+///
+/// With null, opens the backend that the environment variable GPU_VMM_BACKEND names. If that is not set, opens the backend whose
+/// library the process has already loaded, as PyTorch for ROCm loads HIP's, or else the best one. Close it with gpu_vmm_close.
 ///
 /// # Safety
 ///
-/// `name` is null or a string; `backend` is room for a pointer.
+/// `name` is null or a string. `backend` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_open(name: *const c_char, backend: *mut *mut Backend) -> Status {
-    // SAFETY: null or room for a pointer, as the caller says.
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(backend) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let name = optional("the backend's name", name)?;
             give_box("backend", backend, || open(name).map(Backend))
@@ -45,25 +46,25 @@ pub unsafe extern "C" fn gpu_vmm_open(name: *const c_char, backend: *mut *mut Ba
     })
 }
 
-/// Closes a backend. Its pools and regions stay. Null is nothing.
+/// Closes a backend. Its pools and regions stay valid. Null does nothing.
 ///
 /// # Safety
 ///
-/// `backend` is null or one that gpu_vmm_open gave and that was not closed yet.
+/// `backend` is null or comes from gpu_vmm_open, and was not closed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_close(backend: *mut Backend) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { take_box(backend) }
 }
 
-/// "cuda", "hip" or "host"; "" for null. It need not be freed.
+/// Returns the backend's name: "cuda", "hip" or "host"; "" for null. The string is static.
 ///
 /// # Safety
 ///
-/// `backend` is null or an open one.
+/// `backend` is null or an open backend.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_backend_name(backend: *const Backend) -> *const c_char {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let vendor = unsafe { backend.as_ref() }.map(|backend| backend.0.vendor());
     let name = match vendor {
         Some(Vendor::Cuda) => c"cuda",
@@ -74,17 +75,17 @@ pub unsafe extern "C" fn gpu_vmm_backend_name(backend: *const Backend) -> *const
     name.as_ptr()
 }
 
-/// How many devices there are, usable or not.
+/// Returns the number of devices in `count`, including devices that cannot be used.
 ///
 /// # Safety
 ///
-/// `backend` is null or an open one; `count` is null or room for a number.
+/// `backend` is null or an open backend. `count` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_backend_devices(backend: *const Backend, count: *mut u32) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(count) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give("count", count, object("backend", backend)?.0.devices().len() as u32) }
     })
 }
@@ -105,21 +106,22 @@ struct DeviceInfo<'a> {
     name: &'a str,
     total: u64,
     granularity: u64,
-    /// Why it cannot be used.
+    /// Why the device cannot be used.
     unusable: Option<&'a str>,
 }
 
-/// The driver, its devices and its known deviations, as JSON; `gpu-vmm info --json` says more.
+/// Describes the driver, its devices and its known deviations as JSON. The command `gpu-vmm info --json` reports more. Free the
+/// text with gpu_vmm_string_free.
 ///
 /// # Safety
 ///
-/// `backend` is null or an open one; `json` is null or room for a pointer, to be freed with gpu_vmm_string_free.
+/// `backend` is null or an open backend. `json` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_backend_info(backend: *const Backend, json: *mut *mut c_char) -> Status {
-    // SAFETY: null or room for a pointer, as the caller says.
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(json) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let backend = &unsafe { object("backend", backend) }?.0;
         let driver = backend.driver();
         let devices = backend.devices().iter().map(|device| DeviceInfo {
@@ -137,17 +139,16 @@ pub unsafe extern "C" fn gpu_vmm_backend_info(backend: *const Backend, json: *mu
             devices: devices.collect(),
             quirks: backend.quirks().iter().map(|quirk| quirk.id).collect(),
         };
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_json(json, &info) }
     })
 }
 
-/// Free and total memory of a device now. CUDA: cuMemGetInfo, HIP: hipMemGetInfo. Where one of the two is null, it is not
-/// wanted.
+/// Returns the free and the total memory of a device. CUDA: cuMemGetInfo; HIP: hipMemGetInfo. Each of the two may be null.
 ///
 /// # Safety
 ///
-/// `backend` is null or an open one; `free_bytes` and `total_bytes` are null or room for a number each.
+/// `backend` is null or an open backend. `free_bytes` and `total_bytes` are null or point to a writable number each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_memory(
     backend: *const Backend,
@@ -155,13 +156,13 @@ pub unsafe extern "C" fn gpu_vmm_memory(
     free_bytes: *mut u64,
     total_bytes: *mut u64,
 ) -> Status {
-    // SAFETY: null or room for a number each, as the caller says.
+    // SAFETY: each is null or writable for a number, as the caller guarantees.
     unsafe {
         clear(free_bytes);
         clear(total_bytes);
     };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let memory = object("backend", backend)?.0.memory_info(DeviceId(device))?;
             give_if_wanted(free_bytes, memory.free.0);

@@ -1,10 +1,10 @@
-//! What every function does around its work: a failure becomes a status, and a panic ends here.
+//! The wrapper of every exported function: a failure becomes a status, and a panic is caught.
 
 use crate::status::{Answer, Failure, GPU_VMM_INTERNAL, GPU_VMM_OK, Status, keep};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a function's work.
+/// Runs the body of an exported function and returns its status.
 pub(crate) fn status(work: impl FnOnce() -> Answer) -> Status {
     match run(work) {
         Ok(()) => GPU_VMM_OK,
@@ -12,13 +12,15 @@ pub(crate) fn status(work: impl FnOnce() -> Answer) -> Status {
     }
 }
 
-/// Runs work that is not to panic across the border. What it has changed by then stays: all that is behind it is whole at
-/// every moment, or says that it is not.
+/// Runs the body of an exported function and catches a panic, which must not unwind into C.
+///
+/// Changes made before the panic stay. That is sound: the objects behind the interface are consistent at every point that
+/// can panic, or report themselves as poisoned.
 pub(crate) fn run<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(stopped(&*panic)))
 }
 
-/// Runs work that tells nobody how it went, such as freeing an object.
+/// Runs the body of a function that returns no status, such as freeing an object.
 pub(crate) fn quietly(work: impl FnOnce()) {
     let _ = status(|| {
         work();

@@ -1,8 +1,8 @@
-//! What Python calls when a DLPack capsule goes.
+//! The destructor of DLPack capsules in Python.
 //!
-//! In C, since it may be called while an exception is on its way, when no Python code can be run without losing that.
+//! It is native code because Python may call it while an exception propagates, and Python code would lose that exception.
 //!
-//! Unsafe, since it is called from C.
+//! Uses unsafe code: C calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
 use crate::tensor::gpu_vmm_dlpack_delete;
@@ -24,15 +24,16 @@ struct Python {
 
 static PYTHON: OnceLock<Python> = OnceLock::new();
 
-/// The capsules whose tensor nobody has taken: who takes one renames the capsule.
+/// The names of capsules whose tensor was not taken, and whether the tensor is versioned. A consumer that takes the tensor
+/// renames the capsule.
 const NAMES: [(&CStr, bool); 2] = [(c"dltensor", false), (c"dltensor_versioned", true)];
 
-/// Says where Python's PyCapsule_IsValid, PyCapsule_GetPointer and Py_IsFinalizing are, which gpu_vmm_python_capsule_dropped
-/// needs; the last may be null. The first time holds. Null is nothing.
+/// Sets the addresses of Python's PyCapsule_IsValid, PyCapsule_GetPointer and Py_IsFinalizing for gpu_vmm_python_capsule_dropped.
+/// The last may be null. If one of the first two is null, or after the first successful call, it does nothing.
 ///
 /// # Safety
 ///
-/// They are null or these functions.
+/// Each is null or the address of that function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_python_capsules(
     is_valid: *const c_void,
@@ -40,7 +41,7 @@ pub unsafe extern "C" fn gpu_vmm_python_capsules(
     is_finalizing: *const c_void,
 ) {
     if !is_valid.is_null() && !get_pointer.is_null() {
-        // SAFETY: they are functions of these types, as the caller says.
+        // SAFETY: the caller guarantees that they are functions of these types.
         let python = unsafe {
             Python {
                 is_valid: std::mem::transmute::<*const c_void, IsValid>(is_valid),
@@ -52,23 +53,23 @@ pub unsafe extern "C" fn gpu_vmm_python_capsules(
     }
 }
 
-/// The destructor of a capsule with a DLPack tensor: where nobody has taken the tensor, calls its deleter.
+/// Destroys a capsule with a DLPack tensor: calls the tensor's deleter if no consumer has taken the tensor.
 ///
 /// # Safety
 ///
-/// `capsule` is a PyObject * of a capsule, whose tensor gpu_vmm_region_dlpack gave; the caller has Python's lock, as Python has
-/// when it calls a destructor.
+/// `capsule` is a PyObject * of a capsule with a tensor from gpu_vmm_region_dlpack. The caller holds Python's global interpreter
+/// lock, as Python does when it calls a destructor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_python_capsule_dropped(capsule: *mut c_void) {
     let Some(python) = PYTHON.get() else { return };
-    // At the interpreter's end what is left is left to the process's: no driver is called then.
-    // SAFETY: it takes nothing.
+    // While the interpreter ends, no driver is called: the end of the process releases the memory.
+    // SAFETY: the function takes no arguments.
     if python.is_finalizing.is_some_and(|is_finalizing| unsafe { is_finalizing() } != 0) {
         return;
     }
     for (name, versioned) in NAMES {
-        // SAFETY: it is a capsule, as the caller says, and Python's functions do not look at an exception that is on its way.
-        // Under this name its tensor is one that nobody has taken.
+        // SAFETY: the caller guarantees a capsule, and Python's functions ignore a propagating exception. Under this name, no
+        // consumer has taken the tensor.
         unsafe {
             if (python.is_valid)(capsule, name.as_ptr()) == 1 {
                 gpu_vmm_dlpack_delete((python.get_pointer)(capsule, name.as_ptr()), versioned);

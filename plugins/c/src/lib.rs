@@ -1,19 +1,18 @@
-//! gpu-vmm for C: what `include/gpu_vmm.h` declares, and the functions that PyTorch's `CUDAPluggableAllocator` calls.
+//! The C library: the functions that `include/gpu_vmm.h` declares, among them those that PyTorch's `CUDAPluggableAllocator` calls.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `status` | numbers for what went wrong, and the text of the last error |
-//! | `call` | what every function does around its work: nothing panics across the border |
-//! | `texts` | strings from and to C |
+//! | `status` | status codes and the text of the last error |
+//! | `call` | the wrapper of every exported function: errors become a status, and no panic crosses into C |
+//! | `texts` | strings, objects and out-parameters that cross the border to C |
 //! | `backend` | opening a vendor's driver |
-//! | `pool`, `sleep`, `stores` | allocating; giving memory back and having it again |
-//! | `region`, `tensor`, `capsule` | memory that grows in place, as DLPack tensors, and these in Python |
-//! | `torch` | the process's pools, as PyTorch calls them |
+//! | `pool`, `sleep`, `stores` | allocating blocks; suspending and resuming them; where their contents are kept |
+//! | `region`, `tensor`, `capsule` | memory that grows in place, its DLPack tensors, and their capsules in Python |
+//! | `torch` | the functions that PyTorch calls, and their pools |
 //!
-//! Pointers that C gives are looked at where that is possible: null is an error with a text. An object that was freed, or an
-//! address that is no object's, cannot be told from a good one.
+//! A null pointer is an error with a text. A dangling pointer or one to a freed object is undefined behavior.
 
-// What is exported is reached by its name, and the header is made of what is `pub`.
+// C reaches the exported functions by name, and cbindgen reads the `pub` items.
 #![allow(unreachable_pub)]
 
 mod backend;

@@ -1,6 +1,6 @@
 //! Allocating from a pool.
 //!
-//! Unsafe, since it is called from C.
+//! Uses unsafe code: C calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
 use crate::backend::Backend;
@@ -15,32 +15,33 @@ use gpu_vmm::{Address, AnyBackend, Bytes, CopyCalls, DeviceId, Error, Operation,
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-/// For `keep` of gpu_vmm_pool_options: free memory returns to the driver at once. One byte is less than any page.
+/// For `keep` of gpu_vmm_pool_options: the pool returns free memory to the driver at once. (One byte is less than any page.)
 pub const GPU_VMM_KEEP_NOTHING: u64 = 1;
 
-/// What a pool is to be. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
+/// The options of a pool. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Whose memory it is.
+    /// The device that the pool allocates from.
     pub device: u32,
-    /// The most physical memory that the pool may hold; 0 for no limit.
+    /// The largest amount of physical memory that the pool may hold, in bytes; 0 for no limit.
     pub budget: u64,
-    /// The most free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
+    /// The largest amount of free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
     pub keep: u64,
-    /// The size in which physical memory is created and mapped, a power of two; 0 for the driver's granularity, or for 16 MiB
-    /// where PyTorch is served. Larger pieces take fewer driver calls, and more may lie unused beside blocks.
+    /// The size in which the pool creates and maps physical memory, in bytes, a power of two. 0 for 2 MiB or the driver's
+    /// granularity, whichever is larger, and for 16 MiB in PyTorch's pools. Larger pages take fewer driver calls, but leave more
+    /// memory unused around blocks.
     pub page: u64,
-    /// By how many hundredths the pool may hold more than was ever needed at one time, before it maps free memory from
-    /// elsewhere rather than create new, which is slow where sizes change all the time; 0 for 1, or 7 once it
-    /// serves several streams or PyTorch.
+    /// How far the memory held may exceed the largest amount ever needed at one time, in percent. Up to that the pool creates new
+    /// memory; beyond it, the pool maps free memory from elsewhere, which is slow if sizes change all the time. 0 for 1 %, or 7 %
+    /// once the pool serves several streams, and 7 % in PyTorch's pools.
     pub slack: u32,
-    /// Memory is overwritten with zeros where it passes from one tag to another.
+    /// Whether the pool overwrites memory with zeros when it passes from one tag to another.
     pub scrub: bool,
-    /// The pool remembers where each block came from.
+    /// Whether the pool records where each block was allocated.
     pub debug: bool,
-    /// Must be zero. Later versions add their settings here, so that the size stays: a setting that this version does not know
-    /// is an error and not ignored.
+    /// Must be zero. Later versions place their settings here, so the size of the struct does not change. A setting that this
+    /// version does not know is an error.
     pub reserved: [u64; 4],
 }
 
@@ -57,7 +58,7 @@ impl PoolOptions {
         reserved: [0; 4],
     };
 
-    /// Refuses settings of a later version.
+    /// Reports an error for settings of a later version.
     pub(crate) fn check(&self) -> Answer {
         if self.reserved != [0; 4] {
             return Err(Failure::invalid(
@@ -69,7 +70,7 @@ impl PoolOptions {
     }
 }
 
-/// A pool of a device's memory, allocating under one tag.
+/// A pool of one device's memory that allocates under one tag.
 #[derive(Clone, Debug)]
 pub struct Pool {
     pub(crate) backend: AnyBackend,
@@ -110,7 +111,7 @@ impl Pool {
         Ok(Self { blocks: self.blocks.tagged(tag)?, ..self.clone() })
     }
 
-    /// Where all `size` bytes from an address on lie in one live block whose memory is there.
+    /// Checks that `size` bytes from `address` on lie in one live block that is not suspended.
     fn place(&self, operation: Operation, address: u64, size: u64) -> Answer<Address> {
         let address = Address(address);
         let found = self
@@ -119,7 +120,7 @@ impl Pool {
             .ok_or_else(|| Error::of_extension(operation, PoolError::NotABlock { address, inside: None }))?;
         if size > found.capacity.0 - found.offset.0 {
             return Err(Failure::invalid(format!(
-                "{operation}: {} at {address} are more than the block at {} has from there on, {}",
+                "{operation}: {} at {address} exceed the block at {}, which ends {} after that address",
                 Bytes(size),
                 found.base,
                 found.capacity - found.offset
@@ -132,24 +133,24 @@ impl Pool {
     }
 }
 
-/// How much of a tag a [`BlockInfo`] has room for, with the zero behind it.
+/// The size of the field `tag` of [`BlockInfo`], with the terminating zero.
 const TAG: usize = 64;
 
-/// What is known of a block.
+/// Information on a block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BlockInfo {
     /// Its first address.
     pub base: u64,
-    /// How much it takes: what was asked for, rounded up.
+    /// The bytes that it occupies: the requested size, rounded up.
     pub size: u64,
-    /// How far behind the first address the one lies that was asked about.
+    /// The distance of the queried address from `base`, in bytes.
     pub offset: u64,
     /// The stream that it was allocated for.
     pub stream: *mut c_void,
-    /// Whose memory it is.
+    /// The device that its memory belongs to.
     pub device: u32,
-    /// Its tag; a longer one is cut.
+    /// Its tag, terminated by a zero; a tag of more than 63 bytes is truncated.
     pub tag: [c_char; 64],
 }
 
@@ -172,22 +173,23 @@ impl From<Found> for BlockInfo {
     }
 }
 
-/// Makes a pool of a device's memory. Nothing is reserved or created before the first block. `options` may be null: device 0
-/// without limits.
+/// Creates a pool of a device's memory. The pool reserves and creates nothing before the first block. A null `options` is the
+/// default: device 0, without limits. Free the pool with gpu_vmm_pool_free.
 ///
 /// # Safety
 ///
-/// `backend` is null or an open one, `options` null or filled in; `pool` is null or room for a pointer.
+/// `backend` is null or an open backend. `options` is null or points to initialized options. `pool` is null or points to a
+/// writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_pool_new(
     backend: *const Backend,
     options: *const PoolOptions,
     pool: *mut *mut Pool,
 ) -> Status {
-    // SAFETY: null or room for a pointer, as the caller says.
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(pool) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let backend = object("backend", backend)?;
             let options = options.as_ref().copied().unwrap_or(PoolOptions::DEFAULT);
@@ -196,21 +198,22 @@ pub unsafe extern "C" fn gpu_vmm_pool_new(
     })
 }
 
-/// The same pool for blocks with a tag: they are suspended together. To be freed as a pool of its own.
+/// Returns the same pool, allocating under a tag. Blocks with one tag are suspended together. Free the result with
+/// gpu_vmm_pool_free.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `tag` null or a string; `tagged` is null or room for a pointer.
+/// `pool` is null or a pool. `tag` is null or a string. `tagged` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_pool_tagged(
     pool: *const Pool,
     tag: *const c_char,
     tagged: *mut *mut Pool,
 ) -> Status {
-    // SAFETY: null or room for a pointer, as the caller says.
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(tagged) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (pool, tag) = (object("pool", pool)?, required("tag", tag)?);
             give_box("tagged", tagged, || pool.tagged(tag))
@@ -218,24 +221,28 @@ pub unsafe extern "C" fn gpu_vmm_pool_tagged(
     })
 }
 
-/// Lets a pool go. With the last of its tags all blocks end that were not freed. Null is nothing.
+/// Frees a pool. When the last object of a pool is freed, gpu_vmm_pool_tagged's included, all of its remaining blocks are freed as
+/// well. Null does nothing.
 ///
 /// # Safety
 ///
-/// `pool` is null or one that this library gave and that was not freed yet.
+/// `pool` is null or comes from this library, and was not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_pool_free(pool: *mut Pool) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { take_box(pool) }
 }
 
-/// Allocates `size` bytes for a stream: what was freed on it serves the next request for the same stream at once, other
-/// streams when the device is done with it. `alignment` is a power of two, or 0 for 256. `stream` is CUDA's CUstream or HIP's
-/// hipStream_t, null for the default stream; it has to stay until gpu_vmm_forget_stream.
+/// Allocates `size` bytes for a stream. Memory that was freed on this stream serves the stream's next request at once. It serves
+/// other streams once the device has finished with it.
+///
+/// `alignment` is a power of two, or 0 for 256. `stream` is a CUstream or a hipStream_t, null for the default stream. The stream
+/// must exist until gpu_vmm_forget_stream or the end of the pool.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `stream` null or a live stream of its vendor; `address` is null or room for a number.
+/// `pool` is null or a pool. `stream` is null or a live stream of the pool's vendor. `address` is null or points to a writable
+/// number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_alloc(
     pool: *const Pool,
@@ -244,20 +251,21 @@ pub unsafe extern "C" fn gpu_vmm_alloc(
     stream: *mut c_void,
     address: *mut u64,
 ) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(address) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (pool, stream) = unsafe { (object("pool", pool)?, Stream::from_raw(stream)) };
         check_place("address", address)?;
         let alignment = Bytes(if alignment == 0 { 256 } else { alignment });
         let block = pool.blocks.request(Bytes(size)).alignment(alignment).stream(stream).alloc()?;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give("address", address, pool.blocks.keep(block)?.0) }
     })
 }
 
-/// Frees a block, in the order of the stream that it was allocated for: work that is queued there may still use it.
+/// Frees a block in the order of the stream that it was allocated for: work that is already queued on that stream may still use
+/// the block.
 ///
 /// # Safety
 ///
@@ -265,69 +273,71 @@ pub unsafe extern "C" fn gpu_vmm_alloc(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_free(pool: *const Pool, address: u64) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { object("pool", pool) }?;
         Ok(pool.blocks.free_at(Address(address))?)
     })
 }
 
-/// Notes that work on another stream uses a block: once freed, it is used again when that stream has done what is queued on
-/// it then. PyTorch: record_stream.
+/// Records that work on another stream uses a block. After gpu_vmm_free, the pool reuses the block's memory only once that stream
+/// has finished the work that was queued on it by then. PyTorch: record_stream.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `stream` null or a live stream of its vendor.
+/// `pool` is null or a pool. `stream` is null or a live stream of the pool's vendor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_record_use(pool: *const Pool, address: u64, stream: *mut c_void) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (pool, stream) = unsafe { (object("pool", pool)?, Stream::from_raw(stream)) };
         Ok(pool.blocks.record_use_at(Address(address), stream)?)
     })
 }
 
-/// The live block in which an address lies. For questions now and then.
+/// Finds the live block that contains an address. This is slow, since it searches the cache of every thread.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `block` null or room for one.
+/// `pool` is null or a pool. `block` is null or points to a writable gpu_vmm_block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_find(pool: *const Pool, address: u64, block: *mut BlockInfo) -> Status {
-    // SAFETY: null or room for a block, whose fields can all be zero, as the caller says.
+    // SAFETY: null or writable for a block, as the caller guarantees; all of its fields can be zero.
     unsafe { clear(block) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { object("pool", pool) }?;
         let address = Address(address);
         let missing =
             || Error::of_extension(Operation::FindBlock, PoolError::NotABlock { address, inside: None });
         let found = pool.blocks.find(address).ok_or_else(missing)?;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give("block", block, found.into()) }
     })
 }
 
-/// Copies bytes of a block to the host and waits for the copy. Work of streams is not waited for.
+/// Copies bytes of a block to the host and waits for the copy. It does not wait for work on streams.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `to` null or room for `size` bytes. Nobody frees or suspends the block meanwhile.
+/// `pool` is null or a pool. `to` is null or points to `size` writable bytes. No other thread frees or suspends the block during
+/// the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_read(pool: *const Pool, address: u64, to: *mut c_void, size: u64) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { object("pool", pool) }?;
         let from = pool.place(Operation::Read, address, size)?;
-        // SAFETY: there is room for so many bytes, as the caller says, and the block has them, which was looked at.
+        // SAFETY: the caller guarantees `size` writable bytes and a block that stays; `place` has checked the block's range.
         unsafe { Ok(pool.backend.copy_to_host(pool.device, room("to", to, size)?, from)?) }
     })
 }
 
-/// Copies bytes of the host to a block and waits until they are there. Work of streams is not waited for.
+/// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `from` null or `size` bytes. Nobody frees or suspends the block meanwhile.
+/// `pool` is null or a pool. `from` is null or points to `size` bytes. No other thread frees or suspends the block during the
+/// call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_write(
     pool: *const Pool,
@@ -336,74 +346,77 @@ pub unsafe extern "C" fn gpu_vmm_write(
     size: u64,
 ) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { object("pool", pool) }?;
         let to = pool.place(Operation::Write, address, size)?;
-        // SAFETY: the bytes are there, as the caller says, and the block has room for them, which was looked at.
+        // SAFETY: the caller guarantees `size` bytes and a block that stays; `place` has checked the block's range.
         unsafe { Ok(pool.backend.copy_from_host(pool.device, to, bytes("from", from, size)?)?) }
     })
 }
 
-/// Gives memory back to the driver in which nothing is, until no more than `keep` of it is kept. `given_back` may be null.
+/// Returns free memory to the driver until the pool keeps at most `keep` bytes of it. `given_back` receives the number of bytes
+/// that were returned; it may be null.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `given_back` null or room for a number.
+/// `pool` is null or a pool. `given_back` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_trim(pool: *const Pool, keep: u64, given_back: *mut u64) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(given_back) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let pool = unsafe { object("pool", pool) }?;
         let bytes = pool.blocks.trim(Bytes(keep))?;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(given_back, bytes.0) };
         Ok(())
     })
 }
 
-/// Forgets a stream that is to be destroyed, without waiting: what it has used serves other streams once its work is done.
-/// GPU_VMM_BUSY while the stream captures.
+/// Forgets a stream that the caller is about to destroy, without waiting. The stream's memory serves other streams once its
+/// queued work is done. Returns GPU_VMM_BUSY while the stream captures a graph.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `stream` null or a live stream of its vendor.
+/// `pool` is null or a pool. `stream` is null or a live stream of the pool's vendor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_forget_stream(pool: *const Pool, stream: *mut c_void) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (pool, stream) = unsafe { (object("pool", pool)?, Stream::from_raw(stream)) };
         Ok(pool.blocks.forget_stream(stream)?)
     })
 }
 
-/// Where the pool's memory is, as JSON: live, cached, pending, kept, held, mapped, reserved, peak_live, peak_held, and more.
+/// Returns the pool's statistics as JSON: live, cached, pending, kept, held, mapped, reserved, peak_live, peak_held, and more.
+/// Free the text with gpu_vmm_string_free.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool; `json` is null or room for a pointer, to be freed with gpu_vmm_string_free.
+/// `pool` is null or a pool. `json` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_pool_stats(pool: *const Pool, json: *mut *mut c_char) -> Status {
-    // SAFETY: null or room for a pointer, as the caller says.
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(json) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_json(json, &object("pool", pool)?.blocks.stats()) }
     })
 }
 
-/// What the pool looks like now, as JSON: what `gpu-vmm report FILE.json --html OUT` draws.
+/// Returns a snapshot of the pool as JSON, which `gpu-vmm report FILE.json --html OUT` draws. Free the text with
+/// gpu_vmm_string_free.
 ///
 /// # Safety
 ///
 /// As for gpu_vmm_pool_stats.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_pool_snapshot(pool: *const Pool, json: *mut *mut c_char) -> Status {
-    // SAFETY: null or room for a pointer, as the caller says.
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(json) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_json(json, &object("pool", pool)?.blocks.snapshot()) }
     })
 }

@@ -1,6 +1,6 @@
 //! Memory that grows in place.
 //!
-//! Unsafe, since it is called from C.
+//! Uses unsafe code: C calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
 use crate::backend::Backend;
@@ -12,7 +12,7 @@ use gpu_vmm::dlpack::SharedRegion;
 use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, Error, Region as Memory, WaitFor};
 use std::ffi::{c_char, c_void};
 
-/// An address range of a device that grows in place.
+/// A contiguous range of device addresses whose memory grows in place.
 #[derive(Debug)]
 pub struct Region {
     pub(crate) backend: AnyBackend,
@@ -20,12 +20,12 @@ pub struct Region {
     stores: Stores,
 }
 
-/// Reserves addresses for memory of a device; there is none yet behind them. `reserve` is how many bytes it can grow to, 0 for
-/// as much as the device has.
+/// Creates a region: reserves device addresses, without memory. `reserve` is the size that the region can grow to, in bytes; 0 for
+/// the size of the device's memory. Free the region with gpu_vmm_region_free.
 ///
 /// # Safety
 ///
-/// `backend` is null or an open one; `region` is null or room for a pointer.
+/// `backend` is null or an open backend. `region` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_new(
     backend: *const Backend,
@@ -33,10 +33,10 @@ pub unsafe extern "C" fn gpu_vmm_region_new(
     reserve: u64,
     region: *mut *mut Region,
 ) -> Status {
-    // SAFETY: null or room for a pointer, as the caller says.
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(region) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let backend = &object("backend", backend)?.0;
             give_box("region", region, || {
@@ -51,18 +51,18 @@ pub unsafe extern "C" fn gpu_vmm_region_new(
     })
 }
 
-/// Lets a region go. Its memory stays as long as a tensor of it does. Null is nothing.
+/// Frees a region. Its memory stays as long as a tensor of it exists. Null does nothing.
 ///
 /// # Safety
 ///
-/// `region` is null or one that gpu_vmm_region_new gave and that was not freed yet.
+/// `region` is null or comes from gpu_vmm_region_new, and was not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_free(region: *mut Region) {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { take_box(region) }
 }
 
-/// Grows a region to `size` bytes at least, where it lies: pointers stay good, and no byte is copied.
+/// Grows a region in place to at least `size` bytes. Pointers into it stay valid, and no byte is copied.
 ///
 /// # Safety
 ///
@@ -70,25 +70,26 @@ pub unsafe extern "C" fn gpu_vmm_region_free(region: *mut Region) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_grow(region: *const Region, size: u64) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let region = unsafe { object("region", region) }?;
         region.memory.grow_to(Bytes(size))?;
         Ok(())
     })
 }
 
-/// The failure of a call that takes memory away, with the way to insist.
+/// Converts the error of a call that takes memory away. If tensors prevent it, the text mentions `force`.
 fn taken_away(error: Error) -> Failure {
     let is_exported = matches!(error.detail(), Detail::Exported { .. });
     let mut failure = Failure::from(error);
     if is_exported {
-        failure.text = format!("{}, or insist with force", failure.text).into();
+        failure.text = format!("{}, or set force", failure.text).into();
     }
     failure
 }
 
-/// Gives memory back behind the first `size` bytes, in whole handles; waits for the devices. GPU_VMM_BUSY while a tensor of
-/// the region exists, unless `force` is true: then nothing may use elements of a tensor behind the new end.
+/// Shrinks a region from its end to `size` bytes and waits for the devices first. The region releases whole memory handles, so it
+/// may stay larger than `size`. Returns GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true. With `force`,
+/// nothing may use the elements of a tensor beyond the new end.
 ///
 /// # Safety
 ///
@@ -96,7 +97,7 @@ fn taken_away(error: Error) -> Failure {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64, force: bool) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let region = unsafe { object("region", region) }?;
         let (size, done) = (Bytes(size), WaitFor::all_devices());
         let shrunk = if force {
@@ -109,44 +110,44 @@ pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64,
     })
 }
 
-/// The first address.
+/// Returns the region's first address, which never changes.
 ///
 /// # Safety
 ///
-/// `region` is null or a region, `address` null or room for a number.
+/// `region` is null or a region. `address` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_address(region: *const Region, address: *mut u64) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(address) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             give("address", address, object("region", region)?.memory.with(|region| region.address().0)?)
         }
     })
 }
 
-/// How many bytes have memory behind them; 0 while the region is suspended.
+/// Returns the number of bytes that have memory; 0 while the region is suspended.
 ///
 /// # Safety
 ///
-/// `region` is null or a region, `size` null or room for a number.
+/// `region` is null or a region. `size` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_size(region: *const Region, size: *mut u64) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(size) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give("size", size, object("region", region)?.memory.with(|region| region.end().0)?) }
     })
 }
 
-/// Copies bytes from `offset` on to the host and waits for the copy. Work of streams is not waited for. `to` must not overlap
-/// the region.
+/// Copies `size` bytes at `offset` to the host and waits for the copy. It does not wait for work on streams. `to` must not
+/// overlap the region.
 ///
 /// # Safety
 ///
-/// `region` is null or a region, `to` null or room for `size` bytes.
+/// `region` is null or a region. `to` is null or points to `size` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_read(
     region: *const Region,
@@ -155,7 +156,7 @@ pub unsafe extern "C" fn gpu_vmm_region_read(
     size: u64,
 ) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (region, to) = unsafe { (object("region", region)?, room("to", to, size)?) };
         if size > 0 {
             region.memory.read(Bytes(offset), to)?;
@@ -164,12 +165,12 @@ pub unsafe extern "C" fn gpu_vmm_region_read(
     })
 }
 
-/// Copies bytes of the host to `offset` and waits until they are there. Work of streams is not waited for. `from` must not
+/// Copies `size` bytes of the host to `offset` and waits for the copy. It does not wait for work on streams. `from` must not
 /// overlap the region.
 ///
 /// # Safety
 ///
-/// `region` is null or a region, `from` null or `size` bytes.
+/// `region` is null or a region. `from` is null or points to `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_write(
     region: *const Region,
@@ -178,7 +179,7 @@ pub unsafe extern "C" fn gpu_vmm_region_write(
     size: u64,
 ) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (region, from) = unsafe { (object("region", region)?, bytes("from", from, size)?) };
         if size > 0 {
             region.memory.write(Bytes(offset), from)?;
@@ -187,13 +188,13 @@ pub unsafe extern "C" fn gpu_vmm_region_write(
     })
 }
 
-/// Gives the region's memory back and keeps its addresses; waits for the devices. `keep` is as for gpu_vmm_suspend. `bytes`, how
-/// much memory went, may be null. GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true: then nothing may use
-/// the memory of a tensor before gpu_vmm_region_resume.
+/// Suspends a region: waits for the devices, returns the region's memory to the driver and keeps its addresses. `keep` is as for
+/// gpu_vmm_suspend. `bytes` receives the number of bytes that were returned; it may be null. Returns GPU_VMM_BUSY while a tensor
+/// of the region exists, unless `force` is true. With `force`, nothing may use the tensors before gpu_vmm_region_resume.
 ///
 /// # Safety
 ///
-/// `region` is null or a region, `keep` null or a string, `bytes` null or room for a number.
+/// `region` is null or a region. `keep` is null or a string. `bytes` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_suspend(
     region: *const Region,
@@ -201,10 +202,10 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
     force: bool,
     bytes: *mut u64,
 ) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(bytes) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (region, keep) = unsafe { (object("region", region)?, optional("keep", keep)?) };
         let contents = || Ok(region.memory.with(Memory::mapped)?);
         let mut stores = region.stores.lock();
@@ -216,26 +217,27 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
             region.memory.suspend(&store, done)
         };
         let suspended = suspended.map_err(taken_away)?;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(bytes, suspended.memory.0) };
         Ok(())
     })
 }
 
-/// Brings a region's memory back, with its contents, at the same addresses. `bytes`, how much memory came, may be null.
+/// Resumes a region: maps memory at the same addresses and restores the contents. `bytes` receives the number of bytes that were
+/// mapped; it may be null.
 ///
 /// # Safety
 ///
-/// `region` is null or a region, `bytes` null or room for a number.
+/// `region` is null or a region. `bytes` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_resume(region: *const Region, bytes: *mut u64) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(bytes) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let region = unsafe { object("region", region) }?;
         let resumed = region.memory.resume()?;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(bytes, resumed.memory.0) };
         Ok(())
     })

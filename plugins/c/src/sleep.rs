@@ -1,6 +1,6 @@
-//! Memory that is given back while its addresses stay, and what its contents are kept in.
+//! Suspending and resuming the blocks of a tag.
 //!
-//! Unsafe, since it is called from C.
+//! Uses unsafe code: C calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
 use crate::call::status;
@@ -11,7 +11,7 @@ use gpu_vmm::{Bytes, WaitFor};
 use std::ffi::c_char;
 
 impl Pool {
-    /// Suspends a tag. Waits for the devices.
+    /// Suspends a tag after the devices have finished.
     pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> Answer<Bytes> {
         let mut stores = self.stores.lock();
         let store = stores.store(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
@@ -19,21 +19,21 @@ impl Pool {
     }
 }
 
-/// Whether a tag is suspended: then nothing is allocated with it, and nobody may use its blocks.
+/// Returns whether a tag is suspended. While it is, allocations under the tag fail, and nothing may use its blocks.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `tag` null or a string, `suspended` null or room for a bool.
+/// `pool` is null or a pool. `tag` is null or a string. `suspended` is null or points to a writable bool.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_is_suspended(
     pool: *const Pool,
     tag: *const c_char,
     suspended: *mut bool,
 ) -> Status {
-    // SAFETY: null or room for a bool, as the caller says.
+    // SAFETY: null or writable for a bool, as the caller guarantees.
     unsafe { clear(suspended) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let (pool, tag) = (object("pool", pool)?, required("tag", tag)?);
             give("suspended", suspended, pool.blocks.is_suspended(tag)?)
@@ -41,16 +41,17 @@ pub unsafe extern "C" fn gpu_vmm_is_suspended(
     })
 }
 
-/// Gives the memory of all blocks with a tag back to the driver and keeps their addresses; waits for the devices. Until
-/// gpu_vmm_resume nothing is allocated with the tag, and nobody may use its blocks; they can be freed.
+/// Suspends a tag: waits for the devices, returns the memory of all blocks with the tag to the driver and keeps their addresses.
+/// Until gpu_vmm_resume, allocations under the tag fail, and nothing may use its blocks. The blocks can be freed.
 ///
-/// `keep` says where the contents go: null, nowhere; "host", ordinary memory; "pinned", page-locked memory, which is slow to
-/// make the first time and fast from then on; "file", a file without a name in the folder for temporary files; "file:FOLDER",
-/// in that one. `bytes`, how much memory went, may be null; 0 where the tag was suspended already.
+/// `keep` selects where the contents go: null discards them; "host" is ordinary memory; "pinned" is page-locked memory, which is
+/// slow to create the first time and fast from then on; "file" is an unnamed file in the directory for temporary files;
+/// "file:FOLDER" is one in that directory. `bytes` receives the number of bytes that were returned, 0 if the tag was suspended
+/// already; it may be null.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `tag` and `keep` are null or strings, `bytes` null or room for a number.
+/// `pool` is null or a pool. `tag` and `keep` are null or strings. `bytes` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_suspend(
     pool: *const Pool,
@@ -58,35 +59,35 @@ pub unsafe extern "C" fn gpu_vmm_suspend(
     keep: *const c_char,
     bytes: *mut u64,
 ) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(bytes) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (pool, tag, keep) =
             unsafe { (object("pool", pool)?, required("tag", tag)?, optional("keep", keep)?) };
         let suspended = pool.suspend(tag, keep)?;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(bytes, suspended.0) };
         Ok(())
     })
 }
 
-/// Brings the memory of all blocks with a tag back, with its contents, at the same addresses. `bytes`, how much memory came,
-/// may be null; 0 where the tag was not suspended. Where there is too little memory, what is not back yet stays suspended and
-/// its contents safe.
+/// Resumes a tag: maps memory at the same addresses for all blocks with the tag and restores their contents. `bytes` receives the
+/// number of bytes that were mapped, 0 if the tag was not suspended; it may be null. If there is too little memory, the blocks
+/// that are not back yet stay suspended, and their contents are kept.
 ///
 /// # Safety
 ///
-/// `pool` is null or a pool, `tag` null or a string, `bytes` null or room for a number.
+/// `pool` is null or a pool. `tag` is null or a string. `bytes` is null or points to a writable number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_resume(pool: *const Pool, tag: *const c_char, bytes: *mut u64) -> Status {
-    // SAFETY: null or room for a number, as the caller says.
+    // SAFETY: null or writable for a number, as the caller guarantees.
     unsafe { clear(bytes) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (pool, tag) = unsafe { (object("pool", pool)?, required("tag", tag)?) };
         let resumed = pool.blocks.resume(tag)?;
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(bytes, resumed.0) };
         Ok(())
     })

@@ -1,6 +1,6 @@
-//! Numbers for what went wrong, and the text of each thread's last error.
+//! Status codes, and the text of each thread's last error.
 //!
-//! Unsafe, since it exports functions by their names.
+//! Uses unsafe code: it exports functions under fixed names.
 #![allow(unsafe_code)]
 
 use gpu_vmm::{Error, ErrorKind};
@@ -8,58 +8,58 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 
-/// How a call ended.
+/// The result of a call: GPU_VMM_OK or the code of an error.
 pub type Status = i32;
 
-/// All went well.
+/// The call succeeded.
 pub const GPU_VMM_OK: Status = 0;
-/// What was given cannot be: null, a size of zero, an alignment that is no power of two, a bad tensor.
+/// An argument is invalid: null, a size of zero, an alignment that is no power of two, a malformed tensor.
 pub const GPU_VMM_INVALID_ARGUMENT: Status = 1;
-/// There is too little memory; the text has the pool's statistics.
+/// The device is out of memory or the pool's budget is exhausted; the text of a pool's error has the pool's statistics.
 pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
-/// There are too few addresses.
+/// The process has too little free address space.
 pub const GPU_VMM_OUT_OF_ADDRESSES: Status = 3;
-/// No library, or a driver that is too old or cannot do this; the text says what was looked for.
+/// No driver library was found, or the driver is too old or does not support the call; the text names what was looked for.
 pub const GPU_VMM_UNAVAILABLE: Status = 4;
-/// No block has the address, or it was freed already; or nothing has this tag.
+/// No live block has the address, or no block has the tag. Freeing a block twice reports this.
 pub const GPU_VMM_NOT_FOUND: Status = 5;
 /// The memory is suspended.
 pub const GPU_VMM_SUSPENDED: Status = 6;
-/// A file for contents cannot be made, written or read; the text has its path and what the system answered.
+/// A file for contents cannot be created, written or read; the text has its path and the system's error.
 pub const GPU_VMM_FILE: Status = 7;
 /// The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
 pub const GPU_VMM_BUSY: Status = 9;
-/// The process was forked: no driver works in the child.
+/// The process is a forked child, in which no driver works.
 pub const GPU_VMM_FORKED: Status = 10;
 /// The device is lost to this process.
 pub const GPU_VMM_DEVICE_LOST: Status = 11;
-/// Another answer of the driver; the text has its code and name.
+/// Any other error of the driver; the text has its code and name.
 pub const GPU_VMM_DRIVER: Status = 12;
-/// A defect of the library was stopped at its border.
+/// A defect of gpu-vmm: the library panicked, and the panic was caught.
 pub const GPU_VMM_INTERNAL: Status = 13;
 
 /// A size, offset or address that is not a multiple of the granularity.
 pub const GPU_VMM_UNALIGNED: Status = 14;
-/// A part that ends outside of the region or the vector.
+/// A range that ends outside of the region.
 pub const GPU_VMM_OUT_OF_RANGE: Status = 15;
 /// Memory is mapped there already.
 pub const GPU_VMM_ALREADY_MAPPED: Status = 16;
 /// No memory is mapped there.
 pub const GPU_VMM_NOT_MAPPED: Status = 17;
-/// The addresses are in use or cannot be had.
+/// The requested addresses are in use or cannot be reserved.
 pub const GPU_VMM_ADDRESS_TAKEN: Status = 18;
-/// No device has this number, or there is no device.
+/// No device has this number, or the machine has no device.
 pub const GPU_VMM_NO_SUCH_DEVICE: Status = 19;
 /// The device cannot reach the memory of the other one.
 pub const GPU_VMM_PEER_UNREACHABLE: Status = 20;
-/// A device or a process does not have the right that the call needs.
+/// A device or a process lacks the access rights that the call needs.
 pub const GPU_VMM_ACCESS_DENIED: Status = 21;
-/// An operation failed and so did its rollback; the part cannot be used any more.
+/// An operation failed and its rollback failed as well; that memory can no longer be used.
 pub const GPU_VMM_POISONED: Status = 22;
-/// Another process is gone, refused, came late, or sent something that cannot be.
+/// The peer process exited, refused, timed out or sent invalid data.
 pub const GPU_VMM_PEER: Status = 23;
 
-/// What went wrong, for the caller.
+/// An error as the caller sees it: its status code and its text.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: Status,
@@ -107,7 +107,7 @@ fn of(error: &Error) -> Status {
         ErrorKind::DeviceLost => GPU_VMM_DEVICE_LOST,
         ErrorKind::Peer => GPU_VMM_PEER,
         ErrorKind::File => GPU_VMM_FILE,
-        // Kinds that are new have no number yet.
+        // A kind that was added since then has no code of its own yet.
         _ => GPU_VMM_DRIVER,
     }
 }
@@ -116,23 +116,23 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Keeps a failure for [`gpu_vmm_last_error`], and gives its status.
+/// Stores the failure's text for [`gpu_vmm_last_error`] and returns its status.
 pub(crate) fn keep(failure: Failure) -> Status {
     let mut text = failure.text.into_owned().into_bytes();
     text.retain(|byte| *byte != 0);
-    // Where the thread is ending nobody asks any more.
+    // Fails while the thread ends, when its locals are gone: no caller can read the text then.
     let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
     failure.status
 }
 
-/// What went wrong in this thread's last call that failed: what was to be done, the numbers, what would have been right, the
-/// driver's own code and name. Empty where none has failed. Valid until the thread's next call that fails.
+/// Returns the text of this thread's last error: the operation, the numbers, what would have been right, and the driver's own
+/// code and name. Empty if no call of this thread has failed. The pointer is valid until this thread's next call that fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The library's version.
+/// Returns the library's version, such as "0.1.0". The string is static.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -1,14 +1,14 @@
-//! What contents are kept in while memory is suspended.
+//! The stores that keep the contents of suspended memory.
 
 use crate::status::{Answer, Failure};
 use gpu_vmm::{AnyBackend, BackingStore, Bytes, StagingRing};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many threads copy at a time.
+/// The number of threads that copy at a time.
 const THREADS: usize = 2;
 
-/// Where contents can be kept. What is slow to make is made when first needed, and kept for the next time.
+/// The stores of a pool or a region. Stores that are slow to create are created on first use and kept.
 #[derive(Debug, Default)]
 pub(crate) struct Stores(Mutex<Made>);
 
@@ -19,14 +19,15 @@ pub(crate) struct Made {
 }
 
 impl Stores {
-    /// To be held until contents are in the store that was chosen: nobody else is to choose the same room.
+    /// Locks the stores. The caller holds the lock until the contents are in the chosen store, so that no other thread chooses
+    /// the same free space.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Made> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Made {
-    /// What `keep` names, for as much as `contents` says.
+    /// Returns the store that `keep` names, with space for the number of bytes that `contents` returns.
     pub(crate) fn store(
         &mut self,
         backend: &AnyBackend,
@@ -42,7 +43,7 @@ impl Made {
                 Some(folder) => BackingStore::file(PathBuf::from(folder), self.ring(backend)?),
                 None => {
                     return Err(Failure::invalid(format!(
-                        "suspend: contents cannot be kept in {other:?}; give null (nowhere), \"host\", \"pinned\", \"file\" or \
+                        "suspend: keep is {other:?}; expected null (nowhere), \"host\", \"pinned\", \"file\" or \
                          \"file:FOLDER\""
                     )));
                 }
@@ -58,14 +59,14 @@ impl Made {
         Ok(Arc::clone(self.ring.insert(made)))
     }
 
-    /// Page-locked memory that has room: the smallest there is, or else new memory. It stays for the next time, since making it
-    /// and giving it back take longer than copying.
+    /// Returns the smallest page-locked store with enough free space, or else a new one. The store stays for the next
+    /// suspension, because creating and releasing page-locked memory takes longer than copying.
     fn pinned(&mut self, backend: &AnyBackend, most: Bytes) -> Answer<BackingStore<AnyBackend>> {
         let fitting = self.pinned.iter().filter(|store| store.free() >= Some(most));
         if let Some(store) = fitting.min_by_key(|store| store.free()) {
             return Ok(store.clone());
         }
-        // What nothing is in and was too small goes first: there may not be room for both.
+        // Release empty stores, which are too small, first: the host may not have memory for both.
         self.pinned.retain(|store| store.free() != store.capacity());
         let store = BackingStore::pinned(backend, most.max(Bytes(1)))?;
         self.pinned.push(store.clone());

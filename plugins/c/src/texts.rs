@@ -1,6 +1,6 @@
-//! Strings from and to C, objects behind pointers, and places for results.
+//! Strings from and to C, objects behind pointers, and out-parameters.
 //!
-//! Unsafe, since all of it goes through C's pointers.
+//! Uses unsafe code: all of it reads or writes through pointers from C.
 #![allow(unsafe_code)]
 
 use crate::call::quietly;
@@ -9,117 +9,118 @@ use gpu_vmm::Bytes;
 use serde::Serialize;
 use std::ffi::{CStr, CString, c_char, c_void};
 
-/// A string, or none where the pointer is null.
+/// Reads an optional string: `None` for null.
 ///
 /// # Safety
 ///
-/// The pointer is null or one to a string that ends with a zero and stays as it is for `'a`.
+/// The pointer is null or points to a zero-terminated string that does not change during `'a`.
 pub(crate) unsafe fn optional<'a>(what: &str, text: *const c_char) -> Answer<Option<&'a str>> {
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(text) };
-    let text = text.to_str().map_err(|_| Failure::invalid(format!("{what} is no UTF-8: {text:?}")))?;
+    let text = text.to_str().map_err(|_| Failure::invalid(format!("{what} is not valid UTF-8: {text:?}")))?;
     Ok(Some(text))
 }
 
-/// A string that has to be there.
+/// Reads a required string.
 ///
 /// # Safety
 ///
 /// As for [`optional`].
 pub(crate) unsafe fn required<'a>(what: &str, text: *const c_char) -> Answer<&'a str> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { optional(what, text) }?.ok_or_else(|| Failure::invalid(format!("{what} is null")))
 }
 
-/// What a pointer points to.
+/// Borrows the object that a pointer points to.
 ///
 /// # Safety
 ///
-/// The pointer is null or one to a `T` that stays for `'a`.
+/// The pointer is null or points to a `T` that lives for `'a`.
 pub(crate) unsafe fn object<'a, T>(what: &str, pointer: *const T) -> Answer<&'a T> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{what} is null")))
 }
 
-/// Bytes that the caller has; null is none of them.
+/// Borrows the caller's bytes. Null is allowed if `size` is 0.
 ///
 /// # Safety
 ///
-/// The pointer is null or one to `size` bytes that stay as they are for `'a`.
+/// The pointer is null or points to `size` bytes that do not change during `'a`.
 pub(crate) unsafe fn bytes<'a>(what: &str, from: *const c_void, size: u64) -> Answer<&'a [u8]> {
     let size = checked(what, from.is_null(), size)?;
-    // SAFETY: as the caller says; the size is one that a slice can have.
+    // SAFETY: guaranteed by the caller; `checked` has compared the size with the largest size of a slice.
     Ok(if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(from.cast(), size) } })
 }
 
-/// Room for bytes.
+/// Borrows the caller's buffer. Null is allowed if `size` is 0.
 ///
 /// # Safety
 ///
-/// The pointer is null or one to room for `size` bytes that nobody else uses for `'a`.
+/// The pointer is null or points to `size` writable bytes that nothing else accesses during `'a`.
 pub(crate) unsafe fn room<'a>(what: &str, to: *mut c_void, size: u64) -> Answer<&'a mut [u8]> {
     let size = checked(what, to.is_null(), size)?;
-    // SAFETY: as the caller says; the size is one that a slice can have.
+    // SAFETY: guaranteed by the caller; `checked` has compared the size with the largest size of a slice.
     Ok(if size == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(to.cast(), size) } })
 }
 
 fn checked(what: &str, is_null: bool, size: u64) -> Answer<usize> {
     if is_null && size > 0 {
-        return Err(Failure::invalid(format!("{what} is null, and there are to be {}", Bytes(size))));
+        return Err(Failure::invalid(format!("{what} is null, but its size is {}", Bytes(size))));
     }
-    let size = isize::try_from(size)
-        .map_err(|_| Failure::invalid(format!("{what}: no process has {} in one piece", Bytes(size))))?;
+    let size = isize::try_from(size).map_err(|_| {
+        Failure::invalid(format!("{what}: {} exceed the largest possible buffer", Bytes(size)))
+    })?;
     Ok(size.unsigned_abs())
 }
 
-/// Sets an out-parameter to zero before a function's work: after an error it holds zero or null, never what lay there before.
+/// Sets an out-parameter to zero before a function's work, so that it holds zero or null after an error.
 ///
 /// # Safety
 ///
-/// The pointer is null or one to room for a `T`, for which all zeros is a value.
+/// The pointer is null or writable for a `T`, for which all zeros is a valid value.
 pub(crate) unsafe fn clear<T>(place: *mut T) {
     if !place.is_null() {
-        // SAFETY: there is room, as the caller says.
+        // SAFETY: the place is writable, as the caller guarantees.
         unsafe { place.write_bytes(0, 1) };
     }
 }
 
-/// An error where a result has no place to go.
+/// Reports an error if an out-parameter is null.
 pub(crate) fn check_place<T>(what: &str, place: *mut T) -> Answer {
     if place.is_null() {
-        return Err(Failure::invalid(format!("{what}, where the result is to go, is null")));
+        return Err(Failure::invalid(format!("{what}, the place for the result, is null")));
     }
     Ok(())
 }
 
-/// Puts a result where the caller wants it.
+/// Writes a result to an out-parameter.
 ///
 /// # Safety
 ///
-/// The pointer is null or one to room for a `T`.
+/// The pointer is null or writable for a `T`.
 pub(crate) unsafe fn give<T>(what: &str, place: *mut T, value: T) -> Answer {
     check_place(what, place)?;
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// As [`give`], where null says that nobody wants to know.
+/// Writes a result to an optional out-parameter; null skips it.
 ///
 /// # Safety
 ///
 /// As for [`give`].
 pub(crate) unsafe fn give_if_wanted<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { place.write(value) };
     }
 }
 
-/// Gives an object away, in a box of its own.
+/// Moves an object to the heap and passes its ownership to the caller.
 ///
 /// # Safety
 ///
@@ -131,25 +132,25 @@ pub(crate) unsafe fn give_box<T>(
 ) -> Answer {
     check_place(what, place)?;
     let value = Box::into_raw(Box::new(value()?));
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// Takes an object back that [`give_box`] gave, and drops it.
+/// Takes back an object from [`give_box`] and drops it.
 ///
 /// # Safety
 ///
-/// The pointer is null or one that [`give_box`] gave and that was not taken back yet.
+/// The pointer is null or comes from [`give_box`], and was not taken back yet.
 pub(crate) unsafe fn take_box<T>(pointer: *mut T) {
     if !pointer.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let object = unsafe { Box::from_raw(pointer) };
         quietly(|| drop(object));
     }
 }
 
-/// Gives a value as JSON.
+/// Writes a value as JSON, whose ownership passes to the caller.
 ///
 /// # Safety
 ///
@@ -157,19 +158,19 @@ pub(crate) unsafe fn take_box<T>(pointer: *mut T) {
 pub(crate) unsafe fn give_json(place: *mut *mut c_char, value: &impl Serialize) -> Answer {
     let text = serde_json::to_string(value).map_err(|error| Failure::invalid(error.to_string()))?;
     let text = CString::new(text).map_err(|error| Failure::invalid(error.to_string()))?;
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { give("json", place, text.into_raw()) }
 }
 
-/// Frees a string that a function gave. Null is nothing.
+/// Frees a string that a function of this library returned. Null does nothing.
 ///
 /// # Safety
 ///
-/// `text` is null or a string that a function of this library gave, and was not freed yet.
+/// `text` is null or comes from a function of this library, and was not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_string_free(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: it was given by `into_raw`, as the caller says.
+        // SAFETY: `into_raw` made it in `give_json`, as the caller guarantees.
         drop(unsafe { CString::from_raw(text) });
     }
 }

@@ -1,11 +1,11 @@
-//! The header is what cbindgen makes of the sources, and C and C++ take it.
+//! The header is up to date with the sources, compiles as C and C++, and its rule for results is tested for every function.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Set to have the header written.
+/// If this variable is set, the test writes the header.
 const WRITE: &str = "GPU_VMM_WRITE_HEADER";
 
 fn folder() -> &'static Path {
@@ -41,13 +41,13 @@ fn c_and_cpp_take_it() {
     }
 }
 
-/// The functions of the header that have a result beside their status.
+/// The functions of the header that return a status and have an out-parameter.
 fn with_results(header: &str) -> BTreeSet<&str> {
     let declarations = header.split("\ngpu_vmm_status ").skip(1).filter_map(|rest| rest.split_once(");"));
     let named = declarations.filter_map(|(declaration, _)| declaration.split_once('('));
     let gives = |parameter: &str| {
         let parameter = parameter.trim();
-        // What is read, streams, and the room of a copy, whose contents are not defined after an error.
+        // Inputs, streams, and the buffer of a copy, whose contents are undefined after an error.
         let is_none = parameter.starts_with("const ")
             || parameter.ends_with("void *stream")
             || parameter.ends_with("void *to");

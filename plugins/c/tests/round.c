@@ -1,4 +1,4 @@
-// A pool and a region from C, each call once: allocate on a stream, suspend and resume, grow in place, and what errors say.
+// A pool and a region from C: allocate on a stream, suspend and resume, grow in place, and error texts.
 
 #include "gpu_vmm.h"
 #include <inttypes.h>
@@ -15,7 +15,7 @@ static void check(gpu_vmm_status status, const char *what) {
 
 static void demand(int holds, const char *what) {
     if (!holds) {
-        fprintf(stderr, "not so: %s\n", what);
+        fprintf(stderr, "failed: %s\n", what);
         exit(1);
     }
 }
@@ -29,7 +29,7 @@ static void overwrite(const gpu_vmm_pool *pool, uint64_t block, size_t size) {
 }
 
 int main(int count, char **arguments) {
-    // Line by line, so that what was said is there also where a driver ends the process.
+    // Line-buffered, so that the output is complete even if a driver ends the process.
     setvbuf(stdout, NULL, _IOLBF, 0);
     gpu_vmm_backend *backend = NULL;
     check(gpu_vmm_open(count > 1 ? arguments[1] : NULL, &backend), "open");
@@ -38,8 +38,8 @@ int main(int count, char **arguments) {
     printf("gpu-vmm %s on %s, %" PRIu64 " of %" PRIu64 " bytes free\n", gpu_vmm_version(), gpu_vmm_backend_name(backend),
            free_before, total);
 
-    // A pool that holds a gibibyte at most, and a part of it for weights.
-    gpu_vmm_pool_options options = {.budget = 1ull << 30}; // all else is zero: the default
+    // A pool that holds at most 1 GiB, and the same pool under the tag "weights".
+    gpu_vmm_pool_options options = {.budget = 1ull << 30}; // other fields are zero, the default
     gpu_vmm_pool *pool = NULL, *weights = NULL;
     check(gpu_vmm_pool_new(backend, &options, &pool), "make a pool");
     check(gpu_vmm_pool_tagged(pool, "weights", &weights), "tag");
@@ -52,45 +52,45 @@ int main(int count, char **arguments) {
     gpu_vmm_block found;
     check(gpu_vmm_find(pool, block + 1000, &found), "find");
     demand(found.base == block && found.offset == 1000 && strcmp(found.tag, "weights") == 0, "the block is found");
-    // Another stream uses it too; on host memory there are no others than the default one.
+    // A use on another stream; host memory has only the default stream.
     check(gpu_vmm_record_use(pool, block, NULL), "record a use");
 
-    // To sleep: the memory goes back to the driver, and the address stays.
+    // Suspend: the memory returns to the driver, and the address stays.
     uint64_t bytes = 0;
     check(gpu_vmm_suspend(pool, "weights", "host", &bytes), "suspend");
-    printf("asleep: %" PRIu64 " bytes went back to the driver\n", bytes);
-    demand(gpu_vmm_read(pool, block + 1000, read, sizeof read) == GPU_VMM_SUSPENDED, "nothing reads what is asleep");
-    // Other contents lie in the memory meanwhile: what comes back is not what was left there.
+    printf("suspended: returned %" PRIu64 " bytes to the driver\n", bytes);
+    demand(gpu_vmm_read(pool, block + 1000, read, sizeof read) == GPU_VMM_SUSPENDED, "a suspended block cannot be read");
+    // Overwrite the released memory, so that the contents can only come from the store.
     uint64_t other = 0;
     check(gpu_vmm_alloc(pool, 3 << 20, 0, NULL, &other), "allocate");
     overwrite(pool, other, 3 << 20);
     check(gpu_vmm_free(pool, other), "free");
     check(gpu_vmm_trim(pool, 0, NULL), "trim");
     check(gpu_vmm_resume(pool, "weights", &bytes), "resume");
-    memset(read, 0xFF, sizeof read); // so that a read that copies nothing is seen
+    memset(read, 0xFF, sizeof read); // reveals a read that copies nothing
     check(gpu_vmm_read(pool, block + 1000, read, sizeof read), "read");
-    demand(memcmp(read, written, sizeof read) == 0, "the contents are back");
+    demand(memcmp(read, written, sizeof read) == 0, "the contents are restored");
 
-    // Errors are a status with a text.
+    // Errors: a status and a text.
     uint64_t none = 0;
     demand(gpu_vmm_alloc(pool, 0, 0, NULL, &none) == GPU_VMM_INVALID_ARGUMENT, "a size of zero is an error");
     printf("an error: %s\n", gpu_vmm_last_error());
-    demand(gpu_vmm_alloc(pool, 2ull << 30, 0, NULL, &none) == GPU_VMM_OUT_OF_MEMORY, "the budget is kept to");
+    demand(gpu_vmm_alloc(pool, 2ull << 30, 0, NULL, &none) == GPU_VMM_OUT_OF_MEMORY, "an allocation beyond the budget is an error");
     printf("an error: %s\n", gpu_vmm_last_error());
-    demand(gpu_vmm_suspend(pool, "weight", "host", NULL) == GPU_VMM_NOT_FOUND, "a tag that is not there is an error");
+    demand(gpu_vmm_suspend(pool, "weight", "host", NULL) == GPU_VMM_NOT_FOUND, "an unknown tag is an error");
     check(gpu_vmm_free(pool, block), "free");
     demand(gpu_vmm_free(pool, block) == GPU_VMM_NOT_FOUND, "freeing twice is an error");
     printf("an error: %s\n", gpu_vmm_last_error());
 
     check(gpu_vmm_trim(pool, 0, &bytes), "trim");
-    char *account = NULL;
-    check(gpu_vmm_pool_stats(pool, &account), "account");
-    printf("the account: %s\n", account);
-    gpu_vmm_string_free(account);
+    char *statistics = NULL;
+    check(gpu_vmm_pool_stats(pool, &statistics), "statistics");
+    printf("statistics: %s\n", statistics);
+    gpu_vmm_string_free(statistics);
     gpu_vmm_pool_free(weights);
     gpu_vmm_pool_free(pool);
 
-    // Memory that grows where it lies.
+    // Memory that grows in place.
     gpu_vmm_region *region = NULL;
     uint64_t before = 0, after = 0, size = 0;
     check(gpu_vmm_region_new(backend, 0, 256 << 20, &region), "reserve");
@@ -103,13 +103,13 @@ int main(int count, char **arguments) {
     check(gpu_vmm_region_size(region, &size), "size");
     memset(read, 0xFF, sizeof read);
     check(gpu_vmm_region_read(region, 0, read, sizeof read), "read");
-    demand(before == after && size >= 64 << 20 && memcmp(read, written, sizeof read) == 0, "it has grown in place");
+    demand(before == after && size >= 64 << 20 && memcmp(read, written, sizeof read) == 0, "the region has grown in place");
     gpu_vmm_region_free(region);
 
     uint64_t free_after = 0;
     check(gpu_vmm_memory(backend, 0, &free_after, NULL), "memory");
-    demand(free_after + (64 << 20) >= free_before, "nothing is left");
+    demand(free_after + (64 << 20) >= free_before, "all memory is released");
     gpu_vmm_close(backend);
-    puts("all is as it should be");
+    puts("passed");
     return 0;
 }

@@ -1,6 +1,6 @@
-// The rules at the top of the header: results after errors, options of zeros, and memory that a tensor still shows.
+// Tests the rules at the top of the header: results after errors, options of zeros, and memory that a tensor uses.
 //
-// The first argument is the backend. It ends with status 0 if every rule holds.
+// The first argument is the backend. The exit status is 0 if every rule holds.
 
 #include "../include/gpu_vmm.h"
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 static void demand(int holds, const char *what) {
     if (!holds) {
-        fprintf(stderr, "not so: %s; the last error is: %s\n", what, gpu_vmm_last_error());
+        fprintf(stderr, "failed: %s; the last error is: %s\n", what, gpu_vmm_last_error());
         exit(1);
     }
 }
@@ -24,7 +24,7 @@ static int is_zero(const void *place, size_t size) {
     return 1;
 }
 
-// A call that must fail. Before it, the result holds bytes that are no zeros; after it, zeros alone.
+// A call that must fail. Fills the result with nonzero bytes first; the call must leave only zeros.
 #define FAILS(result, call)                                                                                                      \
     do {                                                                                                                         \
         memset(&(result), 0xA5, sizeof(result));                                                                                 \
@@ -32,7 +32,7 @@ static int is_zero(const void *place, size_t size) {
         demand(is_zero(&(result), sizeof(result)), "after an error the result is zero: " #call);                                 \
     } while (0)
 
-// tests/header.rs compares the calls here with the header: no function with a result is missing.
+// tests/header.rs checks that every function of the header with a result is called here.
 static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, const gpu_vmm_region *region) {
     union {
         gpu_vmm_backend *backend;
@@ -80,22 +80,22 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
 }
 
 static long long held(const gpu_vmm_pool *pool) {
-    char *account = NULL;
-    demand(gpu_vmm_pool_stats(pool, &account) == GPU_VMM_OK, "the account");
-    const char *number = strstr(account, "\"held\":");
-    demand(number != NULL, account);
+    char *statistics = NULL;
+    demand(gpu_vmm_pool_stats(pool, &statistics) == GPU_VMM_OK, "the pool has statistics");
+    const char *number = strstr(statistics, "\"held\":");
+    demand(number != NULL, statistics);
     const long long bytes = strtoll(number + strlen("\"held\":"), NULL, 10);
-    gpu_vmm_string_free(account);
+    gpu_vmm_string_free(statistics);
     return bytes;
 }
 
-// Whether a pool keeps the memory of ten blocks that are freed.
+// Whether a pool keeps the memory of ten freed blocks.
 static int keeps(const gpu_vmm_backend *backend, const gpu_vmm_pool_options *options) {
     gpu_vmm_pool *pool = NULL;
     uint64_t blocks[10];
-    demand(gpu_vmm_pool_new(backend, options, &pool) == GPU_VMM_OK, "a pool is made");
+    demand(gpu_vmm_pool_new(backend, options, &pool) == GPU_VMM_OK, "a pool is created");
     for (int at = 0; at < 10; ++at) {
-        demand(gpu_vmm_alloc(pool, 16 << 20, 0, NULL, &blocks[at]) == GPU_VMM_OK, "a block is there");
+        demand(gpu_vmm_alloc(pool, 16 << 20, 0, NULL, &blocks[at]) == GPU_VMM_OK, "a block is allocated");
     }
     for (int at = 0; at < 10; ++at) {
         demand(gpu_vmm_free(pool, blocks[at]) == GPU_VMM_OK, "and freed");
@@ -116,16 +116,16 @@ static void options_of_zeros(const gpu_vmm_backend *backend) {
     demand(keeps(backend, NULL), "a pool keeps its memory by default");
     demand(keeps(backend, &options), "options of zeros are the default");
     options.keep = UINT64_MAX;
-    demand(keeps(backend, &options), "the most that can be said is all");
+    demand(keeps(backend, &options), "the largest value of keep keeps all memory");
     options.keep = GPU_VMM_KEEP_NOTHING;
-    demand(!keeps(backend, &options), "a pool that is to keep nothing keeps nothing");
+    demand(!keeps(backend, &options), "GPU_VMM_KEEP_NOTHING keeps no memory");
 
     gpu_vmm_pool *pool = NULL;
     memset(&options, 0, sizeof options);
     options.reserved[3] = 1;
-    demand(gpu_vmm_pool_new(backend, &options, &pool) == GPU_VMM_INVALID_ARGUMENT, "a setting of a later version is refused");
-    demand(strstr(gpu_vmm_last_error(), "reserved") != NULL, "and named");
-    demand(gpu_vmm_torch_configure(NULL, &options) == GPU_VMM_INVALID_ARGUMENT, "also for PyTorch");
+    demand(gpu_vmm_pool_new(backend, &options, &pool) == GPU_VMM_INVALID_ARGUMENT, "a setting of a later version is an error");
+    demand(strstr(gpu_vmm_last_error(), "reserved") != NULL, "the error names the field");
+    demand(gpu_vmm_torch_configure(NULL, &options) == GPU_VMM_INVALID_ARGUMENT, "it is an error for PyTorch's pools as well");
 }
 
 static void memory_that_is_shown(const gpu_vmm_region *region) {
@@ -133,31 +133,31 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     void *tensor = NULL;
     uint64_t bytes = 0, size = 0;
     char written[] = "sixteen letters", read[sizeof written];
-    demand(gpu_vmm_region_grow(region, 1) == GPU_VMM_OK, "it grows");
-    demand(gpu_vmm_region_write(region, 0, written, sizeof written) == GPU_VMM_OK, "it is written");
-    demand(gpu_vmm_region_dlpack(region, 0, 1, 8, 1, 1, shape, NULL, false, true, &tensor) == GPU_VMM_OK, "a tensor shows it");
-    demand(gpu_vmm_region_suspend(region, "host", false, &bytes) == GPU_VMM_BUSY && bytes == 0, "it cannot be suspended");
-    demand(strstr(gpu_vmm_last_error(), "force") != NULL, "without insisting");
-    demand(gpu_vmm_region_shrink(region, 0, false) == GPU_VMM_BUSY, "nor shrunk");
-    demand(gpu_vmm_region_suspend(region, "host", true, &bytes) == GPU_VMM_OK && bytes > 0, "by force it is suspended");
-    demand(gpu_vmm_region_resume(region, &bytes) == GPU_VMM_OK && bytes > 0, "and resumed");
+    demand(gpu_vmm_region_grow(region, 1) == GPU_VMM_OK, "the region grows");
+    demand(gpu_vmm_region_write(region, 0, written, sizeof written) == GPU_VMM_OK, "the region is written");
+    demand(gpu_vmm_region_dlpack(region, 0, 1, 8, 1, 1, shape, NULL, false, true, &tensor) == GPU_VMM_OK, "a tensor is exported");
+    demand(gpu_vmm_region_suspend(region, "host", false, &bytes) == GPU_VMM_BUSY && bytes == 0, "suspend fails without force");
+    demand(strstr(gpu_vmm_last_error(), "force") != NULL, "the error mentions force");
+    demand(gpu_vmm_region_shrink(region, 0, false) == GPU_VMM_BUSY, "shrink fails without force");
+    demand(gpu_vmm_region_suspend(region, "host", true, &bytes) == GPU_VMM_OK && bytes > 0, "suspend succeeds with force");
+    demand(gpu_vmm_region_resume(region, &bytes) == GPU_VMM_OK && bytes > 0, "the region is resumed");
     memset(read, 0xFF, sizeof read);
-    demand(gpu_vmm_region_read(region, 0, read, sizeof read) == GPU_VMM_OK, "and read");
-    demand(memcmp(read, written, sizeof read) == 0, "as it was");
-    demand(gpu_vmm_region_shrink(region, 0, true) == GPU_VMM_OK, "by force it shrinks");
-    demand(gpu_vmm_region_size(region, &size) == GPU_VMM_OK && size == 0, "to nothing");
+    demand(gpu_vmm_region_read(region, 0, read, sizeof read) == GPU_VMM_OK, "the region is read");
+    demand(memcmp(read, written, sizeof read) == 0, "the contents are restored");
+    demand(gpu_vmm_region_shrink(region, 0, true) == GPU_VMM_OK, "shrink succeeds with force");
+    demand(gpu_vmm_region_size(region, &size) == GPU_VMM_OK && size == 0, "the region has no memory");
     gpu_vmm_dlpack_delete(tensor, true);
-    demand(gpu_vmm_region_grow(region, 1) == GPU_VMM_OK, "it grows again");
-    demand(gpu_vmm_region_suspend(region, NULL, false, NULL) == GPU_VMM_OK, "without a tensor it needs no force");
+    demand(gpu_vmm_region_grow(region, 1) == GPU_VMM_OK, "the region grows again");
+    demand(gpu_vmm_region_suspend(region, NULL, false, NULL) == GPU_VMM_OK, "without a tensor, suspend needs no force");
 }
 
 int main(int count, char **arguments) {
     gpu_vmm_backend *backend = NULL;
     gpu_vmm_pool *pool = NULL;
     gpu_vmm_region *region = NULL;
-    demand(gpu_vmm_open(count > 1 ? arguments[1] : NULL, &backend) == GPU_VMM_OK, "a backend is there");
-    demand(gpu_vmm_pool_new(backend, NULL, &pool) == GPU_VMM_OK, "a pool is made");
-    demand(gpu_vmm_region_new(backend, 0, 64 << 20, &region) == GPU_VMM_OK, "a region is made");
+    demand(gpu_vmm_open(count > 1 ? arguments[1] : NULL, &backend) == GPU_VMM_OK, "a backend is opened");
+    demand(gpu_vmm_pool_new(backend, NULL, &pool) == GPU_VMM_OK, "a pool is created");
+    demand(gpu_vmm_region_new(backend, 0, 64 << 20, &region) == GPU_VMM_OK, "a region is created");
     results(backend, pool, region);
     options_of_zeros(backend);
     memory_that_is_shown(region);

@@ -1,6 +1,6 @@
-// Calls the functions for PyTorch as PyTorch does, with its C++ types: what a build of it would find.
+// Calls the functions for PyTorch as PyTorch does, with its C++ types.
 //
-// The first argument is the backend. It ends with status 0 where all was as it should be.
+// The first argument is the backend. The exit status is 0 if every check holds.
 
 #include "../include/gpu_vmm.h"
 #include <cstdio>
@@ -12,14 +12,14 @@
 #include <string>
 #include <utility>
 
-// What CUDAPluggableAllocator makes of the addresses that its setters get.
+// The types to which CUDAPluggableAllocator casts the addresses that its setters get.
 using MempoolId = std::pair<unsigned long long, unsigned long long>;
 using Begin = void(int, MempoolId, std::function<bool(void *)>);
 using End = void(int, MempoolId);
 
 static void demand(bool holds, const char *what) {
     if (!holds) {
-        std::fprintf(stderr, "not so: %s; the last error is: %s\n", what, gpu_vmm_last_error());
+        std::fprintf(stderr, "failed: %s; the last error is: %s\n", what, gpu_vmm_last_error());
         std::exit(1);
     }
 }
@@ -28,144 +28,144 @@ static bool says(const std::string &text, const char *part) { return text.find(p
 
 template <class F> static F *driver(const char *name) {
     static void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    demand(library != nullptr, "the driver is loaded");
+    demand(library != nullptr, "libcuda.so.1 is loaded");
     auto *found = reinterpret_cast<F *>(dlsym(library, name));
     demand(found != nullptr, name);
     return found;
 }
 
-// A stream that really captures, with the driver below: what it gets is its graph's until that is gone.
+// A real capture: memory allocated on the stream belongs to its graph until that is released.
 static void capture(gpu_vmm_pool *pool, Begin *begin, End *end, End *release) {
     void *context = nullptr, *stream = nullptr, *graph = nullptr;
-    demand(driver<int(void **, int)>("cuDevicePrimaryCtxRetain")(&context, 0) == 0, "a context");
-    demand(driver<int(void *)>("cuCtxSetCurrent")(context) == 0, "it is current");
-    demand(driver<int(void **, unsigned)>("cuStreamCreate")(&stream, 1) == 0, "a stream");
+    demand(driver<int(void **, int)>("cuDevicePrimaryCtxRetain")(&context, 0) == 0, "the context is retained");
+    demand(driver<int(void *)>("cuCtxSetCurrent")(context) == 0, "the context is current");
+    demand(driver<int(void **, unsigned)>("cuStreamCreate")(&stream, 1) == 0, "a stream is created");
     const MempoolId id{0, 8};
     auto tag = [&](void *block) {
         gpu_vmm_block found;
-        demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(block), &found) == GPU_VMM_OK, "a block is found");
+        demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(block), &found) == GPU_VMM_OK, "the block is found");
         return std::string(found.tag);
     };
-    // As torch.cuda.graph does: in the mode in which nobody in the process may ask an event.
+    // As torch.cuda.graph does: in the global mode, in which no thread of the process may query an event.
     begin(0, id, [](void *) { return true; });
     demand(driver<int(void *, int)>("cuStreamBeginCapture_v2")(stream, 0) == 0, "a capture begins");
     void *one = gpu_vmm_torch_alloc(3 << 20, 0, stream);
-    demand(tag(one) == "torch graphs", "what captures has its graph's memory");
+    demand(tag(one) == "torch graphs", "an allocation on the capturing stream belongs to the graph");
     void *outside = gpu_vmm_torch_alloc(3 << 20, 0, nullptr);
-    demand(tag(outside) == "torch", "and nobody else");
+    demand(tag(outside) == "torch", "an allocation on another stream does not");
     gpu_vmm_torch_free(one, 3 << 20, 0, stream);
-    demand(gpu_vmm_torch_alloc(3 << 20, 0, stream) == one, "it serves the same graph again");
+    demand(gpu_vmm_torch_alloc(3 << 20, 0, stream) == one, "freed memory serves the same graph again");
     gpu_vmm_torch_free(outside, 3 << 20, 0, nullptr);
     std::uint64_t bytes = 0;
-    demand(gpu_vmm_trim(pool, 0, &bytes) == GPU_VMM_OK, "what is not in use may go meanwhile");
-    demand(tag(one) == "torch graphs", "and the graph's memory stays");
-    demand(driver<int(void *, void **)>("cuStreamEndCapture")(stream, &graph) == 0, "nothing has spoilt the capture");
+    demand(gpu_vmm_trim(pool, 0, &bytes) == GPU_VMM_OK, "trim works during a capture");
+    demand(tag(one) == "torch graphs", "the graph's memory stays");
+    demand(driver<int(void *, void **)>("cuStreamEndCapture")(stream, &graph) == 0, "the capture ends without an error");
     end(0, id);
     gpu_vmm_torch_free(one, 3 << 20, 0, stream);
-    demand(tag(one) == "torch graphs", "its graph is there");
+    demand(tag(one) == "torch graphs", "freed memory stays the graph's while the graph exists");
     void *other = gpu_vmm_torch_alloc(3 << 20, 0, stream);
-    demand(other != one, "so that nobody else gets it");
+    demand(other != one, "freed memory of the graph serves no other request");
     release(0, id);
     gpu_vmm_block found;
-    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(one), &found) == GPU_VMM_NOT_FOUND, "until it is gone");
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(one), &found) == GPU_VMM_NOT_FOUND, "the memory is freed with the graph");
     gpu_vmm_torch_free(other, 3 << 20, 0, stream);
-    demand(driver<int(void *)>("cuGraphDestroy")(graph) == 0, "the graph goes");
+    demand(driver<int(void *)>("cuGraphDestroy")(graph) == 0, "the graph is destroyed");
     demand(gpu_vmm_forget_stream(pool, stream) == GPU_VMM_OK, "the stream is forgotten");
-    demand(driver<int(void *)>("cuStreamDestroy_v2")(stream) == 0, "and goes");
+    demand(driver<int(void *)>("cuStreamDestroy_v2")(stream) == 0, "the stream is destroyed");
 }
 
 int main(int count, char **arguments) {
     const char *backend = count > 1 ? arguments[1] : nullptr;
     gpu_vmm_pool_options options = {};
     options.budget = 512u << 20;
-    demand(gpu_vmm_torch_configure("vulkan", &options) == GPU_VMM_INVALID_ARGUMENT, "an unknown backend is told at once");
-    demand(says(gpu_vmm_last_error(), "vulkan"), "and by name");
-    demand(gpu_vmm_torch_configure(backend, &options) == GPU_VMM_OK, "it is configured");
+    demand(gpu_vmm_torch_configure("vulkan", &options) == GPU_VMM_INVALID_ARGUMENT, "an unknown backend is an error");
+    demand(says(gpu_vmm_last_error(), "vulkan"), "the error names it");
+    demand(gpu_vmm_torch_configure(backend, &options) == GPU_VMM_OK, "PyTorch's pools are configured");
 
     // As torch::cuda::CUDAPluggableAllocator::malloc and raw_delete.
     void *block = gpu_vmm_torch_alloc(1 << 20, 0, nullptr);
     demand(block != nullptr && reinterpret_cast<std::uintptr_t>(block) % 512 == 0, "a tensor has memory");
     demand(gpu_vmm_torch_alloc(0, 0, nullptr) == nullptr, "an empty tensor has none");
     gpu_vmm_torch_free(nullptr, 0, 0, nullptr);
-    demand(gpu_vmm_torch_configure(backend, &options) == GPU_VMM_BUSY, "it is too late to configure");
+    demand(gpu_vmm_torch_configure(backend, &options) == GPU_VMM_BUSY, "after an allocation, configure fails");
 
-    // The text is an exception's.
+    // Errors are exceptions with a text.
     bool thrown = false;
     try {
         gpu_vmm_torch_alloc(600 << 20, 0, nullptr);
     } catch (const std::runtime_error &error) {
         thrown = says(error.what(), "out of memory") && says(error.what(), "the pool's budget is 512 MiB");
     }
-    demand(thrown, "more than the budget is a std::runtime_error with the account");
+    demand(thrown, "more than the budget is a std::runtime_error with the statistics");
     thrown = false;
     try {
         gpu_vmm_torch_alloc(1, 4711, nullptr);
     } catch (const std::runtime_error &error) {
         thrown = says(error.what(), "4711");
     }
-    demand(thrown, "so is a device that is not there");
+    demand(thrown, "an unknown device is a std::runtime_error");
     thrown = false;
     try {
         gpu_vmm_torch_alloc(-1, 0, nullptr);
     } catch (const std::runtime_error &error) {
         thrown = says(error.what(), "-1");
     }
-    demand(thrown, "and a size below zero");
+    demand(thrown, "a negative size is a std::runtime_error");
 
     // Each thread's tag.
     gpu_vmm_pool *pool = nullptr;
-    demand(gpu_vmm_torch_pool(0, &pool) == GPU_VMM_OK, "the pool is there");
+    demand(gpu_vmm_torch_pool(0, &pool) == GPU_VMM_OK, "device 0 has a pool");
     gpu_vmm_block found;
     demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(block), &found) == GPU_VMM_OK, "the block is found");
-    demand(std::strcmp(found.tag, "torch") == 0, "and has torch's tag");
+    demand(std::strcmp(found.tag, "torch") == 0, "the block has the default tag");
     demand(gpu_vmm_torch_set_tag("weights") == GPU_VMM_OK, "a tag is set");
     void *weights = gpu_vmm_torch_alloc(3 << 20, 0, nullptr);
-    demand(gpu_vmm_torch_set_tag(nullptr) == GPU_VMM_OK, "and taken back");
+    demand(gpu_vmm_torch_set_tag(nullptr) == GPU_VMM_OK, "the tag is reset");
     const auto place = reinterpret_cast<std::uint64_t>(weights);
-    demand(gpu_vmm_find(pool, place, &found) == GPU_VMM_OK && std::strcmp(found.tag, "weights") == 0, "it is the block's");
+    demand(gpu_vmm_find(pool, place, &found) == GPU_VMM_OK && std::strcmp(found.tag, "weights") == 0, "the block has the tag");
     gpu_vmm_torch_record_stream(weights, nullptr);
 
-    // Asleep and awake again.
+    // Suspend and resume.
     const char text[] = "weights";
     char back[sizeof text];
     std::uint64_t bytes = 0;
-    demand(gpu_vmm_write(pool, place, text, sizeof text) == GPU_VMM_OK, "written");
-    demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "asleep");
-    demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes == 0, "asleep already");
-    // Other contents lie in the memory meanwhile: what comes back is not what was left there.
+    demand(gpu_vmm_write(pool, place, text, sizeof text) == GPU_VMM_OK, "the block is written");
+    demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "the tag is suspended");
+    demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes == 0, "the tag is already suspended");
+    // Overwrite the released memory, so that the contents can only come from the store.
     void *other = gpu_vmm_torch_alloc(20 << 20, 0, nullptr);
     const std::string others(20 << 20, '\xEE');
-    demand(gpu_vmm_write(pool, reinterpret_cast<std::uint64_t>(other), others.data(), others.size()) == GPU_VMM_OK, "others");
+    demand(gpu_vmm_write(pool, reinterpret_cast<std::uint64_t>(other), others.data(), others.size()) == GPU_VMM_OK, "other contents are written");
     gpu_vmm_torch_free(other, 20 << 20, 0, nullptr);
     gpu_vmm_torch_empty_cache();
-    demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "awake");
-    demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes == 0, "awake already");
-    std::memset(back, 0xFF, sizeof back); // so that a read that copies nothing is seen
-    demand(gpu_vmm_read(pool, place, back, sizeof back) == GPU_VMM_OK, "read");
-    demand(std::memcmp(text, back, sizeof text) == 0, "the bytes are back");
-    demand(gpu_vmm_resume(pool, "nobody", &bytes) == GPU_VMM_NOT_FOUND, "a tag that is not there");
+    demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "the tag is resumed");
+    demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes == 0, "the tag is already resumed");
+    std::memset(back, 0xFF, sizeof back); // reveals a read that copies nothing
+    demand(gpu_vmm_read(pool, place, back, sizeof back) == GPU_VMM_OK, "the block is read");
+    demand(std::memcmp(text, back, sizeof text) == 0, "the contents are restored");
+    demand(gpu_vmm_resume(pool, "unknown", &bytes) == GPU_VMM_NOT_FOUND, "an unknown tag is an error");
 
-    // The functions of a memory pool, which give null where memory is short.
+    // The functions of a memory pool, which return null if memory is short.
     void *alloc = nullptr, *free = nullptr, *again = nullptr;
     demand(gpu_vmm_torch_functions("cache", &alloc, &free) == GPU_VMM_OK, "a tag has functions");
-    demand(gpu_vmm_torch_functions("cache", &again, &free) == GPU_VMM_OK && again == alloc, "and keeps them");
+    demand(gpu_vmm_torch_functions("cache", &again, &free) == GPU_VMM_OK && again == alloc, "a tag keeps its functions");
     auto *raw_alloc = reinterpret_cast<void *(*)(std::ptrdiff_t, int, void *)>(alloc);
     auto *raw_free = reinterpret_cast<void (*)(void *, std::ptrdiff_t, int, void *)>(free);
     void *segment = raw_alloc(20 << 20, 0, nullptr);
     demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(segment), &found) == GPU_VMM_OK, "a segment is found");
-    demand(std::strcmp(found.tag, "cache") == 0, "with its tag");
-    demand(raw_alloc(600 << 20, 0, nullptr) == nullptr, "null where memory is short");
-    demand(says(gpu_vmm_last_error(), "out of memory"), "with a text");
+    demand(std::strcmp(found.tag, "cache") == 0, "the segment has the tag");
+    demand(raw_alloc(600 << 20, 0, nullptr) == nullptr, "more than the budget returns null");
+    demand(says(gpu_vmm_last_error(), "out of memory"), "the last error has a text");
     raw_free(segment, 20 << 20, 0, nullptr);
 
-    // Captures: PyTorch's own types by value.
+    // Captures, with PyTorch's own types by value.
     auto *begin = reinterpret_cast<Begin *>(reinterpret_cast<void *>(&gpu_vmm_torch_begin_allocate_to_pool));
     auto *end = reinterpret_cast<End *>(reinterpret_cast<void *>(&gpu_vmm_torch_end_allocate_to_pool));
     auto *release = reinterpret_cast<End *>(reinterpret_cast<void *>(&gpu_vmm_torch_release_pool));
     begin(0, MempoolId{0, 7}, [](void *) { return true; });
     void *outside = gpu_vmm_torch_alloc(4096, 0, nullptr);
-    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(outside), &found) == GPU_VMM_OK, "memory beside a capture");
-    demand(std::strcmp(found.tag, "torch") == 0, "is nobody's graph's");
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(outside), &found) == GPU_VMM_OK, "the block is found during a capture");
+    demand(std::strcmp(found.tag, "torch") == 0, "a block of a stream that does not capture belongs to no graph");
     end(0, MempoolId{0, 7});
     release(0, MempoolId{0, 7});
     release(0, MempoolId{1, 1});
@@ -178,12 +178,12 @@ int main(int count, char **arguments) {
     gpu_vmm_torch_free(block, 1 << 20, 0, nullptr);
     // A foreign pointer changes nothing.
     gpu_vmm_torch_free(&options, 1, 0, nullptr);
-    demand(says(gpu_vmm_last_error(), "is not the address of a block"), "a foreign pointer is told");
+    demand(says(gpu_vmm_last_error(), "is not the address of a block"), "a foreign pointer is an error");
     gpu_vmm_torch_empty_cache();
-    char *account = nullptr;
-    demand(gpu_vmm_pool_stats(pool, &account) == GPU_VMM_OK, "the account");
-    demand(says(account, "\"live\":0") && says(account, "\"held\":0"), account);
-    gpu_vmm_string_free(account);
+    char *statistics = nullptr;
+    demand(gpu_vmm_pool_stats(pool, &statistics) == GPU_VMM_OK, "the pool has statistics");
+    demand(says(statistics, "\"live\":0") && says(statistics, "\"held\":0"), statistics);
+    gpu_vmm_string_free(statistics);
     gpu_vmm_pool_free(pool);
-    std::puts("all is as it should be");
+    std::puts("passed");
 }

@@ -1,10 +1,11 @@
 //! Memory that captured graphs use.
 //!
-//! A graph that is replayed writes to all addresses that were given out while it was captured, freed or not. So what is freed
-//! there serves requests of the same captures alone, until PyTorch says that their graphs are gone; to the pool it is live, so
-//! that it is suspended and resumed with its contents and addresses.
+//! A replayed graph writes to all addresses that were allocated during its capture, freed or not. So memory that is freed
+//! during a capture serves only requests of the same captures, until PyTorch reports that their graphs are destroyed. To the
+//! pool this memory is live, so it is suspended and resumed with its contents and addresses.
 //!
-//! Nobody knows on which stream a graph is replayed. So the device is waited for before its memory is the pool's again.
+//! The library cannot know on which stream a graph is replayed. So it waits for the device before it returns the graph's
+//! memory to the pool.
 
 use crate::pool::Pool;
 use crate::status::Answer;
@@ -15,54 +16,56 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// PyTorch's number for what several captures share: `c10::cuda::MempoolId_t`, a `std::pair` of two numbers.
+/// PyTorch's identifier of memory that several captures may share: `c10::cuda::MempoolId_t`, a `std::pair` of two numbers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MempoolId {
-    /// Of those that PyTorch makes by itself.
+    /// The number of an identifier that PyTorch created itself.
     pub first: u64,
-    /// Of those that users make.
+    /// The number of an identifier that the user created.
     pub second: u64,
 }
 
-/// A block, and whose it is: of all captures that were under way when it was given out, since nobody says which of them asked.
+/// A block and its owners: all captures that were in progress when it was allocated, since the request does not say which of
+/// them made it.
 type Held = (Block<AnyBackend>, Vec<MempoolId>);
 
-/// All graphs of one device.
+/// The memory of all graphs of one device.
 pub(super) struct Graphs {
     pool: Pool,
     process: Process,
-    /// How many captures are under way, so that allocations outside of captures ask no more than that.
+    /// The number of captures in progress. Allocations outside of captures read only this.
     begun: AtomicUsize,
-    /// True once there was one, so that frees of who captures nothing ask no more than that.
+    /// True once a capture began. Frees in programs that capture nothing read only this.
     any: AtomicBool,
     books: Mutex<Books>,
 }
 
 #[derive(Default)]
 struct Books {
-    /// Captures that are under way.
+    /// Captures in progress.
     begun: Vec<MempoolId>,
     owners: HashMap<MempoolId, Owner>,
-    /// What is given out.
+    /// Allocated blocks.
     live: HashMap<Address, Held>,
-    /// What was freed and belongs to several, or was used on other streams too, so that nobody can tell when it is free.
+    /// Freed blocks that have several owners or were used on other streams too. They are not reused while an owner exists,
+    /// because it is unknown when they are free.
     aside: Vec<Held>,
-    /// What is nobody's any more, and waits for the device.
+    /// Freed blocks without an owner, which return to the pool once the device has finished.
     gone: Vec<Block<AnyBackend>>,
 }
 
-/// What the captures of one number have.
+/// The captures with one identifier.
 #[derive(Default)]
 struct Owner {
-    /// How often it was begun and not released.
+    /// The number of begun captures that were not released.
     uses: usize,
-    /// What was freed, by its stream and how much it takes.
+    /// Freed blocks, by stream and capacity.
     free: BTreeMap<(usize, u64), Vec<Block<AnyBackend>>>,
 }
 
 impl Graphs {
-    /// With memory of this pool, under its tag.
+    /// Creates the state of a device's graphs, which allocate from `pool` under its tag.
     pub(super) fn new(pool: Pool) -> Self {
         let (begun, any) = (AtomicUsize::new(0), AtomicBool::new(false));
         Self { pool, process: Process::current(), begun, any, books: Mutex::default() }
@@ -72,7 +75,8 @@ impl Graphs {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A forked child does not wait for a thread that it does not have, and nothing here is its own.
+    /// Whether there ever was a capture. False in a forked child: a thread that does not exist there may hold the lock, and
+    /// none of the memory belongs to the child.
     fn is_used(&self) -> bool {
         self.any.load(Ordering::Acquire) && self.process.is_this()
     }
@@ -103,7 +107,7 @@ impl Graphs {
         self.begun.store(books.begun.len(), Ordering::Release);
     }
 
-    /// One of its captures is gone; with the last of them what was freed goes back to the pool.
+    /// Releases one capture of an identifier. With its last capture, its freed blocks return to the pool.
     pub(super) fn release(&self, id: MempoolId) -> Answer {
         if !self.is_used() {
             return Ok(());
@@ -124,8 +128,8 @@ impl Graphs {
         self.clear()
     }
 
-    /// Gives the pool what is nobody's any more, once the device has done with it; while something captures, nothing is waited
-    /// for, and it stays until the next time.
+    /// Waits for the device and returns blocks without an owner to the pool. While a capture is in progress, it does nothing,
+    /// because waiting would invalidate the capture; a later call returns the blocks.
     pub(super) fn clear(&self) -> Answer {
         if !self.is_used() || self.is_begun() {
             return Ok(());
@@ -143,7 +147,7 @@ impl Graphs {
         Ok(())
     }
 
-    /// Memory for what captures now; none where nothing does.
+    /// Allocates for the captures in progress. Returns `None` if there are none.
     pub(super) fn alloc(
         &self,
         size: Bytes,
@@ -171,7 +175,7 @@ impl Graphs {
         Ok(Some(address))
     }
 
-    /// Frees what was given out here; false for what was not.
+    /// Frees a block of [`Graphs::alloc`]. Returns false for other addresses.
     pub(super) fn free(&self, address: Address) -> Answer<bool> {
         if !self.is_used() {
             return Ok(false);
@@ -188,7 +192,7 @@ impl Graphs {
         Ok(true)
     }
 
-    /// Whether it was given out here, and is noted to be used on another stream.
+    /// Records a use on another stream for a block of [`Graphs::alloc`]. Returns false for other addresses.
     pub(super) fn record_use(&self, address: Address, stream: Stream<'static>) -> Answer<bool> {
         if !self.is_used() {
             return Ok(false);
@@ -201,14 +205,14 @@ impl Graphs {
 }
 
 impl Books {
-    /// Whether the graphs of any of them are there.
+    /// Whether graphs of any of these identifiers exist.
     fn is_owned(&self, ids: &[MempoolId]) -> bool {
         ids.iter().any(|id| self.owners.contains_key(id))
     }
 }
 
 impl Owner {
-    /// What was freed on a stream and is hardly larger than what is asked for.
+    /// Takes a freed block of this stream that is at most a quarter plus 4 KiB larger than `size`.
     fn take(&mut self, size: Bytes, stream: Stream<'static>) -> Option<Block<AnyBackend>> {
         let stream = stream.as_raw().addr();
         let most = size.0.saturating_add(size.0 / 4).saturating_add(4096);
@@ -276,7 +280,7 @@ mod tests {
         assert_eq!(alloc(&graphs), first, "one that shares the first one's memory");
         graphs.end(ONE);
         assert!(!graphs.is_begun());
-        // The capture is over and its graph is not: what it freed is still its own, to the pool's knowledge in use.
+        // The capture has ended, but its graph exists: its freed memory is still reserved for it and live to the pool.
         assert!(graphs.free(first).unwrap());
         let other = graphs.pool.blocks.request(SIZE).alignment(Bytes(512)).stream(STREAM).alloc().unwrap();
         assert_ne!(other.address(), first);
@@ -296,7 +300,11 @@ mod tests {
         graphs.release(ONE).unwrap();
         assert_eq!(graphs.pool.blocks.stats().live_blocks, 2);
         graphs.release(ONE).unwrap();
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1, "the output of a graph that is gone lives on");
+        assert_eq!(
+            graphs.pool.blocks.stats().live_blocks,
+            1,
+            "the output of a destroyed graph stays allocated"
+        );
         assert!(graphs.free(kept).unwrap());
         assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
         assert!(!graphs.free(kept).unwrap());
@@ -315,8 +323,8 @@ mod tests {
     #[test]
     fn what_other_streams_use_is_not_given_out_again() {
         let graphs = graphs();
-        // A name alone: no work is queued on it, and the host has no streams to ask.
-        // SAFETY: the host's backend takes a stream for its name.
+        // Only a number: no work is queued on it, and the host has no streams.
+        // SAFETY: the host backend never dereferences a stream.
         let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) };
         graphs.begin(ONE);
         let shared = alloc(&graphs);
@@ -332,7 +340,7 @@ mod tests {
         graphs.begin(TWO);
         let shared = alloc(&graphs);
         assert!(graphs.free(shared).unwrap());
-        assert_ne!(alloc(&graphs), shared, "it may be the other one's");
+        assert_ne!(alloc(&graphs), shared, "the other capture may own it");
         graphs.end(ONE);
         graphs.end(TWO);
         graphs.release(ONE).unwrap();
@@ -343,14 +351,14 @@ mod tests {
 
     #[test]
     fn memory_of_its_own_is_no_capture() {
-        // As `torch.cuda.use_mem_pool` begins, which captures nothing.
+        // `torch.cuda.use_mem_pool` begins like this, but captures nothing.
         let graphs = graphs();
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let options = PoolOptions { budget: 64 << 20, ..PoolOptions::DEFAULT };
         let pool = Pool::new(&host, &options).unwrap();
         let graphs = Graphs { pool: pool.tagged("torch graphs").unwrap(), ..graphs };
-        // A name alone, as above.
-        // SAFETY: the host's backend takes a stream for its name.
+        // Only a number, as above.
+        // SAFETY: the host backend never dereferences a stream.
         let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) };
         drop(pool.blocks.request(Bytes::mib(60)).alignment(Bytes(512)).stream(other).alloc().unwrap());
         graphs.begin(ONE);

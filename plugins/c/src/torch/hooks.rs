@@ -1,4 +1,4 @@
-//! The functions of an allocator for the whole process: what `CUDAPluggableAllocator` and its setters take.
+//! The functions of an allocator for the whole process, which `CUDAPluggableAllocator` and its setters take.
 
 use super::graphs::MempoolId;
 use super::process::{ALIGNMENT, Device, alloc_tagged, device, devices};
@@ -9,8 +9,8 @@ use gpu_vmm::pool::PoolError;
 use gpu_vmm::{Address, Bytes, Error, Operation, Stream, SyncCalls};
 use std::ffi::{c_int, c_void};
 
-/// Memory for a tensor, in the order of a stream; where there is none, a C++ exception (std::runtime_error) with the account,
-/// which Python gets as a RuntimeError. Null for a size of 0.
+/// Allocates memory for a tensor in the order of a stream. If memory is short, throws a C++ exception (std::runtime_error) with
+/// the pool's statistics, which Python gets as a RuntimeError. Returns null for a size of 0.
 ///
 /// # Safety
 ///
@@ -23,7 +23,7 @@ pub unsafe extern "C-unwind" fn gpu_vmm_torch_alloc(
 ) -> *mut c_void {
     let result = run(|| {
         let device = device(number)?;
-        // SAFETY: as the caller says; PyTorch keeps its streams for as long as the process runs.
+        // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
         let stream = unsafe { Stream::from_raw(stream) };
         match captured(device, size, stream)? {
             Some(block) => Ok(block),
@@ -33,7 +33,7 @@ pub unsafe extern "C-unwind" fn gpu_vmm_torch_alloc(
     result.unwrap_or_else(throw)
 }
 
-/// Memory for a capture that is under way on the stream.
+/// Allocates for the graph that the stream captures. Returns `None` if the stream captures none.
 fn captured(device: &Device, size: isize, stream: Stream<'static>) -> Answer<Option<*mut c_void>> {
     if size <= 0 || !device.graphs.is_begun() || !device.pool.backend.is_capturing(stream)? {
         return Ok(None);
@@ -42,7 +42,7 @@ fn captured(device: &Device, size: isize, stream: Stream<'static>) -> Answer<Opt
     Ok(address.map(Address::as_ptr))
 }
 
-/// Frees it, in the order of the stream that it was allocated for. Null is nothing.
+/// Frees a block of gpu_vmm_torch_alloc in the order of the stream that it was allocated for. Null does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_free(block: *mut c_void, _size: isize, number: c_int, _stream: *mut c_void) {
     let _ = status(|| {
@@ -51,7 +51,7 @@ pub extern "C" fn gpu_vmm_torch_free(block: *mut c_void, _size: isize, number: c
     });
 }
 
-/// Notes that work on another stream uses a block: for set_record_stream_fn.
+/// Records that work on another stream uses a block. For set_record_stream_fn.
 ///
 /// # Safety
 ///
@@ -59,7 +59,7 @@ pub extern "C" fn gpu_vmm_torch_free(block: *mut c_void, _size: isize, number: c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_record_stream(block: *mut c_void, stream: *mut c_void) {
     let _ = status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let stream = unsafe { Stream::from_raw(stream) };
         let address = Address(block.addr() as u64);
         let mut last = Failure::from(Error::of_extension(
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_record_stream(block: *mut c_void, stream:
     });
 }
 
-/// Gives memory back to the driver in which nothing is: for set_reset_fn, which torch.cuda.empty_cache() calls.
+/// Returns all free memory to the driver. For set_reset_fn, whose function torch.cuda.empty_cache() calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_empty_cache() {
     for device in devices() {
@@ -91,9 +91,9 @@ pub extern "C" fn gpu_vmm_torch_empty_cache() {
     }
 }
 
-/// A capture begins: what is allocated from now on on streams that capture is its graph's alone. For
-/// set_begin_allocate_to_pool. The last argument, PyTorch's question whether a stream is meant, is not asked: the driver says
-/// which streams capture.
+/// Begins a capture: until its end, memory that is allocated on capturing streams belongs to its graph alone. For
+/// set_begin_allocate_to_pool. `_filter`, PyTorch's predicate that selects streams, is not called: the driver reports which
+/// streams capture.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_begin_allocate_to_pool(number: c_int, id: MempoolId, _filter: *const c_void) {
     of_device(number, |device| {
@@ -102,7 +102,7 @@ pub extern "C" fn gpu_vmm_torch_begin_allocate_to_pool(number: c_int, id: Mempoo
     });
 }
 
-/// A capture has ended: for set_end_allocate_to_pool_fn.
+/// Ends a capture. For set_end_allocate_to_pool_fn.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_end_allocate_to_pool(number: c_int, id: MempoolId) {
     of_device(number, |device| {
@@ -111,13 +111,13 @@ pub extern "C" fn gpu_vmm_torch_end_allocate_to_pool(number: c_int, id: MempoolI
     });
 }
 
-/// The graph of a capture is gone: for set_release_pool.
+/// Releases the memory of a capture whose graph was destroyed. For set_release_pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_release_pool(number: c_int, id: MempoolId) {
     of_device(number, |device| device.graphs.release(id));
 }
 
 fn of_device(number: c_int, work: impl FnOnce(&Device) -> Answer) {
-    // Nobody asks for the status; the text is the thread's last error.
+    // PyTorch takes no status; the text stays the thread's last error.
     let _ = status(|| work(device(number)?));
 }

@@ -1,16 +1,16 @@
-//! What PyTorch calls: a pool for each device of the process, behind functions without a context of their own.
+//! The functions that PyTorch calls. They take no context, so the process has one pool for each device.
 //!
-//! The same functions serve PyTorch built for CUDA and for ROCm: both hand over sizes, devices and streams as they are.
+//! The same functions serve PyTorch built for CUDA and for ROCm: both pass plain sizes, device numbers and streams.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `process` | the pools of the process, and each thread's tag |
-//! | `graphs` | memory that captured graphs use: it is nobody else's until they are gone |
+//! | `graphs` | memory that captured graphs use, and that serves nothing else while they exist |
 //! | `hooks` | the functions of an allocator for the whole process |
-//! | `slots` | pairs of functions for memory pools of PyTorch, each with a tag |
-//! | `throw` | an error as a C++ exception |
+//! | `slots` | pairs of functions for PyTorch's memory pools, one pair for each tag |
+//! | `throw` | errors as C++ exceptions |
 //!
-//! Unsafe, since all of it is called from C++.
+//! Uses unsafe code: C++ calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
 mod graphs;

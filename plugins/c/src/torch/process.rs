@@ -11,21 +11,21 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What is tagged with nothing else.
+/// The tag of blocks that were allocated without another tag.
 const TAG: &str = "torch";
 
-/// The tag of what graphs were captured with.
+/// The tag of memory that was allocated during captures.
 const GRAPHS: &str = "torch graphs";
 
-/// What is mapped at a time, and how much more may be held than was needed, where nothing else is said: a training whose batches
-/// differ maps memory in every step otherwise, while it waits. It is still less than PyTorch's expandable segments hold.
+/// The default page size and slack. With smaller ones, a training whose batches differ in size waits for mapping in every step.
+/// With these, it still holds less than PyTorch's expandable segments do.
 const PAGE: Bytes = Bytes::mib(16);
 const SLACK: u32 = 7;
 
-/// What addresses are multiples of, as PyTorch's own allocator has it.
+/// The alignment of blocks, the same as in PyTorch's own allocator.
 pub(super) const ALIGNMENT: Bytes = Bytes(512);
 
-/// So many devices are served.
+/// The number of devices that can be served.
 const DEVICES: usize = 64;
 
 /// One device's memory.
@@ -38,13 +38,13 @@ struct Process {
     backend: AnyBackend,
     options: PoolOptions,
     devices: [OnceLock<Device>; DEVICES],
-    /// Held by who makes the pool of a device.
+    /// Locked while the pool of a device is created.
     making: Mutex<()>,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
-/// What the process is to be made with. Held by who makes it.
+/// The configuration for [`PROCESS`]. Locked while that is created.
 static WANTED: Mutex<Wanted> = Mutex::new(Wanted { backend: None, options: PoolOptions::DEFAULT });
 
 struct Wanted {
@@ -57,11 +57,11 @@ fn wanted() -> MutexGuard<'static, Wanted> {
 }
 
 thread_local! {
-    /// What this thread allocates under.
+    /// The tag that this thread allocates under.
     static OWN: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
 }
 
-/// The process, made when it is first asked for.
+/// Returns the process's state, which the first call creates.
 fn process() -> Answer<&'static Process> {
     if let Some(process) = PROCESS.get() {
         return Ok(process);
@@ -76,12 +76,12 @@ fn process() -> Answer<&'static Process> {
     Ok(PROCESS.get_or_init(|| made))
 }
 
-/// The devices whose memory was asked for so far.
+/// Returns the devices that have a pool.
 pub(super) fn devices() -> impl Iterator<Item = &'static Device> {
     PROCESS.get().into_iter().flat_map(|process| process.devices.iter().filter_map(OnceLock::get))
 }
 
-/// A device, whose pool is made when it is first asked for.
+/// Returns a device, whose pool the first call creates.
 pub(super) fn device(number: c_int) -> Answer<&'static Device> {
     let process = process()?;
     let place = usize::try_from(number).ok().and_then(|number| process.devices.get(number));
@@ -94,7 +94,7 @@ pub(super) fn device(number: c_int) -> Answer<&'static Device> {
         return Ok(device);
     }
     let PoolOptions { page, slack, .. } = process.options;
-    // A small budget is not to be one page or none.
+    // A small budget must not be a page or less.
     let is_small = (1..16 * PAGE.0).contains(&process.options.budget);
     let page = if page == 0 && !is_small { PAGE.0 } else { page };
     let slack = if slack == 0 { SLACK } else { slack };
@@ -106,7 +106,7 @@ pub(super) fn device(number: c_int) -> Answer<&'static Device> {
 }
 
 impl Device {
-    /// Allocates under a tag. Nothing is null.
+    /// Allocates under a tag. Returns null for a size of 0.
     pub(super) fn alloc(
         &self,
         tag: Option<&str>,
@@ -123,11 +123,11 @@ impl Device {
             Some(tag) => own.tagged(tag)?.request(Bytes(size)).alignment(ALIGNMENT).stream(stream).alloc()?,
             None => own.request(Bytes(size)).alignment(ALIGNMENT).stream(stream).alloc()?,
         };
-        // Kept for all tags together.
+        // Kept in the pool of all tags, whatever the tag, so that `free` finds the block.
         Ok(own.keep(block)?.as_ptr())
     }
 
-    /// Frees what [`Device::alloc`] gave.
+    /// Frees a block of [`Device::alloc`].
     pub(super) fn free(&self, block: *mut c_void) -> Answer {
         if block.is_null() {
             return Ok(());
@@ -136,33 +136,33 @@ impl Device {
     }
 }
 
-/// Allocates under this thread's tag. A thread that is ending has none any more.
+/// Allocates under this thread's tag. A thread that is ending no longer has one.
 pub(super) fn alloc_tagged(device: &Device, size: isize, stream: Stream<'static>) -> Answer<*mut c_void> {
     OWN.try_with(|own| device.alloc(own.borrow().as_deref(), size, stream))
         .unwrap_or_else(|_| device.alloc(None, size, stream))
 }
 
-/// Says which backend serves PyTorch, by name or null for the one whose library the process has loaded, and with which options;
-/// the device in them is not looked at, each has a pool of its own. Before the first allocation: GPU_VMM_BUSY from then on.
+/// Configures the backend and the options of PyTorch's pools. A null `backend` selects as gpu_vmm_open does. `options.device` is
+/// ignored, since each device has its own pool. Returns GPU_VMM_BUSY after the first allocation.
 ///
 /// # Safety
 ///
-/// `backend` is null or a string, `options` null or filled in.
+/// `backend` is null or a string. `options` is null or points to initialized options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_configure(
     backend: *const c_char,
     options: *const PoolOptions,
 ) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let (name, options) = unsafe { (optional("backend", backend)?, options.as_ref()) };
         options.map_or(Ok(()), PoolOptions::check)?;
         let mut wanted = wanted();
         if PROCESS.get().is_some() {
-            let text = "configure: memory has been allocated already; say this before the first allocation";
+            let text = "configure: memory has been allocated already; configure before the first allocation";
             return Err(Failure::new(GPU_VMM_BUSY, text));
         }
-        // An error in the name is reported here, not by the first allocation.
+        // Reports a wrong name here, not in the first allocation.
         open(name)?;
         wanted.backend = name.map(str::to_owned);
         wanted.options = options.copied().unwrap_or(PoolOptions::DEFAULT);
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_configure(
     })
 }
 
-/// What this thread allocates from now on has this tag; null for "torch".
+/// Sets the tag that this thread's following allocations get; null for "torch".
 ///
 /// # Safety
 ///
@@ -178,25 +178,25 @@ pub unsafe extern "C" fn gpu_vmm_torch_configure(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_set_tag(tag: *const c_char) -> Status {
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let tag = unsafe { optional("tag", tag) }?;
         OWN.set(tag.map(Into::into));
         Ok(())
     })
 }
 
-/// The process's pool for a device, for its statistics, and to suspend and resume its tags. To be freed with gpu_vmm_pool_free,
-/// which leaves the memory as it is.
+/// Returns PyTorch's pool of a device, for its statistics and to suspend and resume its tags. Free it with gpu_vmm_pool_free,
+/// which does not affect the memory.
 ///
 /// # Safety
 ///
-/// `pool` is null or room for a pointer.
+/// `pool` is null or points to a writable pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_pool(device_number: c_int, pool: *mut *mut Pool) -> Status {
-    // SAFETY: null or room for a pointer, as the caller says.
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(pool) };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { give_box("pool", pool, || Ok(device(device_number)?.pool.clone())) }
     })
 }

@@ -1,7 +1,7 @@
-//! Pairs of functions for `CUDAPluggableAllocator`s of PyTorch's memory pools (`torch.cuda.MemPool`), each with a tag.
+//! Pairs of functions for the `CUDAPluggableAllocator` of a PyTorch memory pool (`torch.cuda.MemPool`), one pair for each tag.
 //!
-//! PyTorch hands over nothing but size, device and stream; so each tag has functions of its own. Behind them PyTorch's own
-//! allocator cuts large pieces into tensors.
+//! PyTorch passes only size, device and stream, so each tag needs its own functions. PyTorch's own allocator divides the memory
+//! that they return into tensors.
 
 use super::process::device;
 use crate::call::{run, status};
@@ -14,13 +14,13 @@ use std::sync::{Mutex, PoisonError};
 type Alloc = unsafe extern "C" fn(isize, c_int, *mut c_void) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void, isize, c_int, *mut c_void);
 
-/// So many tags can have functions.
+/// The number of tags that can have functions.
 const SLOTS: usize = 64;
 
 /// The tags that have functions, by their number.
 static TAGS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
-/// Memory for a pool of PyTorch; null where there is none, which PyTorch tells as it tells the driver's.
+/// Allocates memory for a pool of PyTorch. Returns null if memory is short, which PyTorch reports like the driver's own error.
 unsafe extern "C" fn alloc<const SLOT: usize>(
     size: isize,
     number: c_int,
@@ -28,7 +28,7 @@ unsafe extern "C" fn alloc<const SLOT: usize>(
 ) -> *mut c_void {
     let result = run(|| {
         let tag = TAGS.lock().unwrap_or_else(PoisonError::into_inner).get(SLOT).copied();
-        // SAFETY: PyTorch gives its own streams, and keeps them for as long as the process runs.
+        // SAFETY: PyTorch passes its own streams, and keeps them for as long as the process runs.
         device(number)?.alloc(tag, size, unsafe { Stream::from_raw(stream) })
     });
     result.unwrap_or_else(|failure| {
@@ -38,7 +38,7 @@ unsafe extern "C" fn alloc<const SLOT: usize>(
 }
 
 unsafe extern "C" fn free(block: *mut c_void, _size: isize, number: c_int, _stream: *mut c_void) {
-    // Nobody asks for the status; the text is the thread's last error.
+    // PyTorch takes no status; the text stays the thread's last error.
     let _ = status(|| device(number)?.free(block));
 }
 
@@ -53,39 +53,41 @@ macro_rules! slots {
 
 static ALLOCS: [Alloc; SLOTS] = slots!(0 1 2 3 4 5 6 7);
 
-/// The number of a tag, which gets one where it has none.
+/// Returns the slot of a tag, which gets the next one if it has none.
 fn slot(tag: &str) -> Answer<usize> {
     let mut tags = TAGS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = tags.iter().position(|known| *known == tag) {
         return Ok(known);
     }
     if tags.len() == SLOTS {
-        return Err(Failure::invalid(format!("functions for {tag:?}: {SLOTS} tags have some already")));
+        return Err(Failure::invalid(format!(
+            "functions for the tag {tag:?}: the limit of {SLOTS} tags is reached"
+        )));
     }
-    // Functions cannot be taken back either.
+    // Leaked on purpose: PyTorch may call the tag's functions until the process ends.
     tags.push(Box::leak(Box::from(tag)));
     Ok(tags.len() - 1)
 }
 
-/// A pair of functions for a CUDAPluggableAllocator of a torch.cuda.MemPool, whose memory has this tag. At most 64 tags. Unlike
-/// gpu_vmm_torch_alloc, `alloc` gives null where there is no memory.
+/// Returns a pair of functions for the CUDAPluggableAllocator of a torch.cuda.MemPool, whose memory gets this tag. There can be 64
+/// such tags. Unlike gpu_vmm_torch_alloc, the returned function returns null if memory is short.
 ///
 /// # Safety
 ///
-/// `tag` is null or a string; `alloc_function` and `free_function` are null or room for a pointer each.
+/// `tag` is null or a string. `alloc_function` and `free_function` are null or point to a writable pointer each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_functions(
     tag: *const c_char,
     alloc_function: *mut *mut c_void,
     free_function: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: null or room for a pointer each, as the caller says.
+    // SAFETY: each is null or writable for a pointer, as the caller guarantees.
     unsafe {
         clear(alloc_function);
         clear(free_function);
     };
     status(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             check_place("alloc_function", alloc_function)?;
             check_place("free_function", free_function)?;
