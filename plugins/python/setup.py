@@ -1,4 +1,4 @@
-"""Builds the C library by Cargo and puts it inside the package."""
+"""Builds the C library with Cargo and includes it in the package."""
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -6,7 +6,7 @@ from setuptools_rust import Binding, RustExtension, Strip
 
 
 class AnyPython(bdist_wheel):
-    """The library is loaded by ctypes: one wheel serves every Python 3 of a platform."""
+    """ctypes loads the library, so one wheel serves every Python 3 of a platform."""
 
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]

@@ -1,7 +1,7 @@
-"""gpu-vmm: GPU memory that grows in place and sleeps, for PyTorch, CuPy and whatever takes DLPack.
+"""gpu-vmm: GPU memory that grows in place and sleeps, for PyTorch, CuPy and every library that takes DLPack.
 
-Importing it loads nothing: the C library is looked for at the first use, PyTorch and CuPy where :mod:`gpu_vmm.torch` and
-:mod:`gpu_vmm.cupy` are used.
+Importing the package loads nothing. The C library is loaded at the first use. PyTorch and CuPy are imported when functions of
+:mod:`gpu_vmm.torch` and :mod:`gpu_vmm.cupy` are called.
 """
 
 from . import cupy, results, torch

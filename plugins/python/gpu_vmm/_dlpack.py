@@ -1,4 +1,4 @@
-"""DLPack capsules: parts of a region for who takes tensors of others."""
+"""DLPack capsules, which share a region's memory with other libraries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._library import address_of, check, library
 from ._typing import CapsuleType
 from .errors import InvalidArgument
 
-# Capsules point to their names for as long as they live: these stay until the process ends.
+# A capsule points to its name as long as it exists, so these objects must never be freed.
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 for _stays in (_PLAIN, _VERSIONED):
     pythonapi.Py_IncRef(py_object(_stays))
@@ -22,7 +22,10 @@ _new = ctypes.PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_Ne
 
 
 def _destructor() -> int:
-    """The library's function that lets a tensor go that nobody has taken. Python could not: an exception may be on its way."""
+    """Returns the address of the capsules' destructor, which deletes a tensor that was not taken.
+
+    It is native, since an exception may be propagating when Python calls it, and Python code would lose that.
+    """
     ending = "Py_IsFinalizing" if hasattr(pythonapi, "Py_IsFinalizing") else "_Py_IsFinalizing"
     names = "PyCapsule_IsValid", "PyCapsule_GetPointer", ending
     functions = (ctypes.cast(getattr(pythonapi, name), c_void_p) if hasattr(pythonapi, name) else None for name in names)
@@ -31,7 +34,7 @@ def _destructor() -> int:
 
 
 def capsule(region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool) -> CapsuleType:
-    """A capsule with a tensor of a region's first elements. Who takes the tensor renames the capsule."""
+    """Returns a capsule with a tensor of a region's first elements. A consumer that takes the tensor renames the capsule."""
     destructor = _destructor()
     tensor = c_void_p()
     shape = (c_int64 * 1)(length)
@@ -49,7 +52,7 @@ def capsule(region: RegionHandle, dtype: DType, length: int, read_only: bool, ve
 
 
 def _pair(what: str, value: Any) -> Tuple[int, int]:
-    """Two numbers. Raises TypeError for something else."""
+    """Returns a pair of integers. Raises TypeError for other values."""
     try:
         one, other = value
         return operator.index(one), operator.index(other)
@@ -65,21 +68,21 @@ def versioned(
     copy: Optional[bool],
     read_only: bool,
 ) -> bool:
-    """Checks what ``__dlpack__`` was asked; true where the consumer takes versioned tensors.
+    """Checks the arguments of ``__dlpack__``. Returns True if the consumer takes versioned tensors.
 
-    Raises BufferError for what cannot be done, InvalidArgument for a stream that there cannot be.
+    Raises BufferError for an export that is not supported, InvalidArgument for a number that is no stream of the device.
     """
     if stream is not None:
-        # Nothing is done with it: our own writes have ended when they return, so no stream has anything to wait for.
+        # The stream is only checked: the vector's own writes are complete when they return, so no stream must wait for them.
         number = operator.index(stream)
         if number < -1 or here[0] == 1 and number != -1:
             raise InvalidArgument(f"__dlpack__: {number} is no stream of the device {here}")
     if dl_device is not None and _pair("dl_device", dl_device) != here:
-        raise BufferError(f"__dlpack__: the memory is on the device {here} and cannot be given on {tuple(dl_device)}")
+        raise BufferError(f"__dlpack__: the memory is on the device {here} and cannot be exported to {tuple(dl_device)}")
     if copy:
-        raise BufferError("__dlpack__: cannot copy: the memory itself is given")
+        raise BufferError("__dlpack__: cannot copy; the tensor shares the vector's memory")
     if max_version is not None and _pair("max_version", max_version)[0] >= 1:
         return True
     if read_only:
-        raise BufferError("__dlpack__: DLPack before 1.0 cannot say that memory is read-only; ask with max_version=(1, 0)")
+        raise BufferError("__dlpack__: DLPack before 1.0 cannot mark memory as read-only; pass max_version=(1, 0)")
     return False

@@ -1,4 +1,4 @@
-"""Element types, and what callers name them by. NumPy and PyTorch are recognised, and imported nowhere."""
+"""Element types, and the objects that name them. NumPy's and PyTorch's types are recognized without importing these packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _NumpyDType(Protocol):
 
 
 class _NumpyScalar(Protocol):
-    """An object of ``numpy.float32`` and its siblings."""
+    """A NumPy scalar, such as an instance of ``numpy.float32``."""
 
     @property
     def dtype(self) -> Any: ...
@@ -51,9 +51,9 @@ class _TorchDType(Protocol):
 DTypeLike = Union[
     DTypeName, _Letter, _NumpyDType, Type[_NumpyScalar], _TorchDType, Type[bool], Type[int], Type[float], Type[complex]
 ]
-"""What names an element type: its name, a letter of the module ``struct``, or a type of NumPy, PyTorch or Python."""
+"""An object that names an element type: its name, a letter of the module ``struct``, or a type of NumPy, PyTorch or Python."""
 
-# Kinds of DLPack's DLDataType.
+# The type codes of DLPack's DLDataType.
 INT, UINT, FLOAT, BFLOAT, COMPLEX, BOOL = 0, 1, 2, 4, 5, 6
 
 
@@ -63,16 +63,16 @@ class DType:
 
     name: DTypeName
     code: int
-    """DLPack's kind."""
+    """DLPack's type code."""
     bits: int
     typestr: str
-    """NumPy's name for it, or a name for raw bytes where it has none."""
+    """NumPy's type string, or one for raw bytes if NumPy does not have the type."""
     char: str
-    """The letter of the modules ``struct`` and ``array``; empty where they have none."""
+    """The letter of the modules ``struct`` and ``array``; empty if they do not have the type."""
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """The number of bytes of an element."""
         return self.bits // 8
 
 
@@ -95,24 +95,24 @@ _DTYPES = (
 )
 _BY_NAME: Dict[str, DType] = {dtype.name: dtype for dtype in _DTYPES}
 _BY_CHAR: Dict[str, DType] = {dtype.char: dtype for dtype in _DTYPES if dtype.char}
-for _char in "lL":  # as long as the platform has them
+for _char in "lL":  # whose size depends on the platform
     _BY_CHAR[_char] = _BY_NAME[("int" if _char == "l" else "uint") + str(8 * struct.calcsize(_char))]
 # As in NumPy and PyTorch on Linux.
 _BY_TYPE: Dict[Any, str] = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
-# Names that mean one type in NumPy and another one in PyTorch or C.
+# Names that mean different types in NumPy, PyTorch and C.
 _AMBIGUOUS = {"int": ("int32", "int64"), "float": ("float32", "float64"), "complex": ("complex64", "complex128")}
 
 
 def dtype_of(dtype: DTypeLike) -> DType:
     """Returns the element type that ``dtype`` names.
 
-    Raises InvalidArgument for a type that no vector has, TypeError for an object that names none.
+    Raises InvalidArgument for a type that vectors do not support, TypeError for an object that names no type.
     """
     name = _name(dtype)
     if name is None:
         raise TypeError(
             f"dtype: {shown(dtype)} names no element type; pass a name such as \"float32\", a numpy.dtype, a torch.dtype, or bool, "
-            "int, float or complex; values come second"
+            "int, float or complex; values are the second argument"
         )
     found = _BY_NAME.get(name) or (_BY_CHAR.get(name) if isinstance(dtype, str) else None)
     if found is not None:
@@ -120,17 +120,17 @@ def dtype_of(dtype: DTypeLike) -> DType:
     if name in _AMBIGUOUS:
         small, large = _AMBIGUOUS[name]
         raise InvalidArgument(f"dtype: {name!r} means {small} to some libraries and {large} to others; pass one of these")
-    raise InvalidArgument(f"dtype: there is no {name!r:.60}; there are {', '.join(_BY_NAME)}")
+    raise InvalidArgument(f"dtype: there is no {name!r:.60}; expected one of {', '.join(_BY_NAME)}")
 
 
 def dtype_of_format(form: Optional[str]) -> Optional[DType]:
-    """Returns the element type of a buffer's format, or None if no vector has it."""
+    """Returns the element type of a buffer's format, or None if vectors do not support it."""
     letters = "B" if form is None else form.lstrip("@=" + ("<" if sys.byteorder == "little" else ">"))
     return _BY_NAME.get({"Zf": "complex64", "Zd": "complex128"}.get(letters, "")) or _BY_CHAR.get(letters)
 
 
 def shown(value: object) -> str:
-    """Returns a value as the text of an error shows it: the first characters and the type."""
+    """Returns a value for the text of an error: its first characters and its type."""
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
 
@@ -142,7 +142,7 @@ def _name(dtype: Any) -> Optional[str]:
     if isinstance(dtype, type):
         if numpy is None or not issubclass(dtype, numpy.generic):
             return _BY_TYPE.get(dtype)
-        # numpy.dtype() would take abstract types, with a warning. Of these there are no objects.
+        # numpy.dtype() would accept abstract types with a warning. They have no instances.
         try:
             dtype = dtype().dtype
         except TypeError:

@@ -1,4 +1,4 @@
-"""A region's memory as elements of a type: reading, writing and growing it. All positions and counts are elements."""
+"""A region's memory as elements of a type: reads, writes and growth. All positions and counts are elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PIECE = 1 << 20
 
 
 class Elements:
-    """The memory of a region. The region's owner knows how many of the elements are in use."""
+    """The memory of a region. The vector that owns the region keeps the number of elements in use."""
 
     __slots__ = ("address", "_dtype", "_on_host", "_region")
 
@@ -28,19 +28,19 @@ class Elements:
         self.address: int = address.value
 
     def capacity(self) -> int:
-        """Returns the number of elements that there is memory for; 0 while the region is suspended."""
+        """Returns the number of elements that fit the region's memory; 0 while the region is suspended."""
         size = ctypes.c_uint64()
         check(library().gpu_vmm_region_size(self._region, ctypes.byref(size)))
         return size.value // self._dtype.itemsize
 
     def pieces(self, start: int, end: int) -> Iterator[range]:
-        """Yields the positions from ``start`` to ``end`` in pieces that are copied at a time."""
+        """Yields the positions from ``start`` to ``end`` in pieces of at most 1 MiB, each copied at once."""
         some = _PIECE // self._dtype.itemsize
         for at in range(start, end, some):
             yield range(at, min(at + some, end))
 
     def at(self, where: range) -> List[Any]:
-        """Returns the elements at these positions. Reads the elements between them, too, up to a piece at a time."""
+        """Returns the elements at these positions. Also reads the elements between them, up to 1 MiB at a time."""
         if where.step < 0:
             return self.at(where[::-1])[::-1]
         found: List[Any] = []
@@ -51,7 +51,7 @@ class Elements:
         return found
 
     def get(self, start: int, count: int) -> bytearray:
-        """Returns the bytes of ``count`` elements from ``start`` on."""
+        """Returns the bytes of ``count`` elements, starting at ``start``."""
         contents = bytearray(count * self._dtype.itemsize)
         if contents:
             room = (ctypes.c_char * len(contents)).from_buffer(contents)
@@ -59,22 +59,22 @@ class Elements:
         return contents
 
     def put(self, start: int, contents: Contents) -> None:
-        """Writes the bytes of elements from ``start`` on."""
+        """Writes the bytes of elements, starting at ``start``."""
         view = memoryview(contents)
         if view.nbytes:
-            # bytes are given as they are; of what else cannot be written ctypes knows no address without a copy.
+            # bytes are passed directly. For any other read-only buffer, ctypes cannot find the address, so it is copied.
             given: Any = contents if isinstance(contents, bytes) else None
             if given is None:
                 flat = view.cast("B")
                 given = None if view.readonly else (ctypes.c_char * view.nbytes).from_buffer(flat)
-                # The library does not copy a region's memory to itself.
+                # The library cannot copy a region's memory to itself.
                 if given is None or self._holds(ctypes.addressof(given), view.nbytes):
                     given = flat.tobytes()
             check(library().gpu_vmm_region_write(self._region, start * self._dtype.itemsize, given, view.nbytes))
 
     def put_apart(self, where: range, contents: Contents) -> None:
-        """Writes each of these elements on its own; the bytes between them stay as they are."""
-        size, apart = self._dtype.itemsize, memoryview(contents).tobytes()  # a copy: the values may lie in this region
+        """Writes each of these elements on its own and does not touch the bytes between them."""
+        size, apart = self._dtype.itemsize, memoryview(contents).tobytes()  # a copy, since the values may be in this region
         for number, at in enumerate(where):
             self.put(at, apart[number * size : (number + 1) * size])
 
@@ -92,7 +92,7 @@ class Elements:
         self._grow(self._bytes(count))
 
     def make_room(self, count: int) -> None:
-        """Maps memory for ``count`` elements, and some more where there was some, so that growth in small steps asks seldom."""
+        """Maps memory for ``count`` elements, and at least an eighth more than before, so that small steps rarely call the driver."""
         needed = self._bytes(count)
         capacity = self.capacity() * self._dtype.itemsize
         if needed <= capacity:
@@ -102,7 +102,7 @@ class Elements:
             try:
                 return self._grow(more)
             except (OutOfMemory, OutOfAddresses, InvalidArgument):
-                pass  # what is needed may be there still
+                pass  # there may still be enough for `count` elements
         self._grow(needed)
 
     def _grow(self, size: int) -> None:
@@ -112,6 +112,6 @@ class Elements:
         return unsigned(f"{count} elements of {self._dtype.name}, in bytes", count * self._dtype.itemsize)
 
     def _holds(self, address: int, size: int) -> bool:
-        """Returns whether some of these bytes of the host are in this memory."""
+        """Returns whether some of these host bytes are in this memory."""
         end = self.address + self.capacity() * self._dtype.itemsize
         return self._on_host and address < end and self.address < address + size

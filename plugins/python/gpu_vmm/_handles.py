@@ -1,7 +1,7 @@
-"""Pointers to the library's objects, which let go of them when nobody has them any more.
+"""Pointers that own the library's objects and free them when they are garbage-collected.
 
-One that was let go, as objects are that become garbage together, is null for the library, which answers with an error. When the
-interpreter ends, what is left is left to the process's end: no driver is called then.
+A handle that was closed is a null pointer to the library, which returns an error. This happens if objects that refer to each other
+are collected together. When the interpreter ends, remaining objects are not freed, since no driver may be called then.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ._owner import Owner
 
 
 class _Handle(Owner):
-    __slots__ = ("_as_parameter_",)  # what ctypes takes in place of the object
+    __slots__ = ("_as_parameter_",)  # ctypes passes this instead of the object
     _free = ""
 
     def __init__(self, pointer: ctypes.c_void_p) -> None:
         self._as_parameter_: Optional[int] = pointer.value
 
     def close(self) -> None:
-        """Lets go of the object."""
+        """Frees the object."""
         pointer, self._as_parameter_ = getattr(self, "_as_parameter_", None), None
         if pointer:
             getattr(library(), self._free)(pointer)
@@ -48,16 +48,16 @@ class PoolHandle(_Handle):
     def __init__(self, pointer: ctypes.c_void_p) -> None:
         super().__init__(pointer)
         self.blocks: Set[int] = set()
-        """The addresses of the blocks that are freed by this pointer."""
+        """The addresses of the blocks that are freed through this pointer."""
         self._left = False
 
     def settle(self) -> None:
-        """A block was freed."""
+        """Closes the pool after a block was freed, if the handle is garbage and this was its last block."""
         if self._left and not self.blocks:
             self.close()
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Where pool and blocks are garbage together, they may come in any order: the last block closes it then.
+        # If the pool and its blocks are collected together, the order is arbitrary: the last block then closes the pool.
         self._left = True
         if not self.blocks and not ending():
             self.close()

@@ -1,4 +1,4 @@
-"""What ``vec[key]`` means: one position, or a range of them."""
+"""The keys of ``vec[key]``: one position, or a range of positions."""
 
 from __future__ import annotations
 

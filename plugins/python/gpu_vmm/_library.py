@@ -1,4 +1,4 @@
-"""The C library: where it is, what its functions take and give, and how their failures become exceptions."""
+"""The C library: its file, the types of its functions, and the exceptions for their errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from .errors import Unavailable, from_status
 
 VARIABLE = "GPU_VMM_C_LIBRARY"
-"""The environment variable that names the library's file; it is asked first."""
+"""The environment variable that names the library's file. It has precedence over the package's directory."""
 
 _PATTERNS = ("libgpu_vmm_c*.so", "libgpu_vmm_c*.dylib", "gpu_vmm_c*.dll", "libgpu_vmm_c*.pyd")
 
@@ -40,7 +40,7 @@ _OBJECT = c_void_p  # opaque: backends, pools, regions
 _STATUS = c_int32
 _U64 = POINTER(c_uint64)
 
-# Of every function: what it gives, and what it takes.
+# The result type and the argument types of every function.
 _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_last_error": (c_char_p, []),
     "gpu_vmm_version": (c_char_p, []),
@@ -102,22 +102,22 @@ _loaded: Optional[ctypes.CDLL] = None
 
 
 def find() -> str:
-    """The library's file.
+    """Returns the path of the library's file.
 
-    Raises Unavailable, which names what was looked for and where.
+    Raises Unavailable, which names the files and places that were tried.
     """
     named = os.environ.get(VARIABLE)
     if named:
         if os.path.isfile(named):
             return os.path.abspath(named)
-        raise Unavailable(f"load gpu-vmm's library: {VARIABLE} is {named!r}, and there is no such file")
+        raise Unavailable(f"load gpu-vmm's library: {VARIABLE} is {named!r}, which is not a file")
     folder = os.path.dirname(os.path.abspath(__file__))
     for pattern in _PATTERNS:
         for file in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
             return file
     raise Unavailable(
         f"load gpu-vmm's library: there is no {', '.join(_PATTERNS)} in {folder}, and {VARIABLE} is not set; build it with "
-        f"`cargo build --release -p gpu-vmm-c` and set {VARIABLE} to the file, or install the package where there is a Rust toolchain"
+        f"`cargo build --release -p gpu-vmm-c` and set {VARIABLE} to the file, or install the package on a machine with a Rust toolchain"
     )
 
 
@@ -131,16 +131,16 @@ def _load() -> ctypes.CDLL:
         try:
             function = getattr(loaded, name)
         except AttributeError as error:
-            raise Unavailable(f"load gpu-vmm's library: {path} has no function {name}: it is another version's") from error
+            raise Unavailable(f"load gpu-vmm's library: {path} has no function {name}; its version differs from the package's") from error
         function.restype = gives
         function.argtypes = takes
     return loaded
 
 
 def library() -> ctypes.CDLL:
-    """The library, loaded when it is first asked for.
+    """Returns the library, which the first call loads.
 
-    Raises Unavailable where it cannot be found or loaded; asking again tries again.
+    Raises Unavailable if it cannot be found or loaded. The next call tries again.
     """
     global _loaded
     if _loaded is None:
@@ -158,7 +158,7 @@ def check(status: int) -> None:
 
 
 def take_text(pointer: c_void_p) -> str:
-    """A string that the library gave, which is freed."""
+    """Returns a string of the library and frees the library's copy."""
     try:
         return ctypes.string_at(pointer.value or 0).decode("utf-8") if pointer else ""
     finally:
@@ -166,10 +166,10 @@ def take_text(pointer: c_void_p) -> str:
 
 
 def address_of(name: str) -> int:
-    """The address of a function, for who calls it without Python."""
+    """Returns the address of a function, for native callers."""
     return int(ctypes.cast(getattr(library(), name), c_void_p).value or 0)
 
 
 def version() -> str:
-    """The library's version."""
+    """Returns the library's version."""
     return str(library().gpu_vmm_version().decode())

@@ -1,4 +1,4 @@
-"""A lock that a forked child does not inherit: the thread that held it is not there to let go of it."""
+"""A lock whose state a forked child does not inherit: a thread that held it does not exist in the child to release it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 
 class Lock:
-    """A reentrant lock, for ``with``. In a forked child it is free."""
+    """A reentrant lock, for ``with``. In a forked child it is unlocked."""
 
     __slots__ = ("_lock", "_process")
 
@@ -17,7 +17,7 @@ class Lock:
 
     def __enter__(self) -> None:
         if self._process != os.getpid():
-            # The child has one thread here, or others that hold nothing yet.
+            # No thread of the child holds the old lock.
             self._lock, self._process = threading.RLock(), os.getpid()
         self._lock.acquire()
 

@@ -1,6 +1,6 @@
-"""What all objects have in common that own something of the library: they are made once, and neither copied nor pickled by accident.
+"""The base class of objects that own something of the library: they are initialized once, and neither copied nor pickled by accident.
 
-Python copies an object by its attributes. Two objects with one pointer would free it twice, and grow over each other.
+Python copies an object by copying its attributes. Two objects with one pointer would free it twice and overwrite each other.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class Owner:
     """What to do instead of copying it."""
 
     def _make_once(self, attribute: str) -> None:
-        """Raises TypeError if ``__init__`` has set this attribute before: what the object owned would be lost under its users."""
+        """Raises TypeError if ``__init__`` has set this attribute before: users of the object would lose what it owned."""
         if hasattr(self, attribute):
-            raise TypeError(f"{type(self).__name__}.__init__: the object exists already; make another one")
+            raise TypeError(f"{type(self).__name__}.__init__: the object exists already; create another one")
 
     # copy.copy, copy.deepcopy and pickle end here, unless a class has __copy__ and __deepcopy__.
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

@@ -8,19 +8,19 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer as _Buffer
     from typing_extensions import CapsuleType as CapsuleType
 else:
-    # Type checkers know both without the package typing_extensions. At run time the names stay resolvable.
+    # Type checkers know both without the package typing_extensions. At run time these names replace them.
     _Buffer = CapsuleType = object
 
 
 class _Array(Protocol):
-    """An array of NumPy, which is a buffer by its types for Python 3.12 and later alone."""
+    """A NumPy array. To type checkers it is a buffer only from Python 3.12 on."""
 
     @property
     def __array_interface__(self) -> Dict[str, Any]: ...
 
 
 Buffer = Union[_Buffer, _Array]
-"""What ``memoryview()`` takes."""
+"""An object that ``memoryview()`` takes."""
 
 
 class SupportsComplex(Protocol):
@@ -33,4 +33,4 @@ Number = Union[SupportsIndex, SupportsFloat, SupportsComplex, complex]
 """An element. Before Python 3.11 ``complex`` has no ``__complex__``."""
 
 Values = Union[Buffer, Iterable[Number]]
-"""Elements: a buffer of the type, ``bytes`` as they lie, or numbers."""
+"""Elements: a buffer of the same type, ``bytes`` as raw contents, or numbers."""

@@ -1,4 +1,4 @@
-"""Values as bytes: what a vector of a type takes, and what it gives back. Nothing but the standard library."""
+"""Conversion of a vector's values to bytes and back, with only the standard library."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _LARGEST = {
 
 
 def as_bytes(dtype: DType, values: Values) -> Tuple[Contents, int]:
-    """The bytes of values, and how many elements they are.
+    """Returns the bytes of values and the number of elements.
 
-    ``bytes`` and ``bytearray`` are contents as they lie. Other buffers have to be C-contiguous, of the type, and of one dimension at
-    most. All else is taken for numbers. Raises InvalidArgument, TypeError, or OverflowError for numbers that the type cannot hold.
+    ``bytes`` and ``bytearray`` are raw contents. Other buffers must be C-contiguous, of the same type, and have at most one dimension.
+    All other values are sequences of numbers. Raises InvalidArgument, TypeError, or OverflowError for numbers that the type cannot hold.
     """
     given: Any = values
     if isinstance(given, bytearray):
-        given = memoryview(given)  # whose size nothing changes meanwhile
+        given = memoryview(given)  # keeps other threads from changing its size
         contents = True
     else:
         contents = isinstance(given, bytes)
     if contents:
         if len(given) % dtype.itemsize:
-            raise InvalidArgument(f"values: {len(given)} bytes are no multiple of the {dtype.itemsize} of {dtype.name}")
+            raise InvalidArgument(f"values: {len(given)} bytes are not a multiple of the {dtype.itemsize} of {dtype.name}")
         return given, len(given) // dtype.itemsize
     if isinstance(given, (str, dict)):
-        raise TypeError(f"values: a buffer or numbers are needed, not {type(given).__name__}")
+        raise TypeError(f"values: expected a buffer or numbers, not {type(given).__name__}")
     try:
         view = memoryview(given)
     except TypeError:
@@ -80,7 +80,7 @@ def pack(dtype: DType, numbers: Sequence[Any]) -> bytes:
 
 
 def _check_flat(numbers: Sequence[Any]) -> None:
-    """Raises InvalidArgument for an element that has elements itself. Arrays of one element would pass for numbers."""
+    """Raises InvalidArgument for an element that is a sequence. Otherwise arrays of one element would count as numbers."""
     sized = {kind for kind in set(map(type, numbers)) if hasattr(kind, "__len__") and not issubclass(kind, (str, bytes))}
     if sized:
         for at, number in enumerate(numbers):
@@ -92,7 +92,7 @@ def _check_flat(numbers: Sequence[Any]) -> None:
 
 
 def _check_one(dtype: DType, at: int, number: Any) -> None:
-    """Raises the error of this element if it cannot be packed."""
+    """Raises an error that names this element if it cannot be packed."""
     try:
         _pack(dtype, [number])
     except OverflowError:
@@ -103,7 +103,7 @@ def _check_one(dtype: DType, at: int, number: Any) -> None:
 
 
 def _digits(number: Any) -> str:
-    """Returns a number as the text of an error shows it. Python refuses to print integers of many thousand digits."""
+    """Returns a number for the text of an error. Python refuses to print integers of many thousand digits."""
     if isinstance(number, int) and number.bit_length() > 256:
         return f"an integer of {number.bit_length()} bits"
     return str(number)
@@ -139,7 +139,7 @@ def _pack(dtype: DType, numbers: Sequence[Any]) -> bytes:
 
 
 def _float32s(numbers: Sequence[Any]) -> array[float]:
-    """Numbers as float32. Raises OverflowError for one that would become infinite, which ``array`` does without a word."""
+    """Returns numbers as float32. Raises OverflowError for one that would become infinite, which ``array`` does silently."""
     packed = array("f", numbers)
     if math.inf in packed or -math.inf in packed:
         for number, got in zip(numbers, packed):
@@ -149,7 +149,7 @@ def _float32s(numbers: Sequence[Any]) -> array[float]:
 
 
 def _to_bool(number: Any) -> bool:
-    # Not what bool() takes: the strings "no" and "False" are true there.
+    # Stricter than bool(), to which the strings "no" and "False" are true.
     if not hasattr(number, "__float__") and not hasattr(number, "__index__"):
         raise TypeError
     return bool(number)
@@ -162,7 +162,7 @@ def _to_complex(number: Any) -> complex:
 
 
 def unpack(dtype: DType, contents: Contents) -> List[Any]:
-    """Bytes as numbers."""
+    """Returns bytes as numbers."""
     if dtype.code == BOOL:
         return [bool(byte) for byte in bytes(contents)]
     if dtype.code == COMPLEX:
@@ -180,8 +180,8 @@ def unpack(dtype: DType, contents: Contents) -> List[Any]:
 
 
 def _to_bfloat16(number: float) -> int:
-    """The upper half of the float32, rounded to the nearest, ties to even."""
+    """Returns the upper half of the float32, rounded to nearest, ties to even."""
     bits: int = struct.unpack("I", struct.pack("f", number))[0]
     if math.isnan(number):
-        return bits >> 16 | 0x40  # so that it stays one
+        return bits >> 16 | 0x40  # stays NaN even if the upper bits of the payload are zero
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16

@@ -1,4 +1,4 @@
-"""Memory of the host as a buffer that reports when nothing uses it any more."""
+"""Buffers of host memory whose users are counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._handles import RegionHandle
 
 
 class _Keeper:
-    """Lives as long as a buffer, and the region with it."""
+    """Exists as long as a buffer does, and keeps the region alive."""
 
     __slots__ = ("region", "__weakref__")
 
@@ -19,7 +19,7 @@ class _Keeper:
 
 
 class Views:
-    """The buffers of a region's memory that are in use. NumPy keeps the buffer that ``__array_interface__`` names, not the vector."""
+    """The buffers of a region's memory that are in use. NumPy keeps the buffer of ``__array_interface__``, not the vector."""
 
     __slots__ = ("_keepers",)
 
@@ -27,11 +27,11 @@ class Views:
         self._keepers: weakref.WeakSet[_Keeper] = weakref.WeakSet()
 
     def __len__(self) -> int:
-        """How many buffers are in use."""
+        """Returns the number of buffers in use."""
         return len(self._keepers)
 
     def make(self, region: RegionHandle, address: int, size: int, read_only: bool) -> memoryview:
-        """A buffer of memory of the host, which counts until nothing has it any more."""
+        """Returns a buffer of host memory, which is counted until it is garbage-collected."""
         memory: Any = (ctypes.c_char * size).from_address(address)
         memory.keeper = _Keeper(region)
         self._keepers.add(memory.keeper)

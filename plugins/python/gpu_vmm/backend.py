@@ -1,4 +1,4 @@
-"""Backends: a vendor's driver, opened."""
+"""Backends: open drivers of a vendor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def options(
     scrub: bool = False,
     debug: bool = False,
 ) -> PoolOptions:
-    """What a pool is to be, for C."""
+    """Returns the options of a pool, for C."""
     return PoolOptions(
         device=unsigned("device", device, 32),
         budget=limit("budget", budget),
@@ -36,7 +36,7 @@ def options(
 
 
 class Backend(Owner):
-    """A driver: ``cuda``, ``hip``, or ``host`` for memory of the host. Made by :func:`open`. Any thread may use it."""
+    """An open driver: ``cuda``, ``hip``, or ``host`` for host memory. :func:`open` creates it. Any thread may use it."""
 
     __slots__ = ("_handle",)
     _instead = "any thread and any object may use the same one; gpu_vmm.open(name) opens another one, also in another process"
@@ -58,20 +58,20 @@ class Backend(Owner):
 
     @property
     def devices(self) -> int:
-        """How many devices there are, usable or not."""
+        """The number of devices, including devices that cannot be used."""
         count = ctypes.c_uint32()
         check(library().gpu_vmm_backend_devices(self._handle, ctypes.byref(count)))
         return count.value
 
     def info(self) -> BackendInfo:
-        """The driver, its devices and its known deviations."""
+        """Returns a description of the driver, its devices and its known deviations."""
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_backend_info(self._handle, ctypes.byref(pointer)))
         found: BackendInfo = json.loads(take_text(pointer))
         return found
 
     def memory(self, device: SupportsIndex = 0) -> Tuple[int, int]:
-        """Free and total bytes of a device, as its driver says now."""
+        """Returns the free and the total bytes of a device, as its driver reports them."""
         free, total = ctypes.c_uint64(), ctypes.c_uint64()
         number = unsigned("device", device, 32)
         check(library().gpu_vmm_memory(self._handle, number, ctypes.byref(free), ctypes.byref(total)))
@@ -87,15 +87,16 @@ class Backend(Owner):
         page: Optional[SupportsIndex] = None,
         slack: Optional[SupportsIndex] = None,
     ) -> Pool:
-        """A pool of a device's memory.
+        """Creates a pool of a device's memory.
 
-        ``budget``: the most physical memory in bytes that it may hold, None for no limit. ``keep``: how many bytes of free memory it
-        keeps, None for all. ``scrub``: memory is overwritten with zeros where it passes from one tag to another. ``debug``: the pool
-        remembers where each block came from. ``page``: in pieces of how many bytes, a power of two, memory is created and mapped,
-        None for the driver's granularity. ``slack``: how many hundredths more than was ever needed at one time it may hold, before
-        it maps free memory from elsewhere rather than create new; None for 1, and 7 once it serves several streams.
+        ``budget``: the largest amount of physical memory that the pool may hold, in bytes; None for no limit. ``keep``: the largest
+        amount of free memory that it keeps, in bytes; None for all. ``scrub``: whether it overwrites memory with zeros when it passes
+        from one tag to another. ``debug``: whether it records where each block was allocated. ``page``: the size in which it creates and
+        maps physical memory, in bytes, a power of two; None for 2 MiB or the driver's granularity, whichever is larger. ``slack``: how
+        far the memory held may exceed the largest amount ever needed at one time, in percent, before the pool maps free memory from
+        elsewhere instead of creating new memory; None for 1, and for 7 once it serves several streams.
 
-        Raises InvalidArgument where there is no such device, Unavailable where it cannot be used.
+        Raises InvalidArgument if there is no such device, Unavailable if it cannot be used.
         """
         wanted = options(device, budget, keep, page, slack, scrub, debug)
         pointer = ctypes.c_void_p()
@@ -104,8 +105,11 @@ class Backend(Owner):
 
 
 def open(name: Optional[str] = None) -> Backend:
-    """Opens a backend: ``cuda``, ``hip`` or ``host``; None is the one whose driver library the process has loaded, else the best there is.
+    """Opens a backend: ``cuda``, ``hip`` or ``host``.
 
-    Raises InvalidArgument for another name, Unavailable where there is no driver or no library of gpu-vmm.
+    None opens the backend that the environment variable ``GPU_VMM_BACKEND`` names. If that is not set, None opens the backend whose driver
+    library the process has already loaded, or else the best one.
+
+    Raises InvalidArgument for another name, Unavailable if the driver or gpu-vmm's library is missing.
     """
     return Backend(name)

@@ -17,21 +17,21 @@ _enabled: Optional[_Allocator] = None
 
 def _cupy() -> Any:
     try:
-        # By its name: for a type checker, `import cupy` could be this module.
+        # By name: a type checker could resolve `import cupy` to this module.
         return importlib.import_module("cupy")
     except ImportError as error:
         raise NotInstalled(f"gpu_vmm.cupy: CuPy cannot be imported: {error}") from error
 
 
 class _Allocator:
-    """What CuPy calls for memory."""
+    """The allocator that CuPy calls."""
 
     def __init__(self, cupy: Any, settings: Tuple[Optional[int], Optional[int]]) -> None:
         self.cupy = cupy
         self.settings = settings
         self.backend = Backend("hip" if cupy.cuda.runtime.is_hip else "cuda")
         self.pools: Dict[int, Pool] = {}
-        # A stream has to be there for as long as the pool has memory that was used on it.
+        # A stream must exist as long as the pool has memory that was used on it.
         self.streams: Dict[Tuple[int, int], Any] = {}
 
     def pool(self, device: int) -> Pool:
@@ -53,30 +53,31 @@ class _Allocator:
         handle = int(stream.ptr)
         if handle == 2:
             raise InvalidArgument(
-                "allocate: the current stream is the per-thread default stream, which is another one in each thread; "
-                "use a stream of its own (cupy.cuda.Stream(non_blocking=True))"
+                "allocate: the current stream is the per-thread default stream, whose handle means another stream in each thread; "
+                "use cupy.cuda.Stream(non_blocking=True)"
             )
         block = self.pool(device).alloc(size, stream=handle)
-        block._lent = True  # to an array: what takes its memory away asks for force=True
+        block._lent = True  # to an array: taking its memory away needs force=True
         self.streams.setdefault((device, handle), stream)
         return cuda.MemoryPointer(cuda.UnownedMemory(block.address, size, block, device), 0)
 
 
 def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsIndex] = None) -> None:
-    """Has CuPy allocate from pools of gpu-vmm from now on, in all threads: ``cupy.cuda.set_allocator``.
+    """Makes CuPy allocate from pools of gpu-vmm in all threads: ``cupy.cuda.set_allocator``.
 
-    ``budget``: the most bytes that a device's pool may hold, None for no limit; ``keep``: how many free bytes it keeps, None for all.
-    Once more with the same settings changes nothing. Where there is no memory, CuPy's callers get OutOfMemory, a MemoryError.
+    ``budget``: the largest number of bytes that a device's pool may hold, None for no limit. ``keep``: the largest number of free bytes
+    that it keeps, None for all. A second call with the same settings does nothing. If memory is short, CuPy's callers get OutOfMemory, a
+    MemoryError.
 
-    Raises NotInstalled without CuPy, Unavailable without a driver, Error where it is enabled with other settings.
+    Raises NotInstalled without CuPy, Unavailable without a driver, Error if it is enabled with other settings.
     """
     global _enabled
     cupy = _cupy()
-    wanted = options(0, budget, keep)  # which checks them
+    wanted = options(0, budget, keep)  # checks them
     settings = (wanted.budget or None, None if keep is None else unsigned("keep", keep))
     if _enabled is not None:
         if _enabled.settings != settings:
-            raise Error(f"enable: CuPy is served already with (budget, keep) = {_enabled.settings}; disable() first")
+            raise Error(f"enable: CuPy is already served with (budget, keep) = {_enabled.settings}; call disable() first")
         return
     made = _Allocator(cupy, settings)
     cupy.cuda.set_allocator(made)
@@ -84,7 +85,7 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
 
 
 def disable() -> None:
-    """Gives CuPy its own default memory pool back. Arrays that there are stay; their memory goes with them."""
+    """Restores CuPy's own default memory pool. Existing arrays keep their memory and free it when they are deleted."""
     global _enabled
     cupy = _cupy()
     if _enabled is not None:
@@ -93,12 +94,12 @@ def disable() -> None:
         _enabled = None
 
 
-# Their streams have to stay for the arrays that there still are.
+# Disabled allocators, whose streams must exist as long as arrays of them do.
 _retired: List[_Allocator] = []
 
 
 def pool(device: Optional[SupportsIndex] = None) -> Pool:
-    """The pool of a device, None for CuPy's current one: for its statistics, tags and trim. Raises Error where CuPy is not served."""
+    """Returns the pool of a device, None for CuPy's current one. Raises Error before :func:`enable`."""
     if _enabled is None:
-        raise Error("ask for CuPy's pool: call gpu_vmm.cupy.enable() first")
+        raise Error("pool: CuPy is not served by gpu-vmm; call gpu_vmm.cupy.enable() first")
     return _enabled.pool(int(_enabled.cupy.cuda.runtime.getDevice()) if device is None else int(device))

@@ -1,4 +1,4 @@
-"""A typed vector in a device's memory, which grows in place: its address stays, and what was exported of it stays good."""
+"""A typed vector in device memory that grows in place: its address stays, and exported tensors stay valid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .results import ArrayInterface, CudaArrayInterface
 
 
 class _Shown(Owner):
-    """What vectors and read-only views of them have in common: their numbers, and the protocols by which others see the memory."""
+    """The common part of vectors and their read-only views: reading elements, and the protocols that share the memory."""
 
     __slots__ = ()
     _refuses = "pickled"
@@ -36,7 +36,7 @@ class _Shown(Owner):
     _read_only = False
 
     def __len__(self) -> int:
-        """How many elements there are."""
+        """Returns the number of elements."""
         return self._vec()._length
 
     @overload
@@ -57,7 +57,7 @@ class _Shown(Owner):
         return vec._elements.at(range(at, at + 1))[0]
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields the elements in order and reads 1 MiB of them ahead. Elements that are appended meanwhile follow, as for lists."""
+        """Yields the elements in order and reads 1 MiB ahead. Includes elements that are appended meanwhile, as for lists."""
         vec, at = self._vec(), 0
         while at < (end := vec._length):
             some = vec._elements.at(next(vec._elements.pieces(at, end)))
@@ -66,12 +66,12 @@ class _Shown(Owner):
 
     @property
     def dtype(self) -> DTypeName:
-        """The elements' type, by name."""
+        """The name of the elements' type."""
         return self._vec()._dtype.name
 
     @property
     def address(self) -> int:
-        """The first address. It stays for the vector's whole life."""
+        """The first address. It never changes."""
         return self._vec()._elements.address
 
     def read(self, start: SupportsIndex, count: SupportsIndex) -> List[Any]:
@@ -81,11 +81,11 @@ class _Shown(Owner):
         return vec._elements.at(range(first, first + number))
 
     def tolist(self) -> List[Any]:
-        """All elements as a list."""
+        """Returns all elements as a list."""
         return self.read(0, len(self))
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """DLPack's type and number of the device: 1 host, 2 CUDA, 10 ROCm."""
+        """Returns DLPack's type and number of the device. Types: 1 for the host, 2 for CUDA, 10 for ROCm."""
         return self._vec()._device
 
     def __dlpack__(
@@ -96,9 +96,10 @@ class _Shown(Owner):
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> CapsuleType:
-        """A DLPack capsule of the elements that there are now, without a copy. The memory stays as long as the tensor.
+        """Returns a DLPack capsule of the current elements, without a copy. The memory stays as long as the tensor exists.
 
-        Raises BufferError for a copy, for another device, and for a read-only view where the consumer cannot be told so.
+        Raises BufferError for a copy, for another device, and for a read-only view if the consumer takes only unversioned tensors,
+        which cannot express that.
         """
         vec = self._vec()
         new = versioned(vec._device, stream, max_version, dl_device, copy, self._read_only)
@@ -110,33 +111,33 @@ class _Shown(Owner):
         if (vec._device[0] == 1) is not on_host:
             where = "the host" if vec._device[0] == 1 else "a GPU"
             raise AttributeError(f"{name}: the memory is {where}'s")
-        if vec.capacity == 0 and vec._length:  # which asks the library, so that a forked child is told, too
+        if vec.capacity == 0 and vec._length:  # `capacity` calls the library, so this raises Forked in a forked child
             raise Suspended(f"{name}: the memory is suspended; resume it first")
 
     @property
     def __array_interface__(self) -> ArrayInterface:
-        """NumPy's view of memory of the host; AttributeError for a GPU's."""
+        """The description of host memory that NumPy reads. Raises AttributeError for GPU memory."""
         vec = self._vec()
         with vec._lock:
             self._check_shown("__array_interface__", on_host=True)
-            # As a buffer, which NumPy keeps and so counts, and not as an address, of which nobody reports the end.
+            # A buffer, which NumPy keeps and which therefore can be counted. The end of a view of a plain address is not reported.
             data = vec._views.make(vec._region, vec._elements.address, vec._length * vec._dtype.itemsize, self._read_only)
             return {"shape": (vec._length,), "typestr": vec._dtype.typestr, "data": data, "version": 3}
 
     @property
     def __cuda_array_interface__(self) -> CudaArrayInterface:
-        """CuPy's, Numba's and PyTorch's view of a GPU's memory, CUDA's or HIP's; AttributeError for the host's."""
+        """The description of CUDA or HIP memory that CuPy, Numba and PyTorch read. Raises AttributeError for host memory."""
         vec = self._vec()
         with vec._lock:
             self._check_shown("__cuda_array_interface__", on_host=False)
             vec._seen = True
-            # Of nothing the protocol wants null. No stream: what was written is there.
+            # The protocol requires address 0 for zero elements. No stream: the vector's writes are complete.
             data = (vec._elements.address if vec._length else 0, self._read_only)
             return {"shape": (vec._length,), "typestr": vec._dtype.typestr, "data": data, "version": 3, "stream": None}
 
 
 class ReadOnlyVec(_Shown):
-    """A view of a vector that says to everybody that it is not to be written. It has the vector's length at each moment."""
+    """A view of a vector that is exported as read-only. Its length is always the vector's current length."""
 
     __slots__ = ("_of",)
     _read_only = True
@@ -144,7 +145,7 @@ class ReadOnlyVec(_Shown):
     def __init__(self, vec: DeviceVec) -> None:
         self._make_once("_of")
         if not isinstance(vec, DeviceVec):
-            raise TypeError(f"a ReadOnlyVec is made by DeviceVec.read_only(), not of a {type(vec).__name__}")
+            raise TypeError(f"a ReadOnlyVec is created by DeviceVec.read_only(), not from a {type(vec).__name__}")
         self._of = vec
 
     def __copy__(self) -> ReadOnlyVec:
@@ -161,17 +162,17 @@ class ReadOnlyVec(_Shown):
 
 
 class DeviceVec(_Shown):
-    """A vector of numbers in a device's memory, at an address that stays while it grows.
+    """A vector of numbers in device memory, whose address stays while it grows.
 
     ``dtype``: a name (``"float32"``, ``"bfloat16"``, ``"int64"``, ``"bool"``, ``"complex64"``, …), a letter of ``struct``, a type of
     NumPy or PyTorch, or Python's ``bool``, ``int`` (int64), ``float`` (float64) or ``complex`` (complex128). ``values``: numbers, a
-    C-contiguous buffer of that type, or ``bytes`` (contents as they lie); of one dimension. ``backend``: None is the best one that
-    there is. ``reserve``: how many bytes it can grow to, None for as many as the device has; addresses cost nothing.
+    C-contiguous buffer of that type, or ``bytes`` (raw contents); of one dimension. ``backend``: None is ``gpu_vmm.open()``.
+    ``reserve``: the number of bytes that the vector can grow to, None for the size of the device's memory; addresses take no memory.
 
     ``len``, iteration and ``vec[key]`` are as for a list: negative indices count from the end, and a slice is a list, a copy.
     ``vec[key] = value`` keeps the length, as in NumPy.
 
-    Any thread may use it, one at a time changes it. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
+    Any thread may use it; changes by several threads run one at a time. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
 
     Raises InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable.
     """
@@ -192,12 +193,14 @@ class DeviceVec(_Shown):
         self._make_once("_region")
         self._dtype: DType = dtype_of(dtype)
         if backend is not None and not isinstance(backend, Backend):
-            raise TypeError(f"backend: a gpu_vmm.Backend is needed, not {type(backend).__name__}; gpu_vmm.open(name) opens one")
+            raise TypeError(f"backend: expected a gpu_vmm.Backend, not {type(backend).__name__}; gpu_vmm.open(name) opens one")
         self._backend = Backend() if backend is None else backend
         number = self._number = unsigned("device", device, 32)
         room = self._room = 0 if reserve is None else unsigned("reserve", reserve)
         if reserve is not None and room < self._dtype.itemsize:
-            raise InvalidArgument(f"reserve: {room} bytes hold no {self._dtype.name}; None is as much as the device has")
+            raise InvalidArgument(
+                f"reserve: {room} bytes are less than one {self._dtype.name}; pass None for the size of the device's memory"
+            )
         kind, name = ctypes.c_int32(), ctypes.c_int32()
         check(library().gpu_vmm_dlpack_device(self._backend._handle, number, ctypes.byref(kind), ctypes.byref(name)))
         self._device: Tuple[int, int] = (kind.value, name.value)
@@ -207,7 +210,7 @@ class DeviceVec(_Shown):
         self._elements = Elements(self._region, self._dtype, self._device[0] == 1)
         self._length = 0
         self._lock = Lock()
-        # Buffers of it that others have, and whether __cuda_array_interface__ was asked for, which does not report the end of a view.
+        # The buffers that other libraries have, and whether __cuda_array_interface__ was read, which does not report the end of a view.
         self._views = Views()
         self._seen = False
         if values is not None:
@@ -221,10 +224,10 @@ class DeviceVec(_Shown):
         return f"<gpu_vmm.DeviceVec of {self._length} {self.dtype} on {where}>"
 
     def __setitem__(self, key: Union[SupportsIndex, slice], value: Union[Number, Values]) -> None:
-        """Overwrites an element, or the elements of a slice by as many values or by one number. Does not wait for work on streams.
+        """Overwrites an element, or the elements of a slice: with the same number of values, or with one number for all.
 
-        With a step, each element is copied on its own. Raises OutOfRange for an element that does not exist, InvalidArgument for
-        another number of values.
+        Does not wait for work on streams. With a step, each element is copied on its own. Raises OutOfRange for an element that does not
+        exist, InvalidArgument for another number of values.
         """
         if isinstance(key, slice):
             return self._put_slice(key, value)
@@ -234,16 +237,16 @@ class DeviceVec(_Shown):
 
     @property
     def backend(self) -> Backend:
-        """Whose memory it is."""
+        """The backend whose memory the vector uses."""
         return self._backend
 
     @property
     def capacity(self) -> int:
-        """For how many elements there is memory; 0 while it is suspended."""
+        """The number of elements that fit the mapped memory; 0 while it is suspended."""
         return self._elements.capacity()
 
     def copy(self) -> DeviceVec:
-        """Another vector with the same elements, in memory of its own on the same device. Copies through the host."""
+        """Returns a vector with the same elements in its own memory on the same device. Copies through the host."""
         made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._room or None)
         with self._lock:
             made._elements.make_room(self._length)
@@ -259,11 +262,11 @@ class DeviceVec(_Shown):
         return self.copy()
 
     def append(self, value: Number) -> None:
-        """Puts one element behind the others."""
+        """Appends one element."""
         self.extend([value])
 
     def extend(self, values: Values) -> None:
-        """Puts elements behind the others: a buffer of the type, bytes, or numbers. Nothing has changed after an error.
+        """Appends elements: a buffer of the type, bytes, or numbers. After an error, the elements are unchanged.
 
         Raises OverflowError for a number that the type cannot hold, InvalidArgument for more than one dimension.
         """
@@ -274,14 +277,14 @@ class DeviceVec(_Shown):
             self._length += count
 
     def write(self, start: SupportsIndex, values: Values) -> None:
-        """Overwrites elements from ``start`` on. Does not wait for work on streams. Raises OutOfRange beyond the end."""
+        """Overwrites elements, starting at ``start``. Does not wait for work on streams. Raises OutOfRange beyond the end."""
         contents, count = as_bytes(self._dtype, values)
         with self._lock:
             first, _ = self._within("write", start, count)
             self._elements.put(first, contents)
 
     def resize(self, n: SupportsIndex, value: Number = 0) -> None:
-        """Has ``n`` elements: what is new is ``value``. Memory stays; :meth:`shrink_to_fit` gives it back."""
+        """Sets the length to ``n``; new elements are ``value``. Memory is kept until :meth:`shrink_to_fit`."""
         length = unsigned("n", n)
         one = pack(self._dtype, [value])
         with self._lock:
@@ -291,12 +294,12 @@ class DeviceVec(_Shown):
             self._length = length
 
     def reserve(self, n: SupportsIndex) -> None:
-        """Has memory for ``n`` elements at least, so that growing up to them asks the driver for nothing."""
+        """Maps memory for at least ``n`` elements, so that growth up to them needs no driver call."""
         with self._lock:
             self._elements.grow(unsigned("n", n))
 
     def shrink_to_fit(self, *, force: bool = False) -> None:
-        """Gives memory back that no element is in, in the driver's pieces; waits for the devices.
+        """Returns memory beyond the last element to the driver, in whole memory handles. Waits for the devices first.
 
         Raises Busy while others may use the memory (see :meth:`suspend`), unless ``force`` is true.
         """
@@ -307,11 +310,13 @@ class DeviceVec(_Shown):
     def suspend(
         self, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False
     ) -> int:
-        """Gives the memory back to the driver and keeps the address; gives how many bytes went. ``keep`` is as for ``Pool.suspend``.
+        """Returns the memory to the driver and keeps the address. Returns the number of bytes that went back.
 
-        Raises Busy while others may use the memory: while a DLPack tensor or an array by ``__array_interface__`` lives, and once it was
-        shown by ``__cuda_array_interface__``, which does not report when its arrays are gone. ``force=True`` insists: nothing may use
-        them before :meth:`resume`, after which they are good again.
+        ``keep`` and ``directory`` are as for ``Pool.suspend``.
+
+        Raises Busy while other libraries may use the memory: while a DLPack tensor or an array by ``__array_interface__`` exists, and
+        always after ``__cuda_array_interface__`` was read, which does not report when its arrays are gone. With ``force=True`` it
+        suspends nevertheless: nothing may use these views before :meth:`resume`, after which they are valid again.
         """
         went = ctypes.c_uint64()
         where = kept_in(keep, directory)
@@ -321,29 +326,29 @@ class DeviceVec(_Shown):
         return went.value
 
     def _check_views(self, operation: str, force: bool) -> None:
-        """Refuses to take memory away while others may use it. DLPack tensors are counted by the library."""
+        """Raises Busy if other libraries may use the memory. The C library itself counts DLPack tensors."""
         if force:
             return
         if self._views:
             raise Busy(
-                f"{operation}: views of the memory by __array_interface__ are in use ({len(self._views)}); drop them first, or insist by "
+                f"{operation}: views of the memory by __array_interface__ are in use ({len(self._views)}); drop them first, or pass "
                 "force=True"
             )
         if self._seen:
             raise Busy(
-                f"{operation}: the memory was shown by __cuda_array_interface__, which does not report when its arrays are gone; "
-                "insist by force=True once nothing uses them"
+                f"{operation}: the memory was exported by __cuda_array_interface__, which does not report when its arrays are gone; "
+                "pass force=True once nothing uses them"
             )
 
     def resume(self) -> int:
-        """Brings the memory back at the same address; gives how many bytes came."""
+        """Restores the memory at the same address. Returns the number of bytes mapped."""
         came = ctypes.c_uint64()
         with self._lock:
             check(library().gpu_vmm_region_resume(self._region, ctypes.byref(came)))
         return came.value
 
     def read_only(self) -> ReadOnlyVec:
-        """A view that is exported as read-only."""
+        """Returns a view of the vector that is exported as read-only."""
         return ReadOnlyVec(self)
 
     def _within(self, operation: str, start: SupportsIndex, count: SupportsIndex) -> Tuple[int, int]:
@@ -359,7 +364,7 @@ class DeviceVec(_Shown):
             where = positions(key, self._length)
             if not fills and count != len(where):
                 raise InvalidArgument(
-                    f"assign: {count} values for the {len(where)} elements of a slice, which keeps its length; extend and resize change it"
+                    f"assign: {count} values for a slice of {len(where)} elements; use extend or resize to change the length"
                 )
             if fills:
                 self._elements.fill(where, bytes(contents))
@@ -370,7 +375,7 @@ class DeviceVec(_Shown):
 
 
 def _is_one(value: object) -> bool:
-    """Returns whether the value is one element rather than a sequence of elements."""
+    """Returns whether the value is one element and not a sequence."""
     try:
         iter(value)  # type: ignore[call-overload]
     except TypeError:

@@ -1,4 +1,4 @@
-"""What can go wrong: one exception for each status of the C library, with the library's own text."""
+"""Exceptions: one for each status of the C library, with the library's own text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Dict, Optional, Type
 
 
 class Status(IntEnum):
-    """The numbers of ``gpu_vmm_status``."""
+    """The values of ``gpu_vmm_status``."""
 
     OK = 0
     INVALID_ARGUMENT = 1
@@ -38,7 +38,7 @@ class Status(IntEnum):
 
 
 class Error(RuntimeError):
-    """All that this package raises; ``status`` is the C library's number for it (:class:`Status`)."""
+    """The base class of this package's exceptions. ``status`` is the C library's code (:class:`Status`)."""
 
     status: int = Status.INTERNAL
 
@@ -49,36 +49,35 @@ class Error(RuntimeError):
 
 
 class InvalidArgument(Error, ValueError):
-    """What was given cannot be: a size of zero, an alignment that is no power of two."""
+    """An argument is invalid: a size of zero, an alignment that is no power of two."""
 
     status: int = Status.INVALID_ARGUMENT
 
 
 class OutOfMemory(Error, MemoryError):
-    """There is too little memory. The text of a pool has its statistics."""
+    """The device is out of memory or the pool's budget is exhausted. The text of a pool's error has its statistics."""
 
     status: int = Status.OUT_OF_MEMORY
 
 
 class OutOfAddresses(Error):
-    """There are too few addresses; freeing memory elsewhere would not help."""
+    """The process has too little free address space; freeing memory elsewhere would not help."""
 
     status: int = Status.OUT_OF_ADDRESSES
 
 
 class Unavailable(Error):
-    """No library, no device, a driver or a package that is too old; the text says what was looked for."""
+    """No library or no device was found, or a driver or a package is too old; the text names what was looked for."""
 
     status: int = Status.UNAVAILABLE
 
 
 class NotInstalled(Unavailable, ImportError):
-    """A Python package that is needed for this is not installed."""
+    """The call needs a Python package that is not installed."""
 
 
 class NotFound(Error):
-    """No block begins at the address, or it was freed already; or nothing has the tag. For a tag the text names those that
-    there are."""
+    """No live block begins at the address, or no block has the tag. For a tag, the text names the tags that exist."""
 
     status: int = Status.NOT_FOUND
 
@@ -90,19 +89,19 @@ class Suspended(Error):
 
 
 class FileError(Error, OSError):
-    """A file for contents cannot be made, written or read; the text has its path and what the system answered."""
+    """A file for contents cannot be created, written or read; the text has its path and the system's error."""
 
     status: int = Status.FILE
 
 
 class Busy(Error):
-    """The memory is in use elsewhere and cannot be taken away, unless by ``force=True``."""
+    """Another library may use the memory. ``force=True`` takes it away nevertheless."""
 
     status: int = Status.BUSY
 
 
 class Forked(Error):
-    """The process was forked: no driver works in the child."""
+    """The process is a forked child, in which no driver works."""
 
     status: int = Status.FORKED
 
@@ -114,13 +113,13 @@ class DeviceLost(Error):
 
 
 class DriverError(Error):
-    """Another answer of the driver; the text has its code and name."""
+    """Any other error of the driver; the text has its code and name."""
 
     status: int = Status.DRIVER
 
 
 class InternalError(Error):
-    """A defect of the library that was stopped at its border."""
+    """A defect of gpu-vmm: the library panicked, and the panic was caught."""
 
     status: int = Status.INTERNAL
 
@@ -132,7 +131,7 @@ class Unaligned(InvalidArgument):
 
 
 class OutOfRange(InvalidArgument, IndexError):
-    """A part ends outside of the region or the vector."""
+    """A range ends outside of the region or the vector."""
 
     status: int = Status.OUT_OF_RANGE
 
@@ -150,13 +149,13 @@ class NotMapped(InvalidArgument):
 
 
 class AddressTaken(OutOfAddresses):
-    """The addresses are in use or cannot be had."""
+    """The requested addresses are in use or cannot be reserved."""
 
     status: int = Status.ADDRESS_TAKEN
 
 
 class NoSuchDevice(InvalidArgument):
-    """No device has this number, or there is no device."""
+    """No device has this number, or the machine has no device."""
 
     status: int = Status.NO_SUCH_DEVICE
 
@@ -168,19 +167,19 @@ class PeerUnreachable(Error):
 
 
 class AccessDenied(Error, PermissionError):
-    """A device or a process does not have the right that the call needs."""
+    """A device or a process lacks the access rights that the call needs."""
 
     status: int = Status.ACCESS_DENIED
 
 
 class Poisoned(Error):
-    """An operation failed and so did its rollback; the part cannot be used any more."""
+    """An operation failed and its rollback failed as well; that memory can no longer be used."""
 
     status: int = Status.POISONED
 
 
 class PeerError(Error):
-    """Another process is gone, refused, came late, or sent something that cannot be."""
+    """The peer process exited, refused, timed out or sent invalid data."""
 
     status: int = Status.PEER
 
@@ -196,5 +195,5 @@ _BY_STATUS: Dict[int, Type[Error]] = {
 
 
 def from_status(status: int, text: str) -> Error:
-    """The exception for a status; a plain :class:`Error` for one that a newer library has."""
+    """Returns the exception for a status; a plain :class:`Error` for a status of a newer library."""
     return _BY_STATUS.get(status, Error)(text, status)

@@ -1,4 +1,4 @@
-"""Pools: many allocations of all sizes in the order of streams, by tags that can sleep."""
+"""Pools: allocations of all sizes in the order of streams, under tags that can sleep."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from .results import PoolSnapshot, PoolStats
 
 
 class Blocks:
-    """The blocks of a pool that are objects, all tags' together."""
+    """The blocks of a pool that have a :class:`Block` object, for all tags together."""
 
     __slots__ = ("owners", "lock")
 
     def __init__(self) -> None:
         self.owners: Dict[int, weakref.ref[Block]] = {}
         """By address."""
-        # Held while bytes are copied, and by who takes memory away. Not by Block.__del__: nothing copies then.
+        # Held during copies, and by calls that take memory away. Block.__del__ does not need it: no copy of the block runs then.
         self.lock: Lock = Lock()
 
 
 @dataclass(frozen=True)
 class BlockInfo:
-    """The live block in which an address lies. Sizes and offsets are bytes."""
+    """The live block that contains an address. Sizes and offsets are bytes."""
 
     base: int
     """Its first address."""
     size: int
-    """Its size, as it was rounded."""
+    """Its size, rounded up."""
     offset: int
-    """How far behind its first address the asked one lies."""
+    """The distance of the queried address from ``base``."""
     device: int
     stream: int
-    """The stream that it was allocated for, by the vendor's handle."""
+    """The vendor's handle of the stream that it was allocated for."""
     tag: str
 
 
 class Block(Owner):
-    """Memory of a pool, which is freed in the order of its stream: by :meth:`free`, at the end of ``with``, or when nobody has it.
+    """Memory of a pool, freed in the order of its stream: by :meth:`free`, at the end of ``with``, or with the last reference to it.
 
-    ``size`` is what was asked for, in bytes, ``stream`` the vendor's handle of the stream that it was allocated for.
+    ``size`` is the requested size in bytes, ``stream`` the vendor's handle of the stream that it was allocated for.
     """
 
     __slots__ = ("_pool", "_address", "_lent", "size", "stream", "__weakref__")
@@ -62,12 +62,12 @@ class Block(Owner):
     def __init__(self, pool: Pool, address: int, size: int, stream: int) -> None:
         self._make_once("_address")
         if not isinstance(pool, Pool):
-            raise TypeError(f"a Block is made by Pool.alloc(), not of a {type(pool).__name__}")
+            raise TypeError(f"a Block is created by Pool.alloc(), not from a {type(pool).__name__}")
         first = unsigned("address", address)
         self.size: int = unsigned("size", size)
         self.stream: int = unsigned("stream", stream)
         self._pool = pool
-        # Whether an array of another library has it.
+        # Whether an array of another library uses it.
         self._lent = False
         self._address: Optional[int] = first
 
@@ -77,33 +77,33 @@ class Block(Owner):
 
     @property
     def address(self) -> int:
-        """The first address. Raises NotFound where it was freed."""
+        """The first address. Raises NotFound if the block was freed."""
         if self._address is None:
-            raise NotFound(f"ask for the address: the block of {self.size} bytes was freed already")
+            raise NotFound(f"address: the block of {self.size} bytes was freed already")
         return self._address
 
     def _take(self) -> Optional[int]:
-        """The address for who frees it: one thread alone is given it."""
+        """Returns the address to the thread that frees the block, and None to all others."""
         address = self._address
         self._address = None
         if address is None:
             return None
         owners = self._pool._blocks.owners
         owner = owners.get(address)
-        # A Block that was made by hand owns nothing. The garbage collector has cleared the reference already.
+        # A Block that Pool.alloc() did not create owns nothing. During collection the weak reference is already cleared.
         if owner is None or owner() not in (self, None):
             return None
         return address if owners.pop(address, None) is not None else None
 
     def _free(self, address: int) -> int:
         handle = self._pool._handle
-        handle.blocks.discard(address)  # before another block can be there
+        handle.blocks.discard(address)  # before another block can get the address
         status: int = library().gpu_vmm_free(handle, address)
         handle.settle()
         return status
 
     def free(self, *, force: bool = False) -> None:
-        """Frees it. Raises NotFound if it was freed already, Busy if a CuPy array has it, unless ``force`` is true."""
+        """Frees the block. Raises NotFound if it was freed already; Busy if a CuPy array uses it, unless ``force`` is true."""
         if not force:
             self._check_lent("free")
         with self._pool._blocks.lock:
@@ -114,12 +114,13 @@ class Block(Owner):
 
     def _check_lent(self, operation: str) -> None:
         if self._lent and self._address is not None:
-            raise Busy(f"{operation}: a CuPy array has the block of {self.size} bytes; drop the array, or insist by force=True")
+            raise Busy(f"{operation}: a CuPy array uses the block of {self.size} bytes; drop the array, or pass force=True")
 
     def release(self) -> int:
-        """The address, which is the caller's from now on, to be freed by :meth:`Pool.free`. Raises NotFound if it was freed.
+        """Returns the address and passes its ownership to the caller, who frees it with :meth:`Pool.free`.
 
-        The caller must keep the pool, too: all its memory ends with the last object that has it.
+        The caller must also keep a reference to the pool, whose last object frees all of its memory. Raises NotFound if the block was
+        freed.
         """
         address = self._take()
         if address is None:
@@ -128,14 +129,14 @@ class Block(Owner):
         return address
 
     def record_use(self, stream: SupportsIndex) -> None:
-        """Says that work on another stream uses it: once freed it is nobody else's before that work is done."""
+        """Records that work on another stream uses the block. After it is freed, its memory is not reused before that work is done."""
         handle = unsigned("stream", stream)
         check(library().gpu_vmm_record_use(self._pool._handle, self.address, handle))
 
     def read(self, offset: SupportsIndex = 0, size: Optional[SupportsIndex] = None) -> bytes:
-        """Bytes from ``offset`` on, all by default, copied to the host. Work of streams is not waited for.
+        """Returns a copy of ``size`` bytes at ``offset``, by default all that follow. Does not wait for work on streams.
 
-        Raises InvalidArgument where there are not so many, Suspended where they are elsewhere.
+        Raises InvalidArgument for a range beyond the end, Suspended if the block's tag sleeps.
         """
         first = unsigned("offset", offset)
         number = max(self.size - first, 0) if size is None else unsigned("size", size)
@@ -143,16 +144,16 @@ class Block(Owner):
         contents = bytearray(number)
         if number:
             room = (ctypes.c_char * number).from_buffer(contents)
-            with self._pool._blocks.lock:  # the library asks that nothing takes the memory away meanwhile
+            with self._pool._blocks.lock:  # the library requires that no other thread takes the memory away meanwhile
                 check(library().gpu_vmm_read(self._pool._handle, self.address + first, room, number))
         return bytes(contents)
 
     def write(self, contents: Buffer, offset: SupportsIndex = 0) -> None:
-        """Copies bytes of the host to ``offset``. Work of streams is not waited for. Raises as :meth:`read`."""
+        """Copies bytes of the host to ``offset``. Does not wait for work on streams. Raises the same errors as :meth:`read`."""
         given: Any = contents
-        view = memoryview(given)  # bytes() would make five zeros of the number 5
+        view = memoryview(given)  # bytes(5) would be five zeros
         if not view.c_contiguous:
-            raise InvalidArgument("write: the buffer is not C-contiguous")
+            raise InvalidArgument("write: the buffer is not C-contiguous; copy it first")
         first, flat = unsigned("offset", offset), bytes(view)
         self._check("write", first, len(flat))
         if flat:
@@ -161,7 +162,7 @@ class Block(Owner):
 
     def _check(self, operation: str, offset: int, size: int) -> None:
         if offset + size > self.size:
-            raise InvalidArgument(f"{operation}: {size} bytes from {offset} on, and the block has {self.size}")
+            raise InvalidArgument(f"{operation}: {size} bytes at offset {offset} exceed the block of {self.size} bytes")
 
     def __enter__(self) -> Block:
         return self
@@ -175,7 +176,7 @@ class Block(Owner):
                 check(self._free(address))
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Nobody could be told of a failure, and at the interpreter's end no driver is called.
+        # A failure could not be reported, and no driver may be called while the interpreter ends.
         if not ending() and getattr(self, "_address", None) is not None:
             address = self._take()
             if address is not None:
@@ -183,15 +184,15 @@ class Block(Owner):
 
 
 class Pool(Owner):
-    """A pool of a device's memory, allocating under one tag. Made by :meth:`Backend.pool`. Any thread may use it."""
+    """A pool of a device's memory that allocates under one tag. :meth:`Backend.pool` creates it. Any thread may use it."""
 
     __slots__ = ("_handle", "_blocks", "_tag", "_device")
-    _instead = "any thread and any object may use the same one; Backend.pool() makes another one"
+    _instead = "any thread and any object may use the same one; Backend.pool() creates another one"
 
     def __init__(self, handle: PoolHandle, device: str = "", blocks: Optional[Blocks] = None, tag: str = "") -> None:
         self._make_once("_handle")
         if not isinstance(handle, PoolHandle):
-            raise TypeError(f"a Pool is made by Backend.pool(), not of a {type(handle).__name__}")
+            raise TypeError(f"a Pool is created by Backend.pool(), not from a {type(handle).__name__}")
         self._handle = handle
         self._blocks = Blocks() if blocks is None else blocks
         self._tag = tag
@@ -201,10 +202,10 @@ class Pool(Owner):
         return f"<gpu_vmm.Pool on {self._device}{f', tag {self._tag!r}' if self._tag else ''}>"
 
     def alloc(self, size: SupportsIndex, alignment: SupportsIndex = 256, stream: SupportsIndex = 0) -> Block:
-        """Memory of ``size`` bytes at a multiple of ``alignment`` bytes, a power of two, for a stream by the vendor's handle.
+        """Allocates ``size`` bytes at a multiple of ``alignment`` bytes, a power of two. ``stream`` is the vendor's handle of a stream.
 
-        Raises InvalidArgument (a size of zero, a bad alignment), OutOfMemory with the pool's statistics, OutOfAddresses, Suspended
-        where the tag sleeps.
+        Raises InvalidArgument for a size of zero or a bad alignment, OutOfMemory with the pool's statistics, OutOfAddresses, and
+        Suspended if the tag sleeps.
         """
         bytes_, handle = unsigned("size", size), unsigned("stream", stream)
         address = ctypes.c_uint64()
@@ -217,15 +218,15 @@ class Pool(Owner):
         return block
 
     def tagged(self, tag: str) -> Pool:
-        """The same pool, allocating under a tag: blocks that belong together, and sleep together."""
+        """Returns the same pool, allocating under a tag. Blocks with one tag sleep together."""
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_tagged(self._handle, text("tag", tag), ctypes.byref(pointer)))
         return Pool(PoolHandle(pointer), self._device, self._blocks, tag)
 
     def free(self, address: SupportsIndex, *, force: bool = False) -> None:
-        """Frees the block at an address, in the order of its stream. A :class:`Block` of it is freed then.
+        """Frees the block that begins at an address, in the order of its stream. A :class:`Block` object of it counts as freed.
 
-        Raises NotFound if no block begins there, or if it was freed already; Busy if a CuPy array has it, unless ``force`` is true.
+        Raises NotFound if no block begins there, or if it was freed already; Busy if a CuPy array uses it, unless ``force`` is true.
         """
         at = unsigned("address", address)
         with self._blocks.lock:
@@ -240,7 +241,7 @@ class Pool(Owner):
             check(library().gpu_vmm_free(self._handle, at))
 
     def find(self, address: SupportsIndex) -> BlockInfo:
-        """The live block in which an address lies. Raises NotFound where it lies in none of this pool."""
+        """Returns the live block that contains an address. Raises NotFound if no block of this pool contains it."""
         found = BlockFound()
         check(library().gpu_vmm_find(self._handle, unsigned("address", address), ctypes.byref(found)))
         tag = found.tag.decode("utf-8", "replace")
@@ -249,14 +250,15 @@ class Pool(Owner):
     def suspend(
         self, tag: str, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False
     ) -> int:
-        """Gives the memory of all blocks with a tag back to the driver, and keeps their addresses. Gives how many bytes went; 0 where
-        it sleeps already. Waits for the devices.
+        """Returns the memory of all blocks with a tag to the driver and keeps their addresses. Waits for the devices first.
 
-        ``keep``: where contents go: ``"host"``, ordinary memory; ``"pinned"``, page-locked memory; ``"file"``, a file in
-        ``directory`` or the folder for temporary files; None, nowhere: what is in the blocks is not defined when they are back.
+        Returns the number of bytes that went back; 0 if the tag sleeps already.
 
-        Raises NotFound, InvalidArgument for another ``keep``; Busy while CuPy arrays have blocks with the tag, unless ``force`` is
-        true: then nothing may use them before :meth:`resume`.
+        ``keep``: where contents go: ``"host"`` is ordinary memory, ``"pinned"`` page-locked memory, ``"file"`` a file in ``directory``
+        or in the directory for temporary files. None discards them: the contents are undefined after :meth:`resume`.
+
+        Raises NotFound; InvalidArgument for another ``keep``; Busy while CuPy arrays use blocks with the tag, unless ``force`` is
+        true. With ``force``, nothing may use these arrays before :meth:`resume`.
         """
         went = ctypes.c_uint64()
         name, where = text("tag", tag), kept_in(keep, directory)
@@ -270,7 +272,7 @@ class Pool(Owner):
         return went.value
 
     def is_suspended(self, tag: str) -> bool:
-        """Whether a tag sleeps; False where nothing has it."""
+        """Returns whether a tag sleeps; False if no block has the tag."""
         asleep = ctypes.c_bool()
         try:
             check(library().gpu_vmm_is_suspended(self._handle, text("tag", tag), ctypes.byref(asleep)))
@@ -279,47 +281,47 @@ class Pool(Owner):
         return asleep.value
 
     def resume(self, tag: str) -> int:
-        """Brings the memory of a tag back, at the same addresses. Gives how many bytes came; 0 where it does not sleep.
+        """Restores the memory of a tag at the same addresses. Returns the number of bytes mapped; 0 if the tag does not sleep.
 
-        Raises NotFound, and OutOfMemory: what is not back yet sleeps on, and its contents are safe.
+        Raises NotFound; OutOfMemory, after which memory that is not back yet still sleeps with its contents.
         """
         came = ctypes.c_uint64()
         check(library().gpu_vmm_resume(self._handle, text("tag", tag), ctypes.byref(came)))
         return came.value
 
     def trim(self, keep: SupportsIndex = 0) -> int:
-        """Gives free memory back to the driver until no more than ``keep`` bytes of it are left. Gives how many bytes went."""
+        """Returns free memory to the driver until the pool keeps at most ``keep`` bytes. Returns the number of bytes returned."""
         went = ctypes.c_uint64()
         check(library().gpu_vmm_trim(self._handle, unsigned("keep", keep), ctypes.byref(went)))
         return went.value
 
     def forget_stream(self, stream: SupportsIndex) -> None:
-        """Forgets a stream that is to be destroyed, without waiting. Raises Busy while the stream captures."""
+        """Forgets a stream that the caller is about to destroy, without waiting. Raises Busy while the stream captures a graph."""
         check(library().gpu_vmm_forget_stream(self._handle, unsigned("stream", stream)))
 
     def stats(self) -> PoolStats:
-        """Where the memory is, in bytes: live, kept, pending, mapped, reserved, held, peak_live, peak_held, and more."""
+        """Returns the pool's statistics, in bytes: live, kept, pending, mapped, reserved, held, peak_live, peak_held, and more."""
         found: PoolStats = json.loads(self._json("gpu_vmm_pool_stats"))
         return found
 
     def snapshot(self) -> PoolSnapshot:
-        """The whole picture: ranges, blocks, pages, the statistics and how they came about."""
+        """Returns the pool's state: address ranges, blocks, pages, statistics and their timeline."""
         found: PoolSnapshot = json.loads(self._json("gpu_vmm_pool_snapshot"))
         return found
 
     def tags(self) -> List[str]:
-        """The tags that have had memory so far."""
+        """Returns the tags that have had memory so far."""
         return sorted({space["tag"] for space in self.snapshot()["spaces"]})
 
     def report(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes the snapshot as JSON, which ``gpu-vmm report FILE.json --html OUT`` draws.
 
-        Raises InvalidArgument where the path's end is ``.html``: pages are drawn by that command.
+        Raises InvalidArgument for a path that ends with ``.html``: that command writes the page.
         """
         name = os.fspath(path)
         if name.lower().endswith((".html", ".htm")):
             raise InvalidArgument(
-                f"report: {name}: JSON is written here; write FILE.json, and `gpu-vmm report FILE.json --html OUT` draws it"
+                f"report: {name}: this writes JSON; write FILE.json, and draw it with `gpu-vmm report FILE.json --html OUT`"
             )
         picture = self._json("gpu_vmm_pool_snapshot")
         with builtins.open(name, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What calls return: dictionaries for Python, whose keys type checkers know. Sizes and offsets are bytes, times seconds."""
+"""The results of calls: dictionaries with typed keys. Sizes and offsets are bytes, times are seconds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class DeviceInfo(TypedDict):
     name: str
     total: int
     granularity: int
-    """The driver maps memory in multiples of this."""
+    """The driver maps memory in multiples of this size."""
     unusable: Optional[str]
-    """Why it cannot be used; None for a device that can."""
+    """Why the device cannot be used; None if it can."""
 
 
 class BackendInfo(TypedDict):
@@ -30,7 +30,7 @@ class BackendInfo(TypedDict):
 
 
 class DriverCalls(TypedDict):
-    """How often a pool has called the driver, by function."""
+    """The number of a pool's driver calls, by function."""
 
     create: int
     map: int
@@ -47,62 +47,62 @@ class BinStats(TypedDict):
     live: int
     """The number of blocks in use."""
     free: int
-    """The number of blocks that are ready."""
+    """The number of free blocks."""
 
 
 class PoolStats(TypedDict):
     """``Pool.stats()``."""
 
     live: int
-    """What live blocks asked for."""
+    """The sum of the sizes that live blocks requested."""
     live_blocks: int
     """The number of live blocks."""
     cached: int
-    """Ready in front of threads, for the next request of the same size."""
+    """Free blocks in the caches of threads, for the next request of the same size."""
     pending: int
-    """Freed, and waits for a stream or a fence."""
+    """Freed blocks that wait for a stream or a fence."""
     kept: int
     """Physical memory that no block uses."""
     held: int
     """All physical memory of the pool."""
     mapped: int
-    """Addresses with memory; free memory may be behind several of them."""
+    """Mapped addresses; the same free memory may be mapped at several addresses."""
     reserved: int
-    """Addresses that are reserved."""
+    """Reserved addresses."""
     peak_live: int
-    """The most that blocks took at one time, rounded as they are."""
+    """The largest sum of the rounded sizes of live blocks so far."""
     peak_held: int
-    """The most physical memory at one time."""
+    """The largest amount of physical memory so far."""
     allocations: int
-    """The number of all blocks so far."""
+    """The number of allocations so far."""
     driver_calls: DriverCalls
     bins: List[BinStats]
 
 
 class BlockSnapshot(TypedDict):
-    """A part of a range of addresses."""
+    """A part of an address range."""
 
     offset: int
     size: int
     state: Literal["live", "cached", "pending", "bins", "free"]
-    """``bins``: blocks of one small size lie in it, some of them free."""
+    """``bins``: contains blocks of one small size, some of them free."""
     stream: int
-    """The stream that it belongs to, by the vendor's handle."""
+    """The vendor's handle of the stream that it belongs to."""
 
 
 class PagesSnapshot(TypedDict):
-    """Mapped pages that follow each other and are alike."""
+    """Consecutive mapped pages in the same state."""
 
     offset: int
     count: int
     frame: int
-    """The number of the first page's physical memory; the following pages have the following numbers."""
+    """The number of the first page's physical memory; the numbers of the following pages are consecutive."""
     used: bool
-    """Whether a block lies in them."""
+    """Whether a block uses them."""
 
 
 class SpaceSnapshot(TypedDict):
-    """One range of addresses, all of one tag."""
+    """One address range, all of one tag."""
 
     tag: str
     base: int
@@ -113,7 +113,7 @@ class SpaceSnapshot(TypedDict):
 
 
 class FramesSnapshot(TypedDict):
-    """Physical memory of one page each, whose numbers follow each other."""
+    """Physical pages with consecutive numbers."""
 
     frame: int
     count: int
@@ -133,15 +133,15 @@ class PoolSnapshot(TypedDict):
 
     version: int
     device: str
-    """The backend, its driver and the device, for people."""
+    """The backend, its driver and the device, as readable text."""
     at: float
-    """When it was taken, since the pool was made."""
+    """The time of the snapshot, since the pool was created."""
     page: int
-    """The size of one piece of physical memory."""
+    """The size of a page."""
     stats: PoolStats
     spaces: List[SpaceSnapshot]
     unmapped: List[FramesSnapshot]
-    """Physical memory that is behind no address."""
+    """Physical memory that is not mapped at any address."""
     timeline: List[Moment]
 
 

@@ -1,6 +1,6 @@
-"""PyTorch's GPU memory from pools of gpu-vmm: for the whole process, or for what is made inside of ``with pool(tag):``.
+"""PyTorch's GPU memory from pools of gpu-vmm: for the whole process, or for tensors that are created inside ``with pool(tag):``.
 
-Works for PyTorch's builds for CUDA and for ROCm, on Linux. PyTorch is imported where it is first needed.
+Supports PyTorch's builds for CUDA and for ROCm, on Linux. The first call that needs PyTorch imports it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .errors import Busy, Error, NotInstalled, Suspended, Unavailable
 from .pool import Blocks, Pool
 from .results import PoolStats
 
-# What PyTorch calls beside the two functions for memory: the setter of its allocator, and the function of the library.
+# The hooks of PyTorch's allocator: each setter, and the library's function for it.
 _HOOKS = (
     ("set_record_stream_fn", "gpu_vmm_torch_record_stream"),
     ("set_reset_fn", "gpu_vmm_torch_empty_cache"),
@@ -35,12 +35,12 @@ _settings: Optional[Tuple[int, int, int, int]] = None
 _allocator: Any = None
 _configured = False
 _mem_pools: Dict[Tuple[str, int], Any] = {}
-# Of each device's pool, for all objects that stand for it: a block that one of them frees is freed for the others.
+# The blocks of each device's pool, shared by all Pool objects for it: a block that one of them frees is freed for the others.
 _blocks: Dict[int, Blocks] = {}
 
 
 class _Own(threading.local):
-    """A thread's tag where PyTorch is served as a whole, and the memory pools that it is in where it is not."""
+    """A thread's state: its tag after :func:`enable`, and the memory pools that it uses without."""
 
     def __init__(self) -> None:
         self.tag: Optional[str] = None
@@ -52,7 +52,7 @@ _own = _Own()
 
 def _torch() -> Any:
     try:
-        # By its name: for a type checker, `import torch` could be this module.
+        # By name: a type checker could resolve `import torch` to this module.
         torch = importlib.import_module("torch")
     except ImportError as error:
         raise NotInstalled(f"gpu_vmm.torch: PyTorch cannot be imported: {error}") from error
@@ -66,11 +66,11 @@ def _backend(torch: Any) -> bytes:
 
 
 def _configure(torch: Any) -> None:
-    """Says which vendor serves PyTorch, where :func:`enable` has not."""
+    """Selects PyTorch's vendor as the backend, unless :func:`enable` has done so."""
     global _configured
     with _lock:
         if not _configured:
-            with contextlib.suppress(Busy):  # somebody has used the library without Python: it is as they said
+            with contextlib.suppress(Busy):  # native code of this process has configured the library already
                 check(library().gpu_vmm_torch_configure(_backend(torch), None))
             _configured = True
 
@@ -78,7 +78,7 @@ def _configure(torch: Any) -> None:
 def _has(torch: Any, owner: Any, name: str, needed: str) -> Any:
     found = getattr(owner, name, None)
     if found is None:
-        raise Unavailable(f"gpu_vmm.torch: PyTorch {torch.__version__} has no {name}: PyTorch {needed} or later is needed")
+        raise Unavailable(f"gpu_vmm.torch: PyTorch {torch.__version__} has no {name}; use PyTorch {needed} or later")
     return found
 
 
@@ -89,15 +89,14 @@ def enable(
     page: Optional[SupportsIndex] = None,
     slack: Optional[SupportsIndex] = None,
 ) -> None:
-    """Has all GPU memory of PyTorch come from pools of gpu-vmm, one for each device. Before PyTorch's first use of a GPU.
+    """Serves all GPU memory of PyTorch from pools of gpu-vmm, one for each device. Call it before PyTorch's first use of a GPU.
 
-    ``budget``: the most bytes that a device's pool may hold, None for no limit; ``keep``: how many free bytes it keeps, None for all.
-    ``page`` and ``slack`` are as for ``Backend.pool``, but None is 16 MiB and 7: less is mapped while a step waits for it, and less memory
-    is held by smaller ones.
-    Once more with the same settings changes nothing.
+    ``budget``: the largest number of bytes that a device's pool may hold, None for no limit. ``keep``: the largest number of free bytes
+    that it keeps, None for all. ``page`` and ``slack`` are as for ``Backend.pool``, but None means 16 MiB and 7 percent: steps then
+    rarely wait for mapping. Smaller values hold less memory. A second call with the same settings does nothing.
 
-    Raises NotInstalled without PyTorch; Unavailable without a driver, or where PyTorch is too old; Error where it has used a GPU
-    already, or is served with other settings.
+    Raises NotInstalled without PyTorch; Unavailable without a driver or if PyTorch is too old; Error if PyTorch has used a GPU
+    already, or if it is already served with other settings.
     """
     global _allocator, _configured, _settings
     torch = _torch()
@@ -106,7 +105,7 @@ def enable(
     with _lock:
         if _settings is not None:
             if _settings != settings:
-                raise Error(f"enable: PyTorch is served already, with {_said(_settings)}; that cannot be changed to {_said(settings)}")
+                raise Error(f"enable: PyTorch is already served, with {_said(_settings)}, which cannot be changed to {_said(settings)}")
             return
         memory = torch.cuda.memory
         make = _has(torch, memory, "CUDAPluggableAllocator", "2.3")
@@ -122,9 +121,9 @@ def enable(
                 setter(address_of(function))
             change(made)
         except Exception as error:
-            library().gpu_vmm_torch_configure(_backend(torch), None)  # as it was
+            library().gpu_vmm_torch_configure(_backend(torch), None)  # restores the defaults
             if isinstance(error, RuntimeError) and not isinstance(error, Error):
-                raise Error(f"enable: call it before the first use of the GPU: PyTorch says: {error}", Busy.status) from error
+                raise Error(f"enable: call it before the first use of the GPU; PyTorch's error: {error}", Busy.status) from error
             raise
         _allocator, _settings, _configured = made, settings, True
 
@@ -136,19 +135,19 @@ def _said(settings: Tuple[int, int, int, int]) -> str:
 
 
 def enabled() -> bool:
-    """True where :func:`enable` has been called."""
+    """Returns whether :func:`enable` has been called."""
     return _settings is not None
 
 
 @contextlib.contextmanager
 def pool(tag: str) -> Iterator[None]:
-    """``with pool("weights"):`` what this thread allocates inside has this tag, and sleeps and wakes with it.
+    """``with pool("weights"):`` gives this tag to the GPU memory that this thread allocates inside. Tags sleep and wake separately.
 
-    Where PyTorch is not served as a whole (:func:`enable`), its own allocator serves what is inside from memory of gpu-vmm, by a
-    ``torch.cuda.MemPool`` for each tag on the current device; at most 64 tags. Nested, the innermost holds. Other threads, such as
+    Without :func:`enable`, PyTorch's own allocator serves these allocations from a ``torch.cuda.MemPool`` with memory of gpu-vmm, one for
+    each tag on the current device; at most 64 tags. If pools are nested, the innermost one applies. Other threads, such as
     autograd's in ``backward()``, have tags of their own.
 
-    Raises NotInstalled; Unavailable where PyTorch has no MemPool (before 2.5); Suspended where the tag sleeps.
+    Raises NotInstalled; Unavailable if PyTorch has no MemPool (before 2.5); without :func:`enable`, Suspended if the tag sleeps.
     """
     name = text("tag", tag)
     if enabled():
@@ -165,9 +164,9 @@ def pool(tag: str) -> Iterator[None]:
     device = int(torch.cuda.current_device())
     use = _Use(torch, _mem_pool(torch, tag, device), device)
     if _pool_of(device).is_suspended(tag):
-        # PyTorch would give out what is free in the memory that is not there.
+        # PyTorch would hand out free parts of memory that is not mapped.
         raise Suspended(f"pool: the memory tagged \"{tag}\" is suspended; wake it first")
-    # The first one of a device's pools would hold: an outer one is left as long as this one is in use.
+    # PyTorch would use the outermost pool of the device, so an outer one is left while this one is in use.
     outer = next((one for one in reversed(_own.inside) if one.device == use.device), None)
     if outer is not None:
         outer.leave()
@@ -185,7 +184,7 @@ def pool(tag: str) -> Iterator[None]:
 
 
 class _Use:
-    """A memory pool in use by a thread on a device."""
+    """A memory pool that a thread uses on a device."""
 
     def __init__(self, torch: Any, mem_pool: Any, device: int) -> None:
         self.torch, self.mem_pool, self.device = torch, mem_pool, device
@@ -201,7 +200,7 @@ class _Use:
 
 
 def _mem_pool(torch: Any, tag: str, device: int) -> Any:
-    """PyTorch's memory pool for a tag on the current device. It stays until the process ends, and its destructor never runs."""
+    """Returns PyTorch's memory pool for a tag on the current device. It stays until the process ends; its destructor never runs."""
     with _lock:
         found = _mem_pools.get((tag, device))
         if found is None:
@@ -230,7 +229,7 @@ def _number(torch: Any, device: Any) -> int:
 
 
 def device_pool(device: Any = None) -> Pool:
-    """The process's pool for a device (a number, a ``torch.device`` or its name; None: the current one)."""
+    """Returns PyTorch's pool of a device: a number, a ``torch.device`` or its name; None is the current one."""
     torch = _torch()
     _configure(torch)
     return _pool_of(_number(torch, device))
@@ -245,20 +244,20 @@ def _pool_of(number: int) -> Pool:
 def sleep(
     tag: Optional[str] = None, keep: Optional[str] = "host", device: Any = None, *, directory: Optional[Folder] = None
 ) -> int:
-    """Gives the memory of a tag back to the driver; tensors keep their addresses, and must not be used before :func:`wake`. Gives how
-    many bytes went; 0 where it sleeps already.
+    """Returns the memory of a tag to the driver. Its tensors keep their addresses and must not be used before :func:`wake`.
 
-    ``tag``: None for all. ``keep``: where contents go: ``"host"``, ordinary memory; ``"pinned"``, page-locked memory; ``"file"``, a
-    file in ``directory`` or the folder for temporary files; None, nowhere. ``device``: None for the current one. Waits for the device,
-    and empties PyTorch's cache first. Tensors of the tag may live, unlike views of a vector for ``DeviceVec.suspend``: they are what
-    sleeps, and no ``force`` is asked for.
+    Returns the number of bytes that went back; 0 if the tag sleeps already. Waits for the device and empties PyTorch's cache first.
 
-    Raises NotFound; Error inside of ``with pool(tag)`` where PyTorch has its own allocator. Where one of all tags fails, those
-    before it sleep, with their contents, and :func:`wake` brings them back.
+    ``tag``: None for all tags. ``keep``: where contents go: ``"host"`` is ordinary memory, ``"pinned"`` page-locked memory, ``"file"`` a
+    file in ``directory`` or in the directory for temporary files; None discards them. ``device``: None for the current one. Unlike
+    ``DeviceVec.suspend``, this needs no ``force``: live tensors of the tag are expected.
+
+    Raises NotFound; Error inside ``with pool(tag)`` without :func:`enable`. If one of all tags fails, the tags before it sleep with their
+    contents, and :func:`wake` restores them.
     """
     torch = _torch()
     if _own.inside:
-        raise Error("sleep: not inside of `with gpu_vmm.torch.pool(tag):`; PyTorch cannot empty its cache there")
+        raise Error("sleep: cannot run inside `with gpu_vmm.torch.pool(tag):`; PyTorch cannot empty its cache there")
     pool_ = device_pool(device)
     torch.cuda.synchronize(_number(torch, device))
     gc.collect()
@@ -267,16 +266,16 @@ def sleep(
 
 
 def wake(tag: Optional[str] = None, device: Any = None) -> int:
-    """Brings the memory of a tag back, at the same addresses. Gives how many bytes came; 0 where it does not sleep.
+    """Restores the memory of a tag at the same addresses. Returns the number of bytes mapped; 0 if the tag does not sleep.
 
-    ``tag``: None for all. Raises NotFound, and OutOfMemory: what is not back yet sleeps on, and its contents are safe.
+    ``tag``: None for all tags. Raises NotFound; OutOfMemory, after which memory that is not back yet still sleeps with its contents.
     """
     pool_ = device_pool(device)
     return sum(pool_.resume(one) for one in (pool_.tags() if tag is None else [tag]))
 
 
 def stats(device: Any = None) -> PoolStats:
-    """Where a device's memory is: ``Pool.stats``, in bytes."""
+    """Returns the statistics of a device's pool, in bytes: ``Pool.stats``."""
     return device_pool(device).stats()
 
 
@@ -286,5 +285,5 @@ def report(path: Union[str, "os.PathLike[str]"], device: Any = None) -> None:
 
 
 def trim(keep: SupportsIndex = 0, device: Any = None) -> int:
-    """Gives free memory of a device's pool back to the driver until ``keep`` bytes of it are left. Gives how many bytes went."""
+    """Returns free memory of a device's pool to the driver until it keeps at most ``keep`` bytes. Returns the number of bytes returned."""
     return device_pool(device).trim(keep)

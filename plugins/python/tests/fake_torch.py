@@ -1,6 +1,6 @@
-"""As much of PyTorch as gpu_vmm.torch calls, without PyTorch: it notes its calls, and its MemPools call real functions.
+"""A fake PyTorch with the functions that gpu_vmm.torch calls: it records its calls, and its MemPools call real functions.
 
-`install(...)` puts it where `import torch` finds it, and has gpu_vmm.torch use the backend of the tests.
+`install(...)` puts it into `sys.modules` and makes gpu_vmm.torch use the backend of the tests.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ SETTERS = (
 
 
 def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0"):
-    """Gives the module, and the list of calls that it notes."""
+    """Returns the module, and the list of recorded calls."""
     calls = []
     torch = types.ModuleType("torch")
     torch.__version__ = "2.0.9"
@@ -66,12 +66,12 @@ def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0"):
 
         class MemPool:
             def __init__(self, allocator):
-                # As PyTorch: it is of the device that is current when it is made.
+                # As in PyTorch, it belongs to the current device.
                 self.allocator, self.device = allocator, torch.cuda.device
 
         @contextlib.contextmanager
         def use_mem_pool(pool, device=None):
-            # As PyTorch: the first one holds, and the same one twice is refused.
+            # As in PyTorch, the outermost pool applies, and the same pool cannot be entered twice.
             assert pool not in active
             assert pool.device == torch.cuda.device
             active.append(pool)
@@ -83,7 +83,7 @@ def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0"):
         torch.cuda.MemPool, torch.cuda.use_mem_pool = MemPool, use_mem_pool
 
     def empty(size):
-        """Memory from the pool in use."""
+        """Allocates from the pool in use."""
         return active[0].allocator.alloc(size, torch.cuda.device, None)
 
     torch.empty, torch.active = empty, active

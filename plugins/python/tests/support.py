@@ -1,4 +1,4 @@
-"""What the tests share: the backend that they run on, and processes of their own."""
+"""Helpers of the tests: the backend that they run on, checks of exceptions, and child processes."""
 
 import os
 import shlex
@@ -14,22 +14,22 @@ import gpu_vmm
 NAME = os.environ.get("GPU_VMM_TEST_BACKEND", "host")
 MIB = 1 << 20
 HERE = Path(__file__).resolve().parent
-# How Python is started, where that takes more than its name.
+# The command that starts Python, if it needs more than its name.
 PYTHON = shlex.split(os.environ.get("GPU_VMM_TEST_PYTHON", "")) or [sys.executable]
 
 
 def backend():
-    """The backend; a test that needs it fails where it is not there."""
+    """Opens the backend. A test that needs it fails if it is missing."""
     return gpu_vmm.open(NAME)
 
 
 class Case(unittest.TestCase):
     def raises(self, kind, text=""):
-        """The block raises this kind, with its own status, and a text that has this in it."""
+        """Checks that the block raises this kind of error, with the status of the kind and a text that contains `text`."""
         return _Raises(self, kind, text)
 
     def script(self, code, **environment):
-        """Runs code in a process of its own, which has to end well. Gives what it printed."""
+        """Runs code in a child process, which must exit with status 0 and print nothing to stderr. Returns its output."""
         path = os.pathsep.join([str(HERE.parent), str(HERE)])
         env = {**os.environ, "PYTHONPATH": path, **environment}
         done = subprocess.run(
@@ -41,13 +41,13 @@ class Case(unittest.TestCase):
 
 
 def overwrite(opened, size):
-    """Has other contents lie in free memory of the device: what comes back from sleep later is not what was left there."""
+    """Overwrites free memory of the device, so that contents after sleep can only come from the store."""
     other = gpu_vmm.DeviceVec("uint8", backend=opened)
     other.resize(size, 0xEE)
 
 
 def in_threads(count, work):
-    """Has so many threads do it, each with its number. Gives what was raised."""
+    """Runs `work` in `count` threads, each with its number. Returns the exceptions."""
     failures = []
 
     def guarded(number):
@@ -83,7 +83,7 @@ class _Raises:
 
 
 class Counted:
-    """Counts how often the package calls a function of the library, inside of ``with``."""
+    """Counts the package's calls of a function of the library inside ``with``."""
 
     def __init__(self, function):
         self.calls, self.function = 0, function

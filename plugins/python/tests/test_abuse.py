@@ -1,4 +1,4 @@
-"""What callers get wrong: every call answers with a Python exception in words, and nothing has changed."""
+"""Invalid arguments: every call raises an exception with a text and changes nothing."""
 
 import math
 import pathlib
@@ -11,7 +11,7 @@ from test_vec import numpy
 
 HUGE = (-1, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 200)
 NO_NUMBERS = (math.nan, math.inf, 1.5, "1", b"1", None, [], object())
-# A panic of the library, stopped at its border, is no answer.
+# InternalError, a panic of the library, is not among them.
 REFUSED = (TypeError, ValueError, OverflowError, BufferError, MemoryError, gpu_vmm.OutOfAddresses, gpu_vmm.NotFound)
 
 
@@ -140,7 +140,7 @@ class Abuse(Case):
     def test_views_of_itself(self):
         vec = self.vec("int32", range(100_000))
         if NAME == "host" and numpy is not None:
-            # What overlaps is copied as if it were elsewhere, as NumPy's own assignments do.
+            # Overlapping memory is copied as if it did not overlap, as in NumPy's own assignments.
             vec.write(1, numpy.asarray(vec)[:-1])
             self.assertEqual(vec.tolist(), [0, *range(99_999)])
             vec.write(0, numpy.from_dlpack(vec)[1:])
@@ -172,7 +172,7 @@ class Abuse(Case):
         vec.write(0, [7])
         self.assertEqual((first.tolist(), second.tolist()), ([7, 2], [7, 2]))
         vec.resize(0)
-        self.assertEqual(first.tolist(), [7, 2])  # the memory stays until it is given back, which is refused
+        self.assertEqual(first.tolist(), [7, 2])  # the memory stays, since shrinking is refused
         with self.raises(gpu_vmm.Busy):
             vec.shrink_to_fit()
 

@@ -1,4 +1,4 @@
-"""gpu_vmm.cupy, over a fake CuPy and the real library."""
+"""gpu_vmm.cupy with a fake CuPy and the real library."""
 
 import gc
 import sys
@@ -43,7 +43,7 @@ class Cupy(Case):
         self.cupy = sys.modules["cupy"] = fake()
         self.addCleanup(sys.modules.pop, "cupy")
         if NAME == "host":
-            # CuPy has no memory of the host: the allocator is the real one, its backend the tests'.
+            # CuPy does not allocate host memory: only the backend is replaced, the allocator is the real one.
             real = gpu_vmm.cupy.Backend
             gpu_vmm.cupy.Backend = lambda name: backend()
             self.addCleanup(setattr, gpu_vmm.cupy, "Backend", real)
@@ -68,7 +68,7 @@ class Cupy(Case):
             allocate(1)
 
     def test_twice_and_back(self):
-        with self.raises(gpu_vmm.Error, "enable() first"):
+        with self.raises(gpu_vmm.Error, "call gpu_vmm.cupy.enable() first"):
             gpu_vmm.cupy.pool()
         gpu_vmm.cupy.enable(keep=0)
         gpu_vmm.cupy.enable(keep=0)

@@ -1,4 +1,4 @@
-"""DLPack capsules: what they are called, who takes them, and who lets their memory go."""
+"""DLPack capsules: their names and contents, consumers, and when their memory is freed."""
 
 import ctypes
 import gc
@@ -42,7 +42,7 @@ def name_of(capsule):
 
 
 class Taken:
-    """What a consumer does: takes the tensor, renames the capsule, and calls the deleter when it is done."""
+    """A consumer: takes the tensor, renames the capsule, and calls the deleter at the end."""
 
     def __init__(self, capsule):
         name = name_of(capsule)
@@ -55,7 +55,7 @@ class Taken:
 
 
 class Deleted:
-    """Notes how often a tensor's deleter is called, and calls it."""
+    """Counts the calls of a tensor's deleter, and calls it."""
 
     def __init__(self, capsule):
         name = name_of(capsule)
@@ -130,7 +130,7 @@ class Capsules(Case):
         for stream in (None, -1) if NAME == "host" else (None, -1, 1, 2, 1 << 40):
             vec.__dlpack__(stream=stream, dl_device=vec.__dlpack_device__(), copy=False)
 
-    def test_nobody_takes_it(self):
+    def test_a_capsule_that_is_not_taken(self):
         vec = self.vec()
         for version in (None, (1, 0)):
             capsule = vec.__dlpack__(max_version=version)
@@ -181,7 +181,7 @@ class Capsules(Case):
         self.assertEqual(deleted.calls, 1)
 
     def test_an_exception_on_its_way(self):
-        # As a library does that refuses a tensor: the capsule goes while the exception is there.
+        # Like a library that refuses a tensor: the capsule is deleted while the exception propagates.
         def refuse(vec):
             capsules = [vec.__dlpack__()]
             raise ValueError(capsules.pop())
@@ -194,7 +194,7 @@ class Capsules(Case):
         self.assertFalse(self.exported(vec))
         with self.assertRaises(ValueError):
             refuse(self.vec())
-        # Nobody else has the vector any more.
+        # The capsule has the last reference to the memory.
         with self.assertRaises(TypeError):
             int(self.vec().__dlpack__())
 

@@ -1,4 +1,4 @@
-"""What names an element type: strings, and the types of Python, NumPy and PyTorch."""
+"""The names of element types: strings, and the types of Python, NumPy and PyTorch."""
 
 import sys
 import typing
@@ -28,13 +28,13 @@ class Names(TypeCase):
         for kind, name in ((bool, "bool"), (int, "int64"), (float, "float64"), (complex, "complex128")):
             self.assertEqual(self.dtype(kind), name)
         vec = gpu_vmm.DeviceVec(float, [0.1], backend=self.backend)
-        self.assertEqual(vec.tolist(), [0.1])  # the same number, and not a shorter one
+        self.assertEqual(vec.tolist(), [0.1])  # not rounded to float32
 
     def test_types_of_pytorch(self):
         kind = type("dtype", (), {"__module__": "torch", "__repr__": lambda self: "torch.bfloat16"})
         self.assertEqual(self.dtype(kind()), "bfloat16")
         kind.__repr__ = lambda self: "torch.qint8"
-        with self.raises(gpu_vmm.InvalidArgument, "there is no 'qint8'; there are int8"):
+        with self.raises(gpu_vmm.InvalidArgument, "there is no 'qint8'; expected one of int8"):
             self.dtype(kind())
 
     def test_what_names_none(self):
@@ -44,7 +44,7 @@ class Names(TypeCase):
         for other in (str, object, b"int8", 5, None, [1, 2], type, sys):
             with self.raises(TypeError, "pass a name such as \"float32\""):
                 self.dtype(other)
-        with self.raises(TypeError, "values come second"):
+        with self.raises(TypeError, "values are the second argument"):
             gpu_vmm.DeviceVec([1, 2], backend=self.backend)
 
     def test_numpy_is_not_imported(self):
@@ -67,7 +67,7 @@ class Numpy(TypeCase):
             if name != "bfloat16":
                 kind = numpy.dtype(name)
                 self.assertEqual((self.dtype(kind), self.dtype(kind.type), self.dtype(kind.newbyteorder("="))), (name,) * 3)
-        self.assertEqual((self.dtype(numpy.longlong), self.dtype(numpy.intc)), ("int64", "int32"))  # whose names are others
+        self.assertEqual((self.dtype(numpy.longlong), self.dtype(numpy.intc)), ("int64", "int32"))  # types with other names
 
     def test_of_an_array(self):
         array = numpy.arange(6, dtype="uint16")
@@ -78,7 +78,7 @@ class Numpy(TypeCase):
         with self.raises(gpu_vmm.InvalidArgument, "swapped; pass \"float32\""):
             self.dtype(numpy.dtype(">f4"))
         for other in (numpy.dtype([("a", "f4")]), numpy.dtype("M8[s]"), numpy.dtype("O"), numpy.dtype((numpy.float32, 3)), numpy.str_):
-            with self.raises(gpu_vmm.InvalidArgument, "there are int8"):
+            with self.raises(gpu_vmm.InvalidArgument, "expected one of int8"):
                 self.dtype(other)
         for other in (numpy.floating, numpy.generic, numpy.array, numpy.float32(1)):
             with self.raises(TypeError, "names no element type"):

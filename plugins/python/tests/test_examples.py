@@ -16,13 +16,13 @@ class Examples(Case):
         self.assertEqual(
             said[2:],
             [
-                "awake: b'kept'",
+                "resumed: b'kept'",
                 "elements: [0.5, 1.0, 20.0, 30.0] every other: [0.5, 20.0, 4.0, 0.0] last: 0.0",
                 "grown: 1000002 elements, same address: True sum of the last three: 24.0",
-                "woken: [0.5, 1.0, 20.0, 30.0] same address: True",
+                "resumed: [0.5, 1.0, 20.0, 30.0] same address: True",
             ],
         )
-        self.assertRegex(said[1], r"^asleep: \d+ MiB went to the host, and \d+ bytes are held$")
+        self.assertRegex(said[1], r"^suspended: \d+ MiB went to the host, \d+ bytes are held$")
 
     @unittest.skipIf(numpy is None, "there is no NumPy")
     def test_readme(self):

@@ -1,4 +1,4 @@
-"""Elements and slices of a vector, beside those of a list."""
+"""Elements and slices of a vector, compared with those of a list."""
 
 import unittest
 
@@ -88,7 +88,7 @@ class Reading(Case):
                 vec.append(10 + number)
         self.assertEqual(seen, [1, 2, 3, 11, 12])
         iterator = iter(gpu_vmm.DeviceVec("int32", range(LARGE), backend=backend()))
-        next(iterator)  # which keeps the vector
+        next(iterator)  # the iterator keeps the vector
         self.assertEqual(sum(1 for _ in iterator), LARGE - 1)
 
     def test_a_vector_of_a_vector(self):
@@ -153,10 +153,10 @@ class Writing(Case):
 
     def test_what_cannot_be(self):
         for key, values, kind, text in (
-            (slice(0, 2), [1], gpu_vmm.InvalidArgument, "1 values for the 2 elements"),
-            (slice(0, 2), [], gpu_vmm.InvalidArgument, "0 values for the 2 elements"),
-            (slice(4, None), [1, 2, 3], gpu_vmm.InvalidArgument, "3 values for the 2 elements"),
-            (slice(None, None, 2), [1, 2], gpu_vmm.InvalidArgument, "2 values for the 3 elements"),
+            (slice(0, 2), [1], gpu_vmm.InvalidArgument, "1 values for a slice of 2 elements"),
+            (slice(0, 2), [], gpu_vmm.InvalidArgument, "0 values for a slice of 2 elements"),
+            (slice(4, None), [1, 2, 3], gpu_vmm.InvalidArgument, "3 values for a slice of 2 elements"),
+            (slice(None, None, 2), [1, 2], gpu_vmm.InvalidArgument, "2 values for a slice of 3 elements"),
             (slice(0, 2), [1, 1 << 31], OverflowError, "2147483648 does not fit int32"),
             (slice(None, None, 3), [1, 1 << 31], OverflowError, "2147483648 does not fit int32"),
             (slice(0, 2), "12", TypeError, "not str"),

@@ -1,4 +1,4 @@
-"""Copies, second calls of __init__, objects that are half made, and threads that take away what others read."""
+"""Copies, second calls of __init__, half-initialized objects, and threads that take away memory that others read."""
 
 import copy
 import gc
@@ -125,7 +125,7 @@ class Made(Case):
         ):
             with self.assertRaises(TypeError) as raised:
                 make()
-            self.assertRegex(str(raised.exception), "made by|is needed, not")
+            self.assertRegex(str(raised.exception), "created by|expected a gpu_vmm.Backend, not")
 
     def test_a_block_made_by_hand_frees_nothing(self):
         pool = backend().pool()
@@ -145,7 +145,7 @@ class Made(Case):
         self.assertEqual(pool.stats()["live"], 0)
 
     def test_half_made(self):
-        # What __del__ finds there is not worth a word.
+        # __del__ must not report an exception for such objects.
         noted = []
         before, sys.unraisablehook = sys.unraisablehook, noted.append
         self.addCleanup(setattr, sys, "unraisablehook", before)
@@ -166,7 +166,7 @@ class Made(Case):
 
 
 class Threads(Case):
-    # In a process of its own: what is wrong here ends the process.
+    # In a child process, which a failure would end.
 
     @unittest.skipUnless(NAME == "host", "a GPU's copies wait for each other")
     def test_memory_is_not_taken_away_under_a_copy(self):
@@ -174,7 +174,7 @@ class Threads(Case):
             """
             import threading, gpu_vmm
             pool = gpu_vmm.open("host").pool(keep=0)
-            tagged, size = pool.tagged("t"), 128 << 20  # a copy of so much takes longer than a thread waits for its turn
+            tagged, size = pool.tagged("t"), 128 << 20  # large enough that other threads run during a copy
 
             def against(copy, take):
                 ended = []

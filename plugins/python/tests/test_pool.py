@@ -1,4 +1,4 @@
-"""Backends and pools: allocating, freeing, finding, sleeping, and what is told of it."""
+"""Backends and pools: allocating, freeing, finding, sleeping, and statistics."""
 
 import gc
 import json
@@ -36,7 +36,7 @@ class Backends(Case):
         with self.raises(TypeError):
             gpu_vmm.open(3)
         for setting in "budget", "page", "slack":
-            with self.raises(gpu_vmm.InvalidArgument, f"{setting}: 0 is none"):
+            with self.raises(gpu_vmm.InvalidArgument, f"{setting}: 0 is not allowed"):
                 backend().pool(**{setting: 0})
         with self.raises(gpu_vmm.InvalidArgument, "3145728"):
             backend().pool(page=3 * MIB)
@@ -77,7 +77,7 @@ class Pools(Case):
         with self.raises(gpu_vmm.NotFound, "freed already"):
             self.pool.free(address)
 
-    def test_freed_when_nobody_has_it(self):
+    def test_freed_with_the_last_reference(self):
         block = self.pool.alloc(5000)
         self.assertEqual(self.pool.stats()["live"], 5000)
         del block
@@ -86,7 +86,7 @@ class Pools(Case):
             self.assertEqual(self.pool.stats()["live"], 10)
         self.assertEqual(self.pool.stats()["live"], 0)
         with self.pool.alloc(10) as block:
-            block.free()  # and not once more
+            block.free()  # `with` must not free it again
         with self.assertRaises(KeyError):
             with self.pool.alloc(10):
                 raise KeyError
@@ -109,12 +109,12 @@ class Pools(Case):
         self.assertEqual(closed.calls, 50)
 
     def test_what_is_kept(self):
-        # None is all and 0 is none, also where C has it the other way round.
+        # None keeps all and 0 keeps none, although in C 0 keeps all.
         for keep, is_all in ((None, True), ((1 << 64) - 1, True), (0, False), (1, False), (32 * MIB, False)):
             pool, held = backend().pool(keep=keep), []
             for block in [pool.alloc(16 * MIB) for _ in range(10)]:
                 block.free()
-            # Memory goes with a later free, once the device has finished with it.
+            # A later free returns the memory, once the device has finished with it.
             while len(held) < 200 and min(held, default=160 * MIB) >= 160 * MIB:
                 held.append(pool.stats()["held"])
                 pool.alloc(16 * MIB).free()
@@ -127,7 +127,7 @@ class Pools(Case):
         self.assertEqual(self.pool.find(address).base, address)
         self.pool.free(address)
         self.assertEqual(self.pool.stats()["live"], 0)
-        # A block that is freed by its address is freed as an object, too.
+        # Freeing a block by its address also frees its object.
         block = self.pool.alloc(100)
         self.pool.tagged("other").free(block.address)
         with self.raises(gpu_vmm.NotFound):
@@ -159,9 +159,9 @@ class Pools(Case):
         with self.pool.alloc(4096) as block, self.raises(gpu_vmm.NotFound):
             other.free(block.address)
         with self.pool.alloc(16) as block:
-            with self.raises(gpu_vmm.InvalidArgument, "the block has 16"):
+            with self.raises(gpu_vmm.InvalidArgument, "exceed the block of 16 bytes"):
                 block.read(8, 9)
-            with self.raises(gpu_vmm.InvalidArgument, "the block has 16"):
+            with self.raises(gpu_vmm.InvalidArgument, "exceed the block of 16 bytes"):
                 block.write(b"x" * 17)
         self.assertEqual(self.pool.stats()["live"], 0)
 
@@ -181,7 +181,7 @@ class Pools(Case):
         with tempfile.TemporaryDirectory() as folder:
             for keep, directory in (("host", None), ("pinned", None), ("file", None), ("file", folder)):
                 with self.subTest(keep=keep, directory=directory is not None):
-                    contents = os.urandom(4 * MIB)  # not what an earlier turn has kept
+                    contents = os.urandom(4 * MIB)  # not the contents that an earlier turn has stored
                     block.write(contents)
                     went = self.pool.suspend("weights", keep, directory)
                     self.assertGreaterEqual(went, 4 * MIB)
@@ -250,7 +250,7 @@ class Pools(Case):
                 if turn % 3 == 0:
                     blocks.pop(turn % len(blocks)).free()
                 with self.raises(gpu_vmm.NotFound):
-                    pool.free(number)  # its text is this thread's
+                    pool.free(number)  # sets this thread's error text
 
         self.assertEqual(in_threads(6, work), [])
         gc.collect()

@@ -1,4 +1,4 @@
-"""What goes beyond one thread of one process: no library, forks, and the interpreter's end."""
+"""Processes: a missing library, forks, and the end of the interpreter."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ class Processes(Case):
             """,
             GPU_VMM_C_LIBRARY="/nonexistent",
         )
-        self.assertIn("4 load gpu-vmm's library: GPU_VMM_C_LIBRARY is '/nonexistent', and there is no such file", said)
+        self.assertIn("4 load gpu-vmm's library: GPU_VMM_C_LIBRARY is '/nonexistent', which is not a file", said)
         self.assertIn("goes on 0.1.0", said)
 
     def test_no_library_of_ours(self):
@@ -73,7 +73,7 @@ class Processes(Case):
             atexit.register(lambda: block.read(0, 1))
 
             class Late:
-                # Its module's names are gone when it goes.
+                # The names of its module are deleted before it is.
                 def __init__(self):
                     self.block, self.vec = pool.alloc(1), gpu_vmm.DeviceVec("int8", b"left", backend=backend)
                     self.capsule = self.vec.__dlpack__()
@@ -140,7 +140,7 @@ class Processes(Case):
         said = self.script(
             f"""
             import os, signal, threading, warnings, gpu_vmm
-            warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads, which is what is tested
+            warnings.simplefilter("ignore")  # newer Pythons warn of forks in processes with threads, which this tests
             backend = gpu_vmm.open({NAME!r})
             pool = backend.pool()
             block, vec = pool.alloc(64), gpu_vmm.DeviceVec("int8", b"kept", backend=backend)

@@ -1,4 +1,4 @@
-"""The dictionaries that calls return have the keys and types that gpu_vmm.results names, and no others."""
+"""The dictionaries that calls return have exactly the keys and types of gpu_vmm.results."""
 
 import typing
 import unittest

@@ -1,4 +1,4 @@
-"""gpu_vmm.torch, over a fake PyTorch and the real library. Each test has a process of its own: there is one PyTorch in it."""
+"""gpu_vmm.torch with a fake PyTorch and the real library. Each test runs in its own process, since a process has one PyTorch."""
 
 import unittest
 
@@ -71,7 +71,7 @@ try:
     gpu_vmm.torch.enable(budget=65 << 20)
     raise AssertionError
 except gpu_vmm.Error as error:
-    assert "served already, with budget=67108864, keep=None, page=None, slack=None" in str(error), error
+    assert "already served, with budget=67108864, keep=None, page=None, slack=None" in str(error), error
 address = alloc(1 << 20)
 assert tag(address) == "torch"
 assert gpu_vmm.torch.stats()["live"] == 1 << 20
@@ -87,7 +87,7 @@ assert gpu_vmm.torch.trim() > 0
         )
 
     def test_blocks_of_the_same_pool(self):
-        # Each call of device_pool() is another object for the same pool.
+        # Each call of device_pool() returns a new object for the same pool.
         self.script(
             ENABLED
             + """
@@ -102,7 +102,7 @@ try:
 except gpu_vmm.NotFound:
     pass
 del block
-assert gpu_vmm.torch.stats()["live"] == 1 << 20  # the other one is not freed with it
+assert gpu_vmm.torch.stats()["live"] == 1 << 20  # the other block is still there
 again.free()
 """
         )
@@ -149,8 +149,8 @@ again.free()
         self.assertEqual(
             said.splitlines(),
             [
-                "gpu_vmm.torch: PyTorch 2.0.9 has no set_begin_allocate_to_pool: PyTorch 2.3 or later is needed",
-                "gpu_vmm.torch: PyTorch 2.0.9 has no MemPool: PyTorch 2.5 or later is needed",
+                "gpu_vmm.torch: PyTorch 2.0.9 has no set_begin_allocate_to_pool; use PyTorch 2.3 or later",
+                "gpu_vmm.torch: PyTorch 2.0.9 has no MemPool; use PyTorch 2.5 or later",
             ],
         )
 
@@ -208,7 +208,7 @@ assert tag(alloc(1)) == "torch"
                     gpu_vmm.torch.sleep("outer")
                     raise AssertionError
                 except gpu_vmm.Error as error:
-                    assert "not inside" in str(error), error
+                    assert "cannot run inside" in str(error), error
             assert torch.active == []
             assert gpu_vmm.torch.sleep("outer", "host") > 0
             assert gpu_vmm.torch.wake("outer") > 0
@@ -233,7 +233,7 @@ assert tag(alloc(1)) == "torch"
             """
         )
 
-    def test_a_tag_that_sleeps_serves_nobody(self):
+    def test_a_tag_that_sleeps_serves_no_request(self):
         self.script(
             """
             import gpu_vmm, fake_torch
@@ -276,7 +276,7 @@ del calls[:]
 assert size <= gpu_vmm.torch.sleep("weights", "pinned") < 2 * size
 assert calls == [("synchronize", 0), ("empty_cache",)], calls
 assert gpu_vmm.torch.sleep("weights") == 0
-assert size <= gpu_vmm.torch.sleep() < 2 * size  # the others
+assert size <= gpu_vmm.torch.sleep() < 2 * size  # the other tags
 assert gpu_vmm.torch.sleep() == 0
 assert gpu_vmm.torch.stats()["live"] == 2 * size
 overwrite(gpu_vmm.open(NAME), 2 * size)

@@ -1,4 +1,4 @@
-"""Vectors: every type, growth in place, reading and writing, and how NumPy sees them."""
+"""Vectors: every type, growth in place, reads and writes, and views by NumPy."""
 
 import array
 import ctypes
@@ -75,7 +75,7 @@ class Vectors(Case):
         self.assertEqual(self.vec("int8", (number for number in range(3))).tolist(), [0, 1, 2])
 
     def test_what_cannot_be(self):
-        with self.raises(gpu_vmm.InvalidArgument, "there are int8"):
+        with self.raises(gpu_vmm.InvalidArgument, "expected one of int8"):
             self.vec("float8")
         vec = self.vec("int32", [1, 2, 3])
         for values in (array.array("f", [1]), array.array("I", [1]), b"12345"):
@@ -155,7 +155,7 @@ class Vectors(Case):
         self.assertGreaterEqual(vec.capacity, len(vec))
         vec.resize(len(vec) + 1_000_000, 77)
         self.assertEqual(vec.read(len(vec) - 1_000_000, 1_000_000), [77] * 1_000_000)
-        # Zero, the default, over memory that held something else: a write that is left out would be seen.
+        # The default, zero, over memory with other contents, which reveals a missing write.
         vec.resize(len(vec) - 1000)
         vec.resize(len(vec) + 1000)
         self.assertEqual(vec.read(len(vec) - 1001, 1001), [77] + [0] * 1000)
@@ -170,7 +170,7 @@ class Vectors(Case):
 
     def test_room_and_shrinking(self):
         vec = self.vec("float64")
-        vec.reserve(1)  # memory goes back in the pieces in which it came
+        vec.reserve(1)  # memory is released in the handles in which it was created
         vec.reserve(3 * MIB)
         self.assertGreaterEqual(vec.capacity, 3 * MIB)
         self.assertEqual(len(vec), 0)
@@ -197,7 +197,7 @@ class Vectors(Case):
         vec = self.vec("int16", range(1000))
         address = vec.address
         for turn, keep in enumerate(("host", "pinned", "file"), 1):
-            vec.write(0, [turn] * 1000)  # not what an earlier turn has kept
+            vec.write(0, [turn] * 1000)  # not the contents that an earlier turn has stored
             went = vec.suspend(keep)
             self.assertGreater(went, 0)
             overwrite(self.backend, went)
@@ -249,7 +249,7 @@ class Numpy(Case):
             self.vec("float32", numpy.ones(4))
 
     def test_one_dimension(self):
-        # Some versions of NumPy take an array of one element for a number.
+        # Some versions of NumPy convert an array of one element to a number.
         for values in (numpy.ones((1, 1)), numpy.ones((0, 3)), [numpy.ones(1)], numpy.ones((2, 3)).T):
             with self.raises(gpu_vmm.InvalidArgument, "one"):
                 self.vec("float64", values)
@@ -279,7 +279,7 @@ class Numpy(Case):
                     if array_.flags.writeable:
                         array_[0] = 1
                         self.assertEqual(vec.read(0, 1), [1])
-                    else:  # NumPy before 2.1 takes no versioned tensors, and does not write to what others may not like
+                    else:  # NumPy before 2.1 takes no versioned tensors and treats all others as read-only
                         self.assertLess(NUMPY, (2, 1))
                 self.assertFalse(numpy.asarray(vec.read_only()).flags.writeable)
                 if NUMPY >= (2, 1):
@@ -304,14 +304,14 @@ class Numpy(Case):
         self.assertEqual(numpy.asarray(self.vec("int8")).shape, (0,))
 
     @unittest.skipIf(NAME != "host", "the memory is a GPU's")
-    def test_the_memory_stays_for_who_has_it(self):
+    def test_the_memory_stays_for_its_views(self):
         array_ = numpy.from_dlpack(self.vec("int32", range(1000)))
         other = numpy.asarray(self.vec("int32", range(1000)))
         self.assertEqual(int(array_.sum() + other.sum()), 999_000)
 
     @unittest.skipIf(NAME != "host", "the memory is a GPU's")
     def test_a_refusal_is_numpys_own(self):
-        # NumPy drops the capsule while its exception is on the way.
+        # NumPy drops the capsule while its exception propagates.
         vec = self.vec("bfloat16", [1, 2])
         for _ in range(3):
             with self.assertRaisesRegex((RuntimeError, BufferError), "[Uu]nsupported"):

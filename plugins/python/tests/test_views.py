@@ -1,4 +1,4 @@
-"""One rule: what takes memory away raises Busy while another library may use it, unless force=True insists."""
+"""Calls that take memory away raise Busy while another library may use the memory, unless force=True is passed."""
 
 import gc
 import unittest
@@ -36,14 +36,14 @@ class Dlpack(Case):
         self.vec.suspend()
 
     def test_force(self):
-        self.vec.reserve(MANY)  # its own piece
+        self.vec.reserve(MANY)  # its own memory handle
         taken = Taken(self.vec.__dlpack__())
         self.assertGreater(self.vec.suspend(force=True), 0)
         self.assertGreater(self.vec.resume(), 0)
         before = self.vec.capacity
         self.vec.shrink_to_fit(force=True)
         self.assertTrue(3 <= self.vec.capacity < before)
-        with self.raises(gpu_vmm.Busy):  # it insists for one call
+        with self.raises(gpu_vmm.Busy):  # force applies to one call
             self.vec.suspend()
         taken.delete()
         self.assertEqual(self.vec.tolist(), [1, 2, 3])
@@ -76,7 +76,7 @@ class Dlpack(Case):
 
 @unittest.skipIf(numpy is None or NAME != "host", "NumPy and the host's memory are needed")
 class Numpy(Case):
-    # Each in a process of its own: what is wrong here ends the process.
+    # Each in a child process, which a failure would end.
 
     def said(self, code):
         vec = "import gc, numpy, gpu_vmm\nvec = gpu_vmm.DeviceVec('float32', [1, 2, 3], backend=gpu_vmm.open('host'))\n"
@@ -157,7 +157,7 @@ print(view.tolist())
 
 
 class Lent(Case):
-    """Blocks that CuPy's arrays own."""
+    """Blocks that CuPy's arrays use."""
 
     def setUp(self):
         self.cupy = fake()

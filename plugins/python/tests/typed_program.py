@@ -1,5 +1,6 @@
-"""What a type checker accepts of a program that uses the package, and what it must refuse: a comment that ignores no error is an error
-itself. It is checked, and never run.
+"""A program that type checkers must accept, and lines that they must refuse: an unused `type: ignore` is an error itself.
+
+The tests check this file with mypy and never run it.
 """
 
 from __future__ import annotations
