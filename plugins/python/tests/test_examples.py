@@ -1,10 +1,10 @@
-"""The programs of the folder `examples` and of README.md: what they print."""
+"""The programs in the folder `examples`, in README.md and in the guide: they run, and print the documented output."""
 
-import re
+import subprocess
 import unittest
 
 from readme import programs
-from support import HERE, NAME, Case
+from support import HERE, NAME, PYTHON, Case
 from test_vec import numpy
 
 
@@ -24,11 +24,28 @@ class Examples(Case):
         )
         self.assertRegex(said[1], r"^suspended: \d+ MiB went to the host, \d+ bytes are held$")
 
-    @unittest.skipIf(numpy is None, "there is no NumPy")
-    def test_readme(self):
-        alone = [program for program in programs() if not re.search(r"^import .*\b(torch|cupy)\b", program, re.MULTILINE)]
-        self.assertEqual(len(alone), 1)
-        self.assertEqual(self.script(alone[0]), "[10.0, 2.0, 3.0, 4.0] [0.0, 0.0, 4.0, 3.0, 2.0, 10.0] 6 19.0\n(2, 3)\n")
+    def test_documented_programs(self):
+        ran = []
+        for program in programs():
+            with self.subTest(program=program.name):
+                compile(program.code, program.name, "exec")
+                libraries = [library for library in ("torch", "cupy") if program.needs(library)]
+                if libraries and not has_gpu_for(libraries) or program.needs("numpy") and numpy is None:
+                    continue
+                # Libraries with a GPU may warn of what they like.
+                printed = self.script(program.code, flags=() if libraries else ("-W", "error"), GPU_VMM_BACKEND=NAME)
+                if program.prints is not None:
+                    self.assertEqual(printed, program.prints)
+                ran.append(program.name)
+        self.assertTrue(any(name.startswith("readme_") for name in ran), ran)
+        self.assertTrue(any(name.startswith("python_") for name in ran), ran)
+
+
+def has_gpu_for(libraries):
+    """Returns whether all of these libraries are installed and find a GPU."""
+    uses = {"torch": "torch.zeros(1, device='cuda')", "cupy": "cupy.zeros(1)"}
+    code = "\n".join(f"import {library}; {uses[library]}" for library in libraries)
+    return subprocess.run([*PYTHON, "-c", code], capture_output=True, timeout=120).returncode == 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 //! Python is `python3`, or the program that GPU_VMM_PYTHON names; where it has NumPy, that takes part.
 
 use crate::cargo;
+use crate::documented;
 use crate::environment::leave_the_machines;
 use crate::fake_driver;
 use crate::layout::Layout;
@@ -82,9 +83,14 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     }
     let examples = EXAMPLES.map(|name| cargo::example(name).map(|program| (name, program)));
     let examples = examples.into_iter().collect::<Answer<Vec<_>>>()?;
+    let documented = documented::programs(layout, &library)?;
     let python = python()?;
     let places = [Place::Host, Place::FakeDriver].into_iter().chain(runtimes.iter().map(Place::Hip));
     let mut jobs = Vec::new();
+    for (name, program) in &documented {
+        let command = Place::Host.command(layout, program);
+        jobs.push(Job { name: format!("host memory, {name}"), command, log: program.with_extension("txt") });
+    }
     for place in places {
         let stem = place.shown().replace(' ', "-");
         for (source, program) in &programs {

@@ -1,0 +1,103 @@
+//! The C programs in the guide and in the README of `plugins/c`: every block compiles as C11 and as C++17 without warnings, and
+//! every block with a `main` runs on host memory.
+
+use crate::cargo;
+use crate::layout::Layout;
+use crate::process;
+use crate::trouble::{Answer, Doing, Trouble};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The pages that must have blocks of C. Other pages of the guide may have some.
+const REQUIRED: [&str; 2] = ["docs/guide/c.md", "plugins/c/README.md"];
+
+/// Compiles every block and returns the names and paths of the programs. An error names the block that does not compile.
+pub(crate) fn programs(layout: &Layout, library: &Path) -> Answer<Vec<(String, PathBuf)>> {
+    let workspace = cargo::workspace()?;
+    let include = workspace.join("plugins/c/include");
+    let folder = layout.logs().join("documented");
+    fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
+    let mut made = Vec::new();
+    for page in pages(&workspace)? {
+        let text = fs::read_to_string(workspace.join(&page)).doing(|| page.clone())?;
+        let blocks = blocks(&text);
+        if blocks.is_empty() && REQUIRED.contains(&page.as_str()) {
+            return Err(Trouble::new(format!("{page} has no block of C")));
+        }
+        for (number, block) in blocks.iter().enumerate() {
+            let name = format!("{page}, block {}", number + 1);
+            let source = folder.join(format!("{}-{}.c", page.replace(['/', '.'], "-"), number + 1));
+            fs::write(&source, block).doing(|| source.display().to_string())?;
+            let object = source.with_extension("o");
+            compile(&name, "c++", &["-std=c++17", "-x", "c++", "-c"], &include, &object, &[&source])?;
+            if block.contains("int main(") {
+                let program = source.with_extension("");
+                compile(&name, "cc", &["-std=c11"], &include, &program, &[&source, library])?;
+                made.push((name, program));
+            } else {
+                compile(&name, "cc", &["-std=c11", "-c"], &include, &object, &[&source])?;
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// The pages of the guide, and the README of `plugins/c`, below the workspace.
+fn pages(workspace: &Path) -> Answer<Vec<String>> {
+    let mut pages: Vec<_> = REQUIRED.map(str::to_owned).into();
+    let guide = workspace.join("docs/guide");
+    for entry in fs::read_dir(&guide).doing(|| guide.display().to_string())? {
+        let name = entry.doing(|| guide.display().to_string())?.file_name();
+        let page = format!("docs/guide/{}", name.to_string_lossy());
+        if page.ends_with(".md") && !pages.contains(&page) {
+            pages.push(page);
+        }
+    }
+    Ok(pages)
+}
+
+/// The blocks between a line "```c" and a line "```".
+fn blocks(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut lines = text.lines();
+    while lines.any(|line| line == "```c") {
+        let block = lines.by_ref().take_while(|line| *line != "```");
+        found.push(block.flat_map(|line| [line, "\n"]).collect());
+    }
+    found
+}
+
+/// Compiles a block to `output`. The inputs are the block and, if it is linked, the library behind it.
+fn compile(
+    name: &str,
+    compiler: &str,
+    flags: &[&str],
+    include: &Path,
+    output: &Path,
+    inputs: &[&Path],
+) -> Answer {
+    let mut command = Command::new(compiler);
+    command.args(flags).args(["-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(include);
+    command.arg("-o").arg(output).args(inputs);
+    let log = output.with_extension("compiler.txt");
+    let ended = process::run(&mut command, &log, Duration::from_secs(120))?;
+    if ended.status.is_some_and(|status| status.success()) {
+        return Ok(());
+    }
+    let said = fs::read_to_string(&log).unwrap_or_default();
+    Err(Trouble::new(format!("{name} does not compile: {command:?}\n{said}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::blocks;
+
+    #[test]
+    fn only_blocks_of_c_are_found() {
+        let text = "a\n```c\none\n\ntwo\n```\n```cpp\nno\n```\n```sh\nno\n```\n```c\nthree\n```\n";
+        assert_eq!(blocks(text), ["one\n\ntwo\n", "three\n"]);
+        assert!(blocks("no block\n```rust\n```\n").is_empty());
+    }
+}
