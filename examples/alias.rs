@@ -1,7 +1,7 @@
-//! One piece of memory at several addresses: a ring buffer that never has to be cut at its end.
+//! The same memory at two addresses: a ring buffer whose contents are always contiguous.
 //!
-//! The same memory is mapped twice, one mapping behind the other. What runs over the end of the first is at the
-//! beginning of the memory, and still follows on in addresses: a copy or a kernel sees one piece.
+//! The same memory is mapped twice, one mapping directly after the other. Data that crosses the end of the first mapping wraps to
+//! the beginning of the memory, but its addresses are contiguous: a copy or a kernel needs no special case.
 //!
 //! ```text
 //! cargo run --example alias
@@ -15,18 +15,18 @@ fn main() -> Result<()> {
     let mut ring = Ring::new(&backend, DeviceId(0), Bytes::mib(2))?;
     println!("a ring of {} at {}, mapped twice", ring.capacity(), ring.region.address());
 
-    // Up to five bytes before the end, then over it.
+    // Fill up to five bytes before the end, then write across it.
     let filler = vec![b'.'; ring.capacity().0 as usize - 5];
     ring.push(&filler)?;
     ring.pop(filler.len())?;
     ring.push(b"hello, ring")?;
 
-    // One read, though the memory ends behind "hello".
+    // One read, although the memory ends after "hello".
     let text = ring.pop(11)?;
-    println!("read in one piece: {:?}", String::from_utf8_lossy(&text));
+    println!("one read: {:?}", String::from_utf8_lossy(&text));
     assert_eq!(text, b"hello, ring");
 
-    // The same bytes from the other address: the rest of the text is at the very beginning.
+    // Through the first mapping, the rest of the text is at the beginning of the memory.
     let mut start = [0; 6];
     ring.region.read(Bytes(0), &mut start)?;
     println!("at offset 0: {:?}", String::from_utf8_lossy(&start));
@@ -34,24 +34,23 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A queue of bytes in a device's memory. For the sake of brevity, it is the caller who sees to it that it does not
-/// run over.
+/// A queue of bytes in device memory. The caller must not write more than its capacity: for brevity, it does not check.
 struct Ring<B: Backend> {
     region: Region<B>,
-    /// How many bytes have gone out and come in since the beginning.
+    /// The total number of bytes read and written so far.
     read: u64,
     written: u64,
 }
 
 impl<B: Backend> Ring<B> {
     fn new(backend: &B, device: DeviceId, capacity: Bytes) -> Result<Self> {
-        // The memory by itself has no address. Its size is rounded up to the granularity.
+        // Physical memory has no address. Its size is rounded up to the granularity.
         let memory = PhysicalMemory::create(backend, capacity, Properties::on(device))?;
         let size = memory.size();
         let mut region = Region::builder(backend).on(device).reserve(size + size).build()?;
         region.map(Bytes(0), &memory)?;
         region.map(size, &memory)?;
-        // A new mapping can be used by nobody until that is said.
+        // No device can access a new mapping before this call.
         region.set_access(Bytes(0), size + size, device, Access::ReadWrite)?;
         Ok(Self { region, read: 0, written: 0 })
     }

@@ -1,5 +1,5 @@
-//! An arena: allocations that only move an end, and that all go at once. It grows in place, so that every address stays good,
-//! and returns memory that it does not need any more to the device.
+//! An arena: an allocation only advances the end, and a reset frees all of them at once. The arena grows in place, so every
+//! address stays valid, and it returns memory that it no longer needs to the device.
 //!
 //! ```text
 //! cargo run --release --example arena
@@ -7,7 +7,7 @@
 
 use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, OffsetRange, Region, Result, WaitFor};
 
-/// Memory is added in steps of this size at least, so that a shrink can remove it in such steps.
+/// The arena grows by at least this size, so that a shrink can release memory in such steps.
 const STEP: Bytes = Bytes::mib(16);
 
 struct Arena<B: Backend> {
@@ -16,7 +16,7 @@ struct Arena<B: Backend> {
 }
 
 impl<B: Backend> Arena<B> {
-    /// Makes an arena for up to as much as the device has.
+    /// Creates an arena that can grow to the size of the device's memory.
     fn new(backend: &B, device: DeviceId) -> Result<Self> {
         Ok(Self { region: Region::builder(backend).on(device).build()?, used: Bytes::ZERO })
     }
@@ -36,7 +36,7 @@ impl<B: Backend> Arena<B> {
         self.region.address() + block.offset
     }
 
-    /// Frees everything that was allocated since the arena had `used` bytes, and memory beyond `keep` bytes.
+    /// Frees all allocations beyond `used` bytes, and releases memory beyond `keep` bytes. Returns the size of the released memory.
     fn reset(&mut self, used: Bytes, keep: Bytes) -> Result<Bytes> {
         self.used = self.used.min(used);
         let size = self.used.max(keep).min(self.region.end());
@@ -56,7 +56,7 @@ fn main() -> Result<()> {
         assert_eq!(arena.address(weights), address);
         let held = arena.region.mapped();
         let removed = arena.reset(mark, Bytes::ZERO)?;
-        println!("step {step}: {held} were mapped, {removed} went back to the device");
+        println!("step {step}: {held} were mapped, {removed} returned to the device");
         assert!(removed > Bytes::ZERO && arena.region.mapped() == held - removed);
     }
     let mut found = [0; 7];

@@ -1,11 +1,11 @@
-//! A linked list whose nodes hold device addresses is written to a file by one process, and walked by a device in another
-//! one, at the same addresses.
+//! One process writes a linked list whose nodes contain device addresses to a file. Another process restores it at the same
+//! addresses, and a device follows the list.
 //!
 //! ```text
 //! cargo run --release --example checkpoint
 //! ```
 //!
-//! The two halves can be run by themselves, with the same driver or with two (`cuda`, `hip`, `host`):
+//! Both halves can run separately, with the same driver or with two (`cuda`, `hip`, `host`):
 //!
 //! ```text
 //! cargo run --release --example checkpoint -- write list.snapshot hip
@@ -24,12 +24,12 @@ use std::process::Command;
 
 const DEVICE: DeviceId = DeviceId(0);
 const NODES: u64 = 1 << 12;
-/// A step that leads to and fro, and once to each place.
+/// The step from node to node, modulo [`NODES`]. It is odd, so the list visits each place once, in scattered order.
 const STEP: u64 = 1531;
 const SIZE: Bytes = Bytes::mib(4);
 const TAG: &str = "list";
 
-/// What tells a new process that it is to read this file.
+/// The environment variable that makes this program read a file, which it names.
 const FILE: &str = "GPU_VMM_EXAMPLE_FILE";
 
 fn main() -> Result<()> {
@@ -47,11 +47,11 @@ fn run(arguments: &[&str]) -> Result<()> {
         ["write", file, backend] => write(file.as_ref(), Some(backend)),
         ["read", file] => read(file.as_ref(), None),
         ["read", file, backend] => read(file.as_ref(), Some(backend)),
-        _ => Err(failed("give nothing, or write FILE [BACKEND], or read FILE [BACKEND]")),
+        _ => Err(failed("expected no argument, or write FILE [BACKEND], or read FILE [BACKEND]")),
     }
 }
 
-/// Writes the list, and has a new process read it.
+/// Writes the list, and starts a process that reads it.
 fn both() -> Result<()> {
     let file = std::env::temp_dir().join(format!("gpu-vmm-checkpoint-{}", std::process::id()));
     let done = write(&file, None).and_then(|()| {
@@ -65,8 +65,7 @@ fn both() -> Result<()> {
 
 fn write(file: &Path, backend: Option<&str>) -> Result<()> {
     let backend = open(backend)?;
-    // At an address that can be had in other processes too, and with other drivers. Memory and addresses in such amounts
-    // can be mapped by all of them.
+    // At an address that other processes can also reserve, and in sizes that all drivers can map.
     let mut region = Region::builder(&backend)
         .on(DEVICE)
         .at(Placement::Restorable)
@@ -77,8 +76,8 @@ fn write(file: &Path, backend: Option<&str>) -> Result<()> {
     write_list(&mut region)?;
     report("written", &backend, &region)?;
 
-    // The ring has the page-locked buffers that contents go through; programs make it once. Zeros take no room in the
-    // file, and what can be compressed less.
+    // Contents go through the page-locked buffers of the ring, which a program creates once. Zeros take no space in the file, and
+    // compressible contents take less.
     let ring = StagingRing::new(&backend, 2, Bytes::mib(1))?;
     let written = Snapshot::new(&ring).region(&region).compress(true).write(file, WaitFor::all_devices())?;
     println!("  {} of memory in {} bytes of {}", written.contents, written.file.0, file.display());
@@ -88,15 +87,15 @@ fn write(file: &Path, backend: Option<&str>) -> Result<()> {
 fn read(file: &Path, backend: Option<&str>) -> Result<()> {
     let backend = open(backend)?;
     let ring = StagingRing::new(&backend, 2, Bytes::mib(1))?;
-    // All regions of the file, or none of them. Whose memory the list is in there, on this device it is here.
+    // Restores all regions of the file, or none, on this device, whatever device they were on.
     let restored = Restore::new().all_on(DEVICE).regions(&SnapshotFile::open(file)?, &ring)?;
     let list = restored.iter().find(|restored| restored.region.tag() == TAG);
     let list = list.ok_or_else(|| failed("the snapshot has no list in it"))?;
-    assert!(!list.has_moved(), "it may not be relocated, so it is where it was");
+    assert!(!list.has_moved(), "relocation is not allowed, so the region has its old address");
     report("restored", &backend, &list.region)
 }
 
-/// Nodes all over the region, each with the address of the next one and a value.
+/// Writes nodes all over the region, each with the address of the next one and a value.
 fn write_list(region: &mut Region<AnyBackend>) -> Result<()> {
     let far = SIZE.0 / NODES;
     let place = |number: u64| Bytes(number * STEP % NODES * far);
@@ -107,10 +106,10 @@ fn write_list(region: &mut Region<AnyBackend>) -> Result<()> {
     Ok(())
 }
 
-/// Has the device walk along the list, and fails where it does not meet every node.
+/// Makes the device follow the list, and fails if it does not visit every node.
 fn report(what: &str, backend: &AnyBackend, region: &Region<AnyBackend>) -> Result<()> {
     let expected = Walked { nodes: NODES, sum: NODES * (NODES - 1) / 2 };
-    // SAFETY: the list lies in the region, which is mapped and which the device may read, and leads nowhere else.
+    // SAFETY: all nodes of the list are in the region, which is mapped and which the device may read.
     let walked = unsafe { backend.walk_list(DEVICE, region.address(), NODES + 1) }?;
     println!("{what} by process {} on {}, at {}:", std::process::id(), backend.vendor(), region.address());
     println!(
@@ -127,7 +126,7 @@ fn open(name: Option<&str>) -> Result<AnyBackend> {
         Some("cuda") => AnyBackend::open(Vendor::Cuda),
         Some("hip") => AnyBackend::open(Vendor::Hip),
         Some("host") => AnyBackend::open(Vendor::Host),
-        Some(other) => Err(failed(format!("{other} is no backend; there are cuda, hip and host"))),
+        Some(other) => Err(failed(format!("there is no backend {other}; expected cuda, hip or host"))),
     }
 }
 

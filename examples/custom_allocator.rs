@@ -1,5 +1,5 @@
-//! A container of one's own on a pool: a typed vector in device memory, for any backend. Many short ones share their
-//! memory, where each as a region of its own would take at least the granularity.
+//! A custom container on a pool: a typed vector in device memory, for any backend. Many short vectors share the pool's memory,
+//! while a region for each would take at least the granularity.
 //!
 //! ```text
 //! cargo run --example custom_allocator
@@ -15,10 +15,10 @@ const DEVICE: DeviceId = DeviceId(0);
 fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
-    // The vectors' memory is told apart from all else in the pool.
+    // The tag separates the vectors' memory from other memory of the pool.
     let pool = Pool::builder(&backend).device(DEVICE).build()?.tagged("vectors")?;
 
-    // A thousand lists of different lengths, which grow by turns.
+    // A thousand lists of different lengths, which grow in rotation.
     let mut lists: Vec<PoolVec<u32, _>> = (0..1000).map(|_| PoolVec::new(&pool)).collect();
     for round in 0..3 {
         for (number, list) in (0u32..).zip(&mut lists) {
@@ -34,7 +34,7 @@ fn main() -> Result<()> {
     let regions = backend.granularity().bytes().0 * lists.len() as u64;
     println!("{} lists: {account}", lists.len());
     println!("  a region for each of them would take {}", Bytes(regions));
-    println!("  {} allocations, {} calls of the driver", account.allocations, account.driver_calls.total());
+    println!("  {} allocations, {} driver calls", account.allocations, account.driver_calls.total());
     assert_eq!(account.live_blocks, lists.len() as u64);
     assert!(account.held <= regions, "{} are held", Bytes(account.held));
     if let Some(found) = lists[7].address().and_then(|address| pool.find(address)) {
@@ -46,10 +46,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A vector in a pool's memory. It moves when it grows, as `Vec` does.
+/// A vector in a pool's memory. Growth moves it, as in `Vec`.
 struct PoolVec<T, B: Backend> {
     pool: Pool<B>,
-    /// None before anything is in it.
+    /// `None` while the vector has never had an element.
     block: Option<Block<B>>,
     length: usize,
     of: PhantomData<T>,
@@ -91,7 +91,7 @@ impl<T: Pod, B: Backend> PoolVec<T, B> {
         if let Some(full) = &self.block {
             block.copy_from(Bytes::ZERO, full, OffsetRange { offset: Bytes::ZERO, length: self.bytes() })?;
         }
-        self.block = Some(block); // the old one is free for the next list
+        self.block = Some(block); // frees the old block for the next list
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Code that is written once for every vendor: chosen at run time, or at compile time with nothing in between.
+//! Code for all vendors: the backend is chosen at run time, or at compile time without any dispatch.
 //!
 //! ```text
 //! cargo run --example from_generic_code
@@ -7,8 +7,8 @@
 use gpu_vmm::host::HostBackend;
 use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, DeviceVec, Result};
 
-/// Sums and their running totals, in memory of any backend. A library that takes a backend looks like this: it needs
-/// no feature and no `cfg` for a vendor, and knows of none.
+/// Running totals in memory of any backend. A library that takes a backend looks like this: it needs no feature and no `cfg`
+/// for a vendor.
 struct Totals<B: Backend> {
     totals: DeviceVec<u64, B>,
 }
@@ -39,9 +39,9 @@ fn use_it<B: Backend>(backend: &B) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    // Whatever this machine has: an enum over the vendors that are built in, one branch a call.
+    // The best backend of this machine: an enum over the vendors that are built in, with one branch per call.
     use_it(&AnyBackend::open_best()?)?;
-    // One vendor, known to the compiler. `gpu_vmm::cuda::CudaBackend` and `gpu_vmm::hip::HipBackend` go the same way.
+    // One vendor, known to the compiler. `gpu_vmm::cuda::CudaBackend` and `gpu_vmm::hip::HipBackend` work the same way.
     use_it(&HostBackend::open()?)
 }
 

@@ -1,4 +1,4 @@
-//! A region that goes from one GPU to another and keeps its address, so that every pointer into it stays right.
+//! A region moves from one GPU to another and keeps its address, so that every pointer into it stays valid.
 //!
 //! ```text
 //! cargo run --release --example move_device
@@ -21,24 +21,24 @@ fn main() -> Result<()> {
     region.write_pattern(FIRST, Bytes(0), SIZE, 7)?;
     let address = region.address();
 
-    // Where the second device can reach the first one's memory it copies out of it. Elsewhere the bytes go through
-    // page-locked memory of the host: a ring that is made ahead saves the time that pinning takes.
+    // If the second device can access the first one's memory, it copies directly. Otherwise the bytes go through page-locked host
+    // memory; creating the ring in advance saves the time of pinning.
     let ring = StagingRing::new(&backend, 2, Bytes::mib(16))?;
     let start = Instant::now();
     let moved = region.move_to_device(SECOND, MovePath::Fastest(Some(&ring)), WaitFor::all_devices())?;
-    println!("{SIZE} at {address} went from {FIRST} to {SECOND} in {:.1?}:", start.elapsed());
+    println!("{SIZE} at {address} moved from {FIRST} to {SECOND} in {:.1?}:", start.elapsed());
     println!("  {} from device to device, {} through the host", moved.by_peer, moved.through_host);
 
-    // The pointer, the bytes and the access are as they were, but for whose they are. The first device has none.
+    // The address and the bytes are unchanged. The second device has the access now, and the first device has none.
     assert_eq!(region.address(), address);
     assert_eq!(region.count_wrong(SECOND, Bytes(0), SIZE, 7)?, 0);
     assert_eq!(region.access(Bytes(0), FIRST), Access::None);
 
-    // It grows with the second device's memory from now on.
+    // From now on the region grows with the second device's memory.
     region.grow_to(SIZE + SIZE)?;
     assert!(region.mappings().all(|mapping| mapping.memory.device() == SECOND));
 
-    // And back, through the host whether it has to or not.
+    // Back again, this time always through the host.
     region.move_to_device(FIRST, MovePath::Ring(&ring), WaitFor::all_devices())?;
     assert_eq!(region.count_wrong(FIRST, Bytes(0), SIZE, 7)?, 0);
     assert_eq!(region.address(), address);

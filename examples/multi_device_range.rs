@@ -1,4 +1,4 @@
-//! One contiguous range of addresses with the memory of two devices in it, which both can use throughout.
+//! One contiguous range of addresses with memory of two devices. Both devices can access all of it.
 //!
 //! ```text
 //! cargo run --example multi_device_range
@@ -9,15 +9,15 @@ mod two_devices;
 use gpu_vmm::{Access, Backend, Bytes, Region, Result};
 use two_devices::{FIRST, SECOND};
 
-/// How much memory each device gives.
+/// The size of each device's memory in the range.
 const EACH: Bytes = Bytes::mib(32);
 
 fn main() -> Result<()> {
     let backend = two_devices::open(EACH + EACH)?;
     println!("on {} with {} devices", backend.vendor(), backend.devices().len());
 
-    // Growth gives the memory that it adds to these devices. Each one that is named costs time at every step, so a
-    // region gives access to its own device alone if nothing is said.
+    // Each growth grants these devices access to the new memory. Each device takes time at every growth, so by default a region
+    // grants access only to its own device.
     let mut region = Region::builder(&backend)
         .reserve(EACH + EACH)
         .access(FIRST, Access::ReadWrite)
@@ -26,10 +26,10 @@ fn main() -> Result<()> {
     region.grow_to_on(FIRST, EACH)?;
     region.grow_to_on(SECOND, EACH + EACH)?;
     for mapping in region.mappings() {
-        println!("  {} at offset {} are of {}", mapping.length, mapping.offset, mapping.memory.device());
+        println!("  {} at offset {} on {}", mapping.length, mapping.offset, mapping.memory.device());
     }
 
-    // To whoever uses the address there is no border: a write across it lands in both devices.
+    // Users of the addresses see no border: a write across it goes to both devices.
     let text = b"half of this is on one device, half on the other";
     let across = EACH - Bytes(text.len() as u64 / 2);
     region.write(across, text)?;
@@ -38,7 +38,7 @@ fn main() -> Result<()> {
     println!("across the border: {:?}", String::from_utf8_lossy(&back));
     assert_eq!(&back, text);
 
-    // Each device reads what the other one wrote. (A pattern is a test's tool: word after word from a seed.)
+    // Each device reads the other one's writes. (The pattern, words computed from a seed, is a tool for tests.)
     for (writer, reader) in [(FIRST, SECOND), (SECOND, FIRST)] {
         let seed = u64::from(writer.0);
         region.write_pattern(writer, Bytes(0), region.end(), seed)?;

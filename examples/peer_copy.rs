@@ -1,4 +1,4 @@
-//! A device that is let at another one's memory, copies out of it, and is shut out again.
+//! A device gets access to another one's memory, copies from it, and loses the access again.
 //!
 //! ```text
 //! cargo run --release --example peer_copy
@@ -16,15 +16,15 @@ fn main() -> Result<()> {
     let backend = two_devices::open(SIZE + SIZE)?;
     println!("on {} with {} devices", backend.vendor(), backend.devices().len());
 
-    // Memory of the first device, and where the second one wants it.
+    // Memory of the first device, and a target on the second one.
     let mut source = Region::builder(&backend).on(FIRST).reserve(SIZE).build()?;
     let mut target = Region::builder(&backend).on(SECOND).reserve(SIZE).build()?;
     source.grow_to(SIZE)?;
     target.grow_to(SIZE)?;
     source.write_pattern(FIRST, Bytes(0), SIZE, 7)?;
 
-    // Access is given by name, region by region: nobody has it who was not asked for. It costs time, nearly 10 ms for 1 GiB
-    // on an H200, so it is given once and not for each copy.
+    // Each region grants access to named devices; no other device has it. A grant takes nearly 10 ms for 1 GiB on an H200, so
+    // grant it once, not for each copy.
     let refused = target.copy_from(Bytes(0), &source, Bytes(0), SIZE);
     assert!(matches!(refused.as_ref().map_err(Error::detail), Err(Detail::NoAccess { .. })), "{refused:?}");
     println!("before: {}", refused.err().map(|error| error.to_string()).unwrap_or_default());
@@ -34,11 +34,11 @@ fn main() -> Result<()> {
     let start = Instant::now();
     target.copy_from(Bytes(0), &source, Bytes(0), SIZE)?;
     let speed = SIZE.0 as f64 / start.elapsed().as_secs_f64() / 1e9;
-    println!("{SECOND} copied {SIZE} of {FIRST} with {speed:.0} GB/s");
+    println!("{SECOND} copied {SIZE} from {FIRST} at {speed:.0} GB/s");
     assert_eq!(target.count_wrong(SECOND, Bytes(0), SIZE, 7)?, 0);
 
-    // Its kernels can read in place, too. When that is taken back, its work is waited for; a kernel that reads all the
-    // same is stopped by the hardware.
+    // The second device's kernels can also read in place. Revoking the access waits for that device's work. The hardware stops
+    // a later kernel that reads nevertheless.
     assert_eq!(source.count_wrong(SECOND, Bytes(0), SIZE, 7)?, 0);
     source.set_access(Bytes(0), SIZE, SECOND, Access::None)?;
     assert!(target.copy_from(Bytes(0), &source, Bytes(0), SIZE).is_err());

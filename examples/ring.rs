@@ -1,6 +1,6 @@
 //! A ring of numbers between two processes: a single-producer single-consumer queue in a region that each process maps at an
-//! address of its own. Both access it by atomics. When the ring is full, the producer grows the region, and the consumer goes
-//! on reading until it applies the growth. If the consumer dies, the producer ends with an error that says so.
+//! address of its own. Both access it with atomics. When the ring is full, the producer grows the region, and the consumer
+//! continues to read until it applies the growth. If the consumer dies, the producer ends with an error that reports it.
 //!
 //! ```text
 //! cargo run --release --example ring
@@ -16,11 +16,11 @@ const NUMBERS: u64 = 600_000;
 /// The environment variable that makes this program the consumer.
 const CHILD: &str = "GPU_VMM_EXAMPLE_CHILD";
 
-/// Returns the count of numbers written, the count of numbers read, and the slots. The counts have the first 2 MiB, so that
+/// Returns the count of numbers written, the count of numbers read, and the slots. The counts occupy the first 2 MiB, so that
 /// growth can double the slots.
 fn ring<B: Backend>(region: &Region<B>) -> (&AtomicU64, &AtomicU64, &[AtomicU64]) {
-    // SAFETY: the region has memory of the host from its address to its end, mapped with access for the CPU; growing or
-    // shrinking it takes a mutable borrow, which ends this one. While both processes run, they access it by atomics alone.
+    // SAFETY: the region has host memory from its address to its end, mapped with access for the CPU. Growing or shrinking it
+    // takes a mutable borrow, which ends this one. While both processes run, they access it only with atomics.
     let words = unsafe { slice::from_raw_parts(region.address().as_ptr(), region.end().0 as usize / 8) };
     let (counters, slots) = <[AtomicU64]>::split_at(words, Bytes::mib(2).0 as usize / 8);
     (&counters[0], &counters[8], slots)
@@ -28,7 +28,7 @@ fn ring<B: Backend>(region: &Region<B>) -> (&AtomicU64, &AtomicU64, &[AtomicU64]
 
 fn main() -> Result<(), Box<dyn Error>> {
     let best = AnyBackend::open_best()?;
-    // HIP 6.4 and 7.2 have no memory that the CPU accesses and that processes share. The host backend has it everywhere.
+    // HIP 6.4 and 7.2 have no memory that the CPU can access and processes can share. The host backend always has it.
     let backend = if best.vendor() == Vendor::Hip { AnyBackend::open("host")? } else { best };
     if env::var_os(CHILD).is_some() { consume(&backend) } else { produce(&backend) }
 }
@@ -51,7 +51,7 @@ fn produce(backend: &AnyBackend) -> Result<(), Box<dyn Error>> {
     for number in 0..NUMBERS {
         let (_, read, slots) = ring(&region);
         if number - read.load(Acquire) == slots.len() as u64 {
-            // A copy of the old slots behind them: whichever size a reader takes the number modulo, it finds the number. So the
+            // Copies the old slots to the new ones: a reader finds each number modulo the old size and modulo the new size. So the
             // consumer can apply the growth between any two numbers. Until it has, no slot is overwritten.
             region.grow_to(region.end() + Bytes(8 * slots.len() as u64))?;
             let (old, new) = ring(&region).2.split_at(ring(&region).2.len() / 2);

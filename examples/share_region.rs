@@ -52,13 +52,13 @@ fn parent(backend: &AnyBackend) -> Result<()> {
     let mut exporter = Exporter::share(ours, &region)?;
     exporter.wait_applied(SOON)?;
 
-    // Growth here reaches the child once it is published, and the child applies it when it chooses.
+    // The child learns of growth when the parent publishes it, and applies it when it chooses.
     region.grow_to(LARGE)?;
     region.write(SMALL, b"in the new part")?;
     exporter.publish(&region)?;
     exporter.wait_applied(SOON)?;
 
-    // An importer keeps memory alive as long as it has it. On request it releases the memory, and reports that.
+    // The memory exists as long as an importer holds it. On request the importer releases it and reports that.
     exporter.request_release()?;
     let how = exporter.wait_released(SOON)?;
     assert_eq!(how, ReleaseOutcome::Released);
@@ -92,7 +92,7 @@ fn child(backend: &AnyBackend) -> Result<()> {
             }
             Some(Event::ReleaseRequested) => return shared.release(WaitFor::all_devices()),
             Some(Event::Gone) => {
-                println!("child: the parent is gone, and its memory is still here");
+                println!("child: the parent has ended, and its memory is still mapped");
                 return Ok(());
             }
             None => println!("child: nothing new"),

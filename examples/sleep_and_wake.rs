@@ -1,5 +1,5 @@
-//! An inference server that sleeps: its weights are kept in the host's memory, its cache is given up, the GPU's memory is
-//! free for others, and on waking everything is where it was.
+//! An inference server that sleeps: host memory keeps its weights, its cache is discarded, other processes can use the GPU's
+//! memory, and after waking all addresses are the same.
 //!
 //! ```text
 //! cargo run --release --example sleep_and_wake
@@ -19,21 +19,21 @@ fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
 
-    // The weights layer by layer in one range, and the cache.
+    // The weights, layer by layer in one range, and the cache.
     let mut weights = grown(&backend, "weights", LAYER, LAYERS)?;
     let mut cache = grown(&backend, "cache", CACHE, 1)?;
     for layer in 0..LAYERS {
         weights.fill(Bytes(LAYER.0 * layer), LAYER, layer as u8 + 1)?;
     }
-    // Kernels, captured graphs and other data have these addresses.
+    // Kernels, captured graphs and other data contain these addresses.
     let addresses = [weights.address(), cache.address()];
 
-    // The weights go to page-locked memory, which copies fill at the link's full speed. Making it is slow, so a server
-    // makes it once, when it starts.
+    // The weights go to page-locked memory, which copies fill at the link's full speed. Creating it is slow, so a server
+    // creates it once, at its start.
     let began = Instant::now();
     let size = Bytes(LAYER.0 * LAYERS);
     let store = BackingStore::pinned(&backend, size)?;
-    println!("made {size} of page-locked memory for the weights in {}", ms(began.elapsed()));
+    println!("created {size} of page-locked memory for the weights in {}", ms(began.elapsed()));
 
     let awake = free(&backend)?;
     println!("awake:  {awake} are free on the device");
@@ -44,14 +44,14 @@ fn main() -> Result<()> {
     let given_up = cache.suspend(&BackingStore::nothing(), WaitFor::all_devices())?;
     let took = began.elapsed();
     println!("asleep: {} are free, after {}", free(&backend)?, ms(took));
-    println!("        {} of contents are kept, {} were given up", kept.kept, lost(given_up));
+    println!("        {} of contents are kept, {} were discarded", kept.kept, lost(given_up));
     for region in [&weights, &cache] {
         println!("        {}: {}, {:?}", region.tag(), region.range(), region.state());
     }
     // The addresses stay reserved: an access through the region is an error, and no other memory is mapped there.
     assert!(weights.read(Bytes(0), &mut [0]).is_err());
 
-    // When the device has too little memory, `resume` is an error that loses nothing, and can be called again.
+    // If the device has too little memory, `resume` returns an error, loses nothing, and can be called again.
     let began = Instant::now();
     for region in [&mut weights, &mut cache] {
         region.resume()?;
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     println!("awake:  {} are free, after {}", free(&backend)?, ms(began.elapsed()));
     assert!(weights.resume()?.already);
 
-    // Everything is where it was.
+    // All addresses and the weights are unchanged.
     assert_eq!([weights.address(), cache.address()], addresses);
     for layer in 0..LAYERS {
         let mut last = [0; 8];
@@ -69,11 +69,11 @@ fn main() -> Result<()> {
     cache.fill(Bytes(0), CACHE, 0)?;
     assert_eq!(cache.state(), RegionState::Active);
     println!("        the weights at {} and the cache at {}, as before", addresses[0], addresses[1]);
-    println!("        the weights' bytes are what they were; the cache has memory and no contents");
+    println!("        the weights' bytes are unchanged; the cache has memory and no contents");
     Ok(())
 }
 
-/// A region that has grown by `count` pieces of this size.
+/// Returns a region that has grown `count` times by `piece`.
 fn grown<B: Backend>(backend: &B, tag: &str, piece: Bytes, count: u64) -> Result<Region<B>> {
     let size = Bytes(piece.0 * count);
     let mut region = Region::builder(backend).on(DEVICE).reserve(size).tag(tag).build()?;
@@ -83,7 +83,7 @@ fn grown<B: Backend>(backend: &B, tag: &str, piece: Bytes, count: u64) -> Result
     Ok(region)
 }
 
-/// The bytes that a suspension did not keep.
+/// Returns the number of bytes that a suspension discarded.
 fn lost(suspended: Suspended) -> Bytes {
     suspended.memory - suspended.kept
 }

@@ -1,5 +1,5 @@
-//! What is behind a pointer is changed, and the pointer is not: two buffers change places without a copy, and an address
-//! that a captured graph has in it shows one set of memory after the other.
+//! The memory behind an address changes, and the address does not: two buffers swap their memory without a copy, and an address
+//! in a captured graph selects one of several banks of memory.
 //!
 //! ```text
 //! cargo run --release --example swap
@@ -19,7 +19,7 @@ fn main() -> Result<()> {
     several_sets(&backend)
 }
 
-/// Two regions change places.
+/// Two regions swap their memory.
 fn two_buffers<B: TestKit>(backend: &B) -> Result<()> {
     let region = |seed| -> Result<Region<B>> {
         let mut region = Region::builder(backend).on(DEVICE).reserve(SIZE).build()?;
@@ -39,13 +39,11 @@ fn two_buffers<B: TestKit>(backend: &B) -> Result<()> {
     assert_eq!(back.count_wrong(DEVICE, Bytes(0), SIZE, 1)?, 0);
     let (front, back) = addresses;
     println!("two buffers of {SIZE}, at {front} and {back}:");
-    println!(
-        "  each has the other's bytes after {took:.1?}, none was copied, and the addresses are the same"
-    );
+    println!("  each has the other's bytes after {took:.1?}, without a copy, and the addresses are the same");
     Ok(())
 }
 
-/// One address, three sets of memory. A graph that was captured with the address works on whichever is shown.
+/// One address, three banks of memory. A graph that was captured with the address uses the selected bank.
 fn several_sets<B: TestKit>(backend: &B) -> Result<()> {
     let mut slots = BankedRegion::build(Region::builder(backend).on(DEVICE).reserve(SIZE))?;
     let address = slots.address();
@@ -54,12 +52,12 @@ fn several_sets<B: TestKit>(backend: &B) -> Result<()> {
         slots.select(set, WaitFor::all_devices())?;
         slots.write_pattern(DEVICE, Bytes(0), SIZE, seed)?;
     }
-    println!("one address, {address}, and {} sets of {SIZE} for it:", sets.len());
-    // What is not shown keeps its bytes. Name the streams that the graph runs on, instead of waiting for the device.
+    println!("one address, {address}, and {} banks of {SIZE} for it:", sets.len());
+    // Banks that are not selected keep their bytes. A program can wait for the graph's streams instead of the whole device.
     for (set, seed) in sets.into_iter().zip(1..) {
         slots.select(set, WaitFor::all_devices())?;
         assert_eq!(slots.region().count_wrong(DEVICE, Bytes(0), SIZE, seed)?, 0);
-        println!("  it shows {set}, with the bytes that were written to that one");
+        println!("  {set} is selected and has the bytes that were written to it");
     }
     assert_eq!(slots.address(), address);
     Ok(())

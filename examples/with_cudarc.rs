@@ -1,12 +1,12 @@
-//! Memory that grows here, used by a kernel that cudarc launches: both work in one context.
+//! A vector of gpu-vmm that grows, used by a kernel that cudarc launches: both use one context.
 //!
-//! The kernel is PTX text, which the driver compiles; no toolkit is needed. Without an NVIDIA driver the example says
-//! so and ends.
+//! The kernel is PTX text, which the driver compiles; no toolkit is needed. Without an NVIDIA driver the example prints why and
+//! ends.
 //!
 //! ```text
 //! cargo run --example with_cudarc
 //! ```
-#![allow(unsafe_code)] // launching a kernel is the one thing that cannot be checked
+#![allow(unsafe_code)] // the compiler cannot check a kernel launch
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
@@ -50,7 +50,7 @@ finish:
 ";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // cudarc panics where there is no driver; gpu-vmm gives an error that says where it looked. So it goes first.
+    // cudarc panics without a driver, while gpu-vmm returns an error that names where it looked. So gpu-vmm opens first.
     if let Err(error) = CudaBackend::open() {
         println!("this example needs an NVIDIA GPU and its driver: {error}");
         return Ok(());
@@ -61,32 +61,32 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stream = context.new_stream()?;
     let squares = context.load_module(Ptx::from_src(SQUARES))?.load_function("squares")?;
 
-    // gpu-vmm works in that context too.
+    // gpu-vmm uses the same context.
     let backend = CudaBackend::with_cudarc(&context)?;
     let mut numbers = DeviceVec::<u64, _>::new(&backend, DeviceId(0))?;
     numbers.resize(1_000, 0)?;
     launch(&stream, &squares, &mut numbers)?;
 
-    // The vector grows under the running kernel: what is there is not touched, and the pointer stays good.
+    // The vector grows while the kernel runs: existing memory is not touched, and the pointer stays valid.
     let pointer = numbers.as_device_ptr();
     numbers.resize(4_000_000, 0)?;
     assert_eq!(numbers.as_device_ptr(), pointer);
     launch(&stream, &squares, &mut numbers)?;
 
-    // cudarc's copies take views too, and come after the kernels of their stream. A vector's own reads wait for no stream.
+    // cudarc's copies also take views and run after the kernels of their stream. A vector's own reads do not wait for streams.
     let read = stream.clone_dtoh(&MemoryView::of_vec(&stream, &numbers)?)?;
     let wrong = read.iter().zip(0u64..).filter(|(number, index)| **number != index * index).count();
     println!("{wrong} of {} are wrong", read.len());
     assert_eq!((wrong, read.len()), (0, 4_000_000));
 
-    // Memory is given back once the devices are done with it.
+    // Releases memory once the devices have finished with it.
     numbers.truncate(1_000);
     numbers.shrink_to_fit(WaitFor::all_devices())?;
     println!("{} squares are left, in {}", numbers.len(), numbers.region().mapped());
     Ok(())
 }
 
-/// Queues the kernel. The vector cannot be changed while the view lives, and its memory stays until the device is done.
+/// Queues the kernel. The vector cannot be changed while the view exists, and its memory stays until the device has finished.
 fn launch(
     stream: &Arc<CudaStream>,
     squares: &CudaFunction,
@@ -97,7 +97,7 @@ fn launch(
     let count = view.len() as u64;
     let mut launch = stream.launch_builder(squares);
     launch.arg(&mut view).arg(&count);
-    // SAFETY: the kernel takes an address and a count, and writes that many numbers from the address on.
+    // SAFETY: the kernel takes an address and a count, and writes that many numbers, starting at the address.
     unsafe { launch.launch(LaunchConfig::for_num_elems(u32::try_from(count)?)) }?;
     Ok(())
 }

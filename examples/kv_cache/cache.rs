@@ -1,6 +1,6 @@
 //! A paged cache of keys and values. Each sequence is one contiguous range of addresses, into which pages of physical memory
-//! are mapped as it grows. Sequences share the pages of a common prefix. A sequence that is evicted keeps its addresses:
-//! its contents go to the host, and its pages to other sequences. What is dropped returns its pages.
+//! are mapped as it grows. Sequences share the pages of a common prefix. An evicted sequence keeps its addresses: its contents
+//! go to the host, and its pages to other sequences. Dropping a sequence or a prefix returns its pages.
 
 use gpu_vmm::{Access, Backend, BackingStore, Bytes, DeviceId, PhysicalMemory, Properties};
 use gpu_vmm::{Region, RegionState, Result, WaitFor};
@@ -35,14 +35,14 @@ pub struct Prefix<'a, B: Backend> {
 /// The keys and values of one sequence.
 #[derive(Debug)]
 pub struct Sequence<'a, B: Backend> {
-    /// The prefix, and the pages of the sequence behind it.
+    /// The prefix, followed by the pages of the sequence.
     pub region: Region<B>,
     prefix: Arc<Prefix<'a, B>>,
 }
 
 impl<B: Backend> PagedCache<B> {
-    /// Makes a cache of up to `budget` pages. Each sequence reserves `longest` bytes of addresses. The contents of those that
-    /// are evicted go to `store`.
+    /// Creates a cache of up to `budget` pages. Each sequence reserves `longest` bytes of addresses. The contents of evicted
+    /// sequences go to `store`.
     pub fn new(
         backend: &B,
         device: DeviceId,
@@ -62,13 +62,13 @@ impl<B: Backend> PagedCache<B> {
         (pages.held, pages.free.len())
     }
 
-    /// Changes the budget. Pages beyond it go back to the device as soon as they are free.
+    /// Changes the budget. Pages beyond it return to the device as soon as they are free.
     pub fn set_budget(&self, budget: usize) {
         self.pages().budget = budget;
         self.give(Vec::new());
     }
 
-    /// Makes a prefix; `None` if the budget is used up. The rest of its last page is zero.
+    /// Creates a prefix; `None` if the budget is used up. The rest of its last page is zero.
     pub fn prefix(&self, contents: &[u8]) -> Result<Option<Arc<Prefix<'_, B>>>> {
         let size = self.page.0 as usize;
         let Some(pages) = self.take(contents.len().div_ceil(size))? else { return Ok(None) };
@@ -81,7 +81,7 @@ impl<B: Backend> PagedCache<B> {
         Ok(Some(Arc::new(prefix)))
     }
 
-    /// Takes free pages, and creates what is missing; `None` if the budget or the device's memory does not suffice.
+    /// Takes free pages and creates missing ones; `None` if the budget or the device's memory does not suffice.
     fn take(&self, count: usize) -> Result<Option<Vec<PhysicalMemory<B>>>> {
         let mut pages = self.pages();
         let missing = count.saturating_sub(pages.free.len());
@@ -105,7 +105,7 @@ impl<B: Backend> PagedCache<B> {
         Ok(Some(taken))
     }
 
-    /// Returns pages that nothing uses. Those beyond the budget go back to the device.
+    /// Returns unused pages to the cache. Pages beyond the budget return to the device.
     fn give(&self, more: Vec<PhysicalMemory<B>>) {
         let mut pages = self.pages();
         pages.free.extend(more);
@@ -123,7 +123,7 @@ impl<B: Backend> PagedCache<B> {
 }
 
 impl<'a, B: Backend> Sequence<'a, B> {
-    /// Begins a sequence behind a prefix.
+    /// Creates a sequence that begins with a prefix.
     pub fn new(prefix: &Arc<Prefix<'a, B>>) -> Result<Self> {
         let cache = prefix.cache;
         let mut region = Region::builder(&cache.backend).on(cache.device).reserve(cache.longest).build()?;
@@ -138,13 +138,13 @@ impl<'a, B: Backend> Sequence<'a, B> {
         ((self.region.mapped() / self.prefix.cache.page) as usize).saturating_sub(self.prefix.pages.len())
     }
 
-    /// Makes the sequence longer by a page; false if there is none.
+    /// Extends the sequence by a page; false if there is none.
     pub fn append(&mut self) -> Result<bool> {
         let cache = self.prefix.cache;
         let Some(mut page) = cache.take(1)? else { return Ok(false) };
         let grown = self.region.grow_with(&page);
         if grown.is_err() {
-            // A page that could not be unmapped again stays the region's.
+            // A page that could not be unmapped again stays with the region.
             page.retain(|page| self.region.mappings().all(|mapping| !mapping.memory.is_same_as(page)));
             cache.give(page);
         }
@@ -157,7 +157,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
         self.release(&cache.store, done)
     }
 
-    /// Brings an evicted sequence back, at its address; false if there are not enough pages.
+    /// Restores an evicted sequence at its address; false if there are not enough pages.
     pub fn restore(&mut self) -> Result<bool> {
         let RegionState::Suspended { memory, .. } = self.region.state() else { return Ok(true) };
         let cache = self.prefix.cache;
@@ -179,7 +179,7 @@ impl<B: Backend> Drop for Sequence<'_, B> {
     /// Waits for the devices, if the sequence was not evicted.
     fn drop(&mut self) {
         if self.release(&BackingStore::nothing(), WaitFor::all_devices()).is_err() {
-            // What the region still has, its destructor gives back to the device.
+            // The region's destructor returns its remaining pages to the device.
             self.prefix.cache.pages().held -= self.own_pages();
         }
     }

@@ -1,5 +1,5 @@
-//! An inference server with a paged cache of keys and values: sequences come, share a prefix, grow by a page, are evicted
-//! when the memory does not suffice, come back at the same address, and end. Several threads do that at once.
+//! An inference server with a paged cache of keys and values. Sequences share a prefix and grow by pages. When the memory does not
+//! suffice, sequences are evicted and later restored at the same address. Several threads do that at the same time.
 //!
 //! ```text
 //! cargo run --release --example kv_cache
@@ -17,11 +17,11 @@ use std::thread;
 
 const DEVICE: DeviceId = DeviceId(0);
 const PREFIX: &[u8] = b"You are a helpful assistant.";
-/// The pages that the cache may have, and what is left of that when half of the sequences have come. The oldest sequence of
-/// each thread fits, so that all of them end.
+/// The budget of the cache in pages, at the start and after half of the sequences. The oldest sequence of each thread fits, so
+/// that all of them end.
 const BUDGET: [usize; 2] = [40, 32];
 const THREADS: usize = 4;
-/// The number of sequences that run at a time, and of all.
+/// The number of sequences that run at a time, and the number of all.
 const AT_A_TIME: usize = 12;
 const SEQUENCES: u64 = 60;
 
@@ -59,7 +59,7 @@ fn serve<B: Backend>(cache: &PagedCache<B>, queue: &Queue<'_, B>) -> Result<u64>
             return Ok(evictions);
         };
         while !(sequence.restore()? && sequence.append()?) {
-            // The youngest that has pages makes room.
+            // Evict the youngest sequence that has pages.
             let mut queue = queue.lock().expect("no thread panics");
             match queue.iter_mut().take(AT_A_TIME).rev().find(|(_, one)| one.own_pages() > 0) {
                 Some((_, youngest)) => youngest.evict(WaitFor::all_devices())?,
@@ -86,12 +86,12 @@ fn serve<B: Backend>(cache: &PagedCache<B>, queue: &Queue<'_, B>) -> Result<u64>
     }
 }
 
-/// What a page of a sequence begins with.
+/// The first bytes of a page of a sequence.
 fn mark(number: u64, offset: Bytes) -> [u8; 16] {
     (u128::from(number) << 64 | u128::from(offset.0)).to_le_bytes()
 }
 
-/// The prefix and all pages of the sequence are as they were written.
+/// Checks that the prefix and all pages of the sequence have the contents that were written.
 fn check<B: Backend>(cache: &PagedCache<B>, number: u64, sequence: &Sequence<'_, B>) -> Result<()> {
     for page in 0..sequence.region.end() / cache.page {
         let offset = cache.page * page;

@@ -1,8 +1,8 @@
-//! Two ranks of an MPI program share GPU memory: the first makes it, the second maps it, and both write.
+//! Two ranks of an MPI program share GPU memory: the first creates it, the second maps it, and both write.
 //!
-//! Where the GPUs of both ranks are on one fabric (NVLink between machines), memory travels as fabric handles, 64 bytes
-//! for each piece, and the ranks may be on different machines. Elsewhere both have to be on one machine: the second rank
-//! fetches the descriptors out of the first one's process.
+//! If the GPUs of both ranks are on one fabric (NVLink between machines), memory is sent as fabric handles of 64 bytes for each
+//! piece, and the ranks may be on different machines. Otherwise both must be on one machine: the second rank takes the file
+//! descriptors from the first one's process.
 //!
 //! ```text
 //! cargo build --release -p gpu-vmm-example-mpi --features mpi
@@ -21,17 +21,17 @@ const DEVICE: DeviceId = DeviceId(0);
 const PIECE: Bytes = Bytes::mib(32);
 const PIECES: u64 = 4;
 
-/// The seeds of what the first rank writes, and of what the second one answers.
+/// The seeds of the first rank's pattern, and of the second one's answer.
 const QUESTION: u64 = 1;
 const ANSWER: u64 = 2;
 
 fn main() -> Result<()> {
     let unusable =
         |reason: &str| Error::new(Operation::Connect, Detail::Unsupported { reason: reason.to_owned() });
-    let universe = mpi::initialize().ok_or_else(|| unusable("MPI does not start"))?;
+    let universe = mpi::initialize().ok_or_else(|| unusable("MPI cannot be initialized"))?;
     let world = universe.world();
     if world.size() != 2 {
-        return Err(unusable("run it as two ranks: mpirun -n 2"));
+        return Err(unusable("the program needs two ranks: mpirun -n 2"));
     }
     let backend = AnyBackend::open_best()?;
     if world.rank() == 0 { first(&world, &backend) } else { second(&world, &backend) }
@@ -54,7 +54,7 @@ fn first(world: &SimpleCommunicator, backend: &AnyBackend) -> Result<()> {
     }
     region.write_pattern(DEVICE, Bytes(0), region.end(), QUESTION)?;
 
-    // As long as this is there, the offer is good. It is data: any network carries it.
+    // The offer is valid as long as this object exists. It is plain data, which any network can transfer.
     let offered = Offered::new(&region, by)?;
     let bytes = offered.offer().to_bytes()?;
     println!(
