@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: progress, checks with what was expected and seen, tables, and processes of their own."""
+"""Helpers of the scripts in this folder: progress, checks with expected and actual values, tables, and child processes."""
 
 import importlib
 import json
@@ -17,16 +17,16 @@ ALLOC_CONF = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is 
 
 
 class Failed(Exception):
-    """What ends a script, in words."""
+    """The reason why a script ends."""
 
 
 def say(*words: object) -> None:
-    """A line of progress, at once and not among the results."""
+    """Prints a line of progress to stderr at once."""
     print(f"[{time.monotonic() - STARTED:5.1f} s]", *words, file=sys.stderr, flush=True)
 
 
 def gpu_vmm(part: str = "") -> Any:
-    """The package or a part of it, from wherever Python finds it, else from the folder above."""
+    """Imports the package or a module of it, from Python's path or else from the folder above."""
     try:
         importlib.import_module("gpu_vmm")
     except ModuleNotFoundError:
@@ -35,7 +35,7 @@ def gpu_vmm(part: str = "") -> Any:
 
 
 def start(main: Callable[[], int]) -> NoReturn:
-    """Runs a script, and ends with its status, or with what ended it in words."""
+    """Runs a script and exits with its status, or with the text of its failure."""
     try:
         sys.exit(main())
     except Failed as failure:
@@ -43,7 +43,7 @@ def start(main: Callable[[], int]) -> NoReturn:
 
 
 def environment(allocator_conf: str | None = None, **more: str) -> dict[str, str]:
-    """This process's, with PyTorch's allocator told this and nothing else."""
+    """Returns this process's environment with only this configuration of PyTorch's allocator."""
     kept = {name: value for name, value in os.environ.items() if name not in ALLOC_CONF}
     if allocator_conf is not None:
         kept |= dict.fromkeys(ALLOC_CONF, allocator_conf)
@@ -51,7 +51,7 @@ def environment(allocator_conf: str | None = None, **more: str) -> dict[str, str
 
 
 def child(script: str, words: Sequence[object], variables: dict[str, str], timeout: float) -> dict[str, Any]:
-    """What the script says in a process of its own as JSON in its last line."""
+    """Runs the script in a child process and returns the JSON in the last line of its output."""
     command = [sys.executable, "-X", "faulthandler", str(Path(script).resolve()), *map(str, words)]
     named = " ".join([Path(script).name, *map(str, words)])
     try:
@@ -59,7 +59,7 @@ def child(script: str, words: Sequence[object], variables: dict[str, str], timeo
     except subprocess.TimeoutExpired:
         raise Failed(f"took more than {timeout:.0f} s: {named}") from None
     if done.returncode != 0:
-        raise Failed(f"ended with {done.returncode}, as said above: {named}")
+        raise Failed(f"exit status {done.returncode}, see above: {named}")
     try:
         return dict(json.loads(done.stdout.strip().splitlines()[-1]))
     except (ValueError, IndexError):
@@ -67,7 +67,7 @@ def child(script: str, words: Sequence[object], variables: dict[str, str], timeo
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
-    """Lines in columns: the first so many to the left, the others to the right."""
+    """Returns lines in columns: the first `left` columns aligned to the left, the others to the right."""
     lines = [list(head), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
@@ -77,33 +77,33 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) 
 
 
 class Checks:
-    """What was expected and what was seen."""
+    """Checks with expected and actual values."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str, str]] = []
 
     def check(self, what: str, expected: object, seen: object, ok: bool) -> bool:
         self.rows.append((what, str(expected), str(seen), "ok" if ok else "WRONG"))
-        say(f"{'ok' if ok else 'WRONG'}: {what}: expected {expected}, seen {seen}")
+        say(f"{'ok' if ok else 'WRONG'}: {what}: expected {expected}, got {seen}")
         return ok
 
     def equal(self, what: str, expected: object, seen: object) -> bool:
         return self.check(what, expected, seen, bool(expected == seen))
 
     def raises(self, what: str, kinds: tuple[type[BaseException], ...], call: Callable[[], object], harmless: object = Failed) -> bool:
-        """That the call ends with one of the exceptions, with text; or gives `harmless`, where that is said."""
+        """Checks that the call raises one of the exceptions with a text, or returns `harmless`, if that is given."""
         expected = " or ".join(kind.__name__ for kind in kinds) + " with text"
         if harmless is not Failed:
             expected += f", or {harmless!r}"
         try:
             given = call()
-        except Exception as error:  # whatever it is, it is shown
+        except Exception as error:  # any kind: the table shows it
             text = " ".join(str(error).split())
             return self.check(what, expected, f"{type(error).__name__}: {text[:110]}", isinstance(error, kinds) and bool(text))
         return self.check(what, expected, repr(given)[:110], harmless is not Failed and given == harmless)
 
     def section(self, what: str, run: Callable[["Checks"], None]) -> None:
-        """A part, whose unexpected end is a check that failed and doesn't end the others."""
+        """Runs a part. An unexpected exception is a failed check and does not stop the other parts."""
         say(f"-- {what}")
         try:
             run(self)
@@ -111,12 +111,12 @@ class Checks:
             import traceback
 
             traceback.print_exc()
-            self.check(f"{what}: goes to its end", "no exception", f"{type(error).__name__}: {error}"[:160], False)
+            self.check(f"{what}: completes", "no exception", f"{type(error).__name__}: {error}"[:160], False)
 
     def end(self) -> int:
-        """Prints all; gives the exit status."""
+        """Prints all checks and returns the exit status."""
         short = [[cell if len(cell) <= 72 else cell[:69] + "..." for cell in row] for row in self.rows]
-        print(table(("check", "expected", "seen", ""), short, left=4))
+        print(table(("check", "expected", "actual", ""), short, left=4))
         wrong = sum(row[3] != "ok" for row in self.rows)
         print(f"{len(self.rows) - wrong} of {len(self.rows)} checks ok" + (f", {wrong} WRONG" if wrong else ""), flush=True)
         return 1 if wrong or not self.rows else 0

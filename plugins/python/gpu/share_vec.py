@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""CuPy and PyTorch share one gpu_vmm.DeviceVec without a copy, and it grows where it lies; CuPy allocates from a pool; bad input
-ends in exceptions.
+"""CuPy and PyTorch share one gpu_vmm.DeviceVec without a copy while it grows in place; CuPy allocates from a pool; invalid
+arguments raise exceptions.
 
     PYTHONPATH=plugins/python GPU_VMM_C_LIBRARY=target/release/libgpu_vmm_c.so python3 plugins/python/gpu/share_vec.py
 
 It needs PyTorch with CUDA, CuPy, 2 GiB of a GPU and about 30 s.
 
-- share: views by DLPack and by __cuda_array_interface__ have the vector's address; what one library writes the others read;
-  while the vector becomes 1000 times as long, views stay good; it cannot shrink while somebody has a view; the memory
-  outlives the vector as long as there is a view.
-- capsules: versions and flags of DLPack, capsules that nobody consumes, and what is read-only.
-- cupy: gpu_vmm.cupy.enable() and work on two streams; all memory is back at the end.
-- errors: bad input of all kinds is an exception with text, and the process goes on.
+- share: views by DLPack and by __cuda_array_interface__ have the vector's address; each library reads the others' writes; views
+  stay valid while the vector grows to 1000 times its length; it cannot shrink while a view exists; the memory outlives the
+  vector as long as a view exists.
+- capsules: versions and flags of DLPack, capsules that are not consumed, and read-only views.
+- cupy: gpu_vmm.cupy.enable() and work on two streams; all memory is freed at the end.
+- errors: invalid arguments of all kinds raise an exception with a text, and the process continues.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def share(checks: Checks) -> None:
     checks.equal("their types and shapes", [("float32", (LENGTH,))] * 4, kinds)
 
     def read(start: int = 0) -> list[list[float]]:
-        """Four elements as everybody sees them."""
+        """Returns four elements as each view and the vector read them."""
         torch.cuda.synchronize()
         some = slice(start, start + 4)
         seen = [view[some].tolist() for view in (t, c, t_cai, c_cai)]
@@ -77,7 +77,7 @@ def share(checks: Checks) -> None:
     longer_t, longer_c = torch.from_dlpack(vec), cupy.from_dlpack(vec)
     checks.equal("addresses of new views", [hex(address)] * 2, [hex(longer_t.data_ptr()), hex(longer_c.data.ptr)])
     checks.equal("lengths of new views", [TIMES * LENGTH] * 2, [longer_t.numel(), int(longer_c.size)])
-    # Counts, since a truth value is in memory by chance where no kernel has run.
+    # Counts, since a single truth value could be in memory by chance if no kernel has run.
     new = (TIMES - 1) * LENGTH
     checks.equal("new elements by PyTorch", new, int((longer_t[LENGTH:] == 7).sum()))
     checks.equal("new elements by CuPy", new, int((longer_c[LENGTH:] == 7).sum()))
@@ -88,9 +88,9 @@ def share(checks: Checks) -> None:
     checks.equal("written by CuPy at the end, read by PyTorch", 5.0, longer_t[-1].item())
     checks.equal("written in the old view, read in the new ones", [-1.0] * 2, [longer_t[0].item(), float(longer_c[0])])
 
-    checks.raises("suspends under views", (vmm.Busy,), lambda: vec.suspend("host"))
+    checks.raises("suspend while views exist", (vmm.Busy,), lambda: vec.suspend("host"))
     slept = vec.suspend("host", force=True)
-    # Other contents lie in the memory meanwhile, so that what comes back is not what was left there.
+    # Overwrite the released memory, so that the contents can only come from the store.
     other = vmm.DeviceVec("uint8")
     other.resize(slept, 0xEE)
     other = None
@@ -102,13 +102,13 @@ def share(checks: Checks) -> None:
     vec.resize(LENGTH)
     c = longer_t = longer_c = t_cai = c_cai = None
     gc.collect()
-    checks.raises("shrinks while PyTorch has a view by DLPack", (vmm.Busy,), vec.shrink_to_fit)
+    checks.raises("shrink while PyTorch has a view by DLPack", (vmm.Busy,), vec.shrink_to_fit)
     checks.equal("that view", [-1.0, 3.0], t[:2].tolist())
     checks.equal("the capacity then", capacity, vec.capacity)
     t = None
     gc.collect()
-    # Whether views by __cuda_array_interface__ are gone only their owner knows.
-    checks.raises("shrinks without force after __cuda_array_interface__", (vmm.Busy,), vec.shrink_to_fit)
+    # __cuda_array_interface__ does not report when its views are gone.
+    checks.raises("shrink without force after __cuda_array_interface__", (vmm.Busy,), vec.shrink_to_fit)
     vec.shrink_to_fit(force=True)
     checks.check("the capacity once the view is gone", f"less than {capacity}", vec.capacity, LENGTH <= vec.capacity < capacity)
     checks.equal("what is left", (LENGTH, [-1.0, 3.0], hex(address)), (len(vec), list(vec.read(0, 2)), hex(vec.address)))
@@ -135,13 +135,13 @@ def capsules(checks: Checks) -> None:
     head = Versioned.from_address(python.PyCapsule_GetPointer(new, b"dltensor_versioned"))
     checks.equal("its version and the read-only flag", (1, 0), (head.major, head.flags & READ_ONLY))
     vec.resize(LENGTH)
-    checks.raises("shrinks while there are capsules", (vmm.Busy,), vec.shrink_to_fit)
+    checks.raises("shrink while capsules exist", (vmm.Busy,), vec.shrink_to_fit)
     del old, new, head
     gc.collect()
     vec.shrink_to_fit()
-    checks.check("capsules that nobody consumed let go", f"less than {LENGTH * TIMES}", vec.capacity, vec.capacity < LENGTH * TIMES)
+    checks.check("capacity after unconsumed capsules are deleted", f"less than {LENGTH * TIMES}", vec.capacity, vec.capacity < LENGTH * TIMES)
     checks.equal("writable by __cuda_array_interface__", (vec.address, False), tuple(vec.__cuda_array_interface__["data"]))
-    checks.raises("a copy, which there is none", (BufferError, RuntimeError, ValueError), lambda: vec.__dlpack__(copy=True))
+    checks.raises("a copy, which is not supported", (BufferError, RuntimeError, ValueError), lambda: vec.__dlpack__(copy=True))
     checks.raises("the host's memory", (BufferError, RuntimeError, ValueError), lambda: vec.__dlpack__(dl_device=(1, 0)))
 
     vec.write(0, array.array("f", [1, 2, 3, 4]))
@@ -151,16 +151,16 @@ def capsules(checks: Checks) -> None:
     checks.equal("the read-only flag of a read-only vector", READ_ONLY, head.flags & READ_ONLY)
     checks.equal("and of its __cuda_array_interface__", (vec.address, True), tuple(closed.__cuda_array_interface__["data"]))
     del new, head
-    checks.raises("read-only for old consumers, who know of no flags", (BufferError,), closed.__dlpack__)
+    checks.raises("read-only for old consumers, which have no flags", (BufferError,), closed.__dlpack__)
     import cupy
     import torch
 
     for name, take in (("PyTorch", torch.from_dlpack), ("CuPy", cupy.from_dlpack)):
-        # Whether they honour it is theirs to say: a refusal is as good as a tensor with the right values, and it is shown.
+        # Libraries may honor the flag or refuse the tensor: an exception counts as much as a tensor with the right values.
         try:
             view = take(closed)
             says = getattr(getattr(view, "flags", None), "writeable", None) is False
-            seen = f"{view[:4].tolist()}, {'read-only' if says else 'which does not say that it is read-only'}"
+            seen = f"{view[:4].tolist()}, {'read-only' if says else 'not marked as read-only'}"
             ok = view[:4].tolist() == [1.0, 2.0, 3.0, 4.0]
             view = None
         except Exception as error:
@@ -172,7 +172,7 @@ def cupy_pool(checks: Checks) -> None:
     import cupy
 
     plugin = harness.gpu_vmm("cupy")
-    before = cupy.arange(8).sum()  # of CuPy's own pool, and freed into it later
+    before = cupy.arange(8).sum()  # from CuPy's own pool, and later freed into it
     plugin.enable()
     count, streams = 1 << 22, [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
 
@@ -184,12 +184,12 @@ def cupy_pool(checks: Checks) -> None:
     for stream in streams:
         with stream:
             parts.append(cupy.arange(count, dtype=cupy.float32) % 1000)
-            for _ in range(50):  # temporaries that come and go
+            for _ in range(50):  # allocates and frees temporaries
                 parts[-1] = (parts[-1] + 1) * 2 / 2 - 1
         most = max(most, account()["live"])
     first, second = streams
     least = 2 * 4 * count
-    checks.check("live while both streams' arrays are", f"at least {least}", most, most >= least)
+    checks.check("live while both streams' arrays exist", f"at least {least}", most, most >= least)
     second.wait_event(first.record())
     with second:
         both = parts[0] + parts[1]
@@ -217,7 +217,7 @@ def errors(checks: Checks) -> None:
     pool = backend.pool()
     refused = (vmm.Error, ValueError, TypeError, OverflowError)
     say(f"{backend.name}, {backend.devices} devices, free and total: {backend.memory()}")
-    checks.raises("a backend that there is not", refused, lambda: vmm.open("abacus"))
+    checks.raises("an unknown backend", refused, lambda: vmm.open("abacus"))
     checks.raises("a pool of device 99", refused, lambda: backend.pool(device=99).alloc(1))
     checks.raises("an allocation of 0 bytes", refused, lambda: pool.alloc(0))
     checks.raises("an allocation of -1 bytes", refused, lambda: pool.alloc(-1))
@@ -233,41 +233,41 @@ def errors(checks: Checks) -> None:
     block.free()
     checks.raises("a second free by address", (vmm.NotFound,), lambda: pool.free(address))
     checks.raises("a second free by its owner", (vmm.Error,), block.free, None)
-    checks.raises("suspend of an unknown tag", (vmm.NotFound,), lambda: pool.suspend("nobody"))
-    checks.raises("resume of an unknown tag", (vmm.NotFound,), lambda: pool.resume("nobody"))
+    checks.raises("suspend of an unknown tag", (vmm.NotFound,), lambda: pool.suspend("unknown"))
+    checks.raises("resume of an unknown tag", (vmm.NotFound,), lambda: pool.resume("unknown"))
     tagged = pool.tagged("some")
     block = tagged.alloc(1 << 20)
-    checks.raises("resume of what is awake", (vmm.Error,), lambda: pool.resume("some"), 0)
+    checks.raises("resume of a tag that does not sleep", (vmm.Error,), lambda: pool.resume("some"), 0)
     checks.raises("contents kept in the moon", refused, lambda: pool.suspend("some", keep="moon"))
     pool.suspend("some", keep="host")
     checks.raises("an allocation with a tag that is suspended", (vmm.Suspended,), lambda: tagged.alloc(1 << 20))
     pool.resume("some")
     block.free()
     checks.raises("wake by torch without sleep", (vmm.Error, RuntimeError), plugin.wake, 0)
-    checks.raises("sleep by torch of an unknown tag", (vmm.Error, RuntimeError), lambda: plugin.sleep("nobody"))
+    checks.raises("sleep by torch of an unknown tag", (vmm.Error, RuntimeError), lambda: plugin.sleep("unknown"))
     checks.raises("enable by torch after CUDA was used", (vmm.Error, RuntimeError), plugin.enable)
     checks.raises("a vector of an unknown type", refused, lambda: vmm.DeviceVec("float33"))
     vec = vmm.DeviceVec("float32", values=[1, 2, 3])
     checks.raises("a vector of -1 elements", refused, lambda: vec.resize(-1))
     checks.raises("a vector of 2**60 elements", (*refused, MemoryError), lambda: vec.resize(1 << 60))
-    checks.raises("a read behind the end", (*refused, IndexError), lambda: vec.read(2, 2))
+    checks.raises("a read beyond the end", (*refused, IndexError), lambda: vec.read(2, 2))
     checks.raises("values that are no numbers", refused, lambda: vec.extend(["one"]))
     empty = vmm.DeviceVec("float32")
     checks.equal("an empty vector", (0, []), (len(empty), empty.tolist()))
     checks.raises("a tensor of an empty vector", (*refused, BufferError), lambda: torch.from_dlpack(empty).numel(), 0)
 
-    checks.equal("the vector is as it was", [1.0, 2.0, 3.0], list(vec.tolist()))
+    checks.equal("the vector is unchanged", [1.0, 2.0, 3.0], list(vec.tolist()))
     with pool.alloc(1 << 20) as block:
-        checks.check("the pool goes on", "an address", hex(block.address), block.address != 0)
+        checks.check("the pool still allocates", "an address", hex(block.address), block.address != 0)
     checks.equal("nothing of it is live", 0, pool.stats()["live"])
-    checks.equal("PyTorch's memory is as it was", 1024.0, foreign.sum().item())
+    checks.equal("PyTorch's memory is unchanged", 1024.0, foreign.sum().item())
 
 
 PARTS = {"share": share, "capsules": capsules, "cupy": cupy_pool, "errors": errors}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="CuPy and PyTorch share a vector that grows; CuPy's pool; bad input.")
+    parser = argparse.ArgumentParser(description="CuPy and PyTorch share a vector that grows; CuPy's pool; invalid arguments.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
     given = parser.parse_args()
     if unknown := [name for name in given.parts if name not in PARTS]:

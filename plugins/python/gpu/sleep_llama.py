@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""A 1.1B Llama sleeps and wakes: asleep it holds next to no GPU memory, and awake it goes on with the same tokens and CUDA graphs.
+"""A 1.1B Llama sleeps and wakes: asleep it holds almost no GPU memory, and awake it generates the same tokens with the same CUDA graphs.
 
     PYTHONPATH=plugins/python GPU_VMM_C_LIBRARY=target/release/libgpu_vmm_c.so python3 plugins/python/gpu/sleep_llama.py
 
-It needs PyTorch with CUDA, transformers, 8 GiB of a GPU that nobody else uses meanwhile, and about 60 s; no network: the model has
+It needs PyTorch with CUDA, transformers, 8 GiB of a GPU that no other process uses, and about 60 s. It needs no network: the model has
 the shape of TinyLlama and random weights from a seed.
 
-Each mode is a process of its own:
+Each mode runs in its own process:
 
 - enable: gpu_vmm.torch.enable(); all of PyTorch's memory sleeps.
-- mempool: PyTorch's own allocator, and the weights are made in `with gpu_vmm.torch.pool("weights")`; they alone sleep.
+- mempool: PyTorch's own allocator; the weights are created in `with gpu_vmm.torch.pool("weights")`, and only they sleep.
 
-In each, the model generates, one token after another, and a forward pass of 64 tokens is captured as a CUDA graph and replayed.
-Then, for each way to keep the contents: sleep, measure, wake, replay the graph and generate again. Tokens, logits and the sum of
-the weights' bits must be what they were. What is in use is the driver's total minus free, beside what it is with a process that
-has done no more than one small matrix product (baseline).
+In each mode, the model generates one token after another, and a forward pass of 64 tokens is captured as a CUDA graph and replayed.
+Then, for each store of the contents: sleep, measure, wake, replay the graph and generate again. Tokens, logits and the sum of the
+weights' bits must be the same as before. Memory in use is the driver's total minus free. It is compared with a process that has only
+done one small matrix product (baseline).
 """
 
 import argparse
@@ -32,14 +32,14 @@ PROMPT, CAPTURED = 32, 64  # tokens
 
 
 def in_use(torch: Any) -> int:
-    """Bytes of the device that are not free, whoever has them."""
+    """Returns the number of bytes of the device that are not free, in all processes."""
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
     return int(total - free)
 
 
 def baseline() -> dict[str, Any]:
-    """What is in use with CUDA and cuBLAS loaded and nothing else."""
+    """Measures the memory in use with only CUDA and cuBLAS loaded."""
     import torch
 
     some = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16)
@@ -49,7 +49,7 @@ def baseline() -> dict[str, Any]:
 
 
 def llama(torch: Any, layers: int) -> Any:
-    """The model, made on the GPU."""
+    """Creates the model on the GPU."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -70,33 +70,33 @@ def llama(torch: Any, layers: int) -> Any:
 
 
 def generate(torch: Any, model: Any, prompt: Any, count: int) -> tuple[list[int], str]:
-    """The most probable token, so many times, with a cache of keys and values; and what all logits come to."""
+    """Generates `count` tokens greedily, with a cache of keys and values. Returns them and a digest of all logits."""
     tokens, digest = [], hashlib.sha256()
     given, cache = prompt, None
     for _ in range(count):
         answer = model(input_ids=given, past_key_values=cache, use_cache=True)
         logits = answer.logits[:, -1].float()
-        if not logits.any():  # which would be the same each time
+        if not logits.any():  # zeros would be the same each time
             raise Failed("all logits are zero: no kernel has run")
         digest.update(repr(logits.view(torch.int32).sum(dtype=torch.int64).item()).encode())
         token = logits.argmax(-1, keepdim=True)
         tokens.append(token.item())
         cache = answer.past_key_values
-        # Where there is no cache, all that was said is said again.
+        # Without a cache, the input is the whole sequence.
         given = token if cache is not None else torch.cat((given, token), 1)
     return tokens, digest.hexdigest()[:12]
 
 
 def bits(torch: Any, model: Any) -> str:
-    """Of all weights, in a few digits."""
+    """Returns a digest of the bits of all weights."""
     sums = [weights.detach().view(torch.int16).sum(dtype=torch.int64) for weights in model.parameters()]
     return hashlib.sha256(repr(torch.stack(sums).tolist()).encode()).hexdigest()[:12]
 
 
 def capture(torch: Any, model: Any) -> tuple[Any, Any, Any]:
-    """A forward pass as a CUDA graph, with the tokens that it reads and the logits that it writes."""
+    """Captures a forward pass as a CUDA graph. Returns it, the inputs that it reads and the logits that it writes."""
     tokens = (torch.arange(CAPTURED, device="cuda") * 37 % 32000)[None]
-    # With a mask and places that are there already, nothing is made or looked at on the host while the graph is captured.
+    # The mask and the positions are created in advance, so that the capture needs no work on the host.
     mask = torch.ones(CAPTURED, CAPTURED, dtype=torch.bool, device="cuda").tril()[None, None]
     places = torch.arange(CAPTURED, device="cuda")[None]
 
@@ -117,7 +117,7 @@ def capture(torch: Any, model: Any) -> tuple[Any, Any, Any]:
 
 
 def work(mode: str, given: argparse.Namespace) -> dict[str, Any]:
-    """One mode, in this process."""
+    """Runs one mode in this process."""
     import torch
 
     vmm = gpu_vmm("torch")
@@ -157,16 +157,16 @@ def work(mode: str, given: argparse.Namespace) -> dict[str, Any]:
     for keep in given.keep:
         gc.collect()
         if not enabled:
-            torch.cuda.empty_cache()  # so that what is in use is not what PyTorch keeps for later
+            torch.cuda.empty_cache()  # so that memory in use does not include PyTorch's cache
         one: dict[str, Any] = {"keep": keep, "before": in_use(torch)}
-        if given.graph:  # what it reads there must come from this round's replay
+        if given.graph:  # so that the logits can only come from this round's replay
             static.zero_()
             torch.cuda.synchronize()
         start = time.perf_counter()
         one["slept"] = vmm.sleep(None if enabled else WEIGHTS, keep=keep)
         one["sleep_s"] = time.perf_counter() - start
         one["asleep"] = in_use(torch)
-        # Other contents lie in the memory meanwhile, so that what comes back is not what was left there.
+        # Overwrite the released memory, so that the contents can only come from the store.
         other = gpu_vmm().DeviceVec("uint8")
         other.resize(one["slept"], 0xEE)
         del other
@@ -190,7 +190,7 @@ def work(mode: str, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def judge(base: int, results: dict[str, dict[str, Any]], given: argparse.Namespace, checks: Checks) -> list[list[str]]:
-    """Checks each round and gives the rows of the table."""
+    """Checks each round and returns the rows of the table."""
     rows = []
     for mode, of in results.items():
         for one in of["rounds"]:
@@ -201,7 +201,7 @@ def judge(base: int, results: dict[str, dict[str, Any]], given: argparse.Namespa
                 row += [f"{took:.3f}", f"{slept / took / 1e9:.2f}"]
             rows.append(row)
             checks.check(f"{named}: sleeps", f"at least {of['weights'] / GIB:.2f} GiB", f"{slept / GIB:.2f} GiB", slept >= of["weights"])
-            checks.equal(f"{named}: as much wakes", slept, one["woken"])
+            checks.equal(f"{named}: wakes the same size", slept, one["woken"])
             if mode == "enable":
                 most, what = base + GIB, "in use, asleep"
                 checks.check(f"{named}: {what}", f"at most {most / GIB:.2f} GiB", f"{asleep / GIB:.2f} GiB", asleep <= most)
@@ -221,7 +221,7 @@ def judge(base: int, results: dict[str, dict[str, Any]], given: argparse.Namespa
 def main() -> int:
     parser = argparse.ArgumentParser(description="A 1.1B Llama sleeps and wakes, with all memory and with its weights alone.")
     parser.add_argument("--mode", choices=(*MODES, "both"), default="both", help="(default: %(default)s)")
-    parser.add_argument("--keep", default="host,pinned", help="of host, pinned and file, in turn (default: %(default)s)")
+    parser.add_argument("--keep", default="host,pinned", help="a list of host, pinned and file (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=48, help="to generate each time (default: %(default)s)")
     parser.add_argument("--layers", type=int, default=22, help="of the model (default: %(default)s, 1.1B weights)")
     parser.add_argument("--seed", type=int, default=1234, help="of the weights (default: %(default)s)")
@@ -244,7 +244,7 @@ def main() -> int:
         try:
             results[mode] = child(__file__, ["--worker", mode, *words, *([] if given.graph else ["--no-graph"])], variables, timeout=240)
         except Failed as failed:
-            checks.check(f"{mode} goes", "to the end", str(failed), False)
+            checks.check(f"{mode} completes", "no failure", str(failed), False)
     rows = judge(base["used"], results, given, checks)
     print(f"\n{base['device']}, PyTorch {base['torch']}: Llama of {given.layers} layers; baseline {base['used'] / GIB:.2f} GiB in use")
     head = ("mode", "kept in", "slept, GiB", "in use", "asleep", "awake, GiB", "sleep, s", "GB/s", "wake, s", "GB/s")

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""GPT-2 124M trains with variable batches on PyTorch's allocators and on gpu-vmm: the losses are the same to the last bit, a step
-takes as long, and no more memory is held.
+"""GPT-2 124M trains with variable batches on PyTorch's allocators and on gpu-vmm: the losses are the same to the last bit, steps
+take no longer, and the peak memory is no larger.
 
     PYTHONPATH=plugins/python GPU_VMM_C_LIBRARY=target/release/libgpu_vmm_c.so python3 plugins/python/gpu/train_gpt2.py
 
 It needs PyTorch with CUDA, 16 GiB of a GPU and about 80 s; no network: the weights and the tokens are random, from a seed.
 
-- Each allocator trains in a process of its own: PyTorch's native one, PyTorch's with expandable segments, and gpu-vmm by
-  gpu_vmm.torch.enable(). Each round runs all three one after another, beginning with another one each time.
-- Batch size and length are another pair in each step, the same pairs for everybody. PyTorch's deterministic algorithms are on,
-  and memory that has just been allocated is not filled, so that reading it would be seen.
-- A step's time is that of the wall clock from one torch.cuda.synchronize() to the next one. The times of one step of one round
-  are set against each other, and the median of these quotients is what counts: no step that is rare is in it. The sum of the
-  times behind the warm-up, where such steps are in, is shown beside it.
-- What is held at the peak is torch.cuda.max_memory_reserved() of PyTorch and stats()["peak_held"] of gpu-vmm; what the driver
-  says is in use at the end is shown beside it, with what CUDA itself takes.
+- Each allocator trains in its own process: PyTorch's native one, PyTorch's with expandable segments, and gpu-vmm by
+  gpu_vmm.torch.enable(). Each round runs all three one after another and begins with another one each time.
+- Batch size and length differ in each step and are the same for all allocators. PyTorch's deterministic algorithms are on, and newly
+  allocated memory is not filled, so that reads of it would change the results.
+- The time of a step is the wall-clock time from one torch.cuda.synchronize() to the next one. The result is the median of the
+  quotients of two allocators' times for the same step of the same round, which ignores rare slow steps. The table also shows the sum
+  of the times after the warm-up, which includes them.
+- The peak held is torch.cuda.max_memory_reserved() of PyTorch and stats()["peak_held"] of gpu-vmm. The table also shows the memory in
+  use at the end as the driver reports it, which includes CUDA's own.
 """
 
 import argparse
@@ -36,13 +36,13 @@ CONF = {NATIVE: None, EXPANDABLE: "expandable_segments:True", VMM: None}
 
 
 def shapes(seed: int, steps: int) -> list[tuple[int, int]]:
-    """Batch and length of each step."""
+    """Returns the batch size and the length of each step."""
     numbers = random.Random(seed)
     return [(numbers.randint(2, 8), numbers.randrange(128, CONTEXT + 1, 8)) for _ in range(steps)]
 
 
 def gpt2(torch: Any) -> Any:
-    """GPT-2 as it was published, in plain PyTorch, without dropout."""
+    """Creates GPT-2 as published, in plain PyTorch, without dropout."""
     from torch import nn
     from torch.nn import functional
 
@@ -85,7 +85,7 @@ def gpt2(torch: Any) -> Any:
 
 
 def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
-    """Trains, in this process."""
+    """Trains in this process."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -98,7 +98,7 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.set_float32_matmul_precision("highest")  # no TF32
 
-    # Small numbers are more frequent, so that there is something to learn. All tokens are drawn before the clock runs.
+    # Small numbers are more frequent, so that the model can learn. All tokens are drawn before the timed steps.
     draws = torch.Generator().manual_seed(given.seed)
     batches = [
         (torch.rand((batch, length + 1), generator=draws) ** 4 * VOCABULARY).long()
@@ -140,7 +140,7 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
         held = torch.cuda.max_memory_reserved()
         expandable = any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
         if expandable != (who == EXPANDABLE):
-            raise Failed(f"PyTorch was to use its {who} allocator, and expandable segments are {'on' if expandable else 'off'}")
+            raise Failed(f"PyTorch should use its {who} allocator, but expandable segments are {'on' if expandable else 'off'}")
     digest = hashlib.sha256()
     for weights in model.parameters():
         on_host = weights.detach().cpu().contiguous()
@@ -159,7 +159,7 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def judge(results: dict[str, list[dict[str, Any]]], given: argparse.Namespace, checks: Checks) -> None:
-    """Prints the table and checks what is to be shown."""
+    """Prints the table and checks the results."""
     warm = given.warm_up
     sums = {who: [sum(run["times"][warm:]) for run in runs] for who, runs in results.items()}
 
@@ -184,7 +184,7 @@ def judge(results: dict[str, list[dict[str, Any]]], given: argparse.Namespace, c
 
     for who, runs in results.items():
         checks.equal(f"{who}: all losses are numbers", True, all(run["finite"] for run in runs))
-        # Equal losses and weights would also be seen where no kernel has run.
+        # Losses and weights would also be equal if no kernel had run.
         falls = all(0 < run["shown"][1] < run["shown"][0] for run in runs)
         checks.check(f"{who}: the loss falls", "from above 0", runs[0]["shown"], falls)
     if not all(who in results for who in CONF):
@@ -198,9 +198,9 @@ def judge(results: dict[str, list[dict[str, Any]]], given: argparse.Namespace, c
             seen = f"{len(different)} differ, first at step {different[0]}" if different else f"all {len(run['losses'])} equal"
             if different:
                 seen += f" ({run['losses'][different[0]]} for {base['losses'][different[0]]})"
-            what = f"losses of {who}, round {number + 1}, are those of {base_name}"
+            what = f"losses of {who}, round {number + 1}, equal those of {base_name}"
             checks.check(what, f"all {given.steps} equal", seen, not different and len(run["losses"]) == given.steps)
-            checks.equal("so are its weights at the end", base["weights"][:16], run["weights"][:16])
+            checks.equal("its weights at the end are equal", base["weights"][:16], run["weights"][:16])
     if VMM not in results or EXPANDABLE not in results:
         return
     ratio = statistics.median(quotients(VMM))
@@ -219,11 +219,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="GPT-2 124M on PyTorch's allocators and on gpu-vmm: losses, times and memory.")
     parser.add_argument("--steps", type=int, default=200, help="training steps (default: %(default)s)")
     parser.add_argument("--warm-up", type=int, default=10, help="steps whose times do not count (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=2, help="how often everybody has a turn (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each allocator (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1234, help="of weights, tokens and shapes (default: %(default)s)")
     parser.add_argument("--attention", choices=("flash", "math"), default="flash", help="both are deterministic (default: %(default)s)")
-    parser.add_argument("--most", type=float, default=1.02, help="the quotient of times that is let pass (default: %(default)s)")
-    parser.add_argument("--json", metavar="FILE", help="where all figures are written to")
+    parser.add_argument("--most", type=float, default=1.02, help="the largest accepted quotient of times (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="the file to write all figures to")
     parser.add_argument("--worker", choices=tuple(CONF), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rounds < 1 or not 0 <= given.warm_up < given.steps:
@@ -249,7 +249,7 @@ def main() -> int:
                 say(f"{who}: {sum(run['times']):.1f} s in steps, {run['held'] / GIB:.2f} GiB held at the peak")
             except Failed as failed:
                 players.remove(who)
-                checks.check(f"{who} trains", "to the end", str(failed), False)
+                checks.check(f"{who} completes", "no failure", str(failed), False)
     if results:
         judge({who: results[who] for who in CONF if who in results}, given, checks)
     if given.json:
