@@ -67,7 +67,7 @@ static void capture(gpu_vmm_pool *pool, Begin *begin, End *end, End *release) {
     demand(other != one, "freed memory of the graph serves no other request");
     release(0, id);
     gpu_vmm_block found;
-    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(one), &found) == GPU_VMM_NOT_FOUND, "the memory is freed with the graph");
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(one), &found) == GPU_VMM_NOT_FOUND, "it is freed with the graph");
     gpu_vmm_torch_free(other, 3 << 20, 0, stream);
     demand(driver<int(void *)>("cuGraphDestroy")(graph) == 0, "the graph is destroyed");
     demand(gpu_vmm_forget_stream(pool, stream) == GPU_VMM_OK, "the stream is forgotten");
@@ -135,7 +135,7 @@ int main(int count, char **arguments) {
     // Overwrite the released memory, so that the contents can only come from the store.
     void *other = gpu_vmm_torch_alloc(20 << 20, 0, nullptr);
     const std::string others(20 << 20, '\xEE');
-    demand(gpu_vmm_write(pool, reinterpret_cast<std::uint64_t>(other), others.data(), others.size()) == GPU_VMM_OK, "other contents are written");
+    demand(gpu_vmm_write(pool, reinterpret_cast<std::uint64_t>(other), others.data(), others.size()) == GPU_VMM_OK, "overwritten");
     gpu_vmm_torch_free(other, 20 << 20, 0, nullptr);
     gpu_vmm_torch_empty_cache();
     demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "the tag is resumed");
@@ -164,7 +164,7 @@ int main(int count, char **arguments) {
     auto *release = reinterpret_cast<End *>(reinterpret_cast<void *>(&gpu_vmm_torch_release_pool));
     begin(0, MempoolId{0, 7}, [](void *) { return true; });
     void *outside = gpu_vmm_torch_alloc(4096, 0, nullptr);
-    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(outside), &found) == GPU_VMM_OK, "the block is found during a capture");
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(outside), &found) == GPU_VMM_OK, "a block is found");
     demand(std::strcmp(found.tag, "torch") == 0, "a block of a stream that does not capture belongs to no graph");
     end(0, MempoolId{0, 7});
     release(0, MempoolId{0, 7});
