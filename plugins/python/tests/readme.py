@@ -10,7 +10,7 @@ PLUGIN = Path(__file__).resolve().parent.parent
 GUIDE = PLUGIN.parent.parent / "docs" / "guide"
 # The pages that must have programs. Other pages of the guide may have some.
 REQUIRED = (PLUGIN / "README.md", GUIDE / "python.md")
-# A block of Python, and the block of text that follows it at once, if there is one: what the program prints.
+# A block of Python, and the block of text that directly follows it, if any: the program's output.
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 
 

@@ -91,7 +91,7 @@ class Abuse(Case):
                     vec.__dlpack__(dl_device=pair)
         for stream in (math.nan, "0", [], -2, -(1 << 70)):
             self.refused(vec.__dlpack__, stream=stream)
-        vec.suspend()  # none of them has left a tensor
+        vec.suspend()  # fails if one of the calls has left a tensor
 
     def test_pools(self):
         pool = self.backend.pool()

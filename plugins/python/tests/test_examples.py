@@ -32,7 +32,7 @@ class Examples(Case):
                 libraries = [library for library in ("torch", "cupy") if program.needs(library)]
                 if libraries and not has_gpu_for(libraries) or program.needs("numpy") and numpy is None:
                     continue
-                # Libraries with a GPU may warn of what they like.
+                # PyTorch and CuPy may print warnings.
                 printed = self.script(program.code, flags=() if libraries else ("-W", "error"), GPU_VMM_BACKEND=NAME)
                 if program.prints is not None:
                     self.assertEqual(printed, program.prints)
