@@ -61,7 +61,7 @@ class Cupy(Case):
         self.assertEqual(gpu_vmm.cupy.pool().stats()["live"], 0)
         nothing = allocate(0)
         self.assertEqual((nothing.ptr, nothing.mem.size), (0, 0))
-        with self.raises(gpu_vmm.OutOfMemory, "may hold 64 MiB"):
+        with self.raises(gpu_vmm.OutOfMemory, "budget is 64 MiB"):
             allocate(1 << 30)
         self.cupy.stream = Stream(2)
         with self.raises(gpu_vmm.InvalidArgument, "per-thread"):

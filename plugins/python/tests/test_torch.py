@@ -79,7 +79,7 @@ try:
     gpu_vmm.torch.device_pool().alloc(1 << 30)
     raise AssertionError
 except gpu_vmm.OutOfMemory as error:
-    assert "may hold 64 MiB" in str(error), error
+    assert "budget is 64 MiB" in str(error), error
 library.gpu_vmm_torch_free(address, 1 << 20, 0, None)
 assert gpu_vmm.torch.stats("cuda:0")["live"] == 0
 assert gpu_vmm.torch.trim() > 0
@@ -305,7 +305,7 @@ for call in gpu_vmm.torch.sleep, gpu_vmm.torch.wake:
         call("nothing")
         raise AssertionError
     except gpu_vmm.NotFound as error:
-        assert 'there are ' in str(error), error
+        assert 'existing tags: ' in str(error), error
 for address in weights, other:
     library.gpu_vmm_torch_record_stream(address, None)
     library.gpu_vmm_torch_free(address, size, 0, None)
