@@ -1,4 +1,4 @@
-//! A case: one rule, as a function that panics where the rule does not hold.
+//! A case: one rule, as a function that panics if the rule does not hold.
 
 use crate::peer::Peer;
 use crate::subject::Subject;
@@ -9,12 +9,12 @@ use std::fmt;
 pub(crate) struct Case<B: TestKit> {
     /// The group and the case, such as `grow::within`.
     pub(crate) name: &'static str,
-    /// The rule in a sentence.
+    /// The rule in one sentence, as reports show it.
     pub(crate) about: &'static str,
-    /// True where the case may end its process, or leaves something behind in it: it gets one of its own.
+    /// True for a case that may end its process or leave something behind in it. It runs in a process of its own.
     pub(crate) isolated: bool,
     pub(crate) run: fn(&Subject<B>),
-    /// What a second process does in it.
+    /// The part of the case that a second process runs.
     pub(crate) child: Option<fn(&Subject<B>, &Peer)>,
 }
 
@@ -32,7 +32,7 @@ impl<B: TestKit> fmt::Debug for Case<B> {
     }
 }
 
-/// Lists the functions of a module as cases named after both, each with its rule:
+/// Lists the functions of a module as cases. A case's name is the module and the function, and its doc comment is the rule:
 ///
 /// ```text
 /// cases! { "share":
@@ -43,7 +43,7 @@ impl<B: TestKit> fmt::Debug for Case<B> {
 /// }
 /// ```
 ///
-/// `with` names what a second process does, for which [`Subject::child`] asks.
+/// `with` names the function that a second process runs. The case starts that process with [`Subject::child`].
 macro_rules! cases {
     ($module:literal: $($(#[doc = $about:literal])+ $(@$isolated:ident)? $case:ident $(with $child:ident)?),* $(,)?) => {
         /// The cases of this group.

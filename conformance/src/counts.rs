@@ -1,9 +1,9 @@
-//! What the simulated HSA runtime counts below HIP. The tests of backend-hip count in the same way.
-#![allow(unsafe_code)] // asks the simulation
+//! Counts of the simulated HSA runtime below HIP. The tests of backend-hip use the same counts.
+#![allow(unsafe_code)] // calls the simulation
 
 use gpu_vmm_testkit::raw::loaded;
 
-/// Reservations, pieces of physical memory, mappings.
+/// Numbers of reservations, allocations of physical memory and mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counts {
     reserved: usize,
@@ -12,7 +12,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// `None` on real hardware, which counts nothing.
+    /// Returns `None` on real hardware, which has no such counts.
     pub(crate) fn now() -> Option<Self> {
         let hsa = loaded("libhsa-runtime64.so.1")?;
         let (mut reserved, mut physical, mut mapped) = (0, 0, 0);
@@ -25,8 +25,8 @@ impl Counts {
         Some(Self { reserved, physical, mapped })
     }
 
-    /// Fails where the counts are not those that were there `before`, but for what HIP itself never gives back: the
-    /// memory of `imports` where it has the quirk `import-leaks`, and freed addresses where it has `free-races`.
+    /// Fails if the counts differ from those `before`, except for what HIP itself never releases: the memory of `imports` under
+    /// the quirk `import-leaks`, and freed addresses under `free-races`.
     pub(crate) fn check(
         before: Option<Self>,
         imports: usize,
@@ -43,8 +43,8 @@ impl Counts {
         }
     }
 
-    /// Fails where addresses are left of those that were reserved after `first`. Ask after
-    /// `HipBackend::release_kept_addresses`, when all reservations are gone.
+    /// Fails if addresses reserved after `first` are still reserved. Call it after `HipBackend::release_kept_addresses`, when
+    /// all reservations are dropped.
     pub(crate) fn check_addresses(first: Option<Self>) -> Result<(), String> {
         let (Some(first), Some(last)) = (first, Self::now()) else { return Ok(()) };
         if last.reserved == first.reserved {
@@ -55,7 +55,8 @@ impl Counts {
     }
 }
 
-/// Makes the simulated HSA runtime take the addresses that HIP frees next, or give them back. False without that runtime.
+/// Makes the simulated HSA runtime occupy the addresses that HIP frees next, or release them. Returns false without that
+/// runtime.
 pub(crate) fn take_freed(take: bool) -> bool {
     let Some(hsa) = loaded("libhsa-runtime64.so.1") else { return false };
     // SAFETY: the simulation's function of this name takes one number.

@@ -1,11 +1,11 @@
-//! What the fake NVIDIA driver tells a test, where that is the library that is loaded: what is alive, and calls
-//! that a careful program never makes.
-#![allow(unsafe_code)] // asks the fake driver
+//! What the fake NVIDIA driver reports to a test if it is the loaded library: the objects that are alive, and the number of
+//! calls that a correct program never makes.
+#![allow(unsafe_code)] // calls the fake driver
 
 use gpu_vmm_testkit::raw::loaded;
 
-/// Reservations, handles, pieces of memory, mappings, plain allocations, contexts, streams, events, modules, graphs,
-/// bindings to multicast objects, page-locked memory.
+/// Numbers of reservations, handles, allocations of physical memory, mappings, plain allocations, contexts, streams, events,
+/// modules, graphs, bindings to multicast objects, and page-locked allocations.
 type Counts = [u64; 12];
 
 /// The fake driver's tables at one moment.
@@ -16,11 +16,11 @@ pub(crate) struct FakeDriver {
 }
 
 impl FakeDriver {
-    /// `None` where NVIDIA's own driver is loaded, or none.
+    /// Returns `None` if NVIDIA's own driver is loaded, or no driver.
     pub(crate) fn now() -> Option<Self> {
         let cuda = loaded("libcuda.so.1")?;
         let mut counts = Counts::default();
-        // SAFETY: the fake driver's functions of these names give a number, and write as many as there are here.
+        // SAFETY: the fake driver's functions of these names return a number, and write the counts of this array.
         let violations = unsafe {
             let count = cuda.get::<unsafe extern "C" fn(*mut Counts)>("fake_cuda_counts");
             count.ok()?(&raw mut counts);
@@ -29,7 +29,7 @@ impl FakeDriver {
         Some(Self { violations, counts })
     }
 
-    /// Fails where there were violations since `before`, the process's beginning if there was no driver then.
+    /// Fails if violations occurred since `before`, or since the process began if `before` is `None`.
     pub(crate) fn check_violations(before: Option<Self>) -> Result<(), String> {
         let Some(now) = Self::now() else { return Ok(()) };
         match now.violations - before.map_or(0, |before| before.violations) {
@@ -38,7 +38,7 @@ impl FakeDriver {
         }
     }
 
-    /// Fails where something is left that was not there `before`, but for contexts and modules, which stay until the
+    /// Fails if an object is left that did not exist `before`. Contexts and modules are not counted: they stay until the
     /// process ends.
     pub(crate) fn check_counts(before: Option<Self>) -> Result<(), String> {
         let (Some(before), Some(now)) = (before, Self::now()) else { return Ok(()) };

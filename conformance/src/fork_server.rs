@@ -1,12 +1,12 @@
-//! Processes in which drivers have never been touched, whatever the process that asks for them has done.
+//! Processes in which no driver was ever opened, whatever the process that requests them has done.
 //!
 //! No driver works in a forked child of a process that has it open. So at the very start, before any driver is loaded and
-//! before there is a second thread, one process is forked off that does nothing but fork: whoever needs a clean process
-//! asks it for one. A program is not executed anew, so this works where its file cannot be found again.
+//! before a second thread exists, the suite forks a server process that only forks. Code that needs a clean process requests
+//! it from this server. No program is executed anew, so this works even if the executable file cannot be found again.
 //!
-//! Each process that is asked for has a parent of its own, the watcher, which ends it when it is told to or when nobody
-//! is there any more who asked, waits for it, and tells how it ended.
-#![allow(unsafe_code)] // fork, and what belongs to it
+//! Each requested process has a parent of its own, the watcher. The watcher kills the process on request, or when the
+//! requesting process has ended. It waits for the process and reports how it ended.
+#![allow(unsafe_code)] // fork, and the calls that go with it
 
 mod child;
 #[cfg(test)]
@@ -27,68 +27,71 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a process is asked to do.
+/// A request for a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Open a target, and tell what is there.
+    /// Opens a target and reports its environment.
     Look { target: String },
-    /// Run items of a target one after the other, and tell of each.
+    /// Runs items of a target one after the other and reports each result.
     Work { target: String, device: u32, items: Vec<usize> },
-    /// Run the other side of a case.
+    /// Runs the part of a case that belongs to the second process.
     Child { target: String, case: String, device: u32 },
 }
 
-/// Longer than any request is.
+/// An upper limit for the length of a request.
 const MAX_BYTES: usize = 64 << 10;
 
 /// How long a fork may take.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a panic in a child becomes, as for any Rust program.
+/// Exit status of a child that panicked, as for any Rust program.
 const PANICKED: i32 = 101;
 
-/// What a child ends with that cannot do its part here; its last words are the reason.
+/// Exit status of a child that cannot run its part here; it prints the reason last.
 const SKIPPED: i32 = 77;
 
-/// The line to the process that forks.
+/// The connection to the process that forks.
 #[derive(Debug)]
 pub(crate) struct ForkServer {
     line: OwnedFd,
 }
 
 impl ForkServer {
-    /// Forks the server off. Each later process runs `serve` and ends.
+    /// Forks the server. Each requested process runs `serve` and ends.
     ///
     /// # Safety
     ///
-    /// This process has one thread, and has opened no driver.
+    /// This process must have one thread and must have opened no driver.
     pub(crate) unsafe fn start(serve: impl FnOnce(Request, Peer, Arc<Self>)) -> io::Result<Arc<Self>> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let server = Arc::new(Self { line: ours });
         let parent = rustix::process::getpid();
-        // SAFETY: there is one thread, so the child may do whatever this process may.
+        // SAFETY: there is one thread, so the child may do everything that this process may.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 end_with(parent);
-                // Processes that have been asked for may ask for more: they get this end as well.
+                // Requested processes may request more processes: they get this end as well.
                 be_server(theirs, server, serve);
-                // SAFETY: nothing of the parent's is to be run or flushed here.
+                // SAFETY: ends the child without the parent's exit handlers and buffers.
                 unsafe { libc::_exit(0) }
             }
             _ => Ok(server),
         }
     }
 
-    /// Asks for a process.
+    /// Requests a process.
     pub(crate) fn spawn(&self, request: &Request) -> io::Result<Child> {
         let (ours, theirs) = UnixStream::pair()?;
         let (mut watcher, asker) = UnixStream::pair()?;
         let output = rustix::fs::memfd_create("output of a case", rustix::fs::MemfdFlags::CLOEXEC)?;
         let text = serde_json::to_vec(request)?;
         if text.len() > MAX_BYTES {
-            return Err(io::Error::other(format!("a request of more than {MAX_BYTES} bytes")));
+            return Err(io::Error::other(format!(
+                "request of {} bytes exceeds the limit of {MAX_BYTES} bytes",
+                text.len()
+            )));
         }
         peer::send_with(self.line.as_fd(), &text, &[theirs.as_fd(), asker.as_fd(), output.as_fd()])?;
         drop((theirs, asker));
@@ -100,16 +103,16 @@ impl ForkServer {
     }
 }
 
-/// A number of the watcher's: the error of the fork or 0, and then the status.
+/// Receives a number from the watcher: first the error of the fork or 0, then the exit status.
 fn receive_number(watcher: &mut UnixStream) -> io::Result<i32> {
     let mut number = [0; 4];
     watcher.read_exact(&mut number)?;
     Ok(i32::from_le_bytes(number))
 }
 
-/// Sees to it that this process does not outlive the one that has forked it.
+/// Makes the kernel kill this process when the process that forked it ends.
 fn end_with(parent: Pid) {
-    // Without it a process would be left over where its parent is killed; that is all.
+    // If this call fails, a process outlives a parent that is killed. Nothing else depends on it.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     if rustix::process::getppid() != Some(parent) {
         // SAFETY: the parent is gone already.
@@ -117,10 +120,10 @@ fn end_with(parent: Pid) {
     }
 }
 
-/// Forks for each request. It has both ends of the line, so it is the end of the first process that ends it.
+/// Forks for each request. This process holds both ends of the connection, so the parent's death signal alone ends it.
 fn be_server(line: OwnedFd, server: Arc<ForkServer>, serve: impl FnOnce(Request, Peer, Arc<ForkServer>)) {
-    // Nobody waits for watchers.
-    // SAFETY: no handler is set, only that ended children vanish.
+    // No process waits for watchers.
+    // SAFETY: sets no handler. The system only discards ended children.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     let own = rustix::process::getpid();
     let mut bytes = vec![0; MAX_BYTES];
@@ -135,19 +138,19 @@ fn be_server(line: OwnedFd, server: Arc<ForkServer>, serve: impl FnOnce(Request,
         match unsafe { libc::fork() } {
             0 => {
                 end_with(own);
-                // Whoever asks when the server is gone gets an error for it, and no silence.
+                // A request made after the server has ended fails with an error instead of waiting.
                 drop(line);
                 return watch(asker.into(), || run(request, socket, output, server, serve));
             }
-            // The line of a fork that failed ends without a number.
+            // If the fork failed, closing the socket reports it: the requesting process reads no number.
             _ => drop((socket, asker, output)),
         }
     }
 }
 
-/// Forks once more, and watches over that process.
+/// Forks once more, and watches that process.
 fn watch(mut asker: UnixStream, run: impl FnOnce()) {
-    // SAFETY: as in the server, children can be waited for again.
+    // SAFETY: sets no handler. This process can wait for its children again.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let own = rustix::process::getpid();
     // SAFETY: this process has one thread.
@@ -162,9 +165,9 @@ fn watch(mut asker: UnixStream, run: impl FnOnce()) {
             run();
         }
         pid => {
-            // The ends that are the child's.
+            // Closes the ends that belong to the child.
             drop(run);
-            // Who asked may be gone; then nobody wants to know.
+            // The requesting process may have ended; then no process reads the result.
             let _ = asker.write_all(&0_i32.to_le_bytes());
             let status = wait_or_kill(pid, &asker);
             let _ = asker.write_all(&status.to_le_bytes());
@@ -172,9 +175,9 @@ fn watch(mut asker: UnixStream, run: impl FnOnce()) {
     }
 }
 
-/// Waits for a child of this process, and ends it as soon as the asker's side of the line ends.
+/// Waits for a child of this process, and kills it as soon as the requesting process closes its end.
 fn wait_or_kill(pid: i32, asker: &UnixStream) -> i32 {
-    // Once the child is waited for, its number can be another process's.
+    // After `waitpid`, the system may assign the child's process number to another process.
     let gone = Mutex::new(false);
     let lock = || gone.lock().unwrap_or_else(PoisonError::into_inner);
     std::thread::scope(|scope| {
@@ -186,8 +189,8 @@ fn wait_or_kill(pid: i32, asker: &UnixStream) -> i32 {
             }
         });
         let mut status = 0;
-        // SAFETY: a structure of numbers, which the system fills; the child is this process's own, and stays to be waited
-        // for.
+        // SAFETY: zero bytes are a valid structure of numbers, which the system fills. `WNOWAIT` leaves this process's own
+        // child to be waited for below.
         unsafe {
             let mut ended: libc::siginfo_t = std::mem::zeroed();
             while libc::waitid(libc::P_PID, pid as u32, &raw mut ended, libc::WEXITED | libc::WNOWAIT) != 0
@@ -195,17 +198,17 @@ fn wait_or_kill(pid: i32, asker: &UnixStream) -> i32 {
             {}
         }
         let mut gone = lock();
-        // SAFETY: as above; it has ended, so this does not wait.
+        // SAFETY: as above. The child has ended, so this call does not block.
         unsafe { libc::waitpid(pid, &raw mut status, 0) };
         *gone = true;
         drop(gone);
-        // The thread is done.
+        // Ends the thread's read.
         let _ = asker.shutdown(std::net::Shutdown::Read);
         status
     })
 }
 
-/// Does what was asked, with its output in a file.
+/// Serves the request, with its output in a file.
 fn run(
     request: Request,
     socket: OwnedFd,
@@ -214,7 +217,7 @@ fn run(
     serve: impl FnOnce(Request, Peer, Arc<ForkServer>),
 ) {
     for stream in [1, 2] {
-        // SAFETY: both numbers are this process's own; what was there is not used here.
+        // SAFETY: both descriptors belong to this process, and nothing uses what they refer to.
         unsafe { libc::dup2(output.as_raw_fd(), stream) };
     }
     let served = catch_unwind(AssertUnwindSafe(|| {
@@ -230,6 +233,6 @@ fn run(
         Err(Err(_)) => PANICKED,
     };
     let _ = io::stdout().flush();
-    // SAFETY: ends the process without exit handlers that were registered before the fork; drivers need none.
+    // SAFETY: ends the process without the exit handlers registered before the fork. Drivers need none.
     unsafe { libc::_exit(status) }
 }

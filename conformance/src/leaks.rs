@@ -1,5 +1,5 @@
-//! What cases leave behind below a driver that counts it: below HIP the simulated HSA runtime, and the fake NVIDIA
-//! driver, which also counts the calls that are wrong.
+//! What a case leaves behind below a driver that counts its objects: the simulated HSA runtime below HIP, and the fake NVIDIA
+//! driver, which also counts wrong calls.
 
 use crate::counts::Counts;
 use crate::fake_driver::FakeDriver;
@@ -7,22 +7,22 @@ use gpu_vmm_core::{Backend, Vendor};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How often free memory may be other than it should before that is a case's own doing: other processes use a device's
-/// memory too, and one of them would have to do the same each time.
+/// How often a case may run with a change of free memory before the case itself is at fault. Other processes use the
+/// device's memory too, and one of them would have to make the same change each time.
 pub(crate) const TRIES: u32 = 3;
 
-/// How many imports there were. HIP's cases run one after the other.
+/// The number of imports. HIP's cases run one after the other.
 static IMPORTS: AtomicUsize = AtomicUsize::new(0);
 
-/// What was there before this process's first case.
+/// The counts before this process's first case.
 static FIRST: OnceLock<Option<Counts>> = OnceLock::new();
 
-/// Notes that a case has imported memory, which HIP 6 never gives back.
+/// Notes that a case has imported memory, which HIP 6 never releases.
 pub(crate) fn counts_import() {
     IMPORTS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What is there before a case.
+/// The counts before a case.
 pub(crate) struct Before {
     counts: Option<Counts>,
     imports: usize,
@@ -36,12 +36,12 @@ impl Before {
         Self { counts, imports, fake_driver: FakeDriver::now() }
     }
 
-    /// Fails where the driver was called wrongly.
+    /// Fails if the case made calls that the driver forbids.
     pub(crate) fn check_calls(&self) -> Result<(), String> {
         FakeDriver::check_violations(self.fake_driver)
     }
 
-    /// Fails where a case of a GPU's has left anything.
+    /// Fails if a case on a GPU has left objects behind.
     pub(crate) fn check(&self, backend: &impl Backend) -> Result<(), String> {
         match backend.vendor() {
             Vendor::Hip => self.check_hip(backend),
@@ -56,7 +56,8 @@ impl Before {
     }
 }
 
-/// Fails where addresses are reserved below HIP that were not before the first case. Nothing where nobody counts.
+/// Fails if addresses are reserved below HIP that were not reserved before the first case. Returns `None` if no driver counts
+/// them.
 pub(crate) fn check_addresses() -> Option<Result<(), String>> {
     let first = FIRST.get().copied().flatten()?;
     Some(Counts::check_addresses(Some(first)))

@@ -1,21 +1,21 @@
-//! The conformance suite of [gpu-vmm](https://docs.rs/gpu-vmm): what each driver of virtual memory really does, and what
-//! gpu-vmm makes of it.
+//! The conformance suite of [gpu-vmm](https://docs.rs/gpu-vmm). It records what each driver of virtual memory really does, and
+//! checks what gpu-vmm guarantees on top of it.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `suite`, `case`, `target`, `targets`, `subject` | what there is to run, on what |
-//! | `library` | the cases of the library layer: what gpu-vmm promises, the same on every backend |
-//! | `driver` | the rules of the driver layer: raw calls beside what the documentation says |
-//! | `run`, `work`, `fork_server`, `peer` | running them in processes that may die of them |
+//! | `suite`, `case`, `target`, `targets`, `subject` | the cases, and the backends they run on |
+//! | `library` | the cases of the library layer: gpu-vmm's guarantees, the same on every backend |
+//! | `driver` | the rules of the driver layer: raw calls, compared with the documentation |
+//! | `run`, `work`, `fork_server`, `peer` | running cases in processes that a case may crash |
 //! | `leaks`, `counts`, `fake_driver` | what a case has left behind |
 //! | `outcome`, `panics`, `report` | verdicts, panics as verdicts, and the report |
 //!
-//! Everything is generic over the backend, so that the suite runs with any that implements gpu-vmm's traits; [`targets()`] are
-//! those of gpu-vmm. The command `gpu-vmm conformance` and this crate's tests are its two users.
+//! The suite is generic over the backend, so that it runs with any backend that implements gpu-vmm's traits; [`targets()`]
+//! are those of gpu-vmm. The command `gpu-vmm conformance` and this crate's tests use it.
 
-// Its processes are forked, and end with the one that has asked for them, as Linux alone can have it.
+// The suite forks its processes, and they end with the process that requested them. Only Linux supports that.
 #![cfg(target_os = "linux")]
-// A case says what does not hold by panicking.
+// A case reports a violation by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod case;

@@ -1,18 +1,18 @@
-//! What a case came to.
+//! The result of a case.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is said of a rule. The first three are the library layer's, the last three the driver layer's; either can be
-/// skipped, and a driver's case fails where it could not find out.
+/// The verdict on a rule. The library layer uses the first three, and the driver layer the last three. Both can skip a rule,
+/// and a rule of the driver layer fails if it could not find out what the driver does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The rule holds.
     Passed,
-    /// It does not.
+    /// The rule does not hold.
     Failed,
-    /// It could not be looked at here.
+    /// The rule could not be checked here.
     Skipped,
     /// The driver does what its documentation says.
     AsDocumented,
@@ -43,35 +43,35 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A verdict with what belongs to it.
+/// A verdict with its details.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What is said of the rule.
+    /// The verdict on the rule.
     pub verdict: Verdict,
-    /// Why it was skipped, how it failed, or what was seen; empty where there is nothing to say.
+    /// Why the rule was skipped, how it failed, or what was observed. Empty if there is nothing to add.
     pub note: String,
     /// The quirk that explains a deviation; a deviation without one is new.
     pub quirk: Option<String>,
 }
 
 impl Outcome {
-    /// A verdict and what there is to say.
+    /// Creates an outcome from a verdict and a note.
     pub fn new(verdict: Verdict, note: impl Into<String>) -> Self {
         Self { verdict, note: note.into(), quirk: None }
     }
 
-    /// The rule holds, and there is nothing to say.
+    /// Creates the outcome of a rule that holds, without a note.
     #[must_use]
     pub fn passed() -> Self {
         Self::new(Verdict::Passed, "")
     }
 
-    /// The rule does not hold.
+    /// Creates the outcome of a rule that does not hold.
     pub fn failed(how: impl Into<String>) -> Self {
         Self::new(Verdict::Failed, how)
     }
 
-    /// True for a deviation that no quirk explains.
+    /// Returns true for a deviation that no quirk explains.
     #[must_use]
     pub fn is_new_deviation(&self) -> bool {
         self.verdict == Verdict::Deviates && self.quirk.is_none()

@@ -1,4 +1,4 @@
-//! Panics of cases and rules, and the outcomes that they stand for.
+//! Panics of cases and rules, and the outcomes they become.
 
 use crate::outcome::{Outcome, Verdict};
 use gpu_vmm_testkit::raw::Missing;
@@ -9,7 +9,7 @@ thread_local! {
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Notes the place of each panic from now on, and prints none.
+/// Records the place of each panic from now on, and prints no panic.
 pub(crate) fn note() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line()));
@@ -22,7 +22,7 @@ fn last_place() -> Option<String> {
     PLACE.with(|last| last.borrow_mut().take())
 }
 
-/// Makes an outcome of the panic that ended a case or a rule.
+/// Converts the panic that ended a case or a rule into an outcome.
 pub(crate) fn ended_by(panic: Box<dyn Any + Send>) -> Outcome {
     let panic = match panic.downcast::<Missing>() {
         Ok(missing) => return Outcome::new(Verdict::Skipped, missing.0),

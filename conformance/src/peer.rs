@@ -1,4 +1,4 @@
-//! One end of the line between two processes: messages, and descriptors beside them.
+//! One end of the connection between two processes. It carries messages and file descriptors.
 
 use rustix::io::IoSlice;
 use rustix::io::IoSliceMut;
@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long one side waits for the other before it gives up, where nothing else is said.
+/// How long one side waits for the other by default.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One end of the line to another process.
+/// One end of the connection to another process.
 #[derive(Debug)]
 pub(crate) struct Peer(UnixStream);
 
@@ -28,7 +28,7 @@ impl Peer {
         Ok(Self(stream))
     }
 
-    /// Waits for so long from here on.
+    /// Sets how long each later receive waits.
     pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.0.set_read_timeout(Some(patience))
     }
@@ -41,7 +41,7 @@ impl Peer {
         (&self.0).write_all(&text)
     }
 
-    /// Waits for a message; an end of the line is an error.
+    /// Waits for a message; a closed connection is an error.
     pub(crate) fn try_receive<T: DeserializeOwned>(&self) -> io::Result<T> {
         let mut length = [0; 4];
         (&self.0).read_exact(&mut length)?;
@@ -65,7 +65,7 @@ impl Peer {
         send_with(self.0.as_fd(), &[0], &[fd.as_fd()])
     }
 
-    /// Waits for a descriptor; an end of the line is an error.
+    /// Waits for a descriptor; a closed connection is an error.
     pub(crate) fn try_receive_fd(&self) -> io::Result<OwnedFd> {
         let (_, mut fds) = receive_with(self.0.as_fd(), &mut [0])?;
         fds.pop().ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "no descriptor came"))
@@ -82,7 +82,7 @@ impl Peer {
     }
 }
 
-/// As many descriptors as one message takes.
+/// The maximum number of descriptors in one message.
 const MAX_FDS: usize = 4;
 
 /// Sends bytes and descriptors in one message.
@@ -90,13 +90,16 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::other(format!("more than {MAX_FDS} descriptors in a message")));
+        return Err(io::Error::other(format!(
+            "{} descriptors exceed the limit of {MAX_FDS} in a message",
+            fds.len()
+        )));
     }
     let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("a message was cut")) }
+    if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("a message was truncated")) }
 }
 
-/// Waits for bytes and the descriptors beside them; no bytes are the end of the line.
+/// Waits for bytes and the descriptors sent with them; zero bytes mean that the connection is closed.
 pub(crate) fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

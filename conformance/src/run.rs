@@ -1,4 +1,4 @@
-//! Running many items, in processes that may die of them.
+//! Running many items, in processes that an item may crash.
 
 use crate::driver;
 use crate::fork_server::{Child, Request};
@@ -13,10 +13,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What happens in a run, as it happens.
+/// A step of a run, reported as it happens.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The backend is open in a working process.
+    /// The backend is open in a worker process.
     Opened(&'a Environment),
     /// An item begins.
     Begins(&'a Item),
@@ -24,32 +24,32 @@ pub enum Event<'a> {
     Ended(&'a Item, &'a Outcome, Duration),
 }
 
-/// Some times what the longest case takes: a sweep over AMD's runtime, most of a minute.
+/// A multiple of the time of the longest case: a sweep over AMD's runtime takes most of a minute.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-const OUT_OF_TURN: &str = "a working process speaks out of turn";
+const OUT_OF_TURN: &str = "a worker process sent a message out of order";
 
 impl<B: TestKit> Suite<B> {
-    /// Opens a target in a process of its own and says what is there. The device chosen is the first that is usable.
+    /// Opens a target in a process of its own and returns its environment. The chosen device is the first usable one.
     ///
     /// # Errors
     ///
-    /// Why the target cannot be had, or what the system answers.
+    /// Returns why the target is unavailable, or the system's error.
     pub fn look(&self, target: &Arc<dyn Target<B>>) -> Result<Environment, String> {
         let mut child =
             self.server.spawn(&Request::Look { target: target.name().to_owned() }).map_err(system)?;
         let environment = opened(&mut child)?;
-        // What it has of the device is not to be gone in the middle of a case.
+        // The process holds device memory. It must not release it in the middle of a case.
         child.wait(PATIENCE).map_err(system)?;
         Ok(environment)
     }
 
-    /// Runs items in processes of their own, one after the other, and tells what happens. A process that dies or hangs
-    /// is the failure of the item that it was at; the rest goes on in a new one.
+    /// Runs items in processes of their own, one after the other, and reports each step. If a process dies or hangs, the item
+    /// that it was running fails, and the remaining items run in a new process.
     ///
     /// # Errors
     ///
-    /// Why the target cannot be had, or what the system answers.
+    /// Returns why the target is unavailable, or the system's error.
     pub fn run(
         &self,
         target: &Arc<dyn Target<B>>,
@@ -70,7 +70,7 @@ impl<B: TestKit> Suite<B> {
         Ok(())
     }
 
-    /// Runs items in one process, and says how many of them have ended, in one way or another.
+    /// Runs items in one process, and returns how many of them have ended.
     fn run_some(
         &self,
         target: &Arc<dyn Target<B>>,
@@ -130,7 +130,7 @@ impl<B: TestKit> Suite<B> {
     }
 }
 
-/// What a process says of the backend that it was to open.
+/// Receives the environment of the backend that a process has opened.
 fn opened(child: &mut Child) -> Result<Environment, String> {
     match child.peer.try_receive() {
         Ok(Told::Opened(answer)) => answer.map(|environment| *environment),
@@ -146,8 +146,8 @@ fn system(error: io::Error) -> String {
     format!("a process for the suite: {error}")
 }
 
-/// How many of the items can share a process: a layer's own, and of the library's those before the next isolated one,
-/// or that one.
+/// Returns how many of the next items can share a process. The items of a layer share one, except that an isolated item
+/// of the library layer runs alone.
 fn together(items: &[Item]) -> usize {
     let is_other = |item: &Item| item.layer != items[0].layer;
     match items.iter().position(|item| is_other(item) || (item.layer == Layer::Library && item.isolated)) {
@@ -157,7 +157,7 @@ fn together(items: &[Item]) -> usize {
     }
 }
 
-/// What it has printed since, to be put behind how it ended.
+/// Returns what the process has printed since `from`, as a suffix for how it ended.
 fn said(child: &mut Child, from: u64) -> String {
     match child.output_from(from) {
         text if text.is_empty() => String::new(),

@@ -1,4 +1,4 @@
-//! The whole suite: what there is to run, on what, and how one item is run.
+//! The whole suite: the cases, the backends they run on, and how one item runs.
 
 use crate::case::Case;
 use crate::driver::Rule;
@@ -14,13 +14,13 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Which side of gpu-vmm a case looks at.
+/// The layer that a case checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
-    /// What gpu-vmm promises, through its public API. It must hold on every backend.
+    /// What gpu-vmm guarantees through its public API. It must hold on every backend.
     Library,
-    /// What the driver below does with raw calls, right and wrong, beside what its documentation says.
+    /// What the driver does with raw calls, right and wrong, compared with its documentation.
     Driver,
 }
 
@@ -33,23 +33,23 @@ impl fmt::Display for Layer {
     }
 }
 
-/// One thing that the suite can run.
+/// One case or rule that the suite can run.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
-    /// Its place in the suite.
+    /// The position in the suite.
     pub index: usize,
-    /// Which side it looks at.
+    /// The layer that the item checks.
     pub layer: Layer,
     /// The group and the case, such as `grow::within`.
     pub name: &'static str,
-    /// The rule in a sentence.
+    /// The rule in one sentence.
     pub about: &'static str,
-    /// True where it is no item for [`Suite::run_here`]: a case that has to have a process of its own, or a rule of a
-    /// driver, which shares one with other rules until a driver dies of one.
+    /// True if [`Suite::run_here`] must not run the item: a case that needs a process of its own, or a rule of the driver
+    /// layer. Rules share a process until one of them crashes it.
     pub isolated: bool,
 }
 
-/// All cases, and the backends that they can be run on.
+/// All cases, and the backends they can run on.
 #[derive(Debug)]
 pub struct Suite<B: TestKit> {
     pub(crate) content: Arc<Content<B>>,
@@ -62,7 +62,7 @@ impl<B: TestKit> Clone for Suite<B> {
     }
 }
 
-/// What every process of the suite knows.
+/// The content that every process of the suite has.
 #[derive(Debug)]
 pub(crate) struct Content<B: TestKit> {
     pub(crate) targets: Vec<Arc<dyn Target<B>>>,
@@ -71,7 +71,7 @@ pub(crate) struct Content<B: TestKit> {
 }
 
 impl<B: TestKit> Content<B> {
-    /// The rule that the item of this index is, if it is one.
+    /// Returns the rule with this item index, or `None` if the item is a case.
     pub(crate) fn rule(&self, index: usize) -> Option<&Rule> {
         self.rules.get(index.checked_sub(self.cases.len())?)
     }
@@ -82,12 +82,12 @@ impl<B: TestKit> Content<B> {
 }
 
 impl<B: TestKit> Suite<B> {
-    /// What it can be run on.
+    /// Returns the targets of the suite.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<dyn Target<B>>> {
         self.content.targets.iter()
     }
 
-    /// Everything there is to run, the library's first.
+    /// Returns all items, those of the library layer first.
     #[must_use]
     pub fn items(&self) -> Vec<Item> {
         let library =
@@ -98,7 +98,7 @@ impl<B: TestKit> Suite<B> {
             .collect()
     }
 
-    /// Runs one item of the library's in this process, on a backend that is open.
+    /// Runs one case of the library layer in this process, on an open backend.
     pub(crate) fn run_case(
         &self,
         target: &Arc<dyn Target<B>>,
@@ -124,7 +124,7 @@ impl<B: TestKit> Suite<B> {
 
     /// Runs one item in this process.
     ///
-    /// What is [isolated](Item::isolated) has to be run by [`Suite::run`] instead.
+    /// Run an [isolated](Item::isolated) item with [`Suite::run`] instead.
     #[must_use]
     pub fn run_here(
         &self,
@@ -140,7 +140,7 @@ impl<B: TestKit> Suite<B> {
     }
 }
 
-/// Runs a case, and looks at what it has left behind.
+/// Runs a case, and checks what it has left behind.
 fn run_counted<B: TestKit>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     let mut lost = String::new();
     for _ in 0..leaks::TRIES {

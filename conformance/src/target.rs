@@ -1,32 +1,32 @@
-//! What the suite is run on.
+//! The backends that the suite runs on.
 
 use gpu_vmm_testkit::TestKit;
 use std::fmt::Debug;
 
-/// A backend under test, not opened yet: cases run in several processes, and each opens it for itself.
+/// A backend under test that is not open yet: cases run in several processes, and each process opens it for itself.
 pub trait Target<B: TestKit>: Debug + Send + Sync {
-    /// What reports and test names call it: `cuda`, `hip`, `host`.
+    /// The name in reports and tests: `cuda`, `hip`, `host`.
     fn name(&self) -> &str;
 
-    /// The backend for one case: one of its own where that is cheap, so that cases can run side by side; else the
-    /// process's one.
+    /// Opens the backend for one case. If opening is cheap, each case gets a backend of its own and cases can run in
+    /// parallel. Otherwise the process has one backend.
     ///
     /// # Errors
     ///
-    /// Why it cannot be had, in a text for people.
+    /// Returns why the backend is unavailable, as a text for people.
     fn open(&self) -> Result<B, String>;
 
-    /// True where each [`open`](Target::open) gives a backend that shares nothing with the last.
+    /// Returns true if each [`open`](Target::open) returns a backend that shares nothing with the previous one.
     fn is_fresh(&self) -> bool;
 
-    /// Another backend of any vendor, whose memory the first cannot map.
+    /// Returns another backend of any vendor, whose memory the first one cannot map.
     fn foreign(&self) -> Option<B>;
 
-    /// Gives back what the backend keeps for later, so that what is left can be counted.
+    /// Releases what the backend keeps for reuse, so that leaks can be counted.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// Returns the driver's error.
     fn settle(&self, _backend: &B) -> gpu_vmm_core::Result<()> {
         Ok(())
     }

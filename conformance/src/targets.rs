@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 #[cfg(feature = "host")]
 use gpu_vmm::{Bytes, host::HostConfig};
 
-/// A GPU's driver: one for the process.
+/// A GPU's driver, opened once per process.
 #[derive(Debug)]
 struct Gpu {
     vendor: Vendor,
@@ -45,14 +45,14 @@ impl Target<AnyBackend> for Gpu {
     }
 }
 
-/// A simulated host with two devices, in units small enough that cases are quick.
+/// Opens simulated host memory with two devices, with a granularity small enough for fast cases.
 #[cfg(feature = "host")]
 fn simulated(config: &HostConfig) -> Result<AnyBackend, String> {
     let config = config.clone().devices(2).memory(Bytes::gib(1)).granularity(Bytes::kib(64));
     config.open().map(AnyBackend::from).map_err(|error| error.to_string())
 }
 
-/// Host memory: one with devices of its own for each case.
+/// Host memory. Each case opens one with devices of its own.
 #[cfg(feature = "host")]
 #[derive(Debug)]
 struct Host {
@@ -79,7 +79,8 @@ impl Target<AnyBackend> for Host {
     }
 }
 
-/// All that are built in, the host in both ways of unmapping that drivers have, and with memory of one unit and of two.
+/// Returns all built-in targets. Host memory is there twice, for both ways of unmapping that drivers have: once with one
+/// granularity, and once with a larger granularity for host memory.
 #[must_use]
 pub fn targets() -> Vec<Arc<dyn Target<AnyBackend>>> {
     let mut targets: Vec<Arc<dyn Target<AnyBackend>>> = Vec::new();

@@ -1,5 +1,5 @@
-//! What a working process does: it opens the backend and runs items one after the other, telling of each. Should it die,
-//! whoever asked knows in which.
+//! The worker process: it opens the backend, runs items one after the other and reports each. If it dies, the requesting
+//! process knows which item was running.
 
 use crate::fake_driver::FakeDriver;
 use crate::fork_server::{ForkServer, Request};
@@ -17,33 +17,33 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a working process tells, of one item after the other in the order in which they were asked for.
+/// A message from a worker process. It reports the items in the order of the request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// The backend is open, or why not.
+    /// The backend is open, or why it is not.
     Opened(Result<Box<Environment>, String>),
-    /// An item begins, when so many bytes have been printed.
+    /// An item begins, after the process has printed `printed` bytes.
     Begins { printed: u64 },
-    /// It has ended; its time is in seconds. After the last one the process ends, whatever else was asked of it.
+    /// The item has ended after `seconds`. After the last one the process ends, even if more items were requested.
     Ended { outcome: Outcome, seconds: f64, is_last: bool },
 }
 
 impl<B: TestKit> Suite<B> {
-    /// Makes the suite ready. Call it first of all in `main`: here the process is forked off in which drivers are never
-    /// touched, and out of which later ones come.
+    /// Prepares the suite. Call it first in `main`: it forks the server process that opens no driver and forks all later
+    /// processes.
     ///
     /// # Safety
     ///
-    /// The process has one thread and has opened no driver.
+    /// The process must have one thread and must have opened no driver.
     ///
     /// # Errors
     ///
-    /// What the system answers.
+    /// Returns the system's error.
     #[allow(unsafe_code)]
     pub unsafe fn start(targets: Vec<Arc<dyn Target<B>>>) -> std::io::Result<Self> {
         let content = Arc::new(Content { targets, cases: library::cases(), rules: driver::rules() });
         let content_there = Arc::clone(&content);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let server = unsafe {
             ForkServer::start(move |request, peer, server| {
                 serve(&Self { content: content_there, server }, request, &peer);
@@ -53,7 +53,7 @@ impl<B: TestKit> Suite<B> {
     }
 }
 
-/// What a forked process does.
+/// Serves a request in a forked process.
 fn serve<B: TestKit>(suite: &Suite<B>, request: Request, peer: &Peer) {
     let find = |name: &str| Arc::clone(suite.content.target(name).expect("a target of the suite"));
     match request {
@@ -78,7 +78,7 @@ fn serve<B: TestKit>(suite: &Suite<B>, request: Request, peer: &Peer) {
     }
 }
 
-/// Runs items and tells of them. When nobody listens any more, there is nothing to go on for.
+/// Runs items and reports each. It stops when the requesting process no longer listens.
 pub(crate) fn work<B: TestKit>(
     suite: &Suite<B>,
     target: &Arc<dyn Target<B>>,
@@ -98,7 +98,7 @@ pub(crate) fn work<B: TestKit>(
     let mut drivers = None;
     let mut is_last = false;
     for item in items {
-        // The process's own output is a file, in which both streams stand where the last one has written.
+        // This process's output is one file. Both streams share its position, which follows the last write.
         let printed = rustix::fs::tell(std::io::stderr()).unwrap_or(0);
         if !tell(&Told::Begins { printed }) {
             return;
@@ -123,7 +123,7 @@ pub(crate) fn work<B: TestKit>(
     }
 }
 
-/// Opens a target, chooses the first device that can be used, and tells what there is.
+/// Opens a target, chooses the first usable device, and reports the environment.
 pub(crate) fn look<B: TestKit>(target: &Arc<dyn Target<B>>, peer: &Peer) {
     let environment = target.open().and_then(|backend| {
         let first = backend.devices().iter().find(|device| device.unusable.is_none());
@@ -131,11 +131,11 @@ pub(crate) fn look<B: TestKit>(target: &Arc<dyn Target<B>>, peer: &Peer) {
         let backend = usable(backend, device)?;
         Ok(Box::new(Environment::of(target.name(), &backend, device)))
     });
-    // Who asked may be gone; then nobody wants to know.
+    // The requesting process may have ended; then no process reads the result.
     let _ = peer.try_send(&Told::Opened(environment));
 }
 
-/// Opens a target and looks whether its device can be used.
+/// Opens a target and checks that its device can be used.
 pub(crate) fn open<B: TestKit>(target: &Arc<dyn Target<B>>, device: DeviceId) -> Result<B, String> {
     usable(target.open()?, device)
 }

@@ -1,9 +1,10 @@
 //! The conformance suite under `cargo test`, on every backend that this machine has.
 //!
-//! Each case is named after its backend, its group and itself, and the rules of the driver layer after that as well:
-//! `host::grow::within`, `host::driver::map::twice`. A backend that is not there shows its cases as ignored, with the
-//! reason. `GPU_VMM_TEST_BACKENDS=cuda,host` chooses; what is chosen and missing fails. Cases run in this process, where a debugger
-//! sees them, but for those that may end theirs. With `GPU_VMM_STOP_AT_FAILURE` set, no case runs after one that failed.
+//! A test's name is `backend::group::case`, and `backend::driver::group::rule` for the driver layer: `host::grow::within`,
+//! `host::driver::map::twice`. If a backend is unavailable, its cases are ignored, with the reason.
+//! `GPU_VMM_TEST_BACKENDS=cuda,host` chooses backends; a chosen backend that is unavailable fails. Cases run in this process,
+//! where a debugger sees them, except for cases that may end theirs. With `GPU_VMM_STOP_AT_FAILURE` set, no case runs after
+//! one that failed.
 #![allow(unsafe_code)] // the suite forks before anything else
 #![allow(clippy::expect_used)] // a test program may panic
 
@@ -18,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 const DEVICE: DeviceId = DeviceId(0);
 
 fn main() {
-    // SAFETY: nothing has run before this, so there is one thread and no driver.
+    // SAFETY: this is the first call, so there is one thread and no driver is open.
     let suite = unsafe { Suite::start(targets()) }.expect("a process to fork from");
     let mut arguments = Arguments::from_args();
     let mut trials = Vec::new();
@@ -26,7 +27,7 @@ fn main() {
     let has_failed = Arc::new(AtomicBool::new(false));
     for (target, found) in chosen(&suite) {
         if found.as_ref().is_ok_and(|backend| backend.vendor() != Vendor::Host) {
-            // Cases count a real device's memory, and HIP takes one call at a time anyway.
+            // Cases count a real device's memory, and HIP serves one call at a time anyway.
             arguments.test_threads = Some(1);
         }
         let rules = Arc::new(Rules::new(&suite, &target, |name| is_asked_for(&arguments, name)));
@@ -52,21 +53,21 @@ fn main() {
     libtest_mimic::run(&arguments, trials).exit();
 }
 
-/// What an item is called as a test.
+/// Returns an item's name as a test.
 fn name(target: &Arc<dyn Target<AnyBackend>>, item: &Item) -> String {
     let layer = if item.layer == Layer::Driver { "driver::" } else { "" };
     format!("{}::{layer}{}", target.name(), item.name)
 }
 
-/// True where libtest-mimic runs the test of this name.
+/// Returns true if libtest-mimic runs the test of this name.
 fn is_asked_for(arguments: &Arguments, name: &str) -> bool {
     let is =
         |pattern: &String| if arguments.exact { name == pattern } else { name.contains(pattern.as_str()) };
     arguments.filter.as_ref().is_none_or(is) && !arguments.skip.iter().any(is)
 }
 
-/// The rules of the driver layer on one target. They are run together when the first is asked for: alone, each would
-/// open the driver anew.
+/// The rules of the driver layer on one target. They all run with the first one that is requested: a separate run would
+/// open the driver again for each rule.
 struct Rules {
     target: Arc<dyn Target<AnyBackend>>,
     items: Vec<Item>,
@@ -114,7 +115,7 @@ fn did_not_run() -> Outcome {
 
 type Chosen = (Arc<dyn Target<AnyBackend>>, Result<AnyBackend, String>);
 
-/// The targets to run on, each open or with why not.
+/// Returns the chosen targets, each with its open backend or the reason why it is unavailable.
 fn chosen(suite: &Suite<AnyBackend>) -> Vec<Chosen> {
     let chosen = std::env::var("GPU_VMM_TEST_BACKENDS").ok();
     let chosen: Option<Vec<&str>> = chosen.as_deref().map(|names| names.split(',').collect());
@@ -131,7 +132,7 @@ fn chosen(suite: &Suite<AnyBackend>) -> Vec<Chosen> {
             Err(error) => Err(error.to_string()),
         });
         if let (Some(true), Err(reason)) = (wanted, &opened) {
-            eprintln!("GPU_VMM_TEST_BACKENDS names {}, and it cannot be had: {reason}", target.name());
+            eprintln!("GPU_VMM_TEST_BACKENDS names {}, which is unavailable: {reason}", target.name());
             std::process::exit(1);
         }
         found.push((Arc::clone(target), opened));
@@ -158,7 +159,7 @@ fn completion(outcome: Outcome) -> Result<Completion, Failed> {
     match outcome.verdict {
         Verdict::Failed => Err(outcome.note.into()),
         Verdict::Deviates if outcome.is_new_deviation() => {
-            Err(format!("a deviation that no quirk tells of: {}", outcome.note).into())
+            Err(format!("a deviation that no quirk explains: {}", outcome.note).into())
         }
         Verdict::Skipped => Ok(Completion::ignored_with(outcome.note)),
         _ => Ok(Completion::Completed),

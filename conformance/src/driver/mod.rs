@@ -1,12 +1,12 @@
-//! The driver layer: raw calls, right and wrong, each beside what the vendor's documentation says.
+//! The driver layer: raw calls, right and wrong, each compared with the vendor's documentation.
 //!
 //! The calls are those of `gpu-vmm-raw`.
 //!
-//! | module | what |
+//! | module | subject |
 //! |---|---|
-//! | `lab` | what rules work with: the calls with Rust's types, and what gives itself back |
+//! | `lab` | the tools of rules: the calls with Rust's types, and guards that release objects |
 //! | `rules` | the rules, a file for each group |
-//! | `seen` | what was seen becomes a verdict |
+//! | `seen` | turning observations into a verdict |
 
 mod lab;
 mod rules;
@@ -28,14 +28,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) struct Rule {
     /// The group and the rule, such as `reserve::size_zero`.
     pub(crate) name: &'static str,
-    /// What the documentation says.
+    /// The documented rule.
     pub(crate) about: &'static str,
-    /// The quirks, of any vendor, whose effect this rule sees.
+    /// The quirks, of any vendor, whose effect this rule observes.
     quirks: &'static [&'static str],
     look: fn(&Lab, &mut Seen),
 }
 
-/// The raw driver of a working process.
+/// The raw driver of a worker process.
 pub(crate) struct Drivers {
     lab: Result<Lab, String>,
     quirks: Vec<String>,
@@ -54,13 +54,12 @@ impl Drivers {
         Self { lab, quirks, is_spoiled: false }
     }
 
-    /// True where nothing more is to be looked at in this process: what a driver did that it should not have done may
-    /// be what the next rule would see.
+    /// Returns true if no further rule should run in this process: a driver's wrong behavior may affect the next rule.
     pub(crate) const fn is_spoiled(&self) -> bool {
         self.is_spoiled
     }
 
-    /// Looks what the driver does.
+    /// Observes what the driver does.
     pub(crate) fn look(&mut self, rule: &Rule) -> Outcome {
         let outcome = match &self.lab {
             Ok(lab) => self.look_in(lab, rule),
@@ -78,7 +77,7 @@ impl Drivers {
         let looked = catch_unwind(AssertUnwindSafe(|| (rule.look)(lab, &mut seen)));
         if let Err(panic) = looked {
             let ended = panics::ended_by(panic);
-            // What was seen before something turned out to be missing is worth more than that.
+            // A deviation seen before a missing call ended the rule matters more than the skip.
             let goes_on = match ended.verdict {
                 Verdict::Skipped => seen.cut_short(&ended.note),
                 _ => seen.is_deviation(),

@@ -1,32 +1,32 @@
-//! What a rule has seen, and what is said of it: the one place where verdicts are made.
+//! The observations of a rule, and its verdict: all verdicts of the driver layer are decided here.
 
 use super::Rule;
 use super::lab::Answer;
 use crate::outcome::{Outcome, Verdict};
 use gpu_vmm_testkit::raw::abi::Code;
 
-/// What stands before a call's name on the error stream, so that a process that dies has told where.
+/// The text before a call's name on the error stream. If the process dies, the output shows the last call.
 const CALLS: &str = "calls ";
 
-/// Tells of a call that is about to be made.
+/// Prints the name of a call that is about to be made.
 pub(super) fn calls(name: &'static str) {
     eprintln!("{CALLS}{name}");
 }
 
-/// The answers that every function's documentation lists for what it does not do.
+/// The errors that every function's documentation lists for unsupported arguments.
 pub(super) const REFUSAL: &[Code] = &[Code::INVALID_VALUE, Code::NOT_SUPPORTED];
-/// The same of a device.
+/// The same for a device.
 pub(super) const NO_DEVICE: &[Code] = &[Code::INVALID_VALUE, Code::INVALID_DEVICE, Code::NOT_SUPPORTED];
-/// The same of a size: HIP's guide has out of memory for one that is no multiple of the granularity.
+/// The same for a size: HIP's guide lists out-of-memory for a size that is not a multiple of the granularity.
 pub(super) const BAD_SIZE: &[Code] = &[Code::INVALID_VALUE, Code::NOT_SUPPORTED, Code::OUT_OF_MEMORY];
 
-/// What a rule has seen so far. It begins with everything as documented.
+/// The observations of a rule so far. The initial verdict is as documented.
 #[derive(Debug)]
 pub(super) struct Seen {
     verdict: Verdict,
     notes: Vec<String>,
     shows: bool,
-    /// How many calls have been judged.
+    /// The number of calls that have been judged.
     looked_at: usize,
 }
 
@@ -35,21 +35,21 @@ impl Seen {
         Self { verdict: Verdict::AsDocumented, notes: Vec::new(), shows: false, looked_at: 0 }
     }
 
-    /// Something worth knowing that is as documented.
+    /// Records something worth knowing that is as documented.
     pub(super) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// A quirk's effect was seen, and is as documented: a wish that was not granted, say.
+    /// Records a quirk's effect that is as documented, such as a hint that the driver did not follow.
     pub(super) fn shows(&mut self, note: impl Into<String>) {
         self.shows = true;
         self.note(note);
     }
 
-    /// The driver accepts more than is documented.
+    /// Records that the driver accepts more than is documented.
     pub(super) fn lenient(&mut self, what: impl Into<String>) {
         let what = what.into();
-        // For a process that dies of what comes next.
+        // Printed in case the next call ends the process.
         eprintln!("{what}");
         if self.verdict == Verdict::AsDocumented {
             self.verdict = Verdict::MoreLenient;
@@ -57,7 +57,7 @@ impl Seen {
         self.note(what);
     }
 
-    /// The driver does something else than is documented.
+    /// Records that the driver does something other than documented.
     pub(super) fn deviates(&mut self, what: impl Into<String>) {
         let what = what.into();
         eprintln!("{what}");
@@ -65,7 +65,7 @@ impl Seen {
         self.note(what);
     }
 
-    /// What is documented holds, or else.
+    /// Records a deviation unless the documented condition holds.
     pub(super) fn holds(&mut self, holds: bool, else_what: impl FnOnce() -> String) {
         self.looked_at += 1;
         if !holds {
@@ -73,7 +73,7 @@ impl Seen {
         }
     }
 
-    /// The call is documented to be refused. True where it was, in whatever words.
+    /// Checks a call that is documented to be refused. Returns true if it was refused, with any error.
     pub(super) fn refused<T>(&mut self, what: &str, answer: Answer<T>, documented: &[Code]) -> bool {
         self.looked_at += 1;
         match answer {
@@ -87,13 +87,13 @@ impl Seen {
         false
     }
 
-    /// The call is documented to succeed.
+    /// Checks a call that is documented to succeed.
     pub(super) fn accepted<T>(&mut self, what: &str, answer: Answer<T>) -> Option<T> {
         self.looked_at += 1;
         answer.map_err(|refusal| self.deviates(format!("{what}: {refusal}"))).ok()
     }
 
-    /// The rest of the rule cannot be looked at. True where that leaves something to be said.
+    /// Notes that the rest of the rule could not be checked. Returns true if some of it was.
     pub(super) fn cut_short(&mut self, reason: &str) -> bool {
         if self.looked_at > 0 {
             self.note(format!("the rest was not looked at: {reason}"));
@@ -105,7 +105,7 @@ impl Seen {
         self.verdict == Verdict::Deviates
     }
 
-    /// What is said of the rule, with the quirk that explains it, of those that this version has.
+    /// Returns the verdict on the rule, with the quirk of this version that explains it.
     pub(super) fn outcome(mut self, rule: &Rule, quirks: &[String]) -> Outcome {
         let listed = listed(rule, quirks);
         if self.verdict == Verdict::AsDocumented && !self.shows {
@@ -119,12 +119,12 @@ impl Seen {
     }
 }
 
-/// The quirks of this version that a rule looks at.
+/// Returns the rule's quirks that are listed for this version.
 fn listed(rule: &Rule, quirks: &[String]) -> Vec<&'static str> {
     rule.quirks.iter().copied().filter(|id| quirks.iter().any(|known| known == id)).collect()
 }
 
-/// What is said of a rule at which the process died, or hung; `printed` is what it has said itself.
+/// Returns the outcome of a rule at which the process died or hung; `printed` is the process's output.
 pub(crate) fn died(rule: &Rule, ended: &str, printed: &str, quirks: &[String]) -> Outcome {
     let (calls, told): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.starts_with(CALLS));
     let place = match calls.last() {

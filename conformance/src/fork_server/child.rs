@@ -1,4 +1,4 @@
-//! A process that was asked for, as the one who asked sees it.
+//! A requested process, as seen by the process that requested it.
 
 use super::{PANICKED, SKIPPED, receive_number};
 use crate::peer::Peer;
@@ -17,16 +17,16 @@ use std::time::Duration;
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// With an exit status.
+    /// It ended with an exit status.
     Exit(i32),
-    /// By a signal.
+    /// A signal ended it.
     Signal(i32),
-    /// Not in time; it has been killed.
+    /// It did not end in time and was killed.
     TooLate,
 }
 
 impl Ended {
-    /// What `waitpid` gives.
+    /// Decodes the status of `waitpid`.
     pub(crate) fn from_status(status: i32) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
@@ -60,16 +60,16 @@ impl fmt::Display for Ended {
     }
 }
 
-/// How long a case waits for the end of a process that has nothing to do any more.
+/// How long a case waits for the end of a process that has finished its part.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a process takes to die, with what its drivers have to clean up.
+/// How long a process may take to die, including its drivers' cleanup.
 const DYING: Duration = Duration::from_secs(10);
 
-/// A process that was asked for. Dropping it kills it.
+/// A requested process. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Child {
     pub(crate) peer: Peer,
-    /// Its watcher, which kills it when this side of the line ends, in whichever way.
+    /// The watcher, which kills the process when this end of the connection closes for any reason.
     watcher: UnixStream,
     ended: Option<Ended>,
     output: File,
@@ -80,7 +80,7 @@ impl Child {
         Ok(Self { peer: Peer::new(peer)?, watcher, ended: None, output: File::from(output) })
     }
 
-    /// Waits for its end; when patience ends, it is killed.
+    /// Waits for the process to end, and kills it after `patience`.
     pub(crate) fn wait(&mut self, patience: Duration) -> io::Result<Ended> {
         if let Some(ended) = self.ended {
             return Ok(ended);
@@ -89,7 +89,7 @@ impl Child {
             Some(status) => Ended::from_status(status),
             None => {
                 self.kill();
-                // It may be stuck in a driver, where even that does not reach it.
+                // The process may be stuck in a driver, where even SIGKILL does not end it.
                 self.status(DYING)?;
                 Ended::TooLate
             }
@@ -98,9 +98,9 @@ impl Child {
         Ok(ended)
     }
 
-    /// Its status, or `None` where it goes on for longer than that.
+    /// Returns the status, or `None` if the process runs for longer than `patience`.
     fn status(&mut self, patience: Duration) -> io::Result<Option<i32>> {
-        // No time at all would mean for ever.
+        // A timeout of zero would mean to wait forever.
         self.watcher.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
         match receive_number(&mut self.watcher) {
             Ok(status) => Ok(Some(status)),
@@ -109,7 +109,7 @@ impl Child {
         }
     }
 
-    /// Waits for its end, in a case: it fails, or cannot go on here, where the other side does.
+    /// Waits for the process to end, in a case: if the process failed or skipped, so does the case.
     pub(crate) fn finish(mut self) {
         match self.wait(PATIENCE).expect("an end") {
             Ended::Exit(0) => {}
@@ -117,7 +117,7 @@ impl Child {
         }
     }
 
-    /// Waits for an end by a signal, in a case.
+    /// Waits until a signal ends the process, in a case.
     pub(crate) fn finish_by(mut self, signal: i32) {
         match self.wait(PATIENCE).expect("an end") {
             Ended::Signal(ended) if ended == signal => {}
@@ -133,7 +133,7 @@ impl Child {
         panic!("the other process: {ended}: {said}")
     }
 
-    /// The other side's answer, in a case. Where there is none, how that process ended is what tells why.
+    /// Returns the other process's message, in a case. If none came, the case fails with how that process ended.
     fn or_fail<T>(&mut self, answer: io::Result<T>) -> T {
         answer.unwrap_or_else(|error| match self.wait(DYING) {
             Ok(ended) => self.fail(ended),
@@ -165,21 +165,21 @@ impl Child {
         self.or_fail(received)
     }
 
-    /// Ends it now, as `kill -9` does.
+    /// Kills the process, as `kill -9` does.
     pub(crate) fn kill(&self) {
-        // The watcher may have ended with it meanwhile.
+        // The watcher may already have ended with the process.
         let _ = self.watcher.shutdown(Shutdown::Write);
     }
 
-    /// How much it has printed.
+    /// Returns the number of bytes that the process has printed.
     pub(crate) fn printed(&self) -> u64 {
         self.output.metadata().map_or(0, |metadata| metadata.len())
     }
 
-    /// What it has printed from some byte on.
+    /// Returns what the process has printed from byte `start` on.
     pub(crate) fn output_from(&self, start: u64) -> String {
         let mut text = vec![0; self.printed().saturating_sub(start) as usize];
-        // Read at a place, since where it writes next is where reading would go on.
+        // A positioned read leaves the file position alone, where the process writes next.
         match self.output.read_exact_at(&mut text, start) {
             Ok(()) => String::from_utf8_lossy(&text).trim().to_owned(),
             Err(error) => format!("(its output cannot be read: {error})"),
@@ -188,7 +188,7 @@ impl Child {
 }
 
 impl Drop for Child {
-    /// Kills it, and waits until what it had is given back.
+    /// Kills the process, and waits until its resources are released.
     fn drop(&mut self) {
         self.kill();
         let _ = self.wait(DYING);

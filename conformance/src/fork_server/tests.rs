@@ -1,5 +1,5 @@
-//! What processes do here is named by the case of the request. Other tests' threads exist beside the one that forks, so
-//! these processes keep to what a fork leaves whole: the C library's heap, and calls of the system.
+//! The request's case names what a process does here. Other test threads run while the server forks, so these processes
+//! use only what a fork leaves consistent: the C library's heap, and system calls.
 
 use super::*;
 use std::fs::File;
@@ -11,7 +11,7 @@ fn ask(what: &str) -> Request {
     Request::Child { target: String::new(), case: what.to_owned(), device: 0 }
 }
 
-/// What a process does that was asked for.
+/// Runs a requested process.
 fn serve(request: Request, peer: Peer, server: Arc<ForkServer>) {
     let Request::Child { case, .. } = request else { return };
     let says = |text: &str| io::stderr().write_all(text.as_bytes()).unwrap();
@@ -22,7 +22,7 @@ fn serve(request: Request, peer: Peer, server: Arc<ForkServer>) {
                 peer.send(2 * number);
             }
         }
-        // Without the message, for which a lock may be taken.
+        // `resume_unwind` prints no message; printing may take a lock.
         "panic" => std::panic::resume_unwind(Box::new("as asked")),
         "skip" => crate::subject::skip("there is none here"),
         "say" => {
@@ -71,10 +71,10 @@ fn abort() -> ! {
 }
 
 fn started() -> Arc<ForkServer> {
-    // A backtrace holds the loader's lock for long. A process that is forked meanwhile hangs when it unwinds.
+    // Printing a backtrace holds the loader's lock for long. A process forked meanwhile hangs when it unwinds.
     static HOOK: Once = Once::new();
     HOOK.call_once(|| std::panic::set_hook(Box::new(|panic| eprintln!("{panic}"))));
-    // SAFETY: no driver is open; there are other threads, and what these processes do needs nothing that those may hold.
+    // SAFETY: no driver is open. Other threads exist, and these processes need no lock that one of them may hold.
     unsafe { ForkServer::start(serve) }.unwrap()
 }
 
@@ -118,7 +118,7 @@ fn how_it_ended_is_told() {
     assert_eq!(end("skip"), Ended::Exit(SKIPPED));
     let mut hangs = server.spawn(&ask("wait")).unwrap();
     assert_eq!(hangs.wait(Duration::from_millis(30)).unwrap(), Ended::TooLate);
-    assert_eq!(hangs.wait(SOON).unwrap(), Ended::TooLate, "it stays that");
+    assert_eq!(hangs.wait(SOON).unwrap(), Ended::TooLate, "the result is kept");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_case_fails_or_is_skipped_as_its_other_side_is() {
     assert_eq!(finish("skip").downcast_ref::<Missing>().unwrap().0, "there is none here");
     let mut child = server.spawn(&ask("skip")).unwrap();
     let answer = catch_unwind(AssertUnwindSafe(|| child.receive::<u64>())).unwrap_err();
-    assert!(answer.is::<Missing>(), "instead of the end of the line");
+    assert!(answer.is::<Missing>(), "not the error of a closed connection");
 }
 
 #[test]
@@ -158,11 +158,11 @@ fn it_is_killed_when_asked_and_when_dropped() {
     let began = Instant::now();
     let (child, alive) = hanging(&server, "hang");
     drop(child);
-    assert!(began.elapsed() < Duration::from_secs(5), "dropping kills first, and waits then");
-    assert_eq!(alive(), 0, "it is gone when the drop is done");
+    assert!(began.elapsed() < Duration::from_secs(5), "a drop kills first and then waits");
+    assert_eq!(alive(), 0, "the process has ended after the drop");
 }
 
-/// A process that ends by itself never, and what waits until it is gone.
+/// Starts a process that never ends by itself. The returned function waits until the process is gone.
 fn hanging(server: &ForkServer, what: &str) -> (Child, impl FnOnce() -> usize + use<>) {
     let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let mut child = server.spawn(&ask(what)).unwrap();
@@ -171,7 +171,7 @@ fn hanging(server: &ForkServer, what: &str) -> (Child, impl FnOnce() -> usize + 
     (child, move || File::from(reads).read(&mut [0]).unwrap())
 }
 
-/// Whoever asked was killed and could not see to it.
+/// The requesting process was killed and could not end the process itself.
 #[test]
 fn it_does_not_outlive_who_has_asked() {
     let (mut child, alive) = hanging(&started(), "hang on");
@@ -185,7 +185,7 @@ fn a_number_that_is_free_again_is_not_killed() {
     let mut child = started().spawn(&ask("leave")).unwrap();
     let number = child.receive::<i32>();
     assert_eq!(child.wait(SOON).unwrap(), Ended::Exit(3));
-    // It was waited for, so that it is no zombie whose number is kept.
+    // The watcher has waited for the process, so no zombie keeps its number.
     let there = rustix::process::test_kill_process(Pid::from_raw(number).unwrap());
     assert_eq!(there, Err(Errno::SRCH));
     child.kill();
@@ -208,7 +208,7 @@ fn a_descriptor_is_passed_and_passed_on() {
 #[test]
 fn a_server_that_is_gone_is_an_error() {
     let server = started();
-    // What is no request ends it.
+    // The server ends when it receives an invalid request.
     peer::send_with(server.line.as_fd(), b"nonsense", &[file().as_fd()]).unwrap();
     assert!(server.spawn(&ask("wait")).is_err());
     assert!(server.spawn(&ask("wait")).is_err());

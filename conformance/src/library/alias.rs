@@ -1,4 +1,4 @@
-//! One handle at several addresses, in one region and in several.
+//! One allocation at several addresses, in one region and in several.
 
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
@@ -7,25 +7,25 @@ use gpu_vmm_core::{Access, Bytes, Detail, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "alias":
-    /// What a device writes through one of three mappings is seen through all, once it is done.
+    /// A device's write through one of three mappings is visible through all three once the device has finished.
     one_write_is_seen_at_all,
-    /// One piece can be mapped in three regions at once, and each can write what the others read.
+    /// One allocation can be mapped in three regions at once, and each region can write what the others read.
     in_three_regions,
-    /// Access is each mapping's own: where one may be written, the other may be closed or read only.
+    /// Access belongs to a mapping: while one mapping is writable, another of the same memory can be read-only or inaccessible.
     access_is_each_mapping_s_own,
-    /// Memory lives until its last mapping is gone, and mapping it again takes no more.
+    /// Memory stays allocated until its last mapping is gone, and mapping it again allocates no memory.
     memory_lives_until_the_last,
-    /// One of several mappings can be unmapped: the others stay, and a new one can be made.
+    /// One of several mappings can be unmapped: the others stay usable, and a new one can be added.
     one_of_several_is_unmapped,
-    /// The same memory twice in a row is a ring: a write over the end goes on at the start.
+    /// The same memory mapped twice in a row is a ring buffer: a write across the end continues at the start.
     a_ring_by_double_mapping,
-    /// One granule at 64 addresses in a row takes the memory of one, and shows the same bytes 64 times.
+    /// One granule mapped at 64 consecutive addresses uses the memory of one granule and contains the same bytes 64 times.
     one_granule_64_times,
-    /// Another region's memory can be mapped and outlives that region.
+    /// Another region's memory can be mapped, and it outlives that region.
     across_regions,
     /// A mapping of another region's memory keeps its bytes and its access, whatever that region does next.
     the_first_region_moves_on,
-    /// A piece between two mappings of another has its own bytes.
+    /// An allocation mapped between two mappings of another has its own bytes.
     with_another_piece_between,
 }
 
@@ -82,10 +82,10 @@ fn memory_lives_until_the_last<B: TestKit>(subject: &Subject<B>) {
     region.map(Bytes(0), &memory).unwrap();
     region.map(subject.units(4), &memory).unwrap();
     region.set_access(subject.units(4), subject.units(2), subject.device, RW).unwrap();
-    assert_eq!(subject.free(), held, "mapping takes no memory");
+    assert_eq!(subject.free(), held, "mapping allocates no memory");
     drop(memory);
     region.unmap(Bytes(0), subject.units(2), idle()).unwrap();
-    assert_eq!(subject.free(), held, "one mapping is left");
+    assert_eq!(subject.free(), held, "one mapping keeps the memory");
     region.write(subject.units(4), b"alive").unwrap();
     drop(region);
     assert_eq!(subject.free(), before);
@@ -120,7 +120,7 @@ fn a_ring_by_double_mapping<B: TestKit>(subject: &Subject<B>) {
     let mut start = [0; 3];
     region.read(Bytes(0), &mut start).unwrap();
     assert_eq!(&start, b"und");
-    // A kernel over the end: its last half lies at the start.
+    // A kernel writes across the end: the second half of its data is at the start.
     let half = Bytes(4096);
     subject.write(&mut region, granule - half, half + half, 1);
     subject.check(&region, Bytes(0), half, 1 + half.0 / 8);

@@ -1,4 +1,4 @@
-//! Rule 9: what a backend says of itself, its devices and what they can do is so.
+//! Rule 9: a backend's information about itself, its devices and their capabilities is true.
 
 use crate::case::cases;
 use crate::library::tools::has;
@@ -12,31 +12,31 @@ use gpu_vmm_testkit::TestKit;
 use std::collections::HashSet;
 
 cases! { "backend":
-    /// Each capability is listed once, with the reason where a device has it not, and virtual memory is there.
+    /// Each capability is listed once, with a reason if the device lacks it, and virtual memory is available.
     capabilities_have_reasons,
-    /// Asking for capabilities a second time gives the same answers, and asking takes no memory.
+    /// Repeated queries for capabilities return the same results and allocate no memory.
     capabilities_stay_the_same,
-    /// What is said to be there, works: sharing by descriptor, fixed addresses, read-only access, access to a peer.
+    /// Reported capabilities work: sharing by descriptor, fixed addresses, read-only access, access to a peer.
     capabilities_are_true,
-    /// Each quirk that is listed is of this driver's version, once, and says what it does, what is done about it, and how
-    /// that is known.
+    /// Each listed quirk applies to this driver's version, is listed once, and states its effect, its handling and the evidence
+    /// for it.
     quirks_have_evidence,
-    /// The driver's version and library are told, and a clone of the backend tells the same.
+    /// The backend reports the driver's version and library, and a clone of the backend reports the same.
     the_driver_is_told,
-    /// Devices are numbered in order and have a name, memory, and a granularity that is a power of two and divides the unit
+    /// Devices are numbered in order. Each has a name, memory, and a granularity that is a power of two and divides the unit
     /// of addresses.
     devices_are_described,
-    /// A device that has a number of its own has another one than all others, and the same in every process.
+    /// A device's UUID differs from those of all other devices and is the same in every process.
     numbers_of_devices with tells_the_numbers,
-    /// A device's free memory is no more than all it has, and changes by what is created.
+    /// A device's free memory is at most its total memory, and changes by the size of each allocation.
     memory_is_told,
-    /// A device can reach its own memory, and a device that is not there is an error in every question.
+    /// A device can access its own memory, and every query about a device that does not exist returns an error.
     questions_about_devices,
-    /// Another backend is another instance, whose memory this one refuses.
+    /// Another backend is another instance, and this one refuses its memory.
     instances_differ,
 }
 
-/// Everything that can be asked for.
+/// All features that can be queried.
 const FEATURES: [Feature; 14] = [
     Feature::VirtualMemory,
     Feature::FixedAddress,
@@ -134,7 +134,7 @@ fn devices_are_described<B: TestKit>(subject: &Subject<B>) {
     for (number, device) in (0..).zip(subject.backend.devices()) {
         assert_eq!(device.id, DeviceId(number));
         if let Some(reason) = &device.unusable {
-            assert!(!reason.is_empty(), "{} cannot be used, and nothing says why", device.id);
+            assert!(!reason.is_empty(), "{} is unusable without a reason", device.id);
             continue;
         }
         assert!(!device.name.is_empty() && !device.total_memory.is_zero(), "{device:?}");
@@ -143,7 +143,7 @@ fn devices_are_described<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// What each device is known by in all processes.
+/// Returns the UUID of each device, which all processes share.
 fn numbers<B: TestKit>(subject: &Subject<B>) -> Vec<Option<DeviceUuid>> {
     subject.backend.devices().iter().map(|device| device.uuid).collect()
 }
@@ -151,7 +151,7 @@ fn numbers<B: TestKit>(subject: &Subject<B>) -> Vec<Option<DeviceUuid>> {
 fn numbers_of_devices<B: TestKit>(subject: &Subject<B>) {
     let ours = numbers(subject);
     let known: HashSet<DeviceUuid> = ours.iter().copied().flatten().collect();
-    assert_eq!(known.len(), ours.iter().flatten().count(), "two have the same: {ours:?}");
+    assert_eq!(known.len(), ours.iter().flatten().count(), "two devices have the same UUID: {ours:?}");
     let mut child = subject.child();
     assert_eq!(child.receive::<Vec<Option<DeviceUuid>>>(), ours);
     child.finish();

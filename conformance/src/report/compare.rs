@@ -1,4 +1,4 @@
-//! Several reports side by side.
+//! A comparison of several reports.
 
 use super::environment::RanOn;
 use super::machine::gib;
@@ -7,61 +7,61 @@ use crate::outcome::Verdict;
 use crate::suite::Layer;
 use gpu_vmm_core::Bytes;
 
-/// Several reports side by side: tables with a column for each.
+/// Several reports in tables with one column for each report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// What the reports are called.
+    /// The names of the reports.
     pub names: Vec<String>,
-    /// Which of them tell of hardware, in sentences.
+    /// Sentences that say which reports ran on hardware.
     pub opening: Vec<String>,
-    /// On what they were made, how many cases came to what, and single cases.
+    /// The environments, the numbers of verdicts, and single cases.
     pub tables: Vec<Table>,
-    /// What was seen in the cases of the tables.
+    /// The observations in the cases of the tables.
     pub seen: Vec<Seen>,
 }
 
 /// A table with a column for each report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Its heading.
+    /// The heading.
     pub title: &'static str,
-    /// How to read it.
+    /// How to read the table.
     pub about: &'static str,
-    /// Its rows; where there is none, that is an answer.
+    /// The rows. A table without rows says that no case belongs in it.
     pub rows: Vec<Row>,
 }
 
 /// A row of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What it is about: the name of a case, a group, or a part of the environment.
+    /// The subject: the name of a case, a group, or a part of the environment.
     pub label: String,
-    /// The rule in a sentence, where it is about a case.
+    /// The rule in one sentence, if the row is a case.
     pub rule: String,
-    /// What each report says.
+    /// The content of each report's column.
     pub cells: Vec<String>,
 }
 
-/// What was seen in one case.
+/// The observations in one case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// The case.
     pub name: String,
-    /// What was seen, and the names of the reports that say so.
+    /// The observations, each with the names of the reports that contain it.
     pub notes: Vec<(String, Vec<String>)>,
 }
 
-/// How much of a note is shown, in characters. The reports have more.
+/// The maximum length of a note in characters. The reports contain longer notes.
 const MAX_CHARACTERS: usize = 400;
 
-/// What stands where a report has nothing.
+/// The content of a cell without a value.
 const NOTHING: &str = "-";
 
 type Reports<'a> = &'a [(String, Report)];
 
 impl Comparison {
-    /// Compares reports, each with what it is to be called. Cases that came to the same everywhere are left out, unless
-    /// `all` are wanted.
+    /// Compares reports, each given with its name. Unless `all` is set, cases with the same result in all reports are left
+    /// out.
     #[must_use]
     pub fn of(reports: Reports<'_>, all: bool) -> Self {
         let mut tables = vec![environments(reports)];
@@ -94,11 +94,11 @@ impl Comparison {
     }
 }
 
-/// How the verdicts on the cases of a layer are to be read.
+/// How to read the verdicts of each layer.
 const VERDICTS: [&str; 2] = [
-    "The same on every backend, so each is to pass, or be skipped where hardware or version lacks something.",
-    "What the vendor's documentation says, and what the driver does. A deviation is told by the quirk of gpu-vmm that \
-     deals with it; one that gpu-vmm does not know yet is NEW.",
+    "The same on every backend: each must pass, or be skipped if the hardware or the driver's version lacks a feature.",
+    "What the vendor's documentation says, and what the driver does. A deviation names the quirk with which \
+     gpu-vmm handles it; a deviation without a quirk is NEW.",
 ];
 
 fn opening(reports: Reports<'_>) -> Vec<String> {
@@ -160,7 +160,7 @@ fn device(report: &Report) -> String {
     format!("{}, {}; device {} of {count}", device.name, gib(device.memory_bytes), device.device)
 }
 
-/// How many cases of each group of a layer came to what; nothing where no report has the layer.
+/// Counts the verdicts in each group of a layer. Returns `None` if no report has the layer.
 fn counts(reports: Reports<'_>, layer: Layer) -> Option<Table> {
     let keys = union(reports, |case| (case.layer, case.group()));
     let rows = keys.into_iter().filter(|key| key.0 == layer).map(|key| {
@@ -177,10 +177,10 @@ fn counts(reports: Reports<'_>, layer: Layer) -> Option<Table> {
     });
     let rows: Vec<Row> = rows.collect();
     let (title, about) = match layer {
-        Layer::Library => ("The library layer by groups", "How many cases passed."),
+        Layer::Library => ("The library layer by groups", "The number of cases that passed."),
         Layer::Driver => (
             "The driver layer by groups",
-            "How many rules the driver keeps as documented / how many more leniently / from how many it deviates.",
+            "The number of rules the driver follows as documented / more leniently / deviates from.",
         ),
     };
     (!rows.is_empty()).then_some(Table { title, about, rows })
@@ -201,10 +201,10 @@ fn counted(summary: &Summary, layer: Layer) -> String {
     text
 }
 
-/// What names a case, or a group, across reports.
+/// The identity of a case or a group across reports.
 type Key<'a> = (Layer, &'a str);
 
-/// The keys of all cases of all reports, each once, in the order in which they come first.
+/// Returns the keys of all cases of all reports, each once, in the order of first appearance.
 fn union<'a>(reports: Reports<'a>, key: impl Fn(&'a CaseReport) -> Key<'a>) -> Vec<Key<'a>> {
     let mut keys = Vec::new();
     for case in reports.iter().flat_map(|(_, report)| &report.cases) {
@@ -216,7 +216,7 @@ fn union<'a>(reports: Reports<'a>, key: impl Fn(&'a CaseReport) -> Key<'a>) -> V
     keys
 }
 
-/// A case as each report has it.
+/// Returns a case from each report.
 fn find<'a>(reports: Reports<'a>, key: Key<'_>) -> Vec<Option<&'a CaseReport>> {
     let in_report =
         |report: &'a Report| report.cases.iter().find(|case| (case.layer, case.name.as_str()) == key);
@@ -228,14 +228,14 @@ fn row(reports: Reports<'_>, key: Key<'_>) -> Row {
     let cell = |case: &Option<&CaseReport>| case.map_or_else(|| NOTHING.to_owned(), CaseReport::answer);
     Row {
         label: key.1.to_owned(),
-        // The last report may have been made by the latest version.
+        // The last report may come from the latest version.
         rule: found.iter().rev().flatten().next().map(|case| case.rule.clone()).unwrap_or_default(),
         cells: found.iter().map(cell).collect(),
     }
 }
 
-/// True where two reports say different things of a case that all have. A rule that was skipped since this vendor's driver
-/// has no call for it tells nothing of another vendor's.
+/// Returns true if two reports differ on a case that all reports have. A rule that is skipped because this vendor's
+/// driver lacks the call says nothing about another vendor's driver.
 fn differs(reports: Reports<'_>, key: Key<'_>) -> bool {
     let told: Vec<(&str, &CaseReport)> = reports
         .iter()
@@ -250,7 +250,7 @@ fn differs(reports: Reports<'_>, key: Key<'_>) -> bool {
     told.iter().enumerate().any(|(index, one)| told[index + 1..].iter().any(|other| differ(one, other)))
 }
 
-/// What the reports note of a case.
+/// Collects the reports' notes on a case.
 fn notes(reports: Reports<'_>, key: Key<'_>) -> Option<Seen> {
     let mut notes: Vec<(String, Vec<String>)> = Vec::new();
     for ((name, _), case) in reports.iter().zip(find(reports, key)) {
@@ -264,7 +264,7 @@ fn notes(reports: Reports<'_>, key: Key<'_>) -> Option<Seen> {
     (!notes.is_empty()).then(|| Seen { name: key.1.to_owned(), notes })
 }
 
-/// A note as one line that is not too long.
+/// Returns a note as one line, shortened to the maximum length.
 fn shortened(note: &str) -> String {
     let line = note.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_CHARACTERS) {
@@ -329,7 +329,7 @@ mod tests {
         assert!(rules.contains(&("map::unreserved", vec!["NEW deviation"; 2])), "{rules:?}");
         assert_eq!(table(&all, "What gpu-vmm promises").len(), 5);
         let same = all.seen.iter().find(|seen| seen.name == "map::offset").unwrap();
-        assert_eq!(same.notes[0].1, ["hip", "host"], "what both have seen is written once");
+        assert_eq!(same.notes[0].1, ["hip", "host"], "a note that both reports contain is written once");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! On what a run was made.
+//! The environment of a run.
 
 use super::machine::{self, Machine, System};
 use crate::counts::Counts;
@@ -11,20 +11,20 @@ use std::ffi::c_void;
 use std::fmt;
 use std::time::SystemTime;
 
-/// On what a run was made. Nothing in it names a user or a host.
+/// The environment of a run. It contains no name of a user or a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// The version of gpu-vmm.
     pub gpu_vmm: String,
     /// When the run began, as in `2026-11-21T14:39:47Z`.
     pub time: String,
-    /// What was run on: `cuda`, `hip`, `host`.
+    /// The target: `cuda`, `hip`, `host`.
     pub target: String,
-    /// What was below the driver.
+    /// The layer below the driver.
     pub ran_on: RanOn,
-    /// The driver that was loaded.
+    /// The loaded driver.
     pub driver: Driver,
-    /// The ordinal of the device that was chosen.
+    /// The ordinal of the chosen device.
     pub device: u32,
     /// All devices that the driver sees.
     pub devices: Vec<DeviceFound>,
@@ -32,30 +32,30 @@ pub struct Environment {
     pub granularity_bytes: u64,
     /// The unit of addresses.
     pub reservation_unit_bytes: u64,
-    /// Who wrote and checked the patterns in memory.
+    /// The part that wrote and checked the patterns in memory.
     pub pattern_by: String,
-    /// The quirks that gpu-vmm knows of this version of the driver.
+    /// The quirks that gpu-vmm lists for this version of the driver.
     pub quirks: Vec<String>,
     /// The computer.
     pub machine: Machine,
-    /// Its operating system.
+    /// The operating system.
     pub system: System,
-    /// The text that the names of cases had to contain, where not all were run.
+    /// The text that the names of cases had to contain, if not all cases ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
 }
 
-/// What was below a driver: whether a report tells of hardware.
+/// The layer below a driver. It says whether a report describes hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RanOn {
-    /// Devices.
+    /// Real devices.
     Hardware,
-    /// The vendor's own driver over a simulation of what is below it.
+    /// The vendor's own driver on a simulated layer below it.
     SimulatedDevices,
     /// A fake driver.
     FakeDriver,
-    /// Host memory, and no GPU.
+    /// Host memory, without a GPU.
     HostMemory,
 }
 
@@ -72,7 +72,7 @@ impl RanOn {
 }
 
 impl RanOn {
-    /// The same in few words.
+    /// Returns a short form for tables.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -95,9 +95,9 @@ impl fmt::Display for RanOn {
     }
 }
 
-/// True where a library that is loaded has a function of that name.
+/// Returns true if a loaded library has a function of this name.
 fn has(library: &str, function: &std::ffi::CStr) -> bool {
-    #[allow(unsafe_code)] // asks for an address
+    #[allow(unsafe_code)] // looks up a symbol
     let found = |library: &Library| {
         // SAFETY: the address is not used.
         unsafe { library.get::<*const c_void>(function.to_bytes()) }.is_ok()
@@ -105,16 +105,16 @@ fn has(library: &str, function: &std::ffi::CStr) -> bool {
     loaded(library).is_some_and(|library| found(&library))
 }
 
-/// The driver that was loaded.
+/// The loaded driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Driver {
-    /// Its version, as people write it.
+    /// The version, as people write it.
     pub version: String,
-    /// The number that it answers.
+    /// The version number that the driver returns.
     pub version_number: u32,
-    /// The name under which it was found.
+    /// The name under which the library was found.
     pub library: String,
-    /// The version of its part in the kernel, where that is hardware's and tells.
+    /// The version of the vendor's kernel module, if the run was on hardware and the system reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_module: Option<String>,
 }
@@ -122,21 +122,21 @@ pub struct Driver {
 /// A device that the driver sees.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFound {
-    /// Its ordinal.
+    /// The ordinal.
     pub device: u32,
-    /// The driver's name for it.
+    /// The driver's name for the device.
     pub name: String,
-    /// All of its memory.
+    /// The total memory.
     pub memory_bytes: u64,
-    /// The unit of its memory.
+    /// The granularity of the memory.
     pub granularity_bytes: u64,
-    /// Why it cannot be used; none where it can.
+    /// Why the device cannot be used; `None` if it can be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
 }
 
 impl Environment {
-    /// What there is now: a backend, under the name by which it was asked for, and a device of it.
+    /// Describes a backend, the target name under which it was opened, and one of its devices.
     #[must_use]
     pub fn of<B: TestKit>(target: &str, backend: &B, device: DeviceId) -> Self {
         let driver = backend.driver();
@@ -161,7 +161,7 @@ impl Environment {
         }
     }
 
-    /// The device that was chosen.
+    /// Returns the chosen device.
     #[must_use]
     pub fn chosen(&self) -> Option<&DeviceFound> {
         self.devices.iter().find(|found| found.device == self.device)

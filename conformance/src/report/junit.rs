@@ -1,16 +1,16 @@
-//! Reports in the format of JUnit, for programs that read the results of tests.
+//! Reports in JUnit's format, for programs that read test results.
 
 use super::results::{CaseReport, Report, groups};
 use crate::outcome::Verdict;
 use quick_junit::{NonSuccessKind, SerializeError, TestCase, TestCaseStatus, TestSuite};
 use std::time::Duration;
 
-/// All reports in one document: each group of a layer of a target is a suite. What a driver does differently from its
-/// documentation is no failure; it is told as the case's output.
+/// Writes all reports into one document: each group of a layer of a target is a suite. A driver's deviation from its
+/// documentation is not a failure; it becomes the case's output.
 ///
 /// # Errors
 ///
-/// None that is known; the document is made in memory.
+/// No error is known; the document is built in memory.
 pub fn junit(reports: &[Report]) -> Result<String, SerializeError> {
     let mut document = quick_junit::Report::new("gpu-vmm conformance");
     document.set_time(reports.iter().map(|report| time(report.summary.seconds)).sum());

@@ -1,4 +1,4 @@
-//! The computer and its system, as far as a report should tell.
+//! The computer and its operating system, as reports describe them.
 
 use gpu_vmm_core::Vendor;
 use serde::{Deserialize, Serialize};
@@ -9,11 +9,11 @@ use std::path::Path;
 /// The computer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name, or its architecture where the system does not say.
+    /// The processor's name, or its architecture if the system does not report the name.
     pub cpu: String,
-    /// How many of its threads this process may use.
+    /// The number of CPU threads that this process may use.
     pub cpus: usize,
-    /// All memory that the kernel has.
+    /// The kernel's total memory.
     pub memory_bytes: Option<u64>,
 }
 
@@ -22,10 +22,9 @@ pub struct Machine {
 pub struct System {
     /// The kernel with its version.
     pub kernel: String,
-    /// The distribution, as it calls itself.
+    /// The distribution's name for itself.
     pub distribution: Option<String>,
-    /// What speaks for a container, such as a file that is there or a part of its control group's name; none where
-    /// nothing does.
+    /// The sign of a container: a file or a part of the control group's name. `None` if the system shows no such sign.
     pub container: Option<String>,
 }
 
@@ -80,12 +79,12 @@ impl fmt::Display for System {
     }
 }
 
-/// So much memory, for people.
+/// Formats a size in GiB.
 pub(super) fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 
-/// The first value behind a name in a file of the system.
+/// Returns the first value after a name in a system file.
 fn value(path: &str, name: &str, separator: char) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let mut lines = text.lines().filter_map(|line| line.split_once(separator));
@@ -93,7 +92,7 @@ fn value(path: &str, name: &str, separator: char) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// What the usual kinds of container leave to be seen in them.
+/// Looks for the signs that the usual kinds of container leave.
 fn container() -> Option<String> {
     let files = ["/.dockerenv", "/run/.containerenv"];
     if let Some(file) = files.iter().find(|file| Path::new(file).exists()) {
@@ -105,7 +104,7 @@ fn container() -> Option<String> {
     Some((*kind).to_owned())
 }
 
-/// The version of a vendor's part in the kernel.
+/// Returns the version of a vendor's kernel module.
 pub(super) fn kernel_module(vendor: Vendor) -> Option<String> {
     let text = fs::read_to_string(match vendor {
         Vendor::Cuda => "/proc/driver/nvidia/version",
@@ -115,7 +114,7 @@ pub(super) fn kernel_module(vendor: Vendor) -> Option<String> {
     version_in(&text.ok()?)
 }
 
-/// The first word that is numbers with dots between.
+/// Returns the first word that consists of numbers separated by dots.
 fn version_in(text: &str) -> Option<String> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_version = |word: &&str| word.contains('.') && word.split('.').all(is_number);

@@ -1,14 +1,14 @@
-//! A comparison as a part of a page.
+//! A comparison as Markdown.
 
 use super::compare::{Comparison, Row, Table};
 use std::fmt::{self, Write};
 
 impl Comparison {
-    /// The comparison in Markdown, with headings of the second level.
+    /// Formats the comparison as Markdown, with headings of the second level.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = String::new();
-        // A string takes all that is written to it.
+        // Writing to a string cannot fail.
         let _ = self.write_markdown(&mut text);
         text
     }
@@ -54,7 +54,7 @@ fn write_row(row: &Row, to: &mut String) -> fmt::Result {
     writeln!(to, "| {label} | {} |", cells.join(" | "))
 }
 
-/// Text that means nothing in Markdown.
+/// Escapes text for Markdown.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     for character in text.chars() {

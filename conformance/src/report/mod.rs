@@ -1,12 +1,12 @@
-//! What runs came to, for people and for programs.
+//! The results of runs, for people and for programs.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `results` | the report of one run, as JSON has it |
-//! | `environment`, `machine` | on what the run was made |
-//! | `junit` | reports for programs that read the results of tests |
-//! | `compare` | several reports side by side |
-//! | `markdown` | the same as a part of a page |
+//! | `results` | the report of one run, as in JSON |
+//! | `environment`, `machine` | the environment of the run |
+//! | `junit` | reports for programs that read test results |
+//! | `compare` | a comparison of several reports |
+//! | `markdown` | a comparison as Markdown |
 
 mod compare;
 mod environment;

@@ -1,4 +1,4 @@
-//! The report of one run, as JSON has it.
+//! The report of one run, as in JSON.
 
 use super::environment::Environment;
 use crate::outcome::{Outcome, Verdict};
@@ -6,31 +6,31 @@ use crate::suite::{Item, Layer};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// On what it was made.
+    /// The environment of the run.
     pub environment: Environment,
-    /// How many cases came to which verdict.
+    /// The number of cases with each verdict.
     pub summary: Summary,
-    /// All cases, group by group, in the order in which they were run.
+    /// All cases, group by group, in the order in which they ran.
     pub cases: Vec<CaseReport>,
 }
 
-/// What one case came to.
+/// The result of one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CaseReport {
     /// The group and the case, such as `grow::within`.
     pub name: String,
-    /// Which side of gpu-vmm it looks at.
+    /// The layer that the case checks.
     pub layer: Layer,
-    /// The rule in a sentence.
+    /// The rule in one sentence.
     pub rule: String,
-    /// What is said of the rule.
+    /// The verdict on the rule.
     pub verdict: Verdict,
-    /// How long it took.
+    /// The duration in seconds.
     pub seconds: f64,
-    /// Why it was skipped, how it failed, or what was seen.
+    /// Why the case was skipped, how it failed, or what it observed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// The quirk that explains a deviation.
@@ -38,41 +38,41 @@ pub struct CaseReport {
     pub quirk: Option<String>,
 }
 
-/// How many cases came to which verdict. Each case is in one of the first six.
+/// The number of cases with each verdict. Each case is in one of the first six counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Rules that hold.
     pub passed: usize,
     /// Rules that do not hold, and cases that could not find out.
     pub failed: usize,
-    /// Cases that could not be looked at.
+    /// Cases that could not be checked.
     pub skipped: usize,
-    /// Rules of the driver's documentation that it keeps.
+    /// Documented rules that the driver follows.
     pub as_documented: usize,
-    /// Rules of the driver's documentation beyond which it goes.
+    /// Documented rules where the driver accepts more.
     pub more_lenient: usize,
-    /// Rules of the driver's documentation that it breaks.
+    /// Documented rules that the driver breaks.
     pub deviations: usize,
-    /// Those of the deviations that no quirk of gpu-vmm explains.
+    /// Deviations that no quirk of gpu-vmm explains.
     pub new_deviations: usize,
-    /// How long the run took, opening the driver included.
+    /// The duration of the run in seconds, including opening the driver.
     pub seconds: f64,
 }
 
-/// How much of a note is kept, in characters: captured output can be long.
+/// The maximum length of a stored note in characters: captured output can be long.
 const MAX_CHARACTERS: usize = 2000;
 
-/// What the note of a case begins with that lets calls of the driver fail; how many they were comes next.
+/// The start of the note of a case that makes driver calls fail. The number of failed calls follows.
 pub(crate) const FAILURE_POINTS: &str = "failure points: ";
 
 impl Report {
-    /// The report of a run that begins.
+    /// Creates the report of a run that begins.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
         Self { environment, summary: Summary::default(), cases: Vec::new() }
     }
 
-    /// Notes what an item came to.
+    /// Adds the outcome of an item.
     pub fn add(&mut self, item: &Item, outcome: &Outcome, time: Duration) {
         let case = CaseReport {
             name: item.name.to_owned(),
@@ -87,33 +87,33 @@ impl Report {
         self.cases.push(case);
     }
 
-    /// Notes how long the run took.
+    /// Sets the duration of the run.
     pub fn took(&mut self, time: Duration) {
         self.summary.seconds = seconds(time);
     }
 }
 
 impl CaseReport {
-    /// How often a call of the driver was made to fail in it; nothing where it is about something else.
+    /// Returns how often the case made a driver call fail, or `None` if the case does no such thing.
     #[must_use]
     pub fn failure_points(&self) -> Option<u64> {
         let number = self.note.strip_prefix(FAILURE_POINTS)?;
         number.split(|digit: char| !digit.is_ascii_digit()).next()?.parse().ok()
     }
 
-    /// The group that it belongs to.
+    /// Returns the group of the case.
     #[must_use]
     pub fn group(&self) -> &str {
         self.name.split_once("::").map_or(&self.name, |(group, _)| group)
     }
 
-    /// True for a deviation that no quirk explains.
+    /// Returns true for a deviation that no quirk explains.
     #[must_use]
     pub fn is_new_deviation(&self) -> bool {
         self.verdict == Verdict::Deviates && self.quirk.is_none()
     }
 
-    /// The verdict with the quirk that explains it, in words.
+    /// Returns the verdict in words, with the quirk that explains it.
     #[must_use]
     pub fn answer(&self) -> String {
         match &self.quirk {
@@ -125,7 +125,7 @@ impl CaseReport {
 }
 
 impl Summary {
-    /// Those of some cases; the time is what they took together.
+    /// Counts the verdicts of cases, and sums their durations.
     #[must_use]
     pub fn of(cases: &[CaseReport]) -> Self {
         let mut summary = Self::default();
@@ -149,20 +149,20 @@ impl Summary {
     }
 }
 
-/// Cases of one group of one layer after the other.
+/// Iterates over runs of cases that share a group and a layer.
 pub fn groups(cases: &[CaseReport]) -> impl Iterator<Item = &[CaseReport]> {
     cases.chunk_by(|a, b| (a.layer, a.group()) == (b.layer, b.group()))
 }
 
-/// To the microsecond.
+/// Returns seconds with the precision of a microsecond.
 fn seconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e6
 }
 
-/// What is kept of a note: not all of it where it is long, and not where the user's files lie.
+/// Prepares a note for the report: cuts it at the maximum length, and replaces the path of the user's home.
 fn kept(note: &str, home: Option<&str>) -> String {
     let note = match home {
-        // `/` is some users' home, and in every path.
+        // Some users' home is `/`, which every path contains.
         Some(home) if home.len() > 1 => note.replace(home, "~"),
         _ => note.to_owned(),
     };
@@ -185,8 +185,8 @@ mod tests {
 
     #[test]
     fn a_note_does_not_tell_whose_files_are_read() {
-        let note = "in /home/somebody/src/a.rs";
-        assert_eq!(kept(note, Some("/home/somebody")), "in ~/src/a.rs");
+        let note = "in /home/user/src/a.rs";
+        assert_eq!(kept(note, Some("/home/user")), "in ~/src/a.rs");
         assert_eq!(kept(note, Some("/")), note);
     }
 

@@ -1,8 +1,8 @@
-//! A report with cases of every verdict, as JSON has it: what is written today is to be read later.
+//! A stored report with cases of every verdict, as in JSON: later versions must read what earlier versions wrote.
 
 use super::{RanOn, Report};
 
-/// The report as one of HIP, or of another target that keeps all rules of its documentation.
+/// Returns the report for HIP, or for another target that follows all documented rules without leniency.
 pub(crate) fn report(target: &str) -> Report {
     let mut report: Report = serde_json::from_str(include_str!("sample.json")).unwrap();
     if target != "hip" {

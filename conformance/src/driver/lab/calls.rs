@@ -1,4 +1,4 @@
-//! The calls, each with its answer as a `Result` and what it gives as a guard.
+//! The calls, each with its result as a `Result` and with a guard for the object it creates.
 #![allow(unsafe_code)] // calls into drivers
 
 use super::guards::{Capture, Mapping, Memory, Plain, Reserved, Stream};
@@ -11,10 +11,10 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-// SAFETY of every call here: pointers are to values of this function, or to a caller's slice with its length; the rest
-// are numbers for the driver to check, as the module `lab` says.
+// SAFETY of every call here: pointers refer to values of this function, or to a caller's slice with its length. All other
+// arguments are numbers that the driver must check, as the module `lab` says.
 impl Lab {
-    /// A code as an answer; `call` is the function without the vendor's prefix.
+    /// Converts a code to a result; `call` is the function's name without the vendor's prefix.
     fn answer<T>(&self, call: &str, code: Code, value: T) -> Answer<T> {
         if code == Code::SUCCESS {
             return Ok(value);
@@ -68,7 +68,7 @@ impl Lab {
         self.answer("MemRelease", unsafe { self.driver.release(handle) }, ())
     }
 
-    /// The call alone: whether something is mapped then is another question.
+    /// Makes the call alone, without a guard: a rule may expect that nothing becomes mapped.
     pub(in crate::driver) fn map_raw(
         &self,
         address: u64,
@@ -82,13 +82,13 @@ impl Lab {
         self.answer("MemMap", code, ())
     }
 
-    /// Maps a whole piece of memory where nothing is mapped.
+    /// Maps a whole allocation where nothing is mapped.
     pub(in crate::driver) fn map(&self, address: u64, memory: &Memory<'_>) -> Mapping<'_> {
         self.must(self.map_raw(address, memory.size, 0, memory.handle, 0));
         Mapping::new(self, address, memory.size)
     }
 
-    /// The same, for the chosen device to read and write.
+    /// Maps a whole allocation, readable and writable for the chosen device.
     pub(in crate::driver) fn map_rw(&self, address: u64, memory: &Memory<'_>) -> Mapping<'_> {
         let mapping = self.map(address, memory);
         self.must(self.set_access(address, memory.size, &[self.grant(abi::RW)]));
@@ -112,19 +112,19 @@ impl Lab {
     }
 
     pub(in crate::driver) fn get_access(&self, place: Location, address: u64) -> Answer<i32> {
-        // A number that no driver answers.
+        // A number that no driver returns.
         let mut flags = 0xbad;
         // SAFETY: as said above.
         let code = unsafe { self.driver.get_access(&raw mut flags, &raw const place, address) };
         self.answer("MemGetAccess", code, flags as i32)
     }
 
-    /// What the chosen device may do at an address.
+    /// Returns the chosen device's access at an address.
     pub(in crate::driver) fn access_at(&self, address: u64) -> Answer<i32> {
         self.get_access(super::place(self.device), address)
     }
 
-    /// True where something is mapped.
+    /// Returns true if memory is mapped at the address.
     pub(in crate::driver) fn is_mapped(&self, address: u64) -> bool {
         self.access_at(address).is_ok()
     }
@@ -143,7 +143,7 @@ impl Lab {
         self.answer("MemGetAllocationPropertiesFromHandle", code, prop)
     }
 
-    /// The handle alone: what it is worth, and whether it has to be released, is the rule's affair.
+    /// Returns the handle alone: the rule decides whether it is valid and must be released.
     pub(in crate::driver) fn retain(&self, address: u64) -> Answer<u64> {
         let mut handle = 0;
         // SAFETY: as said above.
@@ -153,13 +153,13 @@ impl Lab {
 
     pub(in crate::driver) fn export(&self, handle: u64, kind: i32, flags: u64) -> Answer<OwnedFd> {
         let mut fd = [-1_i32; 16];
-        // SAFETY: as said above; no kind of handle is longer.
+        // SAFETY: as said above. No type of handle is longer.
         let code = unsafe { self.driver.export((&raw mut fd).cast(), handle, kind, flags) };
-        // SAFETY: a success gives a descriptor that is the caller's.
+        // SAFETY: on success, the caller owns the returned descriptor.
         self.answer("MemExportToShareableHandle", code, ()).map(|()| unsafe { OwnedFd::from_raw_fd(fd[0]) })
     }
 
-    /// Imports in the way that this version wants.
+    /// Imports a descriptor in the way this version expects.
     pub(in crate::driver) fn import(&self, fd: i32) -> Answer<Memory<'_>> {
         let mut fd = fd;
         match self.driver.import_by() {
@@ -171,13 +171,13 @@ impl Lab {
         }
     }
 
-    /// Exports and imports: a second handle of the same memory.
+    /// Exports and imports memory, for a second handle to it.
     pub(in crate::driver) fn imported(&self, memory: &Memory<'_>) -> Memory<'_> {
         let fd = self.must(self.export(memory.handle, abi::DESCRIPTOR, 0));
         self.must(self.import(fd.as_raw_fd())).sized(memory.size)
     }
 
-    /// The size is unknown to the driver, and left 0.
+    /// Imports a handle. The driver does not report the size, so it is 0.
     pub(in crate::driver) fn import_raw(&self, shareable: *mut c_void) -> Answer<Memory<'_>> {
         let mut handle = 0;
         // SAFETY: as said above.
@@ -191,7 +191,7 @@ impl Lab {
         self.driver.import_by()
     }
 
-    /// Base and size of what holds an address.
+    /// Returns base and size of the allocation that contains an address.
     pub(in crate::driver) fn address_range(&self, address: u64) -> Answer<(u64, usize)> {
         let (mut base, mut size) = (0, 0);
         // SAFETY: as said above.
@@ -199,17 +199,17 @@ impl Lab {
         self.answer("MemGetAddressRange", code, (base, size))
     }
 
-    /// One dma-buf for a range.
+    /// Exports a range as one dma-buf.
     pub(in crate::driver) fn dma_buf(&self, address: u64, size: usize) -> Answer<OwnedFd> {
         let mut fd = -1_i32;
         // SAFETY: as said above.
         let code =
             unsafe { self.driver.handle_for_range((&raw mut fd).cast(), address, size, abi::DMA_BUF, 0) };
-        // SAFETY: a success gives a descriptor that is the caller's.
+        // SAFETY: on success, the caller owns the returned descriptor.
         self.answer("MemGetHandleForAddressRange", code, ()).map(|()| unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Free and total memory of the current device.
+    /// Returns free and total memory of the current device.
     pub(in crate::driver) fn memory_info(&self) -> (usize, usize) {
         let (mut free, mut total) = (0, 0);
         // SAFETY: as said above.
@@ -237,7 +237,7 @@ impl Lab {
         self.answer("IpcGetMemHandle", code, ())
     }
 
-    /// Copies from the host, and waits: CUDA's call returns when pageable bytes are staged, which is before they arrive.
+    /// Copies from the host and waits: CUDA's call returns when pageable bytes are staged, before they reach the device.
     pub(in crate::driver) fn write(&self, to: u64, bytes: &[u8]) -> Answer<()> {
         // SAFETY: as said above.
         let code = unsafe { self.driver.copy_from_host(to, bytes.as_ptr().cast(), bytes.len()) };
@@ -252,13 +252,13 @@ impl Lab {
         self.answer("MemcpyDtoH", code, bytes)
     }
 
-    /// A byte as the CPU sees it, which ends the process where the driver has said that it may and it may not.
+    /// Reads a byte with the CPU. If the driver reported access that the CPU lacks, this ends the process.
     pub(in crate::driver) fn peek(&self, at: u64) -> u8 {
-        // SAFETY: the rule has had the CPU given access, and no device is at work.
+        // SAFETY: the rule has granted the CPU access, and no device is at work.
         unsafe { std::ptr::with_exposed_provenance::<u8>(at as usize).read_volatile() }
     }
 
-    /// Sets bytes, and waits.
+    /// Sets bytes and waits.
     pub(in crate::driver) fn set(&self, at: u64, value: u8, length: usize) -> Answer<()> {
         // SAFETY: as said above.
         let code = unsafe { self.driver.set(at, value, length) };
@@ -283,7 +283,7 @@ impl Lab {
         self.answer("CtxSynchronize", unsafe { self.driver.synchronize() }, ())
     }
 
-    /// A stream that waits for no other.
+    /// Creates a stream that does not synchronize with other streams.
     pub(in crate::driver) fn stream(&self) -> Stream<'_> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: as said above.
@@ -320,14 +320,14 @@ impl Lab {
         self.must(self.answer("DeviceCanAccessPeer", code, can != 0))
     }
 
-    /// A call with a null pointer among its arguments, which are otherwise right.
+    /// Makes a call with one null pointer and otherwise correct arguments.
     pub(in crate::driver) fn with_null(&self, null: Null) -> Answer<()> {
         let (prop, here) = (self.prop(), super::place(self.device));
         let (mut number, mut size) = (0_u64, 0_usize);
         let number = &raw mut number;
         let nothing = std::ptr::null_mut::<u64>();
         let driver = &self.driver;
-        // SAFETY: as said above; a null pointer is what the driver has to refuse.
+        // SAFETY: as said above. The driver must refuse the null pointer.
         let (call, code) = unsafe {
             match null {
                 Null::Reserve => ("MemAddressReserve", driver.address_reserve(nothing, self.unit, 0, 0, 0)),
@@ -360,11 +360,11 @@ impl Lab {
     }
 
     pub(super) fn destroy_stream(&self, stream: *mut c_void) {
-        // SAFETY: as said above; the stream is the guard's own.
+        // SAFETY: as said above. The guard owns the stream.
         unsafe { self.driver.stream_destroy(stream) };
     }
 
-    /// True where a stream has still work to do.
+    /// Returns true if a stream still has work to do.
     pub(super) fn is_busy(&self, stream: *mut c_void) -> bool {
         // SAFETY: as said above.
         unsafe { self.driver.stream_query(stream) == Code::NOT_READY }
@@ -375,20 +375,20 @@ impl Lab {
         self.answer("StreamSynchronize", unsafe { self.driver.stream_synchronize(stream) }, ())
     }
 
-    /// Ends a capture and throws away what was captured.
+    /// Ends a capture and destroys the captured graph.
     pub(super) fn end_capture(&self, stream: *mut c_void) -> Answer<()> {
         let mut graph = std::ptr::null_mut();
         // SAFETY: as said above.
         let code = unsafe { self.driver.end_capture(stream, &raw mut graph) };
         if code == Code::SUCCESS && !graph.is_null() {
-            // SAFETY: as said above; the graph was made just now.
+            // SAFETY: as said above. The graph was created just now.
             unsafe { self.driver.graph_destroy(graph) };
         }
         self.answer("StreamEndCapture", code, ())
     }
 }
 
-/// Which pointer of which call is null; the numbers are the right ones for the rest of the call.
+/// The call and its pointer that is null; the fields are correct values for the other arguments.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::driver) enum Null {
     Reserve,

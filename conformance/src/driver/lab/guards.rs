@@ -1,12 +1,12 @@
-//! What gives itself back at the end of a rule, in whatever way that comes.
+//! Guards that release objects at the end of a rule, however it ends.
 //!
-//! What a guard's destructor is answered is nobody's concern: a rule that looks at giving back makes the call itself.
+//! Destructors ignore the driver's result: a rule about releasing makes the call itself.
 
 use super::{Answer, Lab};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Gives back; a skip out of a destructor would end the process.
+/// Releases an object. A skip that left a destructor would abort the process.
 fn give_back(call: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(call));
 }
@@ -23,7 +23,7 @@ impl<'a> Reserved<'a> {
         Self { lab, base, size }
     }
 
-    /// The address so many units from the base.
+    /// Returns the address `units` units from the base.
     pub(in crate::driver) fn at(&self, units: usize) -> u64 {
         self.base + (units * self.lab.unit) as u64
     }
@@ -36,7 +36,7 @@ impl<'a> Reserved<'a> {
         self.base < other.end() && other.base < self.end()
     }
 
-    /// They are the rule's own affair from here on.
+    /// From here on, the rule itself must free the addresses.
     pub(in crate::driver) fn forget(self) {
         std::mem::forget(self);
     }
@@ -62,7 +62,7 @@ impl<'a> Memory<'a> {
         Self { lab, handle, size }
     }
 
-    /// An imported handle, of which the caller knows the size.
+    /// Sets the size of an imported handle, which the caller knows.
     pub(in crate::driver) const fn sized(mut self, size: usize) -> Self {
         self.size = size;
         self
@@ -87,7 +87,7 @@ pub(in crate::driver) struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    /// What a call has mapped, known to be there.
+    /// Guards memory that a call has mapped.
     pub(in crate::driver) const fn new(lab: &'a Lab, at: u64, size: usize) -> Self {
         Self { lab, at, size }
     }
@@ -122,7 +122,7 @@ pub(in crate::driver) struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// True where it has still work to do.
+    /// Returns true if the stream still has work to do.
     pub(in crate::driver) fn is_busy(&self) -> bool {
         self.lab.is_busy(self.raw)
     }
@@ -144,7 +144,7 @@ pub(in crate::driver) struct Capture<'a> {
 }
 
 impl Capture<'_> {
-    /// Ends it: an error where something in between has broken it.
+    /// Ends the capture. Returns an error if a call has invalidated it.
     pub(in crate::driver) fn end(mut self) -> Answer<()> {
         self.stream.take().map_or(Ok(()), |stream| stream.lab.end_capture(stream.raw))
     }

@@ -1,8 +1,8 @@
-//! What rules work with: the raw calls with Rust's types, and guards that give back what a rule has made.
+//! The tools of rules: the raw calls with Rust's types, and guards that release what a rule has created.
 //!
-//! The methods are safe though they pass on whatever a rule wants to know about: numbers, which the driver has to check.
-//! Addresses are those of reservations made here, or ones where nothing is, so that nothing of this process's own is
-//! reached. A driver that crashes all the same ends a process that is there for that.
+//! The methods are safe although they pass on any number that a rule wants to test: the driver must check it. Addresses belong
+//! to reservations made here or to unused places, so that no call reaches memory of this process. If a driver crashes anyway,
+//! it ends only a process that exists for this purpose.
 
 pub(super) mod calls;
 mod guards;
@@ -29,19 +29,19 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a call came to.
+/// The result of a call.
 pub(super) type Answer<T> = Result<T, Refusal>;
 
-/// A loaded driver with one device that was chosen.
+/// A loaded driver and the chosen device.
 pub(super) struct Lab {
     driver: Box<dyn Driver>,
     /// The chosen device.
     pub(super) device: i32,
-    /// What sizes are counted in: the granularity, and on GPUs at least 2 MiB.
+    /// The unit of sizes: the granularity, and on GPUs at least 2 MiB.
     pub(super) unit: usize,
-    /// What reservations have to be multiples of to follow each other: on CUDA more than the granularity.
+    /// The multiple that reservations must have to follow each other: on CUDA more than the granularity.
     pub(super) stretch: usize,
-    /// HIP 6 loses a reservation that comes where one has been freed: then none is freed but where that is the rule.
+    /// HIP 6 loses a reservation that reuses freed addresses. Under that quirk, only rules about freeing free addresses.
     keeps_addresses: bool,
     spoiled: AtomicBool,
     imports: AtomicUsize,
@@ -65,7 +65,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Fills and copies once: what drivers take for that at first use is not to be counted as a rule's.
+    /// Fills and copies once, so that memory that drivers allocate at first use does not count as a rule's.
     fn warm_up(&self) -> Answer<()> {
         let plain = self.allocate(self.unit);
         self.set(plain.address, 1, self.unit)?;
@@ -73,24 +73,24 @@ impl Lab {
         self.read(plain.address, 64).map(drop)
     }
 
-    /// A rule begins.
+    /// Prepares for the next rule.
     pub(super) fn begin(&self) {
         self.imports.store(0, Ordering::Relaxed);
-        // Whatever the last one has left current.
+        // The last rule may have made another device current.
         self.driver.make_current(self.device);
     }
 
-    /// How often this rule has imported memory, which HIP 6 never gives back.
+    /// Returns how often this rule has imported memory, which HIP 6 never releases.
     pub(super) fn imports(&self) -> usize {
         self.imports.load(Ordering::Relaxed)
     }
 
-    /// True where what was done, though right, leaves a driver in which nothing else should be looked at.
+    /// Returns true if correct calls have left the driver in a state in which no other rule should run.
     pub(super) fn is_spoiled(&self) -> bool {
         self.spoiled.load(Ordering::Relaxed)
     }
 
-    /// For what cannot be undone.
+    /// Marks the driver after a call that cannot be undone.
     pub(super) fn spoil(&self) {
         self.spoiled.store(true, Ordering::Relaxed);
     }
@@ -103,26 +103,26 @@ impl Lab {
         self.vendor() == vendor
     }
 
-    /// Ends a rule that is another vendor's.
+    /// Skips a rule that belongs to another vendor.
     pub(super) fn only(&self, vendor: Vendor, why: &str) {
         if !self.is(vendor) {
             skip(why);
         }
     }
 
-    /// Ends a rule that does not apply to a vendor.
+    /// Skips a rule that does not apply to a vendor.
     pub(super) fn not(&self, vendor: Vendor, why: &str) {
         if self.is(vendor) {
             skip(why);
         }
     }
 
-    /// The chosen device's memory.
+    /// Returns the properties of the chosen device's memory.
     pub(super) fn prop(&self) -> Prop {
         self.prop_of(self.device)
     }
 
-    /// A device's memory.
+    /// Returns the properties of a device's memory.
     pub(super) fn prop_of(&self, device: i32) -> Prop {
         Prop {
             kind: abi::PINNED,
@@ -136,17 +136,17 @@ impl Lab {
         }
     }
 
-    /// The chosen device's memory, to be exported as a descriptor.
+    /// Returns the properties of the chosen device's memory for export as a descriptor.
     pub(super) fn shareable(&self) -> Prop {
         Prop { handle_types: abi::DESCRIPTOR, ..self.prop() }
     }
 
-    /// An access of the chosen device's.
+    /// Returns an access descriptor for the chosen device.
     pub(super) fn grant(&self, flags: i32) -> AccessDesc {
         grant_to(self.device, flags)
     }
 
-    /// Another device, of which each can reach the other's memory, or the end of the rule.
+    /// Returns another device, if it and the chosen device can access each other's memory, or skips the rule.
     pub(super) fn other_device(&self) -> i32 {
         let count = self.device_count();
         if count < 2 {
@@ -158,27 +158,27 @@ impl Lab {
         others.into_iter().find(reach).unwrap_or_else(|| skip("the devices cannot reach each other's memory"))
     }
 
-    /// What was refused though it is what every program does: nothing can be said then.
+    /// Returns the result of a call that every program makes. If the driver refuses it, the rule fails.
     pub(super) fn must<T>(&self, answer: Answer<T>) -> T {
-        answer.unwrap_or_else(|refusal| panic!("what the rule begins with was refused: {refusal}"))
+        answer.unwrap_or_else(|refusal| panic!("the rule's setup was refused: {refusal}"))
     }
 
-    /// So many units of addresses.
+    /// Reserves `units` units of addresses.
     pub(super) fn addresses(&self, units: usize) -> Reserved<'_> {
         self.must(self.reserve(units * self.unit, 0, 0, 0))
     }
 
-    /// So many units of the chosen device's memory.
+    /// Creates `units` units of the chosen device's memory.
     pub(super) fn memory(&self, units: usize) -> Memory<'_> {
         self.must(self.create(units * self.unit, &self.prop(), 0))
     }
 
-    /// Where nothing is mapped and nothing reserved: far from where drivers and systems put things.
+    /// Returns an address where nothing is mapped or reserved, far from where drivers and systems place memory.
     pub(super) const fn nowhere(&self) -> u64 {
         0x5000_0000_0000
     }
 
-    /// Two reservations, each of a stretch, of which one begins where the other ends.
+    /// Returns two adjacent reservations of a stretch each.
     pub(super) fn neighbours(&self) -> (Reserved<'_>, Reserved<'_>) {
         let at = |hint: u64| self.must(self.reserve(self.stretch, 0, hint, 0));
         for step in 0..16_u64 {
@@ -192,16 +192,16 @@ impl Lab {
                 return (first, second);
             }
         }
-        skip("no two reservations were given side by side")
+        skip("the driver returned no two adjacent reservations")
     }
 }
 
-/// A device as a place.
+/// Returns a device as a location.
 pub(super) const fn place(device: i32) -> Location {
     Location { kind: abi::DEVICE, id: device }
 }
 
-/// An access of a device's.
+/// Returns an access descriptor for a device.
 pub(super) const fn grant_to(device: i32, flags: i32) -> AccessDesc {
     AccessDesc { location: place(device), flags }
 }

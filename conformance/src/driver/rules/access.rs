@@ -1,4 +1,4 @@
-//! Access: of what it can be set, and what is read back.
+//! Access: the ranges it can be set for, and the values read back.
 
 use super::rules;
 use crate::driver::lab::{Lab, Memory, Reserved};
@@ -8,31 +8,31 @@ use gpu_vmm_testkit::raw::abi;
 rules! { "access":
     /// A new mapping can be neither read nor written.
     starts_as_none,
-    /// What was set is read back, at the first byte and at the last, whatever it was before.
+    /// The access that was set is read back at the first byte and at the last, whatever it was before.
     round_trip,
     /// The same access can be set again, and changes nothing.
     same_again,
-    /// Nothing is read back where nothing is mapped: reserved addresses, the byte behind a mapping, an unmapped range.
+    /// Reading access fails where nothing is mapped: at reserved addresses, directly behind a mapping, and after unmapping.
     get_of_nothing,
-    /// The range must be mapped: reserved addresses are refused.
+    /// The range must be mapped: setting access for reserved addresses is refused.
     set_of_nothing,
-    /// The range must hold whole mappings: the first half of one is refused.
+    /// The range must consist of whole mappings: the first half of one is refused.
     first_half ["access-rounds-up"],
-    /// The range must hold whole mappings: the second half of one is refused.
+    /// The range must consist of whole mappings: the second half of one is refused.
     second_half,
-    /// The range must be mapped to its end: one that goes on behind the mapping is refused.
+    /// The range must be mapped to its end: a range that continues behind the mapping is refused.
     past_mapping ["access-over-holes"],
-    /// The range must be mapped to its end: one that goes on behind the reservation is refused.
+    /// The range must be mapped to its end: a range that continues behind the reservation is refused.
     past_reservation,
-    /// One call sets the access of several mappings that follow each other.
+    /// One call sets the access of several adjacent mappings.
     over_mappings,
-    /// The range must be fully mapped: one with a hole is refused, and no access is set.
+    /// The range must be fully mapped: a range with a hole is refused, and no access changes.
     over_hole ["access-over-holes"],
-    /// Each of several mappings can be set alone, whatever their sizes.
+    /// The access of each of several adjacent mappings can be set separately, whatever their sizes.
     each_of_sizes ["access-sums"],
 }
 
-/// Memory of so many units, mapped at the beginning of a reservation of as many more.
+/// Returns a reservation of `2 * units` units, and memory for its first half.
 fn half_mapped(lab: &Lab, units: usize) -> (Reserved<'_>, Memory<'_>) {
     (lab.addresses(2 * units), lab.memory(units))
 }
@@ -92,7 +92,7 @@ fn set_of_nothing(lab: &Lab, seen: &mut Seen) {
     seen.refused("an unmapped range", set(), REFUSAL);
 }
 
-/// Sets a part, in units, of a mapping of two that begins at unit 0 of four. True where it was refused.
+/// Sets the access of a part, in units, of a mapping of two units at the start of four. Returns true if the call was refused.
 fn part(lab: &Lab, seen: &mut Seen, what: &str, first: usize, units: usize) -> bool {
     let (reserved, memory) = half_mapped(lab, 2);
     let mapping = lab.map(reserved.base, &memory);
@@ -104,13 +104,13 @@ fn part(lab: &Lab, seen: &mut Seen, what: &str, first: usize, units: usize) -> b
 
 fn first_half(lab: &Lab, seen: &mut Seen) {
     if !part(lab, seen, "the first half of a mapping", 0, 1) {
-        seen.deviates("more or less than the half was set, since a mapping has one access");
+        seen.deviates("a range other than the half was set, since a mapping has one access");
     }
 }
 
 fn second_half(lab: &Lab, seen: &mut Seen) {
     if !part(lab, seen, "the second half of a mapping", 1, 1) {
-        seen.deviates("more or less than the half was set, since a mapping has one access");
+        seen.deviates("a range other than the half was set, since a mapping has one access");
     }
 }
 
@@ -147,7 +147,7 @@ fn over_hole(lab: &Lab, seen: &mut Seen) {
 }
 
 fn each_of_sizes(lab: &Lab, seen: &mut Seen) {
-    // No order of these sizes has each of them as a sum of the first ones, which HIP 7.0 to 7.11 would need.
+    // In no order of these sizes is each a sum of the first ones. HIP 7.0 to 7.11 would need that.
     let sizes = [3, 1, 5, 2, 4];
     let reserved = lab.addresses(sizes.iter().sum());
     let pieces = sizes.map(|units| lab.memory(units));

@@ -1,4 +1,4 @@
-//! Access: wrong arguments.
+//! Access: invalid arguments.
 
 use super::rules;
 use crate::driver::lab::calls::Null;
@@ -8,19 +8,19 @@ use gpu_vmm_core::Vendor;
 use gpu_vmm_testkit::raw::abi::{self, AccessDesc, Location};
 
 rules! { "access":
-    /// Address 0, a size of 0, no descriptions and a null pointer to them are refused.
+    /// Address 0, a size of 0, zero descriptors and a null pointer to them are refused.
     set_null,
-    /// A null pointer for the flags or the place is refused.
+    /// A null pointer for the flags or the location is refused.
     get_null,
-    /// Access for a device that is not there is refused.
+    /// Setting access for a device that does not exist is refused.
     set_no_device,
-    /// The access of a device that is not there is refused.
+    /// Reading the access of a device that does not exist is refused.
     get_no_device,
-    /// Access for a type of place that is not there is refused.
+    /// Setting access for a location type that does not exist is refused.
     set_no_place ["access-unchecked"],
-    /// Access that is neither none, read, nor read and write is refused.
+    /// Setting access other than none, read, or read and write is refused.
     set_no_access ["access-unchecked"],
-    /// Access for the host to a device's memory: CUDA refuses it as not supported, HIP's guide does not have it.
+    /// Setting the host's access to a device's memory: CUDA refuses it as not supported, and HIP's guide does not mention it.
     set_host ["host-access-appears"],
 }
 
@@ -58,7 +58,7 @@ fn get_no_device(lab: &Lab, seen: &mut Seen) {
     }
 }
 
-/// Sets a wrong access on a mapping without any, and says what became of it where it was not refused.
+/// Sets an invalid access on a mapping without access. If the driver accepts it, records the resulting access.
 fn set_wrong(lab: &Lab, seen: &mut Seen, what: &str, desc: AccessDesc) {
     let (reserved, memory) = (lab.addresses(1), lab.memory(1));
     let mapping = lab.map(reserved.base, &memory);
@@ -67,7 +67,7 @@ fn set_wrong(lab: &Lab, seen: &mut Seen, what: &str, desc: AccessDesc) {
     }
     match lab.access_at(mapping.at) {
         Ok(abi::NONE) => {}
-        Ok(flags) => seen.deviates(format!("the access of device {} is {flags} then", lab.device)),
+        Ok(flags) => seen.deviates(format!("the access of device {} is {flags} afterwards", lab.device)),
         Err(refusal) => seen.deviates(format!("then {refusal}")),
     }
 }

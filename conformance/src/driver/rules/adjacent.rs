@@ -1,6 +1,6 @@
-//! Two reservations, of which one begins where the other ends.
+//! Two adjacent reservations: one begins where the other ends.
 //!
-//! A range is documented to lie in "an address reservation": neither driver has to take two for one.
+//! The documentation requires a range in "an address reservation": neither driver must treat two reservations as one.
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping};
@@ -8,17 +8,17 @@ use crate::driver::seen::{REFUSAL, Seen};
 use gpu_vmm_testkit::raw::abi;
 
 rules! { "adjacent":
-    /// A mapping lies in one reservation: memory across the border of two is refused.
+    /// A mapping lies in one reservation: a mapping across the border of two is refused.
     map ["map-beyond-reservation", "one-reservation"],
-    /// A range lies in one reservation: the access of two mappings beside the border is not set in one call.
+    /// A range lies in one reservation: one call does not set the access of two mappings on both sides of the border.
     set_access ["one-reservation"],
-    /// A range lies in one reservation: two mappings beside the border are not unmapped in one call.
+    /// A range lies in one reservation: one call does not unmap two mappings on both sides of the border.
     unmap ["unmap-one-mapping", "one-reservation"],
-    /// A fill or a copy may span whatever is mapped and accessible, two reservations too.
+    /// A fill or a copy may span all mapped and accessible memory, even across two reservations.
     copy ["one-reservation"],
-    /// Each reservation is freed by itself: both in one call are refused.
+    /// Each reservation is freed separately: freeing both in one call is refused.
     free ["free-ignores-size"],
-    /// HIP's guide: a reservation is extended by hints at its end, each of which may be kept.
+    /// HIP's guide: hints at its end can extend a reservation; the driver may follow each hint.
     extend,
 }
 
@@ -39,7 +39,7 @@ fn map(lab: &Lab, seen: &mut Seen) {
     drop(first);
 }
 
-/// A mapping on each side of the border, without access.
+/// Creates a mapping on each side of the border, without access.
 fn beside<'a>(lab: &'a Lab, border: u64) -> [Mapping<'a>; 2] {
     [border - lab.unit as u64, border].map(|at| lab.map(at, &lab.memory(1)))
 }
@@ -78,7 +78,7 @@ fn unmap(lab: &Lab, seen: &mut Seen) {
 
 fn copy(lab: &Lab, seen: &mut Seen) {
     let (first, second) = lab.neighbours();
-    // All of the first and some of the second: more than either reservation has.
+    // All of the first and a part of the second: more than either reservation holds.
     let pieces = [lab.must(lab.create(first.size, &lab.prop(), 0)), lab.memory(1)];
     let _mappings = [lab.map_rw(first.base, &pieces[0]), lab.map_rw(second.base, &pieces[1])];
     let (start, bytes) = (first.base, vec![7; first.size + lab.unit]);

@@ -1,4 +1,4 @@
-//! One piece of memory at several addresses.
+//! One allocation mapped at several addresses.
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping, Memory};
@@ -6,17 +6,17 @@ use crate::driver::seen::Seen;
 use gpu_vmm_testkit::raw::abi;
 
 rules! { "alias":
-    /// Memory can be mapped at several addresses; what is written through one is read through the others.
+    /// Memory can be mapped at several addresses; a write through one address is read through the others.
     same_bytes,
-    /// The addresses can lie side by side: one range then shows the same bytes twice.
+    /// The addresses can be adjacent: one range then contains the same bytes twice.
     side_by_side,
-    /// Access belongs to the mapping: set for one address, it is not set for another of the same memory.
+    /// Access belongs to the mapping: setting it at one address does not change another mapping of the same memory.
     access_of_each,
-    /// Unmapping one address leaves the others as they are, and the memory alive.
+    /// Unmapping one address leaves the other mappings usable and the memory allocated.
     unmap_one,
 }
 
-/// Maps memory at this unit of a reservation, to read and write.
+/// Maps memory at each of these addresses, readable and writable.
 fn aliases<'a>(lab: &'a Lab, memory: &Memory<'_>, at: &[u64]) -> Vec<Mapping<'a>> {
     at.iter().map(|at| lab.map_rw(*at, memory)).collect()
 }

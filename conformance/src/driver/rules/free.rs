@@ -1,4 +1,4 @@
-//! Giving addresses back.
+//! Freeing addresses.
 
 use super::rules;
 use crate::driver::lab::{Lab, Reserved};
@@ -6,25 +6,25 @@ use crate::driver::seen::{REFUSAL, Seen};
 use gpu_vmm_testkit::raw::abi;
 
 rules! { "free":
-    /// The size must match the reservation's: less is refused, and the reservation stays.
+    /// The size must match the reservation's size: a smaller size is refused, and the reservation stays.
     size_less ["free-ignores-size"],
-    /// The size must match the reservation's: more is refused, and the reservation stays.
+    /// The size must match the reservation's size: a larger size is refused, and the reservation stays.
     size_more ["free-ignores-size"],
-    /// The address must be the reservation's first: one inside is refused, and the reservation stays.
+    /// The address must be the reservation's first: an address inside is refused, and the reservation stays.
     inner_address ["free-ignores-size"],
     /// Address 0 and size 0 are refused.
     null,
     /// An address that was never reserved is refused.
     unknown ["free-of-unknown"],
-    /// A reservation that was freed is no reservation: freeing it again is refused.
+    /// Freed addresses are no longer a reservation: freeing them again is refused.
     twice ["free-of-unknown"],
-    /// A reservation with something mapped in it is not freed; it stays, and so does what is mapped.
+    /// Freeing a reservation that contains a mapping is refused; the reservation and the mapping stay.
     while_mapped ["free-while-mapped"],
     /// Freed addresses can be reserved and used again.
     again ["free-races"],
 }
 
-/// True where the reservation can still be mapped in, in which case the rule may go on to give it back.
+/// Returns true if memory can still be mapped in the reservation. Then the rule may free it.
 fn still_there(lab: &Lab, seen: &mut Seen, reserved: &Reserved<'_>) -> bool {
     let memory = lab.memory(1);
     let mapped = lab.map_raw(reserved.base, memory.size, 0, memory.handle, 0);
@@ -73,7 +73,7 @@ fn null(lab: &Lab, seen: &mut Seen) {
 fn unknown(lab: &Lab, seen: &mut Seen) {
     let answer = lab.address_free(lab.nowhere(), lab.unit);
     if !seen.refused("an address that is not reserved", answer, REFUSAL) {
-        seen.deviates("nothing can have been freed");
+        seen.deviates("success although there was nothing to free");
     }
 }
 
@@ -83,7 +83,7 @@ fn twice(lab: &Lab, seen: &mut Seen) {
     reserved.forget();
     lab.must(lab.address_free(base, size));
     if !seen.refused("the second time", lab.address_free(base, size), REFUSAL) {
-        seen.deviates("nothing can have been freed");
+        seen.deviates("success although there was nothing to free");
     }
 }
 
@@ -93,10 +93,10 @@ fn while_mapped(lab: &Lab, seen: &mut Seen) {
     let mapping = lab.map_rw(reserved.base, &memory);
     let answer = lab.address_free(reserved.base, reserved.size);
     if !seen.refused("with a mapping", answer, REFUSAL) {
-        seen.deviates("addresses that are in use were given away");
+        seen.deviates("the driver freed addresses that are in use");
     }
     if seen.is_deviation() {
-        // Whatever the driver has forgotten: nothing more is done with it.
+        // The driver's state is unknown, so the rule makes no further call on these objects.
         memory.forget();
         mapping.forget();
         reserved.forget();

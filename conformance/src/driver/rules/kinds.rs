@@ -1,4 +1,4 @@
-//! Memory that is not a device's own, or is to be reached by others than devices.
+//! Memory that does not belong to a device, or that parties other than devices access.
 
 use super::rules;
 use crate::driver::lab::{Lab, Memory};
@@ -8,21 +8,21 @@ use gpu_vmm_core::Vendor;
 use gpu_vmm_testkit::raw::abi::{self, AccessDesc, Code, Location, Prop};
 
 rules! { "kinds":
-    /// CUDA: memory of a NUMA node of the host is created in a granularity of its own, and used by devices as theirs is.
+    /// CUDA: memory on a NUMA node of the host has its own granularity, and devices use it like their own memory.
     host_numa,
-    /// CUDA: the CPU is given access to memory of a NUMA node by that type of place, and to no other memory.
+    /// CUDA: the location type NUMA node grants the CPU access to memory on a NUMA node, and to no other memory.
     host_numa_access,
-    /// CUDA: where the device says so, memory that network cards reach can be created.
+    /// CUDA: if the device's attribute says so, memory that network cards can access can be created.
     remote_dma,
 }
 
-/// The node next to the device; 0 where the system has no NUMA.
+/// Returns the node closest to the device; 0 if the system has no NUMA.
 fn node(lab: &Lab) -> Location {
     const ATTRIBUTE: i32 = 134;
     Location { kind: abi::HOST_NUMA, id: lab.attribute(ATTRIBUTE).unwrap_or(0).max(0) }
 }
 
-/// A unit of memory there, or of a few more where the granularity is larger.
+/// Creates one unit of memory on the node, or more if its granularity is larger.
 fn of_the_node<'a>(lab: &'a Lab, seen: &mut Seen) -> Memory<'a> {
     lab.only(Vendor::Cuda, "CUDA alone documents memory of a NUMA node");
     const ATTRIBUTE: i32 = 141;

@@ -1,4 +1,4 @@
-//! How long memory lives, and who holds it.
+//! The lifetime of memory, and the references that keep it.
 
 use super::rules;
 use crate::driver::lab::calls::Null;
@@ -8,29 +8,29 @@ use gpu_vmm_core::Vendor;
 use gpu_vmm_testkit::raw::abi::Code;
 
 rules! { "lifetime":
-    /// A handle can be released while its memory is mapped: the memory stays, and can be used.
+    /// A handle can be released while its memory is mapped: the memory stays allocated and usable.
     release_while_mapped,
-    /// No handle is refused.
+    /// Releasing handle 0 is refused.
     release_null,
-    /// CUDA: releasing what is no handle is undefined; its driver refuses the second release of one.
+    /// CUDA: releasing an invalid handle is undefined; the driver refuses the second release of a handle.
     release_twice,
-    /// The handle of an address is the one that was mapped, at any address of the mapping.
+    /// The handle retained at any address of a mapping is the handle that was mapped.
     retain_is_the_handle,
-    /// Each handle that was retained needs a release of its own: until then the memory stays.
+    /// Each retained handle needs a release of its own: until then the memory stays allocated.
     retain_counts ["retain-does-not-count"],
-    /// An address can be asked for its handle when the handle has been released.
+    /// The handle of an address can be retained after the handle has been released.
     retain_after_release ["retain-does-not-count"],
-    /// An address at which nothing is mapped has no handle, and a null pointer is refused.
+    /// An address where nothing is mapped has no handle, and a null pointer is refused.
     retain_of_nothing,
     /// An address of a plain allocation has no handle.
     retain_of_plain ["retain-does-not-count"],
-    /// Plain freeing is for plain allocations: mapped memory is refused, and stays.
+    /// Plain freeing is for plain allocations: freeing mapped memory is refused, and the mapping stays.
     plain_free ["hipfree-succeeds"],
-    /// Plain freeing is for plain allocations: reserved addresses with nothing mapped are refused.
+    /// Plain freeing is for plain allocations: freeing reserved addresses without a mapping is refused.
     plain_free_of_nothing,
 }
 
-/// Enough to be told from what other processes do meanwhile.
+/// Large enough to be distinguished from other processes' allocations.
 const LARGE: usize = 64 << 20;
 
 fn release_while_mapped(lab: &Lab, seen: &mut Seen) {
@@ -40,7 +40,7 @@ fn release_while_mapped(lab: &Lab, seen: &mut Seen) {
     let handle = memory.handle;
     memory.forget();
     seen.accepted("the release", lab.release(handle));
-    // What was freed too early would be given away here.
+    // If the driver had freed the memory, it would assign it to these allocations.
     let _others = [lab.memory(2), lab.memory(2)];
     if let Some(read) =
         seen.accepted("a copy afterwards", lab.read(mapping.at + mapping.size as u64 - 64, 64))
@@ -72,19 +72,19 @@ fn retain_is_the_handle(lab: &Lab, seen: &mut Seen) {
         seen.holds(handle == memory.handle, || {
             format!("{handle:#x} at offset {offset:#x}, where {:#x} is mapped", memory.handle)
         });
-        // Where retaining does not count, a release would be one too many.
+        // If the driver does not count retained handles, a release would be one too many.
         if lab.is(Vendor::Cuda) {
             seen.accepted("its release", lab.release(handle));
         }
     }
     if !lab.is(Vendor::Cuda) {
-        // One reference at most for each, of which it is not known whether it is there.
+        // At most one reference leaks for each handle; whether the driver counted it is unknown.
         lab.spoil();
     }
 }
 
-/// Maps memory, retains its handle, and looks what holds it. Safe where retaining does not count: the handle is
-/// released for the creation first, and again only when the memory is seen to be still there.
+/// Maps memory, retains its handle, and observes what keeps the memory. This is safe if the driver does not count retained
+/// handles: the rule releases the created handle first, and the retained one only if the memory is still allocated.
 fn retain_counts(lab: &Lab, seen: &mut Seen) {
     let reserved = lab.must(lab.reserve(LARGE, 0, 0, 0));
     let memory = lab.must(lab.create(LARGE, &lab.prop(), 0));
@@ -100,7 +100,7 @@ fn retain_counts(lab: &Lab, seen: &mut Seen) {
     }
     seen.accepted("the release of what was retained", lab.release(handle));
     let (released, _) = lab.memory_info();
-    seen.holds(released >= held + LARGE / 2, || "the memory is not freed after it either".to_owned());
+    seen.holds(released >= held + LARGE / 2, || "the release does not free the memory either".to_owned());
 }
 
 fn retain_after_release(lab: &Lab, seen: &mut Seen) {
@@ -139,7 +139,7 @@ fn retain_of_plain(lab: &Lab, seen: &mut Seen) {
     seen.refused("a plain allocation", lab.retain(plain.address), REFUSAL);
 }
 
-/// What HIP's reference has for a pointer that is none of its allocations.
+/// The errors that HIP's reference lists for a pointer outside its allocations.
 const NOT_PLAIN: &[Code] = &[Code::INVALID_VALUE, Code::NOT_SUPPORTED, Code(17)];
 
 fn plain_free(lab: &Lab, seen: &mut Seen) {

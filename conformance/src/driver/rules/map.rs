@@ -1,4 +1,4 @@
-//! Mapping: what is mapped.
+//! Mapping: the memory that is mapped.
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping};
@@ -7,25 +7,25 @@ use gpu_vmm_core::Vendor;
 use gpu_vmm_testkit::raw::abi;
 
 rules! { "map":
-    /// Address 0, no handle, a size of 0 and flags are refused.
+    /// Address 0, handle 0, a size of 0 and nonzero flags are refused.
     null,
-    /// The offset into the memory currently must be 0.
+    /// The offset into the memory must currently be 0.
     offset ["offset-must-be-zero", "map-offset"],
-    /// Offset and size must not exceed the memory, so that a part from its beginning can be mapped.
+    /// Offset and size must not exceed the memory, so a part from its beginning can be mapped.
     prefix ["offset-must-be-zero"],
-    /// More than the memory cannot be mapped.
+    /// Mapping more than the size of the memory is refused.
     more_than_memory ["map-reports-nothing"],
     /// The size must be a multiple of the granularity.
     size_odd ["map-reports-nothing"],
     /// Memory can be mapped, used and unmapped any number of times at one address.
     many_times,
-    /// Several pieces side by side are one range: access is set, and bytes are copied, over all of them at once.
+    /// Several adjacent mappings are one range: one call sets the access, or copies bytes, across all of them.
     side_by_side ["scattered-copies"],
-    /// What is mapped anew starts without access, and brings its own bytes: they belong to the memory, not the address.
+    /// A new mapping starts without access and contains the memory's own bytes: bytes belong to the memory, not to the address.
     bytes_stay_with_memory,
 }
 
-/// What a call that should have been refused has done, where it answered success.
+/// Records what a call did that succeeded although the driver should have refused it.
 pub(super) fn success(lab: &Lab, seen: &mut Seen, what: &str, at: u64, size: usize) {
     if lab.is_mapped(at) {
         seen.lenient(format!("{what}: success, and something is mapped"));
@@ -104,7 +104,7 @@ fn many_times(lab: &Lab, seen: &mut Seen) {
 fn side_by_side(lab: &Lab, seen: &mut Seen) {
     let reserved = lab.addresses(3);
     let pieces = [lab.memory(1), lab.memory(1), lab.memory(1)];
-    // The middle one last, so that its memory does not lie between the others'.
+    // The middle is mapped last, so that its memory is not adjacent to the others'.
     let mappings = [0, 2, 1].map(|place| lab.map(reserved.at(place), &pieces[place]));
     drop(pieces);
     let set = lab.set_access(reserved.base, reserved.size, &[lab.grant(abi::RW)]);
@@ -126,7 +126,7 @@ fn bytes_stay_with_memory(lab: &Lab, seen: &mut Seen) {
         let mapping = lab.map_rw(reserved.base, memory);
         lab.must(lab.set(mapping.at, value, mapping.size));
     }
-    // The first comes to another address, and the second to the first's.
+    // The first memory is mapped at another address, and the second at the first's.
     for (memory, value, place) in [(&first, 1, 1), (&second, 2, 0), (&first, 1, 0)] {
         let mapping = lab.map(reserved.at(place), memory);
         let access = lab.must(lab.access_at(mapping.at));

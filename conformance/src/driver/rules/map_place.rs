@@ -1,4 +1,4 @@
-//! Mapping: where to.
+//! Mapping: the address.
 
 use super::map::success;
 use super::rules;
@@ -7,17 +7,17 @@ use crate::driver::seen::{REFUSAL, Seen};
 use gpu_vmm_testkit::raw::abi;
 
 rules! { "map":
-    /// A part of a reservation can be mapped in, at its beginning, in its middle and at its end.
+    /// A part of a reservation can be mapped: at its beginning, in its middle and at its end.
     part_of_reservation,
     /// The address must be a multiple of the granularity.
     address_odd ["map-reports-nothing"],
-    /// The range must have been reserved.
+    /// The range must be reserved.
     unreserved ["map-reports-nothing"],
-    /// The range must lie in the reservation: one that begins in it and ends behind it is refused.
+    /// The range must lie in the reservation: a range that begins inside and ends behind it is refused.
     past_end ["map-past-the-end", "map-beyond-reservation"],
-    /// The range must not be mapped: a second mapping at the same place is refused, and the first stays.
+    /// The range must not be mapped: a second mapping at the same address is refused, and the first stays.
     onto_mapping ["map-reports-nothing"],
-    /// The range must not be mapped: one that overlaps a mapping is refused, and the mapping stays.
+    /// The range must not be mapped: a range that overlaps a mapping is refused, and the mapping stays.
     overlapping ["map-reports-nothing"],
 }
 
@@ -65,7 +65,7 @@ fn past_end(lab: &Lab, seen: &mut Seen) {
         return;
     }
     seen.deviates("two units from the last one on: success, though one of them is not reserved");
-    // Whether it can be taken back is the driver's affair; the addresses behind it are not ours to go on with.
+    // The driver may be unable to undo the mapping. The addresses behind the reservation are not the rule's to use.
     let _ = lab.unmap(at, memory.size);
     if lab.is_mapped(at) {
         memory.forget();
@@ -73,7 +73,7 @@ fn past_end(lab: &Lab, seen: &mut Seen) {
     }
 }
 
-/// Maps where `first` is mapped; whatever comes, that one must stay. `units` behind it is where the second begins.
+/// Maps memory over the mapping of `first`, which must stay. The second mapping begins `units` units into the first.
 fn onto(lab: &Lab, seen: &mut Seen, what: &str, units: usize) {
     let (reserved, first, second) = (lab.addresses(4), lab.memory(2), lab.memory(2));
     let mapping = lab.map_rw(reserved.base, &first);

@@ -1,8 +1,8 @@
-//! The rules, by group. Each is a function that makes calls and notes what came of them.
+//! The rules, by group. Each is a function that makes calls and records the results.
 //!
-//! What stands before a rule is what the documentation says: "CUDA" is the driver API's reference, "HIP" is the
-//! runtime's reference and its guide to virtual memory, "AMD's tests" are those of hip-tests. Where neither is named,
-//! both say the same.
+//! The doc comment of a rule is what the documentation says: "CUDA" is the driver API's reference, "HIP" is the runtime's
+//! reference and its guide to virtual memory, "AMD's tests" are those of hip-tests. A rule that names none of them is in both
+//! vendors' documentation.
 
 mod access;
 mod access_arguments;
@@ -24,12 +24,12 @@ mod unmap;
 
 use super::Rule;
 
-/// Lists the functions of a module as rules named after both, each with what the documentation says and, in brackets,
-/// the quirks whose effect it sees:
+/// Lists the functions of a module as rules. A rule's name is the module and the function, and its doc comment is what the
+/// documentation says. Brackets contain the quirks whose effect the rule observes:
 ///
 /// ```text
 /// rules! { "free":
-///     /// A reservation with something mapped in it is not freed, and stays.
+/// /// Freeing a reservation that contains a mapping is refused, and the reservation stays.
 ///     while_mapped ["free-while-mapped"],
 /// }
 /// ```
@@ -49,7 +49,7 @@ macro_rules! rules {
 
 use rules;
 
-/// All of them.
+/// Returns all rules.
 pub(crate) fn all() -> Vec<Rule> {
     let groups = [
         reserve::RULES,

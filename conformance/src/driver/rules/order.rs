@@ -1,4 +1,4 @@
-//! Virtual memory and work: what waits for what, and what may be done while a stream captures.
+//! Virtual memory and device work: which calls wait for work, and which calls are allowed while a stream captures.
 
 use super::rules;
 use crate::driver::lab::{Answer, Lab, Mapping, Memory, Plain, Reserved, Stream};
@@ -9,28 +9,28 @@ use gpu_vmm_testkit::raw::abi::{self, Code};
 use std::time::{Duration, Instant};
 
 rules! { "order":
-    /// Memory can be created, mapped and given access while a stream works on other memory.
+    /// Memory can be created, mapped and made accessible while a stream works on other memory.
     map_while_busy,
-    /// CUDA calls unmapping synchronous for most uses; HIP's guide says that it lacks synchronisation.
+    /// CUDA documents unmapping as synchronous for most uses; HIP's guide says that it lacks synchronization.
     unmap_while_busy ["unmap-does-not-wait"],
-    /// In relaxed capture every call is allowed: a mapping's life goes on, and so does the capture.
+    /// In relaxed capture every call is allowed: mapping and unmapping succeed, and the capture continues.
     capture_relaxed,
-    /// In a thread's own capture a call that may be unsafe can be refused; what is not refused works.
+    /// In thread-local capture the driver may refuse calls that may be unsafe; a call that it does not refuse works.
     capture_of_thread,
-    /// In global capture a call that may be unsafe can be refused; what is not refused works.
+    /// In global capture the driver may refuse calls that may be unsafe; a call that it does not refuse works.
     capture_global,
-    /// Waiting for the device is refused while a stream captures.
+    /// Synchronizing the device is refused while a stream captures.
     synchronize_in_capture,
-    /// CUDA: in a forked child the driver is not initialised.
+    /// CUDA: in a forked child the driver is not initialized.
     forked_child ["fork"],
 }
 
-/// A stream that has work for a while, all of it on a plain allocation.
+/// Creates a stream with enough work to stay busy for a while, all of it on a plain allocation.
 fn busy(lab: &Lab) -> (Plain<'_>, Stream<'_>) {
     let size = (lab.memory_info().0 / 4).min(1 << 30);
     let (plain, stream) = (lab.allocate(size), lab.stream());
     let fill = |value| lab.must(lab.set_later(plain.address, value, size, &stream));
-    // The first may have to wait for something else.
+    // The first fill may wait for other work.
     fill(0);
     lab.must(stream.wait());
     let began = Instant::now();
@@ -39,12 +39,12 @@ fn busy(lab: &Lab) -> (Plain<'_>, Stream<'_>) {
     let times = Duration::from_millis(150).as_nanos() / began.elapsed().as_nanos().max(1);
     (0..times.clamp(2, 250) as u8).for_each(fill);
     if !stream.is_busy() {
-        skip("the work is done before anything can be looked at");
+        skip("the work ends before the rule can make its calls");
     }
     (plain, stream)
 }
 
-/// What was still going on when calls had returned.
+/// Records whether the stream was still busy when a call returned. Returns true if it was.
 fn note(seen: &mut Seen, what: &str, stream: &Stream<'_>) -> bool {
     let busy = stream.is_busy();
     let when =
@@ -67,7 +67,7 @@ fn map_while_busy(lab: &Lab, seen: &mut Seen) {
 }
 
 fn unmap_while_busy(lab: &Lab, seen: &mut Seen) {
-    // The work does not use this memory, so that nothing faults where nothing waits.
+    // The work does not use this memory, so it cannot fault if unmapping does not wait.
     let (reserved, memory) = (lab.addresses(1), lab.memory(1));
     let mapping = lab.map_rw(reserved.base, &memory);
     let (_plain, stream) = busy(lab);
@@ -85,7 +85,7 @@ const GLOBAL: i32 = 0;
 const THREAD: i32 = 1;
 const RELAXED: i32 = 2;
 
-/// What a mapping needs, given back when the capture has ended: in it that may be refused too.
+/// The objects of a mapping. They are released after the capture, because a capture may refuse that too.
 #[derive(Default)]
 struct Life<'a> {
     mapping: Option<Mapping<'a>>,
@@ -94,7 +94,7 @@ struct Life<'a> {
 }
 
 impl<'a> Life<'a> {
-    /// Lives it, and gives the access that is read back in between.
+    /// Reserves, creates, maps, sets access and unmaps. Returns the access that was read back in between.
     fn live(&mut self, lab: &'a Lab) -> Answer<i32> {
         let at = self.reserved.insert(lab.reserve(lab.unit, 0, 0, 0)?).base;
         let memory = self.memory.insert(lab.create(lab.unit, &lab.prop(), 0)?);
@@ -108,7 +108,8 @@ impl<'a> Life<'a> {
     }
 }
 
-/// A mapping's life while a stream captures. In a mode that may refuse, a refusal that says so is as documented.
+/// Creates and removes a mapping while a stream captures. If the mode allows it, a refusal because of the capture is as
+/// documented.
 fn in_capture(lab: &Lab, seen: &mut Seen, mode: i32) {
     let stream = lab.stream();
     let mut life = Life::default();
@@ -155,8 +156,8 @@ fn synchronize_in_capture(lab: &Lab, seen: &mut Seen) {
 
 #[allow(unsafe_code)] // forks
 fn forked_child(lab: &Lab, seen: &mut Seen) {
-    lab.not(Vendor::Hip, "HIP does not say what a forked child is answered, and may hang in it");
-    // SAFETY: the child makes one call and ends; should a lock have been held by another thread, it hangs, and the
+    lab.not(Vendor::Hip, "HIP does not document forked children, and may hang in one");
+    // SAFETY: the child makes one call and ends. If another thread held a lock during the fork, the child hangs, and the
     // rule with it.
     match unsafe { libc::fork() } {
         -1 => skip("the process cannot fork"),
@@ -165,17 +166,17 @@ fn forked_child(lab: &Lab, seen: &mut Seen) {
                 Ok(_) => 0,
                 Err(refusal) => refusal.code.0,
             };
-            // SAFETY: nothing of the parent's is to be run or flushed here.
+            // SAFETY: ends the child without the parent's exit handlers and buffers.
             unsafe { libc::_exit(code) }
         }
         child => {
             let mut status = 0;
-            // SAFETY: the child is this process's own.
+            // SAFETY: the child belongs to this process.
             unsafe { libc::waitpid(child, &raw mut status, 0) };
             let answered = libc::WIFEXITED(status).then(|| Code(libc::WEXITSTATUS(status)));
             match answered {
                 Some(Code::NOT_INITIALIZED) => seen.shows("it is not initialised there"),
-                other => seen.deviates(format!("creating memory there came to {other:?}")),
+                other => seen.deviates(format!("creating memory there returned {other:?}")),
             }
         }
     }

@@ -8,27 +8,27 @@ use gpu_vmm_testkit::raw::abi::{self, Prop};
 use std::os::fd::AsRawFd;
 
 rules! { "peer":
-    /// Access is each device's own: what is given to the owner, no other device has.
+    /// Each device has its own access: granting it to the owner grants it to no other device.
     none_at_first,
-    /// One call gives several devices access, and both use the memory.
+    /// One call grants access to several devices, and each of them can use the memory.
     both_in_one_call,
-    /// A device can be given access after another, and both use the memory.
+    /// Access can be granted to one device after another, and both can use the memory.
     one_after_the_other ["owner-last"],
-    /// Memory is the device's that the properties name, whichever device is current.
+    /// Memory is allocated on the device that the properties name, whichever device is current.
     create_elsewhere ["create-on-current-device"],
-    /// The properties of imported memory name the device whose memory it is, whichever is current.
+    /// The properties of imported memory name the device that owns it, whichever device is current.
     import_elsewhere ["import-on-current-device"],
-    /// A range can be given another device's memory: the address stays, and both devices use it.
+    /// Another device's memory can be mapped at the same address, and both devices can use it.
     moved_at_one_address,
-    /// Memory of several devices can lie side by side in one reservation, each with its own device's access.
+    /// Memory of several devices can be mapped side by side in one reservation, each accessible to its own device.
     side_by_side,
-    /// AMD's tests: memory is copied to and from by a device that has access, though the owner has none.
+    /// AMD's tests: a device with access can copy to and from memory whose owner has no access.
     copy_by_a_peer ["copy-by-source"],
-    /// A device without access cannot fill another's memory, and gets no access by trying.
+    /// A device without access cannot fill another device's memory, and the attempt grants no access.
     fill_without_access ["fill-opens-access", "read-only-is-hardware"],
 }
 
-/// The bytes of a mapping, filled and read by each of some devices in turn.
+/// Checks that each of some devices, in turn, can fill a mapping and that all of them read the bytes.
 fn used_by_each(lab: &Lab, seen: &mut Seen, mapping: &Mapping<'_>, devices: &[i32]) {
     for (value, writer) in (1..).zip(devices) {
         lab.make_current(*writer);
@@ -81,7 +81,7 @@ fn one_after_the_other(lab: &Lab, seen: &mut Seen) {
     if seen.accepted("the other device, after the owner", set).is_some() {
         expect(lab, seen, &mapping, lab.device, abi::RW);
         let read = seen.accepted("a copy", lab.read(mapping.at, 64));
-        seen.holds(read.is_none_or(|read| read == [9; 64]), || "other bytes are there then".to_owned());
+        seen.holds(read.is_none_or(|read| read == [9; 64]), || "the bytes have changed".to_owned());
         used_by_each(lab, seen, &mapping, &[lab.device, other]);
     }
 }
@@ -111,7 +111,7 @@ fn create_elsewhere(lab: &Lab, seen: &mut Seen) {
 }
 
 fn import_elsewhere(lab: &Lab, seen: &mut Seen) {
-    lab.not(Vendor::Host, "whoever imports says whose memory it is");
+    lab.not(Vendor::Host, "the importing process chooses the device");
     let other = lab.other_device();
     let memory = lab.must(lab.create(lab.unit, &lab.shareable(), 0));
     let fd = lab.must(lab.export(memory.handle, abi::DESCRIPTOR, 0));
@@ -126,7 +126,7 @@ fn import_elsewhere(lab: &Lab, seen: &mut Seen) {
     lab.make_current(lab.device);
 }
 
-/// Memory of a device, created with it current: which device that has to be is another rule.
+/// Creates memory on a device while that device is current: another rule checks which device must be current.
 fn memory_of(lab: &Lab, device: i32) -> crate::driver::lab::Memory<'_> {
     lab.make_current(device);
     let memory = lab.must(lab.create(lab.unit, &Prop { ..lab.prop_of(device) }, 0));
@@ -140,7 +140,7 @@ fn moved_at_one_address(lab: &Lab, seen: &mut Seen) {
     for owner in [lab.device, other, lab.device] {
         let memory = memory_of(lab, owner);
         let mapping = lab.map(reserved.base, &memory);
-        // The owner last.
+        // The owner is last.
         let peer = if owner == other { lab.device } else { other };
         let both = [grant_to(peer, abi::RW), grant_to(owner, abi::RW)];
         seen.accepted("access for both", lab.set_access(mapping.at, mapping.size, &both));
@@ -181,7 +181,7 @@ fn fill_without_access(lab: &Lab, seen: &mut Seen) {
     lab.must(lab.set(mapping.at, 7, mapping.size));
     lab.make_current(other);
     if !seen.refused("a fill", lab.set(mapping.at, 8, mapping.size), REFUSAL) {
-        seen.deviates("it is not refused");
+        seen.deviates("the driver did not refuse it");
     }
     lab.make_current(lab.device);
     expect(lab, seen, &mapping, other, abi::NONE);

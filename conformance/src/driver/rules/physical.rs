@@ -1,4 +1,4 @@
-//! Creating memory, and what it is created in.
+//! Creating memory, and its properties.
 
 use super::rules;
 use crate::driver::lab::Lab;
@@ -11,37 +11,37 @@ use gpu_vmm_testkit::raw::abi::{self, Code, Location, Prop};
 rules! { "physical":
     /// The size must not be 0.
     size_zero,
-    /// The size must be a multiple of the granularity: CUDA answers an invalid value, HIP's guide says out of memory.
+    /// The size must be a multiple of the granularity: CUDA returns an invalid-value error, HIP's guide says out of memory.
     size_odd,
     /// The flags must be 0.
     flags,
-    /// A null pointer for the answer or the properties is refused.
+    /// A null pointer for the handle or the properties is refused.
     null,
-    /// A device that is not there is refused.
+    /// A device that does not exist is refused.
     no_device,
-    /// A type of memory that is not there is refused.
+    /// A memory type that does not exist is refused.
     no_type,
-    /// A type of place that is not there is refused.
+    /// A location type that does not exist is refused.
     no_place,
-    /// A kind of handle that the system has not, Windows' on Linux, is refused.
+    /// A handle type that the system lacks, such as Windows' on Linux, is refused.
     no_handle_kind,
-    /// More than the device has is out of memory, and nothing is lost.
+    /// A size that exceeds the device's memory is refused as out of memory, and no memory is lost.
     too_much,
-    /// Memory is the device's from the creation to the release: free memory falls by as much, and comes back.
+    /// The driver counts memory from creation to release: free memory falls by the size, and then rises again.
     counted ["release-frees-nothing"],
-    /// Every multiple of the granularity can be had.
+    /// Memory can be created in every multiple of the granularity.
     multiples ["large-creates"],
-    /// Neither documentation says what is in fresh memory.
+    /// Neither vendor documents the contents of fresh memory.
     fresh_bytes,
-    /// CUDA has host memory, HIP's guide has devices' alone.
+    /// CUDA supports host memory; HIP's guide supports only device memory.
     host_memory,
-    /// CUDA: host memory cannot be shared, so asking for a handle is refused.
+    /// CUDA: host memory cannot be shared, so creating it with a handle type is refused.
     host_memory_shared,
-    /// CUDA: memory of the host's current NUMA node cannot be asked for.
+    /// CUDA: creating memory on the host's current NUMA node is refused.
     host_numa_current,
-    /// CUDA: where the device has fabric handles, memory for them can be created by who has an IMEX channel.
+    /// CUDA: if the device supports fabric handles, a process with an IMEX channel can create memory for them.
     fabric ["fabric-attribute"],
-    /// CUDA: memory that may be compressed can be asked for, and its properties say whether it is.
+    /// CUDA: compressible memory can be requested, and its properties say whether it is compressible.
     compression,
 }
 
@@ -111,7 +111,7 @@ fn too_much(lab: &Lab, seen: &mut Seen) {
     });
 }
 
-/// Enough to be told from what other processes do meanwhile.
+/// Large enough to be distinguished from other processes' allocations.
 const LARGE: usize = 64 << 20;
 
 fn counted(lab: &Lab, seen: &mut Seen) {
@@ -144,7 +144,7 @@ fn fresh_bytes(lab: &Lab, seen: &mut Seen) {
         let memory = lab.memory(4);
         let mapping = lab.map_rw(reserved.base, &memory);
         let old = lab.must(lab.read(mapping.at, mapping.size)).iter().filter(|byte| **byte != 0).count();
-        // So that the next round would see these, were it given the same memory as it is.
+        // The next round would read these bytes if the driver returned the same memory uncleared.
         lab.must(lab.set(mapping.at, 0x5a, mapping.size));
         old == 0
     };
@@ -196,7 +196,7 @@ fn fabric(lab: &Lab, seen: &mut Seen) {
         return;
     }
     match answer {
-        // Which is documented, and makes the attribute worth little.
+        // This error is documented, so the attribute alone does not promise support.
         Err(refusal) if refusal.code == Code::NOT_PERMITTED => {
             seen.shows(format!("the attribute is 1, and {refusal}"));
         }

@@ -1,4 +1,4 @@
-//! What the driver says of memory: granularities, properties of handles, ranges of addresses.
+//! The driver's information on memory: granularities, properties of handles, address ranges.
 
 use super::rules;
 use crate::driver::lab::Lab;
@@ -8,23 +8,23 @@ use gpu_vmm_core::Vendor;
 use gpu_vmm_testkit::raw::abi::{self, Code, Location, Prop};
 
 rules! { "properties":
-    /// Granularities are powers of two, and the recommended one is a multiple of the least.
+    /// Granularities are powers of two, and the recommended one is a multiple of the minimum.
     granularity ["granularity-too-small"],
-    /// A granularity that is neither the least nor the recommended one is refused.
+    /// A granularity option other than minimum and recommended is refused.
     granularity_option,
-    /// AMD's tests: the granularity of a device, a type or a place that is not there is refused.
+    /// AMD's tests: the granularity of a device, a memory type or a location type that does not exist is refused.
     granularity_of_nothing,
     /// A null pointer for the granularity is refused.
     granularity_null,
     /// AMD's tests: null properties are refused.
     granularity_null_properties,
-    /// A handle's properties are those that it was created with.
+    /// A handle's properties equal those it was created with.
     of_a_handle,
     /// A null pointer for the properties is refused.
     null,
-    /// The range of an address is that of the mapping that holds it.
+    /// The range of an address is that of the mapping that contains it.
     address_range,
-    /// An address at which nothing is mapped has no range.
+    /// An address where nothing is mapped has no range.
     address_range_of_nothing,
 }
 

@@ -1,7 +1,7 @@
-//! What fills and copies do with memory that they have no access to.
+//! Fills and copies of memory without the required access.
 //!
-//! Neither documentation names an answer. CUDA's driver and AMD's tests for NVIDIA have an invalid value, and that the
-//! work is refused is what a caller relies on.
+//! Neither vendor documents the error. CUDA's driver and AMD's tests for NVIDIA return an invalid-value error. Callers rely on
+//! the refusal, not on the code.
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping};
@@ -9,25 +9,25 @@ use crate::driver::seen::{REFUSAL, Seen};
 use gpu_vmm_testkit::raw::abi;
 
 rules! { "reach":
-    /// Memory that can be read alone is read.
+    /// Read-only memory can be read.
     read_of_read_only,
-    /// A fill of memory without access is refused, and the device lives.
+    /// A fill of memory without access is refused, and the device stays usable.
     fill_without_access ["read-only-is-hardware"],
-    /// A copy out of memory without access is refused, and the device lives.
+    /// A copy out of memory without access is refused, and the device stays usable.
     read_without_access ["read-only-is-hardware"],
-    /// A fill of memory that can be read alone is refused, and the memory stays as it was.
+    /// A fill of read-only memory is refused, and the memory is unchanged.
     fill_of_read_only ["read-only-is-hardware"],
-    /// A copy into memory that can be read alone is refused, and the memory stays as it was.
+    /// A copy into read-only memory is refused, and the memory is unchanged.
     write_to_read_only ["read-only-is-hardware"],
-    /// Fills and copies of reserved addresses with nothing mapped are refused.
+    /// Fills and copies of reserved addresses without a mapping are refused.
     nothing_mapped,
-    /// Fills and copies of addresses that were unmapped are refused.
+    /// Fills and copies of unmapped addresses are refused.
     after_unmap,
-    /// A fill that begins in a mapping and ends where nothing is mapped is refused.
+    /// A fill that begins in a mapping and ends in an unmapped range is refused.
     past_mapping ["read-only-is-hardware"],
 }
 
-/// That the device still works, and `mapping` has what it had.
+/// Checks that the device still works, and that `mapping` has its old contents.
 fn lives(lab: &Lab, seen: &mut Seen, mapping: &Mapping<'_>, value: u8) {
     seen.accepted("waiting for the device afterwards", lab.synchronize());
     lab.must(lab.set_access(mapping.at, mapping.size, &[lab.grant(abi::RW)]));
@@ -36,7 +36,7 @@ fn lives(lab: &Lab, seen: &mut Seen, mapping: &Mapping<'_>, value: u8) {
     }
 }
 
-/// Tries something on memory filled with 7 that has this access.
+/// Runs work on memory filled with 7 that has this access.
 fn with_access<T>(
     lab: &Lab,
     seen: &mut Seen,
@@ -49,7 +49,7 @@ fn with_access<T>(
     lab.must(lab.set(mapping.at, 7, mapping.size));
     lab.must(lab.set_access(mapping.at, mapping.size, &[lab.grant(flags)]));
     if !seen.refused(what, work(&mapping), REFUSAL) {
-        seen.deviates("it is not refused");
+        seen.deviates("the driver did not refuse it");
     }
     lives(lab, seen, &mapping, 7);
 }
@@ -87,7 +87,9 @@ fn all_refused(lab: &Lab, seen: &mut Seen, at: u64) {
         seen.refused("a copy to it", lab.write(at, &[8; 64]), REFUSAL),
         seen.refused("a copy from it", lab.read(at, 64), REFUSAL),
     ];
-    seen.holds(!refused.contains(&false), || "they cannot have been done".to_owned());
+    seen.holds(!refused.contains(&false), || {
+        "the driver reported success for work it cannot have done".to_owned()
+    });
 }
 
 fn nothing_mapped(lab: &Lab, seen: &mut Seen) {
@@ -106,7 +108,7 @@ fn past_mapping(lab: &Lab, seen: &mut Seen) {
     let mapping = lab.map_rw(reserved.base, &memory);
     lab.must(lab.set(mapping.at, 7, mapping.size));
     if !seen.refused("a fill of twice the mapping", lab.set(mapping.at, 8, 2 * mapping.size), REFUSAL) {
-        seen.deviates("it cannot have been done");
+        seen.deviates("the driver reported success for work it cannot have done");
     }
     seen.accepted("waiting for the device afterwards", lab.synchronize());
 }

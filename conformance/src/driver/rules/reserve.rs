@@ -7,17 +7,17 @@ use gpu_vmm_core::Vendor;
 use gpu_vmm_testkit::raw::abi::{self, Code};
 
 rules! { "reserve":
-    /// The granularity, a reservation and memory can be had by a thread that has made no device current.
+    /// A thread without a current device can read the granularity, reserve addresses and create memory.
     without_context,
     /// The size must not be 0.
     size_zero ["reserve-says-no-memory"],
-    /// The size must be a multiple of the granularity (HIP), or of the host's page (CUDA): one byte more is refused.
+    /// The size must be a multiple of the granularity (HIP) or of the host's page size (CUDA): one byte more is refused.
     size_odd,
-    /// CUDA: the size must be a multiple of the host's page, so one page more than the granularity is enough.
+    /// CUDA: the size must be a multiple of the host's page size, so one page more than the granularity is enough.
     size_of_pages ["page-is-not-enough"],
     /// The flags must be 0.
     flags,
-    /// A null pointer for the answer is refused.
+    /// A null pointer for the address is refused.
     null,
     /// The alignment must be a power of two.
     alignment_three ["reserve-says-no-memory"],
@@ -25,27 +25,27 @@ rules! { "reserve":
     alignment_small,
     /// The address is a multiple of an alignment of 1 GiB.
     alignment_large ["alignment-ignored"],
-    /// The address is a hint: at a free place the call succeeds, there or elsewhere.
+    /// The address is a hint: at a free address the call succeeds, there or elsewhere.
     hint_free,
-    /// The address is a hint: where gpu-vmm puts what other processes are to have at the same addresses the call succeeds;
-    /// there, or else no region can be restorable.
+    /// The address is a hint: at the addresses that gpu-vmm uses for restorable regions the call succeeds; if the driver moves
+    /// one, that region cannot be restorable.
     hint_restorable,
-    /// The address is a hint: where it is taken the call succeeds elsewhere.
+    /// The address is a hint: at an address in use the call succeeds elsewhere.
     hint_taken ["hint-moves", "hint-is-a-wish"],
     /// The address is a hint: directly behind a reservation the call succeeds, there or elsewhere.
     hint_behind ["addresses-in-32-mib"],
-    /// The address is a hint: where the process has memory of its own the call succeeds elsewhere.
+    /// The address is a hint: at an address of the process's own memory the call succeeds elsewhere.
     hint_own_memory,
-    /// CUDA: the hint must be a multiple of the host's page. HIP does not say.
+    /// CUDA: the hint must be a multiple of the host's page size. HIP does not say.
     hint_odd ["hint-is-a-wish"],
-    /// Addresses alone cost no memory: 1 TiB can be reserved, and the device's free memory stays what it was.
+    /// Addresses alone use no memory: 1 TiB can be reserved, and the device's free memory does not change.
     large,
-    /// More than the address space cannot be had.
+    /// A size that exceeds the address space is refused.
     too_large,
 }
 
 fn without_context(lab: &Lab, seen: &mut Seen) {
-    // A new thread has no current context, and HIP's first device.
+    // A new thread has no current context, and on HIP the first device is current.
     std::thread::scope(|scope| {
         let work = || {
             let prop = lab.prop();
@@ -94,7 +94,7 @@ fn alignment(lab: &Lab, seen: &mut Seen, alignment: usize) {
     let what = format!("an alignment of {alignment:#x}");
     if let Some(reserved) = seen.accepted(&what, lab.reserve(lab.unit, alignment, 0, 0)) {
         seen.holds(reserved.base.is_multiple_of(alignment as u64), || {
-            format!("{what} was asked for, and {:#x} given", reserved.base)
+            format!("{what} was requested, and {:#x} returned", reserved.base)
         });
     }
 }
@@ -104,7 +104,7 @@ fn alignment_small(lab: &Lab, seen: &mut Seen) {
 }
 
 fn alignment_large(lab: &Lab, seen: &mut Seen) {
-    // Several, since one may be aligned by chance.
+    // Several reservations, since one may be aligned by chance.
     let kept: Vec<_> = (0..3).map(|_| lab.addresses(1)).collect();
     for _ in &kept {
         alignment(lab, seen, 1 << 30);
@@ -123,7 +123,7 @@ fn hint_free(lab: &Lab, seen: &mut Seen) {
 
 fn hint_restorable(lab: &Lab, seen: &mut Seen) {
     let places: Vec<u64> = (0..12).map(|step| 0x3800_0000_0000 + step * 0x200_0000_0000).collect();
-    // All at once, as regions are.
+    // All at once, as regions reserve them.
     let mut kept = Vec::new();
     let mut moved = Vec::new();
     for hint in places {
@@ -141,13 +141,13 @@ fn hint_restorable(lab: &Lab, seen: &mut Seen) {
     }
 }
 
-/// Reserves at a hint where `taken` is in the way; what is given must be somewhere else. True where it is.
+/// Reserves at a hint that overlaps `taken`. The returned address must be elsewhere; returns true if it is.
 fn elsewhere(lab: &Lab, seen: &mut Seen, hint: u64, taken: std::ops::Range<u64>) -> bool {
     let Some(given) = seen.accepted(&format!("the hint {hint:#x}"), lab.reserve(lab.unit, 0, hint, 0)) else {
         return false;
     };
     let overlaps = given.base < taken.end && taken.start < given.end();
-    seen.holds(!overlaps, || format!("{:#x} was given, which is in use", given.base));
+    seen.holds(!overlaps, || format!("{:#x} was returned, which is in use", given.base));
     !overlaps && given.base != hint
 }
 
@@ -163,9 +163,9 @@ fn hint_taken(lab: &Lab, seen: &mut Seen) {
 fn hint_behind(lab: &Lab, seen: &mut Seen) {
     let first = lab.must(lab.reserve(lab.unit, 0, 0x3000_0000_0000, 0));
     if elsewhere(lab, seen, first.end(), first.base..first.end()) {
-        seen.shows("the place behind was not given");
+        seen.shows("the address behind was not returned");
     } else {
-        seen.note("the place behind was given");
+        seen.note("the address behind was returned");
     }
 }
 
@@ -183,7 +183,7 @@ fn hint_odd(lab: &Lab, seen: &mut Seen) {
     let answer = lab.reserve(lab.unit, 0, 0x1234, 0);
     if lab.is(Vendor::Hip) {
         if seen.accepted("the hint 0x1234", answer).is_some() {
-            seen.shows("a hint that is no multiple of a page was moved");
+            seen.shows("a hint that is not a multiple of the page size was moved");
         }
     } else {
         seen.refused("the hint 0x1234", answer, REFUSAL);

@@ -1,4 +1,4 @@
-//! Memory as a descriptor: exporting, importing.
+//! Sharing memory as a file descriptor: exporting and importing.
 
 use super::rules;
 use crate::driver::lab::calls::Null;
@@ -12,37 +12,37 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 rules! { "share":
-    /// Memory that was created for it is exported as a descriptor, a new one each time.
+    /// Shareable memory can be exported as a descriptor, a new one with each export.
     export,
-    /// The kind of handle must have been asked for when the memory was created.
+    /// The handle type must have been requested when the memory was created.
     export_not_asked_for,
-    /// Another kind of handle than was asked for is refused.
+    /// Exporting with a handle type other than the requested one is refused.
     export_other_kind,
     /// The flags must be 0.
     export_flags,
     /// A null pointer for the descriptor is refused.
     export_null ["export-to-null"],
-    /// What is imported is the same memory: bytes written through one handle are read through the other.
+    /// Imported memory is the same memory: a write through one handle is read through the other.
     same_bytes,
-    /// A descriptor can be imported several times; each handle is released by itself.
+    /// A descriptor can be imported several times; each imported handle is released separately.
     import_twice,
-    /// The descriptor can be closed once it has been imported.
+    /// The descriptor can be closed after it has been imported.
     descriptor_closed ["import-reads-later"],
-    /// The descriptor itself is what is handed over, as a pointer.
+    /// The descriptor is passed by value, as a pointer.
     import_by_value ["import-wants-pointer"],
-    /// Every descriptor can be imported, number 0 too.
+    /// Every descriptor can be imported, including number 0.
     descriptor_zero ["descriptor-zero", "import-descriptor-zero"],
-    /// A descriptor of something else, and a number that is none, are refused.
+    /// A descriptor of another kind of file, and a number that is not a descriptor, are refused.
     import_nonsense ["import-answers-unknown"],
-    /// The properties of imported memory are those of the exported.
+    /// The properties of imported memory equal those of the exported memory.
     import_properties ["import-does-not-export"],
-    /// A handle of shareable memory can be exported, an imported one too.
+    /// A handle of shareable memory can be exported, including an imported one.
     export_of_import ["import-does-not-export"],
-    /// Memory is freed when all handles, descriptors and mappings of it are gone, imported ones too.
+    /// Memory is freed when all of its handles, descriptors and mappings are gone, including imported ones.
     freed_after_import ["import-leaks"],
     /// The older way of sharing is for plain allocations: mapped memory is refused.
     ipc_handle ["ipc-handle-accepted"],
-    /// A range of mapped memory has a dma-buf, over several mappings too where all is one device's.
+    /// A range of mapped memory can be exported as a dma-buf, also across several mappings of one device's memory.
     dma_buf,
 }
 
@@ -86,7 +86,7 @@ fn export_null(lab: &Lab, seen: &mut Seen) {
     seen.refused("a null pointer", lab.with_null(Null::Export(shareable(lab).handle)), REFUSAL);
 }
 
-/// Maps pieces one after the other, fills the first and reads all.
+/// Maps allocations one after the other, fills each through one mapping and reads it through all.
 fn are_one(lab: &Lab, seen: &mut Seen, pieces: &[&Memory<'_>]) {
     let reserved = lab.addresses(pieces.len());
     let mappings: Vec<_> =
@@ -148,12 +148,12 @@ fn descriptor_zero(lab: &Lab, seen: &mut Seen) {
     }
 }
 
-/// Makes a descriptor number 0, and gives what that was.
+/// Makes a descriptor number 0, and returns the previous descriptor 0.
 #[allow(unsafe_code)] // no safe function takes numbers of descriptors
 fn at_zero(fd: &OwnedFd) -> OwnedFd {
-    // SAFETY: a new descriptor is made of one that every process here has, and owned by nobody else.
+    // SAFETY: the new descriptor is a copy of number 0, which every process here has, and this value alone owns it.
     let before = unsafe { OwnedFd::from_raw_fd(libc::dup(0)) };
-    // SAFETY: number 0 belongs to no value of Rust's.
+    // SAFETY: no Rust value owns number 0.
     let replaced = unsafe { libc::dup2(fd.as_raw_fd(), 0) };
     assert_eq!(replaced, 0, "descriptor 0 cannot be replaced");
     before
@@ -210,7 +210,7 @@ fn ipc_handle(lab: &Lab, seen: &mut Seen) {
         lab.ipc_handle(mapping.at),
         &[Code::INVALID_VALUE, Code::NOT_SUPPORTED, Code(17)],
     ) {
-        seen.deviates("a handle was given that nobody can open");
+        seen.deviates("the driver returned a handle that no process can open");
     }
 }
 

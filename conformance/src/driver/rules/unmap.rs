@@ -8,25 +8,25 @@ use gpu_vmm_testkit::raw::abi;
 rules! { "unmap":
     /// Address 0 and a size of 0 are refused.
     null,
-    /// The range must be all that was mapped: the first half of a mapping is refused, and the mapping stays.
+    /// The range must be all that was mapped: unmapping the first half of a mapping is refused, and the mapping stays.
     first_half ["unmap-one-mapping"],
-    /// The range must be all that was mapped: the second half of a mapping is refused, and the mapping stays.
+    /// The range must be all that was mapped: unmapping the second half of a mapping is refused, and the mapping stays.
     second_half ["unmap-one-mapping"],
-    /// The range must be what was mapped: a mapping with as much behind it is refused, and the mapping stays.
+    /// The range must equal what was mapped: a mapping with as many unmapped bytes behind it is refused, and the mapping stays.
     past_mapping ["unmap-over-holes", "unmap-one-mapping"],
-    /// The range must be what was mapped: one that goes on behind the reservation is refused, and the mapping stays.
+    /// The range must equal what was mapped: a range that continues behind the reservation is refused, and the mapping stays.
     past_reservation ["unmap-over-holes", "unmap-one-mapping"],
-    /// Several mappings that follow each other are one contiguous range that was mapped: one call unmaps them.
+    /// Several adjacent mappings are one contiguous mapped range: one call unmaps them.
     side_by_side ["unmap-one-mapping", "memory-stays-until-free"],
-    /// The range must be what was mapped: two mappings with a hole between are refused, and stay.
+    /// The range must equal what was mapped: two mappings with a hole between them are refused, and both stay.
     over_hole ["unmap-over-holes", "unmap-one-mapping"],
-    /// The range must be what was mapped: reserved addresses with nothing mapped are refused.
+    /// The range must be mapped: reserved addresses without a mapping are refused.
     nothing ["unmap-over-holes", "unmap-of-nothing"],
-    /// The range must be what was mapped: what was unmapped is refused the second time.
+    /// The range must be mapped: a second call for the same range is refused.
     twice ["unmap-over-holes", "unmap-of-nothing"],
-    /// The range must be what was mapped: addresses that were never reserved are refused.
+    /// The range must be mapped: addresses that were never reserved are refused.
     unreserved ["unmap-of-nothing"],
-    /// Memory without a handle is freed with its last mapping, whether its addresses are freed or not.
+    /// Memory without a handle is freed with its last mapping, even if its addresses stay reserved.
     frees_memory ["memory-stays-until-free", "release-frees-nothing"],
 }
 
@@ -38,7 +38,7 @@ fn null(lab: &Lab, seen: &mut Seen) {
     seen.accepted("the mapping afterwards", lab.access_at(mapping.at));
 }
 
-/// Looks whether mappings filled with 7 are still what they were. Those that are known no more are left alone.
+/// Checks that mappings filled with 7 are unchanged. Mappings that the driver no longer knows are left alone.
 fn stay(lab: &Lab, seen: &mut Seen, mappings: Vec<Mapping<'_>>) {
     for mapping in mappings {
         if seen.accepted("the mapping afterwards", lab.access_at(mapping.at)).is_none() {
@@ -62,7 +62,7 @@ fn part(lab: &Lab, seen: &mut Seen, what: &str, first: usize, units: usize) {
         seen.holds(refused, || "the mapping is still known".to_owned());
         stay(lab, seen, vec![mapping]);
     } else if units == 1 {
-        // Forgotten whole though half of it was named: what is left below cannot be told from here.
+        // The driver forgot the whole mapping for half of its range. Whether memory stays mapped below cannot be observed here.
         seen.deviates("the whole mapping is gone");
         mapping.forget();
     } else {
@@ -71,7 +71,7 @@ fn part(lab: &Lab, seen: &mut Seen, what: &str, first: usize, units: usize) {
     }
 }
 
-/// That nothing is left in the way where a mapping was.
+/// Checks that memory can be mapped again where a mapping was.
 fn usable(lab: &Lab, seen: &mut Seen, at: u64) {
     let memory = lab.memory(1);
     let mapped = lab.map_raw(at, memory.size, 0, memory.handle, 0);
@@ -107,10 +107,10 @@ fn past_reservation(lab: &Lab, seen: &mut Seen) {
     }
 }
 
-/// The units of each of two mappings: enough that free memory tells whether one of them is lost.
+/// The units of each of two mappings: enough that free memory shows whether one of them is lost.
 const EACH: usize = 8;
 
-/// Two mappings filled with 7, whose memory lives by them alone: at the first of three places, and at another.
+/// Creates two mappings filled with 7, kept alive by their mappings alone: at the first of three places, and at another.
 fn two<'a>(lab: &'a Lab, reserved: &Reserved<'_>, second: usize) -> Vec<Mapping<'a>> {
     let mappings = [0, second].map(|place| {
         let memory = lab.memory(EACH);
@@ -121,10 +121,10 @@ fn two<'a>(lab: &'a Lab, reserved: &Reserved<'_>, second: usize) -> Vec<Mapping<
     mappings.into_iter().collect()
 }
 
-/// That both mappings are gone and their memory with them.
+/// Checks that both mappings and their memory are gone.
 fn gone(lab: &Lab, seen: &mut Seen, mappings: Vec<Mapping<'_>>, free_before: usize) {
     let (free, _) = lab.memory_info();
-    // The handles are released, so that nothing else holds the memory.
+    // The handles are released, so nothing else keeps the memory.
     seen.holds(free + EACH * lab.unit > free_before, || {
         format!("free memory was {free_before} bytes before and is {free} now: some of it is lost")
     });
@@ -179,7 +179,7 @@ fn unreserved(lab: &Lab, seen: &mut Seen) {
 }
 
 fn frees_memory(lab: &Lab, seen: &mut Seen) {
-    // Enough to be told from what other processes do meanwhile.
+    // Large enough to be distinguished from other processes' allocations.
     let size = 64 << 20;
     let reserved = lab.must(lab.reserve(size, 0, 0, 0));
     let (before, _) = lab.memory_info();

@@ -1,4 +1,4 @@
-//! None, read, read and write, on one mapping.
+//! The three levels of access on one mapping.
 
 use crate::case::cases;
 use crate::library::tools::refused;
@@ -7,31 +7,31 @@ use gpu_vmm_core::{Access, AccessMap, Alignment, Bytes, Detail, Grant, Region, R
 use gpu_vmm_testkit::{TestKit, handle_of, pattern_word};
 
 cases! { "access":
-    /// A new mapping gives no device any access, and the copies that would need it are refused.
+    /// A new mapping is inaccessible to all devices, and copies that need access are refused.
     none_after_map,
-    /// Access can be set and changed in any order, and says what it is up to the last byte.
+    /// Access can be set and changed in any order, and the region reports it up to the last byte.
     set_and_changed,
-    /// Where a device may only read, writes, fills and kernels that write are refused, and reading works.
+    /// With read access, writes, fills and kernels that write are refused, and reads succeed.
     read_only_is_checked,
-    /// Where a device may do nothing, the error says at which offset, and the mapping beside is untouched.
+    /// Without access, the error reports the offset, and the adjacent mapping is unaffected.
     none_is_checked,
-    /// A range is as open at its last byte as at its first, and not one byte further.
+    /// A range has the same access at its first and its last byte, and none directly behind it.
     first_and_last_byte,
-    /// Bytes stay through changes from writing to reading to nothing and back, and are there whenever they may be read.
+    /// Bytes survive every change of access, and are the same whenever they can be read.
     bytes_stay_through_changes,
-    /// Setting the access that is there already is no error, and changes nothing.
+    /// Setting the current access again succeeds and changes nothing.
     set_again,
-    /// Memory can be opened for reading alone from the start.
+    /// Memory can be mapped read-only from the start.
     read_only_from_the_start,
-    /// A write that is allowed in its first half alone is refused as a whole: no byte of it is written.
+    /// A write whose second half is not allowed is refused as a whole: no byte is written.
     half_allowed_is_refused,
-    /// What growth brings has the access that the region was built with.
+    /// Memory that growth adds has the access that the region was built with.
     growth_brings_what_was_said,
-    /// The driver says of every access what was set.
+    /// The driver reports every access as it was set.
     the_driver_agrees,
 }
 
-/// A region of two granules in one mapping, which the device may write.
+/// Creates a region with one writable mapping of two granules.
 fn open_region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(2).build().unwrap();
     subject.open(&mut region, Bytes(0), &subject.piece(2));
@@ -175,13 +175,13 @@ fn growth_brings_what_was_said<B: TestKit>(subject: &Subject<B>) {
     }
     region.read(subject.granularity() - Bytes(4), &mut [0; 8]).unwrap();
     refused!(region.write(Bytes(0), &[1]), Detail::NoAccess { have: Access::Read, .. });
-    // Nothing said is the owner's reading and writing.
+    // By default the owner can read and write.
     let mut region = subject.space(1).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
     assert_eq!(region.access(Bytes(0), subject.device), RW);
 }
 
-/// Below the regions, since a region answers from its own books.
+/// Asks the driver below the regions, because a region reports its own records.
 #[allow(unsafe_code)]
 fn the_driver_agrees<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(1);
@@ -189,7 +189,7 @@ fn the_driver_agrees<B: TestKit>(subject: &Subject<B>) {
     let alignment = Alignment::from(subject.backend.granularity());
     // SAFETY: the size is one unit of addresses, and there is no hint.
     let mut reservation = unsafe { subject.backend.reserve(size, alignment, None) }.unwrap();
-    // SAFETY: nothing is mapped yet, and the memory is this backend's and no larger than a unit.
+    // SAFETY: nothing is mapped yet; the memory belongs to this backend and is at most a unit.
     unsafe { reservation.map(Bytes(0), handle_of(&memory)) }.unwrap();
     let mut expected = AccessMap::NONE;
     let mut wrong = Vec::new();
@@ -197,7 +197,7 @@ fn the_driver_agrees<B: TestKit>(subject: &Subject<B>) {
         if access != expected.get(subject.device) {
             expected = expected.with(subject.device, access);
             let grant = Grant { device: subject.device, access };
-            // SAFETY: the one mapping, whole, for the device that owns the memory; no work was queued on it.
+            // SAFETY: the range is the only mapping, and its owner is the device. No work is queued on it.
             unsafe { reservation.set_access(Bytes(0), memory.size(), &[grant]) }.unwrap();
         }
         for device in subject.backend.devices().iter().filter(|device| device.unusable.is_none()) {
@@ -210,7 +210,7 @@ fn the_driver_agrees<B: TestKit>(subject: &Subject<B>) {
             }
         }
     }
-    // SAFETY: the one mapping, whole, which nothing uses.
+    // SAFETY: the range is the only mapping, and no work uses it.
     unsafe { reservation.unmap(Bytes(0), memory.size()) }.unwrap();
-    assert!(wrong.is_empty(), "device, offset, what the driver says, what was set: {wrong:?}");
+    assert!(wrong.is_empty(), "device, offset, access reported by the driver, access set: {wrong:?}");
 }

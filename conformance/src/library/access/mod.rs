@@ -1,8 +1,8 @@
-//! Access: set for whole mappings, to whom it was asked for and to no one else.
+//! Access: it is set for whole mappings, and only for the devices that were named.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `levels` | none, read, read and write, on one mapping |
+//! | `levels` | no, read, and read-write access on one mapping |
 //! | `parts` | different access on different mappings of a region |
 
 mod levels;

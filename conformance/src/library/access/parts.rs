@@ -7,29 +7,29 @@ use gpu_vmm_core::{Access, Bytes, Placement, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "access":
-    /// One call sets the access of several mappings, and another that of some of them.
+    /// One call sets the access of several mappings, and another call the access of some of them.
     over_several_mappings,
-    /// Three mappings of one size: access can be set for each alone.
+    /// Of three mappings of one size, the access of each can be set separately.
     each_of_three,
-    /// Three mappings of one size: access can be set for the first two and then for the last two.
+    /// Of three mappings of one size, access can be set for the first two and then for the last two.
     overlapping_pairs,
-    /// Three mappings of one size: one call opens all three.
+    /// One call sets the access of three mappings of one size.
     all_three,
-    /// Growth in steps of different sizes, each with an access of its own, leaves that of the steps before.
+    /// Growth in steps of different sizes, each with its own access, does not change the access of earlier steps.
     each_step_may_differ,
-    /// Mappings of different sizes can be opened one by one, in any order, the last before the first.
+    /// Access of mappings of different sizes can be set one by one in any order, the last before the first.
     in_any_order,
-    /// Mappings behind a hole can be opened, whatever the sizes of those before it.
+    /// Access of mappings behind a hole can be set, whatever the sizes of the mappings before it.
     behind_a_hole,
-    /// One call reaches over the border of two reservations.
+    /// One call sets access across the border of two reservations.
     across_a_seam,
-    /// Two mappings of one piece of memory have their own access each, and so has each region.
+    /// Two mappings of one allocation have separate access, also in different regions.
     each_region_has_its_own,
-    /// Every second one of 32 mappings can be closed, and the others work on.
+    /// Access can be removed from every second of 32 mappings, and the others stay usable.
     every_second_one,
 }
 
-/// A region with mappings of these sizes in a row, closed.
+/// Creates a region with adjacent, inaccessible mappings of these sizes.
 fn mapped<B: TestKit>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
     let mut region = subject.space(granules.iter().sum()).build().unwrap();
     for granules in granules {
@@ -38,7 +38,7 @@ fn mapped<B: TestKit>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
     region
 }
 
-/// What the device may do, granule by granule.
+/// Returns the device's access, granule by granule.
 fn rights<B: TestKit>(subject: &Subject<B>, region: &Region<B>) -> Vec<Access> {
     let count = region.end().0 / subject.granularity().0;
     (0..count).map(|granule| region.access(subject.granules(granule), subject.device)).collect()
@@ -49,7 +49,7 @@ fn set<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, part: (u64, u64
     region.set_access(offset, length, subject.device, access).unwrap();
 }
 
-/// Has the device write all and look at all.
+/// Lets the device write all of the region and check it.
 fn use_all<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
     let length = region.end();
     subject.write(region, Bytes(0), length, seed);
@@ -95,7 +95,7 @@ fn all_three<B: TestKit>(subject: &Subject<B>) {
     use_all(subject, &mut region, 1);
 }
 
-/// On HIP 7.0 to 7.2 a call for a later mapping needs the ones before it; what those have must stay.
+/// On HIP 7.0 to 7.2, a call for a later mapping must include the earlier ones; their access must stay.
 fn each_step_may_differ<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(32).build().unwrap();
     let steps = [RW, Access::Read, RW, Access::Read, Access::None, RW, Access::Read];
@@ -135,7 +135,7 @@ fn behind_a_hole<B: TestKit>(subject: &Subject<B>) {
     region.unmap(subject.granules(2), subject.granules(1), idle()).unwrap();
     for (at, length) in [(3, 3), (6, 2), (0, 2)] {
         let (offset, length) = (subject.granules(at), subject.granules(length));
-        // HIP 7.0 to 7.2 cannot without a function of ROCr's, and say so.
+        // HIP 7.0 to 7.2 need a function of ROCr for this, and report its absence.
         or_skip(region.set_access(offset, length, subject.device, RW));
         subject.write(&mut region, offset, length, at);
         subject.check(&region, offset, length, at);
@@ -173,7 +173,7 @@ fn each_region_has_its_own<B: TestKit>(subject: &Subject<B>) {
     subject.check(&regions[2], Bytes(0), memory.size(), 1);
     assert!(regions[1].count_wrong(subject.device, Bytes(0), Bytes(8), 1).is_err());
     assert!(regions[2].write_pattern(subject.device, Bytes(0), Bytes(8), 2).is_err());
-    // Closing the one that writes leaves the one that reads.
+    // Removing access from the writing region leaves the reading region's access.
     regions[0].set_access(Bytes(0), memory.size(), subject.device, Access::None).unwrap();
     subject.check(&regions[2], Bytes(0), memory.size(), 1);
 }

@@ -1,9 +1,9 @@
-//! One address whose memory is exchanged among several sets.
+//! One address where several banks of memory are exchanged.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `shown` | what is seen at the address, and what the sets keep |
-//! | `sets` | how sets come and go |
+//! | `shown` | the memory at the address, and the contents of banks that are not mapped |
+//! | `sets` | adding and removing banks |
 
 mod sets;
 mod shown;
@@ -19,7 +19,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [shown::cases(), sets::cases()].concat()
 }
 
-/// Sets of so many granules, each with a pattern whose seed is 1000 times its place.
+/// Creates banks of these sizes in granules, each filled with a pattern for its index.
 fn filled<B: TestKit>(subject: &Subject<B>, granules: &[u64]) -> (BankedRegion<B>, Vec<BankId>) {
     let most = granules.iter().max().copied().unwrap_or(1);
     let mut slots = BankedRegion::build(subject.space(most)).unwrap();
@@ -37,7 +37,7 @@ fn seed(place: u64) -> u64 {
     1000 << (8 * place)
 }
 
-/// All of the set that is shown has the pattern of its place.
+/// Checks that the selected bank contains its pattern.
 #[track_caller]
 fn check<B: TestKit>(subject: &Subject<B>, slots: &BankedRegion<B>, place: u64) {
     subject.check(slots.region(), Bytes(0), slots.region().end(), seed(place));

@@ -1,4 +1,4 @@
-//! How sets come and go.
+//! Adding and removing banks.
 
 use super::{check, filled};
 use crate::case::cases;
@@ -8,17 +8,17 @@ use gpu_vmm_core::{BankedRegion, Bytes, Detail, PhysicalMemory};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "banks":
-    /// Each set takes memory of the region's device as it is added, and gives it back when it is removed and dropped.
+    /// Adding a bank allocates memory of the region's device, and removing and dropping the bank releases it.
     memory_of_a_set,
-    /// A set that is shown is hidden when it is removed; its number is nobody's from then on, and refused.
+    /// Removing the selected bank unmaps it; its ID is then invalid, refused and never reused.
     removed,
-    /// A set can be made of memory that there is: its pieces lie one behind the other, and what two sets share stays.
+    /// A bank can consist of existing memory: its allocations are adjacent, and memory shared by two banks keeps its contents.
     of_memory_that_is_there,
-    /// A set can be of another device's memory, whose own device can use it then.
+    /// A bank can consist of another device's memory, and that device can use it while the bank is selected.
     of_another_device,
-    /// Sets that are empty, too large, of another backend, or cannot lie there are refused, and none is added.
+    /// Banks that are empty, too large, of another backend, or impossible to map are refused, and none is added.
     refused_sets,
-    /// Giving the region out gives the sets back but for the one that is shown.
+    /// Converting to a region releases all banks except the selected one.
     as_a_region,
 }
 
@@ -31,7 +31,7 @@ fn memory_of_a_set<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(slots.banks().map(|(_, size)| size).sum::<Bytes>(), subject.granules(5));
     let memory = slots.remove_bank(sets[1], idle()).unwrap();
     assert_eq!((memory.len(), memory[0].size()), (1, subject.granules(4)));
-    assert_eq!(subject.free_here(), before - subject.granules(5), "it is still held");
+    assert_eq!(subject.free_here(), before - subject.granules(5), "the caller still holds it");
     drop(memory);
     assert_eq!(subject.free_here(), before - subject.granules(1));
     drop(slots);
@@ -47,10 +47,10 @@ fn removed<B: TestKit>(subject: &Subject<B>) {
         refused!(answer, Detail::NoSuchBank { .. }, sets[1], sets[0]);
     }
     let third = slots.add_bank(subject.granules(1)).unwrap();
-    assert!(!sets.contains(&third), "a number is given twice");
+    assert!(!sets.contains(&third), "an ID is reused");
     slots.select(sets[0], idle()).unwrap();
     drop(slots.remove_bank(third, idle()).unwrap());
-    assert_eq!(slots.selected(), Some(sets[0]), "another set is removed");
+    assert_eq!(slots.selected(), Some(sets[0]), "another bank was removed");
     check(subject, &slots, 0);
     drop(slots.remove_bank(sets[0], idle()).unwrap());
     refused!(slots.select(sets[0], idle()), Detail::NoSuchBank { .. }, "none");

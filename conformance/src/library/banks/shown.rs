@@ -1,4 +1,4 @@
-//! What is seen at the address, and what the sets keep that are not shown.
+//! The memory at the address, and the contents of banks that are not mapped.
 
 use super::{check, filled, seed};
 use crate::case::cases;
@@ -9,25 +9,25 @@ use gpu_vmm_core::{Access, BankedRegion, Bytes, Detail};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "banks":
-    /// Whichever set is shown, the address is the same and the set has the bytes that were written to it last.
+    /// Whichever bank is selected, the address is the same and the bank contains the bytes that were last written to it.
     each_set_keeps_its_bytes,
-    /// Sets of unequal size are shown in turn: what is mapped is as large as the set, and the rest is not there.
+    /// Banks of unequal size can be selected in turn: the mapped size is the bank's size, and nothing is mapped behind it.
     sets_of_unequal_size,
-    /// Showing the set that is shown calls no driver.
+    /// Selecting the bank that is already selected makes no driver call.
     the_shown_one_is_left_alone,
-    /// A piece that two sets have at different places is where each of them has it.
+    /// An allocation that two banks contain at different offsets is mapped at the offset of the selected bank.
     a_piece_at_two_places,
-    /// Devices that the region was built for reach each set as it is shown, and no other device does.
+    /// Devices that the region grants access can use each bank while it is selected, and no other device can.
     peers_are_granted_each_time,
-    /// Showing another set returns after the work on the one that was shown has ended, which has the result.
+    /// Selecting another bank returns only after the work on the previous bank has finished, and that bank contains the results.
     work_is_waited_for,
-    /// Where a driver call fails, the old set is still shown, with its bytes, and the new one can be shown later.
+    /// If a driver call fails, the previous bank stays selected with its bytes, and the new one can be selected later.
     a_failure_leaves_the_old_one,
-    /// Nothing is shown at first, or when the set was hidden; what was hidden comes back as it was.
+    /// No bank is mapped at first or after hiding; a hidden bank has its old contents when it is selected again.
     hidden,
-    /// Reading, writing, filling and copying work on the set that is shown, and on no other.
+    /// Reading, writing, filling and copying affect the selected bank only.
     contents_are_the_shown_ones,
-    /// In a region of which some part is out of use no set is shown, not even the one that was.
+    /// In a region with a poisoned range no bank can be selected, not even the one that was.
     not_in_what_is_out_of_use,
 }
 
@@ -44,7 +44,7 @@ fn a_piece_at_two_places<B: TestKit>(subject: &Subject<B>) {
         let at = if set == first { Bytes(0) } else { lengths[0] };
         assert!(slots.region().mapping_at(at).unwrap().memory.is_same_as(&two));
         if set == first {
-            // Written the first time, and there the second time.
+            // Written in the first round, and read in both.
             slots.write_pattern(subject.device, Bytes(0), subject.granules(2), 5).unwrap();
         }
         assert_eq!(slots.region().count_wrong(subject.device, at, subject.granules(2), 5).unwrap(), 0);
@@ -64,7 +64,7 @@ fn each_set_keeps_its_bytes<B: TestKit>(subject: &Subject<B>) {
     check(subject, &slots, 1);
     slots.select(sets[0], idle()).unwrap();
     subject.check(slots.region(), Bytes(0), subject.granules(2), 7);
-    assert_eq!(subject.free(), free, "no set is made or given back");
+    assert_eq!(subject.free(), free, "selecting allocates and releases no memory");
 }
 
 fn sets_of_unequal_size<B: TestKit>(subject: &Subject<B>) {
@@ -126,7 +126,7 @@ fn work_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     slots.select(sets[0], idle()).unwrap();
     let flight = start(subject, slots.region(), Bytes(0), AFTER);
     slots.select(sets[1], idle()).unwrap();
-    assert!(flight.is_done().unwrap(), "taken away under the work");
+    assert!(flight.is_done().unwrap(), "the bank was unmapped while work used it");
     slots.write_pattern(subject.device, Bytes(0), subject.unit(), 1).unwrap();
     slots.select(sets[0], idle()).unwrap();
     subject.check(slots.region(), Bytes(0), subject.unit(), AFTER);
@@ -142,7 +142,7 @@ fn a_failure_leaves_the_old_one<B: TestKit>(subject: &Subject<B>) {
         slots.write_pattern(subject.device, Bytes(0), subject.granules(granules), seed).unwrap();
         set
     });
-    // Wait, unmap, map, set access.
+    // The calls: wait, unmap, map, set access.
     for failing in 0..4 {
         backend.fail(failing, 1);
         slots.select(sets[0], idle()).unwrap_err();
@@ -161,7 +161,7 @@ fn hidden<B: TestKit>(subject: &Subject<B>) {
     let mut slots = BankedRegion::build(subject.space(1)).unwrap();
     assert_eq!((slots.selected(), slots.region().mapped()), (None, Bytes(0)));
     let set = slots.add_bank(subject.granules(1)).unwrap();
-    assert_eq!((slots.selected(), slots.region().mapped()), (None, Bytes(0)), "a new set is not shown");
+    assert_eq!((slots.selected(), slots.region().mapped()), (None, Bytes(0)), "a new bank is not selected");
     for round in 0..2 {
         slots.select(set, idle()).unwrap();
         if round == 0 {
@@ -198,14 +198,14 @@ fn contents_are_the_shown_ones<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(&bytes, b"of the second");
 }
 
-#[allow(unsafe_code)] // gives back what was left to the end of the process
+#[allow(unsafe_code)] // reclaims memory that was left until the end of the process
 fn not_in_what_is_out_of_use<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let builder = gpu_vmm_core::Region::builder(&backend).on(subject.device);
     let mut slots = BankedRegion::build(builder.reserve(subject.granules(1))).unwrap();
     let sets = [0, 1].map(|_| slots.add_bank(subject.granules(1)).unwrap());
     slots.select(sets[0], idle()).unwrap();
-    // Behind the wait and the unmap: the map, and the one that puts the old set back.
+    // After the wait and the unmap: the map fails, and so does mapping the old bank again.
     backend.fail(2, 2);
     let failed = slots.select(sets[1], idle()).unwrap_err();
     backend.stop();
@@ -215,6 +215,6 @@ fn not_in_what_is_out_of_use<B: TestKit>(subject: &Subject<B>) {
         refused!(@SelectBank slots.select(set, idle()), Detail::Poisoned { .. }, subject.granules(1));
     }
     drop(slots);
-    // SAFETY: no region of this backend is left, and no work has used its memory.
+    // SAFETY: no region of this backend is left, and no work uses its memory.
     unsafe { backend.reclaim() }.unwrap();
 }

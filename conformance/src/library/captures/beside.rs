@@ -1,4 +1,4 @@
-//! Calls that go on beside a capture and do not disturb it.
+//! Calls that work during a capture and do not disturb it.
 
 use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
@@ -9,30 +9,31 @@ use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{CaptureMode, FaultInject, TestKit};
 
 cases! { "captures":
-    /// Memory is created, mapped, made accessible, grown and unmapped by promise during a capture in every mode, which ends well.
+    /// Creating, mapping, access changes, growth and unmapping without a wait succeed during a capture in every mode, and it ends
+    /// well.
     virtual_memory_goes_on,
-    /// During a capture on a non-blocking stream, regions are filled, written and read, and the capture ends well.
+    /// Filling, writing and reading regions succeed during a capture on a non-blocking stream, and the capture ends well.
     copies_go_on,
-    /// Events of other streams are recorded, asked and waited for, streams waited for, and host memory page-locked, and the
-    /// capture ends well.
+    /// Recording, querying and awaiting events of other streams, awaiting streams, and page-locking host memory succeed during a
+    /// capture, and it ends well.
     questions_spoil_nothing,
-    /// An event that was recorded on a stream before its capture is asked, and the capture ends well; then the event is done.
+    /// An event recorded on a stream before its capture can be queried, and the capture ends well; then the event is done.
     events_from_before,
-    /// An event that was recorded on the default stream and is done is said to be so while a stream captures, and waiting for
-    /// it returns.
+    /// A finished event that was recorded on the default stream is reported as done while a stream captures, and waiting for it
+    /// returns.
     default_events_from_before,
-    /// A stream is known to capture though another one has ended before.
+    /// A stream's capture is detected although another stream was destroyed before.
     after_another_stream,
-    /// Calls of another thread do not disturb a capture either.
+    /// Calls on another thread do not disturb a capture either.
     other_threads_go_on,
-    /// A capture that another thread begins while a pool records an event on the stream ends well, and the pool's memory comes
-    /// back after it.
+    /// A capture that another thread begins while a pool records an event on the stream ends well, and the pool's memory can be
+    /// reused after it.
     begun_while_a_pool_marks,
-    /// The default stream is said to capture while a blocking stream of any device does, and not after that.
+    /// The default stream is reported as capturing while a blocking stream of any device captures, and not afterwards.
     a_blocking_capture_of_any_device,
 }
 
-/// Calls `act` during captures of streams of these kinds, whose graphs can be launched after that.
+/// Calls `act` during captures of streams of these kinds. Each graph can be launched afterwards.
 fn beside_captures<B: TestKit>(subject: &Subject<B>, kinds: &[Kind], mut act: impl FnMut()) {
     in_all_modes(subject, kinds, |stream, kind, mode| {
         let region = region(subject);
@@ -43,7 +44,7 @@ fn beside_captures<B: TestKit>(subject: &Subject<B>, kinds: &[Kind], mut act: im
     });
 }
 
-/// Everything that needs no wait.
+/// Makes all calls that need no wait.
 #[allow(unsafe_code)]
 fn map_and_unmap<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
@@ -51,9 +52,9 @@ fn map_and_unmap<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(subject.units(3)).unwrap();
     let memory = PhysicalMemory::create(&subject.backend, subject.unit(), subject.properties()).unwrap();
     subject.open(&mut region, subject.units(3), &memory);
-    // SAFETY: no work was queued on the region.
+    // SAFETY: no work is queued on the region.
     region.unmap(Bytes::ZERO, subject.unit(), unsafe { WaitFor::nothing() }).unwrap();
-    // SAFETY: the same.
+    // SAFETY: as above.
     region.close(unsafe { WaitFor::nothing() }).unwrap();
 }
 
@@ -61,7 +62,7 @@ fn virtual_memory_goes_on<B: TestKit>(subject: &Subject<B>) {
     beside_captures(subject, &Kind::ALL, || map_and_unmap(subject));
 }
 
-/// Copies, on the default stream.
+/// Copies on the default stream.
 fn copy<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>) {
     let mut bytes = [0; 4096];
     region.fill(Bytes::ZERO, subject.unit(), 3).unwrap();
@@ -75,7 +76,7 @@ fn copies_go_on<B: TestKit>(subject: &Subject<B>) {
     beside_captures(subject, &[Kind::NonBlocking], || copy(subject, &mut other));
 }
 
-/// Events and streams that have nothing to do with the capture.
+/// Uses events and streams that are unrelated to the capture.
 fn ask<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     let (mut event, own) = (or_skip(backend.event(subject.device)), own(subject));
@@ -90,10 +91,10 @@ fn ask<B: TestKit>(subject: &Subject<B>) {
     drop(backend.copy_stream(subject.device).unwrap());
 }
 
-/// Ends the case where asking about any event spoils captures.
+/// Skips the case if any query about an event invalidates captures.
 fn needs_harmless_questions<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.queries_spoil_captures() {
-        skip("questions about events spoil captures with this driver");
+        skip("this driver invalidates captures when events are queried");
     }
 }
 
@@ -111,7 +112,7 @@ fn events_from_before<B: TestKit>(subject: &Subject<B>) {
         begin_with_work(subject, stream, mode, &region);
         event.is_done().unwrap();
         match event.wait() {
-            Ok(()) => assert!(event.is_done().unwrap(), "it was waited for"),
+            Ok(()) => assert!(event.is_done().unwrap(), "the event was waited for"),
             Err(error) => assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}"),
         }
         let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
@@ -127,7 +128,7 @@ fn default_events_from_before<B: TestKit>(subject: &Subject<B>) {
     event.record(Stream::DEFAULT).unwrap();
     event.wait().unwrap();
     beside_captures(subject, &Kind::ALL, || {
-        assert!(event.is_done().unwrap(), "nothing was recorded since");
+        assert!(event.is_done().unwrap(), "no later work was recorded");
         event.wait().unwrap();
     });
 }
@@ -184,7 +185,7 @@ fn begun_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
         });
         let captures = || subject.backend.is_capturing(streams[0].stream()).unwrap();
         let mut blocks = Vec::new();
-        // Each request has the pool poll the stream.
+        // Each request makes the pool poll the stream.
         for _ in 0..3 {
             blocks.push(theirs.alloc(page).unwrap());
         }
@@ -201,16 +202,16 @@ fn begun_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
 fn a_blocking_capture_of_any_device<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     if backend.vendor() != Vendor::Cuda {
-        skip("only NVIDIA's driver tells of a capture that was not announced");
+        skip("only NVIDIA's driver reports a capture that was not announced");
     }
     let (a, b) = subject.two_devices();
     for device in [a, b] {
         let stream = or_skip(backend.blocking_stream(device));
-        // SAFETY: nothing is captured, and the capture ends below.
+        // SAFETY: no work is captured, and the capture ends below.
         or_skip(unsafe { backend.begin_capture(device, stream.stream(), CaptureMode::Relaxed) });
         let during = backend.is_capturing(Stream::DEFAULT);
         drop(backend.end_capture(device, stream.stream()).unwrap());
         assert!(during.unwrap(), "a stream of {device} captures");
-        assert!(!backend.is_capturing(Stream::DEFAULT).unwrap(), "no stream of {device} captures any more");
+        assert!(!backend.is_capturing(Stream::DEFAULT).unwrap(), "no stream of {device} still captures");
     }
 }

@@ -1,4 +1,4 @@
-//! What is dropped, closed or unmapped during a capture.
+//! Dropping, closing and unmapping during a capture.
 
 use super::{Announced, Kind, assert_free, begin_with_work, end, in_all_modes, kept, launch, region};
 use crate::case::cases;
@@ -9,29 +9,29 @@ use gpu_vmm_core::{Address, Bytes, Detail, Error, Region, Result, Stream, Vendor
 use gpu_vmm_testkit::{TestKit, WorkStream};
 
 cases! { "captures":
-    /// A region that is dropped during an announced capture stays mapped, so that the graph can be launched; the capture ends
-    /// well, and collecting gives the memory back.
+    /// A region dropped during an announced capture stays mapped, so that the graph can be launched; the capture ends well, and
+    /// collecting releases the memory.
     dropped_when_announced,
-    /// A region that is closed during an announced capture is an error, and is kept like one that is dropped.
+    /// Closing a region during an announced capture returns an error, and the region is kept as if it were dropped.
     closed_when_announced,
-    /// A region is ended without waiting, and is kept until it is collected.
+    /// Releasing a region without waiting keeps its memory until it is collected.
     released_later,
-    /// Unmapping and shrinking during an announced capture is an error, changes nothing, and does not spoil the capture.
+    /// Unmapping and shrinking during an announced capture return an error, change nothing, and do not invalidate the capture.
     unmapped_when_announced,
-    /// A capture on a blocking stream need not be announced: waiting is refused, what is dropped is kept, and the capture ends
+    /// A capture on a blocking stream need not be announced: waiting is refused, dropped memory is kept, and the capture ends
     /// well.
     a_blocking_capture_is_seen,
-    /// An event holds no default stream while a blocking stream captures: that is an error, and the capture goes on.
+    /// Making the default stream wait for an event while a blocking stream captures returns an error, and the capture continues.
     a_default_stream_is_not_held,
-    /// An unannounced capture on a non-blocking stream is spoilt by the first wait at most; what is dropped is not lost.
+    /// An unannounced capture on a non-blocking stream is invalidated by the first wait at most; dropped memory is not lost.
     unannounced,
-    /// Collecting during a capture is an error, and gives nothing back.
+    /// Collecting during a capture returns an error and releases no memory.
     collecting_during_a_capture,
-    /// What is kept is given back by the next call that waits for its device.
+    /// The next call that waits for the device releases the kept memory.
     a_later_wait_collects,
-    /// Several regions that are dropped during one capture are all kept, and all given back.
+    /// Several regions dropped during one capture are all kept, and all released afterwards.
     several_regions,
-    /// Captures that are announced twice end when both have.
+    /// A capture that is announced twice ends after both announcements have ended.
     announced_twice,
 }
 
@@ -51,7 +51,7 @@ fn end_during_captures<B: TestKit>(subject: &Subject<B>, finish: impl Fn(Region<
         finish(region);
         assert_eq!(kept(backend), before + subject.unit(), "{kind:?} {mode:?}");
         let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
-        assert_free(subject, full, "memory has gone back before it was waited for");
+        assert_free(subject, full, "memory was released before the wait");
         launch(subject, &*graph, stream, at);
         drop((graph, announced));
         assert_eq!(backend.deferred().collect(backend).unwrap(), subject.unit());
@@ -92,7 +92,7 @@ fn unmapped_when_announced<B: TestKit>(subject: &Subject<B>) {
 fn a_blocking_capture_is_seen<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     if backend.vendor() != Vendor::Cuda {
-        skip("only NVIDIA's driver tells of a capture that was not announced");
+        skip("only NVIDIA's driver reports a capture that was not announced");
     }
     in_all_modes(subject, &[Kind::Blocking], |stream, _, mode| {
         let (before, free) = (kept(backend), subject.free_here());
@@ -116,7 +116,7 @@ fn a_blocking_capture_is_seen<B: TestKit>(subject: &Subject<B>) {
 fn a_default_stream_is_not_held<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     if backend.vendor() != Vendor::Cuda {
-        skip("only NVIDIA's driver tells of a capture that was not announced");
+        skip("only NVIDIA's driver reports a capture that was not announced");
     }
     let mut event = backend.event(subject.device).unwrap();
     event.record(own(subject).stream()).unwrap();
@@ -138,16 +138,16 @@ fn unannounced<B: TestKit>(subject: &Subject<B>) {
         drop(region);
         let was_kept = kept(backend) > before;
         let ended = end(subject, stream);
-        assert!(ended.is_ok() || is_capturing(ended), "{mode:?}: another error than a capture's");
+        assert!(ended.is_ok() || is_capturing(ended), "{mode:?}: the error is not about a capture");
         backend.deferred().collect(backend).unwrap();
         assert_eq!(kept(backend), before, "{mode:?}, kept: {was_kept}");
         assert_free(subject, free, "everything was collected");
     });
 }
 
-/// Drops a region of one unit during an announced capture that has ended when this returns.
+/// Drops a region of one unit during an announced capture. The capture has ended when this function returns.
 fn keep<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Address {
-    // Should the case end here, the announcement goes first, and the region is not kept.
+    // If the case panics here, the announcement is dropped first, and the region is not kept.
     let (region, announced) = (region(subject), Announced::new(&subject.backend));
     let at = region.address();
     begin_with_work(subject, stream, gpu_vmm_testkit::CaptureMode::Relaxed, &region);
@@ -185,7 +185,7 @@ fn several_regions<B: TestKit>(subject: &Subject<B>) {
     let (before, free) = (kept(backend), subject.free_here());
     let places = [(); 3].map(|()| keep(subject, &*stream));
     assert_eq!(kept(backend), before + subject.units(3), "{places:?}");
-    assert!(places[0] != places[1] && places[1] != places[2], "addresses were given out twice: {places:?}");
+    assert!(places[0] != places[1] && places[1] != places[2], "addresses were reused: {places:?}");
     assert_eq!(backend.deferred().collect(backend).unwrap(), subject.units(3));
     assert_eq!(kept(backend), before);
     assert_free(subject, free, "everything was collected");

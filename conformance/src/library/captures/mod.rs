@@ -1,12 +1,12 @@
-//! Captures: what the library does while a stream's work goes into a graph.
+//! Captures: the library's behavior while a stream's work is recorded into a graph.
 //!
-//! While a stream captures, its device cannot be waited for, and the attempt spoils the capture. So nothing is unmapped, what is
-//! dropped is kept, and the graph that uses it can be launched until the memory is collected.
+//! A device cannot be waited for while one of its streams captures, and the attempt invalidates the capture. So gpu-vmm unmaps
+//! nothing and keeps dropped memory. The graph that uses the memory can be launched until the memory is collected.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `kept` | what is dropped, closed or unmapped during a capture |
-//! | `beside` | calls that go on beside a capture and do not disturb it |
+//! | `kept` | dropping, closing and unmapping during a capture |
+//! | `beside` | calls that work during a capture and do not disturb it |
 
 mod beside;
 mod kept;
@@ -22,10 +22,10 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [kept::cases(), beside::cases()].concat()
 }
 
-/// What the captured work writes.
+/// The pattern that captured work writes.
 const CAPTURED: u64 = 7 << 32;
 
-/// Whether the default stream waits for a stream.
+/// The two kinds of stream: the default stream waits for a blocking stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Blocking,
@@ -35,7 +35,7 @@ enum Kind {
 impl Kind {
     const ALL: [Self; 2] = [Self::Blocking, Self::NonBlocking];
 
-    /// A stream of this kind on the chosen device.
+    /// Creates a stream of this kind on the chosen device.
     fn stream<B: TestKit>(self, subject: &Subject<B>) -> Box<dyn WorkStream> {
         or_skip(match self {
             Self::Blocking => subject.backend.blocking_stream(subject.device),
@@ -44,7 +44,7 @@ impl Kind {
     }
 }
 
-/// Calls `act` for every mode of a capture on streams of these kinds.
+/// Calls `act` for every capture mode on streams of these kinds.
 fn in_all_modes<B: TestKit>(
     subject: &Subject<B>,
     kinds: &[Kind],
@@ -56,7 +56,7 @@ fn in_all_modes<B: TestKit>(
     }
 }
 
-/// A capture that the backend has been told of, until this is dropped.
+/// Announces a capture to the backend until this value is dropped.
 pub(crate) struct Announced<'a, B: Backend>(&'a B);
 
 impl<'a, B: Backend> Announced<'a, B> {
@@ -72,14 +72,14 @@ impl<B: Backend> Drop for Announced<'_, B> {
     }
 }
 
-/// Begins a capture, which the case ends on this thread. Ends the case if there are no graphs.
+/// Begins a capture, which the case must end on this thread. Skips the case if the driver lacks graphs.
 #[allow(unsafe_code)]
 fn begin<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, mode: CaptureMode) {
-    // SAFETY: the promise of whoever calls this is the same.
+    // SAFETY: the callers end the capture, as the function requires.
     or_skip(unsafe { subject.backend.begin_capture(subject.device, stream.stream(), mode) });
 }
 
-/// The same with work on the first unit of a region.
+/// Begins a capture with work on the first unit of a region.
 fn begin_with_work<B: TestKit>(
     subject: &Subject<B>,
     stream: &dyn WorkStream,
@@ -94,10 +94,10 @@ fn end<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Result<Box<
     subject.backend.end_capture(subject.device, stream.stream())
 }
 
-/// Launches a graph and waits for it; then the unit at an address has what was captured, and had not before.
+/// Launches a graph and waits for it. Checks that the unit at an address has the captured pattern only afterwards.
 #[allow(unsafe_code)]
 fn launch<B: TestKit>(subject: &Subject<B>, graph: &dyn Graph, stream: &dyn WorkStream, at: Address) {
-    // SAFETY: cases launch while the unit is mapped, which is what they look at; it ends its process if it is not.
+    // SAFETY: the unit is mapped, or the case checks exactly that; if it is not, this process ends.
     let wrong =
         || unsafe { subject.backend.count_wrong(subject.device, at, subject.unit(), CAPTURED).unwrap() };
     assert_ne!(wrong(), 0, "captured work has run");
@@ -107,7 +107,7 @@ fn launch<B: TestKit>(subject: &Subject<B>, graph: &dyn Graph, stream: &dyn Work
     assert_eq!(wrong(), 0, "words that the graph should have written");
 }
 
-/// A region of one unit with something else in it than what is captured.
+/// Creates a region of one unit that contains a pattern other than the captured one.
 fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
@@ -115,14 +115,14 @@ fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-/// The device has as much free memory as it had, but for what graphs take: AMD's runtime has their arguments there.
+/// Checks that free memory is unchanged, except for what graphs use: AMD's runtime stores their arguments there.
 #[track_caller]
 fn assert_free<B: TestKit>(subject: &Subject<B>, had: Bytes, when: &str) {
     let has = subject.free_here();
     assert!(has.0.abs_diff(had.0) < subject.unit().0, "{has} of memory are free, and were {had}: {when}");
 }
 
-/// How much the backend keeps.
+/// Returns the size of the memory that the backend keeps.
 fn kept<B: Backend>(backend: &B) -> Bytes {
     backend.deferred().kept()
 }
