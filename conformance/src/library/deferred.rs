@@ -1,4 +1,4 @@
-//! What is dropped while a stream captures: its device cannot be waited for, so it is kept and given back later.
+//! Memory dropped while a stream captures: its device cannot be waited for, so the backend keeps it and releases it later.
 
 use crate::case::cases;
 use crate::library::flights::{own, registered};
@@ -15,40 +15,41 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 cases! { "deferred":
-    /// A region that is dropped while a stream captures is kept, still mapped, and is no failure; collecting gives it back.
+    /// A region dropped while a stream captures stays mapped and is kept, without a logged error; collecting releases it.
     kept_and_collected,
-    /// While a capture is announced no device is waited for, and what would have to wait changes nothing.
+    /// While a capture is announced, gpu-vmm waits for no device, and a call that would have to wait changes nothing.
     announced_captures_are_not_disturbed,
-    /// A capture is announced when the calls have ended that wait for a device already.
+    /// Announcing a capture returns only after calls that already wait for a device have returned.
     announced_during_a_wait,
-    /// The same of a pool that records an event on the default stream, which it does not do during an announced capture.
+    /// Announcing a capture returns only after a pool has recorded its event on the default stream; during the capture the pool
+    /// records none.
     announced_while_a_pool_marks,
-    /// The next call that waits for the devices gives back what is kept.
+    /// The next call that waits for the devices releases the kept memory.
     the_next_wait_gives_back,
-    /// A region that is released later waits for nothing, and is given back at once if no device has access to it.
+    /// Releasing a region later waits for no device; if no device has access to it, its memory is released at once.
     released_later,
-    /// What several devices have access to is given back when each has been waited for, in any order.
+    /// Memory that several devices can access is released after each of them has been waited for, in any order.
     each_device_is_waited_for,
-    /// What is kept after a wait has begun is not given back by that wait.
+    /// Memory that is kept after a wait has begun is not released by that wait.
     kept_during_a_wait,
-    /// Unmapping what was kept is tried twice. If it fails the error is returned, or logged by a call that had another purpose.
+    /// Unmapping kept memory is tried twice. If it fails, collecting returns the error, and a call with another purpose logs it.
     what_cannot_be_unmapped,
-    /// When memory runs out, what is kept is given back first, unless a capture is known.
+    /// When memory runs out, kept memory is released first, unless a capture is known.
     memory_runs_out,
-    /// Closing says that a stream captures, does not try to wait twice, and the region is kept.
+    /// Closing reports that a stream captures, tries to wait only once, and the region is kept.
     closed_under_a_capture,
-    /// Vectors, banked regions and sets of regions are kept as well.
+    /// Vectors and banked regions are kept as well.
     all_that_owns_a_region,
     /// Freed memory of a guarded region is not overwritten while a capture is known.
     no_poison_under_a_capture,
-    /// Several threads drop, wait and collect at once: all of it is given back once.
+    /// Several threads drop, wait and collect at once: all memory is released, each part once.
     by_many_threads,
 }
 
-/// A backend whose streams of the chosen device can be made to capture.
+/// Creates a backend that can simulate captures on streams of the chosen device.
 fn faulty<B: TestKit>(subject: &Subject<B>) -> FaultInject<B> {
     let backend = FaultInject::new(subject.backend.clone());
-    assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "of another case");
+    assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "memory of another case is kept");
     backend
 }
 
@@ -60,14 +61,14 @@ fn collect<B: TestKit>(backend: &FaultInject<B>) -> gpu_vmm_core::Result<Bytes> 
     deferred(backend).collect(backend)
 }
 
-/// A region of one unit of the chosen device's memory.
+/// Creates a region of one unit of the chosen device's memory.
 fn region<B: TestKit>(subject: &Subject<B>, backend: &FaultInject<B>) -> Region<FaultInject<B>> {
     let mut region = Region::builder(backend).on(subject.device).reserve(subject.unit()).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     region
 }
 
-/// Has it be kept.
+/// Drops a value during a capture, so that the backend keeps it.
 fn drop_captured<B: TestKit>(backend: &FaultInject<B>, device: DeviceId, dropped: impl Sized) {
     backend.capture_on(device, true);
     drop(dropped);
@@ -86,7 +87,7 @@ fn kept_and_collected<B: TestKit>(subject: &Subject<B>) {
     backend.capture_on(subject.device, true);
     drop(region);
     assert_eq!((deferred(&backend).kept(), subject.free_here()), (unit, free));
-    assert_eq!(backend.live().mappings, 1, "it is still mapped");
+    assert_eq!(backend.live().mappings, 1, "the memory is still mapped");
     let error = collect(&backend).unwrap_err();
     assert!(
         matches!(error.detail(), Detail::Capturing { .. }) && error.operation() == Operation::WaitForDevice,
@@ -95,10 +96,10 @@ fn kept_and_collected<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((deferred(&backend).kept(), backend.live().mappings), (unit, 1));
     backend.capture_on(subject.device, false);
     assert_eq!(collect(&backend).unwrap(), unit);
-    assert_eq!(collect(&backend).unwrap(), Bytes::ZERO, "once");
+    assert_eq!(collect(&backend).unwrap(), Bytes::ZERO, "the memory was released once");
     let live = backend.live();
     assert_eq!((deferred(&backend).kept(), live.mappings, live.handles), (Bytes::ZERO, 0, 0));
-    assert!(subject.backend.drop_log().take_last().is_none(), "it is no failure");
+    assert!(subject.backend.drop_log().take_last().is_none(), "a drop during a capture is not a failure");
 }
 
 fn announced_captures_are_not_disturbed<B: TestKit>(subject: &Subject<B>) {
@@ -108,7 +109,7 @@ fn announced_captures_are_not_disturbed<B: TestKit>(subject: &Subject<B>) {
     known.capture_begins();
     known.capture_begins();
     known.capture_ends();
-    assert!(known.is_capturing(), "one of two has ended");
+    assert!(known.is_capturing(), "one of two captures has ended");
     backend.fail(0, 0);
     drop(dropped);
     for answer in [
@@ -122,20 +123,20 @@ fn announced_captures_are_not_disturbed<B: TestKit>(subject: &Subject<B>) {
             "{answer:?}"
         );
     }
-    assert_eq!(backend.stop(), 0, "the driver was asked");
+    assert_eq!(backend.stop(), 0, "a driver call was made");
     assert_eq!((known.kept(), left.mapped(), left.access(Bytes(0), subject.device)), (unit, unit, RW));
     known.capture_ends();
     known.capture_ends();
     assert!(!known.is_capturing());
     known.capture_begins();
-    assert!(known.is_capturing(), "ending what had not begun counts for nothing");
+    assert!(known.is_capturing(), "ending a capture that had not begun has no effect");
     known.capture_ends();
     left.unmap(Bytes(0), unit, idle()).unwrap();
     assert_eq!(known.kept(), Bytes::ZERO);
 }
 
-/// Calls `act`, and has another thread announce a capture during the first call of this kind that `act` makes. Checks that the
-/// announcement returns after that call, not before.
+/// Calls `act`, and lets another thread announce a capture during the first call of this kind that `act` makes. Checks
+/// that the announcement returns after that call, not before.
 fn announce_during<B: TestKit>(backend: &FaultInject<B>, call: Operation, act: impl FnOnce()) {
     let (tell, told) = channel::<()>();
     let announcing = Arc::new(Mutex::new(None));
@@ -150,8 +151,8 @@ fn announce_during<B: TestKit>(backend: &FaultInject<B>, call: Operation, act: i
             std::thread::yield_now();
         }
         let early = told.recv_timeout(Duration::from_millis(20));
-        assert_eq!(early, Err(RecvTimeoutError::Timeout), "the driver is still being waited for");
-        // A caller that waited for the announcement here would hold its locks until the driver returns.
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "the call still waits for the driver");
+        // A caller that waited for the announcement here would hold its locks until the driver returned.
         let refused = deferred(&meanwhile).unless_capturing(Operation::Unmap, || Ok(()));
         assert!(
             matches!(refused.as_ref().map_err(Error::detail), Err(Detail::Capturing { .. })),
@@ -159,7 +160,7 @@ fn announce_during<B: TestKit>(backend: &FaultInject<B>, call: Operation, act: i
         );
     });
     act();
-    announcing.lock().unwrap().take().expect("it was called").join().unwrap();
+    announcing.lock().unwrap().take().expect("the call was made").join().unwrap();
     deferred(backend).capture_ends();
 }
 
@@ -178,7 +179,7 @@ fn announced_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let stream = registered(&pool, &*own);
     let mut blocks = Vec::new();
-    // A request on another stream has the pool poll the default stream.
+    // A request on another stream makes the pool poll the default stream.
     let mut ask = || blocks.push(stream.alloc(page).unwrap());
     let free_on_the_default_stream = || drop(pool.alloc(page).unwrap());
     free_on_the_default_stream();
@@ -213,13 +214,13 @@ fn released_later<B: TestKit>(subject: &Subject<B>) {
     deferred(&backend).capture_begins();
     backend.fail(0, 0);
     used.release_later();
-    assert_eq!((backend.stop(), deferred(&backend).kept()), (0, unit), "not a call");
+    assert_eq!((backend.stop(), deferred(&backend).kept()), (0, unit), "no driver call was made");
     unused.release_later();
     assert_eq!((backend.live().mappings, deferred(&backend).kept()), (1, unit), "no device uses it");
     deferred(&backend).capture_ends();
     assert_eq!(collect(&backend).unwrap(), unit);
     Region::builder(&backend).reserve(unit).build().unwrap().release_later();
-    assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "there was nothing in it");
+    assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "the region was empty");
 }
 
 fn each_device_is_waited_for<B: TestKit>(subject: &Subject<B>) {
@@ -236,11 +237,11 @@ fn each_device_is_waited_for<B: TestKit>(subject: &Subject<B>) {
         };
         wait_for(first);
         wait_for(first);
-        assert_eq!(deferred(&backend).kept(), subject.unit(), "{last} may use it");
+        assert_eq!(deferred(&backend).kept(), subject.unit(), "{last} may still use it");
         assert_eq!(backend.live().mappings, 1);
         wait_for(last);
         assert_eq!((deferred(&backend).kept(), backend.live().mappings), (Bytes::ZERO, 0));
-        // A device that captures keeps what it uses, and nothing of another one.
+        // A capture on one device keeps the memory that the device can access, and no memory of another device.
         let [mut both, alone] = [(); 2].map(|()| region(subject, &backend));
         both.set_access(Bytes(0), subject.unit(), other, RW).unwrap();
         drop_captured(&backend, one, [both, alone]);
@@ -255,7 +256,7 @@ fn each_device_is_waited_for<B: TestKit>(subject: &Subject<B>) {
 
 fn kept_during_a_wait<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
-    // What is kept before makes the wait one that gives something back.
+    // The memory kept before the wait makes the wait release something.
     drop_captured(&backend, subject.device, region(subject, &backend));
     let late = Mutex::new(Some(region(subject, &backend)));
     backend.during(Operation::WaitForDevice, move || {
@@ -264,7 +265,7 @@ fn kept_during_a_wait<B: TestKit>(subject: &Subject<B>) {
         }
     });
     assert_eq!(collect(&backend).unwrap(), subject.unit());
-    assert_eq!(deferred(&backend).kept(), subject.unit(), "work on it may have come after the wait");
+    assert_eq!(deferred(&backend).kept(), subject.unit(), "work on it may have been queued after the wait");
     assert_eq!(backend.live().mappings, 1);
     assert_eq!(collect(&backend).unwrap(), subject.unit());
     assert_eq!(backend.live().mappings, 0);
@@ -274,14 +275,14 @@ fn kept_during_a_wait<B: TestKit>(subject: &Subject<B>) {
 fn what_cannot_be_unmapped<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     let log = subject.backend.drop_log();
-    // The wait is the first call, the unmap the second.
+    // The wait is the first call, and the unmap the second.
     for failing in 1..=2 {
         drop_captured(&backend, subject.device, region(subject, &backend));
         backend.fail(1, failing);
         let collected = collect(&backend);
         backend.stop();
         assert_eq!(deferred(&backend).kept(), Bytes::ZERO);
-        assert!(log.take_last().is_none(), "the error is the caller's");
+        assert!(log.take_last().is_none(), "the error was returned, so it is not logged");
         if failing == 1 {
             assert_eq!(collected.unwrap(), subject.unit());
             assert_eq!(backend.live().mappings, 0);
@@ -290,7 +291,7 @@ fn what_cannot_be_unmapped<B: TestKit>(subject: &Subject<B>) {
                 matches!(collected.as_ref().map_err(Error::detail), Err(Detail::RollbackFailed { .. })),
                 "{collected:?}"
             );
-            assert_eq!(backend.live().mappings, 1, "left to the driver");
+            assert_eq!(backend.live().mappings, 1, "the memory stays mapped in the driver");
         }
     }
     drop_captured(&backend, subject.device, region(subject, &backend));
@@ -300,7 +301,7 @@ fn what_cannot_be_unmapped<B: TestKit>(subject: &Subject<B>) {
     backend.stop();
     assert!(
         matches!(log.take_last().unwrap().detail(), Detail::RollbackFailed { .. }),
-        "it concerns what was dropped"
+        "the error concerns the dropped region"
     );
     drop(other);
     // SAFETY: no region is left, and no device uses the memory.
@@ -310,16 +311,20 @@ fn what_cannot_be_unmapped<B: TestKit>(subject: &Subject<B>) {
 fn memory_runs_out<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     drop_captured(&backend, subject.device, region(subject, &backend));
-    // More than is free, and all that is when what is kept has been given back.
+    // More than the free memory, and all of it once the kept memory has been released.
     let all = subject.free_here() + subject.unit();
     let create = || PhysicalMemory::create(&backend, all, subject.properties()).map(drop);
     deferred(&backend).capture_begins();
     backend.fail(0, 0);
     assert!(matches!(create().as_ref().map_err(Error::detail), Err(Detail::OutOfMemory { .. })));
-    assert_eq!((backend.stop(), deferred(&backend).kept()), (1, subject.unit()), "tried once");
+    assert_eq!((backend.stop(), deferred(&backend).kept()), (1, subject.unit()), "creation was tried once");
     deferred(&backend).capture_ends();
     let created = create();
-    assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "nothing is kept when memory runs out");
+    assert_eq!(
+        deferred(&backend).kept(),
+        Bytes::ZERO,
+        "the kept memory was not released when memory ran out"
+    );
     if subject.target.is_fresh() {
         created.unwrap();
     }
@@ -332,7 +337,7 @@ fn memory_runs_out<B: TestKit>(subject: &Subject<B>) {
         ),
         "{more:?}"
     );
-    assert!(backend.stop() <= 1, "there is nothing to wait for");
+    assert!(backend.stop() <= 1, "no memory is kept, so no wait is needed");
 }
 
 fn closed_under_a_capture<B: TestKit>(subject: &Subject<B>) {
@@ -342,7 +347,7 @@ fn closed_under_a_capture<B: TestKit>(subject: &Subject<B>) {
     backend.fail(0, 0);
     let error = region.close(idle()).unwrap_err();
     assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}");
-    assert_eq!(backend.stop(), 1, "each attempt spoils a capture");
+    assert_eq!(backend.stop(), 1, "each attempt to wait invalidates a capture");
     assert_eq!(deferred(&backend).kept(), subject.unit());
     backend.capture_on(subject.device, false);
     assert_eq!(collect(&backend).unwrap(), subject.unit());
@@ -363,7 +368,11 @@ fn all_that_owns_a_region<B: TestKit>(subject: &Subject<B>) {
     drop(vec);
     assert_eq!(deferred(&backend).kept(), in_vec);
     drop(slots);
-    assert_eq!(deferred(&backend).kept(), in_vec + subject.unit(), "what is hidden is not mapped");
+    assert_eq!(
+        deferred(&backend).kept(),
+        in_vec + subject.unit(),
+        "the hidden bank is not mapped, so it is not kept"
+    );
     if subject.gives_back_at_once() {
         assert_eq!(subject.free_here(), free + subject.unit());
     }
@@ -391,7 +400,7 @@ fn no_poison_under_a_capture<B: TestKit>(subject: &Subject<B>) {
         }
         backend.fail(0, 0);
         drop(memory);
-        assert_eq!(backend.stop() == 0, is_known, "the memory is filled when no capture is known");
+        assert_eq!(backend.stop() == 0, is_known, "memory is filled only while no capture is known");
         if is_known {
             deferred(&backend).capture_ends();
         }

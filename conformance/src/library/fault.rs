@@ -1,8 +1,8 @@
-//! What a device touches that it may not: the fault is the process's own, whose end or error others only see.
+//! Faults: a device accesses memory that it may not. Only the faulting process sees its end or its errors.
 //!
-//! Regions refuse such work before the device hears of it. So here the backend is asked for it directly, in a second
-//! process. CUDA ends the device's context, and every call there answers so; HIP ends the process; the host's simulated
-//! devices look first, and answer an error.
+//! Regions refuse such work before it reaches the device. So these cases call the backend directly, in a second process. CUDA
+//! ends the device's context, and every later call there returns an error; HIP ends the process; the host's simulated devices
+//! check first, and return an error.
 #![allow(unsafe_code)] // work that must fault
 
 use crate::case::cases;
@@ -18,56 +18,56 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 cases! { "fault":
-    /// A kernel that writes to read-only memory is stopped, and all that follows in its process is an error or its end.
+    /// A kernel that writes to read-only memory is stopped, and every later call in its process fails, or the process ends.
     writing_to_read_only with writes_to_read_only,
-    /// A kernel that reads memory to which its device has no access is stopped.
+    /// A kernel that reads memory that its device cannot access is stopped.
     reading_without_access with reads_without_access,
-    /// A kernel that reads addresses where nothing is mapped is stopped.
+    /// A kernel that reads unmapped addresses is stopped.
     reading_unmapped_addresses with reads_unmapped_addresses,
-    /// A kernel that writes where a mapping has been is stopped.
+    /// A kernel that writes to an unmapped former mapping is stopped.
     writing_after_unmap with writes_after_unmap,
-    /// A kernel that reads another device's memory after its access was taken back is stopped, though it could before.
+    /// A kernel that reads another device's memory is stopped once access has been withdrawn, although it could read it before.
     reading_a_peer_after_withdrawal with reads_a_peer_after_withdrawal,
-    /// A kernel that follows a list out of its memory is stopped.
+    /// A kernel that follows a linked list to unmapped addresses is stopped.
     walking_out_of_memory with walks_out_of_memory,
-    /// Memory that a process shares with one that faults is unharmed.
+    /// Memory that a process shares with a faulting process is unharmed.
     shared_memory_outlives_a_fault with faults_with_shared_memory,
-    /// Work of another process on the same device goes on while one faults.
+    /// Work of another process on the same device continues while one process faults.
     work_of_others_goes_on with writes_to_read_only,
-    /// What was in flight when its device died is an error for whoever waits, and still its region can be closed; an event
-    /// that marks it is done.
+    /// Waiting for work in flight when its device dies returns an error, and its region can still be closed; an event that
+    /// marks the work is done.
     in_flight_when_the_device_dies with dies_in_flight,
-    /// Nobody waits for ever for what was queued behind the work that has lost the device.
+    /// Waiting for work that was queued behind the faulting work does not hang.
     queued_when_the_device_dies with dies_with_more_queued,
-    /// A kernel that writes the word right before a guarded region is stopped.
+    /// A kernel that writes the word directly before a guarded region is stopped.
     writing_before_a_guarded_region with writes_before_a_guarded_region,
-    /// A kernel that reads the word right behind a guarded region is stopped.
+    /// A kernel that reads the word directly behind a guarded region is stopped.
     reading_behind_a_guarded_region with reads_behind_a_guarded_region,
-    /// A process whose CPU reads the byte right behind a guarded region of host memory ends.
+    /// A process whose CPU reads the byte directly behind a guarded region of host memory ends.
     the_cpu_behind_a_guarded_region with touches_behind_a_guarded_region,
-    /// A kernel may read memory that its device may only read.
+    /// A kernel can read memory that is read-only for its device.
     reading_read_only_works,
-    /// A region refuses what its device may not do, and the device lives.
+    /// A region refuses accesses that its device may not make, and the device stays usable.
     regions_refuse_before_the_device_does,
-    /// A copy by the CPU in a device's name out of memory that the device may not read is an error.
+    /// A copy by the CPU on behalf of a device fails if the device may not read the source.
     copying_without_access,
 }
 
 const SEED: u64 = 500;
 
-/// What a process tells that lived on after a fault.
+/// The report of a process that survived a fault.
 #[derive(Debug, Serialize, Deserialize)]
 struct Survived {
-    /// What the work answered, and whether that is the loss of the device.
+    /// The error of the faulting work, and whether it reports the loss of the device.
     error: String,
     is_lost: bool,
-    /// The same of a call after it that had nothing wrong.
+    /// Whether a correct call after it reports the loss too.
     after_it_lost: bool,
-    /// What could not be given back.
+    /// The error of a release that failed.
     not_given_back: Option<String>,
 }
 
-/// A region with one unit that has the pattern.
+/// Creates a region with one unit that contains the pattern.
 fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
@@ -75,18 +75,18 @@ fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-/// True for an answer that tells of the device's loss.
+/// Returns true if the error reports the loss of the device.
 fn is_lost<T>(answer: &gpu_vmm_core::Result<T>) -> bool {
     matches!(answer.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }))
 }
 
-/// A fault that ends the process is to leave no file behind.
+/// Disables core files: a fault may end the process.
 fn no_core_file() {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).unwrap();
 }
 
-/// Does what faults, in the second process, and tells what came of it where the process is still there.
+/// Runs faulting work in the second process, and reports its result if the process survives.
 fn fault<B: TestKit>(
     subject: &Subject<B>,
     peer: &Peer,
@@ -94,7 +94,7 @@ fn fault<B: TestKit>(
     work: impl FnOnce(&B, &Region<B>) -> gpu_vmm_core::Result<()>,
 ) {
     no_core_file();
-    // Until here nothing was wrong.
+    // The setup succeeded; the fault comes next.
     peer.send(());
     peer.receive::<()>();
     let answer = work(&subject.backend, &region);
@@ -116,23 +116,23 @@ fn fault<B: TestKit>(
     });
 }
 
-/// Looks at a fault in a second process, from this one, which has memory of its own on the device.
+/// Observes a fault of a second process from this one, which has memory of its own on the device.
 fn watch<B: TestKit>(subject: &Subject<B>) {
     watch_loss(subject, subject.backend.vendor() == Vendor::Cuda);
 }
 
-/// The same; a process that lives on has lost its device, or has not.
+/// Does the same, and checks whether a surviving process has lost its device.
 fn watch_loss<B: TestKit>(subject: &Subject<B>, is_lost: bool) {
     let mut own = region(subject);
     see_fault(subject, subject.child(), is_lost, || {});
     assert!(has(subject, &own, SEED), "this process's memory is unharmed");
     own.grow_to(subject.units(2)).unwrap();
     write(subject, &mut own, SEED + 1);
-    assert!(has(subject, &own, SEED + 1), "and its device works");
+    assert!(has(subject, &own, SEED + 1), "this process's device works");
 }
 
-/// Lets the second process fault, right after something is done here, and looks whether that is what the vendor makes of
-/// it.
+/// Lets the second process fault directly after `before` runs here, and checks that the result is as documented for this
+/// vendor.
 fn see_fault<B: TestKit, T>(
     subject: &Subject<B>,
     mut child: Child,
@@ -164,7 +164,7 @@ fn writes_to_read_only<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = region(subject);
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
     fault(subject, peer, region, |backend, region| {
-        // SAFETY: the device may not write there: the fault is what is asked for, and no other memory is reached.
+        // SAFETY: the device may not write there: the fault is intended, and no other memory is accessed.
         unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED) }
     });
 }
@@ -174,12 +174,12 @@ fn reading_without_access<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn reads_without_access<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    // Memory that never was accessible, in a region whose first unit is.
+    // Memory that was never accessible, in a region whose first unit is accessible.
     let mut region = region(subject);
     region.map(subject.unit(), &subject.memory(1)).unwrap();
     fault(subject, peer, region, |backend, region| {
         let at = region.address() + subject.unit();
-        // SAFETY: the device may not read there: the fault is what is asked for.
+        // SAFETY: the device may not read there: the fault is intended.
         unsafe { backend.count_wrong(subject.device, at, subject.unit(), SEED) }.map(drop)
     });
 }
@@ -191,7 +191,7 @@ fn reading_unmapped_addresses<B: TestKit>(subject: &Subject<B>) {
 fn reads_unmapped_addresses<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, region(subject), |backend, region| {
         let at = region.address() + subject.unit();
-        // SAFETY: nothing is mapped in this reserved unit: the fault is what is asked for.
+        // SAFETY: nothing is mapped in this reserved unit: the fault is intended.
         unsafe { backend.count_wrong(subject.device, at, subject.unit(), SEED) }.map(drop)
     });
 }
@@ -204,7 +204,7 @@ fn writes_after_unmap<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = region(subject);
     let _ = region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap();
     fault(subject, peer, region, |backend, region| {
-        // SAFETY: nothing is mapped there any more: the fault is what is asked for.
+        // SAFETY: no memory is mapped there now: the fault is intended.
         unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED) }
     });
 }
@@ -214,15 +214,15 @@ fn walking_out_of_memory<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn walks_out_of_memory<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
-    // A node whose next one would be where nothing is mapped.
+    // A node whose successor is at an unmapped address.
     let mut region = region(subject);
     let node = [(region.address() + subject.unit()).0, 1].map(u64::to_ne_bytes);
     region.write(Bytes(0), node.as_flattened()).unwrap();
-    // SAFETY: one node is there.
+    // SAFETY: the list has one node.
     let walked = unsafe { subject.backend.walk_list(subject.device, region.address(), 1) }.unwrap();
     assert_eq!(walked, Walked { nodes: 1, sum: 1 });
     fault(subject, peer, region, |backend, region| {
-        // SAFETY: there is no second one: the fault is what is asked for.
+        // SAFETY: there is no second node: the fault is intended.
         unsafe { backend.walk_list(subject.device, region.address(), 2) }.map(drop)
     });
 }
@@ -237,10 +237,10 @@ fn reads_a_peer_after_withdrawal<B: TestKit>(subject: &Subject<B>, peer: &Peer) 
     let mut region = subject.region(2).on(owner).access(device, RW).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     write(subject, &mut region, SEED);
-    assert!(has(subject, &region, SEED), "the device reads and writes what it was given");
+    assert!(has(subject, &region, SEED), "the device reads and writes memory that it has access to");
     region.set_access(Bytes(0), subject.unit(), device, Access::None).unwrap();
     fault(subject, peer, region, |backend, region| {
-        // SAFETY: the device may not read there any more: the fault is what is asked for.
+        // SAFETY: the device may no longer read there: the fault is intended.
         unsafe { backend.count_wrong(device, region.address(), subject.unit(), SEED) }.map(drop)
     });
 }
@@ -252,7 +252,7 @@ fn shared_memory_outlives_a_fault<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     give(&mut child, &memory);
     see_fault(subject, child, subject.backend.vendor() == Vendor::Cuda, || {});
-    assert!(has(subject, &own, SEED + 1), "what the other process wrote before it faulted");
+    assert!(has(subject, &own, SEED + 1), "the other process's writes before its fault are visible");
     write(subject, &mut own, SEED);
     assert!(has(subject, &own, SEED));
 }
@@ -265,7 +265,7 @@ fn faults_with_shared_memory<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     write(subject, &mut region, SEED + 1);
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
     fault(subject, peer, region, |backend, region| {
-        // SAFETY: the device may not write there: the fault is what is asked for.
+        // SAFETY: the device may not write there: the fault is intended.
         unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED + 2) }
     });
 }
@@ -273,7 +273,7 @@ fn faults_with_shared_memory<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
 fn work_of_others_goes_on<B: TestKit>(subject: &Subject<B>) {
     let own = region(subject);
     let work = || start_longer(subject, &own, Bytes(0), SEED + 1, 3);
-    // Measured before the other process takes its share of the device.
+    // The time is measured before the other process uses a part of the device.
     finish(subject, &*start_longer(subject, &own, Bytes(0), SEED, 1));
     let flight = see_fault(subject, subject.child(), subject.backend.vendor() == Vendor::Cuda, work);
     finish(subject, &*flight);
@@ -281,7 +281,7 @@ fn work_of_others_goes_on<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn in_flight_when_the_device_dies<B: TestKit>(subject: &Subject<B>) {
-    // Of work that goes on when its call has returned, the host's simulated devices have no other way to tell.
+    // The host's simulated devices can report a fault only for work that continues after its call has returned.
     watch_loss(subject, subject.backend.vendor() != Vendor::Hip);
 }
 
@@ -290,13 +290,13 @@ fn dies_in_flight<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut event = subject.backend.event(subject.device).unwrap();
     fault(subject, peer, region, |backend, region| {
         let at = region.address() + subject.unit();
-        // SAFETY: nothing is mapped in this reserved unit: the fault is what is asked for.
+        // SAFETY: nothing is mapped in this reserved unit: the fault is intended.
         let flight = unsafe { backend.start_pattern(subject.device, at, subject.unit(), SEED, 4) }?;
         let marked = event.record(flight.stream());
         assert!(marked.is_ok() || is_lost(&marked), "{marked:?}");
         let waited = backend.synchronize_stream(subject.device, flight.stream());
-        assert_eq!(is_lost(&waited), is_lost(&flight.is_done()), "waiting and asking agree");
-        assert!(event.is_done().unwrap(), "what is dead does nothing any more");
+        assert_eq!(is_lost(&waited), is_lost(&flight.is_done()), "waiting and querying agree");
+        assert!(event.is_done().unwrap(), "a lost device does no more work");
         event.wait().unwrap();
         waited
     });
@@ -311,10 +311,10 @@ fn dies_with_more_queued<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, region, |backend, region| {
         let (unit, device) = (subject.unit(), subject.device);
         let at = region.address();
-        // SAFETY: the unit is mapped, and this work is so long that the rest is queued behind it.
+        // SAFETY: the unit is mapped, and this work is long enough that the rest is queued behind it.
         let flight = unsafe { backend.start_pattern(device, at, unit, SEED, 256) }?;
         for at in [at + unit, at] {
-            // SAFETY: nothing is mapped in the second unit: the fault is what is asked for.
+            // SAFETY: nothing is mapped in the second unit: the fault is intended.
             let queued = unsafe { backend.start_pattern_on(device, flight.stream(), at, unit, SEED, 1) };
             assert!(queued.is_ok() || is_lost(&queued), "{queued:?}");
         }
@@ -322,7 +322,7 @@ fn dies_with_more_queued<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
-/// A guarded region that is mapped to both ends.
+/// Creates a guarded region that is mapped to both ends.
 fn guarded<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(1).guarded().build().unwrap();
     region.grow_to(subject.unit()).unwrap();
@@ -338,7 +338,7 @@ fn writing_before_a_guarded_region<B: TestKit>(subject: &Subject<B>) {
 fn writes_before_a_guarded_region<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, guarded(subject), |backend, region| {
         let before = Address(region.address().0 - PATTERN_WORD.0);
-        // SAFETY: nothing is mapped in a guard: the fault is what is asked for.
+        // SAFETY: nothing is mapped in a guard: the fault is intended.
         unsafe { backend.write_pattern(subject.device, before, PATTERN_WORD, SEED) }
     });
 }
@@ -349,14 +349,14 @@ fn reading_behind_a_guarded_region<B: TestKit>(subject: &Subject<B>) {
 
 fn reads_behind_a_guarded_region<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, guarded(subject), |backend, region| {
-        // SAFETY: nothing is mapped in a guard: the fault is what is asked for.
+        // SAFETY: nothing is mapped in a guard: the fault is intended.
         unsafe { backend.count_wrong(subject.device, region.range().end(), PATTERN_WORD, SEED) }.map(drop)
     });
 }
 
 fn the_cpu_behind_a_guarded_region<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.vendor() != Vendor::Host {
-        skip("what the CPU may do with a device's memory is another matter");
+        skip("this case covers host memory only");
     }
     let mut child = subject.child();
     child.receive::<()>();
@@ -368,12 +368,12 @@ fn touches_behind_a_guarded_region<B: TestKit>(subject: &Subject<B>, peer: &Peer
     let region = guarded(subject);
     let last = (region.range().end().0 - 1) as usize;
     no_core_file();
-    // SAFETY: the last byte of the region is the host's own memory.
+    // SAFETY: the last byte of the region is mapped host memory.
     unsafe { std::ptr::with_exposed_provenance::<u8>(last).read_volatile() };
-    // Until here nothing was wrong.
+    // The setup succeeded; the fault comes next.
     peer.send(());
     peer.receive::<()>();
-    // SAFETY: nothing is mapped there: the fault is what is asked for.
+    // SAFETY: nothing is mapped there: the fault is intended.
     unsafe { std::ptr::with_exposed_provenance::<u8>(last + 1).read_volatile() };
 }
 
@@ -381,10 +381,10 @@ fn reading_read_only_works<B: TestKit>(subject: &Subject<B>) {
     let mut region = region(subject);
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
     assert!(has(subject, &region, SEED) && !has(subject, &region, SEED + 1));
-    // SAFETY: the device may read all of it.
+    // SAFETY: the device may read the whole unit.
     let wrong =
         unsafe { subject.backend.count_wrong(subject.device, region.address(), subject.unit(), SEED) };
-    assert_eq!(wrong.unwrap(), 0, "asked directly as well");
+    assert_eq!(wrong.unwrap(), 0, "the backend agrees when called directly");
 }
 
 fn regions_refuse_before_the_device_does<B: TestKit>(subject: &Subject<B>) {
@@ -403,7 +403,7 @@ fn regions_refuse_before_the_device_does<B: TestKit>(subject: &Subject<B>) {
     no_access(region.fill(Bytes(0), unit, 0));
     no_access(region.count_wrong(device, unit, unit, SEED).map(drop));
     no_access(region.read(unit, &mut [0; 8]));
-    // Half of it is readable.
+    // Half of the range is readable.
     no_access(region.count_wrong(device, Bytes(0), unit + unit, SEED).map(drop));
     let not_mapped = |answer: gpu_vmm_core::Result<()>| {
         let error = answer.unwrap_err();
@@ -412,17 +412,17 @@ fn regions_refuse_before_the_device_does<B: TestKit>(subject: &Subject<B>) {
     not_mapped(region.count_wrong(device, unit + unit, unit, SEED).map(drop));
     not_mapped(region.write_pattern(device, unit + unit, unit, SEED));
     not_mapped(region.fill(unit + unit, unit, 0));
-    assert_eq!(region.count_wrong(device, Bytes(0), unit, SEED).unwrap(), 0, "the device lives");
+    assert_eq!(region.count_wrong(device, Bytes(0), unit, SEED).unwrap(), 0, "the device still works");
 }
 
 fn copying_without_access<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.vendor() != Vendor::Host {
-        skip("a device that copies by itself is lost, or its process ends");
+        skip("a device that makes the copy itself is lost, or its process ends");
     }
     let mut region = region(subject);
     region.map(subject.unit(), &subject.memory(1)).unwrap();
     let (at, unit) = (region.address(), subject.unit());
-    // SAFETY: both units are mapped; the device may not read the second, which the backend is to see.
+    // SAFETY: both units are mapped; the device may not read the second, and the backend must refuse the copy.
     unsafe { subject.backend.copy(subject.device, at, at + unit, unit) }.unwrap_err();
-    assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED).unwrap(), 0, "something was copied");
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED).unwrap(), 0, "bytes were copied");
 }

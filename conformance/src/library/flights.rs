@@ -1,6 +1,6 @@
-//! Work that runs on a device while a case goes on: one pattern after the other is written to a unit of a region, the last
-//! one with the seed that is asked for, so that memory which is looked at too early has not that pattern.
-#![allow(unsafe_code)] // starts work that goes on behind the caller's back
+//! Work that runs on a device while a case continues: it writes one pattern after the other to a unit of a region. Only the
+//! last pattern has the requested seed, so memory that is read too early does not contain it.
+#![allow(unsafe_code)] // starts work that continues after the call has returned
 
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Region, Vendor};
@@ -9,10 +9,10 @@ use gpu_vmm_testkit::{TestKit, WorkStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The least that work takes, alone on the device: many times what the calls take that are made meanwhile.
+/// The minimum time of the work, alone on the device: many times longer than the calls that are made meanwhile.
 const LONG: Duration = Duration::from_millis(60);
 
-/// Starts work on the unit at `offset` that goes on for a while, so many times as long as the least of it.
+/// Starts work on the unit at `offset` that takes `times` times the minimum time.
 pub(crate) fn start_longer<B: TestKit>(
     subject: &Subject<B>,
     region: &Region<B>,
@@ -25,7 +25,7 @@ pub(crate) fn start_longer<B: TestKit>(
     own
 }
 
-/// The same on a stream that has nothing to do yet.
+/// Starts the work on a stream that has no other work.
 pub(crate) fn start_on<B: TestKit>(
     subject: &Subject<B>,
     own: &dyn WorkStream,
@@ -39,13 +39,13 @@ pub(crate) fn start_on<B: TestKit>(
         if !own.is_done().unwrap() {
             return;
         }
-        // This thread may have been kept from running meanwhile.
+        // The system may have suspended this thread meanwhile.
         rounds *= 2;
     }
-    panic!("{rounds} rounds are done at once, so that nothing can be seen")
+    panic!("{rounds} rounds end at once, which is too short for the case")
 }
 
-/// Starts work on the unit at `offset` that goes on for a while.
+/// Starts work on the unit at `offset` that takes the minimum time.
 pub(crate) fn start<B: TestKit>(
     subject: &Subject<B>,
     region: &Region<B>,
@@ -55,17 +55,16 @@ pub(crate) fn start<B: TestKit>(
     start_longer(subject, region, offset, seed, 1)
 }
 
-/// How often what depends on time is tried.
+/// How often a check that depends on time is tried.
 const TRIES: u32 = 4;
 
-/// Looks at calls that must not wait for work: they are made beside work that is so many times as long as the least, and
-/// tell whether it was still going on when they returned. Calls that wait do so however long the work is; calls that were
-/// slow, on a machine that has other things to do, are not when it is longer.
+/// Checks that calls do not wait for work. `beside` makes the calls while work of the given multiple of the minimum time runs,
+/// and returns whether the work was still running afterwards. Calls that wait return late however long the work is. Calls that
+/// are slow only on a busy machine return before longer work ends.
 ///
-/// AMD's runtime puts streams on few queues of the device, and what two streams have on one queue waits for each other.
-/// Streams without work are held meanwhile, one more each time, so that the work gets a queue of its own. Where that does
-/// not help, since queues are given to streams when they have work (its variable DEBUG_HIP_DYNAMIC_QUEUES), the case
-/// cannot be seen.
+/// AMD's runtime maps streams to few queues of the device, and work of two streams on one queue runs in order. So idle streams
+/// are kept, one more with each try, until the work gets a queue of its own. If the runtime assigns queues only when streams
+/// have work (its variable DEBUG_HIP_DYNAMIC_QUEUES), this does not help, and the case is skipped.
 pub(crate) fn goes_on<B: TestKit>(subject: &Subject<B>, mut beside: impl FnMut(u32) -> bool) {
     let mut held = Vec::new();
     let lengths = (1..=TRIES).chain(1..=TRIES);
@@ -74,14 +73,14 @@ pub(crate) fn goes_on<B: TestKit>(subject: &Subject<B>, mut beside: impl FnMut(u
         held.push(own(subject));
         went_on
     });
-    // Which streams share one changes from one to the next.
+    // The streams that share a queue change with each new stream.
     if !went_on && (0..TRIES).any(|_| share_a_queue(subject)) {
-        skip("the runtime has two streams on one queue of the device, whichever they are");
+        skip("the runtime maps any two streams to one queue of the device");
     }
-    assert!(went_on, "the work was waited for, however long it took");
+    assert!(went_on, "the calls waited for the work, however long it took");
 }
 
-/// True where what two streams have waits for each other, though nobody says so.
+/// Returns true if work of two streams runs in order although no event requires it.
 fn share_a_queue<B: TestKit>(subject: &Subject<B>) -> bool {
     let regions = [(); 2].map(|()| one_unit(subject));
     let long = start_longer(subject, &regions[0], Bytes(0), 0, 1 << TRIES);
@@ -92,14 +91,14 @@ fn share_a_queue<B: TestKit>(subject: &Subject<B>) -> bool {
     shared
 }
 
-/// A region with one unit of the chosen device's memory.
+/// Creates a region with one unit of the chosen device's memory.
 fn one_unit<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(1).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     region
 }
 
-/// A stream of the chosen device, without work.
+/// Creates a stream of the chosen device, without work.
 pub(crate) fn own<B: TestKit>(subject: &Subject<B>) -> Box<dyn WorkStream> {
     subject.backend.own_stream(subject.device).unwrap()
 }
@@ -110,19 +109,20 @@ pub(crate) fn registered<B: Backend>(pool: &Pool<B>, own: &dyn WorkStream) -> Po
     unsafe { pool.register_stream(own.stream()) }.unwrap()
 }
 
-/// Waits for work in the way that drivers have for it.
+/// Waits for work with the driver's call.
 pub(crate) fn finish<B: TestKit>(subject: &Subject<B>, flight: &dyn WorkStream) {
     subject.backend.synchronize_stream(subject.device, flight.stream()).unwrap();
-    assert!(flight.is_done().unwrap(), "its stream was waited for");
+    assert!(flight.is_done().unwrap(), "the stream was waited for");
 }
 
-/// How many rounds over a unit take [`LONG`], measured once for a device. Ends the case where there is no such work.
+/// Returns the number of rounds over a unit that take [`LONG`], measured once per device. Skips the case if the backend has
+/// no such work.
 pub(crate) fn rounds<B: TestKit>(subject: &Subject<B>) -> u32 {
     static MEASURED: Mutex<Vec<((Vendor, DeviceId), u32)>> = Mutex::new(Vec::new());
-    /// As many as a stream takes in any case without making the caller wait.
+    /// Up to this number of rounds a stream never makes the caller wait.
     const MAX: u32 = 1 << 10;
     let key = (subject.backend.vendor(), subject.device);
-    // A case that was skipped here leaves nothing half done.
+    // A case that is skipped here leaves no partial update.
     let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, rounds)) = measured.iter().find(|(known, _)| *known == key) {
         return *rounds;
@@ -134,18 +134,18 @@ pub(crate) fn rounds<B: TestKit>(subject: &Subject<B>) -> u32 {
         finish(subject, &*own);
         began.elapsed()
     };
-    // The first may compile the kernel. Of two the quicker one counts, since another process can be in the way of one.
+    // The first run may compile the kernel. The faster of two runs counts, because another process can delay one of them.
     takes(1);
     let mut rounds = 8;
     while takes(rounds).min(takes(rounds)) < LONG {
         rounds *= 2;
-        assert!(rounds < MAX, "{rounds} rounds over {} are not enough for {LONG:?}", subject.unit());
+        assert!(rounds < MAX, "{rounds} rounds over {} take less than {LONG:?}", subject.unit());
     }
     measured.push((key, rounds));
     rounds
 }
 
-/// Queues work of so many rounds on the unit at an offset. Ends the case where there is no such work.
+/// Queues `rounds` rounds of work on the unit at an offset. Skips the case if the backend has no such work.
 pub(crate) fn queue<B: TestKit>(
     subject: &Subject<B>,
     own: &dyn WorkStream,
@@ -154,8 +154,8 @@ pub(crate) fn queue<B: TestKit>(
     rounds: u32,
 ) {
     let (device, at) = (subject.device, region.address() + offset);
-    // SAFETY: cases start work on a unit that is mapped for the device, and take it away by calls that have to wait for
-    // the work, or not before it is done; the stream is the device's.
+    // SAFETY: cases start work on a unit that is mapped for the device. They unmap it only after the work or with calls that
+    // must wait for the work. The stream belongs to the device.
     or_skip(unsafe {
         subject.backend.start_pattern_on(device, own.stream(), at, subject.unit(), seed, rounds)
     })

@@ -1,9 +1,9 @@
-//! A folder for the files of a case, which goes with it.
+//! A temporary folder for the files of a case.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A folder that is removed, with what is in it, when this is dropped.
+/// A folder that is removed with its contents when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -16,12 +16,12 @@ impl Folder {
         Self(path)
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the folder.
     pub(crate) fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }
 
-    /// The names of all files in it, in order.
+    /// Returns the names of all files in the folder, in order.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
         let mut names: Vec<String> =
@@ -33,7 +33,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that cannot be removed is no case's failure; the system empties this place.
+        // A folder that cannot be removed is not a failure of the case; the system cleans its temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,5 @@
-//! Rule 10: a process that was forked from one with an open driver touches nothing, and one that was forked before can
-//! open it for itself.
+//! Rule 10: a process forked from one with an open driver makes no driver call, and a process forked before can open the
+//! driver for itself.
 #![allow(unsafe_code)] // fork
 
 use crate::case::cases;
@@ -17,40 +17,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 cases! { "fork":
-    /// In a forked child every call that would reach the driver answers an error that says so, and dropping does nothing.
+    /// In a forked child every call that would reach the driver returns an error about the fork, and drops do nothing.
     a_forked_child_gets_errors,
     /// A child of the child gets the same errors.
     a_grandchild_gets_errors,
-    /// Whatever a forked child drops, the parent has its memory and addresses still, and goes on with them.
+    /// Whatever a forked child drops, the parent keeps its memory and addresses, and they stay usable.
     what_a_child_drops_is_the_parents,
     /// A forked child can execute a program, as children of the standard library do.
     a_child_can_exec,
-    /// A child that is forked while other threads are inside the driver gets errors, and waits for none of their locks.
+    /// A child forked while other threads are inside the driver gets errors, and waits for none of their locks.
     forked_while_threads_are_at_work,
-    /// A child that is forked while a ring is in use waits for no thread of its parent's, nor does it give back room in a
-    /// store.
+    /// A child forked while a staging ring is in use waits for no thread of its parent, and frees no space in a backing store.
     forked_while_contents_are_copied,
-    /// A child that is forked while other threads hold locks of the library gets errors, and waits for none of them.
+    /// A child forked while other threads hold locks of the library gets errors, and waits for none of these locks.
     forked_while_locks_are_held,
-    /// A process that was forked before the driver was opened opens it for itself, beside the first one.
+    /// A process forked before the driver was opened can open it for itself while the first process uses it.
     forked_before_opening with opens_for_itself,
 }
 
 const SEED: u64 = 700;
 
-/// How long a child of a case may take, which does next to nothing.
+/// The time limit for a case's child, which needs almost none.
 const SECONDS: u32 = 20;
 
-/// What a forked child did. It has a copy of everything that this process has, and ends without dropping it.
+/// Runs a function in a forked child and returns how the child ended. The child has a copy of this process's memory, and
+/// ends without dropping its values.
 ///
-/// Other threads of this process are not in the child, and what they had locked stays locked: the child calls gpu-vmm,
-/// which looks for the fork first, and the C library's heap, which a fork leaves whole.
+/// Other threads of this process do not exist in the child, and their locks stay locked. The child calls only gpu-vmm, which
+/// checks for the fork first, and the C library's heap, which a fork leaves consistent.
 pub(crate) fn forked(child: impl FnOnce() -> i32) -> Ended {
     // SAFETY: see above.
     match unsafe { libc::fork() } {
         -1 => panic!("no fork: {}", std::io::Error::last_os_error()),
         0 => {
-            // SAFETY: a child that waits for a lock is ended by this; and it ends without the parent's exit handlers.
+            // SAFETY: the alarm ends a child that waits for a lock, and `_exit` skips the parent's exit handlers.
             unsafe {
                 libc::alarm(SECONDS);
                 libc::_exit(child())
@@ -58,14 +58,14 @@ pub(crate) fn forked(child: impl FnOnce() -> i32) -> Ended {
         }
         pid => {
             let mut status = 0;
-            // SAFETY: the child is this process's own.
+            // SAFETY: the child belongs to this process.
             assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
             Ended::from_status(status)
         }
     }
 }
 
-/// The number of the first check that does not hold, from 1 on, or 0.
+/// Returns the number of the first check that does not hold, from 1 on, or 0.
 pub(crate) fn first_wrong(checks: &[bool]) -> i32 {
     checks.iter().position(|held| !held).map_or(0, |index| index as i32 + 1)
 }
@@ -81,7 +81,7 @@ fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-/// Calls everything that reaches a driver: the first that does not say that this is a forked child, or 0.
+/// Makes every call that reaches a driver. Returns the number of the first one without the error about the fork, or 0.
 fn first_that_reaches_the_driver<B: TestKit>(
     subject: &Subject<B>,
     region: &mut Region<B>,
@@ -126,9 +126,9 @@ fn first_that_reaches_the_driver<B: TestKit>(
     ])
 }
 
-/// What is in a process that forks.
+/// The objects of a process that forks.
 struct Parent<B: TestKit> {
-    /// Before what it copies to.
+    /// Declared, and so dropped, before the memory that it copies to.
     copy_stream: Box<dyn CopyStream>,
     pinned: Box<dyn Pinned>,
     event: Box<dyn Event>,
@@ -144,7 +144,7 @@ impl<B: TestKit> Parent<B> {
         vec.extend_from_slice(&[7; 100]).unwrap();
         let (copy_stream, pinned) =
             (subject.backend.copy_stream(subject.device), subject.backend.pin(Bytes(8)));
-        // Memory that was in a guarded region is poisoned when it is freed: not by a child that is to free nothing.
+        // Freed memory of a guarded region is poisoned. A child must not do so, because it frees no memory.
         let (memory, mut guarded) = (subject.memory(1), subject.region(1).guarded().build().unwrap());
         subject.open(&mut guarded, Bytes(0), &memory);
         write(subject, &mut guarded, SEED + 2);
@@ -156,18 +156,18 @@ impl<B: TestKit> Parent<B> {
         Self { copy_stream, pinned, event, own, region: region(subject), memory, vec }
     }
 
-    /// The parent has everything, and goes on with it.
+    /// Checks that the parent has all of its objects and can use them.
     fn check(mut self, subject: &Subject<B>) {
         assert!(has(subject, &self.region, SEED), "the bytes are as they were");
         let word = self.pinned.start().cast::<u64>();
-        // SAFETY: both sides have a word, which nobody else uses until the copy stream has finished.
+        // SAFETY: both sides have one word, and no other code uses it until the copy stream has finished.
         unsafe { self.copy_stream.copy_to_host(word.as_ptr().cast(), self.region.address(), PATTERN_WORD) }
             .unwrap();
         self.copy_stream.finish().unwrap();
         self.event.record(self.own.stream()).unwrap();
         self.event.wait().unwrap();
         assert!(self.event.is_done().unwrap() && self.own.is_done().unwrap());
-        // SAFETY: the word has been written, and nobody writes it any more.
+        // SAFETY: the copy has written the word, and no code writes it now.
         assert_eq!(unsafe { word.read() }, pattern_word(SEED, 0));
         self.region.map(subject.units(2), &self.memory).unwrap();
         self.region.set_access(subject.units(2), subject.unit(), subject.device, Access::ReadWrite).unwrap();
@@ -185,7 +185,7 @@ fn a_forked_child_gets_errors<B: TestKit>(subject: &Subject<B>) {
         let Parent { region, memory, vec, event, .. } = &mut parent;
         first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
     });
-    assert_eq!(ended, Ended::Exit(0), "the number of the call that did not say so");
+    assert_eq!(ended, Ended::Exit(0), "the number of the call without the error about the fork");
     parent.check(subject);
 }
 
@@ -201,7 +201,7 @@ fn a_grandchild_gets_errors<B: TestKit>(subject: &Subject<B>) {
             _ => -1,
         }
     });
-    assert_eq!(ended, Ended::Exit(0), "the number of the call that did not say so");
+    assert_eq!(ended, Ended::Exit(0), "the number of the call without the error about the fork");
     parent.check(subject);
 }
 
@@ -210,14 +210,14 @@ fn what_a_child_drops_is_the_parents<B: TestKit>(subject: &Subject<B>) {
     let free = subject.free_here();
     let ended = forked(|| {
         let Parent { copy_stream, pinned, event, own, region, memory, vec } =
-            parent.take().expect("the copy of the parent's");
+            parent.take().expect("the child's copy");
         drop((copy_stream, pinned, event, own, memory, vec));
         let closed = region.close(WaitFor::all_devices());
         first_wrong(&[is_forked(closed), subject.backend.drop_log().take_last().is_none()])
     });
-    assert_eq!(ended, Ended::Exit(0), "the number of what did not hold");
-    assert_eq!(subject.free_here(), free, "nothing has come back");
-    parent.take().expect("the parent's own").check(subject);
+    assert_eq!(ended, Ended::Exit(0), "the number of the check that did not hold");
+    assert_eq!(subject.free_here(), free, "the child has released no memory");
+    parent.take().expect("the parent's objects").check(subject);
 }
 
 fn a_child_can_exec<B: TestKit>(subject: &Subject<B>) {
@@ -225,7 +225,7 @@ fn a_child_can_exec<B: TestKit>(subject: &Subject<B>) {
     let ended = forked(|| {
         let words = [c"sh", c"-c", c"exit 7"];
         let [sh, c, text] = words.map(std::ffi::CStr::as_ptr);
-        // SAFETY: a path, and a list of texts that ends with a null pointer; what this returns from has failed.
+        // SAFETY: a path, and a list of strings that ends with a null pointer. If this call returns, it has failed.
         unsafe { libc::execv(c"/bin/sh".as_ptr(), [sh, c, text, std::ptr::null()].as_ptr()) };
         1
     });
@@ -235,7 +235,7 @@ fn a_child_can_exec<B: TestKit>(subject: &Subject<B>) {
     parent.check(subject);
 }
 
-/// Forks so many times while other threads do some work again and again.
+/// Forks `times` times while other threads repeat some work.
 fn forked_beside(times: usize, threads: u64, work: impl Fn(u64) + Sync, mut child: impl FnMut() -> i32) {
     let stop = AtomicBool::new(false);
     let ended: Vec<Ended> = std::thread::scope(|scope| {
@@ -259,7 +259,7 @@ fn forked_beside(times: usize, threads: u64, work: impl Fn(u64) + Sync, mut chil
         assert_eq!(
             ended,
             Ended::Exit(0),
-            "the number of the call that did not say so, or a signal for a lock"
+            "the number of the call without the error about the fork, or a signal because of a lock"
         );
     }
 }
@@ -292,7 +292,7 @@ fn forked_while_contents_are_copied<B: TestKit>(subject: &Subject<B>) {
         region.resume().unwrap();
     };
     forked_beside(6, 1, work, || {
-        // SAFETY: no device uses it.
+        // SAFETY: no device uses the memory.
         let done = unsafe { WaitFor::nothing() };
         let asleep = asleep.take();
         let free = room.free();
@@ -347,14 +347,14 @@ fn forked_before_opening<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut region, SEED + 1);
     child.send(());
     child.finish();
-    assert!(has(subject, &region, SEED + 1), "the other process's memory is other memory");
+    assert!(has(subject, &region, SEED + 1), "the other process has separate memory");
 }
 
 fn opens_for_itself<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = region(subject);
     peer.send(());
     peer.receive::<()>();
-    assert!(has(subject, &region, SEED), "the other process's memory is other memory");
+    assert!(has(subject, &region, SEED), "the other process has separate memory");
     region.grow_to(subject.units(3)).unwrap();
     region.close(WaitFor::all_devices()).unwrap();
     assert!(subject.backend.drop_log().take_last().is_none());

@@ -1,4 +1,4 @@
-//! Between the host and a region, and what kernels see of it.
+//! Bytes between the host and a region, and the bytes that kernels see.
 
 use crate::case::cases;
 use crate::subject::Subject;
@@ -6,23 +6,23 @@ use gpu_vmm_core::{Bytes, Region};
 use gpu_vmm_testkit::{TestKit, pattern_word, write_pattern_words};
 
 cases! { "data":
-    /// Single bytes are written where they belong, and no other byte changes.
+    /// Single bytes are written at their offsets, and no other byte changes.
     bytes_are_where_they_belong,
-    /// A write and a read at an odd offset go over ten mappings.
+    /// A write and a read at an odd offset can span ten mappings.
     over_many_mappings,
-    /// A fill reaches from its first to its last byte, over mappings, and no further.
+    /// A fill sets every byte from its first to its last, across mappings, and no other byte.
     a_fill_and_no_further,
-    /// Reading and writing nothing is no error anywhere, as for a slice.
+    /// Reading and writing zero bytes succeeds at any offset, as for a slice.
     nothing_is_nothing,
-    /// What the host writes is what a kernel reads, and the other way round.
+    /// A kernel reads what the host has written, and the host reads what a kernel has written.
     host_and_kernel_agree,
-    /// A pattern in parts is the same as the pattern in one piece.
+    /// A pattern written in parts equals the pattern written at once.
     the_pattern_continues,
-    /// A kernel that counts wrong words sees every single one, wherever it is.
+    /// A kernel that counts wrong words finds every single one, wherever it is.
     every_wrong_word_is_seen,
 }
 
-/// A region with one mapping for each granule, filled with a byte.
+/// Creates a region with one mapping per granule, filled with a byte.
 fn filled<B: TestKit>(subject: &Subject<B>, granules: u64, value: u8) -> Region<B> {
     let mut region = subject.space(granules).build().unwrap();
     for end in 1..=granules {
@@ -118,7 +118,7 @@ fn every_wrong_word_is_seen<B: TestKit>(subject: &Subject<B>) {
     subject.write(&mut region, Bytes(0), length, 1);
     let places = [Bytes(0), Bytes(8), Bytes(4096), granule - Bytes(8), granule, length - Bytes(8)];
     for (offset, count) in places.into_iter().zip(1..) {
-        // One bit of the word's last byte.
+        // Flips one bit of the word's last byte.
         let at = offset + Bytes(7);
         let mut byte = [0];
         region.read(at, &mut byte).unwrap();

@@ -9,20 +9,20 @@ use gpu_vmm_core::{Access, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "data":
-    /// A device copies from a plain allocation to a region of several mappings and back.
+    /// A device can copy from a plain allocation to a region of several mappings and back.
     plain_and_region,
-    /// A device copies from one region to another, wherever the borders of mappings and reservations are on either side.
+    /// A device can copy from one region to another, wherever the borders of mappings and reservations are on either side.
     region_to_region,
-    /// A copy needs write access to the target and read access to the source, both mapped, on one backend; else nothing
-    /// is copied.
+    /// A copy needs write access to the target and read access to the source, both mapped, on one backend; otherwise it copies
+    /// no byte.
     refused_copies,
-    /// A device copies from one mapping to another of the same region, over the borders of mappings.
+    /// A device can copy from one mapping to another of the same region, across the borders of mappings.
     within_a_region,
-    /// A plain allocation and a region have addresses and bytes of their own, side by side.
+    /// Plain allocations and regions coexist with separate addresses and bytes.
     plain_beside_regions,
 }
 
-/// A region of six granules in mappings of different sizes.
+/// Creates a region of six granules in mappings of different sizes.
 fn mapped<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(6).build().unwrap();
     for granules in [1, 3, 6] {
@@ -36,7 +36,7 @@ fn plain_and_region<B: TestKit>(subject: &Subject<B>) {
     let mut plain = Plain::new(subject, subject.device, length);
     let mut region = mapped(subject);
     plain.write(1);
-    // SAFETY: both sides are as long, mapped in one reservation or plain, and the device's own to read and write.
+    // SAFETY: both sides have this length, are mapped in one reservation or plain, and the device may read and write them.
     unsafe { copy(subject, subject.device, region.address(), plain.address(), length) };
     subject.check(&region, Bytes(0), length, 1);
     subject.write(&mut region, Bytes(0), length, 2);
@@ -54,7 +54,8 @@ fn region_to_region<B: TestKit>(subject: &Subject<B>) {
     other.copy_from(Bytes(0), &one, Bytes(0), length).unwrap();
     subject.check(&other, Bytes(0), length, 1);
     subject.check(&one, Bytes(0), length, 1);
-    // Between a region of two reservations and one of a single one, in both directions, by offsets that are no granules.
+    // Copies between a region of two reservations and one of a single one, in both directions, at offsets that are not multiples
+    // of a granule.
     let mut seamed = extended(subject);
     let (at, size) = (subject.unit() - Bytes(40), Bytes(80));
     subject.write(&mut seamed, Bytes(0), subject.units(2), 500);
@@ -66,7 +67,7 @@ fn region_to_region<B: TestKit>(subject: &Subject<B>) {
     subject.check(&seamed, at + size, Bytes(8), 500 + (at + size).0 / 8);
 }
 
-/// A region of two reservations, each of one unit, all mapped.
+/// Creates a fully mapped region of two reservations of one unit each.
 fn extended<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region =
         subject.region(1).at(Placement::Exact(subject.hole(2))).extend_by(subject.unit()).build().unwrap();
@@ -114,9 +115,9 @@ fn within_a_region<B: TestKit>(subject: &Subject<B>) {
     subject.write(&mut region, Bytes(0), half, 1);
     subject.write(&mut region, half, half, 1000);
     let (from, to) = (region.address() + Bytes(8), region.address() + half);
-    // SAFETY: both parts are mapped in one reservation, do not overlap, and are the device's own to read and write.
+    // SAFETY: both parts are mapped in one reservation and do not overlap, and the device may read and write them.
     unsafe { copy(subject, subject.device, to, from, half - Bytes(8)) };
-    // It began at the second word, and the last one is what was there.
+    // The copy began at the second word, so the last word is unchanged.
     subject.check(&region, half, half - Bytes(8), 2);
     let last = region.end() - Bytes(8);
     subject.check(&region, last, Bytes(8), 1000 + half.0 / 8 - 1);

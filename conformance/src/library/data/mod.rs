@@ -1,8 +1,8 @@
-//! Bytes in and out, through the devices that own the memory.
+//! Reading, writing and copying bytes through the devices that own the memory.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `bytes` | between the host and a region, and what kernels see of it |
+//! | `bytes` | bytes between the host and a region, and the bytes that kernels see |
 //! | `copies` | between regions and plain allocations |
 
 mod bytes;

@@ -8,22 +8,22 @@ use gpu_vmm_core::{Bytes, Event, Region};
 use gpu_vmm_testkit::{TestKit, WorkStream};
 
 cases! { "event":
-    /// Work that is queued on a stream after an event holds it begins when the event is done, and no CPU waits for that.
+    /// Work queued on a stream that waits for an event begins when the event is done, and no CPU thread waits for it.
     hold_makes_another_stream_wait,
-    /// What an event holds waits for what it marked then: recording it again, or dropping it, changes nothing there.
+    /// A stream waits for what the event marked when the wait was queued: recording or dropping the event later changes nothing.
     hold_keeps_what_was_marked,
-    /// An event that is done holds a stream no longer.
+    /// A wait for an event that is done does not delay a stream.
     done_holds_nothing,
-    /// An event holds the stream that it is recorded on, which goes on.
+    /// A stream can wait for an event that was recorded on itself.
     hold_on_its_own_stream,
-    /// A chain of streams, each held by the one before, does its work in that order.
+    /// Streams in a chain, each waiting for the previous one, do their work in that order.
     a_chain_of_streams,
-    /// An event of one device holds a stream of another.
+    /// A stream of one device can wait for an event of another device.
     hold_on_another_device,
 }
 
-/// Starts long work on one stream and short work on another one, on the same memory, which `order` keeps apart: what is
-/// there at the end is the second's. True where the first was still going on when all was queued.
+/// Starts long work on one stream and short work on another, on the same memory. `order` must make the second wait, so that
+/// the memory ends with its pattern. Returns true if the first was still running when all work was queued.
 fn in_order<B: TestKit>(
     subject: &Subject<B>,
     region: &Region<B>,
@@ -36,7 +36,7 @@ fn in_order<B: TestKit>(
     queue(subject, &*second, (region, Bytes::ZERO), 2, 1);
     let went_on = !first.is_done().unwrap();
     finish(subject, &*second);
-    assert!(first.is_done().unwrap(), "the second did not wait");
+    assert!(first.is_done().unwrap(), "the second stream did not wait");
     subject.check(region, Bytes::ZERO, subject.unit(), 2);
     went_on
 }
@@ -93,12 +93,15 @@ fn a_chain_of_streams<B: TestKit>(subject: &Subject<B>) {
         if number > 0 {
             events[number - 1].hold(own.stream()).unwrap();
         }
-        // The first takes longest.
+        // The first stream's work takes longest.
         queue(subject, &**own, (&region, Bytes::ZERO), number as u64, 64 >> (2 * number));
         events[number].record(own.stream()).unwrap();
     }
     events[3].wait().unwrap();
-    assert!(events.iter().all(|event| event.is_done().unwrap()), "the last is done before another");
+    assert!(
+        events.iter().all(|event| event.is_done().unwrap()),
+        "the last event is done before an earlier one"
+    );
     subject.check(&region, Bytes::ZERO, subject.unit(), 3);
 }
 

@@ -1,4 +1,4 @@
-//! What an event marks, asked and waited for.
+//! The work that an event marks: querying it and waiting for it.
 
 use super::{default, event, region};
 use crate::case::cases;
@@ -8,29 +8,29 @@ use gpu_vmm_core::Bytes;
 use gpu_vmm_testkit::TestKit;
 
 cases! { "event":
-    /// An event that was never recorded is done, is waited for at once, and holds nothing.
+    /// An event that was never recorded is done, and waiting for it returns at once and delays no stream.
     never_recorded,
-    /// An event is done when the work before it is, on a stream of one's own and on the default one.
+    /// An event is done when the work before it is done, on a new stream and on the default stream.
     done_after_the_work,
     /// An event is not done while the work before it runs.
     not_done_while_work_runs,
-    /// Waiting for an event returns when the work before it is done, whose result is whole.
+    /// Waiting for an event returns after the work before it has finished, with its complete result.
     wait_waits,
-    /// Waiting for an event does not wait for what was queued behind it.
+    /// Waiting for an event does not wait for work that was queued after it.
     wait_waits_for_nothing_behind,
     /// An event that is recorded again marks the later work.
     recorded_again_covers_later_work,
-    /// An event that is recorded on another stream marks nothing of the first one any more.
+    /// An event that is recorded on another stream no longer marks work of the first one.
     recorded_elsewhere_forgets,
-    /// An event is asked and waited for after its stream has ended.
+    /// An event can be queried and waited for after its stream was destroyed.
     outlives_its_stream,
-    /// An event of the default stream is done while a stream of one's own works.
+    /// An event of the default stream becomes done while a non-blocking stream works.
     the_default_stream_is_another,
-    /// Many events on one stream are done in their order.
+    /// Events on one stream become done in the order in which they were recorded.
     many_in_order,
-    /// An event is asked by several threads while one waits for it, and they agree when it is done.
+    /// Several threads can query an event while another waits for it, and all see that it is done only after the work.
     asked_by_threads,
-    /// Dropping an event neither waits for the work that it marks nor disturbs it.
+    /// Dropping an event neither waits for the work that it marks nor disturbs that work.
     dropped_under_work,
 }
 
@@ -52,7 +52,7 @@ fn done_after_the_work<B: TestKit>(subject: &Subject<B>) {
         region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), 1).unwrap();
         event.record(stream).unwrap();
         subject.backend.synchronize_stream(subject.device, stream).unwrap();
-        assert!(event.is_done().unwrap(), "its stream was waited for");
+        assert!(event.is_done().unwrap(), "the stream was waited for");
         event.wait().unwrap();
     }
 }
@@ -63,9 +63,9 @@ fn not_done_while_work_runs<B: TestKit>(subject: &Subject<B>) {
         let (mut event, own) = (event(subject), own(subject));
         start_on(subject, &*own, (&region, Bytes::ZERO), 1, times);
         event.record(own.stream()).unwrap();
-        // Asked in this order, so that work which has just ended is no fault.
+        // The event is queried first, so that work that ends in between causes no failure.
         let (is_done, was_running) = (event.is_done().unwrap(), !own.is_done().unwrap());
-        assert!(!(is_done && was_running), "done under the work");
+        assert!(!(is_done && was_running), "the event is done while the work runs");
         finish(subject, &*own);
         assert!(event.is_done().unwrap());
         was_running
@@ -77,7 +77,7 @@ fn wait_waits<B: TestKit>(subject: &Subject<B>) {
     start_on(subject, &*own, (&region, Bytes::ZERO), 1, 1);
     event.record(own.stream()).unwrap();
     event.wait().unwrap();
-    assert!(event.is_done().unwrap() && own.is_done().unwrap(), "waited for too short");
+    assert!(event.is_done().unwrap() && own.is_done().unwrap(), "the wait returned too early");
     subject.check(&region, Bytes::ZERO, subject.unit(), 1);
 }
 
@@ -100,11 +100,11 @@ fn recorded_again_covers_later_work<B: TestKit>(subject: &Subject<B>) {
     for seed in [1, 2] {
         event.record(own.stream()).unwrap();
         event.wait().unwrap();
-        assert!(event.is_done().unwrap(), "nothing is before it");
+        assert!(event.is_done().unwrap(), "no work is before the event");
         start_on(subject, &*own, (&region, Bytes::ZERO), seed, 1);
         event.record(own.stream()).unwrap();
         event.wait().unwrap();
-        assert!(own.is_done().unwrap(), "it marks the earlier place");
+        assert!(own.is_done().unwrap(), "the event marks the earlier position");
         subject.check(&region, Bytes::ZERO, subject.unit(), seed);
     }
 }
@@ -132,7 +132,7 @@ fn outlives_its_stream<B: TestKit>(subject: &Subject<B>) {
         event
     });
     for event in &events {
-        assert!(event.is_done().unwrap(), "the end of a stream waits for its work");
+        assert!(event.is_done().unwrap(), "destroying a stream waits for its work");
         event.wait().unwrap();
     }
 }
@@ -158,7 +158,10 @@ fn many_in_order<B: TestKit>(subject: &Subject<B>) {
     }
     for (number, event) in events.iter().enumerate().rev() {
         event.wait().unwrap();
-        assert!(events[..=number].iter().all(|earlier| earlier.is_done().unwrap()), "before {number}");
+        assert!(
+            events[..=number].iter().all(|earlier| earlier.is_done().unwrap()),
+            "an event before number {number} is not done"
+        );
     }
 }
 
@@ -173,7 +176,7 @@ fn asked_by_threads<B: TestKit>(subject: &Subject<B>) {
                 while !event.is_done().unwrap() {
                     std::thread::yield_now();
                 }
-                assert!(own.is_done().unwrap(), "done under the work");
+                assert!(own.is_done().unwrap(), "the event is done while the work runs");
             });
         }
         event.wait().unwrap();

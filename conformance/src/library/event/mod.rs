@@ -1,11 +1,11 @@
-//! Events: places in the work of streams; and streams of one's own.
+//! Events, which mark positions in the work of streams, and the test kit's own streams.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `marks` | what an event marks, asked and waited for |
+//! | `marks` | the work that an event marks: querying it and waiting for it |
 //! | `holds` | streams that wait for an event |
-//! | `streams` | streams of one's own, and whether they capture |
-//! | `refused` | calls that fail, by their arguments or in the driver |
+//! | `streams` | the test kit's own streams, and whether they capture |
+//! | `refused` | calls that fail because of their arguments or in the driver |
 
 mod holds;
 mod marks;
@@ -22,12 +22,12 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [marks::cases(), holds::cases(), streams::cases(), refused::cases()].concat()
 }
 
-/// An event of the chosen device.
+/// Creates an event on the chosen device.
 fn event<B: TestKit>(subject: &Subject<B>) -> Box<dyn Event> {
     event_on(subject, subject.device)
 }
 
-/// An event of any.
+/// Creates an event on any device.
 fn event_on<B: TestKit>(subject: &Subject<B>, device: DeviceId) -> Box<dyn Event> {
     or_skip(subject.backend.event(device))
 }
@@ -39,7 +39,7 @@ fn default() -> Stream<'static> {
     unsafe { Stream::from_raw(std::ptr::null_mut()) }
 }
 
-/// A region with so many units of the chosen device's memory, in which no pattern is.
+/// Creates a region with `units` units of the chosen device's memory, which contain no pattern.
 fn region<B: TestKit>(subject: &Subject<B>, units: u64) -> Region<B> {
     let mut region = subject.region(units).build().unwrap();
     region.grow_to(subject.units(units)).unwrap();

@@ -1,4 +1,4 @@
-//! Calls that fail, by their arguments or in the driver.
+//! Calls that fail because of their arguments or in the driver.
 
 use super::{default, event_on};
 use crate::case::cases;
@@ -9,11 +9,11 @@ use gpu_vmm_core::{Detail, DeviceId, Operation, SyncCalls};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "event":
-    /// A device that is not there has no event and no stream, and the host neither.
+    /// Creating an event or a stream on a device that does not exist, or on the host, is refused.
     a_device_that_is_not_there,
-    /// An event is not recorded on a stream of another device, and marks what it did before.
+    /// Recording an event on a stream of another device is refused, and the event's state is unchanged.
     a_stream_of_another_device,
-    /// Each call for an event can fail: then nothing was done, and the same call goes on after it.
+    /// If a driver call for an event fails, the operation has no effect, and the same call succeeds afterwards.
     each_call_can_fail,
 }
 
@@ -42,7 +42,7 @@ fn each_call_can_fail<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let fails = |call: Operation, answer: gpu_vmm_core::Result<()>| {
         assert_eq!(answer.unwrap_err().driver_error().unwrap().call, call.name());
-        assert_eq!(backend.stop(), 1, "nothing else was tried");
+        assert_eq!(backend.stop(), 1, "no other call was made");
     };
     backend.fail(0, 1);
     fails(Operation::CreateEvent, backend.event(subject.device).map(drop));
@@ -52,7 +52,7 @@ fn each_call_can_fail<B: TestKit>(subject: &Subject<B>) {
     for stream in [own.stream(), default()] {
         backend.fail(0, 1);
         fails(Operation::RecordEvent, event.record(stream));
-        assert!(event.is_done().unwrap(), "nothing was marked");
+        assert!(event.is_done().unwrap(), "no position was marked");
         event.record(stream).unwrap();
         backend.fail(0, 1);
         fails(Operation::WaitForEvent, event.wait());

@@ -1,4 +1,4 @@
-//! Streams of one's own, and whether they capture.
+//! The test kit's own streams, and whether they capture.
 
 use super::{default, event, region};
 use crate::case::cases;
@@ -9,23 +9,23 @@ use gpu_vmm_testkit::TestKit;
 use std::collections::BTreeSet;
 
 cases! { "event":
-    /// Streams of one's own are none of the default ones, and each is another than all that live.
+    /// A new stream differs from the default streams and from all other existing streams.
     own_streams_are_apart,
-    /// A stream of one's own is done while nothing is on it, and can be waited for again and again.
+    /// A new stream without work is done, and can be waited for repeatedly.
     an_own_stream_without_work,
-    /// Dropping a stream of one's own waits for its work.
+    /// Dropping a stream waits for its work.
     dropping_an_own_stream_waits,
-    /// Streams of one's own are made, used and dropped by several threads at once.
+    /// Several threads can create, use and drop streams at once.
     own_streams_on_threads,
-    /// No stream captures that nobody has asked to, neither one's own nor the default one.
+    /// No stream reports a capture that was not begun, neither a new stream nor the default one.
     nothing_captures,
 }
 
 fn own_streams_are_apart<B: TestKit>(subject: &Subject<B>) {
     let streams: Vec<_> = (0..8).map(|_| own(subject)).collect();
     let names: BTreeSet<_> = streams.iter().map(|own| own.stream().as_raw()).collect();
-    assert_eq!(names.len(), streams.len(), "two streams are one");
-    // Null, and what vendors call the legacy and the thread's own default stream.
+    assert_eq!(names.len(), streams.len(), "two streams are the same");
+    // Null, and the handles of the legacy and the per-thread default stream.
     assert!(names.iter().all(|name| name.addr() > 2), "{names:?}");
     assert_ne!(streams[0].stream(), default());
 }
@@ -43,7 +43,7 @@ fn dropping_an_own_stream_waits<B: TestKit>(subject: &Subject<B>) {
     start_on(subject, &*own, (&region, Bytes::ZERO), 1, 1);
     event.record(own.stream()).unwrap();
     drop(own);
-    assert!(event.is_done().unwrap(), "dropped under the work");
+    assert!(event.is_done().unwrap(), "the stream was dropped while its work ran");
     subject.check(&region, Bytes::ZERO, subject.unit(), 1);
 }
 

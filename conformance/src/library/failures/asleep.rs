@@ -1,5 +1,5 @@
-//! A second driver call fails, in what a resume does after the first: it says so, the region stays suspended, and comes
-//! back whole unless something that was mapped could not be taken away.
+//! A second driver call fails, in what a resume does after the first. The error reports both, and the region stays suspended.
+//! A later resume succeeds unless a mapping could not be removed.
 
 use super::row::Row;
 use super::sweep::{Reference, Sweep, injected, same_state};
@@ -7,7 +7,7 @@ use super::undo::{by_plan, each_pair};
 use gpu_vmm_core::{Bytes, Detail, Error, RegionState};
 use gpu_vmm_testkit::TestKit;
 
-/// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
+/// Sweeps over all pairs of failure points of one row, and over all points from which every call fails. Returns their number.
 pub(super) fn row<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
     each_pair(sweep, row, point)
 }
@@ -18,7 +18,7 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
         let mut bench = sweep.bench(row.start);
         let before = sweep.before(&bench, reference);
         bench.backend.fail_each(failing);
-        let error = (row.run)(&mut bench).expect_err("nobody heard of it");
+        let error = (row.run)(&mut bench).expect_err("the failure was not reported");
         bench.backend.stop();
         let region = bench.seen_region().expect("a region");
         assert!(matches!(region.state(), RegionState::Suspended { .. }), "{at}: {:?}", region.state());
@@ -28,7 +28,7 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
                 assert!(by_plan(error, failing) && by_plan(undo, failing), "{at}: {error}; {undo}");
             }
             _ => {
-                assert!(is_clean, "{at}: something is still mapped, and nothing is said of it");
+                assert!(is_clean, "{at}: memory is still mapped, and the error does not report it");
                 assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
                 same_state(row, &bench, &before, sweep.state(&bench), &error, &at)?;
             }
@@ -44,7 +44,7 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
                 "{at}, the second time: {second:?}"
             );
             let left = sweep.reclaim(bench, &at);
-            assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
+            assert!(left > 0, "{at}: the region is poisoned although nothing was left behind");
         }
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! What an operation is let fail on: a region, or a vector, with everything that a failure must not change.
+//! The bench on which an operation fails: a region or a vector, with everything that a failure must not change.
 
 use super::edges::{EDGE, Faulty, edges};
 use super::saved::{InFile, Saved};
@@ -12,7 +12,7 @@ use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// How many granules at the end of the first reservation a bench lives in.
+/// The number of granules at the end of the first reservation that a bench uses.
 const GRANULES: u64 = 5;
 
 /// The seed of the pattern in a region, for the word at offset 0.
@@ -21,7 +21,7 @@ pub(super) const SEED: u64 = 1;
 /// The seed of the pattern in the second region.
 pub(super) const SEED_BESIDE: u64 = 1 << 40;
 
-/// What an operation has given out.
+/// An object that an operation has returned.
 #[derive(Debug)]
 #[allow(dead_code)] // held until the bench ends
 pub(super) enum Made<B: TestKit> {
@@ -34,37 +34,37 @@ pub(super) enum Made<B: TestKit> {
     Ring(StagingRing<Faulty<B>>),
 }
 
-/// The fields are dropped in this order: whoever has memory mapped goes first.
+/// The fields are dropped in this order: values that have memory mapped are dropped before the memory.
 #[derive(Debug)]
 pub(super) struct Bench<B: TestKit> {
     pub(super) made: Vec<Made<B>>,
     region: Option<Region<Faulty<B>>>,
     vector: Option<DeviceVec<u64, Faulty<B>>>,
     slots: Option<BankedRegion<Faulty<B>>>,
-    /// All of one size: the first, one that is cut as it is, and one that is not.
+    /// Banks of one size: the first, one with the same number of allocations, and one with a different number.
     pub(super) sets: Vec<BankId>,
     beside: Option<Region<Faulty<B>>>,
-    /// Behind the region, so that it cannot be extended.
+    /// Reserved directly behind the region, so that the region cannot be extended.
     _wall: Option<Region<Faulty<B>>>,
-    /// One granule that is mapped nowhere.
+    /// One granule of memory that is mapped nowhere.
     pub(super) memory: PhysicalMemory<Faulty<B>>,
     shared: Option<(PhysicalMemory<Faulty<B>>, OwnedFd)>,
     ring: Option<StagingRing<Faulty<B>>>,
-    /// With room for all that is in the region or the vector.
+    /// A backing store with space for the contents of the region or the vector.
     pub(super) store: BackingStore<Faulty<B>>,
     saved: Option<Saved<B>>,
     pub(super) backend: Faulty<B>,
     pub(super) device: DeviceId,
-    /// Another device that has access; the same one where the start has no peer.
+    /// Another device with access; the same device if the start has no peer.
     pub(super) peer: DeviceId,
     granule: Bytes,
     origin: Bytes,
-    /// Where addresses are free.
+    /// A place with free addresses.
     pub(super) hole: Address,
 }
 
 impl<B: TestKit> Bench<B> {
-    /// A region has granule 0 mapped, granule 1, which may be read alone, a hole, and granule 3; the first reservation
+    /// Creates a bench. Its region has granule 0 mapped, granule 1 mapped read-only, a hole, and granule 3; the first reservation
     /// ends behind granule 4.
     pub(super) fn new(subject: &Subject<B>, hole: Address, start: Start, file: Option<Rc<InFile>>) -> Self {
         let backend = FaultInject::new(subject.backend.clone());
@@ -94,9 +94,9 @@ impl<B: TestKit> Bench<B> {
             Kind::BankedRegion => slots = Some(BankedRegion::build(builder).unwrap()),
             _ => vector = Some(DeviceVec::build(builder).unwrap().movable()),
         }
-        // Sets begin where their region does.
+        // Banks begin at the start of their region.
         let origin = if slots.is_some() { Bytes(0) } else { size - Bytes(granule.0 * GRANULES) };
-        // One thread, so that the calls come in the same order each time. There are more chunks than buffers.
+        // One thread, so that the calls come in the same order each time. The contents need more chunks than there are buffers.
         let chunk = if start.sparse { Bytes(granule.0 / 2) + EDGE } else { granule + EDGE };
         let ring = || StagingRing::new(&backend, 1, chunk).unwrap();
         let store = match start.store {
@@ -135,7 +135,7 @@ impl<B: TestKit> Bench<B> {
             Kind::BankedRegion => bench.fill_slots(),
             kind => bench.fill_vector(kind, size),
         }
-        // Not behind the region, where one that grows would want to be.
+        // Not directly behind the region, where a growing region needs the addresses.
         bench.fill_beside(start.beside, size, Placement::Exact(far(subject, hole)));
         if start.suspended {
             bench.suspend().unwrap();
@@ -245,22 +245,22 @@ impl<B: TestKit> Bench<B> {
         }
     }
 
-    /// So many granules.
+    /// Returns the size of `count` granules.
     pub(super) fn granules(&self, count: u64) -> Bytes {
         Bytes(self.granule.0 * count)
     }
 
-    /// Where a granule begins in the region.
+    /// Returns the offset of a granule in the region.
     pub(super) fn at(&self, granule: u64) -> Bytes {
         self.origin + self.granules(granule)
     }
 
-    /// The region that is operated on.
+    /// Returns the region under test.
     pub(super) fn region(&mut self) -> &mut Region<Faulty<B>> {
         self.region.as_mut().expect("a bench with a region")
     }
 
-    /// Suspends the region, or the vector, in the store.
+    /// Suspends the region or the vector into the store.
     pub(super) fn suspend(&mut self) -> gpu_vmm_core::Result<()> {
         let (store, done) = (self.store.clone(), WaitFor::all_devices());
         let did = match &mut self.vector {
@@ -271,7 +271,7 @@ impl<B: TestKit> Bench<B> {
         Ok(())
     }
 
-    /// Resumes the region, or the vector.
+    /// Resumes the region or the vector.
     pub(super) fn resume(&mut self) -> gpu_vmm_core::Result<()> {
         let did = match &mut self.vector {
             Some(vector) => vector.resume()?,
@@ -281,67 +281,67 @@ impl<B: TestKit> Bench<B> {
         Ok(())
     }
 
-    /// The region that is operated on, and the second one.
+    /// Returns the region under test and the second one.
     pub(super) fn two_regions(&mut self) -> (&mut Region<Faulty<B>>, &Region<Faulty<B>>) {
         let region = self.region.as_mut().expect("a bench with a region");
         (region, self.beside.as_ref().expect("a bench with a second region"))
     }
 
-    /// The same, both to be changed.
+    /// Returns both regions mutably.
     pub(super) fn both_regions(&mut self) -> (&mut Region<Faulty<B>>, &mut Region<Faulty<B>>) {
         let region = self.region.as_mut().expect("a bench with a region");
         (region, self.beside.as_mut().expect("a bench with a second region"))
     }
 
-    /// The region that is operated on, with the ring.
+    /// Returns the region under test and the staging ring.
     pub(super) fn region_and_ring(&mut self) -> (&mut Region<Faulty<B>>, &StagingRing<Faulty<B>>) {
         let region = self.region.as_mut().expect("a bench with a region");
         (region, self.ring.as_ref().expect("a bench with a ring"))
     }
 
-    /// The slots that are operated on.
+    /// Returns the banked region under test.
     pub(super) fn slots(&mut self) -> &mut BankedRegion<Faulty<B>> {
-        self.slots.as_mut().expect("a bench with slots")
+        self.slots.as_mut().expect("a bench with a banked region")
     }
 
-    /// The slots that are operated on, and the region beside.
+    /// Returns the banked region under test and the second region.
     pub(super) fn slots_and_region(&mut self) -> (&mut BankedRegion<Faulty<B>>, &Region<Faulty<B>>) {
-        let slots = self.slots.as_mut().expect("a bench with slots");
+        let slots = self.slots.as_mut().expect("a bench with a banked region");
         (slots, self.beside.as_ref().expect("a bench with a second region"))
     }
 
-    /// The vector that is operated on.
+    /// Returns the vector under test.
     pub(super) fn vector(&mut self) -> &mut DeviceVec<u64, Faulty<B>> {
         self.vector.as_mut().expect("a bench with a vector")
     }
 
-    /// Memory that can be exported, and a descriptor of it.
+    /// Returns exportable memory and a descriptor of it.
     pub(super) fn shared(&self) -> &(PhysicalMemory<Faulty<B>>, OwnedFd) {
         self.shared.as_ref().expect("a bench with memory to share")
     }
 
-    /// A region in a file.
+    /// Returns the region in a file.
     pub(super) fn saved(&self) -> &Saved<B> {
         self.saved.as_ref().expect("a bench with a region in a file")
     }
 
-    /// The vector, where there is one.
+    /// Returns the vector, if the bench has one.
     pub(super) fn vector_if_any(&self) -> Option<&DeviceVec<u64, Faulty<B>>> {
         self.vector.as_ref()
     }
 
-    /// The region, or the one below the vector or the slots.
+    /// Returns the region, or the region below the vector or the banked region.
     pub(super) fn seen_region(&self) -> Option<&Region<Faulty<B>>> {
         let below = || self.vector.as_ref().map(DeviceVec::region);
         self.region.as_ref().or_else(below).or_else(|| self.slots.as_ref().map(BankedRegion::region))
     }
 
-    /// The second region.
+    /// Returns the second region.
     pub(super) fn seen_beside(&self) -> Option<&Region<Faulty<B>>> {
         self.beside.as_ref()
     }
 
-    /// Takes the region out of the bench, or the one below the vector or the slots.
+    /// Takes the region out of the bench, or the region below the vector or the banked region.
     pub(super) fn take_region(&mut self) -> Option<Region<Faulty<B>>> {
         let below = self.vector.take().map(DeviceVec::into_region);
         self.region.take().or(below).or_else(|| self.slots.take().map(BankedRegion::into_region))
@@ -352,7 +352,7 @@ impl<B: TestKit> Bench<B> {
         self.beside.take()
     }
 
-    /// Ends the bench but for its backend.
+    /// Drops the bench and returns its backend.
     pub(super) fn end(self) -> Faulty<B> {
         self.backend.clone()
     }

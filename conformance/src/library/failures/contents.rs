@@ -1,4 +1,4 @@
-//! The rows of the operations that take contents elsewhere and bring them back: suspend, resume, snapshots.
+//! Rows of the operations that save contents and bring them back: suspend, resume, snapshots.
 
 use super::bench::{Bench, Made};
 use super::row::{IDLE, Row, keep};
@@ -8,7 +8,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_testkit::TestKit;
 
-/// All of them.
+/// Returns all rows of this module.
 pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
     [suspend(), snapshot()].into_iter().flatten().collect()
 }
@@ -21,8 +21,8 @@ fn suspend<B: TestKit>() -> Vec<Row<B>> {
     let ways = [
         ("with page-locked memory", Start::FREE.with(PINNED)),
         ("through a ring, across reservations", Start::SEAM.with(PAGEABLE)),
-        ("with what its owner may not read", Start::CLOSED.with(PINNED)),
-        ("with what two devices use", Start::PEER.with(PINNED)),
+        ("with memory that its owner may not read", Start::CLOSED.with(PINNED)),
+        ("with memory that two devices use", Start::PEER.with(PINNED)),
         ("with a file", Start::SEAM.with(BackingKind::File)),
     ];
     let mut rows = vec![
@@ -69,7 +69,7 @@ fn suspend<B: TestKit>() -> Vec<Row<B>> {
 
 fn snapshot<B: TestKit>() -> Vec<Row<B>> {
     vec![
-        // What it maps meanwhile is unmapped a second time where the first try fails.
+        // If unmapping the temporary mapping fails, it is tried a second time.
         Row::new("Snapshot::write", "", Start::TO_SAVE, |bench| bench.saved().write().map(drop))
             .looks()
             .wish()

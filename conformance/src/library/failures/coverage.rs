@@ -1,16 +1,16 @@
-//! The table of the sweep against the sources of vmm-core and vmm-snapshot: no operation is missing.
+//! Compares the table of the sweep with the sources of vmm-core and vmm-snapshot, so that no operation is missing.
 
 use super::{operations, row};
 use gpu_vmm_host::HostBackend;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Public functions that can fail, and are not in the table; each with the reason.
+/// Public functions that can fail but are not in the table, each with the reason.
 const NOT_SWEPT: &[(&str, &str)] = &[
-    ("Region::close", "it takes the region; `ends` sweeps it"),
-    ("DeviceVec::from_slice", "it is `new` and `extend_from_slice`, which are swept"),
+    ("Region::close", "it consumes the region; `ends` sweeps it"),
+    ("DeviceVec::from_slice", "it calls `new` and `extend_from_slice`, which are swept"),
     ("PhysicalMemory::export_fabric", "no machine without a fabric has such handles"),
-    ("PhysicalMemory::export_win32", "it is there on Windows alone, where no backend of the suite is"),
+    ("PhysicalMemory::export_win32", "it exists only on Windows, where the suite has no backend"),
     ("PhysicalMemory::import_win32", "as above"),
     (
         "PhysicalMemory::import_fabric",
@@ -18,28 +18,28 @@ const NOT_SWEPT: &[(&str, &str)] = &[
     ),
     (
         "Region::dma_bufs",
-        "host memory has none, and where a device has them nothing but the descriptors comes of it",
+        "host memory has no dma-bufs, and on a device the call creates only the descriptors",
     ),
     (
         "Region::apply_layout",
-        "it takes no step of its own; `Restore::regions` and gpu-vmm-host's `share` sweep it",
+        "it makes no driver call of its own; `Restore::regions` and gpu-vmm-host's `share` sweep it",
     ),
     ("Region::apply_layout_elsewhere", "as above"),
     ("Region::with_settings", "`Restore::regions` sweeps it"),
     ("Region::set_access_at_once", "as above"),
     ("Region::discard", "as above"),
-    ("Region::check_usable", "it makes no call"),
+    ("Region::check_usable", "it makes no driver call"),
     ("PhysicalMemory::check_belongs_to", "as above"),
     ("StagingRing::fetch", "`Region::suspend` and `Snapshot::write` sweep it"),
     ("StagingRing::send", "`Region::resume` and `Restore::regions` sweep it"),
 ];
 
-/// The sources in which public operations are.
+/// Returns the source files with public operations.
 fn sources() -> Vec<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let core = workspace.join("vmm-core/src");
     let region = std::fs::read_dir(core.join("region")).unwrap().map(|entry| entry.unwrap().path());
-    // A folder in there has a file's tests.
+    // A folder in there contains tests.
     let mut sources: Vec<PathBuf> = region.filter(|path| path.is_file()).collect();
     let others =
         ["memory/physical.rs", "testkit/patterns.rs", "memory/backing/mod.rs", "memory/staging_ring.rs"];
@@ -48,7 +48,7 @@ fn sources() -> Vec<PathBuf> {
     sources
 }
 
-/// The public functions of a source that give a `Result`, as `Type::function`.
+/// Returns the public functions of a source that return a `Result`, as `Type::function`.
 fn fallible(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut of = "";
@@ -87,9 +87,9 @@ fn every_operation_is_swept() {
         operations::all::<HostBackend>().iter().map(|row| row.of.to_owned()).collect();
     let except = |name: &str| NOT_SWEPT.iter().any(|(other, _)| *other == name);
     let missing: Vec<_> = found.iter().filter(|name| !rows.contains(*name) && !except(name)).collect();
-    assert!(missing.is_empty(), "public operations that no row of the sweep has: {missing:?}");
+    assert!(missing.is_empty(), "public operations without a row in the sweep: {missing:?}");
     let gone: Vec<_> = rows.iter().filter(|name| !found.contains(*name)).collect();
-    assert!(gone.is_empty(), "rows of operations that are not there: {gone:?}");
+    assert!(gone.is_empty(), "rows of operations that do not exist: {gone:?}");
 }
 
 /// `DeviceVec::push` is swept by the case `failures::device_vec_push`.
@@ -107,7 +107,7 @@ fn every_row_has_a_case() {
         assert!(cases.contains(format!("failures::{name}").as_str()), "no case sweeps over {name}");
         if row::UNDONE.contains(&row.of) {
             let undoing = format!("failures::undoing_{}", name.trim_start_matches("region_"));
-            assert!(cases.contains(undoing.as_str()), "no case is {undoing}");
+            assert!(cases.contains(undoing.as_str()), "no case is named {undoing}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where a region ends: its destructor cannot answer with an error, so what fails in it goes to the drop log.
+//! The end of a region: its destructor cannot return an error, so it records failures in the drop log.
 
 use super::start::Start;
 use super::sweep::{Sweep, injected};
@@ -7,7 +7,7 @@ use crate::subject::{Subject, note};
 use gpu_vmm_core::{Error, Operation, WaitFor};
 use gpu_vmm_testkit::{Live, TestKit};
 
-/// What is held beside the region: one piece of memory.
+/// The object that exists apart from the region: one allocation.
 const BESIDE: Live = Live { handles: 1, reservations: 0, mappings: 0, bindings: 0 };
 
 pub(super) fn close<B: TestKit>(subject: &Subject<B>) {
@@ -36,8 +36,8 @@ pub(super) fn close<B: TestKit>(subject: &Subject<B>) {
     note(format!("{FAILURE_POINTS}{points}"));
 }
 
-/// Closes a region with these driver calls failing: the answer, how many calls there were, and what the destructor has
-/// written down, which is something exactly where something was left behind.
+/// Closes a region while these driver calls fail. Returns the result, the number of calls, and what the destructor has
+/// logged. Checks that the destructor has logged an error exactly if something was left behind.
 fn closed<B: TestKit>(sweep: &Sweep<'_, B>, failing: &[u64]) -> (Result<(), Error>, u64, Option<Error>) {
     let mut bench = sweep.bench(Start::EXTENDED);
     let region = bench.take_region().expect("a region");
@@ -67,10 +67,10 @@ pub(super) fn dropped<B: TestKit>(subject: &Subject<B>) {
         }
         assert_eq!(subject.backend.drop_log().count(), count + 1);
         assert_eq!(logged.as_ref().and_then(injected), Some(failing), "{logged:?}");
-        assert_ne!(bench.backend.live(), BESIDE, "what could not be unmapped was freed");
+        assert_ne!(bench.backend.live(), BESIDE, "memory that could not be unmapped was freed");
         let left = sweep.reclaim(bench, "drop");
         if logged.is_some_and(|error| error.operation() == Operation::Unmap) {
-            assert_eq!(left, 1, "reservations are left of which nothing is mapped in all but one");
+            assert_eq!(left, 1, "more than the one reservation with a mapping is left");
         }
         points += 1;
     }

@@ -1,4 +1,4 @@
-//! The rows of the operations that exchange what is behind an address: swap, slots, a move to another device.
+//! Rows of the operations that exchange the memory behind an address: swap, banks, moves to another device.
 
 use super::bench::{Bench, Made};
 use super::row::{IDLE, Row, keep};
@@ -7,7 +7,7 @@ use crate::library::tools::streams_idle;
 use gpu_vmm_core::{BankedRegion, Bytes, MovePath, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::TestKit;
 
-/// All of them.
+/// Returns all rows of this module.
 pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
     [swap(), swap_all(), move_to_device(), sets(), shown()].into_iter().flatten().collect()
 }
@@ -27,7 +27,9 @@ fn swap<B: TestKit>() -> Vec<Row<B>> {
             part(bench, 3, 3, IDLE)
         }),
         Row::new(OF, "cut differently", Start::EXTENDED.beside(&[2]), |bench| part(bench, 3, 2, IDLE)).cuts(),
-        Row::new(OF, "what two devices use", Start::PEER.beside(&[1, 1]), |bench| part(bench, 0, 2, IDLE)),
+        Row::new(OF, "memory that two devices use", Start::PEER.beside(&[1, 1]), |bench| {
+            part(bench, 0, 2, IDLE)
+        }),
         Row::new(OF, "after a stream", Start::FREE.beside(&[1]), |bench| {
             // SAFETY: null is the default stream of both vendors.
             let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
@@ -81,14 +83,16 @@ fn sets<B: TestKit>() -> Vec<Row<B>> {
             bench.slots().add_bank_of(memory).map(drop)
         })
         .looks(),
-        Row::new("BankedRegion::select", "one that is cut the same way", Start::SLOTS, |bench| {
+        Row::new("BankedRegion::select", "one with allocations of the same sizes", Start::SLOTS, |bench| {
             show(bench, 1)
         }),
-        Row::new("BankedRegion::select", "one that is cut differently", Start::SLOTS, |bench| show(bench, 2))
-            .cuts(),
+        Row::new("BankedRegion::select", "one with allocations of other sizes", Start::SLOTS, |bench| {
+            show(bench, 2)
+        })
+        .cuts(),
         Row::new("BankedRegion::select", "for two devices", Start::PEER_SLOTS, |bench| show(bench, 1)),
         Row::new("BankedRegion::hide", "", Start::SLOTS, |bench| bench.slots().hide(IDLE)),
-        Row::new("BankedRegion::remove_bank", "the one that is shown", Start::SLOTS, |bench| {
+        Row::new("BankedRegion::remove_bank", "the selected bank", Start::SLOTS, |bench| {
             let set = bench.sets[0];
             bench.slots().remove_bank(set, IDLE).map(drop)
         }),

@@ -1,27 +1,27 @@
-//! Every operation is a transaction: whichever driver call fails in it, everything is as before; and where undoing fails
-//! as well, what nobody can vouch for is out of use, and the rest goes on.
+//! Every operation is a transaction: whichever driver call fails in it, the state before is restored. If undoing fails as well,
+//! the affected range is poisoned, and the rest stays usable.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `operations` | the table: every public operation that reaches a driver, in each way in which it can go |
-//! | `exchanges` | the rows of the operations that exchange what is behind an address |
-//! | `contents` | the rows of suspend, resume and snapshots |
-//! | `vectors` | the rows of the operations of vectors |
-//! | `start` | what an operation finds |
-//! | `edges` | what of a mapping is written and looked at |
-//! | `bench` | what it is let fail on |
-//! | `saved` | a region in a file, for that |
-//! | `state` | what a failure must not change |
+//! | `operations` | the table: every public operation that reaches a driver, in each of its variants |
+//! | `exchanges` | rows of the operations that exchange the memory behind an address |
+//! | `contents` | rows of suspend, resume and snapshots |
+//! | `vectors` | rows of the operations of vectors |
+//! | `start` | the state in which an operation starts |
+//! | `edges` | the parts of a mapping that are written and checked |
+//! | `bench` | the objects on which an operation fails |
+//! | `saved` | a region in a file, for a bench |
+//! | `state` | the state that a failure must not change |
 //! | `row` | a row of the table |
 //! | `rounds` | the sweeps over the rows of one operation |
 //! | `sweep` | each driver call fails, one in each round |
-//! | `undo` | a second one fails, in what follows the first |
-//! | `asleep` | the same for a region that is suspended, and stays so |
-//! | `ends` | where a region ends |
-//! | `coverage` | the table against the sources: no operation is missing |
+//! | `undo` | a second call fails, in what follows the first |
+//! | `asleep` | the same for a region that is suspended and stays suspended |
+//! | `ends` | the end of a region |
+//! | `coverage` | comparison of the table with the sources: no operation is missing |
 //!
-//! A driver call that fails by plan does not happen, but for one kind: a set access may have happened and say that it
-//! failed, since drivers may have done some of it.
+//! An injected failure prevents the driver call, with one exception: a set access may be carried out and then report a
+//! failure, since a driver may have done a part of it.
 
 mod asleep;
 mod bench;
@@ -48,171 +48,174 @@ use crate::subject::Subject;
 use gpu_vmm_testkit::TestKit;
 
 cases! { "failures":
-    /// A create that fails gives no memory and takes none.
+    /// If creating memory fails, no memory is allocated.
     physical_memory_create,
-    /// An export that fails leaves no descriptor and does the memory no harm.
+    /// If an export fails, no descriptor is left, and the memory stays usable.
     physical_memory_export,
-    /// An import that fails leaves the descriptor good for another try.
+    /// If an import fails, the descriptor can be imported again.
     physical_memory_import,
-    /// A build that fails leaves no addresses reserved, wherever they were to be.
+    /// If building a region fails, no addresses stay reserved, whatever placement was requested.
     region_builder_build,
-    /// A map that fails leaves the part free.
+    /// If a map fails, the range stays unmapped.
     region_map,
-    /// A map with access that fails at either call leaves the part free.
+    /// If a map with access fails at either call, the range stays unmapped.
     region_map_with_access,
-    /// An unmap that fails at any call leaves all of the part mapped, with its access and contents.
+    /// If an unmap fails at any call, the whole range stays mapped, with its access and contents.
     region_unmap,
-    /// A set access that fails at any call leaves each device the access that it had, on all of the part.
+    /// If a set access fails at any call, each device keeps its previous access to the whole range.
     region_set_access,
-    /// Growth that fails at any call leaves no memory, mapping or reservation behind.
+    /// If growth fails at any call, no memory, mapping or reservation is left behind.
     region_grow_to,
-    /// Growth with the caller's memory that fails at any call leaves no mapping or reservation behind.
+    /// If growth with the caller's memory fails at any call, no mapping or reservation is left behind.
     region_grow_with,
-    /// Growth with another device's memory that fails leaves nothing behind on either device.
+    /// If growth with another device's memory fails, nothing is left behind on either device.
     region_grow_to_on,
-    /// A move that fails at any call leaves the region at its old address, and nothing at the new one.
+    /// If a move fails at any call, the region stays at its old address, and nothing is left at the new one.
     region_grow_or_move,
-    /// A move with another device's memory that fails leaves the region at its old address.
+    /// If a move with another device's memory fails, the region stays at its old address.
     region_grow_or_move_on,
-    /// A shrink that fails at any call leaves the end where it was, over holes and seams.
+    /// If a shrink fails at any call, the region keeps its end, also across holes and borders of reservations.
     region_shrink_to,
-    /// A write to physical memory that fails leaves no mapping or reservation behind.
+    /// If a write to physical memory fails, no mapping or reservation is left behind.
     physical_memory_write,
-    /// A read of physical memory that fails leaves no mapping or reservation behind.
+    /// If a read of physical memory fails, no mapping or reservation is left behind.
     physical_memory_read,
-    /// A write that fails leaves all mappings and access, and the bytes outside of its part.
+    /// If a write fails, all mappings, their access, and the bytes outside of its range are unchanged.
     region_write,
-    /// A read that fails changes nothing.
+    /// If a read fails, nothing changes.
     region_read,
-    /// A fill that fails leaves all mappings and access, and the bytes outside of its part.
+    /// If a fill fails, all mappings, their access, and the bytes outside of its range are unchanged.
     region_fill,
-    /// A copy between regions that fails leaves all mappings and access, and the bytes outside of its part.
+    /// If a copy between regions fails, all mappings, their access, and the bytes outside of its range are unchanged.
     region_copy_from,
-    /// A pattern that cannot be written leaves the bytes outside of its part.
+    /// If writing a pattern fails, the bytes outside of its range are unchanged.
     region_write_pattern,
-    /// A check of a pattern that fails changes nothing.
+    /// If checking a pattern fails, nothing changes.
     region_count_wrong,
-    /// A ring that cannot be made leaves no page-locked memory behind.
+    /// If creating a staging ring fails, no page-locked memory is left behind.
     staging_ring_new,
-    /// A store that cannot be made leaves no page-locked memory behind.
+    /// If creating a backing store fails, no page-locked memory is left behind.
     backing_store_pinned,
-    /// A suspend that fails at any call leaves the region active, with its mappings, access and contents.
+    /// If a suspend fails at any call, the region stays active, with its mappings, access and contents.
     region_suspend,
-    /// A resume that fails at any call leaves the region suspended, and a second one brings everything back.
+    /// If a resume fails at any call, the region stays suspended, and a second resume restores everything.
     region_resume,
-    /// A suspension into the caller's list that fails at any call leaves the region active, as it was.
+    /// If a suspend into the caller's list fails at any call, the region stays active and unchanged.
     region_suspend_into,
-    /// A resume from the caller's list that fails at any call leaves the region suspended, and the memory in the list.
+    /// If a resume from the caller's list fails at any call, the region stays suspended, and the memory stays in the list.
     region_resume_from,
-    /// A close that fails tells the first failure, and what the destructor's second try cannot give back is logged.
+    /// If a close fails, it returns the first failure; if the destructor's second try fails too, that failure is logged.
     region_close,
-    /// A destructor that fails logs the failure, frees no addresses with a mapping in them, and does not panic.
+    /// If a destructor fails, it logs the failure, frees no addresses that contain a mapping, and does not panic.
     region_drop,
-    /// A vector that cannot be made reserves nothing.
+    /// If creating a vector fails, no addresses stay reserved.
     device_vec_new,
-    /// A vector that cannot be made on a region of the caller's reserves nothing.
+    /// If building a vector with the caller's region options fails, no addresses stay reserved.
     device_vec_build,
-    /// Reserving elements that fails leaves the vector and its memory as they were.
+    /// If reserving elements fails, the vector and its memory are unchanged.
     device_vec_reserve,
-    /// A push that fails, moving or not, leaves the vector's elements and address.
+    /// If a push fails, with or without a move, the vector keeps its elements and address.
     device_vec_push,
-    /// An extend that fails at any call leaves the vector as long as it was, with its elements.
+    /// If an extend fails at any call, the vector keeps its length and elements.
     device_vec_extend_from_slice,
-    /// A resize that fails at any call leaves the vector as long as it was, with its elements.
+    /// If a resize fails at any call, the vector keeps its length and elements.
     device_vec_resize,
-    /// A shrink to fit that fails leaves the vector its memory.
+    /// If a shrink to fit fails, the vector keeps its memory.
     device_vec_shrink_to_fit,
-    /// A vector that cannot be suspended has its elements.
+    /// If suspending a vector fails, it keeps its elements.
     device_vec_suspend,
-    /// A vector that cannot be resumed is still suspended, and comes back with its elements.
+    /// If resuming a vector fails, it stays suspended, and a second resume restores its elements.
     device_vec_resume,
-    /// Reading one element that fails changes nothing.
+    /// If reading one element fails, nothing changes.
     device_vec_get,
-    /// Reading elements that fails changes nothing.
+    /// If reading elements fails, nothing changes.
     device_vec_read,
-    /// Reading all elements that fails changes nothing.
+    /// If reading all elements fails, nothing changes.
     device_vec_to_vec,
-    /// Writing elements that fails before the first byte changes nothing.
+    /// If writing elements fails before the first byte, nothing changes.
     device_vec_write,
-    /// A swap that fails at any call leaves both regions as they were, however they are cut.
+    /// If a swap fails at any call, both regions are unchanged, whatever the sizes of their allocations.
     region_swap,
-    /// A swap of whole regions that fails at any call leaves both as they were.
+    /// If a swap of whole regions fails at any call, both are unchanged.
     region_swap_all,
-    /// A move to another device that fails at any call leaves the memory where it was, and nothing on the other device.
+    /// If a move to another device fails at any call, the memory stays where it was, and nothing is left on the other device.
     region_move_to_device,
-    /// Banked regions that cannot be made reserve nothing.
+    /// If building a banked region fails, no addresses stay reserved.
     banked_region_build,
-    /// A set that cannot be made takes no memory.
+    /// If adding a bank fails, no memory is allocated.
     banked_region_add_bank,
-    /// A set of memory that is there which cannot be added leaves all as it was.
+    /// If adding a bank of existing memory fails, nothing changes.
     banked_region_add_bank_of,
-    /// Showing another set that fails at any call leaves the old one shown.
+    /// If selecting another bank fails at any call, the previous bank stays selected.
     banked_region_select,
-    /// Hiding a set that fails leaves it shown.
+    /// If hiding a bank fails, it stays selected.
     banked_region_hide,
-    /// Removing the set that is shown, where it fails, leaves it shown.
+    /// If removing the selected bank fails, it stays selected.
     banked_region_remove_bank,
-    /// A write to the set that is shown which fails leaves all mappings and access.
+    /// If a write to the selected bank fails, all mappings and their access are unchanged.
     banked_region_write,
-    /// A fill of the set that is shown which fails leaves all mappings and access.
+    /// If a fill of the selected bank fails, all mappings and their access are unchanged.
     banked_region_fill,
-    /// A copy into the set that is shown which fails leaves all mappings and access.
+    /// If a copy into the selected bank fails, all mappings and their access are unchanged.
     banked_region_copy_from,
-    /// A pattern that cannot be written to the set that is shown leaves all mappings and access.
+    /// If writing a pattern to the selected bank fails, all mappings and their access are unchanged.
     banked_region_write_pattern,
-    /// A snapshot that cannot be taken leaves no file, no mapping and no addresses.
+    /// If taking a snapshot fails, no file, mapping or address reservation is left behind.
     snapshot_write,
-    /// A restore that fails at any call leaves no region, no memory and no addresses.
+    /// If a restore fails at any call, no region, memory or address reservation is left behind.
     restore_regions,
-    /// Where putting mappings back fails too, unmap says so, and nothing but its part is out of use.
+    /// If restoring the mappings of a failed unmap fails too, the error reports it, and only the unmap's range is poisoned.
     undoing_unmap,
-    /// Where unmapping fails too after a map with access, it says so, and nothing but the new part is out of use.
+    /// If unmapping after a failed map with access fails too, the error reports it, and only the new range is poisoned.
     undoing_map_with_access,
-    /// Where giving the old access back fails too, set access says so, and nothing but its part is out of use.
+    /// If restoring the previous access fails too, the error reports it, and only the range of the set access is poisoned.
     undoing_set_access,
-    /// Where unmapping new memory fails too, growth says so, and nothing but the new part is out of use.
+    /// If unmapping the new memory of a failed growth fails too, the error reports it, and only the new range is poisoned.
     undoing_grow_to,
-    /// Where unmapping the caller's memory fails too, growth says so, and nothing but the new part is out of use.
+    /// If unmapping the caller's memory after a failed growth fails too, the error reports it, and only the new range is poisoned.
     undoing_grow_with,
-    /// The same with another device's memory.
+    /// If unmapping another device's memory after a failed growth fails too, the error reports it, and only the new range is
+    /// poisoned.
     undoing_grow_to_on,
-    /// Where taking back a move fails too, the region goes on at its old address, but for what was lost there.
+    /// If undoing a failed move fails too, the region stays usable at its old address, except for what was lost there.
     undoing_grow_or_move,
-    /// The same with another device's memory.
+    /// If undoing a failed move with another device's memory fails too, the region stays usable at its old address, except for
+    /// what was lost there.
     undoing_grow_or_move_on,
-    /// Where putting back what a shrink took fails too, it says so, and nothing but that is out of use.
+    /// If restoring the mappings of a failed shrink fails too, the error reports it, and only their range is poisoned.
     undoing_shrink_to,
-    /// Where putting back what a suspend took fails too, it says so, and nothing but that is out of use.
+    /// If restoring the mappings of a failed suspend fails too, the error reports it, and only their range is poisoned.
     undoing_suspend,
-    /// Where taking back what a resume has mapped fails too, it says so, and the region stays suspended.
+    /// If unmapping the memory of a failed resume fails too, the error reports it, and the region stays suspended.
     undoing_resume,
-    /// Where putting back what a suspension into a list took fails too, it says so, and nothing but that is out of use.
+    /// If restoring the mappings of a failed suspend into a list fails too, the error reports it, and only their range is
+    /// poisoned.
     undoing_suspend_into,
-    /// Where taking back what a resume from a list has mapped fails too, it says so, and the region stays suspended.
+    /// If unmapping the memory of a failed resume from a list fails too, the error reports it, and the region stays suspended.
     undoing_resume_from,
-    /// A vector whose growth cannot be undone keeps its elements.
+    /// If undoing a vector's failed growth fails too, the vector keeps its elements.
     undoing_device_vec_reserve,
-    /// A vector whose move cannot be undone keeps its elements, but for what was lost at the old address.
+    /// If undoing a vector's failed move fails too, the vector keeps its elements, except for what was lost at the old address.
     undoing_device_vec_push,
-    /// A vector that cannot be extended, nor its growth be undone, keeps its elements.
+    /// If undoing the growth of a failed extend fails too, the vector keeps its elements.
     undoing_device_vec_extend_from_slice,
-    /// A vector that cannot be resized, nor its growth be undone, keeps its elements.
+    /// If undoing the growth of a failed resize fails too, the vector keeps its elements.
     undoing_device_vec_resize,
-    /// Where undoing a swap fails too, it says so, and nothing but its parts is out of use, in either region.
+    /// If undoing a failed swap fails too, the error reports it, and only the swapped ranges of the two regions are poisoned.
     undoing_swap,
-    /// The same for whole regions.
+    /// If undoing a failed swap of whole regions fails too, the error reports it, and only the swapped ranges are poisoned.
     undoing_swap_all,
-    /// Where undoing a move to another device fails too, nothing but what was exchanged is out of use.
+    /// If undoing a failed move to another device fails too, only the ranges that were exchanged are poisoned.
     undoing_move_to_device,
-    /// Where the old set cannot be put back either, it is out of use, and the region goes on.
+    /// If mapping the previous bank again fails too, its range is poisoned, and the rest of the region stays usable.
     undoing_banked_region_select,
-    /// A vector that cannot be suspended, nor be put back, has its elements but for what is out of use.
+    /// If undoing a vector's failed suspend fails too, it keeps its elements, except for those in poisoned ranges.
     undoing_device_vec_suspend,
-    /// A vector that cannot be resumed, nor be taken back, stays suspended.
+    /// If undoing a vector's failed resume fails too, it stays suspended.
     undoing_device_vec_resume,
-    /// Where what a snapshot had mapped cannot be unmapped either, it says so, and there is no file.
+    /// If unmapping a failed snapshot's temporary mappings fails too, the error reports it, and there is no file.
     undoing_snapshot_write,
-    /// Where what was restored cannot be taken back, it says so, and nothing but that is left behind.
+    /// If undoing a failed restore fails too, the error reports it, and only what could not be undone is left behind.
     undoing_restore_regions,
 }
 

@@ -1,4 +1,4 @@
-//! The table of the sweep: every public operation that reaches a driver, in each way in which it can go.
+//! The table of the sweep: every public operation that reaches a driver, in each of its variants.
 
 use super::bench::{Bench, Made};
 use super::row::{IDLE, Row, keep};
@@ -8,14 +8,14 @@ use crate::library::tools::streams_idle;
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Placement, Properties, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::TestKit;
 
-/// The rows of one operation.
+/// Returns the rows of one operation.
 pub(super) fn of<B: TestKit>(of: &str) -> Vec<Row<B>> {
     let mut rows = all();
     rows.retain(|row: &Row<B>| row.of == of);
     rows
 }
 
-/// The whole table.
+/// Returns the whole table.
 pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
     [
         memory(),
@@ -51,7 +51,7 @@ fn memory<B: TestKit>() -> Vec<Row<B>> {
             use std::os::fd::AsFd;
             let (memory, fd) = bench.shared();
             let properties = memory.properties();
-            // SAFETY: the descriptor was exported from memory of this size and these properties.
+            // SAFETY: the descriptor was exported from memory with this size and these properties.
             let memory =
                 unsafe { PhysicalMemory::import(&bench.backend, fd.as_fd(), memory.size(), properties) };
             if memory.is_ok() {
@@ -115,7 +115,7 @@ fn unmap<B: TestKit>() -> Vec<Row<B>> {
         Row::new(OF, "one mapping", Start::FREE, |bench| part(bench, 1, 1, IDLE)),
         Row::new(OF, "a run", Start::FREE, |bench| part(bench, 0, 2, IDLE)),
         Row::new(OF, "across reservations", Start::EXTENDED, |bench| part(bench, 3, 3, IDLE)),
-        Row::new(OF, "what two devices use", Start::PEER, |bench| part(bench, 0, 2, IDLE)),
+        Row::new(OF, "memory that two devices use", Start::PEER, |bench| part(bench, 0, 2, IDLE)),
         Row::new(OF, "in a guarded region", Start::GUARDED, |bench| part(bench, 0, 2, IDLE)).poisons(),
         Row::new(OF, "after a stream", Start::FREE, |bench| {
             // SAFETY: null is the default stream of both vendors.
@@ -201,14 +201,14 @@ fn grow<B: TestKit>() -> Vec<Row<B>> {
     ]
 }
 
-/// On both sides of the seam.
+/// Returns rows whose ranges are on both sides of the border of two reservations.
 fn data<B: TestKit>() -> Vec<Row<B>> {
     const AROUND: Bytes = Bytes(100);
     fn part<B: TestKit>(bench: &Bench<B>) -> (Bytes, [u8; 200]) {
         (bench.at(5) - AROUND, [7; 200])
     }
     vec![
-        // What they map meanwhile is unmapped a second time where the first try fails.
+        // If unmapping the temporary mapping fails, it is tried a second time.
         Row::new("PhysicalMemory::write", "", Start::FREE, |bench| bench.memory.write(Bytes(100), &[7; 200]))
             .looks()
             .wish()

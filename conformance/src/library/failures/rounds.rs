@@ -1,4 +1,4 @@
-//! The sweeps over the rows of one operation, of each kind.
+//! The sweeps over the rows of one operation, one function for each kind of sweep.
 
 use super::operations;
 use super::row::Row;
@@ -13,12 +13,12 @@ pub(super) fn single<B: TestKit>(subject: &Subject<B>, of: &str) {
     sweep(subject, of, |sweep, row| sweep.row(row));
 }
 
-/// Sweeps over the rows of one public operation, with a second failure in what follows the first.
+/// Sweeps over the rows of one public operation, with a second failure after the first.
 pub(super) fn double<B: TestKit>(subject: &Subject<B>, of: &str) {
     sweep(subject, of, |sweep, row| undo::row(sweep, row));
 }
 
-/// The same for what leaves a region suspended where it fails.
+/// Does the same for operations whose failure leaves a region suspended.
 pub(super) fn asleep<B: TestKit>(subject: &Subject<B>, of: &str) {
     sweep(subject, of, |sweep, row| asleep::row(sweep, row));
 }
@@ -34,6 +34,6 @@ fn sweep<B: TestKit>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B>,
     let sweep = Sweep::new(subject);
     let points: u64 = possible.iter().map(|operation| row(&sweep, operation)).sum();
     assert!(points > 0, "{of} reaches no driver");
-    let without = if left.is_empty() { "" } else { ", without those for two devices" };
+    let without = if left.is_empty() { "" } else { ", without the rows for two devices" };
     note(format!("{FAILURE_POINTS}{points}{without}"));
 }

@@ -6,29 +6,29 @@ use gpu_vmm_core::{Result, WaitFor};
 use gpu_vmm_testkit::TestKit;
 use std::fmt;
 
-/// One way in which an operation goes.
+/// One variant of an operation.
 pub(super) struct Row<B: TestKit> {
     /// The public function, such as `Region::unmap`.
     pub(super) of: &'static str,
-    /// Which way it goes.
+    /// The variant.
     pub(super) what: &'static str,
     pub(super) start: Start,
     pub(super) run: fn(&mut Bench<B>) -> Result<()>,
-    /// It asks for more than it needs at first, and goes on with less.
+    /// The operation first requests more than it needs, and continues with less if that fails.
     pub(super) has_wish: bool,
-    /// It changes nothing.
+    /// The operation changes nothing.
     pub(super) only_looks: bool,
-    /// The granules of which some may have been written when it fails.
+    /// The granules that may be partly written if the operation fails.
     pub(super) writes: Option<(u64, u64)>,
-    /// The vector may have more memory when it fails, not more elements.
+    /// After a failure the vector may have more memory, but not more elements.
     pub(super) may_keep_capacity: bool,
-    /// It works on addresses elsewhere, which are given up where undoing fails.
+    /// The operation works on addresses elsewhere and gives them up if undoing fails.
     pub(super) moves: bool,
-    /// It frees memory of a guarded region, and has succeeded where that cannot be poisoned: the log says so.
+    /// The operation frees memory of a guarded region. If poisoning fails, it still succeeds and logs the failure.
     pub(super) poisons: bool,
-    /// It maps pieces that are cut in other places than those before, of which one that is stuck takes several places.
+    /// The operation maps allocations with other borders than before, so one that stays mapped covers several old mappings.
     pub(super) cuts: bool,
-    /// Contents that were elsewhere are there when it has succeeded.
+    /// After success, saved contents are in the memory again.
     pub(super) brings_back: bool,
 }
 
@@ -101,7 +101,7 @@ pub(super) fn keep<B: TestKit>(bench: &mut Bench<B>, made: Result<Made<B>>) -> R
     Ok(())
 }
 
-/// The operations after whose failure there is something to undo, so that undoing can fail.
+/// The operations that must undo something after a failure, so that undoing can fail.
 pub(super) const UNDONE: &[&str] = &[
     "Region::unmap",
     "Region::set_access",

@@ -1,4 +1,4 @@
-//! A region that is captured or restored: in it is every way in which contents come into a file, or out of it.
+//! A region that is captured or restored, with every kind of content that a file can contain.
 
 use super::edges::{EDGE, Faulty, edges};
 use crate::library::folder::Folder;
@@ -12,10 +12,10 @@ use std::rc::Rc;
 
 const SEED: u64 = 77;
 
-/// A file that nothing is done with.
+/// A file that no operation uses.
 const BESIDE: &str = "beside";
 
-/// A region in a file, from which many are restored.
+/// A region in a file, from which many regions are restored.
 #[derive(Debug)]
 pub(super) struct InFile {
     file: SnapshotFile,
@@ -32,20 +32,20 @@ impl InFile {
     }
 }
 
-/// A region that is to be captured, or one in a file.
+/// A region to capture, or one in a file.
 #[derive(Debug)]
 pub(super) struct Saved<B: TestKit> {
-    /// Where it is in a file.
+    /// The file, if the region is in one.
     from: Option<Rc<InFile>>,
-    /// Where it is not.
+    /// The region, if it is not in a file.
     region: Option<Region<Faulty<B>>>,
-    /// With one thread, so that the calls come in the same order each time.
+    /// One thread, so that the calls come in the same order each time.
     ring: StagingRing<Faulty<B>>,
     folder: Folder,
 }
 
 impl<B: TestKit> Saved<B> {
-    /// A region in a file, or one at `address`.
+    /// Creates a region at `address`, or uses the region in a file.
     pub(super) fn new(
         subject: &Subject<B>,
         backend: &Faulty<B>,
@@ -59,8 +59,8 @@ impl<B: TestKit> Saved<B> {
         Self { from, region, ring, folder }
     }
 
-    /// A region of a piece that may be written, mapped twice, one that may be read alone, one that nobody may use, and
-    /// another one behind the seam.
+    /// Creates a region with a writable allocation that is mapped twice, a read-only one, an inaccessible one, and another one
+    /// behind the border of the two reservations.
     fn region(subject: &Subject<B>, backend: &Faulty<B>, address: Address) -> Region<Faulty<B>> {
         let (device, granule) = (subject.device, subject.granularity());
         let size = Bytes((granule.0 * 4).next_multiple_of(subject.unit().0));
@@ -94,7 +94,7 @@ impl<B: TestKit> Saved<B> {
         Snapshot::new(&self.ring).region(region).write(path, idle())
     }
 
-    /// Writes the region to a file; where that fails there is none.
+    /// Writes the region to a file. Checks that no file is left if that fails.
     pub(super) fn write(&self) -> Result<SnapshotStats> {
         let path = self.folder.file("saved");
         let written = self.capture(&path);
@@ -108,7 +108,7 @@ impl<B: TestKit> Saved<B> {
         written
     }
 
-    /// Makes the region again, and looks at what is in it.
+    /// Restores the region and checks its range and tag.
     pub(super) fn restore(&self) -> Result<Region<Faulty<B>>> {
         let file = &self.from.as_ref().expect("a file").file;
         let Restored { region, was } = Restore::new().regions(file, &self.ring)?.remove(0);

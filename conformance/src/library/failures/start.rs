@@ -1,53 +1,53 @@
-//! What an operation finds: which region or vector, with what, and what beside.
+//! The state in which an operation starts: the region or vector, its memory, and other objects.
 
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, BackingKind};
 use gpu_vmm_testkit::TestKit;
 
-/// What an operation finds.
+/// The state in which an operation starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Start {
-    /// A region, or a vector.
+    /// A region, a vector or a banked region.
     pub(super) kind: Kind,
-    /// True where the addresses behind the region are taken, so that it cannot be extended.
+    /// True if the addresses behind the region are taken, so that it cannot be extended.
     pub(super) walled: bool,
-    /// True where the region has a second reservation, with memory up to granule 6.
+    /// True if the region has a second reservation, with memory up to granule 6.
     pub(super) extended: bool,
-    /// True where granule 4 is the only one with memory in the first reservation: for what takes long with each mapping.
+    /// True if only granule 4 has memory in the first reservation: for operations that take long for each mapping.
     pub(super) sparse: bool,
-    /// True where a second device has access as well.
+    /// True if a second device has access too.
     pub(super) peer: bool,
-    /// True where an extension asks for as much as there is, before it asks for what is needed.
+    /// True if an extension first requests as much again, before it requests the needed size.
     pub(super) generous: bool,
-    /// True where there is memory that can be exported, with a descriptor of it.
+    /// True if there is exportable memory, with a descriptor of it.
     pub(super) shared: bool,
-    /// True where the region has a guard, so that it cannot be extended either.
+    /// True if the region has a guard, which prevents extension too.
     pub(super) guarded: bool,
     /// The second region.
     pub(super) beside: Beside,
-    /// True where there is a ring of buffers.
+    /// True if there is a staging ring.
     pub(super) ring: bool,
-    /// True where no device may do anything with the mapping that else may be read alone.
+    /// True if no device may access the mapping that otherwise is read-only.
     pub(super) closed: bool,
-    /// What kind of store there is.
+    /// The kind of backing store.
     pub(super) store: BackingKind,
-    /// True where the region, or the vector, is suspended, in the store.
+    /// True if the region or the vector is suspended in the store.
     pub(super) suspended: bool,
-    /// Whether there is a region to be captured, or one in a file.
+    /// The region to capture, or the one in a file.
     pub(super) saved: Option<Kept>,
 }
 
-/// What there is beside the region that is operated on.
+/// The second region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beside {
     Nothing,
-    /// A region with mappings of so many granules in a row.
+    /// A region with adjacent mappings of these numbers of granules.
     Pieces(&'static [u64]),
     /// A region with mappings at the same offsets.
     Twin,
 }
 
-/// How a second region is there for a snapshot's sake.
+/// The form of the region for a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
     Mapped,
@@ -57,13 +57,13 @@ pub(super) enum Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Region,
-    /// One element short of two granules.
+    /// A vector that is one element short of two granules.
     Vector,
-    /// Of as many elements as its reservation has room for.
+    /// A vector that fills its reservation.
     FullVector,
-    /// With memory for one granule more than its elements need.
+    /// A vector with memory for one granule more than its elements need.
     SlackVector,
-    /// Three sets of two granules, of which the first is shown.
+    /// Three banks of two granules each, of which the first is selected.
     BankedRegion,
 }
 
@@ -105,33 +105,33 @@ impl Start {
     pub(super) const PEER_SLOTS: Self = Self { kind: Kind::BankedRegion, ..Self::PEER };
     pub(super) const CLOSED: Self = Self { closed: true, ..Self::FREE };
 
-    /// The same with a second region beside, with mappings of so many granules.
+    /// Returns this start with a second region that has mappings of these numbers of granules.
     pub(super) const fn beside(self, pieces: &'static [u64]) -> Self {
         Self { beside: Beside::Pieces(pieces), ..self }
     }
 
-    /// The same with a store of this kind.
+    /// Returns this start with a store of this kind.
     pub(super) const fn with(self, store: BackingKind) -> Self {
         Self { store, ..self }
     }
 
-    /// The same, suspended in its store.
+    /// Returns this start, suspended in its store.
     pub(super) const fn suspended(self) -> Self {
         Self { suspended: true, ..self }
     }
 
-    /// True where a region is restored from a file.
+    /// Returns true if a region is restored from a file.
     pub(super) fn is_in_file(self) -> bool {
         self.saved == Some(Kept::InFile)
     }
 
-    /// True where nothing can be reserved behind the region.
+    /// Returns true if no addresses can be reserved behind the region.
     pub(super) const fn is_walled(self) -> bool {
         self.walled || self.guarded
     }
 }
 
-/// Where a second region is, or one that comes out of a file: behind whatever the first becomes.
+/// Returns the address of a second region, or of one that is restored: behind all addresses that the first one can use.
 pub(super) fn far<B: TestKit>(subject: &Subject<B>, hole: Address) -> Address {
     hole.checked_add(subject.units(48)).unwrap()
 }

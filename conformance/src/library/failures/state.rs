@@ -1,5 +1,5 @@
-//! What a failure must not change: addresses, mappings, access, contents, and what the driver has handed out.
-#![allow(unsafe_code)] // asks the driver what it lets be done, beside the books
+//! The state that a failure must not change: addresses, mappings, access, contents, and the driver's objects.
+#![allow(unsafe_code)] // compares the driver's behavior with the library's records
 
 use super::bench::{Bench, SEED, SEED_BESIDE};
 use super::edges::{EDGE, Faulty, edges};
@@ -10,36 +10,36 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_testkit::{Live, TestKit};
 
-/// Everything that is compared.
+/// The state that is compared.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct State {
     pub(super) ranges: Vec<AddressRange>,
     pub(super) mappings: Vec<Seen>,
-    /// Those of the second region.
+    /// The mappings of the second region.
     pub(super) beside: Vec<Seen>,
-    /// How many elements a vector has, and a sum that tells them from others.
+    /// The number of a vector's elements, and a checksum of them.
     pub(super) elements: Option<(usize, u64)>,
     pub(super) live: Live,
-    /// Free memory of every device; empty where that says nothing before the addresses are given back.
+    /// Free memory of every device; empty if the driver counts memory as free only after its addresses are freed.
     pub(super) free: Vec<Bytes>,
 }
 
-/// One mapping, as the books have it and as the devices find it.
+/// One mapping, as the library records it and as the devices find it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) offset: Bytes,
     pub(super) length: Bytes,
     pub(super) owner: DeviceId,
-    /// What each of the two devices may do, by the books and by the driver's word.
+    /// The access of each of the two devices, by the library's records and by the driver.
     pub(super) access: [Access; 2],
-    /// How many words at its ends each device finds other than they were written, where it may read.
+    /// The number of words at its ends that each device reads with wrong contents, if it may read.
     pub(super) wrong: [Option<u64>; 2],
-    /// Nobody can vouch for it.
+    /// The mapping is poisoned.
     pub(super) poisoned: bool,
 }
 
 impl State {
-    /// Looks at everything.
+    /// Records the state of a bench.
     pub(super) fn of<B: TestKit>(bench: &Bench<B>, subject: &Subject<B>) -> Self {
         let devices = [bench.device, bench.peer];
         let (region, beside) = (bench.seen_region(), bench.seen_beside());
@@ -60,8 +60,8 @@ impl State {
         }
     }
 
-    /// The same for another bench that was made in the same way and that nothing has been done to: what the devices find
-    /// in it is known, and takes most of the time to look at. Not so below a vector, where not every word was written.
+    /// Returns this state for another bench that was created in the same way and not used. What its devices read is known and
+    /// takes most of the time, so it is not read again, except below a vector, where not every word was written.
     pub(super) fn of_another<B: TestKit>(&self, bench: &Bench<B>, subject: &Subject<B>) -> Self {
         if bench.vector_if_any().is_some() {
             return Self::of(bench, subject);
@@ -69,8 +69,7 @@ impl State {
         Self { ranges: ranges(bench), live: bench.backend.live(), free: free(subject), ..self.clone() }
     }
 
-    /// The same but for what differs from one run to the next: where it is, how much of it is free, and what is in new
-    /// memory.
+    /// Returns this state without what differs from run to run: addresses, free memory, and the contents of new memory.
     pub(super) fn shape(&self) -> Self {
         let mut shape = self.clone();
         shape.ranges.clear();
@@ -79,19 +78,19 @@ impl State {
         shape
     }
 
-    /// What is in it, as far as it is looked at.
+    /// Returns the contents, as far as they are checked.
     pub(super) fn contents(&self) -> Vec<Option<u64>> {
         let elements = self.elements.map(|(_, sum)| sum);
         self.mappings.iter().flat_map(|seen| seen.wrong).chain([elements]).collect()
     }
 
-    /// True where every device finds everywhere what was written, or all elements.
+    /// Returns true if every device reads the written contents everywhere, or if a vector has all elements.
     pub(super) fn is_whole(&self) -> bool {
         let right = |wrong: &Option<u64>| wrong.is_none_or(|words| words == 0);
         self.elements.is_some() || self.mappings.iter().all(|seen| seen.wrong.iter().all(right))
     }
 
-    /// The same but for the contents between two offsets.
+    /// Returns this state without the contents between two offsets.
     pub(super) fn without_contents(mut self, from: Bytes, to: Bytes) -> Self {
         for seen in &mut self.mappings {
             if seen.offset < to && from < seen.offset + seen.length {
@@ -101,7 +100,7 @@ impl State {
         self
     }
 
-    /// The same but for the memory that a vector has, and where.
+    /// Returns this state without a vector's memory and its addresses.
     pub(super) fn without_capacity(mut self) -> Self {
         self.ranges.clear();
         self.mappings.clear();
@@ -111,12 +110,12 @@ impl State {
     }
 }
 
-/// Where the regions are.
+/// Returns the address ranges of the regions.
 fn ranges<B: TestKit>(bench: &Bench<B>) -> Vec<AddressRange> {
     [bench.seen_region(), bench.seen_beside()].into_iter().flatten().flat_map(Region::reservations).collect()
 }
 
-/// What a vector has, by its count and a sum over its ends in which each place counts differently.
+/// Returns a vector's length, and a checksum of its ends in which each position has its own weight.
 fn sum<B: TestKit>(vector: &DeviceVec<u64, Faulty<B>>) -> Option<(usize, u64)> {
     let mut ends = vec![0; (EDGE.0 / 8) as usize * 2];
     let (first, last) = ends.split_at_mut((EDGE.0 / 8) as usize);
@@ -126,7 +125,7 @@ fn sum<B: TestKit>(vector: &DeviceVec<u64, Faulty<B>>) -> Option<(usize, u64)> {
     Some((vector.len(), weighed.fold(0, u64::wrapping_add)))
 }
 
-/// Free memory of every device, where it comes back at once.
+/// Returns the free memory of every device, if the driver counts freed memory at once.
 fn free<B: TestKit>(subject: &Subject<B>) -> Vec<Bytes> {
     let late = ["memory-stays-until-free", "release-frees-nothing"];
     if late.iter().any(|quirk| subject.has_quirk(quirk)) { Vec::new() } else { subject.free() }
@@ -164,7 +163,7 @@ impl Seen {
         seen
     }
 
-    /// The books must be what the driver does.
+    /// Checks that the library's records equal the driver's behavior.
     fn compare_with_the_driver<B: TestKit>(
         &self,
         backend: &Faulty<B>,
@@ -174,20 +173,24 @@ impl Seen {
         let Self { offset, length, owner, access, wrong, .. } = self;
         for at in [address, address + (*length - Bytes(1))] {
             let word = devices.map(|device| backend.access_at(at, device).unwrap());
-            assert_eq!(word, access.map(Some), "what the driver says of {length} at offset {offset}");
+            assert_eq!(word, access.map(Some), "the driver's access to {length} at offset {offset}");
         }
         let may_read = access.map(|access| access != Access::None);
-        assert_eq!(wrong.map(|wrong| wrong.is_some()), may_read, "who can read {length} at offset {offset}");
+        assert_eq!(
+            wrong.map(|wrong| wrong.is_some()),
+            may_read,
+            "the devices that can read {length} at offset {offset}"
+        );
         let mut word = [0; 8];
         let (last, owned) = (address + (*length - Bytes(8)), access[usize::from(*owner != devices[0])]);
         // Below HIP a copy without access ends the process.
         if backend.vendor() != Vendor::Hip || owned != Access::None {
-            // SAFETY: the word is mapped; whether its owner may read it is what is asked.
+            // SAFETY: the word is mapped. The check is whether its owner may read it.
             let read = unsafe { backend.inner().copy_to_host(*owner, &mut word, last) };
             assert_eq!(read.is_ok(), owned != Access::None, "reading at offset {offset}: {read:?}");
         }
         if backend.vendor() != Vendor::Hip || owned == Access::ReadWrite {
-            // SAFETY: as above; what is written is what was read.
+            // SAFETY: as above. The word that was read is written back.
             let written = unsafe { backend.inner().copy_from_host(*owner, last, &word) };
             assert_eq!(
                 written.is_ok(),

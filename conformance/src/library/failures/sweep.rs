@@ -1,5 +1,5 @@
-//! Each driver call of an operation fails, one in each round: everything is as before, and a second time it succeeds.
-#![allow(unsafe_code)] // frees reservations that were left until the process ends
+//! Each driver call of an operation fails, one in each round: the state before is restored, and a second try succeeds.
+#![allow(unsafe_code)] // frees reservations that were left until the end of the process
 
 use super::bench::Bench;
 use super::row::{Row, UNDONE};
@@ -13,15 +13,15 @@ use gpu_vmm_testkit::{Live, TestKit};
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-/// A subject with addresses that are free for benches, one after the other.
+/// A subject, and free addresses that the benches use one after the other.
 pub(super) struct Sweep<'a, B: TestKit> {
     pub(super) subject: &'a Subject<B>,
     hole: Address,
-    /// What benches restore a region from.
+    /// The file from which benches restore a region.
     file: OnceCell<Rc<InFile>>,
 }
 
-/// What an operation does when no call fails.
+/// What an operation does if no call fails.
 pub(super) struct Reference {
     pub(super) calls: u64,
     before: State,
@@ -29,11 +29,11 @@ pub(super) struct Reference {
 }
 
 impl Reference {
-    /// Fails where an operation that has succeeded came to something else.
+    /// Fails if the state after a successful operation differs from the reference.
     pub(super) fn check<B: TestKit>(&self, row: &Row<B>, after: &State, at: &str) {
         let [mut seen, mut right] = [after, &self.after].map(State::shape);
         if row.poisons {
-            // What could not be unmapped after that, `poisoning_has_failed` counts.
+            // `poisoning_has_failed` counts the objects that could not be unmapped.
             [seen.live, right.live] = [Live::default(); 2];
         }
         if row.brings_back {
@@ -75,12 +75,12 @@ impl<'a, B: TestKit> Sweep<'a, B> {
         Reference { calls, before, after }
     }
 
-    /// What a bench of the row is like that nothing has been done to.
+    /// Returns the state of an unused bench of the row.
     pub(super) fn before(&self, bench: &Bench<B>, reference: &Reference) -> State {
         reference.before.of_another(bench, self.subject)
     }
 
-    /// All failure points of one row; says how many they were.
+    /// Sweeps over all failure points of one row. Returns their number.
     pub(super) fn row(&self, row: &Row<B>) -> u64 {
         let reference = self.reference(row);
         let mut points = 0;
@@ -95,8 +95,8 @@ impl<'a, B: TestKit> Sweep<'a, B> {
         points
     }
 
-    /// One driver call fails, or has done its work and says that it failed. Gives the call's name where the operation
-    /// failed for it.
+    /// Lets one driver call fail, or lets it succeed and report a failure. Returns the call's name if the operation failed
+    /// because of it.
     fn point(
         &self,
         row: &Row<B>,
@@ -114,7 +114,10 @@ impl<'a, B: TestKit> Sweep<'a, B> {
             let at = format!("{row}, driver call {failing} failing");
             let failed = match result {
                 Ok(()) => {
-                    assert!((row.has_wish || row.poisons) && calls > failing, "{at}: nobody heard of it");
+                    assert!(
+                        (row.has_wish || row.poisons) && calls > failing,
+                        "{at}: the failure was not reported"
+                    );
                     reference.check(row, &self.state(&bench), &at);
                     if row.poisons {
                         self.poisoning_has_failed(bench, &[failing], &at);
@@ -126,7 +129,7 @@ impl<'a, B: TestKit> Sweep<'a, B> {
                     assert_eq!(injected(&error), Some(failing), "{at}: {error}");
                     assert!(
                         calls == failing + 1 || row.has_wish || UNDONE.contains(&row.of),
-                        "{row} undoes something, and no case looks at that failing"
+                        "{row} undoes something, and no case makes that fail"
                     );
                     same_state(row, &bench, &before, self.state(&bench), &error, &at)?;
                     (row.run)(&mut bench).unwrap_or_else(|error| panic!("{at}, the second time: {error}"));
@@ -139,17 +142,17 @@ impl<'a, B: TestKit> Sweep<'a, B> {
         })
     }
 
-    /// Ends a bench after which the driver has everything back.
+    /// Drops a bench, and checks that the driver has no object of it left.
     pub(super) fn nothing_is_left(&self, bench: Bench<B>, at: &str) {
         let backend = bench.end();
-        assert_eq!(backend.live(), Live::default(), "{at}: left when all is dropped");
+        assert_eq!(backend.live(), Live::default(), "{at}: objects are left after all was dropped");
         self.no_destructor_failed(at);
     }
 
-    /// Ends a bench in which memory was freed that could not be poisoned: the log must have heard of it.
+    /// Drops a bench in which freed memory could not be poisoned: the log must contain the failure.
     pub(super) fn poisoning_has_failed(&self, bench: Bench<B>, failing: &[u64], at: &str) {
         let logged = self.subject.backend.drop_log().take_last();
-        let error = logged.unwrap_or_else(|| panic!("{at}: nobody heard of it"));
+        let error = logged.unwrap_or_else(|| panic!("{at}: the failure was not logged"));
         assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
         let left = self.reclaim(bench, at);
         if let [_] = failing {
@@ -158,12 +161,12 @@ impl<'a, B: TestKit> Sweep<'a, B> {
         }
     }
 
-    /// Ends a bench and frees the reservations that were left until the process ends. Returns their number.
+    /// Drops a bench, and frees the reservations that were left until the end of the process. Returns their number.
     pub(super) fn reclaim(&self, bench: Bench<B>, at: &str) -> usize {
         let backend = bench.end();
-        // SAFETY: the bench is gone, and its regions with it.
+        // SAFETY: the bench and its regions are dropped.
         let left = unsafe { backend.reclaim() }.unwrap_or_else(|error| panic!("{at}: {error}"));
-        assert_eq!(backend.live(), Live::default(), "{at}: left beside what is out of use");
+        assert_eq!(backend.live(), Live::default(), "{at}: objects are left besides the poisoned ones");
         self.no_destructor_failed(at);
         left
     }
@@ -174,7 +177,7 @@ impl<'a, B: TestKit> Sweep<'a, B> {
         }
     }
 
-    /// Does a round again where free memory alone was not as it should be.
+    /// Repeats a round if only free memory was not as expected.
     pub(super) fn unless_disturbed<T>(&self, round: impl Fn() -> Result<T, Disturbed>) -> T {
         let mut last = None;
         for _ in 0..TRIES {
@@ -187,10 +190,10 @@ impl<'a, B: TestKit> Sweep<'a, B> {
     }
 }
 
-/// Free memory was not as it should be.
+/// Free memory was not as expected.
 pub(super) struct Disturbed(String);
 
-/// Fails where a failure has changed what it must not.
+/// Fails if a failure has changed state that it must not change.
 pub(super) fn same_state<B: TestKit>(
     row: &Row<B>,
     bench: &Bench<B>,
@@ -199,7 +202,7 @@ pub(super) fn same_state<B: TestKit>(
     error: &Error,
     at: &str,
 ) -> Result<(), Disturbed> {
-    // Where the elements could not be written, a vector keeps the memory that it has got for them.
+    // If the elements could not be written, a vector keeps the memory that it has allocated for them.
     let has_grown = error.driver_error().is_some_and(|source| {
         [Operation::CopyFromHost.name(), Operation::Fill.name()].contains(&source.call)
     });
@@ -217,7 +220,7 @@ pub(super) fn same_state<B: TestKit>(
     Err(Disturbed(format!("{at}: free memory was {:?} and is {:?}", free[0], free[1])))
 }
 
-/// Which driver call was failed by plan, for this error.
+/// Returns the number of the injected failure that caused this error.
 pub(crate) fn injected(error: &Error) -> Option<u64> {
     match error.detail() {
         Detail::Driver { source, context } if source.name == "INJECTED" => {

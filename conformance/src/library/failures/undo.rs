@@ -1,5 +1,5 @@
-//! A second driver call fails, in what an operation does after the first: it says so, what nobody can vouch for is out
-//! of use, the rest works, and nothing crashes.
+//! A second driver call fails, in what an operation does after the first. The error reports both, the affected range is
+//! poisoned, the rest stays usable, and nothing crashes.
 
 use super::bench::Bench;
 use super::edges::{EDGE, Faulty};
@@ -13,12 +13,12 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_testkit::TestKit;
 
-/// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
+/// Sweeps over all pairs of failure points of one row, and over all points from which every call fails. Returns their number.
 pub(super) fn row<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
     each_pair(sweep, row, point)
 }
 
-/// The same with any check of the calls that fail.
+/// Does the same with any check of a set of failing calls.
 pub(super) fn each_pair<B: TestKit>(
     sweep: &Sweep<'_, B>,
     row: &Row<B>,
@@ -40,7 +40,7 @@ pub(super) fn each_pair<B: TestKit>(
     points
 }
 
-/// How many calls the operation makes where one fails.
+/// Returns the number of calls that the operation makes if one fails.
 fn calls_when_failing<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, failing: u64) -> u64 {
     let mut bench = sweep.bench(row.start);
     bench.backend.fail(failing, 1);
@@ -66,7 +66,7 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
         let after = sweep.state(&bench);
         match result.as_ref().map_err(|error| (error, error.detail())) {
             Ok(()) => {
-                assert!(row.has_wish || row.poisons, "{at}: nobody heard of it");
+                assert!(row.has_wish || row.poisons, "{at}: the failure was not reported");
                 reference.check(row, &after, &at);
                 if row.poisons {
                     sweep.poisoning_has_failed(bench, failing, &at);
@@ -79,13 +79,13 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
                 rest_is_as_before(row, &before, &after, &at);
                 rest_works(sweep, row, &mut bench, &after, &at);
                 let left = sweep.reclaim(bench, &at);
-                assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
+                assert!(left > 0, "{at}: a range is poisoned although nothing was left behind");
                 return Ok(());
             }
             Err((_, Detail::AddressesLost { source, .. })) => {
                 assert!(by_plan(source, failing), "{at}: {source}");
                 if row.poisons {
-                    // The memory is gone all the same, and that it could not be poisoned is told beside.
+                    // The memory is freed anyway, and the log reports that it could not be poisoned.
                     let logged = sweep.subject.backend.drop_log().take_last();
                     assert!(logged.is_none_or(|error| by_plan(&error, failing)), "{at}: poisoning");
                 }
@@ -108,7 +108,7 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
     });
 }
 
-/// True where all that is told was failed by plan.
+/// Returns true if all reported failures were injected.
 pub(super) fn by_plan(error: &Error, failing: &[u64]) -> bool {
     match error.detail() {
         Detail::RollbackFailed { error, undo } => by_plan(error, failing) && by_plan(undo, failing),
@@ -116,14 +116,18 @@ pub(super) fn by_plan(error: &Error, failing: &[u64]) -> bool {
     }
 }
 
-/// What is not out of use must be as before, and all that was there before must be there still.
+/// Checks that mappings outside of the poisoned ranges are unchanged, and that all previous mappings still exist.
 fn rest_is_as_before<B: TestKit>(row: &Row<B>, before: &State, after: &State, at: &str) {
     for (before, after) in [(&before.mappings, &after.mappings), (&before.beside, &after.beside)] {
         let find = |seen: &[Seen], like: &Seen| {
             seen.iter().find(|other| (other.offset, other.length) == (like.offset, like.length)).cloned()
         };
         for seen in after.iter().filter(|seen| !seen.poisoned) {
-            assert_eq!(Some(seen), find(before, seen).as_ref(), "{at}: vouched for");
+            assert_eq!(
+                Some(seen),
+                find(before, seen).as_ref(),
+                "{at}: a mapping that is not poisoned has changed"
+            );
         }
         for seen in before {
             let over = |other: &Seen| {
@@ -140,11 +144,11 @@ fn rest_is_as_before<B: TestKit>(row: &Row<B>, before: &State, after: &State, at
         }
     }
     let any = after.mappings.iter().chain(&after.beside).any(|seen| seen.poisoned);
-    assert!(any || row.moves, "{at}: nothing is out of use");
+    assert!(any || row.moves, "{at}: no range is poisoned");
     assert!(after.ranges.starts_with(&before.ranges), "{at}: {:?}, {:?}", before.ranges, after.ranges);
 }
 
-/// Nothing touches what is out of use; all else goes on.
+/// Checks that no operation touches a poisoned range, and that everything else works.
 fn rest_works<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, bench: &mut Bench<B>, after: &State, at: &str) {
     let (device, memory, backend) = (bench.device, bench.memory.clone(), bench.backend.clone());
     let (hole, granule) = (bench.at(2), memory.size());
@@ -173,7 +177,7 @@ fn rest_works<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, bench: &mut Bench<
     sweep.no_destructor_failed(at);
 }
 
-/// Nothing touches those that are out of use; the others can be used, and are unmapped.
+/// Checks that operations on poisoned mappings are refused, and that the others can be used and unmapped.
 fn mappings_work<B: TestKit>(
     region: &mut Region<Faulty<B>>,
     seen: &[Seen],

@@ -1,4 +1,4 @@
-//! The rows of the operations of vectors.
+//! Rows of the operations of vectors.
 
 use super::bench::{Bench, Made};
 use super::row::{IDLE, Row, keep};
@@ -6,7 +6,7 @@ use super::start::Start;
 use gpu_vmm_core::{Detail, DeviceVec, Error, Operation, Region, Result};
 use gpu_vmm_testkit::TestKit;
 
-/// All of them, but suspend and resume.
+/// Returns all rows, except for suspend and resume.
 pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
     [vector(), vector_data()].into_iter().flatten().collect()
 }
@@ -29,7 +29,7 @@ fn vector<B: TestKit>() -> Vec<Row<B>> {
             let more = count(bench, 1);
             bench.vector().reserve(more)
         }),
-        Row::new("DeviceVec::push", "where there is room", Start::VECTOR, |bench| bench.vector().push(5)),
+        Row::new("DeviceVec::push", "within its capacity", Start::VECTOR, |bench| bench.vector().push(5)),
         Row::new("DeviceVec::push", "moving", Start::FULL_VECTOR, |bench| bench.vector().push(5))
             .wish()
             .keeps_capacity()

@@ -1,4 +1,4 @@
-//! Growth by reservations right behind the last one.
+//! Growth by reservations directly behind the last one.
 
 use super::{full, walled};
 use crate::case::cases;
@@ -8,23 +8,23 @@ use gpu_vmm_core::{Access, Bytes, Detail, GrowthKind, Placement};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "grow":
-    /// A full region grows into the addresses behind it, at the same address.
+    /// A full region grows into the addresses directly behind it, and its own address stays.
     extended,
-    /// 64 extensions in a row behind a free hole are all had at the same address, and make one range.
+    /// If enough addresses are free, 64 extensions in a row all succeed at the same address and form one range.
     extended_many_times,
-    /// Where nothing is said, an extension is as large as the region, so that the next steps share it.
+    /// By default an extension is as large as the region, so that later steps fit into it.
     extended_by_as_much_again,
-    /// An extension that has to be larger than what was said is as large as it has to be.
+    /// If a step needs more than the requested extension size, the extension is as large as needed.
     extended_by_more_than_was_said,
-    /// A step that reaches over the border of two reservations is split there, and so is all that goes over it.
+    /// A step across the border of two reservations is split there, and so is every operation across it.
     a_step_across_the_seam_is_split,
     /// A region that shrank keeps its reservations and grows into them again.
     extended_once_for_all,
-    /// Where the addresses behind are taken the error names them and what was offered, and nothing has changed.
+    /// If the addresses behind are taken, the error contains them and the address offered instead, and nothing has changed.
     fixed_address_is_demanded,
-    /// As much is had as lies free in front of what is in the way: a step that just fits succeeds.
+    /// A region can grow up to the first taken address behind it: a step that just fits succeeds.
     up_to_what_is_in_the_way,
-    /// When a region is gone, all of its reservations are free again.
+    /// Dropping a region frees all of its reservations.
     address_space_is_given_back,
 }
 
@@ -83,7 +83,7 @@ fn a_step_across_the_seam_is_split<B: TestKit>(subject: &Subject<B>) {
     let mappings: Vec<_> = region.mappings().map(|mapping| (mapping.offset, mapping.length)).collect();
     let units = |count| subject.units(count);
     assert_eq!(mappings, [(units(0), units(2)), (units(2), units(2)), (units(4), units(3))]);
-    // Bytes, fills and access across the seam are split too.
+    // Writes, fills and access changes across the border are split too.
     let around = units(4) - Bytes(100);
     region.write(around, &[1; 200]).unwrap();
     region.fill(around + Bytes(50), Bytes(100), 2).unwrap();
@@ -150,13 +150,13 @@ fn address_space_is_given_back<B: TestKit>(subject: &Subject<B>) {
     }
     let range = region.range();
     region.close(idle()).unwrap();
-    // One reservation over all of them, where the driver joins what it was given back.
+    // One reservation covers all of them if the driver merges freed addresses.
     let joined = subject.region(5).at(Placement::Exact(range.base)).build();
     if !subject.has_quirk("free-races") {
         assert_eq!(joined.unwrap().range(), range);
         return;
     }
-    // HIP 6 keeps each as it was.
+    // HIP 6 keeps each freed reservation as it was.
     drop(joined);
     let first = subject.region(2).at(Placement::Exact(range.base)).build().unwrap();
     let second = subject.region(1).at(Placement::Exact(first.range().end())).build().unwrap();

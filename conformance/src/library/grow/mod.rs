@@ -1,11 +1,11 @@
-//! Growth: more memory at the same address, and no byte copied.
+//! Growth: more memory at the same address, without copying.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `within` | inside of what is reserved |
-//! | `extended` | by reservations right behind the last one |
-//! | `moved` | to a larger range, with the same memory |
-//! | `shrunk` | back from the end |
+//! | `within` | growth inside the reservation |
+//! | `extended` | growth by reservations directly behind the last one |
+//! | `moved` | growth to a larger range, with the same memory |
+//! | `shrunk` | shrinking from the end |
 
 mod extended;
 mod moved;
@@ -22,7 +22,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [within::cases(), extended::cases(), moved::cases(), shrunk::cases()].concat()
 }
 
-/// A region that is full, with free addresses behind it; it is extended by as little as can be.
+/// Creates a full region with free addresses behind it. Its extensions are as small as possible.
 fn full<B: TestKit>(subject: &Subject<B>, units: u64) -> Region<B> {
     let at = Placement::Exact(subject.hole(512));
     let mut region = subject.region(units).at(at).extend_by(subject.unit()).build().unwrap();
@@ -30,7 +30,7 @@ fn full<B: TestKit>(subject: &Subject<B>, units: u64) -> Region<B> {
     region
 }
 
-/// The same, and what takes the addresses right behind it.
+/// Creates a full region, and another one that takes the addresses directly behind it.
 fn walled<B: TestKit>(subject: &Subject<B>, units: u64) -> (Region<B>, Region<B>) {
     let region = full(subject, units);
     let behind = Placement::Exact(region.range().end());

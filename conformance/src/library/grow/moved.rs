@@ -8,25 +8,25 @@ use gpu_vmm_core::{Access, Bytes, Detail, GrowthKind, Operation, PhysicalMemory,
 use gpu_vmm_testkit::TestKit;
 
 cases! { "grow":
-    /// A region that may move and must goes to a larger range with its bytes, and its old addresses are free again.
+    /// A movable region that cannot grow in place moves to a larger range with its bytes, and its old addresses are freed.
     remapped,
-    /// A region that may move and need not stays where it is.
+    /// A movable region that can grow in place keeps its address.
     moved_only_if_it_must,
-    /// A move keeps the access of every mapping, and the pieces of memory are the same ones.
+    /// A move keeps the access of every mapping and the allocations themselves.
     remapped_keeps_access_and_aliases,
-    /// A region of several reservations is one reservation after a move, and its bytes are in order.
+    /// A region of several reservations has one reservation after a move, with its bytes in order.
     moved_into_one_reservation,
-    /// A hole is a hole after a move, and what is around it is where it was.
+    /// A hole stays a hole after a move, and the mappings around it keep their offsets.
     moved_with_a_hole,
-    /// A move takes the memory of the growth and no more.
+    /// A move allocates only the memory of the growth.
     a_move_takes_no_memory,
-    /// A region can move again and again.
+    /// A region can move repeatedly.
     moved_again_and_again,
-    /// A region that was built with an alignment has it after a move too.
+    /// A region that was built with an alignment keeps it after a move.
     alignment_is_kept,
-    /// A move for which there is not enough memory leaves the region at its old address with all it has.
+    /// If memory runs out during a move, the region stays at its old address and keeps all of its memory.
     a_move_without_memory,
-    /// By hand: all is unmapped, the range given back, a larger one reserved, and the same handles mapped there.
+    /// The same by separate calls: unmapping everything, closing the region, reserving a larger one, and mapping the handles there.
     remapped_by_hand,
 }
 
@@ -41,7 +41,7 @@ fn remapped<B: TestKit>(subject: &Subject<B>) {
     );
     assert_ne!(growth.address, before);
     assert_eq!((region.address(), region.reservations().len()), (growth.address, 1));
-    assert!(region.reserved() >= subject.units(18), "a move leaves room: {}", region.reserved());
+    assert!(region.reserved() >= subject.units(18), "a move reserves spare addresses: {}", region.reserved());
     subject.check(&region, Bytes(0), subject.units(4), 7);
     region.write(subject.units(8), b"new").unwrap();
     // The old addresses are free again.
@@ -87,7 +87,7 @@ fn moved_into_one_reservation<B: TestKit>(subject: &Subject<B>) {
     let growth = region.grow_or_move(subject.units(5), idle()).unwrap();
     assert_eq!((growth.how, region.reservations().len()), (GrowthKind::Remapped, 1));
     subject.check(&region, Bytes(0), subject.units(4), 3);
-    // Access and unmapping go by the handles, of which there are as many as before, and one.
+    // Access and unmapping work by handle: the old ones and the new one.
     assert_eq!(region.mappings().count(), 5);
     region.unmap(subject.unit(), subject.units(2), idle()).unwrap();
     subject.check(&region, Bytes(0), subject.unit(), 3);
@@ -123,7 +123,7 @@ fn moved_again_and_again<B: TestKit>(subject: &Subject<B>) {
     for round in 0..3 {
         let (from, all) = (region.end(), region.reserved());
         let growth = region.grow_or_move(all + subject.unit(), idle()).unwrap();
-        // Behind the later ones the addresses may be free by chance.
+        // In later rounds the addresses behind the region may be free by chance.
         assert!(growth.how == GrowthKind::Remapped || round > 0, "{growth:?}");
         subject.write(&mut region, from, growth.added, 1 + from.0 / 8);
         subject.check(&region, Bytes(0), growth.end, 1);

@@ -1,4 +1,4 @@
-//! Giving memory back from the end.
+//! Shrinking from the end.
 
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
@@ -26,12 +26,12 @@ fn shrinks_in_whole_handles<B: TestKit>(subject: &Subject<B>) {
     }
     let free = subject.free_here();
     let shrunk = region.shrink_to(subject.units(5), idle()).unwrap();
-    // 5 units lie in the handle from 4 to 8, which stays.
+    // 5 units end inside the handle from 4 to 8, which stays.
     assert_eq!((shrunk.end, shrunk.removed), (subject.units(8), subject.units(8)));
     if subject.gives_back_at_once() {
         assert_eq!(subject.free_here(), free + subject.units(8));
     }
-    // Use after shrink is an error.
+    // A read behind the new end is an error.
     refused!(region.read(subject.units(8), &mut [0]), Detail::NotMapped { .. });
 }
 
@@ -72,7 +72,7 @@ fn no_less_than_nothing<B: TestKit>(subject: &Subject<B>) {
         Detail::OutOfRange { .. },
         subject.units(3)
     );
-    // One byte less is no whole handle.
+    // One byte less does not release a whole handle.
     let shrunk = region.shrink_to(subject.units(3) - Bytes(1), idle()).unwrap();
     assert_eq!((shrunk.end, shrunk.removed), (subject.units(3), Bytes(0)));
 }

@@ -1,4 +1,4 @@
-//! Growth inside of what is reserved.
+//! Growth inside the reservation.
 
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
@@ -8,27 +8,27 @@ use gpu_vmm_testkit::TestKit;
 use std::slice;
 
 cases! { "grow":
-    /// Inside of its reservation a region grows at the same address and keeps its bytes.
+    /// Inside its reservation a region grows at the same address and keeps its bytes.
     within,
-    /// A size is rounded up to the granularity, and the growth says where the region ends and what was added.
+    /// A size is rounded up to the granularity, and the result reports the region's end and the added size.
     sizes_are_rounded_and_said,
-    /// Each step takes one handle of just the step's size.
+    /// Each step creates one handle of exactly the step's size.
     one_handle_a_step,
-    /// Memory of the caller's is mapped piece after piece at the end, with the region's access.
+    /// The caller's memory is mapped at the end, one allocation after the other, with the region's access.
     with_the_callers_memory,
-    /// Memory of the caller's that would cross the end of the reservation is refused whole, and so is a suspended region.
+    /// The caller's memory is refused as a whole if it would cross the end of the reservation, or if the region is suspended.
     with_memory_that_does_not_fit,
-    /// Growing to what is there already does nothing and says so.
+    /// Growing to a size that is already mapped does nothing and reports that.
     nothing_to_do,
-    /// Steps of any sizes make one range without a seam for kernels.
+    /// Steps of any sizes form one contiguous range for kernels.
     unequal_steps,
-    /// Growth goes on behind the last mapping and leaves a hole as it is.
+    /// Growth continues behind the last mapping and does not fill holes.
     after_a_hole,
-    /// Growth goes on behind memory that was mapped by hand, wherever that is.
+    /// Growth continues behind memory that the caller has mapped, at any offset.
     behind_what_was_mapped_by_hand,
-    /// The whole of a reservation can be filled, up to the last byte.
+    /// A reservation can be filled up to its last byte.
     up_to_the_last_byte,
-    /// Each step takes its memory from the device that the region was built for, and no more than its size.
+    /// Each step allocates exactly its size, on the device that the region was built for.
     memory_is_counted,
 }
 
@@ -46,7 +46,7 @@ fn within<B: TestKit>(subject: &Subject<B>) {
         subject.write(&mut region, from, growth.added, 7 + from.0 / 8);
         subject.check(&region, Bytes(0), growth.end, 7);
     }
-    // The check can fail.
+    // Shows that the check can fail.
     region.fill(subject.unit(), Bytes(8), 0x5a).unwrap();
     assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 7).unwrap(), 1);
 }
@@ -64,7 +64,7 @@ fn with_the_callers_memory<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(lengths, [1, 2, 1].map(|granules| subject.granules(granules)));
     subject.write(&mut region, Bytes(0), size, 7);
     subject.check(&region, Bytes(0), size, 7);
-    // By a reservation behind its own if that is full, and if the addresses are free.
+    // Growth continues in a reservation behind the region's own if that is full and the addresses are free.
     let reserved = region.reserved();
     match region.grow_with(&pieces) {
         Ok(growth) => {
@@ -142,7 +142,7 @@ fn after_a_hole<B: TestKit>(subject: &Subject<B>) {
     region.unmap(subject.units(2), subject.units(2), idle()).unwrap();
     let growth = region.grow_to(subject.units(9)).unwrap();
     assert_eq!((growth.added, region.mapped()), (subject.unit(), subject.units(7)));
-    // Shrinking past the hole takes what is on both sides.
+    // Shrinking past the hole removes mappings on both sides of it.
     let shrunk = region.shrink_to(subject.units(1), idle()).unwrap();
     assert_eq!((shrunk.end, shrunk.removed), (subject.units(2), subject.units(5)));
 }

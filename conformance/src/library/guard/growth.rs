@@ -1,4 +1,4 @@
-//! Growth of guarded regions: within their addresses, or elsewhere.
+//! Growth of guarded regions: within their addresses, or by a move.
 
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
@@ -7,12 +7,12 @@ use gpu_vmm_core::{Address, AddressRange, Bytes, Detail, DeviceVec, Error, Growt
 use gpu_vmm_testkit::TestKit;
 
 cases! { "guard":
-    /// A guarded region grows to its last address, and beyond it no further, though nothing is there: the driver is not
-    /// even asked.
+    /// A guarded region grows to its last address and not into its guard, although nothing is mapped there, and the refusal makes
+    /// no driver call.
     no_growth_into_the_guard,
-    /// Where it may move it does, with its contents, and has as large a guard at its new place.
+    /// A guarded region that may move keeps its contents and has a guard of the same size at its new address.
     moved_with_its_guard,
-    /// A vector on a guarded region that may move grows, and one that may not is as before.
+    /// A vector on a guarded region grows if it may move; otherwise the growth is refused, and the vector is unchanged.
     vectors,
 }
 
@@ -36,7 +36,7 @@ fn no_growth_into_the_guard<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Whether nothing can be reserved at either end of a range, just outside of it.
+/// Returns true if no addresses directly before or behind a range can be reserved.
 fn is_shut_in<B: TestKit>(subject: &Subject<B>, range: AddressRange) -> bool {
     let before = Address(range.base.0 - subject.unit().0);
     [before, range.end()].into_iter().all(|beside| {
@@ -59,7 +59,7 @@ fn moved_with_its_guard<B: TestKit>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.unit(), 1);
     subject.write(&mut region, Bytes(0), subject.units(3), 2);
     subject.check(&region, Bytes(0), subject.units(3), 2);
-    // All of the old place is free, guard and all.
+    // All old addresses are free, including the guard's.
     let again: Region<B> = guarded().unwrap();
     drop((region, again));
 }

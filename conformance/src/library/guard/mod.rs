@@ -1,12 +1,12 @@
-//! Guarded regions, in which stray accesses are found: what lies beside them, and what becomes of freed memory.
+//! Guarded regions, which expose invalid accesses: the addresses around them, and the contents of freed memory.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `sides` | the addresses before and behind a region |
-//! | `growth` | where a region cannot be extended |
-//! | `poison` | what is in memory that was freed |
+//! | `growth` | growth when a region cannot be extended |
+//! | `poison` | the contents of freed memory |
 //!
-//! That touching the guard is a fault, the group `fault` shows.
+//! The group `fault` shows that an access to a guard is a fault.
 
 mod growth;
 mod poison;

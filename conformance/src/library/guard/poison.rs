@@ -1,5 +1,5 @@
-//! What is in memory that was freed. Nobody should see it: so it is looked at by a descriptor that is made behind the
-//! library's back, as a process would have it that keeps what it should have let go.
+//! The contents of freed memory. The library gives no access to it. So these cases read it through a descriptor that the
+//! library does not know, like a process that keeps memory it should have released.
 
 use crate::case::cases;
 use crate::library::sharing::{import_of, shareable};
@@ -9,45 +9,45 @@ use gpu_vmm_core::{BackingStore, BankedRegion, Bytes, Handle, POISON, PhysicalMe
 use gpu_vmm_testkit::{TestKit, handle_of};
 
 cases! { "guard":
-    /// Memory that was in a guarded region is all poison once it is freed: by unmapping, shrinking, suspending,
-    /// closing, dropping, or releasing it later.
+    /// Memory of a guarded region is filled with poison once it is freed: by unmapping, shrinking, suspending, closing, dropping,
+    /// or releasing it later.
     freed_memory_is_poisoned,
-    /// Memory of which somebody has a clone, or another mapping, keeps its contents, and is poisoned when they let go.
+    /// Memory with another handle clone or mapping keeps its contents, and is poisoned when the last of them is dropped.
     what_is_held_is_not_freed,
-    /// Memory that moves with its region keeps its contents, and is poisoned when it leaves the region at last.
+    /// Memory that moves with its region keeps its contents, and is poisoned when it leaves the region.
     moved_and_then_freed,
-    /// Memory that leaves a guarded region for another one by a swap keeps its contents there, and is poisoned when it is
+    /// Memory that a swap moves from a guarded region to another one keeps its contents there, and is poisoned when it is
     /// freed.
     swapped_and_then_freed,
-    /// A set that a guarded address has shown keeps its contents while it is hidden, and is poisoned when it is removed.
+    /// A bank that was selected in a guarded region keeps its contents while it is hidden, and is poisoned after it is removed.
     a_set_that_was_shown,
-    /// Memory that was exported is left alone: another process may use it rightly.
+    /// Exported memory is not poisoned, because another process may use it.
     exported_memory_is_left_alone,
-    /// What is imported is the other process's, and is left alone.
+    /// Imported memory is not poisoned, because it belongs to another process.
     imported_memory_is_left_alone,
-    /// Memory that was never in a guarded region is freed with what is in it.
+    /// Memory that was never in a guarded region is freed without being poisoned.
     without_a_guard,
-    /// Growth brings memory that is poisoned when it is freed, each piece for itself.
+    /// Memory that growth adds is poisoned when it is freed, each allocation separately.
     a_piece_of_several,
 }
 
 const SEED: u64 = 70;
 
-/// The same memory as the library does not know it, mapped.
+/// Maps the same memory through an import that the library does not connect with it.
 fn beside<B: TestKit>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let fd = or_skip(handle_of(memory).export());
     mapped(subject, &[&import_of(subject, fd, memory)])
 }
 
-/// Whether all of a region is poison.
+/// Returns true if all of a region contains poison.
 fn is_poison<B: TestKit>(region: &Region<B>) -> bool {
     let mut bytes = vec![0; region.end().to_usize().unwrap()];
     region.read(Bytes(0), &mut bytes).unwrap();
     bytes.iter().all(|byte| *byte == POISON)
 }
 
-/// A guarded region that holds a piece of memory with the pattern, which nobody else holds, and the same memory as only
-/// a stray access would reach it.
+/// Creates a guarded region that alone holds memory with the pattern, and a second mapping of that memory that the library
+/// does not know.
 fn stray<B: TestKit>(subject: &Subject<B>) -> (Region<B>, Region<B>) {
     let memory = shareable(subject, 1);
     let mut region = subject.region(1).guarded().build().unwrap();
@@ -58,7 +58,7 @@ fn stray<B: TestKit>(subject: &Subject<B>) -> (Region<B>, Region<B>) {
     (region, beside)
 }
 
-/// How memory leaves a region.
+/// The ways in which memory leaves a region.
 #[derive(Clone, Copy, Debug)]
 enum Free {
     Unmap,
@@ -69,7 +69,7 @@ enum Free {
     Later,
 }
 
-/// Frees all memory of a region. Gives the region where it goes on.
+/// Frees all memory of a region. Returns the region if it still exists.
 fn free<B: TestKit>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
     match how {
         Free::Unmap => region.unmap(Bytes(0), region.end(), idle()).unwrap(),
@@ -99,7 +99,7 @@ fn freed_memory_is_poisoned<B: TestKit>(subject: &Subject<B>) {
         let (region, beside) = stray(subject);
         let left = free(region, how);
         assert!(is_poison(&beside), "{how:?}");
-        // The region goes on, and what it has next is not harmed.
+        // The region stays usable, and its next memory is unaffected.
         if let Some(mut region) = left {
             region.grow_to(subject.granularity()).unwrap();
             write(subject, &mut region, SEED + 1);
@@ -115,9 +115,12 @@ fn what_is_held_is_not_freed<B: TestKit>(subject: &Subject<B>) {
     let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
     let alias = mapped(subject, &[&held]);
     region.close(idle()).unwrap();
-    assert!(has(subject, &alias, SEED) && has(subject, &beside, SEED), "another region has it");
+    assert!(
+        has(subject, &alias, SEED) && has(subject, &beside, SEED),
+        "another region has the memory mapped"
+    );
     alias.close(idle()).unwrap();
-    assert!(has(subject, &beside, SEED), "a clone is there");
+    assert!(has(subject, &beside, SEED), "a clone of the handle exists");
     drop(held);
     assert!(is_poison(&beside));
 }
@@ -142,7 +145,7 @@ fn swapped_and_then_freed<B: TestKit>(subject: &Subject<B>) {
     assert!(has(subject, &plain, SEED) && has(subject, &region, SEED + 1));
     plain.swap_all(&mut region, idle()).unwrap();
     assert!(has(subject, &region, SEED) && has(subject, &plain, SEED + 1));
-    // Both have been in the guarded region by now.
+    // Both allocations have been in the guarded region by now.
     plain.close(idle()).unwrap();
     assert!(is_poison(&come) && has(subject, &region, SEED) && has(subject, &gone, SEED));
     region.close(idle()).unwrap();
@@ -157,10 +160,10 @@ fn a_set_that_was_shown<B: TestKit>(subject: &Subject<B>) {
     slots.select(one, idle()).unwrap();
     slots.write_pattern(subject.device, Bytes(0), subject.unit(), SEED).unwrap();
     slots.select(other, idle()).unwrap();
-    assert!(has(subject, &beside, SEED), "it is hidden");
+    assert!(has(subject, &beside, SEED), "the bank is hidden, not freed");
     slots.select(one, idle()).unwrap();
     let kept = slots.remove_bank(one, idle()).unwrap();
-    assert!(has(subject, &beside, SEED), "the caller has it");
+    assert!(has(subject, &beside, SEED), "the caller holds the memory");
     drop(kept);
     assert!(is_poison(&beside));
 }
@@ -196,7 +199,7 @@ fn without_a_guard<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn a_piece_of_several<B: TestKit>(subject: &Subject<B>) {
-    // Whether such memory can be had at all.
+    // Skips the case if such memory is not supported.
     drop(shareable(subject, 1));
     let builder = subject.region(4).guarded().memory(subject.properties().shareable());
     let mut region = builder.build().unwrap();
@@ -206,7 +209,7 @@ fn a_piece_of_several<B: TestKit>(subject: &Subject<B>) {
     write(subject, &mut region, SEED);
     let strays: Vec<Region<B>> = region.mappings().map(|mapping| beside(subject, mapping.memory)).collect();
     let _ = region.shrink_to(subject.unit(), idle()).unwrap();
-    assert!(has(subject, &region, SEED) && has(subject, &strays[0], SEED), "the first stays");
+    assert!(has(subject, &region, SEED) && has(subject, &strays[0], SEED), "the first allocation stays");
     assert!(is_poison(&strays[1]));
     region.close(idle()).unwrap();
     assert!(is_poison(&strays[0]));

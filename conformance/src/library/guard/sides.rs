@@ -7,25 +7,25 @@ use gpu_vmm_core::{Address, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "guard":
-    /// A guard is at least a unit of addresses on either side, and is not counted as the region's.
+    /// A guard is at least one unit of addresses on either side, and is not part of the region's size.
     beside_the_region,
-    /// Nobody else gets an address of a guard, neither its first nor its last unit, until the region is closed.
+    /// No other reservation gets an address of a guard, neither in its first nor in its last unit, until the region is closed.
     nobody_else_lies_there,
-    /// A guarded region is at the exact address that was asked for, with its guard before it.
+    /// A guarded region is at the requested exact address, with its guard before it.
     at_an_exact_address,
-    /// Where the region or its guard is in the way of something, the error has the region's address and what is offered.
+    /// If a reservation is in the way of the region or its guard, the error contains the region's address and the one offered.
     where_something_is_in_the_way,
-    /// Where there are not so many addresses before an address, the region cannot lie there.
+    /// A region cannot be at an address with too few addresses before it for the guard.
     before_the_first_address,
-    /// A guard is as large as was asked for, rounded up to the unit of addresses; none is none.
+    /// A guard has the requested size, rounded up to the unit of addresses; a size of 0 means no guard.
     as_large_as_was_asked_for,
-    /// More guard than there are addresses is refused before the driver is asked.
+    /// A guard larger than the address space is refused without a driver call.
     larger_than_the_address_space,
-    /// The region's own address is aligned as was asked for, whatever is before it.
+    /// The region itself has the requested alignment, whatever the guard's size.
     the_region_is_aligned,
-    /// The first and the last byte of a guarded region are its device's to use, and those beside are refused.
+    /// A device can use the first and the last byte of a guarded region, and accesses outside of it are refused.
     used_to_both_ends,
-    /// Two guarded regions can share no guard: each has its own.
+    /// Two guarded regions cannot share a guard: each has its own.
     side_by_side,
 }
 
@@ -37,7 +37,7 @@ fn beside_the_region<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((region.range().base, region.range().size), (region.address(), subject.units(2)));
 }
 
-/// Whether a unit of addresses can be had just there.
+/// Returns true if a unit of addresses can be reserved exactly there.
 fn is_free<B: TestKit>(subject: &Subject<B>, address: Address) -> bool {
     match subject.region(1).at(Placement::Exact(address)).build() {
         Ok(_) => true,
@@ -124,7 +124,7 @@ fn the_region_is_aligned<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-/// Has the device write to both ends of a region that is mapped whole.
+/// Lets the device write to both ends of a fully mapped region.
 fn use_ends<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
     let granule = subject.granularity();
     let last = region.reserved() - granule;
