@@ -39,7 +39,7 @@ impl<B: TestKit> Suite<B> {
         let mut child =
             self.server.spawn(&Request::Look { target: target.name().to_owned() }).map_err(system)?;
         let environment = opened(&mut child)?;
-        // The process holds device memory. It must not release it in the middle of a case.
+        // Otherwise the process could release its device memory in the middle of a case.
         child.wait(PATIENCE).map_err(system)?;
         Ok(environment)
     }

@@ -79,7 +79,7 @@ impl Target<AnyBackend> for Host {
     }
 }
 
-/// Returns all built-in targets. Host memory is there twice, for both ways of unmapping that drivers have: once with one
+/// Returns all built-in targets. The host backend is there twice, for both ways of unmapping that drivers have: once with one
 /// granularity, and once with a larger granularity for host memory.
 #[must_use]
 pub fn targets() -> Vec<Arc<dyn Target<AnyBackend>>> {

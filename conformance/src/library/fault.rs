@@ -281,7 +281,8 @@ fn work_of_others_goes_on<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn in_flight_when_the_device_dies<B: TestKit>(subject: &Subject<B>) {
-    // The host's simulated devices can report a fault only for work that continues after its call has returned.
+    // For work that continues after its call has returned, the host's simulated devices can report a fault only as the loss of
+    // the device.
     watch_loss(subject, subject.backend.vendor() != Vendor::Hip);
 }
 

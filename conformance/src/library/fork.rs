@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 cases! { "fork":
-    /// In a forked child every call that would reach the driver returns an error about the fork, and drops do nothing.
+    /// In a forked child every call that would reach the driver returns an error about the fork, and dropping values does nothing.
     a_forked_child_gets_errors,
     /// A child of the child gets the same errors.
     a_grandchild_gets_errors,

@@ -151,7 +151,7 @@ fn environments(reports: Reports<'_>) -> Table {
             report.environment.filter.clone().unwrap_or_else(|| NOTHING.to_owned())
         }));
     }
-    Table { title: "What was run on what", about: "", rows }
+    Table { title: "Environments", about: "", rows }
 }
 
 fn device(report: &Report) -> String {
@@ -180,7 +180,7 @@ fn counts(reports: Reports<'_>, layer: Layer) -> Option<Table> {
         Layer::Library => ("The library layer by groups", "The number of cases that passed."),
         Layer::Driver => (
             "The driver layer by groups",
-            "The number of rules the driver follows as documented / more leniently / deviates from.",
+            "The numbers of rules that the driver follows as documented / follows more leniently / deviates from.",
         ),
     };
     (!rows.is_empty()).then_some(Table { title, about, rows })

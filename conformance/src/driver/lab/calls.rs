@@ -68,7 +68,7 @@ impl Lab {
         self.answer("MemRelease", unsafe { self.driver.release(handle) }, ())
     }
 
-    /// Makes the call alone, without a guard: a rule may expect that nothing becomes mapped.
+    /// Makes the call alone, without a guard: success does not guarantee that memory is mapped.
     pub(in crate::driver) fn map_raw(
         &self,
         address: u64,

@@ -41,7 +41,7 @@ pub(super) struct Lab {
     pub(super) unit: usize,
     /// The multiple that reservations must have to follow each other: on CUDA more than the granularity.
     pub(super) stretch: usize,
-    /// HIP 6 loses a reservation that reuses freed addresses. Under that quirk, only rules about freeing free addresses.
+    /// HIP 6 loses a reservation that reuses freed addresses. Under that quirk, guards keep their addresses reserved.
     keeps_addresses: bool,
     spoiled: AtomicBool,
     imports: AtomicUsize,

@@ -143,7 +143,7 @@ fn over_hole(lab: &Lab, seen: &mut Seen) {
     let set = lab.set_access(reserved.base, reserved.size, &[lab.grant(abi::RW)]);
     let flags =
         if seen.refused("two mappings with a hole between", set, REFUSAL) { abi::NONE } else { abi::RW };
-    mappings.iter().for_each(|mapping| expect(lab, seen, "a mapping beside the hole", mapping.at, flags));
+    mappings.iter().for_each(|mapping| expect(lab, seen, "a mapping next to the hole", mapping.at, flags));
 }
 
 fn each_of_sizes(lab: &Lab, seen: &mut Seen) {

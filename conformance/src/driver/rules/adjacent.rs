@@ -1,6 +1,6 @@
 //! Two adjacent reservations: one begins where the other ends.
 //!
-//! The documentation requires a range in "an address reservation": neither driver must treat two reservations as one.
+//! The documentation requires a range in "an address reservation": neither driver is required to treat two reservations as one.
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping};
@@ -121,7 +121,7 @@ fn extend(lab: &Lab, seen: &mut Seen) {
         all.push(next);
     }
     seen.note(format!(
-        "{} of {TIMES} extensions of {} bytes were where they were asked for",
+        "{} of {TIMES} extensions of {} bytes were at the requested address",
         all.len() - 2,
         lab.stretch
     ));

@@ -40,7 +40,7 @@ fn release_while_mapped(lab: &Lab, seen: &mut Seen) {
     let handle = memory.handle;
     memory.forget();
     seen.accepted("the release", lab.release(handle));
-    // If the driver had freed the memory, it would assign it to these allocations.
+    // If the driver had freed the memory too early, it would assign it to these allocations.
     let _others = [lab.memory(2), lab.memory(2)];
     if let Some(read) =
         seen.accepted("a copy afterwards", lab.read(mapping.at + mapping.size as u64 - 64, 64))
@@ -98,7 +98,7 @@ fn retain_counts(lab: &Lab, seen: &mut Seen) {
         seen.deviates("the memory was freed with its mapping, though its handle had been retained");
         return;
     }
-    seen.accepted("the release of what was retained", lab.release(handle));
+    seen.accepted("the release of the retained handle", lab.release(handle));
     let (released, _) = lab.memory_info();
     seen.holds(released >= held + LARGE / 2, || "the release does not free the memory either".to_owned());
 }

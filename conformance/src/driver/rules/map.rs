@@ -115,7 +115,7 @@ fn side_by_side(lab: &Lab, seen: &mut Seen) {
     seen.accepted("one copy into all", lab.write(reserved.base, &bytes));
     if let Some(read) = seen.accepted("one copy out of all", lab.read(reserved.base, bytes.len())) {
         let wrong = read.iter().zip(&bytes).filter(|(read, wrote)| read != wrote).count();
-        seen.holds(wrong == 0, || format!("{wrong} of {} bytes are not what was written", bytes.len()));
+        seen.holds(wrong == 0, || format!("{wrong} of {} bytes differ from those written", bytes.len()));
     }
     drop(mappings);
 }

@@ -29,7 +29,7 @@ use super::Rule;
 ///
 /// ```text
 /// rules! { "free":
-/// /// Freeing a reservation that contains a mapping is refused, and the reservation stays.
+///     /// Freeing a reservation that contains a mapping is refused, and the reservation stays.
 ///     while_mapped ["free-while-mapped"],
 /// }
 /// ```

@@ -120,7 +120,7 @@ fn import_elsewhere(lab: &Lab, seen: &mut Seen) {
         && let Some(prop) = seen.accepted("its properties", lab.properties(imported.handle))
     {
         seen.holds(prop.location == place(lab.device), || {
-            format!("{:?} is said of memory of device {}", prop.location, lab.device)
+            format!("the driver reports {:?} for memory of device {}", prop.location, lab.device)
         });
     }
     lab.make_current(lab.device);

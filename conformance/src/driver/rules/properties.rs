@@ -35,7 +35,7 @@ fn granularity(lab: &Lab, seen: &mut Seen) {
         return;
     };
     for one in [least, good] {
-        seen.holds(one.is_power_of_two(), || format!("{one} is no power of two"));
+        seen.holds(one.is_power_of_two(), || format!("{one} is not a power of two"));
     }
     seen.holds(good.is_multiple_of(least), || format!("{good} is recommended, and {least} the least"));
     let sizes = format!("{least} bytes, {good} recommended");
@@ -75,7 +75,9 @@ fn of_a_handle(lab: &Lab, seen: &mut Seen) {
         let same = prop.kind == asked.kind
             && prop.location == asked.location
             && prop.handle_types == asked.handle_types;
-        seen.holds(same, || format!("{prop:?} is said of memory that was created with {asked:?}"));
+        seen.holds(same, || {
+            format!("the driver reports {prop:?} for memory that was created with {asked:?}")
+        });
     }
 }
 

@@ -174,7 +174,7 @@ fn import_properties(lab: &Lab, seen: &mut Seen) {
     let imported = lab.imported(&memory);
     let Some(prop) = seen.accepted("the properties", lab.properties(imported.handle)) else { return };
     let place = prop.kind == abi::PINNED && prop.location == lab.prop().location;
-    seen.holds(place, || format!("{prop:?} is said of memory of device {}", lab.device));
+    seen.holds(place, || format!("the driver reports {prop:?} for memory of device {}", lab.device));
     if prop.handle_types != abi::DESCRIPTOR {
         seen.deviates(format!("the kinds of handle are {}, and were {}", prop.handle_types, abi::DESCRIPTOR));
     }

@@ -26,8 +26,8 @@ cases! { "captures":
     after_another_stream,
     /// Calls on another thread do not disturb a capture either.
     other_threads_go_on,
-    /// A capture that another thread begins while a pool records an event on the stream ends well, and the pool's memory can be
-    /// reused after it.
+    /// A capture that another thread begins while a pool records an event on the stream ends well, and the pool can
+    /// release its memory after it.
     begun_while_a_pool_marks,
     /// The default stream is reported as capturing while a blocking stream of any device captures, and not afterwards.
     a_blocking_capture_of_any_device,

@@ -195,7 +195,7 @@ cases! { "failures":
     undoing_resume_from,
     /// If undoing a vector's failed growth fails too, the vector keeps its elements.
     undoing_device_vec_reserve,
-    /// If undoing a vector's failed move fails too, the vector keeps its elements, except for what was lost at the old address.
+    /// If undoing a vector's failed move fails too, the vector keeps its elements, except for those lost at the old address.
     undoing_device_vec_push,
     /// If undoing the growth of a failed extend fails too, the vector keeps its elements.
     undoing_device_vec_extend_from_slice,

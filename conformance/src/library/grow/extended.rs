@@ -136,7 +136,7 @@ fn up_to_what_is_in_the_way<B: TestKit>(subject: &Subject<B>) {
     region.grow_to(subject.units(4)).unwrap();
     let error = region.grow_to(subject.units(7)).unwrap_err();
     assert!(matches!(error.detail(), Detail::OutgrewReservation { .. }), "{error}");
-    // As much again would be four units; the two that are free are enough.
+    // As much again would be four units; the two free units are enough.
     let growth = region.grow_to(subject.units(6)).unwrap();
     assert_eq!((growth.how, region.reserved()), (GrowthKind::Extended, subject.units(6)));
     subject.write(&mut region, Bytes(0), subject.units(6), 1);

@@ -26,7 +26,8 @@ cases! { "grow":
     alignment_is_kept,
     /// If memory runs out during a move, the region stays at its old address and keeps all of its memory.
     a_move_without_memory,
-    /// The same by separate calls: unmapping everything, closing the region, reserving a larger one, and mapping the handles there.
+    /// Separate calls can move memory too: unmapping everything, closing the region, reserving a larger one, and mapping the same
+    /// handles there.
     remapped_by_hand,
 }
 

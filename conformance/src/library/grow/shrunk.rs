@@ -7,15 +7,15 @@ use gpu_vmm_core::{Bytes, Detail};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "grow":
-    /// Shrinking gives back whole handles: one in which the new end falls stays, and the region says where it ends.
+    /// Shrinking releases whole handles: the handle that contains the new end stays, and the region reports its actual end.
     shrinks_in_whole_handles,
-    /// A region can shrink to nothing and grow again at the same address, over and over.
+    /// A region can repeatedly shrink to nothing and grow again at the same address.
     shrinks_to_nothing_and_grows_again,
-    /// What is left after shrinking has its bytes, and what grows after it is other memory.
+    /// Memory that is left after shrinking keeps its bytes, and later growth adds other memory.
     what_is_left_is_untouched,
-    /// Shrinking to what is there does nothing; shrinking to more is refused.
+    /// Shrinking to the current size does nothing; shrinking to a larger size is refused.
     no_less_than_nothing,
-    /// A piece that somebody holds leaves the region by shrinking and keeps its memory.
+    /// Shrinking unmaps memory that the caller also holds, and that memory keeps its contents.
     held_pieces_stay,
 }
 
