@@ -168,7 +168,10 @@ fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
         chown(folder.socket(), Some(uid), Some(gid)).unwrap();
         as_nobody("of user 0 is not allowed: only processes of user 65534 are");
         let error = listener.accept(Allowed::same_user(), LATE).unwrap_err();
-        assert!(matches!(error.extension(), Some(PeerError::NotAllowed { uid: UNPRIVILEGED, .. })), "{error}");
+        assert!(
+            matches!(error.extension(), Some(PeerError::NotAllowed { uid: UNPRIVILEGED, .. })),
+            "{error}"
+        );
     });
 }
 
