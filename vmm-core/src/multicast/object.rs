@@ -199,7 +199,7 @@ impl<B: MulticastBackend> Multicast<B> {
         }
         if self.object.properties.is_shareable() && !memory.is_shareable() {
             return unsupported(
-                "a multicast object that can be exported takes only shareable memory; create the memory with `shareable()`",
+                "a multicast object that can be exported takes only shareable memory; create it as shareable",
             );
         }
         Ok(())
