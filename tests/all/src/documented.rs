@@ -2,13 +2,11 @@
 //! every block with a `main` runs on host memory.
 
 use crate::cargo;
+use crate::compiler::compile;
 use crate::layout::Layout;
-use crate::process;
 use crate::trouble::{Answer, Doing, Trouble};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 /// The pages that must have blocks of C. Other pages of the guide may have some.
 const REQUIRED: [&str; 2] = ["docs/guide/c.md", "plugins/c/README.md"];
@@ -67,27 +65,6 @@ fn blocks(text: &str) -> Vec<String> {
         found.push(block.flat_map(|line| [line, "\n"]).collect());
     }
     found
-}
-
-/// Compiles a block to `output`. The inputs are the block and, if it is linked, the library behind it.
-fn compile(
-    name: &str,
-    compiler: &str,
-    flags: &[&str],
-    include: &Path,
-    output: &Path,
-    inputs: &[&Path],
-) -> Answer {
-    let mut command = Command::new(compiler);
-    command.args(flags).args(["-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(include);
-    command.arg("-o").arg(output).args(inputs);
-    let log = output.with_extension("compiler.txt");
-    let ended = process::run(&mut command, &log, Duration::from_secs(120))?;
-    if ended.status.is_some_and(|status| status.success()) {
-        return Ok(());
-    }
-    let said = fs::read_to_string(&log).unwrap_or_default();
-    Err(Trouble::new(format!("{name} does not compile: {command:?}\n{said}")))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
 //! | `queue` | several of them at once |
 //! | `plugins` | the plug-ins for C and Python, everywhere |
+//! | `compiler` | compiling programs of C and C++ |
 //! | `documented` | the C programs in the guide and in the README of `plugins/c` |
 //! | `checkpoint` | what one driver wrote to a file, restored with another one |
 //! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
@@ -32,6 +33,7 @@ mod apt;
 mod arguments;
 mod cargo;
 mod checkpoint;
+mod compiler;
 mod debs;
 mod documented;
 mod environment;

@@ -4,6 +4,7 @@
 //! Python is `python3`, or the program that GPU_VMM_PYTHON names; where it has NumPy, that takes part.
 
 use crate::cargo;
+use crate::compiler::compile;
 use crate::documented;
 use crate::environment::leave_the_machines;
 use crate::fake_driver;
@@ -11,12 +12,11 @@ use crate::layout::Layout;
 use crate::runtime::Runtime;
 use crate::suites::{Job, LIMIT, prepare};
 use crate::summary::{Outcome, Row, Summary};
-use crate::trouble::{Answer, Doing, Trouble};
+use crate::trouble::{Answer, Doing};
 use crate::{process, queue, shell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 /// Names the Python that runs the tests.
 const PYTHON: &str = "GPU_VMM_PYTHON";
@@ -79,7 +79,10 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
     let mut programs = Vec::new();
     for (compiler, source) in PROGRAMS {
-        programs.push((source, compile(layout, compiler, &folder.join("c"), source, &library)?));
+        let program = layout.logs().join(source.replace(['/', '.'], "-"));
+        let (include, file) = (folder.join("c/include"), folder.join("c").join(source));
+        compile(source, compiler, &[], &include, &program, &[&file, &library])?;
+        programs.push((source, program));
     }
     let examples = EXAMPLES.map(|name| cargo::example(name).map(|program| (name, program)));
     let examples = examples.into_iter().collect::<Answer<Vec<_>>>()?;
@@ -132,23 +135,6 @@ fn one(Job { name, mut command, log }: Job) -> Answer<Row> {
         );
     }
     Ok(Row::of(&name, outcome, ended.time).counting(ended.counts))
-}
-
-/// Compiles a program that uses the library where it lies.
-fn compile(layout: &Layout, compiler: &str, folder: &Path, source: &str, library: &Path) -> Answer<PathBuf> {
-    let program = layout.logs().join(source.replace(['/', '.'], "-"));
-    let mut command = Command::new(compiler);
-    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-I"]);
-    command.arg(folder.join("include")).arg(folder.join(source)).arg(library).arg("-o").arg(&program);
-    let log = program.with_extension("compiler.txt");
-    let ended = process::run(&mut command, &log, Duration::from_secs(120))?;
-    match ended.status.filter(|status| status.success()) {
-        Some(_) => Ok(program),
-        None => {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            Err(Trouble::new(format!("{compiler} {source} failed:\n{said}")))
-        }
-    }
 }
 
 /// The file that is Python. A loader that is asked to run it does not look for it.
