@@ -21,8 +21,9 @@ cases! { "kv_cache":
 }
 
 const THREADS: u64 = 8;
-/// The number of sequences that run at the same time.
-const AT_A_TIME: usize = 16;
+/// The number of sequences that run at the same time. They have 2.8 pages each on average behind the prefixes, so they exceed
+/// the budget even if the threads run one after another.
+const AT_A_TIME: usize = 32;
 /// The number of prefixes, each of two pages.
 const PREFIXES: u64 = 4;
 /// The maximum number of pages of a sequence behind its prefix.
@@ -110,8 +111,17 @@ impl<'a, B: TestKit> Load<'a, B> {
                 queue.insert(place, (number, sequence));
             } else {
                 self.check(number, &sequence);
+                self.sample();
             }
         }
+    }
+
+    /// Notes how many pages the cache has, and how many of them are in use. The number in use is at its maximum before pages are
+    /// returned, by an eviction or by a sequence that ends.
+    fn sample(&self) {
+        let (held, free) = self.cache.held();
+        let mut seen = self.seen.lock().unwrap();
+        (seen.held, seen.needed) = (seen.held.max(held), seen.needed.max(held - free));
     }
 
     /// Takes the oldest sequence that no thread is serving. Starts a new one if fewer than [`AT_A_TIME`] run.
@@ -135,6 +145,7 @@ impl<'a, B: TestKit> Load<'a, B> {
             let mut queue = self.queue.lock().unwrap();
             match queue.iter_mut().rev().find(|(_, one)| one.own_pages() > 0) {
                 Some((_, youngest)) => {
+                    self.sample();
                     youngest.evict(idle()).unwrap();
                     self.seen.lock().unwrap().evictions += 1;
                 }
@@ -144,11 +155,7 @@ impl<'a, B: TestKit> Load<'a, B> {
                 }
             }
         }
-        let (held, free) = self.cache.held();
-        {
-            let mut seen = self.seen.lock().unwrap();
-            (seen.held, seen.needed) = (seen.held.max(held), seen.needed.max(held - free));
-        }
+        self.sample();
         let (page, end) = (self.cache.page, sequence.region.end());
         let seed = seed_of_page(number, (end - page) / PATTERN_WORD);
         sequence.region.write_pattern(self.device, end - page, page, seed).unwrap();
