@@ -41,10 +41,11 @@ fn produce(backend: &AnyBackend) -> Result<(), Box<dyn Error>> {
     region.grow_to(Bytes::mib(4))?;
     region.fill(Bytes(0), region.end(), 0)?;
 
-    // The consumer is this program again, with the other end of a channel as its standard input.
+    // The consumer is this program again, on the same backend, with the other end of a channel as its standard input.
     let (ours, theirs) = Channel::pair()?;
     let mut child = Command::new(env::args_os().next().ok_or("no program name")?)
         .env(CHILD, "1")
+        .env(AnyBackend::VARIABLE, backend.vendor().to_string())
         .stdin(theirs.into_socket())
         .spawn()?;
     let mut exporter = Exporter::share(ours, &region)?;
