@@ -268,7 +268,7 @@ fn growth_and_shrinking() {
         let region = Arc::new(region);
         let other = Arc::clone(&region);
         let grows = thread::spawn(move || other.grow_to(granule).unwrap());
-        region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();
+        let _ = region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();
         grows.join().unwrap();
         check(&region, &thread);
     });
