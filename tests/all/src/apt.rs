@@ -1,8 +1,8 @@
-//! Fetching packages from Debian, without touching the system: a runtime of HIP from sid and experimental, here; what
-//! else is needed, by whoever needs it.
+//! Fetches packages from Debian without touching the system: HIP runtimes from sid and experimental here, and any other
+//! package for the modules that need it.
 //!
-//! apt is given a configuration, lists, a cache and a record of installed packages of its own. That record is empty, so
-//! what it would install is a runtime's closure down to the C library, and it is told to fetch that and no more.
+//! apt runs with its own configuration, lists, cache and record of installed packages. That record is empty, so what apt
+//! would install is the closure of a runtime down to the C library. apt only downloads those packages.
 
 use crate::debs::DEBS;
 use crate::debs::{self, Found};
@@ -14,16 +14,16 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names another mirror than the machine's.
+/// The environment variable that names a mirror to use instead of the machine's.
 const MIRROR: &str = "HIP_RUNTIME_MIRROR";
 
-/// The keys with which Debian signs its archive; the package of the same name has them on other systems.
+/// The keys with which Debian signs its archive; other systems have them in the package debian-archive-keyring.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// What is looked for; a newer one is found as well.
+/// The versions to look for; newer ones are found as well.
 const MAJORS: [u32; 2] = [6, 7];
 
-/// The packages of the newest version of each HIP, as they lie in `root`; fetched where they do not, or to `update`.
+/// Returns the packages of the newest version of each HIP in `root`. Fetches them if they are missing or if `update` is set.
 pub(crate) fn packages(root: &Path, update: bool) -> Answer<Vec<Found>> {
     let debs = root.join("debs");
     let mut have = debs::read(&debs).unwrap_or_default();
@@ -35,7 +35,7 @@ pub(crate) fn packages(root: &Path, update: bool) -> Answer<Vec<Found>> {
     }
     let new = match fetch(root, debs) {
         Ok(new) => new,
-        // What is there can be tested without a network.
+        // Packages that are already there can be tested without a network.
         Err(trouble) if !have.is_empty() => {
             missing.into_iter().map(|major| (major, Err(trouble.clone()))).collect()
         }
@@ -47,36 +47,36 @@ pub(crate) fn packages(root: &Path, update: bool) -> Answer<Vec<Found>> {
     Ok(have)
 }
 
-/// Fetches every HIP that Debian has.
+/// Fetches every HIP version that Debian has.
 fn fetch(root: &Path, debs: PathBuf) -> Answer<Vec<Found>> {
-    let apt = Apt::new(root, debs, format!("let {DEBS} name a folder of packages"))?;
+    let apt = Apt::new(root, debs, format!("set {DEBS} to a folder of packages"))?;
     let majors = apt.update()?;
     let failures: Vec<Found> =
         majors.into_iter().filter_map(|major| Some((major, Err(apt.fetch(major).err()?)))).collect();
     apt.tidy()?;
     let mut found = debs::read(&apt.debs).unwrap_or_default();
-    // What was fetched earlier is not taken for what could not be fetched now.
+    // Keep packages of an earlier run out of the result if the version could not be fetched now.
     found.retain(|(major, _)| failures.iter().all(|(failed, _)| failed != major));
     found.extend(failures);
     Ok(found)
 }
 
-/// apt with a configuration of its own.
+/// apt with its own configuration.
 #[derive(Debug)]
 pub(crate) struct Apt {
     /// The folder of its state.
     home: PathBuf,
-    /// Where packages go.
+    /// The folder for packages.
     debs: PathBuf,
     mirrors: Vec<String>,
-    /// What can be done where it cannot fetch.
+    /// What the user can do if apt cannot fetch.
     instead: String,
 }
 
 impl Apt {
-    /// In `root`, to put packages into `debs`.
+    /// Creates the configuration in `root`; packages go to `debs`.
     pub(crate) fn new(root: &Path, debs: PathBuf, instead: String) -> Answer<Self> {
-        // Without apt there are no sources of apt's either, and the first is what to say.
+        // Without apt, its sources are missing too; report the missing apt first.
         Command::new("apt-get")
             .arg("--version")
             .output()
@@ -87,7 +87,7 @@ impl Apt {
         };
         if mirrors.is_empty() {
             return Err(Trouble::new(format!(
-                "this machine's apt sources name no mirror of Debian; let {MIRROR} be the address of one, or {instead}"
+                "this machine's apt sources name no mirror of Debian; set {MIRROR} to the address of one, or {instead}"
             )));
         }
         if !Path::new(KEYS).exists() {
@@ -114,8 +114,8 @@ impl Apt {
 
     fn configuration(&self) -> String {
         let (home, debs) = (self.home.display(), self.debs.display());
-        // It is read after the machine's, which may have what it takes to get to a network; its hooks would touch the
-        // system and are cleared.
+        // Read after the machine's configuration, which may have proxy settings. Its hooks would touch the system and are
+        // cleared.
         format!(
             r#"Dir::State "{home}/state";
 Dir::State::status "{home}/state/status";
@@ -144,14 +144,14 @@ Acquire::Retries "2";
         )
     }
 
-    /// Reads the archive's lists from the first mirror that has them, and gives which HIPs there are to be fetched.
+    /// Reads the archive's lists from the first mirror that has them, and returns the HIP versions that can be fetched.
     fn update(&self) -> Answer<BTreeSet<u32>> {
         let look = || self.majors().map(|majors| (!majors.is_empty()).then_some(majors));
         let majors = self.read_lists("libamdhip64", &["sid main", "experimental main"], look)?;
         Ok(majors.into_iter().chain(MAJORS).collect())
     }
 
-    /// Reads the lists of suites with their components from the first mirror where `look` finds something in them.
+    /// Reads the lists of suites with their components from the first mirror in which `look` finds something.
     pub(crate) fn read_lists<T>(
         &self,
         package: &str,
@@ -170,13 +170,13 @@ Acquire::Retries "2";
             }
         }
         Err(Trouble::new(format!(
-            "{}; let {MIRROR} be the address of a mirror that can be reached, or {}",
+            "{}; set {MIRROR} to the address of a reachable mirror, or {}",
             refusals.join("; "),
             self.instead
         )))
     }
 
-    /// The HIPs that the lists have, of those that can be used.
+    /// The HIP versions in the lists that can be used.
     fn majors(&self) -> Answer<BTreeSet<u32>> {
         const NAME: &str = "libamdhip64-";
         let names = self.run("apt-cache", &["pkgnames", NAME])?;
@@ -184,7 +184,7 @@ Acquire::Retries "2";
         Ok(majors.filter(|major| *major >= MAJORS[0]).collect())
     }
 
-    /// Fetches the newest version of a HIP whose dependencies can be had.
+    /// Fetches the newest version of a HIP whose dependencies are available.
     fn fetch(&self, major: u32) -> Answer {
         let name = format!("libamdhip64-{major}");
         let candidates = self.run("apt-cache", &["madison", &name])?;
@@ -196,16 +196,16 @@ Acquire::Retries "2";
             match self.fetch_version(major, version, suite) {
                 Ok(()) => return Ok(()),
                 Err(trouble) => {
-                    eprintln!("{name} {version} of {suite} cannot be had: {trouble}");
+                    eprintln!("{name} {version} of {suite} cannot be fetched: {trouble}");
                     refusals.push(format!("{version} of {suite}: {trouble}"));
                 }
             }
         }
         Err(Trouble::new(if refusals.is_empty() {
-            format!("Debian sid and experimental have no {name} now; let {DEBS} name a folder that has it")
+            format!("Debian sid and experimental have no {name} now; set {DEBS} to a folder that has it")
         } else {
             format!(
-                "{name} cannot be fetched; try again, or let {DEBS} name a folder that has it: {}",
+                "{name} cannot be fetched; try again, or set {DEBS} to a folder that has it: {}",
                 refusals.join("; ")
             )
         }))
@@ -214,7 +214,7 @@ Acquire::Retries "2";
     fn fetch_version(&self, major: u32, version: &str, suite: &str) -> Answer {
         debs::upstream(version)?;
         let mut wanted = vec![format!("libamdhip64-{major}={version}")];
-        // What compiles kernels is a package of its own, and its data are another that it does not depend on.
+        // The kernel compiler is a separate package, and its data are in another that it does not depend on.
         for also in [format!("libhiprtc{major}"), format!("libhiprtc-builtins{major}")] {
             if !self.run("apt-cache", &["madison", &also])?.is_empty() {
                 wanted.push(also);
@@ -222,7 +222,7 @@ Acquire::Retries "2";
         }
         let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
         let install = ["-qq", "--yes", "--target-release", suite, "install"];
-        // What lies in the cache already would not be named.
+        // apt would not list packages that are already in the cache.
         let nowhere = format!("Dir::Cache::archives={}/none", self.home.display());
         let named =
             self.run("apt-get", &[&["-o", &nowhere, "--print-uris"], &install[..], &wanted].concat())?;
@@ -236,7 +236,7 @@ Acquire::Retries "2";
         fs::write(&path, list).doing(|| path.display().to_string())
     }
 
-    /// Removes packages that no list names.
+    /// Removes packages that are in no list.
     fn tidy(&self) -> Answer {
         let entries = || fs::read_dir(&self.debs).doing(|| self.debs.display().to_string());
         let paths = |suffix: &'static str| {
@@ -253,7 +253,7 @@ Acquire::Retries "2";
         Ok(())
     }
 
-    /// What a program of apt's prints; where it fails, its errors. It runs in the folder of packages.
+    /// Runs a program of apt's in the folder of packages. Returns its output, or its errors if it fails.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
         let mut command = Command::new(program);
         command.arg("-c").arg(self.home.join("apt.conf")).args(arguments).env("LC_ALL", "C");
@@ -264,9 +264,9 @@ Acquire::Retries "2";
         if answer.status.success() {
             return Ok(text.into_owned());
         }
-        // Why packages do not go together stands on standard output.
+        // apt writes the reason for unmet dependencies to standard output.
         let unmet = text.lines().filter(|line| line.contains("Depends: "));
-        // The first error says why, the others what comes of it.
+        // The first error is the cause, the others are consequences.
         let said = errors.lines().find(|line| line.starts_with("E: "));
         let said: Vec<&str> = said.into_iter().chain(unmet).collect();
         let said = if said.is_empty() { errors.into_owned() } else { said.join("\n") };
@@ -277,7 +277,7 @@ Acquire::Retries "2";
 fn cannot_run(program: &str, error: &std::io::Error, instead: &str) -> Trouble {
     match error.kind() {
         ErrorKind::NotFound => Trouble::new(format!(
-            "there is no {program} here, which fetches packages of Debian's; install apt, or {instead}"
+            "{program}, which fetches Debian packages, is not installed; install apt, or {instead}"
         )),
         _ => Trouble::new(format!("{program} cannot be run: {error}")),
     }

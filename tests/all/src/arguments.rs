@@ -4,74 +4,74 @@ use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Runs all tests: those of the workspace, then CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime
-/// over a simulated HSA runtime.
+/// Runs all tests: those of the workspace, CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime over a simulated
+/// HSA runtime.
 ///
-/// AMD's runtime is unpacked into a private folder; nothing is installed. The packages are those of the folder that
-/// HIP_RUNTIME_DEBS names, or else apt fetches them from Debian sid and experimental. So is NVIDIA's own library, from
-/// Debian's non-free packages: without a GPU, it shows what gpu-vmm says then.
+/// AMD's runtime is unpacked into a private folder; nothing is installed. HIP_RUNTIME_DEBS names a folder of packages;
+/// without it, apt fetches them from Debian sid and experimental. NVIDIA's own library comes from Debian's non-free packages:
+/// without a GPU, it shows what gpu-vmm reports then.
 #[derive(Debug, Parser)]
 #[command(name = "cargo test-all", bin_name = "cargo test-all", version)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// Where the runtimes and the packages are kept [default: hip-runtime in Cargo's target folder]
+    /// The folder for runtimes and packages [default: hip-runtime in Cargo's target folder]
     #[arg(long, global = true, value_name = "FOLDER")]
     pub(crate) folder: Option<PathBuf>,
 
-    /// Asks apt for newer versions, though some are set up
+    /// Asks apt for newer versions even if some are set up
     #[arg(long, global = true)]
     pub(crate) update: bool,
 
-    /// Makes it a failure where a version of HIP cannot be set up; so it is anyhow with HIP_RUNTIME_DEBS
+    /// Fails if a version of HIP cannot be set up; with HIP_RUNTIME_DEBS this is always so
     #[arg(long, global = true)]
     pub(crate) require_hip: bool,
 
-    /// Makes it a failure where NVIDIA's own library cannot be set up
+    /// Fails if NVIDIA's own library cannot be set up
     #[arg(long, global = true)]
     pub(crate) require_nvidia: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Sets AMD's runtime and the fake NVIDIA driver up, runs nothing, and prints how a program is run on each
+    /// Sets up AMD's runtime and the fake NVIDIA driver, runs no test, and prints how to run a program on each
     Setup,
-    /// Runs a program on AMD's own HIP runtime without a GPU; its exit status is this command's
+    /// Runs a program on AMD's own HIP runtime without a GPU, and exits with its status
     ///
     /// The runtime's own loader starts the program, over the simulated HSA runtime. It starts no scripts: name the
-    /// interpreter. Processes that the program starts do not run on HIP. LD_LIBRARY_PATH is searched behind the runtime's
-    /// libraries. tests/hsa-sim/README.md has the settings, HSA_SIM_... . If a signal kills the program, a shell reports 128
-    /// plus the signal's number.
+    /// interpreter. Processes that the program starts do not run on HIP. LD_LIBRARY_PATH is searched after the runtime's
+    /// libraries. tests/hsa-sim/README.md lists the settings, HSA_SIM_... . If a signal kills the program, a shell reports
+    /// 128 plus the signal's number.
     RunHip {
         /// The version, in full or its first numbers [default: the newest]
         #[arg(long, value_name = "VERSION")]
         version: Option<String>,
-        /// The program, a path or a name in PATH, and behind it its arguments, which are passed on as they are
+        /// The program, a path or a name in PATH, followed by its arguments, which are passed on unchanged
         #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
         program: Vec<OsString>,
     },
-    /// Runs a program on the fake NVIDIA driver; its exit status is this command's
+    /// Runs a program on the fake NVIDIA driver, and exits with its status
     ///
-    /// Processes that the program starts run on it, too. LD_LIBRARY_PATH is searched behind the driver.
-    /// tests/fake-cuda/README.md has the settings, FAKE_CUDA_... .
+    /// Processes that the program starts run on it, too. LD_LIBRARY_PATH is searched after the driver.
+    /// tests/fake-cuda/README.md lists the settings, FAKE_CUDA_... .
     RunCuda {
         /// As for `run-hip`
         #[arg(required = true, trailing_var_arg = true, value_names = ["PROGRAM", "ARGS"])]
         program: Vec<OsString>,
     },
-    /// Sets it up, and writes reports of the conformance suite from host memory and from each version of HIP
+    /// Sets everything up, and writes reports of the conformance suite from host memory and from each version of HIP
     ///
-    /// The files are called host.json and hip-VERSION.json. Where the folder has a README.md with the line that begins
-    /// its generated part, that part is made anew from all reports that lie in the folder.
+    /// The files are called host.json and hip-VERSION.json. If the folder's README.md has the line that begins its generated
+    /// part, that part is generated again from all reports in the folder.
     Report {
-        /// Where the reports are written
+        /// The folder for the reports
         #[arg(value_name = "FOLDER")]
         into: PathBuf,
     },
-    /// Sets it up and runs HIP's tests alone
+    /// Sets HIP up and runs HIP's tests alone
     Hip {
-        /// For the test programs, behind `--`: a part of the names of the tests to run, or options of theirs
+        /// Arguments for the test programs, after `--`: parts of the names of the tests to run, or options
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },
@@ -83,20 +83,20 @@ pub(crate) enum Command {
     },
     /// Runs the tests of the plug-ins alone, for C and Python: on host memory, on the fake NVIDIA driver, on HIP
     Plugins,
-    /// Runs the pool under every schedule of its parts (loom) and under random ones of the whole (shuttle), what makes no
+    /// Runs the pool under every schedule of its parts (loom) and random schedules of the whole (shuttle), code without
     /// system calls on Miri, and threads under ThreadSanitizer
     ///
-    /// Miri and ThreadSanitizer need a nightly toolchain with miri and rust-src, and are SKIPPED without.
+    /// Miri and ThreadSanitizer need a nightly toolchain with miri and rust-src; without it they are SKIPPED.
     Schedules {
-        /// How long each model and each scenario runs at most
+        /// The seconds that each model and each scenario runs at most
         #[arg(long, value_name = "N")]
         seconds: Option<u64>,
         /// A part of the names of the models and scenarios to run, without Miri and ThreadSanitizer [default: all]
         filter: Option<String>,
     },
-    /// Plants the faults of tests/mutations in a copy of the library, and sees the conformance suite find each of them
+    /// Applies the mutations of tests/mutations to a copy of the library, and checks that the conformance suite catches each
     Mutations {
-        /// A part of the names of the faults to plant, or what finds them: host, `hip 7`, loom, shuttle [default: all]
+        /// A part of the names of the mutations, or what must catch them: host, `hip 7`, loom, shuttle [default: all]
         filter: Option<String>,
     },
 }

@@ -1,4 +1,4 @@
-//! What Cargo does: the workspace's tests, the programs that HIP's tests are, the command, the simulated HSA runtime.
+//! Calls of Cargo: runs the workspace's tests, builds HIP's test programs, the command and the simulated HSA runtime.
 
 use crate::trouble::{Answer, Doing, Trouble};
 use serde_json::Value;
@@ -17,7 +17,7 @@ const FAKE_CUDA: &str = "gpu-vmm-fake-cuda";
 /// The library for C and Python.
 const C_LIBRARY: &str = "gpu-vmm-c";
 
-/// The simulator's library has to have this name: HIP is linked to it.
+/// The simulator's library must have this name: HIP is linked to it.
 const HSA: &str = "libhsa-runtime64.so.1";
 
 /// The command for users.
@@ -26,25 +26,25 @@ const COMMAND: &str = "gpu-vmm";
 /// The library's package.
 const FACADE: &str = "gpu-vmm";
 
-/// A test program and the folder in which its package lies, where Cargo would run it.
+/// A test program and the folder of its package, in which Cargo would run it.
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) file: PathBuf,
     pub(crate) folder: PathBuf,
 }
 
-/// The Cargo that runs this program.
+/// Returns the Cargo that runs this program.
 pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 
-/// Where Cargo puts what it builds.
+/// Returns the folder in which Cargo builds.
 pub(crate) fn target_folder() -> Answer<PathBuf> {
     let metadata = metadata()?;
     folder(&metadata, "target_directory")
 }
 
-/// The workspace that this program belongs to.
+/// Returns the root of this program's workspace.
 pub(crate) fn workspace() -> Answer<PathBuf> {
     folder(&metadata()?, "workspace_root")
 }
@@ -60,14 +60,14 @@ fn folder(metadata: &Value, key: &str) -> Answer<PathBuf> {
     Ok(PathBuf::from(folder))
 }
 
-/// Whether `cargo test --workspace` passed.
+/// Runs `cargo test --workspace` and returns whether it passed.
 pub(crate) fn test_workspace() -> Answer<bool> {
     let mut command = cargo();
     let status = command.args(["test", "--workspace"]).status().doing(|| "cargo test".to_owned())?;
     Ok(status.success())
 }
 
-/// Builds test programs as `cargo test --workspace` has them, so that nothing is built twice; by the names of targets.
+/// Builds test programs with the flags of `cargo test --workspace`, so that nothing is built twice; by the names of targets.
 pub(crate) fn test_programs(names: &[&str]) -> Answer<HashMap<String, Program>> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run", "--quiet"]);
@@ -87,7 +87,7 @@ pub(crate) fn test_programs(names: &[&str]) -> Answer<HashMap<String, Program>> 
         programs.insert(name.to_owned(), Program { file: file.into(), folder });
     }
     match names.iter().find(|name| !programs.contains_key(**name)) {
-        Some(missing) => Err(Trouble::new(format!("cargo has built no test program {missing}"))),
+        Some(missing) => Err(Trouble::new(format!("cargo built no test program {missing}"))),
         None => Ok(programs),
     }
 }
@@ -99,26 +99,26 @@ pub(crate) fn command_program() -> Answer<PathBuf> {
     let artifacts = artifacts(&mut command)?;
     let files = artifacts.iter().filter(|artifact| artifact["target"]["name"] == COMMAND);
     let file = files.filter_map(|artifact| artifact["executable"].as_str()).next();
-    file.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo has built no program {COMMAND}")))
+    file.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo built no program {COMMAND}")))
 }
 
-/// Builds an example of the facade's.
+/// Builds an example of the facade.
 pub(crate) fn example(name: &str) -> Answer<PathBuf> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--package", FACADE, "--example", name]);
     let artifacts = artifacts(&mut command)?;
     let files = artifacts.iter().filter(|artifact| artifact["target"]["name"] == name);
     let file = files.filter_map(|artifact| artifact["executable"].as_str()).next();
-    file.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo has built no example {name}")))
+    file.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo built no example {name}")))
 }
 
-/// Builds the conformance suite of another copy of the workspace, into a folder of its own, with HIP's quirks to be
-/// switched off. What rustc would warn of there is of no interest.
+/// Builds the conformance suite of another copy of the workspace in a folder of its own, with HIP's quirks that can be
+/// switched off. Warnings of rustc are ignored.
 pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {
     let mut command = cargo();
     command.current_dir(copy).env("CARGO_TARGET_DIR", into);
     command.env("CARGO_ENCODED_RUSTFLAGS", "--cap-lints=allow");
-    // It is built once and run for each mutation.
+    // The suite is built once and run for each mutation.
     command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
     command.args([
         "test",
@@ -133,11 +133,11 @@ pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {
     command.args(["--no-default-features", "--features", "host,hip,cuda,quirk-switch"]);
     let built = artifacts(&mut command)?;
     let program = built.iter().find_map(|artifact| artifact["executable"].as_str());
-    program.map(PathBuf::from).ok_or_else(|| Trouble::new("cargo has built no conformance suite"))
+    program.map(PathBuf::from).ok_or_else(|| Trouble::new("cargo built no conformance suite"))
 }
 
-/// Builds a test program of another copy of the workspace with a `--cfg` of the tests of schedules; by its package, and what
-/// chooses it.
+/// Builds a test program of another copy of the workspace with a `--cfg` of the tests of schedules; by its package, and the
+/// flags that choose it.
 pub(crate) fn schedules_of(
     copy: &Path,
     into: &Path,
@@ -151,7 +151,7 @@ pub(crate) fn schedules_of(
     command.args(["test", "--no-run", "--quiet", "--locked", "--package", package]).args(target);
     let built = artifacts(&mut command)?;
     let program = built.iter().find_map(|artifact| artifact["executable"].as_str());
-    program.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo has built no tests for {cfg}")))
+    program.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo built no tests for {cfg}")))
 }
 
 /// Builds the simulated HSA runtime into a folder.
@@ -169,17 +169,17 @@ pub(crate) fn simulator(into: &Path) -> Answer {
     output(Command::new(script).arg(library).arg(into.join(HSA))).map(drop)
 }
 
-/// Builds the fake NVIDIA driver as `cargo test --workspace` has it, and gives its library.
+/// Builds the fake NVIDIA driver with the flags of `cargo test --workspace`, and returns its library.
 pub(crate) fn fake_cuda() -> Answer<PathBuf> {
     shared_library(FAKE_CUDA, "libgpu_vmm_fake_cuda.so")
 }
 
-/// Builds the library for C, as `cargo build` has it, and gives its file.
+/// Builds the library for C with the flags of `cargo build`, and returns its file.
 pub(crate) fn c_library() -> Answer<PathBuf> {
     shared_library(C_LIBRARY, "libgpu_vmm_c.so")
 }
 
-/// Builds a package that is a library for other languages, and gives its file.
+/// Builds a package that is a library for other languages, and returns its file.
 fn shared_library(package: &str, name: &str) -> Answer<PathBuf> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--package", package]);
@@ -190,19 +190,19 @@ fn shared_library(package: &str, name: &str) -> Answer<PathBuf> {
     library.map(Path::to_owned).ok_or_else(|| Trouble::new(format!("{package} has no library")))
 }
 
-/// Runs a command of Cargo's and gives what it has built.
+/// Runs a command of Cargo's and returns the artifacts that it built.
 fn artifacts(command: &mut Command) -> Answer<Vec<Value>> {
     let messages = output(command.arg("--message-format=json-render-diagnostics"))?;
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     Ok(messages.filter(|message| message["reason"] == "compiler-artifact").collect())
 }
 
-/// What a command prints. Its errors go to this program's.
+/// Returns the output of a command. Its errors go to this program's standard error.
 fn output(command: &mut Command) -> Answer<String> {
     let shown = format!("{command:?}");
     let answer = command.stderr(Stdio::inherit()).output().doing(|| shown.clone())?;
     if !answer.status.success() {
-        return Err(Trouble::new(format!("{shown} failed ({}); it says above why", answer.status)));
+        return Err(Trouble::new(format!("{shown} failed ({}); its errors are above", answer.status)));
     }
     Ok(String::from_utf8_lossy(&answer.stdout).into_owned())
 }

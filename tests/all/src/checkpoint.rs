@@ -1,5 +1,5 @@
-//! The example `checkpoint` with two drivers: what HIP wrote is restored on host memory at the same addresses, and the
-//! other way round; and what HIP wrote on HIP, in another process.
+//! The example `checkpoint` with two drivers. Data written with HIP are restored on host memory at the same addresses, and
+//! the reverse; data written with HIP are also restored with HIP, in another process.
 
 use crate::cargo;
 use crate::layout::Layout;
@@ -13,10 +13,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Who writes, and who reads.
+/// The backends that write and read.
 const WAYS: [[&str; 2]; 3] = [["hip", "host"], ["host", "hip"], ["hip", "hip"]];
 
-/// Runs it on each version of HIP.
+/// Runs the example on each version of HIP.
 pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) -> Answer {
     let program = cargo::example("checkpoint")?;
     for runtime in runtimes {

@@ -1,12 +1,12 @@
-//! A folder of packages: `N.list` names the files, one a line, that make up a runtime of HIP N.
+//! A folder of packages: `N.list` names the package files of a runtime of HIP N, one per line.
 //!
-//! Such a folder can be kept, so that tests run the same versions for years, and copied to a machine without a network.
+//! Keep such a folder to test the same versions for years, or copy it to a machine without a network.
 
 use crate::trouble::{Answer, Doing, Trouble};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Names a folder of packages.
+/// The environment variable that names a folder of packages.
 pub(crate) const DEBS: &str = "HIP_RUNTIME_DEBS";
 
 /// The oldest version whose virtual memory works on Linux.
@@ -15,38 +15,38 @@ const OLDEST: (u32, u32) = (6, 1);
 /// The packages of one version of HIP.
 #[derive(Debug)]
 pub(crate) struct Packages {
-    /// The version as AMD counts, such as 7.2.4.
+    /// AMD's version number, such as 7.2.4.
     pub(crate) version: String,
     /// The files.
     pub(crate) files: Vec<PathBuf>,
 }
 
 impl Packages {
-    /// The files' names, which have the packages' versions in them.
+    /// Returns the names of the files, which include the packages' versions.
     pub(crate) fn names(&self) -> String {
         let names = self.files.iter().filter_map(|file| file.file_name());
         names.map(|name| format!("{}\n", name.display())).collect()
     }
 }
 
-/// A HIP by its major version, and its packages or why there are none.
+/// The major version of a HIP, and its packages or why there are none.
 pub(crate) type Found = (u32, Answer<Packages>);
 
-/// What each list of a folder has, in the order of HIP's versions.
+/// Reads each list of a folder, in the order of HIP's versions.
 pub(crate) fn read(folder: &Path) -> Answer<Vec<Found>> {
-    let entries = fs::read_dir(folder).doing(|| "which is not a folder that can be read".to_owned())?;
+    let entries = fs::read_dir(folder).doing(|| "the folder of packages cannot be read".to_owned())?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let mut majors: Vec<u32> = files.filter_map(|file| list_of(&file)).collect();
     majors.sort_unstable();
     if majors.is_empty() {
         return Err(Trouble::new(
-            "which has no list of packages; let a file such as 7.list name HIP 7's, one a line",
+            "the folder has no list of packages; name those of HIP 7 in a file 7.list, one per line",
         ));
     }
     Ok(majors.into_iter().map(|major| (major, one(folder, major))).collect())
 }
 
-/// The list's place in its folder.
+/// Returns the path of a list.
 pub(crate) fn list(folder: &Path, major: u32) -> PathBuf {
     folder.join(format!("{major}.list"))
 }
@@ -64,7 +64,7 @@ fn one(folder: &Path, major: u32) -> Answer<Packages> {
         one_of_ours(name).doing(in_list)?;
         if !folder.join(name).is_file() {
             return Err(Trouble::new(format!(
-                "{} names {name}, which is not there; put the package beside the list",
+                "{} names {name}, which does not exist; put the package next to the list",
                 in_list()
             )));
         }
@@ -78,10 +78,10 @@ fn one(folder: &Path, major: u32) -> Answer<Packages> {
     Ok(Packages { version, files: names.iter().map(|name| folder.join(name)).collect() })
 }
 
-/// A package's file that can be unpacked here.
+/// Refuses a package file that cannot be unpacked here.
 fn one_of_ours(name: &str) -> Answer {
     if name.contains('/') {
-        return Err(Trouble::new(format!("{name} is no file's name; packages lie beside the list")));
+        return Err(Trouble::new(format!("{name} is not a file name; packages must be next to the list")));
     }
     let architecture = name.strip_suffix(".deb").and_then(|name| name.rsplit_once('_'));
     match architecture {
@@ -89,11 +89,11 @@ fn one_of_ours(name: &str) -> Answer {
         Some((_, other)) => {
             Err(Trouble::new(format!("{name} is for {other}, and only x86-64 packages (amd64) can be used")))
         }
-        None => Err(Trouble::new(format!("{name} is no package's name, NAME_VERSION_ARCHITECTURE.deb"))),
+        None => Err(Trouble::new(format!("{name} is not a package name, NAME_VERSION_ARCHITECTURE.deb"))),
     }
 }
 
-/// AMD's version in Debian's: 7.2.4 of `1%3a7.2.4+dfsg-1~exp2_amd64.deb`.
+/// Extracts AMD's version from Debian's: 7.2.4 from `1%3a7.2.4+dfsg-1~exp2_amd64.deb`.
 pub(crate) fn upstream(debian: &str) -> Answer<String> {
     let version = debian.rsplit_once("%3a").map_or(debian, |(_, version)| version);
     let version = version.rsplit_once(':').map_or(version, |(_, version)| version);

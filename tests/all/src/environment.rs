@@ -1,10 +1,10 @@
-//! The environment of the programs that are run: nothing of the machine's own GPUs and drivers, and where their loader
-//! looks for libraries.
+//! The environment of the tested programs: without the machine's own GPUs and drivers, and with the library folders for their
+//! loader.
 
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
-/// What a user may have set for the machine's own GPUs and libraries.
+/// Variables that a user may have set for the machine's own GPUs and libraries.
 const NOT_THE_MACHINES: [&str; 8] = [
     "CUDA_VISIBLE_DEVICES",
     "GPU_DEVICE_ORDINAL",
@@ -16,17 +16,17 @@ const NOT_THE_MACHINES: [&str; 8] = [
     "ROCR_VISIBLE_DEVICES",
 ];
 
-/// The loader's folders.
+/// The variable with the loader's folders.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// Has a program know nothing of the machine's own GPUs and libraries.
+/// Removes the variables of the machine's own GPUs and libraries from a program's environment.
 pub(crate) fn leave_the_machines(command: &mut Command) {
     for name in NOT_THE_MACHINES {
         command.env_remove(name);
     }
 }
 
-/// A list of folders as the loader reads it. An empty one would be the current folder.
+/// Joins folders into a list for the loader. Leaves out empty ones, which would mean the current folder.
 pub(crate) fn search_path<'a>(folders: impl IntoIterator<Item = &'a OsStr>) -> OsString {
     let mut path = OsString::new();
     for folder in folders.into_iter().filter(|folder| !folder.is_empty()) {

@@ -1,5 +1,5 @@
-//! The tests of CUDA on the fake NVIDIA driver (`tests/fake-cuda`), with one device and with two. They need no
-//! GPU and no download. With two, fabric handles are permitted.
+//! The tests of CUDA on the fake NVIDIA driver (`tests/fake-cuda`), with one device and with two. They need no GPU and no
+//! download. With two devices, fabric handles are permitted.
 
 use crate::cargo;
 use crate::environment::{LIBRARY_PATH, leave_the_machines, search_path};
@@ -14,17 +14,17 @@ use std::process::Command;
 
 /// A test program that has tests of CUDA.
 struct Suite {
-    /// What Cargo calls it.
+    /// The name of its target in Cargo.
     target: &'static str,
-    /// Where its source lies.
+    /// The path of its source.
     shown: &'static str,
-    /// Tests that say nothing here: what gpu-vmm costs beside the driver can be told beside NVIDIA's alone.
+    /// Tests that show nothing here: the overhead of gpu-vmm over the driver can only be measured on NVIDIA's own.
     skipped: Option<&'static str>,
-    /// With how many devices it is run.
+    /// The numbers of devices for its runs.
     devices: &'static [u32],
 }
 
-/// How many devices there are.
+/// The numbers of devices.
 const DEVICES: [u32; 2] = [1, 2];
 
 const SUITES: [Suite; 4] = [
@@ -36,11 +36,11 @@ const SUITES: [Suite; 4] = [
         devices: &DEVICES,
     },
     Suite { target: "open", shown: "backend-cuda/tests/open", skipped: None, devices: &DEVICES },
-    // Its cases choose their settings themselves, and multicast is in them alone.
+    // Its cases choose their own settings, and only they use multicast.
     Suite { target: "fake-cuda", shown: "tests/fake-cuda", skipped: None, devices: &[2] },
 ];
 
-/// Runs all of them; a failure is a row of the table, an error that they cannot be run.
+/// Runs all of them. A failed test is a row of the table; an error means that they cannot be run.
 #[cfg(target_os = "linux")]
 pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> Answer {
     let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
@@ -62,7 +62,7 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
                 command.args(["--skip", skipped]);
             }
             prepare(&mut command, devices);
-            // As on machines without a fabric, and with one.
+            // Fabric handles are refused with one device, and permitted with two.
             command.env("FAKE_CUDA_FABRIC", if devices == 1 { "0" } else { "1" });
             let log = layout.logs().join(format!("fake-cuda-{devices}-{target}.txt"));
             jobs.push(Job { name, command, log });
@@ -71,7 +71,7 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
     run_all(jobs, filter, summary)
 }
 
-/// Runs a program on the fake driver in a folder. `own` has the folders of the program's own libraries.
+/// Returns the command for a program on the fake driver in a folder. `own` names the folders of the program's own libraries.
 pub(crate) fn command(folder: &Path, program: &Path, own: Option<&OsStr>) -> Command {
     let mut command = Command::new(program);
     leave_the_machines(&mut command);
@@ -79,13 +79,13 @@ pub(crate) fn command(folder: &Path, program: &Path, own: Option<&OsStr>) -> Com
     command
 }
 
-/// Has a test program test CUDA, with this number of devices.
+/// Makes a test program test CUDA, with this number of devices.
 pub(crate) fn prepare(command: &mut Command, devices: u32) {
     command.env("GPU_VMM_TEST_BACKENDS", "cuda").env("GPU_VMM_REQUIRE_CUDA", "1");
     command.env("FAKE_CUDA_GPUS", devices.to_string());
 }
 
-/// The fake driver is a library of Linux.
+/// Does nothing: the fake driver is a Linux library.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run(_: &Layout, _: &[String], _: &mut Summary) -> Answer {
     Ok(())
@@ -96,7 +96,7 @@ pub(crate) fn set_up(_: &Layout) -> Answer {
     Ok(())
 }
 
-/// Makes a folder in which the fake driver has the names that NVIDIA's driver is looked for by.
+/// Creates a folder in which the fake driver has the file names under which NVIDIA's driver is looked for.
 #[cfg(target_os = "linux")]
 pub(crate) fn set_up(layout: &Layout) -> Answer {
     let (library, folder) = (&cargo::fake_cuda()?, layout.fake_cuda());
@@ -106,7 +106,8 @@ pub(crate) fn set_up(layout: &Layout) -> Answer {
         if fs::read_link(&link).is_ok_and(|target| target == *library) {
             continue;
         }
-        // What an earlier build has left may be another's. A program that is starting finds that one or this one.
+        // A file of an earlier build may differ. Replace it by a rename, so that a starting program finds either the old or
+        // the new.
         let new = folder.join(format!("{name}.{}", std::process::id()));
         std::os::unix::fs::symlink(library, &new).doing(|| new.display().to_string())?;
         fs::rename(&new, &link).doing(|| link.display().to_string())?;

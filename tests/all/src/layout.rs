@@ -1,8 +1,8 @@
-//! The folders under `target/hip-runtime`, and where the packages come from.
+//! The folders under `target/hip-runtime`, and the source of the packages.
 //!
-//! `debs` holds what apt has fetched, in the form in which a folder of packages is given as well (see `debs`); `apt`
-//! is apt's own state; each version is unpacked into a folder of its name; `sim` has the simulated HSA runtime,
-//! `fake-cuda` the fake NVIDIA driver under that one's names, `nvidia` that driver's own library; `logs` the whole output of every run.
+//! `debs` holds the packages that apt fetched, in the same form as a folder that the user names (see `debs`). `apt` is apt's
+//! own state. Each version is unpacked into a folder of its name. `sim` has the simulated HSA runtime, `fake-cuda` the fake
+//! NVIDIA driver under the names of NVIDIA's, `nvidia` NVIDIA's own library. `logs` has the whole output of every run.
 
 use crate::arguments::Arguments;
 use crate::debs::{self, DEBS, Packages};
@@ -13,20 +13,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A version of HIP by name, and the runtime or why there is none.
+/// The name of a HIP version, and its runtime or why there is none.
 pub(crate) type Named = (String, Answer<Runtime>);
 
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) root: PathBuf,
-    /// Whether it is another than the default.
+    /// Whether the folder is another than the default.
     elsewhere: bool,
     /// The folder of packages that the user named.
     named: Option<PathBuf>,
     pub(crate) update: bool,
-    /// Whether a version that cannot be set up is a failure. Who names packages means them.
+    /// Whether a version that cannot be set up is a failure. Packages that the user names are always required.
     pub(crate) required: bool,
-    /// Whether it is one that NVIDIA's own library cannot be had.
+    /// Whether a missing NVIDIA library is a failure.
     pub(crate) nvidia_required: bool,
 }
 
@@ -36,7 +36,7 @@ impl Layout {
             Some(folder) => folder.clone(),
             None => cargo::target_folder()?.join("hip-runtime"),
         };
-        // A loader and apt are given paths from it, and neither shares this program's working folder.
+        // A loader and apt use paths from it, and neither runs in this program's working folder.
         let root = std::path::absolute(&root).doing(|| root.display().to_string())?;
         let named = std::env::var_os(DEBS).filter(|name| !name.is_empty()).map(PathBuf::from);
         let required = arguments.require_hip || named.is_some();
@@ -57,13 +57,13 @@ impl Layout {
         self.root.join("fake-cuda")
     }
 
-    /// Every version that was to be had, set up, or why not.
+    /// Sets up every available version. Returns each runtime, or why it could not be set up.
     pub(crate) fn runtimes(&self) -> Vec<Named> {
         self.found().unwrap_or_else(|trouble| vec![("HIP".to_owned(), Err(trouble))])
     }
 
-    /// The newest version that is `wanted`, or of all; set up if it is not yet. What is set up is used without a look for newer
-    /// packages, unless they are in a folder that the user named.
+    /// Returns the newest version that is `wanted`, or the newest of all; sets it up if necessary. Looks for no newer
+    /// packages if one is set up, unless the user named a folder of packages.
     pub(crate) fn runtime(&self, wanted: Option<&str>) -> Answer<Runtime> {
         self.alone(|| {
             let mut there = unpack::set_up_already(&self.root);
@@ -73,7 +73,7 @@ impl Layout {
                 for (major, found) in self.packages()? {
                     match found {
                         Ok(found) => packages.push(found),
-                        // A version that cannot be had is no reason to refuse another one.
+                        // A version that cannot be set up must not prevent the use of another one.
                         Err(trouble)
                             if wanted.is_some_and(|wanted| version::is(wanted, &major.to_string())) =>
                         {
@@ -96,7 +96,7 @@ impl Layout {
         })
     }
 
-    /// This command, as a user begins it.
+    /// Returns this command as a user starts it.
     pub(crate) fn this_command(&self) -> Command {
         let mut command = Command::new("cargo");
         command.arg("test-all");
@@ -106,16 +106,17 @@ impl Layout {
         command
     }
 
-    /// NVIDIA's own library is unpacked there, and what apt keeps for it.
+    /// Returns the folder in which NVIDIA's own library is unpacked, with apt's state for it.
     pub(crate) fn nvidia(&self) -> PathBuf {
         self.root.join("nvidia")
     }
 
-    /// Does something in the folder while no other of these programs does, on a machine that packages are for.
+    /// Runs `work` while no other process of this program works in the folder. Refuses machines without packages.
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
         supported(std::env::consts::OS, std::env::consts::ARCH)?;
-        fs::create_dir_all(&self.root)
-            .doing(|| format!("{} cannot be made; let --folder name another place", self.root.display()))?;
+        fs::create_dir_all(&self.root).doing(|| {
+            format!("{} cannot be created; choose another place with --folder", self.root.display())
+        })?;
         let _alone = alone(&self.root.join("lock"))?;
         work()
     }
@@ -143,23 +144,23 @@ impl Layout {
     }
 }
 
-/// Two of these programs in one folder would unpack into each other's; the second waits.
+/// Locks the folder. Two processes would unpack into each other's files, so the second waits.
 #[cfg(unix)]
 fn alone(path: &Path) -> Answer<fs::File> {
     let file = fs::File::create(path)
-        .doing(|| format!("{} cannot be written; let --folder name another place", path.display()))?;
+        .doing(|| format!("{} cannot be written; choose another place with --folder", path.display()))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
         .doing(|| path.display().to_string())?;
     Ok(file)
 }
 
-/// Never got to, since there are packages for Linux alone.
+/// Is never reached: packages exist for Linux alone.
 #[cfg(not(unix))]
 fn alone(_: &Path) -> Answer {
     Ok(())
 }
 
-/// The packages are made for one kind of machine.
+/// Refuses machines for which there are no packages.
 fn supported(system: &str, processor: &str) -> Answer {
     if system != "linux" || processor != "x86_64" {
         return Err(Trouble::new(format!(

@@ -1,33 +1,33 @@
-//! `cargo test-all`: the project's tests, those of CUDA on a fake NVIDIA driver, and those of HIP on AMD's own
-//! runtime, which it sets up without touching the system.
+//! `cargo test-all`: the project's tests, those of CUDA on a fake NVIDIA driver, and those of HIP on AMD's own runtime, which
+//! it sets up without touching the system.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `arguments` | the command line |
-//! | `layout` | the folders under `target/hip-runtime`, and where packages come from |
-//! | `debs` | a folder of packages: which versions of HIP it has, and of what each consists |
-//! | `apt`, `mirror` | filling such a folder from Debian sid and experimental, with an apt configuration of its own |
-//! | `unpack` | packages become a runtime in a private folder, whole or not at all |
-//! | `runtime` | such a runtime: how a program is run on it, and whether it is complete |
+//! | `layout` | the folders under `target/hip-runtime`, and the source of the packages |
+//! | `debs` | a folder of packages: its versions of HIP and the files of each |
+//! | `apt`, `mirror` | fills such a folder from Debian sid and experimental, with its own apt configuration |
+//! | `unpack` | unpacks packages into a runtime in a private folder, completely or not at all |
+//! | `runtime` | such a runtime: how to run a program on it, and whether it is complete |
 //! | `own_program` | a user's own program on such a runtime, or on the fake NVIDIA driver |
-//! | `version` | which version of HIP a user means |
-//! | `environment`, `shell` | what a program's environment leaves out; a command as a shell reads it |
-//! | `cargo` | building the tests and the simulated HSA runtime |
-//! | `fake_driver` | running the tests of CUDA on the fake NVIDIA driver |
-//! | `nvidia` | the same on NVIDIA's own library, without a GPU |
-//! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
-//! | `queue` | several of them at once |
-//! | `plugins` | the plug-ins for C and Python, everywhere |
-//! | `compiler` | compiling programs of C and C++ |
+//! | `version` | matches the HIP version that a user names |
+//! | `environment`, `shell` | the variables that a program must not inherit; a command in shell syntax |
+//! | `cargo` | builds the tests and the simulated HSA runtime |
+//! | `fake_driver` | runs the tests of CUDA on the fake NVIDIA driver |
+//! | `nvidia` | runs them on NVIDIA's own library, without a GPU |
+//! | `suites`, `process` | runs the tests on each version; one test program, its time and its counts |
+//! | `queue` | runs several of them at once |
+//! | `plugins` | the plug-ins for C and Python, on every driver |
+//! | `compiler` | compiles programs of C and C++ |
 //! | `documented` | the C programs in the guide and in the README of `plugins/c` |
-//! | `checkpoint` | what one driver wrote to a file, restored with another one |
+//! | `checkpoint` | a file written with one driver and restored with another one |
 //! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
-//! | `reports` | reports of the conformance suite, and the page that lays them side by side |
+//! | `reports` | reports of the conformance suite, and the page that compares them |
 //! | `summary`, `trouble` | the table at the end, and errors in one line |
 //! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
-//! | `mutations` | faults that are planted in the library, and must be found |
+//! | `mutations` | mutations of the library that the tests must catch |
 //!
-//! Standard output has the results; the exit status is 0, or 1 where something failed, or that of the user's own program.
+//! Results go to standard output. The exit status is 0, or 1 if something failed, or the status of the user's own program.
 
 mod apt;
 mod arguments;
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all went well.
+/// Runs the command. Returns whether all passed.
 fn run(arguments: &Arguments) -> Answer<bool> {
     let layout = Layout::new(arguments)?;
     match &arguments.command {
@@ -137,13 +137,13 @@ fn run(arguments: &Arguments) -> Answer<bool> {
     }
 }
 
-/// Prints the table. Whether all went well.
+/// Prints the table. Returns whether all passed.
 fn told(summary: &Summary) -> bool {
     print!("{summary}");
     summary.is_good()
 }
 
-/// Sets up every version with what it runs over, and says for each what became of it.
+/// Sets up every version and the libraries below it, and reports the result of each.
 fn set_up(layout: &Layout) -> Answer<bool> {
     let (mut runtimes, mut all) = (Vec::new(), true);
     for (name, runtime) in layout.runtimes() {
@@ -155,14 +155,14 @@ fn set_up(layout: &Layout) -> Answer<bool> {
             }
         }
     }
-    // The fake driver needs none of them, and `run-cuda` sets it up by itself.
+    // The fake driver needs no package, and `run-cuda` sets it up by itself.
     if !runtimes.is_empty() {
         own_program::set_up(layout, &runtimes)?;
     }
     Ok(all)
 }
 
-/// Writes reports from all that there is, and prints the table.
+/// Writes reports from every backend that can be set up, and prints the table.
 fn report(layout: &Layout, into: &Path) -> Answer<bool> {
     let mut summary = Summary::default();
     let runtimes = set_up_runtimes(layout, &mut summary);
@@ -173,7 +173,7 @@ fn report(layout: &Layout, into: &Path) -> Answer<bool> {
 /// Runs HIP's tests on every version that can be set up.
 fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut Summary) {
     if !runtimes.is_empty() {
-        // What has been run is told all the same.
+        // Report the tests that have run even if others could not.
         if let Err(trouble) = suites::run(layout, runtimes, filter, summary) {
             summary.add(Row::broken("HIP's tests", trouble));
         } else if filter.is_empty() {
@@ -190,7 +190,7 @@ fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut S
     }
 }
 
-/// The versions that can be set up; the others are told in the table.
+/// Returns the versions that can be set up; the table lists the others.
 fn set_up_runtimes(layout: &Layout, summary: &mut Summary) -> Vec<Runtime> {
     let mut runtimes = Vec::new();
     for (name, runtime) in layout.runtimes() {

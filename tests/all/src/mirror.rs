@@ -1,16 +1,16 @@
-//! Where Debian's archive is: where this machine's own apt gets it from.
+//! The address of Debian's archive in this machine's own apt sources.
 
 use std::fs;
 use std::path::Path;
 
-/// Every address in apt's sources that may be one of Debian's archive, in the order in which they stand there. Others
-/// end the same way; the archive's signature tells which it is.
+/// Returns the addresses in apt's sources that may be Debian's archive, in their order. Other archives' addresses end in the
+/// same way; the signature of the archive decides.
 pub(crate) fn of_this_machine(apt: &Path) -> Vec<String> {
     let mut files = vec![apt.join("sources.list")];
     if let Ok(entries) = fs::read_dir(apt.join("sources.list.d")) {
         files.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
     }
-    // Debian's own file comes first by name: sources.list, then debian.sources.
+    // Debian's own files come first: sources.list, then debian.sources.
     files.sort_by_key(|file| {
         (!file.ends_with("sources.list"), !file.ends_with("debian.sources"), file.clone())
     });
@@ -27,7 +27,7 @@ pub(crate) fn of_this_machine(apt: &Path) -> Vec<String> {
     mirrors
 }
 
-/// All addresses in a file of either format: `deb [OPTIONS] ADDRESS SUITE COMPONENT`, or a line `URIs: ADDRESS...`.
+/// Returns all addresses in a file of either format: `deb [OPTIONS] ADDRESS SUITE COMPONENT`, or a line `URIs: ADDRESS...`.
 fn addresses(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     let of_sources = |line: &&str| {

@@ -1,5 +1,5 @@
-//! The checks of the checks: on a runtime that ignores kernels, `gpu-vmm grow` and the conformance suite must fail, and say
-//! that their kernel looked at nothing.
+//! Tests of the tests: on a runtime that ignores kernels, `gpu-vmm grow` and the conformance suite must fail, and report that
+//! their kernel looked at nothing.
 
 use crate::cargo;
 use crate::layout::Layout;
@@ -11,7 +11,7 @@ use crate::trouble::{Answer, Doing};
 use std::fs;
 use std::path::Path;
 
-/// What the error of a check says whose kernel did not run.
+/// The error of a check whose kernel did not run.
 const SAYS: &str = "looked at 0 of them";
 
 /// Runs both on each version of HIP.

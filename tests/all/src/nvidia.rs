@@ -1,7 +1,7 @@
-//! NVIDIA's own library without a GPU: what gpu-vmm says where the driver is installed and has no device.
+//! NVIDIA's own library without a GPU: what gpu-vmm reports if the driver is installed and has no device.
 //!
-//! The library is Debian's package libcuda1, of its non-free part: it may be fetched by who wants it, and is never
-//! committed. It is linked to the C library alone; what else its package depends on is for machines with a GPU.
+//! The library comes from Debian's non-free package libcuda1. Users may fetch it; it is never committed. It is linked to the
+//! C library alone; the package's other dependencies are for machines with a GPU.
 
 use crate::apt::Apt;
 use crate::cargo;
@@ -17,17 +17,17 @@ use std::process::Command;
 
 const PACKAGE: &str = "libcuda1";
 
-/// Names the library, instead of Debian's.
+/// The environment variable that names the library, instead of Debian's.
 const VARIABLE: &str = "NVIDIA_LIBRARY";
-const INSTEAD: &str = "let NVIDIA_LIBRARY name NVIDIA's libcuda.so.1";
+const INSTEAD: &str = "set NVIDIA_LIBRARY to the path of NVIDIA's libcuda.so.1";
 
-/// The tests, which are ignored elsewhere: a program, where its source lies, and the test's name.
+/// The tests, which are ignored elsewhere: the program, the path of its source, and the test's name.
 const TESTS: [(&str, &str, &str); 2] = [
     ("open", "backend-cuda/tests/open", "nvidias_own_library_without_a_gpu_says_so"),
     ("cli", "cli/tests/cli", "info_says_that_nvidias_own_library_sees_no_gpu"),
 ];
 
-/// Runs them; what keeps them from running is a row of the table.
+/// Runs them; if they cannot run, the reason is a row of the table.
 pub(crate) fn run(layout: &Layout, summary: &mut Summary) {
     const NAME: &str = "NVIDIA's own library, no GPU";
     let named = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
@@ -62,17 +62,17 @@ fn run_on(layout: &Layout, library: &Path, summary: &mut Summary) -> Answer {
     Ok(())
 }
 
-/// On a machine with a driver the library would find a GPU, or another version of the driver.
+/// Refuses machines with a driver: there, the library would find a GPU or a driver of another version.
 fn no_gpu() -> Answer {
     match ["/proc/driver/nvidia", "/dev/dxg"].into_iter().find(|path| Path::new(path).exists()) {
         None => Ok(()),
         Some(path) => Err(Trouble::new(format!(
-            "{path} is there: this machine has NVIDIA's driver, and these tests are of a machine without"
+            "{path} exists: this machine has NVIDIA's driver, and these tests are for machines without it"
         ))),
     }
 }
 
-/// The library, fetched and unpacked where it is not there yet.
+/// Returns the library; fetches and unpacks it if it is missing.
 fn set_up(layout: &Layout) -> Answer<PathBuf> {
     let root = layout.nvidia();
     let folder = root.join(PACKAGE);
@@ -89,8 +89,8 @@ fn set_up(layout: &Layout) -> Answer<PathBuf> {
     let entries = fs::read_dir(&debs).doing(|| debs.display().to_string())?;
     let mut packages = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let package = packages.find(|path| path.extension().is_some_and(|end| end == "deb"));
-    let package = package.ok_or_else(|| Trouble::new(format!("apt has fetched no {PACKAGE}; {INSTEAD}")))?;
-    // Whole or not at all.
+    let package = package.ok_or_else(|| Trouble::new(format!("apt fetched no {PACKAGE}; {INSTEAD}")))?;
+    // Unpack completely or not at all.
     let new = root.join("incomplete");
     remove(&new)?;
     fs::create_dir_all(&new).doing(|| new.display().to_string())?;
@@ -100,5 +100,5 @@ fn set_up(layout: &Layout) -> Answer<PathBuf> {
     if library.exists() {
         return Ok(library);
     }
-    Err(Trouble::new(format!("{} has no libcuda.so.1 where it used to be; {INSTEAD}", package.display())))
+    Err(Trouble::new(format!("{} has no libcuda.so.1 at the usual path; {INSTEAD}", package.display())))
 }

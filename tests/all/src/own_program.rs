@@ -1,7 +1,7 @@
-//! A user's own program on AMD's runtime over the simulated HSA runtime, or on the fake NVIDIA driver: `run-hip`,
-//! `run-cuda`, and what `setup` says of them.
+//! A user's own program on AMD's runtime over the simulated HSA runtime, or on the fake NVIDIA driver: `run-hip`, `run-cuda`,
+//! and the lines of `setup` about them.
 //!
-//! The program takes the place of this one: its streams, signals and exit status are its own.
+//! The program replaces this one: its streams, signals and exit status are its own.
 
 use crate::cargo;
 use crate::environment::LIBRARY_PATH;
@@ -20,7 +20,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs a program, with its arguments, on the newest HIP that is `version`, or the newest of all.
+/// Runs a program, with its arguments, on the newest HIP that matches `version`, or the newest of all.
 pub(crate) fn run_hip(layout: &Layout, version: Option<&str>, program: &[OsString]) -> Answer<Infallible> {
     let (program, arguments) = found(program)?;
     has_loader(&program)?;
@@ -34,9 +34,7 @@ pub(crate) fn run_hip(layout: &Layout, version: Option<&str>, program: &[OsStrin
 /// Runs a program, with its arguments, on the fake NVIDIA driver.
 pub(crate) fn run_cuda(layout: &Layout, program: &[OsString]) -> Answer<Infallible> {
     if !cfg!(target_os = "linux") {
-        return Err(Trouble::new(
-            "the fake NVIDIA driver is a library of Linux; run the program on such a machine",
-        ));
+        return Err(Trouble::new("the fake NVIDIA driver is a Linux library; run the program on Linux"));
     }
     let (program, arguments) = found(program)?;
     fake_driver::set_up(layout)?;
@@ -45,7 +43,8 @@ pub(crate) fn run_cuda(layout: &Layout, program: &[OsString]) -> Answer<Infallib
     become_program(command.args(arguments))
 }
 
-/// Builds what stands in for GPUs, and prints for each version of HIP, and for the fake driver, how a program is run on it.
+/// Builds the simulated HSA runtime and the fake driver, and prints how to run a program on each version of HIP and on the
+/// fake driver.
 pub(crate) fn set_up(layout: &Layout, runtimes: &[Runtime]) -> Answer {
     simulator(layout)?;
     for runtime in runtimes {
@@ -69,19 +68,19 @@ fn tell(here: &mut Command, anywhere: &mut Command) {
     println!("  the same, anywhere:   {}", shell::line(anywhere.arg("ARGS...")));
 }
 
-/// Two of these commands at once would link one file.
+/// Builds the simulator, under a lock: two of these commands would link one file.
 fn simulator(layout: &Layout) -> Answer {
     layout.alone(|| cargo::simulator(&layout.simulator()))
 }
 
-/// The file that is the program, and its arguments.
+/// Returns the program's file and its arguments.
 fn found(program: &[OsString]) -> Answer<(PathBuf, &[OsString])> {
     let (name, arguments) = program.split_first().ok_or_else(|| Trouble::new("no program is named"))?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     Ok((look_for(name, &path)?, arguments))
 }
 
-/// Looks for a program as a shell does. The runtime's loader would look for a bare name among libraries.
+/// Looks a program up as a shell does. The runtime's loader would look for a bare name among libraries.
 fn look_for(name: &OsStr, path: &OsStr) -> Answer<PathBuf> {
     let shown = name.display();
     if Path::new(name).components().count() > 1 || name.to_string_lossy().contains('/') {
@@ -89,10 +88,10 @@ fn look_for(name: &OsStr, path: &OsStr) -> Answer<PathBuf> {
         return match file.metadata() {
             Err(error) => Err(Trouble::new(format!("{shown} cannot be run: {error}"))),
             Ok(_) if is_program(&file) => Ok(file),
-            Ok(_) => Err(Trouble::new(format!("{shown} cannot be run: it is no file that may be executed"))),
+            Ok(_) => Err(Trouble::new(format!("{shown} cannot be run: it is not an executable file"))),
         };
     }
-    // An empty folder is the current one.
+    // An empty folder means the current one.
     let folders = std::env::split_paths(path).map(|folder| Path::new(".").join(folder));
     let found = folders.map(|folder| folder.join(name)).find(|file| is_program(file));
     found.ok_or_else(|| {
@@ -112,22 +111,22 @@ fn is_program(file: &Path) -> bool {
     file.is_file()
 }
 
-/// The runtime's loader starts programs and no scripts.
+/// Refuses scripts: the runtime's loader starts only ELF programs.
 fn has_loader(program: &Path) -> Answer {
     let mut start = [0; 4];
     let read = File::open(program).and_then(|mut file| file.read_exact(&mut start));
-    // A file that is shorter is no program either.
+    // A shorter file is not a program either.
     if read.is_ok() && start == *b"\x7fELF" {
         return Ok(());
     }
     Err(Trouble::new(format!(
-        "{0} is no ELF program, and AMD's runtime is started by a loader of its own, which runs no scripts; run the \
+        "{0} is not an ELF program, and the loader of AMD's runtime runs no scripts; run the \
          script's interpreter, as in run-hip python3 {0}",
         program.display()
     )))
 }
 
-/// Has a program take the place of this one.
+/// Replaces this process by a program.
 #[cfg(unix)]
 fn become_program(command: &mut Command) -> Answer<Infallible> {
     use std::os::unix::process::CommandExt;
@@ -137,10 +136,10 @@ fn become_program(command: &mut Command) -> Answer<Infallible> {
 
 #[cfg(not(unix))]
 fn become_program(_: &mut Command) -> Answer<Infallible> {
-    Err(Trouble::new("programs are run on Linux alone"))
+    Err(Trouble::new("programs can only be run on Linux"))
 }
 
-/// Sees `gpu-vmm grow` run by `run-hip` on each version.
+/// Checks that `run-hip` runs `gpu-vmm grow` on each version.
 pub(crate) fn check_hip(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) -> Answer {
     for Runtime { version, .. } in runtimes {
         let how = ["run-hip", "--version", version];
@@ -149,7 +148,7 @@ pub(crate) fn check_hip(layout: &Layout, runtimes: &[Runtime], summary: &mut Sum
     Ok(())
 }
 
-/// Sees it run by `run-cuda`.
+/// Checks that `run-cuda` runs it.
 pub(crate) fn check_cuda(layout: &Layout, summary: &mut Summary) -> Answer {
     if cfg!(target_os = "linux") {
         summary.add(check(layout, "fake CUDA, run-cuda gpu-vmm grow", &["run-cuda"], "cuda")?);
@@ -159,7 +158,7 @@ pub(crate) fn check_cuda(layout: &Layout, summary: &mut Summary) -> Answer {
 
 fn check(layout: &Layout, name: &str, how: &[&str], backend: &str) -> Answer<Row> {
     let program = cargo::command_program()?;
-    // Its path may have another file by now, since what Cargo builds for tests includes this program.
+    // Its path may name another file by now, since Cargo rebuilds this program with the tests.
     let mut command = Command::new("/proc/self/exe");
     command.arg("--folder").arg(&layout.root).args(how).arg(program);
     command.args(["grow", "--backend", backend, "--to", "16MiB"]);
@@ -183,15 +182,13 @@ mod tests {
         assert_eq!(look("sh", "/nonexistent:/bin").unwrap(), Path::new("/bin/sh"));
         assert_eq!(look("/bin/sh", "").unwrap(), Path::new("/bin/sh"));
         assert!(look("sh", "/nonexistent").unwrap_err().to_string().contains("no program sh in PATH"));
-        for (name, why) in [
-            ("./missing", "No such file"),
-            ("/bin", "no file that may be executed"),
-            ("/etc/passwd", "executed"),
-        ] {
+        for (name, why) in
+            [("./missing", "No such file"), ("/bin", "not an executable file"), ("/etc/passwd", "executable")]
+        {
             let text = look(name, "/bin").unwrap_err().to_string();
             assert!(text.contains(name) && text.contains(why) && !text.contains('\n'), "{text}");
         }
-        // Tests run in the package's folder, whose files are none to execute; and a loader takes no bare name.
+        // Tests run in the package's folder, which has no executable file; and a loader does not accept a bare name.
         assert!(look("Cargo.toml", "").is_err());
         assert!(look("src", ".").is_err());
     }
@@ -200,6 +197,6 @@ mod tests {
     fn scripts_are_refused() {
         assert!(has_loader(&std::env::current_exe().unwrap()).is_ok());
         let text = has_loader(Path::new("Cargo.toml")).unwrap_err().to_string();
-        assert!(text.contains("Cargo.toml is no ELF program") && text.contains("interpreter"), "{text}");
+        assert!(text.contains("Cargo.toml is not an ELF program") && text.contains("interpreter"), "{text}");
     }
 }

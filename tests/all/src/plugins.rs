@@ -1,7 +1,7 @@
 //! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on host memory, on the fake NVIDIA driver and on
 //! each version of HIP. The flagship examples run there as well.
 //!
-//! Python is `python3`, or the program that GPU_VMM_PYTHON names; where it has NumPy, that takes part.
+//! Python is `python3`, or the program that GPU_VMM_PYTHON names. Tests with NumPy run if it is installed.
 
 use crate::cargo;
 use crate::compiler::compile;
@@ -18,17 +18,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names the Python that runs the tests.
+/// The environment variable that names the Python for the tests.
 const PYTHON: &str = "GPU_VMM_PYTHON";
 
-/// The programs of `plugins/c`: how each is compiled, and what it is called.
+/// The programs of `plugins/c`: the compiler and the source of each.
 const PROGRAMS: [(&str, &str); 4] =
     [("cc", "examples/pool.c"), ("cc", "tests/round.c"), ("cc", "tests/rules.c"), ("c++", "tests/torch.cpp")];
 
 /// Examples of the facade. `cargo test --workspace` runs all of them on host memory.
 const EXAMPLES: [&str; 3] = ["arena", "kv_cache", "ring"];
 
-/// Where tests are run.
+/// A driver that tests run on.
 enum Place<'a> {
     Host,
     FakeDriver,
@@ -52,7 +52,7 @@ impl Place<'_> {
         }
     }
 
-    /// Runs a program there.
+    /// Returns the command for a program there.
     fn command(&self, layout: &Layout, program: &Path) -> Command {
         let mut command = match self {
             Self::Hip(runtime) => runtime.command(&layout.simulator(), program, None),
@@ -109,7 +109,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
             jobs.push(Job { name: format!("{}, examples/{name}", place.shown()), command, log });
         }
         let mut command = place.command(layout, &python);
-        // How tests start another Python.
+        // The command with which tests start another Python.
         command.env("GPU_VMM_TEST_PYTHON", shell::words(&command));
         command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder.join("python/tests"));
         command.env("PYTHONPATH", folder.join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -121,7 +121,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     Ok(())
 }
 
-/// Runs one. A program has one thing to say, whether all was well; Python has tests.
+/// Runs one. A C program only passes or fails; Python reports its tests.
 fn one(Job { name, mut command, log }: Job) -> Answer<Row> {
     let ended = process::run(&mut command, &log, LIMIT)?;
     let is_good = ended.status.is_some_and(|status| status.success());
@@ -137,7 +137,7 @@ fn one(Job { name, mut command, log }: Job) -> Answer<Row> {
     Ok(Row::of(&name, outcome, ended.time).counting(ended.counts))
 }
 
-/// The file that is Python. A loader that is asked to run it does not look for it.
+/// Returns Python's file: a loader does not look in PATH.
 fn python() -> Answer<PathBuf> {
     let named = std::env::var_os(PYTHON).filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".into());
     let mut command = Command::new(&named);

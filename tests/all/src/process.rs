@@ -1,4 +1,4 @@
-//! One run of a test program: its output in a file, its time, and what it counted.
+//! One run of a test program: its output in a file, its time, and the numbers of tests that it reports.
 
 use crate::trouble::{Answer, Doing};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What a test program says at its end.
+/// The numbers that a test program reports at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,
@@ -19,9 +19,9 @@ pub(crate) struct Counts {
 /// How a run ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Nothing where it took too long and was killed.
+    /// `None` if it took too long and was killed.
     pub(crate) status: Option<ExitStatus>,
-    /// Nothing where it did not come to its end.
+    /// `None` if it did not come to its end.
     pub(crate) counts: Option<Counts>,
     pub(crate) time: Duration,
 }
@@ -38,7 +38,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Runs it with standard output and error in `log`, for as long as `limit` at most.
+/// Runs it with standard output and error in `log`, for at most `limit`.
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Answer<Ended> {
     let file = File::create(log).doing(|| log.display().to_string())?;
     let both = file.try_clone().doing(|| log.display().to_string())?;
@@ -62,8 +62,8 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Answer<
     Ok(Ended { status, counts: counts(&String::from_utf8_lossy(&output)), time })
 }
 
-/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, or what Python's unittest says: `Ran 4 tests in 0.5s` and, at
-/// its end, `OK (skipped=1)` or `FAILED (failures=1, errors=2, skipped=1)`.
+/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, or the lines of Python's unittest: `Ran 4 tests in 0.5s` and,
+/// at its end, `OK (skipped=1)` or `FAILED (failures=1, errors=2, skipped=1)`.
 fn counts(output: &str) -> Option<Counts> {
     if let Some(counts) = pythons(output) {
         return Some(counts);

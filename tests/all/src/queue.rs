@@ -1,12 +1,12 @@
-//! Work that is done for each of a list, by half as many threads again as there are cores: much of it is waiting.
+//! Runs a list of jobs on one and a half times as many threads as there are cores, since jobs often wait.
 
 use crate::trouble::Answer;
 use std::num::NonZero;
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 
-/// Does `work` for each, and gives the answers in the order of `all`. Whoever is free takes the next. An error ends the
-/// thread that meets it, and is told when the others are done.
+/// Calls `work` for each element, and returns the results in the order of `all`. A free thread takes the next element. An
+/// error ends its thread, and is returned once the other threads are done.
 pub(crate) fn each<T: Send, A: Send>(all: Vec<T>, work: impl Fn(T) -> Answer<A> + Sync) -> Answer<Vec<A>> {
     let count = all.len();
     let left = Mutex::new(all.into_iter().enumerate());

@@ -1,5 +1,4 @@
-//! Reports of the conformance suite, from host memory and from each version of HIP, and the page that lays them side by
-//! side.
+//! Reports of the conformance suite, from host memory and from each version of HIP, and the page that compares them.
 
 use crate::cargo;
 use crate::layout::Layout;
@@ -13,16 +12,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// As many GPUs as cases use at most.
+/// The most GPUs that a case uses.
 const GPUS: u32 = 2;
 
 /// The page in the folder of the reports.
 const PAGE: &str = "README.md";
 
-/// What the line that begins the generated part of a page starts with.
+/// The start of the line that begins the generated part of a page.
 const MARK: &str = "<!-- generated";
 
-/// Writes all reports and the page; a case that failed is told in the table.
+/// Writes all reports and the page; the table lists failed cases.
 pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], folder: &Path, summary: &mut Summary) -> Answer {
     let program = cargo::command_program()?;
     for place in [folder, &layout.logs()] {
@@ -40,7 +39,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], folder: &Path, summary:
     page(&program, folder)
 }
 
-/// Makes one report.
+/// Writes one report.
 fn one(layout: &Layout, mut command: Command, backend: &str, name: &str, folder: &Path) -> Answer<Row> {
     let file = folder.join(format!("{name}.json"));
     command.args(["conformance", "--backend", backend, "--format", "json", "--out"]).arg(&file);
@@ -58,7 +57,7 @@ fn one(layout: &Layout, mut command: Command, backend: &str, name: &str, folder:
     })
 }
 
-/// What a report says of gpu-vmm, and what of the driver.
+/// Returns the numbers of a report for gpu-vmm, and a sentence for the driver.
 fn summary_of(file: &Path) -> Answer<(Counts, String)> {
     let text = fs::read_to_string(file).doing(|| file.display().to_string())?;
     let report: Value = serde_json::from_str(&text).doing(|| file.display().to_string())?;
@@ -74,7 +73,7 @@ fn summary_of(file: &Path) -> Answer<(Counts, String)> {
     Ok((counts, driver))
 }
 
-/// Makes the generated part of the folder's page anew, where it has one.
+/// Generates the marked part of the folder's page again, if it has one.
 fn page(program: &Path, folder: &Path) -> Answer {
     let page = folder.join(PAGE);
     let Ok(text) = fs::read_to_string(&page) else { return Ok(()) };
@@ -94,7 +93,7 @@ fn page(program: &Path, folder: &Path) -> Answer {
     fs::write(&page, format!("{}\n\n{made}", &text[..end])).doing(|| page.display().to_string())
 }
 
-/// All reports that lie in a folder, by name.
+/// Returns all reports in a folder, by name.
 fn reports_in(folder: &Path) -> Answer<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).doing(|| folder.display().to_string())?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));

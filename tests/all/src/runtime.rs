@@ -1,8 +1,8 @@
-//! A runtime that was unpacked: how programs are run on it, and whether it is complete.
+//! An unpacked runtime: how programs are run on it, and whether it is complete.
 //!
-//! AMD's libraries need newer versions of the C library than most machines have. So programs are started by the
-//! runtime's own loader, with its own libraries and none of the machine's. `std::env::current_exe` is then the loader:
-//! tests of HIP do not start themselves.
+//! AMD's libraries need newer versions of the C library than most machines have. So the runtime's own loader starts programs,
+//! with its own libraries and none of the machine's. `std::env::current_exe` is then the loader: tests of HIP do not start
+//! themselves.
 
 use crate::environment::{leave_the_machines, search_path};
 use crate::trouble::{Answer, Doing, Trouble};
@@ -17,21 +17,21 @@ pub(crate) struct Runtime {
     pub(crate) prefix: PathBuf,
 }
 
-/// What the loader finds for a library.
+/// The loader's output for a library.
 struct Found {
     /// Libraries that are not in the runtime.
     missing: Vec<String>,
-    /// Functions that no library has.
+    /// Functions that no library defines.
     undefined: Vec<String>,
 }
 
 impl Runtime {
-    /// The folder that holds all of its libraries.
+    /// Returns the folder that holds all of its libraries.
     pub(crate) fn libraries(&self) -> PathBuf {
         self.prefix.join("usr/lib/x86_64-linux-gnu")
     }
 
-    /// The loader, looking first in `before`, then in the runtime and at last in the folders `own`.
+    /// Returns the loader's command. It searches `before` first, then the runtime, then the folders in `own`.
     fn loader(&self, before: Option<&Path>, own: Option<&OsStr>) -> Command {
         let libraries = self.libraries();
         let ours = before.into_iter().chain([&*libraries]).map(Path::as_os_str);
@@ -40,22 +40,22 @@ impl Runtime {
         command
     }
 
-    /// Runs a program over the simulated HSA runtime that lies in `simulator`. `own` has the folders of the program's own
-    /// libraries.
+    /// Returns the command for a program over the simulated HSA runtime in `simulator`. `own` names the folders of the
+    /// program's own libraries.
     pub(crate) fn command(&self, simulator: &Path, program: &Path, own: Option<&OsStr>) -> Command {
         let mut command = self.loader(Some(simulator), own);
         command.arg(program);
         leave_the_machines(&mut command);
-        // What AMD's compiler makes of kernels would be kept in the home folder.
+        // AMD's compiler would cache compiled kernels in the home folder.
         command.env("AMD_COMGR_CACHE", "0");
-        // What ROCr of these versions does, which the simulation cannot know.
+        // The behaviour of ROCr in these versions, which the simulator cannot detect.
         if ["7.1.", "7.2."].iter().any(|known| self.version.starts_with(known)) {
             command.env("HSA_SIM_KEEPS_MEMORY", "1");
         }
         command
     }
 
-    /// Whether all is there that AMD's libraries are linked to.
+    /// Checks that all libraries are there that AMD's are linked to.
     pub(crate) fn check(&self) -> Answer {
         let amds = self.amds()?;
         if !amds.iter().any(|library| library.contains("libamdhip64.so.")) {
@@ -73,7 +73,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// The functions that HIP asks for and the simulated HSA runtime lacks. HIP does not call all that it asks for.
+    /// Returns the functions that HIP imports and the simulated HSA runtime lacks. HIP does not call all its imports.
     pub(crate) fn not_simulated(&self, simulator: &Path) -> Answer<Vec<String>> {
         let hip = self.amds()?.into_iter().filter(|library| library.starts_with("libamdhip64.so."));
         let mut undefined = Vec::new();
@@ -85,11 +85,11 @@ impl Runtime {
         Ok(undefined)
     }
 
-    /// AMD's libraries: some are not linked to and loaded while running.
+    /// Returns AMD's libraries: some are loaded at run time and not linked.
     fn amds(&self) -> Answer<Vec<String>> {
         let folder = self.libraries();
         let entries =
-            fs::read_dir(&folder).doing(|| format!("{}, which is to hold HIP", folder.display()))?;
+            fs::read_dir(&folder).doing(|| format!("{}, which should hold HIP", folder.display()))?;
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let is_amds = |name: &String| {
             // libamdhip64.so.7, not libamdhip64.so.7.2.53211, which is the same file.
@@ -100,11 +100,11 @@ impl Runtime {
         Ok(names.filter(is_amds).collect())
     }
 
-    /// Asks the loader what a library of the runtime would be bound to.
+    /// Asks the loader what it would bind a library of the runtime to.
     fn find(&self, before: Option<&Path>, library: &str) -> Answer<Found> {
         let mut loader = self.loader(before, None);
         loader.arg(self.libraries().join(library));
-        // What `ldd -r` sets.
+        // The variables that `ldd -r` sets.
         loader.env("LD_TRACE_LOADED_OBJECTS", "1").env("LD_WARN", "1").env("LD_BIND_NOW", "1");
         let answer = loader.output().doing(|| format!("{:?}", loader.get_program()))?;
         let (text, errors) =

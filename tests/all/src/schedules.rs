@@ -1,5 +1,5 @@
-//! `cargo test-all schedules`: what is concurrent in the pool and in premapping under every schedule (loom), the whole pool under random ones
-//! (shuttle), what makes no system calls on Miri, and threads under ThreadSanitizer.
+//! `cargo test-all schedules`: the concurrent parts of the pool and of premapping under every schedule (loom), the whole pool
+//! under random ones (shuttle), code without system calls on Miri, and threads under ThreadSanitizer.
 //!
 //! Each tool builds into a folder of its own under `target/schedules`, and several run at once.
 
@@ -14,16 +14,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long a model or a scenario runs where nothing is said.
+/// The seconds that a model or a scenario runs by default.
 const SECONDS: u64 = 4;
 
-/// What no run may take, beyond the seconds that its tests were given.
+/// The limit for a run, beyond the seconds of its tests.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The packages that have models for loom.
 const MODELLED: [&str; 2] = ["gpu-vmm-pool", "gpu-vmm-premap"];
 
-/// What Miri runs: packages, and parts of the names of tests that make no system calls which it does not have.
+/// Packages for Miri, and parts of the names of tests that make no system calls which Miri lacks.
 const ON_MIRI: [(&str, &[&str]); 4] = [
     ("gpu-vmm-pool", &["space::", "slabs::", "stream_order::", "thread_cache::body"]),
     ("gpu-vmm-core", &["region::index", "region::restorable", "access::"]),
@@ -34,7 +34,7 @@ const ON_MIRI: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// The target for which the standard library is built anew with the sanitizer.
+/// The target for which the standard library is built with the sanitizer.
 const SANITIZED: &str = "x86_64-unknown-linux-gnu";
 
 /// One tool's run.
@@ -43,7 +43,7 @@ struct Tool {
     command: Command,
 }
 
-/// Runs the tests with `filter` in their names, for so long each. With a filter, loom and shuttle alone.
+/// Runs the tests with `filter` in their names, each for `seconds`. With a filter, runs loom and shuttle alone.
 pub(crate) fn run(seconds: Option<u64>, filter: Option<&str>, summary: &mut Summary) -> Answer {
     let folder = cargo::target_folder()?.join("schedules");
     fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
@@ -82,14 +82,14 @@ pub(crate) fn run(seconds: Option<u64>, filter: Option<&str>, summary: &mut Summ
     Ok(())
 }
 
-/// A line that says how many schedules there were, behind the name that the test's own line may have before it.
+/// Extracts the number of schedules from a line, which may begin with the test's name.
 fn schedules(line: &str) -> Option<&str> {
     let line = line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest);
     let line = line.trim_start_matches('.');
     line.contains(" schedules ").then_some(line)
 }
 
-/// A run of Cargo, with flags for the compiler beside those that the environment has.
+/// Returns a run of Cargo, with flags for the compiler in addition to those in the environment.
 fn tested(folder: &Path, name: &str, flags: &str, package: &str) -> Command {
     let mut command = cargo::cargo();
     let inherited = env::var("RUSTFLAGS").unwrap_or_default();
@@ -116,12 +116,12 @@ fn miri(folder: &Path, package: &'static str, filters: &[&str]) -> Tool {
     let mut command = on_nightly();
     command.args(["miri", "test", "--quiet", "--package", package, "--lib", "--target-dir"]);
     command.arg(folder.join("miri")).arg("--").args(filters);
-    // Each process has a number, which the library asks for.
+    // The library asks for the process's number.
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
     Tool { name: format!("Miri of {package}"), command }
 }
 
-/// The pool's tests that use threads, with the standard library built to be watched as well.
+/// The pool's tests that use threads, with an instrumented standard library.
 fn sanitizer(folder: &Path) -> Tool {
     let mut command = on_nightly();
     command.args(["test", "--quiet", "-Zbuild-std", "--target", SANITIZED, "--package", "gpu-vmm-pool"]);
@@ -132,7 +132,7 @@ fn sanitizer(folder: &Path) -> Tool {
     Tool { name: "ThreadSanitizer".to_owned(), command }
 }
 
-/// Cargo of the nightly toolchain, which this program's own is not.
+/// Cargo of the nightly toolchain; this program may run on another.
 fn on_nightly() -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo"]);
@@ -142,7 +142,7 @@ fn on_nightly() -> Command {
     command
 }
 
-/// Whether the nightly toolchain has a component.
+/// Checks that the nightly toolchain has a component.
 fn nightly(component: &str) -> Answer {
     let mut command = Command::new("rustup");
     command.args(["component", "list", "--installed", "--toolchain", "nightly"]).stderr(Stdio::null());

@@ -1,15 +1,15 @@
-//! A command as a shell reads it.
+//! A command in shell syntax.
 
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// The program and its arguments.
+/// Formats the program and its arguments.
 pub(crate) fn words(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// The same with the variables that the command sets and removes.
+/// Formats them with the variables that the command sets and removes.
 pub(crate) fn line(command: &Command) -> String {
     let (mut removed, mut set) = (String::new(), String::new());
     for (name, value) in command.get_envs() {

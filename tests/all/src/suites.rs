@@ -1,4 +1,4 @@
-//! The tests on each version of HIP, with one GPU, with two, and with one that lacks what not every GPU has.
+//! The tests on each version of HIP: with one GPU, with two, and with GPUs that lack optional features.
 
 use crate::cargo::{self, Program};
 use crate::layout::Layout;
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// A test program that has tests of HIP.
 struct Suite {
-    /// What Cargo calls it.
+    /// The name of its target in Cargo.
     target: &'static str,
-    /// Where its source lies.
+    /// The path of its source.
     shown: &'static str,
 }
 
@@ -26,27 +26,26 @@ const SUITES: [Suite; 2] = [
     Suite { target: "hip", shown: "backend-hip/tests/hip" },
 ];
 
-/// Some times what the longest run takes on a busy machine; who takes longer hangs.
+/// Several times the longest run on a busy machine; a program that takes longer hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1200);
 
-/// The fault sweeps of the suite, which take half of its time: with two devices there are all of them, with one some of
-/// the same.
+/// The fault sweeps of the suite, which take half of its time. All run with two devices, and a part of them with one.
 const SWEEPS: &str = "::failures::";
 
-/// Leaves out of a run with so many devices what the run with two shows as well.
+/// Leaves out of a run the tests that the run with two devices repeats.
 pub(crate) fn leave_to_two(command: &mut Command, devices: u32) {
     if devices == 1 {
         command.args(["--skip", SWEEPS]);
     }
 }
 
-/// What is simulated.
+/// A simulated machine.
 struct Machine {
     shown: &'static str,
     gpus: u32,
     /// What its GPUs lack. Such a machine runs the tests of the backend alone.
     lacks: &'static [&'static str],
-    /// Whether their memory begins with what others left there.
+    /// Whether new memory holds the data of an earlier owner.
     has_junk: bool,
 }
 
@@ -67,7 +66,7 @@ const MACHINES: [Machine; 4] = [
     },
 ];
 
-/// Runs all of them; a failure is a row of the table, an error that they cannot be run.
+/// Runs all of them. A failed test is a row of the table; an error means that they cannot be run.
 pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut Summary) -> Answer {
     let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
     cargo::simulator(&layout.simulator())?;
@@ -84,7 +83,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
             );
         }
         for machine in &MACHINES {
-            // What a second GPU is needed for does not differ between versions: the long suite has one GPU on one of them.
+            // The need for a second GPU does not depend on the version: the long suite has one GPU on one version only.
             let for_all = machine.lacks.is_empty() && (machine.gpus > 1 || is_newest);
             let runs = |suite: &&Suite| for_all || suite.target == "hip";
             let suites = SUITES.iter().filter(runs);
@@ -96,14 +95,14 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
 
 /// A test program to run.
 pub(crate) struct Job {
-    /// What its row is called.
+    /// The name of its row.
     pub(crate) name: String,
     pub(crate) command: Command,
-    /// Where its output goes.
+    /// The file for its output.
     pub(crate) log: PathBuf,
 }
 
-/// Runs them, several at once; an error where the filter leaves no test in any.
+/// Runs them, several at once; returns an error if the filter leaves no test in any.
 pub(crate) fn run_all(jobs: Vec<Job>, filter: &[String], summary: &mut Summary) -> Answer {
     let work = |Job { name, mut command, log }| row(&name, &mut command, &log, !filter.is_empty());
     let rows: Vec<Row> = queue::each(jobs, work)?.into_iter().flatten().collect();
@@ -114,7 +113,7 @@ pub(crate) fn run_all(jobs: Vec<Job>, filter: &[String], summary: &mut Summary) 
     Ok(())
 }
 
-/// One program on one version.
+/// Returns the job of one program on one version.
 fn job(
     layout: &Layout,
     runtime: &Runtime,
@@ -136,7 +135,7 @@ fn job(
     Job { name, command, log }
 }
 
-/// Runs a test program, and gives its row; nothing where a filter leaves none of its tests.
+/// Runs a test program and returns its row; `None` if a filter leaves none of its tests.
 pub(crate) fn row(name: &str, command: &mut Command, log: &Path, filtered: bool) -> Answer<Option<Row>> {
     let ended = process::run(command, log, LIMIT)?;
     if filtered && ended.counts == Some(Counts::default()) {
@@ -160,7 +159,7 @@ pub(crate) fn row(name: &str, command: &mut Command, log: &Path, filtered: bool)
     }))
 }
 
-/// Tests that were all ignored have shown nothing: where they are all that a suite has, HIP is not what it should be.
+/// Returns the result of a run. A suite whose tests were all ignored has shown nothing: HIP does not work as it should.
 fn outcome(ended: &Ended, filtered: bool) -> Outcome {
     match ended.counts {
         Some(Counts { failed: 0, passed, .. }) if ended.status.is_some_and(|status| status.success()) => {
@@ -174,7 +173,7 @@ fn outcome(ended: &Ended, filtered: bool) -> Outcome {
     }
 }
 
-/// Simulates so many GPUs for a test program.
+/// Simulates this number of GPUs for a test program.
 pub(crate) fn prepare(command: &mut Command, gpus: u32) {
     command.env("GPU_VMM_TEST_BACKENDS", "hip");
     command.env("HSA_SIM_GPUS", gpus.to_string());

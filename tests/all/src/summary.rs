@@ -1,4 +1,4 @@
-//! The table at the end: what ran, what failed, and loudly what could not be run.
+//! The table at the end: which tests ran, which failed, and which could not be run.
 
 use crate::process::Counts;
 use crate::trouble::Trouble;
@@ -27,14 +27,14 @@ impl Row {
         Self { name: name.to_owned(), outcome, counts: None, time: Some(time), note: None }
     }
 
-    /// Tests that could not be run, a failure where they were `required`.
+    /// A row for tests that could not be run, a failure if they were `required`.
     pub(crate) fn skipped(name: &str, reason: Trouble, required: bool) -> Self {
         let outcome = if required { Outcome::Failed } else { Outcome::Skipped };
         let note = Some(format!("NOT RUN: {reason}"));
         Self { name: name.to_owned(), outcome, counts: None, time: None, note }
     }
 
-    /// Tests that should have run and could not.
+    /// A row for tests that should have run and could not.
     pub(crate) fn broken(name: &str, reason: Trouble) -> Self {
         Self::skipped(name, reason, true)
     }
@@ -56,7 +56,7 @@ impl Summary {
         self.0.push(row);
     }
 
-    /// Whether nothing failed.
+    /// Returns whether nothing failed.
     pub(crate) fn is_good(&self) -> bool {
         self.0.iter().all(|row| row.outcome != Outcome::Failed)
     }

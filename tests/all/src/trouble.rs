@@ -1,15 +1,15 @@
-//! The errors of this program: one line for people, with what is wrong and what to do.
+//! The errors of this program: one line with what is wrong and what to do.
 
 use std::fmt;
 
-/// What is wrong and, where something can be done about it, what.
+/// What is wrong, and what to do if something can be done.
 #[derive(Clone, Debug)]
 pub(crate) struct Trouble(String);
 
 pub(crate) type Answer<T = ()> = Result<T, Trouble>;
 
 impl Trouble {
-    /// From a text that may have several lines, as the output of a program has.
+    /// Creates an error from a text of several lines, such as the output of a program.
     pub(crate) fn new(text: impl AsRef<str>) -> Self {
         let lines = text.as_ref().lines().map(str::trim).filter(|line| !line.is_empty());
         Self(lines.collect::<Vec<_>>().join("; "))
@@ -22,9 +22,9 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Says what was being done when something failed.
+/// Adds what the program was doing to an error.
 pub(crate) trait Doing<T> {
-    /// `what` becomes the beginning of the line.
+    /// Starts the line with `what`.
     fn doing(self, what: impl FnOnce() -> String) -> Answer<T>;
 }
 

@@ -1,7 +1,7 @@
-//! Packages become a runtime in a private folder, whole or not at all.
+//! Unpacks packages into a runtime in a private folder, completely or not at all.
 //!
-//! They are unpacked beside the place where the runtime is to be; when it is complete, that folder is renamed. A file
-//! in it names the packages, so that the next run has nothing to do.
+//! They are unpacked next to the runtime's final path; once complete, that folder is renamed. A file in it names the
+//! packages, so that the next run has nothing to do.
 
 use crate::debs::Packages;
 use crate::runtime::Runtime;
@@ -14,7 +14,7 @@ use std::process::Command;
 /// The file that names the packages of a runtime.
 const STAMP: &str = "packages.list";
 
-/// The runtime of these packages, in `root`.
+/// Returns the runtime of these packages, in `root`.
 pub(crate) fn set_up(root: &Path, packages: &Packages) -> Answer<Runtime> {
     let runtime = Runtime { version: packages.version.clone(), prefix: root.join(&packages.version) };
     let stamp = runtime.prefix.join(STAMP);
@@ -37,7 +37,7 @@ pub(crate) fn set_up(root: &Path, packages: &Packages) -> Answer<Runtime> {
     }
 }
 
-/// The runtimes that are in `root`, whole as far as their folders tell.
+/// Returns the runtimes in `root` whose folders are complete.
 pub(crate) fn set_up_already(root: &Path) -> Vec<Runtime> {
     let entries = fs::read_dir(root).into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -56,10 +56,10 @@ fn make(folder: &Path, packages: &Packages) -> Answer {
         unpack(package, folder)?;
     }
     let libraries = folder.join("usr/lib");
-    // libLLVM looks in its own ../lib: let that be the folder that holds the libraries.
+    // libLLVM looks in its own ../lib: link that to the folder that holds the libraries.
     #[cfg(unix)]
     std::os::unix::fs::symlink("x86_64-linux-gnu", libraries.join("lib"))
-        .doing(|| format!("{}, which no package has made", libraries.display()))?;
+        .doing(|| format!("{}, which no package created", libraries.display()))?;
     Runtime { version: packages.version.clone(), prefix: folder.to_owned() }.check()?;
     let stamp = folder.join(STAMP);
     fs::write(&stamp, packages.names()).doing(|| stamp.display().to_string())
@@ -69,7 +69,7 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Answer {
     let answer = Command::new("dpkg-deb").arg("--extract").arg(package).arg(folder).output();
     let answer = answer.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Trouble::new(
-            "there is no dpkg-deb here, which unpacks the packages; install dpkg, which other systems than Debian \
+            "dpkg-deb, which unpacks the packages, is not installed; install dpkg, which systems other than Debian \
              have as well",
         ),
         _ => Trouble::new(format!("dpkg-deb cannot be run: {error}")),
@@ -78,7 +78,7 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Answer {
         return Ok(());
     }
     Err(Trouble::new(format!(
-        "{} cannot be unpacked; fetch it again (--update does where apt has fetched it), or make room: {}",
+        "{} cannot be unpacked; fetch it again (with --update if apt fetched it), or free disk space: {}",
         package.display(),
         String::from_utf8_lossy(&answer.stderr).lines().next().unwrap_or("no reason given")
     )))

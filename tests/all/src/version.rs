@@ -2,12 +2,12 @@
 
 use crate::trouble::{Answer, Trouble};
 
-/// Whether `wanted` is a version or its beginning: 7.2.4, 7.2 and 7 are 7.2.4.
+/// Returns whether `wanted` is a version or its beginning: 7.2.4, 7.2 and 7 match 7.2.4.
 pub(crate) fn is(version: &str, wanted: &str) -> bool {
     version.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// The newest of these that is `wanted`, or the newest of all; an error that lists them where there is none.
+/// Returns the newest of these that matches `wanted`, or the newest of all. If there is none, the error lists them.
 pub(crate) fn newest<'a>(versions: impl Iterator<Item = &'a str>, wanted: Option<&str>) -> Answer<&'a str> {
     let mut versions: Vec<&str> = versions.collect();
     versions.sort_by_key(|version| numbers(version));

@@ -1,4 +1,4 @@
-//! The list in `tests/mutations`: each fault with where it is planted and what is wrong with it.
+//! The list in `tests/mutations`: the place of each mutation and the sentence that says what is wrong.
 
 use crate::trouble::{Answer, Doing, Trouble};
 use serde::Deserialize;
@@ -6,10 +6,10 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// The list's folder in the workspace.
+/// The path of the list in the workspace.
 pub(crate) const FOLDER: &str = "tests/mutations";
 
-/// All that can be planted.
+/// All mutations.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct List {
@@ -17,15 +17,15 @@ pub(crate) struct List {
     without: Vec<Without>,
 }
 
-/// An expression of the library's source, and another that is wrong.
+/// An expression in the library's source, and its wrong replacement.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Change {
     pub(crate) name: String,
     wrong: String,
-    /// From the workspace's root on.
+    /// The path from the workspace's root.
     pub(crate) file: String,
-    /// Occurs there once.
+    /// The expression. It occurs once in the file.
     pub(crate) text: String,
     pub(crate) becomes: String,
     by: String,
@@ -33,7 +33,7 @@ pub(crate) struct Change {
     on: On,
 }
 
-/// A quirk of HIP's whose handling is left out.
+/// A HIP quirk whose workaround is left out.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Without {
@@ -43,7 +43,7 @@ struct Without {
     on: On,
 }
 
-/// What the suite runs on to find a fault.
+/// The driver or the tool that must catch a mutation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) enum On {
@@ -108,19 +108,19 @@ impl fmt::Display for On {
     }
 }
 
-/// Names the change that is in effect.
+/// The environment variable that names the active change.
 pub(crate) const CHANGED: &str = "GPU_VMM_MUTATION";
 
-/// Names the quirk of HIP's that is not handled, as gpu-vmm-hip has it with its feature `quirk-switch`.
+/// The environment variable that names the HIP quirk without its workaround, if gpu-vmm-hip has the feature `quirk-switch`.
 pub(crate) const WITHOUT: &str = "GPU_VMM_HIP_WITHOUT_QUIRK";
 
-/// A fault that is planted and switched on.
+/// A mutation that is in the copy and can be switched on.
 #[derive(Debug)]
 pub(crate) struct Mutation<'a> {
     pub(crate) name: String,
-    /// What is wrong then, in a sentence.
+    /// What is wrong, in a sentence.
     pub(crate) wrong: &'a str,
-    /// The group of the suite, or a case of one, or the model or scenario, that has to find it.
+    /// The group of the suite, a case of a group, the model or the scenario that must catch it.
     pub(crate) by: &'a str,
     pub(crate) on: On,
     /// The environment variable that switches it on, and its value.
@@ -147,7 +147,7 @@ impl List {
         Ok(all)
     }
 
-    /// Everything that can be switched on, in the list's order.
+    /// Returns all mutations, in the list's order.
     pub(crate) fn mutations(&self) -> impl Iterator<Item = Mutation<'_>> {
         let changes = self.change.iter().map(|change| Mutation {
             name: change.name.clone(),

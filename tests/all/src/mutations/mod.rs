@@ -1,9 +1,9 @@
-//! `cargo test-all mutations`: faults are planted in a copy of the library, and the conformance suite has to find each.
+//! `cargo test-all mutations`: mutates a copy of the library, and requires the conformance suite to catch each mutation.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `list` | the faults, as `tests/mutations` has them |
-//! | `tree` | the copy of the workspace, with a switch for each fault |
+//! | `list` | the mutations in `tests/mutations` |
+//! | `tree` | the copy of the workspace, with a switch for each mutation |
 //! | `place` | one run of the suite on the copy, and which cases failed |
 
 mod list;
@@ -19,11 +19,12 @@ use place::{Place, Runner};
 use std::fs;
 use std::time::Instant;
 
-/// How often a mutation that survived is tried again. Some show only while work goes on, which can end too early on a busy
+/// The number of retries for a mutation that survived. Some only show while work runs, which may end too early on a busy
 /// machine.
 const RETRIES: u32 = 2;
 
-/// Plants all faults and switches on, one at a time, those with `filter` in their name, or found on it. Whether each was found.
+/// Applies all mutations, and runs one at a time those with `filter` in their name or in what catches them. Returns whether
+/// all were caught.
 pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
     let workspace = cargo::workspace()?;
     let list = List::read(&workspace)?;
@@ -37,7 +38,7 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
     let (copy, logs) = (folder.join("tree"), folder.join("logs"));
     tree::plant(&workspace, &copy, &list.change)?;
     fs::create_dir_all(&logs).doing(|| logs.display().to_string())?;
-    eprintln!("building what finds {} mutations of the library", list.change.len());
+    eprintln!("building the tests for {} mutations of the library", list.change.len());
     let runner = Runner { copy, build: folder.join("build"), logs };
     let mut places: Vec<(On, Answer<Place<'_>>)> = Vec::new();
     for mutation in &chosen {
@@ -82,7 +83,7 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
     Ok(survivors.is_empty() && (not_run == 0 || !layout.required))
 }
 
-/// What the suite said to one mutation.
+/// The result of the suite for one mutation.
 #[derive(Clone, Copy)]
 enum Outcome<'a, 'm> {
     Caught,

@@ -15,45 +15,45 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// For the runs without a mutation, which say how long the others may take.
+/// The limit for the runs without a mutation. Their times set the limits of the others.
 const FIRST_LIMIT: Duration = Duration::from_secs(480);
 
-/// As many devices as a case asks for.
+/// The most devices that a case uses.
 const GPUS: u32 = 2;
 
-/// What the library does not take part in.
+/// Cases that do not use the library.
 const WITHOUT_THE_LIBRARY: [&str; 2] = ["--skip", "::driver::"];
 
-/// How long a model runs at most, and the same schedules for each fault.
+/// The limits of a model's run, and the same schedules for each mutation.
 const SCHEDULES: [(&str, &str); 3] =
     [("LOOM_MAX_DURATION", "20"), ("GPU_VMM_FIRST_SEED", "1"), ("GPU_VMM_SCHEDULES", "200")];
 
 /// How many names of failed cases are shown.
 const SHOWN: usize = 3;
 
-/// What libtest-mimic ends with where cases have failed.
+/// The exit status of libtest-mimic if cases failed.
 const FAILED: i32 = 101;
 
 /// The folders that the runs need.
 #[derive(Debug)]
 pub(crate) struct Runner {
     pub(crate) copy: PathBuf,
-    /// Where what finds the faults is built.
+    /// The folder of the builds.
     pub(crate) build: PathBuf,
     pub(crate) logs: PathBuf,
 }
 
-/// What the suite needs to run there.
+/// The driver that the suite runs on.
 #[derive(Debug)]
 enum Driver {
     Host,
-    /// AMD's runtime, and the folder of the simulated one below it.
+    /// AMD's runtime, and the folder of the simulated HSA runtime.
     Hip(Runtime, PathBuf),
     /// The folder of the fake NVIDIA driver.
     Cuda(PathBuf),
 }
 
-/// What the suite runs on.
+/// A driver and the program that runs on it.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     runner: &'a Runner,
@@ -61,12 +61,12 @@ pub(crate) struct Place<'a> {
     /// The suite, or the tests of schedules.
     program: PathBuf,
     driver: Driver,
-    /// How long each group of the suite may take, once it has passed without a mutation.
+    /// The time limit of each group of the suite, known once it passed without a mutation.
     limits: Mutex<BTreeMap<String, Duration>>,
 }
 
 impl<'a> Place<'a> {
-    /// Sets it up; an error if that driver cannot be had.
+    /// Sets the driver up; returns an error if it is not available.
     pub(crate) fn new(runner: &'a Runner, layout: &Layout, on: On) -> Answer<Self> {
         let driver = match on {
             On::Host | On::Loom(_) | On::Shuttle => Driver::Host,
@@ -90,8 +90,8 @@ impl<'a> Place<'a> {
         Ok(Self { runner, on, program, driver, limits: Mutex::default() })
     }
 
-    /// Sees a group pass while no fault is switched on, once, and how long it may take with one. Whoever asks meanwhile
-    /// waits.
+    /// Runs a group once without a mutation and requires it to pass. Returns its time limit for the runs with a mutation.
+    /// Other threads that ask meanwhile wait.
     fn limit(&self, group: &str) -> Answer<Duration> {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(limit) = limits.get(group) {
@@ -108,7 +108,7 @@ impl<'a> Place<'a> {
         Ok(limit)
     }
 
-    /// Runs the group that has to find a fault, with that one switched on.
+    /// Runs the group that must catch a mutation, with only that mutation switched on.
     pub(crate) fn run(&self, mutation: &Mutation<'_>) -> Answer<Found> {
         self.once(&mutation.name, Some(mutation.switch), mutation.by, self.limit(mutation.by)?)
     }
@@ -132,9 +132,9 @@ impl<'a> Place<'a> {
             }
         };
         command.env_remove(CHANGED).env_remove(WITHOUT).envs(switch).env("RUST_BACKTRACE", "0");
-        // What comes behind the first case that fails shows nothing more.
+        // The cases after the first failed one add nothing.
         command.env("GPU_VMM_STOP_AT_FAILURE", "1");
-        // One case after the other, so that it is known in which a process died.
+        // Run one case after the other, so that the output shows in which one a process died.
         command.args(["--test-threads", "1"]).current_dir(&self.runner.copy);
         if matches!(self.on, On::Loom(_) | On::Shuttle) {
             command.args(["--nocapture", group]).envs(SCHEDULES);
@@ -149,12 +149,12 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The cases of a group, or a case of one.
+/// Returns the filter for a group of cases, or for one case of a group.
 fn filter(by: &str) -> String {
     if by.contains("::") { format!("::{by}") } else { format!("::{by}::") }
 }
 
-/// The runtime of a major version, and the simulated one.
+/// Returns the runtime of a major version.
 fn hip(layout: &Layout, major: u32) -> Answer<Runtime> {
     let mut refusals = Vec::new();
     for (_, runtime) in layout.runtimes() {
@@ -170,17 +170,17 @@ fn hip(layout: &Layout, major: u32) -> Answer<Runtime> {
     Err(Trouble::new(format!("there is no HIP {major}; {}", refusals.join("; "))))
 }
 
-/// What a run of the suite has found.
+/// The result of a run of the suite.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The cases that failed, and at last the one in which the process died or hung.
+    /// The cases that failed, followed by the case in which the process died or hung.
     failed: Vec<String>,
     ended: Ended,
 }
 
 impl Found {
-    /// From the output of libtest-mimic, a line of JSON for each case that begins or ends; or from that of libtest, where
-    /// a schedule that fails ends the program.
+    /// Reads the output of libtest-mimic, a line of JSON for each case that begins or ends; or the output of libtest, if a
+    /// failed schedule ends the program.
     fn new(output: &str, ended: Ended) -> Self {
         let mut failed = Vec::new();
         let mut running = None;
@@ -201,7 +201,7 @@ impl Found {
         Self { failed, ended }
     }
 
-    /// True where the suite did not pass.
+    /// Returns whether the suite failed.
     pub(crate) fn is_any(&self) -> bool {
         !self.failed.is_empty() || !self.ended.status.is_some_and(|status| status.success())
     }

@@ -1,4 +1,4 @@
-//! A copy of the workspace in which every change of the list is there with a switch, so that it is built once for all.
+//! A copy of the workspace that has every change of the list behind a switch, so that one build serves all.
 
 use super::list::{CHANGED, Change};
 use crate::trouble::{Answer, Doing, Trouble};
@@ -8,15 +8,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Makes `copy` what the workspace is, with the changes. Files that are right already are left alone, so that Cargo
-/// builds no more than it has to.
+/// Makes `copy` the same as the workspace, with the changes. Leaves unchanged files alone, so that Cargo rebuilds no more
+/// than necessary.
 pub(crate) fn plant(workspace: &Path, copy: &Path, changes: &[Change]) -> Answer {
     let mut kept = HashSet::new();
     for file in files(workspace)? {
         let from = workspace.join(&file);
         let shown = || from.display().to_string();
         let mut bytes = match fs::read(&from) {
-            // Git still knows of it.
+            // Deleted, but still in Git's index.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             bytes => bytes.doing(shown)?,
         };
@@ -38,7 +38,7 @@ pub(crate) fn plant(workspace: &Path, copy: &Path, changes: &[Change]) -> Answer
     remove_others(copy, &kept)
 }
 
-/// The workspace's files: what Git has, and what it would take.
+/// Returns the workspace's files: those that Git tracks, and those that it does not ignore.
 fn files(workspace: &Path) -> Answer<Vec<PathBuf>> {
     let mut git = Command::new("git");
     git.current_dir(workspace).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
@@ -62,7 +62,7 @@ fn remove_others(folder: &Path, kept: &HashSet<PathBuf>) -> Answer {
     Ok(())
 }
 
-/// A file with each change as the other branch of an `if`.
+/// Returns a file with each change as a branch of an `if`.
 pub(crate) fn with_switches(source: &str, changes: &[&Change]) -> Answer<String> {
     let mut places = Vec::new();
     for change in changes {
@@ -70,10 +70,10 @@ pub(crate) fn with_switches(source: &str, changes: &[&Change]) -> Answer<String>
             |why: &str| Err(Trouble::new(format!("{}: its text in {} {why}", change.name, change.file)));
         let mut found = source.match_indices(change.text.as_str());
         match (found.next(), found.next()) {
-            _ if change.text.trim() == change.becomes.trim() => return wrong("becomes the same"),
+            _ if change.text.trim() == change.becomes.trim() => return wrong("does not change"),
             (Some((start, _)), None) => places.push((start, start + change.text.len(), change)),
-            (None, _) => return wrong("is not there"),
-            (Some(_), Some(_)) => return wrong("is there more than once"),
+            (None, _) => return wrong("is missing"),
+            (Some(_), Some(_)) => return wrong("occurs more than once"),
         }
     }
     places.sort_by_key(|(start, ..)| *start);
@@ -81,7 +81,7 @@ pub(crate) fn with_switches(source: &str, changes: &[&Change]) -> Answer<String>
     let mut done = 0;
     for (start, end, change) in places {
         let Some(before) = source.get(done..start) else {
-            return Err(Trouble::new(format!("{}: its text is part of another change's", change.name)));
+            return Err(Trouble::new(format!("{}: its text overlaps another change's", change.name)));
         };
         switched += before;
         switched += &switch(change);
@@ -103,7 +103,7 @@ mod tests {
     use super::super::list::List;
     use super::*;
 
-    /// Each text is where the list says, once, and becomes another.
+    /// Checks that each text occurs once where the list says, and changes.
     #[test]
     fn the_list_fits_the_sources() {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -141,10 +141,10 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_told() {
         let refused = |changes: &[&Change]| with_switches("a(b, b, None)", changes).unwrap_err().to_string();
-        assert_eq!(refused(&[&change("x", "c")]), "x: its text in lib.rs is not there");
-        assert_eq!(refused(&[&change("x", "b")]), "x: its text in lib.rs is there more than once");
-        assert_eq!(refused(&[&change("x", "None")]), "x: its text in lib.rs becomes the same");
+        assert_eq!(refused(&[&change("x", "c")]), "x: its text in lib.rs is missing");
+        assert_eq!(refused(&[&change("x", "b")]), "x: its text in lib.rs occurs more than once");
+        assert_eq!(refused(&[&change("x", "None")]), "x: its text in lib.rs does not change");
         let overlapping = refused(&[&change("x", "b, N"), &change("y", "a(b, b, N")]);
-        assert_eq!(overlapping, "x: its text is part of another change's");
+        assert_eq!(overlapping, "x: its text overlaps another change's");
     }
 }

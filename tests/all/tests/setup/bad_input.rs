@@ -1,4 +1,4 @@
-//! What can be wrong.
+//! Everything that can be wrong.
 
 use crate::rig::Rig;
 use std::fs;
@@ -44,7 +44,7 @@ fn packages_are_incomplete(rig: &Rig) {
     fs::remove_dir_all(rig.folder.join("tree/libc6")).unwrap();
     rig.package("libc6_2.99-1_amd64.deb", &[("ld-linux-x86-64.so.2", "ld-linux-x86-64.so.2")]);
     rig.refuses(&mut setup(rig), &["HIP 9.1.2", "incomplete", "libc.so.6", "add the packages"]);
-    // Without a loader nothing can be asked.
+    // Without a loader, libraries cannot be checked.
     rig.list(&["libamdhip64-9_9.1.2+dfsg-3_amd64.deb"]);
     rig.refuses(&mut setup(rig), &["HIP 9.1.2", "ld-linux-x86-64.so.2"]);
 }
@@ -90,7 +90,7 @@ fn no_apt(rig: &Rig) {
     rig.refuses(&mut command, &["no apt-get", "install apt", "HIP_RUNTIME_DEBS"]);
 }
 
-/// apt itself, where it is here, with a mirror that cannot be reached.
+/// apt itself, if it is installed, with a mirror that cannot be reached.
 fn no_network(rig: &Rig) {
     let mut command = setup(rig);
     command.env_remove("HIP_RUNTIME_DEBS").env("HIP_RUNTIME_MIRROR", "http://127.0.0.1:9/debian");
@@ -101,12 +101,12 @@ fn no_network(rig: &Rig) {
 }
 
 fn a_folder_that_cannot_be_made(rig: &Rig) {
-    // Nobody can make a folder in a file, root included.
+    // No user can create a folder in a file, not even root.
     fs::write(rig.runtimes(), "").unwrap();
     rig.refuses(&mut setup(rig), &["hip runtimes", "cannot be made", "--folder"]);
 }
 
-/// Without a version of HIP its tests are told as skipped, with the reason, and never as passed.
+/// Without a version of HIP its tests are reported as skipped, with the reason, and never as passed.
 fn what_cannot_be_set_up_is_skipped(rig: &Rig) {
     let hip = |require: &[&str]| {
         let mut command = rig.command();

@@ -1,5 +1,5 @@
-//! A user's own program: what it is given, how it ends, and what is refused. The machine's shell is the program, on packages
-//! of the machine's loader and C library.
+//! A user's own program: its environment, how it ends, and which programs are refused. The program is the machine's shell, on
+//! packages of the machine's loader and C library.
 
 use crate::rig::Rig;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ crate::tests!(
     setup_says_how,
 );
 
-/// Both, on what the rig has.
+/// Both commands, on the rig's packages.
 const BOTH: [&str; 2] = ["run-hip", "run-cuda"];
 
 fn run(rig: &Rig, how: &[&str], program: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
@@ -28,7 +28,7 @@ fn run(rig: &Rig, how: &[&str], program: impl IntoIterator<Item = impl AsRef<OsS
     command
 }
 
-/// What it printed, once it has ended well.
+/// Returns the output of a program that ended well.
 fn printed(output: &Output) -> &str {
     assert!(output.status.success(), "{output:?}");
     std::str::from_utf8(&output.stdout).unwrap()
@@ -65,7 +65,7 @@ fn a_signal_ends_it(rig: &Rig) {
     for how in BOTH {
         let mut command = run(rig, &[how], ["sh", "-c", "kill -SEGV $$"]);
         assert_eq!(command.output().unwrap().status.signal(), Some(11), "{how}");
-        // As a shell says it.
+        // As a shell reports it.
         let mut shell = Command::new("sh");
         shell.args(["-c", r#""$@"; exit $?"#, "sh"]).arg(command.get_program()).args(command.get_args());
         shell.env("HIP_RUNTIME_DEBS", rig.debs());
@@ -100,7 +100,7 @@ fn what_is_set_up_is_used_without_packages(rig: &Rig) {
     fs::remove_dir_all(rig.debs()).unwrap();
     let without = |program: &[&str]| {
         let mut command = run(rig, &["run-hip"], program);
-        // apt would be asked there.
+        // Without the variable, apt would be asked.
         command.env_remove("HIP_RUNTIME_DEBS").env("HIP_RUNTIME_MIRROR", "http://127.0.0.1:9/debian");
         command
     };
@@ -125,7 +125,7 @@ fn a_program_that_is_missing(rig: &Rig) {
     for how in BOTH {
         rig.refuses(&mut run(rig, &[how], ["no-such-program"]), &["no program no-such-program in PATH"]);
         rig.refuses(&mut run(rig, &[how], ["./no-such-program"]), &["./no-such-program", "No such file"]);
-        rig.refuses(&mut run(rig, &[how], [&rig.debs()]), &["no file that may be executed"]);
+        rig.refuses(&mut run(rig, &[how], [&rig.debs()]), &["not an executable file"]);
     }
 }
 
@@ -134,11 +134,11 @@ fn a_script(rig: &Rig) {
     let script = rig.folder.join("script");
     fs::write(&script, "#!/bin/sh\necho ran\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    rig.refuses(&mut run(rig, &["run-hip"], [&script]), &["no ELF program", "interpreter"]);
+    rig.refuses(&mut run(rig, &["run-hip"], [&script]), &["not an ELF program", "interpreter"]);
     assert_eq!(printed(&run(rig, &["run-cuda"], [&script]).output().unwrap()), "ran\n");
 }
 
-/// The lines that `setup` prints do as they are, with a program in the place of the word.
+/// The lines that `setup` prints work, with a program in the place of the word.
 fn setup_says_how(rig: &Rig) {
     let output = rig.set_up();
     let said = printed(&output);

@@ -1,7 +1,7 @@
 //! A folder of small packages, and the program run on it.
 //!
-//! The packages are real ones, made by `dpkg-deb`. Their loader and C library are the machine's, so that the check
-//! whether a runtime is complete does what it does with AMD's.
+//! The packages are real ones, built with `dpkg-deb`. Their loader and C library are the machine's, so that the check whether
+//! a runtime is complete works as with AMD's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
 const HIP: &str = "libamdhip64-9_9.1.2+dfsg-3_amd64.deb";
 const LIBC: &str = "libc6_2.99-1_amd64.deb";
 
-/// Why packages cannot be made here.
+/// Why packages cannot be built here.
 pub(crate) fn missing() -> Option<String> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Some("there are only x86-64 packages for Linux".to_owned());
     }
     if Command::new("dpkg-deb").arg("--version").output().is_err() {
-        return Some("there is no dpkg-deb here".to_owned());
+        return Some("dpkg-deb is not installed".to_owned());
     }
-    (!Path::new(LOADER).exists()).then(|| format!("there is no {LOADER} here"))
+    (!Path::new(LOADER).exists()).then(|| format!("there is no {LOADER}"))
 }
 
 pub(crate) struct Rig {
@@ -30,13 +30,13 @@ pub(crate) struct Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // What is left in Cargo's folder for temporary files hurts nobody.
+        // Files that remain in Cargo's folder for temporary files do no harm.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
 impl Rig {
-    /// `9.list` names two packages that make up a HIP 9.1.2.
+    /// Creates a rig whose `9.list` names the two packages of a HIP 9.1.2.
     pub(crate) fn new(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&folder);
@@ -61,7 +61,7 @@ impl Rig {
         self.debs().join(LIBC)
     }
 
-    /// Where the program puts what it sets up.
+    /// Returns the folder in which the program sets runtimes up.
     pub(crate) fn runtimes(&self) -> PathBuf {
         self.folder.join("hip runtimes")
     }
@@ -74,7 +74,7 @@ impl Rig {
         fs::write(self.debs().join("9.list"), names.join("\n")).unwrap();
     }
 
-    /// Makes a package of the machine's libraries under other names.
+    /// Builds a package of the machine's libraries under other names.
     pub(crate) fn package(&self, deb: &str, libraries: &[(&str, &str)]) {
         let (name, rest) = deb.split_once('_').unwrap();
         let version = rest.split_once('_').unwrap().0;
@@ -83,7 +83,7 @@ impl Rig {
         fs::create_dir_all(&control).unwrap();
         fs::create_dir_all(&into).unwrap();
         let text = format!(
-            "Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: nobody <nobody@localhost>\n\
+            "Package: {name}\nVersion: {version}\nArchitecture: amd64\nMaintainer: test <test@localhost>\n\
              Description: a test\n"
         );
         fs::write(control.join("control"), text).unwrap();
@@ -99,7 +99,7 @@ impl Rig {
         assert!(made.status.success(), "{made:?}");
     }
 
-    /// The program, with this folder of packages.
+    /// Returns the command of the program, with this folder of packages.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-vmm-test-all"));
         command.arg("--folder").arg(self.runtimes()).env("HIP_RUNTIME_DEBS", self.debs());
@@ -111,7 +111,7 @@ impl Rig {
         self.command().arg("setup").output().unwrap()
     }
 
-    /// It fails with one line that has all of these, and leaves no runtime.
+    /// Checks that it fails with one line that has all of these words, and leaves no runtime.
     pub(crate) fn refuses(&self, command: &mut Command, words: &[&str]) {
         let output = command.output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
@@ -119,14 +119,14 @@ impl Rig {
         assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
         let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
         assert_eq!(errors.len(), 1, "{said}");
-        assert_eq!(said.lines().last(), Some(errors[0]), "and nothing behind it");
+        assert_eq!(said.lines().last(), Some(errors[0]), "and nothing after it");
         for word in words {
             assert!(errors[0].contains(word), "not in it: {word}\n{said}");
         }
         assert_eq!(self.runtimes_left(), Vec::<String>::new(), "nothing is left half-installed");
     }
 
-    /// What lies in the folder of runtimes, whole or not.
+    /// Returns what is in the folder of runtimes, complete or not.
     pub(crate) fn runtimes_left(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.runtimes()) else { return Vec::new() };
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

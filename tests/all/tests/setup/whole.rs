@@ -1,4 +1,4 @@
-//! Where everything is right, and where it is put right.
+//! Correct packages, and errors that the program repairs.
 
 use crate::rig::Rig;
 use std::fs;
@@ -24,7 +24,7 @@ fn a_version_is_set_up_once(rig: &Rig) {
     assert!(rig.libraries().parent().unwrap().join("lib/libamdhip64.so.9").exists(), "as libLLVM looks");
     let second = rig.set_up();
     assert!(second.status.success());
-    assert_eq!((text(&second.stderr), &second.stdout), ("", &first.stdout), "nothing was to be done");
+    assert_eq!((text(&second.stderr), &second.stdout), ("", &first.stdout), "there was nothing to do");
 }
 
 fn a_damaged_runtime_is_set_up_again(rig: &Rig) {
@@ -49,7 +49,7 @@ fn other_packages_replace_it(rig: &Rig) {
     assert!(names.contains(newer), "{names}");
 }
 
-/// A version that cannot be set up does not keep another from it, and is a failure all the same.
+/// A version that cannot be set up does not prevent another one, but is still a failure.
 fn one_of_two(rig: &Rig) {
     fs::write(rig.debs().join("8.list"), "libamdhip64-8_8.0.1-1_amd64.deb\n").unwrap();
     let output = rig.set_up();
