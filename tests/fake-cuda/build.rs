@@ -1,4 +1,4 @@
-//! Gives the library the driver's own name inside, so that once it is loaded, `libcuda.so.1` is this one.
+//! Sets the library's SONAME to the driver's, so that once it is loaded, `libcuda.so.1` resolves to it.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,8 +1,8 @@
-//! Who may use what is mapped: `cuMemSetAccess`, `cuMemGetAccess`.
+//! Access to mappings: `cuMemSetAccess`, `cuMemGetAccess`.
 //!
-//! Measured: a range of whole mappings, with holes or without; devices that are not named keep what they have.
-//! The CPU is let at memory of the host alone, named by either type of place of the host, whatever node; what it may do is told
-//! under `HOST_NUMA` alone, and under `HOST` it is always read and write.
+//! Measured: a range of whole mappings, with holes or without; devices that are not named keep their access. The CPU gets
+//! access to memory of the host alone. Either type of host location works, with any node number. The CPU's access is reported
+//! under `HOST_NUMA` alone; under `HOST` the report is always read and write.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{AccessDescription, Location, Out, access, given, list, location};
@@ -15,11 +15,11 @@ use crate::settings::settings;
 use crate::state::{Object, State, state};
 use crate::violation::{note, refuse};
 
-/// Who is given access.
+/// The device or host that gets access.
 #[derive(Clone, Copy)]
 enum Who {
     Device(usize),
-    /// The CPU, named by a type of place.
+    /// The CPU, named by a type of location.
     Host(u32),
 }
 
@@ -48,7 +48,7 @@ impl State {
         if starts.iter().map(|start| self.mappings[start].size).sum::<u64>() < size {
             note(format_args!("{at:#x} to {end:#x} has holes"));
         }
-        // All is looked at before anything is changed.
+        // Everything is checked before any change.
         for description in descriptions {
             let who = who(description.location)?;
             if !matches!(description.flags, access::NONE | access::READ | access::READ_WRITE) {
@@ -76,7 +76,7 @@ impl State {
         Ok(())
     }
 
-    /// Lets the CPU at a mapping, or does so no more.
+    /// Gives the CPU access to a mapping, or removes it.
     fn show(&mut self, start: u64, allowed: u32) -> Answer {
         let Some(mapping) = self.mappings.get_mut(&start) else { return Ok(()) };
         if let Some(Object::Memory { memory, .. }) =
@@ -88,7 +88,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether somebody can reach what is mapped there at all: devices the host's memory too, and the CPU none but that.
+    /// Refuses access that is impossible: a device can reach the host's memory, but the CPU can reach no device's.
     fn check_reach(&self, who: Who, start: u64, flags: u32) -> Answer {
         let handle = self.mappings.get(&start).and_then(|mapping| self.handles.get(&mapping.handle));
         let memory = match (handle.map(|handle| &handle.object), who) {
@@ -106,20 +106,22 @@ impl State {
                 Code::INVALID_DEVICE,
                 format_args!("device {device} cannot reach memory of {home:?}"),
             )),
-            Who::Host(_) => Err(refuse(Code::NOT_SUPPORTED, format_args!("the CPU for memory of {home:?}"))),
+            Who::Host(_) => {
+                Err(refuse(Code::NOT_SUPPORTED, format_args!("the CPU cannot reach memory of {home:?}")))
+            }
         }
     }
 }
 
 cuda! {
-    /// Sets what devices may do.
+    /// Sets the access of devices.
     fn cuMemSetAccess(at: u64, size: usize, descriptions: *const AccessDescription, count: usize) {
-        // SAFETY: so many are listed.
+        // SAFETY: the caller's array has `count` descriptions.
         let descriptions = unsafe { list(descriptions, count) }?;
         state().set_access(at, size as u64, descriptions)
     }
 
-    /// Answers what one may do.
+    /// Returns the access of a device or the host.
     fn cuMemGetAccess(out: Out<'_, u64>, place: Option<&Location>, at: u64) {
         let (out, place) = (given(out, "flags")?, given(place, "location")?);
         let (who, state) = (who(*place)?, state());

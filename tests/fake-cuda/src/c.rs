@@ -1,17 +1,17 @@
-//! The part of `cuda.h` that is here: structures and numbers, written from its documentation.
+//! The structures and numbers of `cuda.h` that are needed here, written from its documentation.
 
 use crate::code::{Answer, Code};
 use crate::violation::refuse;
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
 
-/// More devices than this have no place in the tables.
+/// The tables have entries for this number of devices.
 pub(crate) const MAX_DEVICES: usize = 8;
 
-/// What device memory is made in, and what addresses are reserved in.
+/// The granularity of device memory, and of reservations.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// What multicast objects are made and bound in, and what is recommended; unlike memory's granularity on purpose.
+/// The minimum and the recommended granularity of multicast objects. They differ from memory's on purpose.
 pub(crate) const MULTICAST_MINIMUM: u64 = 4 << 20;
 pub(crate) const MULTICAST_RECOMMENDED: u64 = 64 << 20;
 
@@ -49,7 +49,7 @@ pub(crate) const PINNED: u32 = 1;
 /// `CU_MEM_ALLOCATION_COMP_GENERIC`.
 pub(crate) const COMPRESSION_GENERIC: u8 = 1;
 
-/// `CUmemAllocationHandleType`, which are bits.
+/// `CUmemAllocationHandleType`, as bits.
 pub(crate) mod handle_type {
     pub(crate) const NONE: u32 = 0;
     pub(crate) const FILE_DESCRIPTOR: u32 = 1;
@@ -81,7 +81,7 @@ pub(crate) struct MulticastProperties {
     pub(crate) flags: u64,
 }
 
-// As `cuda.h` has them.
+// As in `cuda.h`.
 const _: () = {
     assert!(size_of::<AccessDescription>() == 12 && offset_of!(AccessDescription, flags) == 8);
     assert!(size_of::<Properties>() == 32 && offset_of!(Properties, location) == 8);
@@ -89,24 +89,24 @@ const _: () = {
     assert!(size_of::<MulticastProperties>() == 32 && offset_of!(MulticastProperties, size) == 8);
 };
 
-/// Where a function writes an answer; null is refused.
+/// An output parameter; null is refused.
 pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// The pointer's target, or the end of the call where it is null.
+/// Returns the pointer's target, or an error if it is null.
 pub(crate) fn given<T>(pointer: Option<T>, name: &str) -> Answer<T> {
     pointer.ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("{name} is a null pointer")))
 }
 
-/// The slice that a C array is.
+/// Returns a C array as a slice.
 ///
 /// # Safety
 ///
-/// The pointer is null or has `count` items that nobody changes while the slice is used.
+/// The pointer is null or has `count` items that do not change while the slice is used.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn list<'a, T>(items: *const T, count: usize) -> Answer<&'a [T]> {
     if items.is_null() || count == 0 {
-        return Err(refuse(Code::INVALID_VALUE, format_args!("an array of {count} at {items:?}")));
+        return Err(refuse(Code::INVALID_VALUE, format_args!("an array of {count} items at {items:?}")));
     }
-    // SAFETY: not null, and so many items by the caller's promise.
+    // SAFETY: not null, and the caller guarantees `count` items.
     Ok(unsafe { std::slice::from_raw_parts(items, count) })
 }

@@ -1,4 +1,4 @@
-//! The frame of every function: whether the driver is there to be called at all, failures that were asked for, the trace.
+//! The frame of every function: whether the driver can be called at all, configured failures, the trace.
 #![allow(unsafe_code)] // handlers of the C library
 
 use crate::code::{Answer, Code};
@@ -15,7 +15,7 @@ macro_rules! cuda {
         ///
         /// # Safety
         ///
-        /// As `cuda.h` has it: each pointer is null, or good for what is read or written there.
+        /// As in `cuda.h`: each pointer is null, or valid for the function's reads and writes.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $crate::code::Code {
@@ -25,10 +25,10 @@ macro_rules! cuda {
     )* };
 }
 
-/// The functions that need no driver that is started.
+/// The functions that can be called before the driver is started.
 const UNSTARTED: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
 
-/// The driver's life: not started, started, ended by the process's exit, or the parent's.
+/// The state of the driver: not started, started, ended by the process's exit, or forked from a started parent.
 static LIFE: AtomicU8 = AtomicU8::new(UNBORN);
 const UNBORN: u8 = 0;
 const ALIVE: u8 = 1;
@@ -37,7 +37,7 @@ const FORKED: u8 = 3;
 
 static COUNTS: [AtomicU64; FUNCTIONS.len()] = [const { AtomicU64::new(0) }; FUNCTIONS.len()];
 
-/// Does what a function does, if the driver can be called.
+/// Runs a function's work if the driver can be called.
 pub(crate) fn run(call: usize, work: impl FnOnce() -> Answer) -> Code {
     let name = FUNCTIONS[call].name;
     CALL.set(name);
@@ -60,7 +60,7 @@ fn state() -> Answer {
     }
 }
 
-/// The failure that `FAKE_CUDA_FAIL` asks for.
+/// Returns the failure that `FAKE_CUDA_FAIL` configures.
 fn failure(call: usize) -> Answer {
     let number = COUNTS[call].fetch_add(1, Relaxed) + 1;
     let failures = &settings().failures;
@@ -79,7 +79,7 @@ pub(crate) fn start() -> Answer {
         LIFE.store(FORKED, SeqCst);
     }
     match LIFE.compare_exchange(UNBORN, ALIVE, SeqCst, SeqCst) {
-        // SAFETY: both handlers only store a number; this library is never unloaded, as the real one is not.
+        // SAFETY: both handlers only store a number; like the real one, this library is never unloaded.
         Ok(_) => unsafe {
             libc::atexit(at_exit);
             libc::pthread_atfork(None, None, Some(in_child));

@@ -1,20 +1,21 @@
-//! Streams that capture: what is queued on them goes into a graph.
+//! Stream capture: queued work goes into a graph.
 //!
 //! Measured on an H100 and an H200 with the driver of CUDA 13.0, for captures of non-blocking streams, and the same here:
 //!
-//! - `cuCtxSynchronize` fails and spoils the captures of its context, in every mode and from every thread; those of other
-//!   contexts go on.
-//! - `cuEventQuery`, `cuEventSynchronize`, `cuStreamQuery` and `cuStreamSynchronize`, of whatever event or stream, `cuMemAlloc` and
-//!   `cuMemFree`, `cuMemHostAlloc` and `cuMemFreeHost` do the same to a capture in global mode, and to one in thread-local mode if
-//!   the thread that captures calls. A thread in relaxed mode may make all of these calls.
-//! - `cuEventQuery` and `cuEventSynchronize` of an event that was recorded in a capture fail with `CUDA_ERROR_CAPTURED_EVENT` and
-//!   spoil it, in every mode and from every thread; when it has ended, with `CUDA_ERROR_INVALID_VALUE`.
-//! - Calls for virtual memory, copies and fills, recording events, waiting for them by a stream, asking whether a stream captures, and
-//!   making and destroying events and streams do nothing to it.
+//! - `cuCtxSynchronize` fails and invalidates the captures of its context, in every mode and from every thread. Captures of
+//!   other contexts continue.
+//! - `cuEventQuery`, `cuEventSynchronize`, `cuStreamQuery` and `cuStreamSynchronize` of any event or stream, `cuMemAlloc` and
+//!   `cuMemFree`, `cuMemHostAlloc` and `cuMemFreeHost` do the same to every capture in global mode. They do so to a capture
+//!   in thread-local mode if its own thread makes the call. A thread in relaxed mode may make all of these calls.
+//! - `cuEventQuery` and `cuEventSynchronize` of an event that was recorded in a capture fail with `CUDA_ERROR_CAPTURED_EVENT`
+//!   and invalidate the capture, in every mode and from every thread. Once the capture has ended, they fail with
+//!   `CUDA_ERROR_INVALID_VALUE`.
+//! - Calls for virtual memory, copies and fills, recording events, stream waits for events, querying the capture status, and
+//!   creating and destroying events and streams do not affect a capture.
 //!
-//! Documented: the stream that captures cannot be waited for; while a blocking stream captures, its context's default stream cannot be
-//! used, asked or waited for, and the attempt spoils the capture; `cuStreamIsCapturing` of that default stream fails with the
-//! same code and spoils nothing.
+//! Documented: a capturing stream cannot be waited for. While a blocking stream captures, its context's default stream cannot
+//! be used, queried or waited for, and the attempt invalidates the capture. `cuStreamIsCapturing` of that default stream
+//! fails with the same code and invalidates nothing.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
@@ -31,12 +32,12 @@ const RELAXED: u32 = 2;
 
 /// A capture that has begun.
 pub(crate) struct Capture {
-    /// No other capture has it.
+    /// Unique among captures.
     pub(crate) name: usize,
     mode: u32,
     by: ThreadId,
     is_spoilt: bool,
-    /// What was queued.
+    /// The queued work.
     pub(crate) nodes: Vec<Job>,
 }
 
@@ -49,7 +50,7 @@ fn check_mode(mode: u32) -> Answer {
 }
 
 impl Work {
-    /// Spoils captures that a call reaches; whether there were any.
+    /// Invalidates the captures that a call reaches. Returns whether there were any.
     fn spoil(&mut self, is_reached: impl Fn(usize, &Stream, &Capture) -> bool) -> bool {
         let mut any = false;
         for (name, stream) in &mut self.streams {
@@ -67,39 +68,39 @@ const fn refused_if(any: bool, code: Code) -> Answer {
     if any { Err(code) } else { Ok(()) }
 }
 
-/// Refuses to wait for a context in which a stream captures.
+/// Refuses to wait for a context with a capturing stream.
 pub(crate) fn refuse_in(work: &mut Work, context: usize) -> Answer {
     let any = work.spoil(|_, its, _| its.context == context);
     refused_if(any, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Refuses to wait for a stream that captures.
+/// Refuses to wait for a capturing stream.
 pub(crate) fn refuse_of(work: &mut Work, stream: usize) -> Answer {
     let any = work.spoil(|name, _, _| name == stream);
     refused_if(any, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Refuses to tell of an event that was last recorded in a capture; the question spoils that one, if it goes on.
+/// Refuses to query an event that was last recorded in a capture. The query invalidates the capture if it is active.
 pub(crate) fn refuse_captured(work: &mut Work, captured: Option<usize>) -> Answer {
     let Some(name) = captured else { return Ok(()) };
     let goes_on = work.spoil(|_, _, capture| capture.name == name);
     Err(if goes_on { Code::CAPTURED_EVENT } else { Code::INVALID_VALUE })
 }
 
-/// The context whose shared default stream this is.
+/// Returns the context whose shared default stream this is.
 fn context_of_default(work: &Work, stream: usize) -> Option<usize> {
     let context = work.streams.get(&stream)?.context;
     work.contexts.get(&context).filter(|its| its.default == stream).map(|_| context)
 }
 
-/// Refuses work on a default stream for which a stream that captures would have to wait.
+/// Refuses work on a default stream that would have to wait for a capturing stream.
 pub(crate) fn refuse_implicit(work: &mut Work, stream: usize) -> Answer {
     let Some(context) = context_of_default(work, stream) else { return Ok(()) };
     let any = work.spoil(|_, its, _| its.context == context && its.blocking);
     refused_if(any, Code::STREAM_CAPTURE_IMPLICIT)
 }
 
-/// The same for a question, which spoils nothing.
+/// Refuses a query for the same reason, without invalidating a capture.
 fn is_implicit(work: &Work, stream: usize) -> Answer {
     let context = context_of_default(work, stream);
     let mut streams = work.streams.values();
@@ -107,7 +108,7 @@ fn is_implicit(work: &Work, stream: usize) -> Answer {
     refused_if(any, Code::STREAM_CAPTURE_IMPLICIT)
 }
 
-/// Refuses what could reach a captured stream by itself, as far as the modes say so.
+/// Refuses calls that the capture modes prohibit, because they could wait for a capturing stream.
 pub(crate) fn prohibits(work: &mut Work) -> Answer {
     let (this, mode) = (thread::current().id(), MODE.get());
     let any = work.spoil(|_, _, capture| {
@@ -136,7 +137,7 @@ cuda! {
         Ok(())
     }
 
-    /// Ends it: a graph, or that it was spoilt.
+    /// Ends a capture: returns its graph, or that it was invalidated.
     fn cuStreamEndCapture(raw: usize, graph: Out<'_, usize>) {
         let graph = given(graph, "phGraph")?;
         graph.write(0);
@@ -156,7 +157,8 @@ cuda! {
         Ok(())
     }
 
-    /// Whether a stream captures: no, yes, or spoilt. Of a default stream: that no blocking one does.
+    /// Returns whether a stream captures: no, yes, or invalidated. Fails for a default stream while a blocking
+    /// stream of its context captures.
     fn cuStreamIsCapturing(raw: usize, out: Out<'_, u32>) {
         let out = given(out, "captureStatus")?;
         let mut work = work();
@@ -167,7 +169,7 @@ cuda! {
         Ok(())
     }
 
-    /// Exchanges the thread's mode.
+    /// Exchanges the thread's capture mode.
     fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut u32>) {
         let mode = given(mode, "mode")?;
         check_mode(*mode)?;

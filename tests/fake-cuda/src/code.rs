@@ -1,14 +1,14 @@
-//! What the driver's functions answer, with the names and texts that go with it.
+//! The result codes of the driver's functions, with their names and texts.
 
 use std::ffi::CStr;
 
-/// `CUresult`: a number, since settings can make a call answer any.
+/// `CUresult`: a number, since settings can make a call return any.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub(crate) struct Code(pub(crate) u32);
 
-/// What a function of the driver's comes to.
+/// The result of a driver function.
 pub(crate) type Answer<T = ()> = Result<T, Code>;
 
 const fn c(text: &'static str) -> &'static CStr {
@@ -20,7 +20,7 @@ const fn c(text: &'static str) -> &'static CStr {
 
 macro_rules! codes {
     ($($name:ident $number:literal $text:literal)*) => {
-        // Some are answered only where `FAKE_CUDA_FAIL` asks for them.
+        // Some are only returned if `FAKE_CUDA_FAIL` says so.
         #[allow(dead_code)]
         impl Code { $(pub(crate) const $name: Self = Self($number);)* }
 
@@ -79,7 +79,7 @@ codes! {
 impl Code {
     pub(crate) const SUCCESS: Self = Self(0);
 
-    /// The name and the text, where there are any.
+    /// Returns the name and the text of a known code.
     pub(crate) fn texts(self) -> Option<(&'static CStr, &'static CStr)> {
         KNOWN.iter().find(|known| known.0 == self.0).map(|(_, name, text)| (*name, *text))
     }

@@ -1,4 +1,4 @@
-//! Contexts, and which one is a thread's current one.
+//! Contexts, and each thread's current one.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
@@ -10,16 +10,16 @@ use crate::violation::refuse;
 use crate::work::{Work, finish as finish_ticket, work};
 use std::cell::RefCell;
 
-/// What of a device's memory a context takes; on hardware it is some hundred MiB.
+/// The device memory that a context takes; some hundred MiB on hardware.
 const TAKES: u64 = 64 << 20;
 
 pub(crate) struct Context {
     pub(crate) device: usize,
-    /// What ended it: every call that needs it answers that.
+    /// The error that ended it: every call that needs the context returns it.
     pub(crate) failed: Option<Code>,
     /// Its default stream.
     pub(crate) default: usize,
-    /// How often the device's primary context is retained; 0 for one of the program's own.
+    /// The number of times that the device's primary context is retained; 0 for a context that the program created.
     pub(crate) retained: usize,
 }
 
@@ -27,7 +27,7 @@ thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The thread's current context.
+/// Returns the thread's current context.
 pub(crate) fn current(work: &Work) -> Answer<usize> {
     let Some(name) = STACK.with_borrow(|stack| stack.last().copied()) else {
         return Err(refuse(Code::INVALID_CONTEXT, format_args!("the thread has no current context")));
@@ -35,7 +35,7 @@ pub(crate) fn current(work: &Work) -> Answer<usize> {
     known(work, name)
 }
 
-/// The same with its device, where it has not failed.
+/// Returns it with its device, if it has not failed.
 pub(crate) fn usable(work: &Work) -> Answer<(usize, usize)> {
     let name = current(work)?;
     work.check(name)?;
@@ -46,23 +46,26 @@ fn known(work: &Work, name: usize) -> Answer<usize> {
     if work.contexts.contains_key(&name) {
         return Ok(name);
     }
-    Err(refuse(Code::CONTEXT_IS_DESTROYED, format_args!("there is no context {name:#x}, or not any more")))
+    Err(refuse(
+        Code::CONTEXT_IS_DESTROYED,
+        format_args!("context {name:#x} does not exist, or was destroyed"),
+    ))
 }
 
-/// Whether there is one at all.
+/// Returns whether any context exists.
 pub(crate) fn any() -> bool {
     !work().contexts.is_empty()
 }
 
-/// What a context of a device has failed with. Calls that take more of a device's memory answer it as well, which is
-/// decided here; those that give back go on, which was measured.
+/// Returns the error of a failed context of the device. It was measured that releasing memory continues to work after a
+/// failure; that calls which take more memory of the device return its error is decided here.
 pub(crate) fn check_device(device: usize) -> Answer {
     let work = work();
     let mut contexts = work.contexts.values().filter(|context| context.device == device);
     contexts.find_map(|context| context.failed).map_or(Ok(()), Err)
 }
 
-/// A new context.
+/// Creates a context.
 pub(crate) fn create(device: usize, retained: usize) -> Answer<usize> {
     state().charge(device, TAKES)?;
     let mut work = work();
@@ -72,9 +75,9 @@ pub(crate) fn create(device: usize, retained: usize) -> Answer<usize> {
     Ok(name)
 }
 
-/// Ends a context with all that belongs to it, once its work is done.
+/// Destroys a context with its objects, once its work is done.
 pub(crate) fn destroy(name: usize) {
-    // What it failed with does not matter any more.
+    // An earlier failure of the context does not matter any more.
     let _ = finish(name);
     let device = {
         let mut work = work();
@@ -101,14 +104,14 @@ pub(crate) fn finish(name: usize) -> Answer {
         own.map(|(stream, _)| work.last(*stream)).collect()
     };
     for ticket in tickets {
-        // The context's own answer is the same for each.
+        // The context returns the same error for each.
         let _ = finish_ticket(ticket);
     }
     work().check(name)
 }
 
 cuda! {
-    /// Makes a context of the program's own, current for the thread.
+    /// Creates a context and makes it the thread's current one.
     fn cuCtxCreate_v2(out: Out<'_, usize>, flags: u32, raw: i32) {
         let out = given(out, "pctx")?;
         if flags > 0xff {
@@ -120,7 +123,7 @@ cuda! {
         Ok(())
     }
 
-    /// Ends one of the program's own.
+    /// Destroys a context that the program created.
     fn cuCtxDestroy_v2(name: usize) {
         let is_primary = {
             let work = work();
@@ -138,14 +141,14 @@ cuda! {
         Ok(())
     }
 
-    /// Makes a context the thread's current one.
+    /// Pushes a context onto the thread's stack.
     fn cuCtxPushCurrent_v2(name: usize) {
         known(&work(), name)?;
         STACK.with_borrow_mut(|stack| stack.push(name));
         Ok(())
     }
 
-    /// Takes it away again.
+    /// Pops it.
     fn cuCtxPopCurrent_v2(out: Out<'_, usize>) {
         let Some(name) = STACK.with_borrow_mut(Vec::pop) else {
             return Err(refuse(Code::INVALID_CONTEXT, format_args!("the thread has no current context")));
@@ -154,7 +157,7 @@ cuda! {
         Ok(())
     }
 
-    /// Puts a context in the place of the current one; null is none.
+    /// Replaces the current context; null means none.
     fn cuCtxSetCurrent(name: usize) {
         if name != 0 {
             known(&work(), name)?;
@@ -166,18 +169,18 @@ cuda! {
         Ok(())
     }
 
-    /// The thread's current context, or null.
+    /// Returns the thread's current context, or null.
     fn cuCtxGetCurrent(out: Out<'_, usize>) {
         let name = STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0));
         given(out, "pctx")?.write(name);
         Ok(())
     }
 
-    /// The current context's device.
+    /// Returns the current context's device.
     fn cuCtxGetDevice(out: Out<'_, i32>) {
         let out = given(out, "device")?;
         let work = work();
-        // Asking is the only way to see that another thread has destroyed it.
+        // Another thread may have destroyed it, so it is checked.
         let top = STACK.with_borrow(|stack| stack.last().copied());
         if top.is_some_and(|name| !work.contexts.contains_key(&name)) {
             return Err(Code::CONTEXT_IS_DESTROYED);

@@ -1,10 +1,10 @@
 //! Copies and fills by the driver, on a stream.
 //!
-//! Measured: where the device may not do it when the call is made, the call answers `CUDA_ERROR_INVALID_VALUE` and the
-//! context lives. What is unmapped after that, before the device has come to it, is a fault. A copy to the host returns
-//! when it is done; one from the host once the bytes are in the driver's hands; the others at once. Documented: between a
-//! device and page-locked memory of the host, what is asked for on a stream goes on beside the program, and what is asked
-//! for without one returns when it is done.
+//! Measured: if the device may not access the memory when the call is made, the call returns `CUDA_ERROR_INVALID_VALUE` and
+//! the context stays valid. Memory that is unmapped later, before the device reaches it, causes a fault. A copy to the host
+//! returns when it is complete; a copy from the host returns once the driver has buffered the bytes; other copies return at
+//! once. Documented: a copy between a device and page-locked memory of the host is asynchronous if it names a stream, and
+//! returns when it is complete if it does not.
 #![allow(unsafe_code)] // exported to C, and reaches memory by address
 
 use crate::c::access;
@@ -18,12 +18,12 @@ use crate::work::{Ticket, finish, queue, work};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The driver's own staging memory has this many bytes.
+/// The size of the driver's own staging memory, in bytes.
 const STAGING: usize = 16 << 20;
 
 const DEFAULT: usize = 0;
 
-/// The device that does what is queued on a stream.
+/// Returns the device that executes the work of a stream.
 fn device_of(stream: usize) -> Answer<usize> {
     stream::for_work(&mut work(), stream).map(|(_, device)| device)
 }
@@ -34,30 +34,30 @@ fn put(stream: usize, job: impl Fn() -> Answer + Send + Sync + 'static) -> Answe
     Ok(queue(work, name, Arc::new(job)))
 }
 
-/// Refuses what the device may not do, as it is now. Asking is no violation: the answer is safe to rely on.
+/// Refuses an access that the device may not make now. This is not a violation: programs may rely on the error.
 fn check(device: usize, at: u64, size: usize, need: Need) -> Answer {
     let checked = state().check(Who::Driver(device), at, size as u64, need);
     checked.map_err(|_| Code::INVALID_VALUE)
 }
 
-/// Refuses an address of a device's in the place of a host's.
+/// Refuses an address of a device as a host address.
 fn check_host(at: *const c_void) -> Answer {
     let state = state();
     let at = at.addr() as u64;
-    // What the CPU has been let at is an address of the host's as well.
+    // Memory that the CPU can access has host addresses as well.
     if state.mapping(at).is_some_and(|(_, mapping)| mapping.host != access::NONE) {
         return Ok(());
     }
     if at == 0 || state.space.around(at).is_some() || state.plain(at).is_some() {
-        return Err(refuse(Code::INVALID_VALUE, format_args!("{at:#x} is no address of the host's")));
+        return Err(refuse(Code::INVALID_VALUE, format_args!("{at:#x} is not a host address")));
     }
     Ok(())
 }
 
-/// A host's address that goes to a stream's thread.
+/// A host address that is passed to a stream's thread.
 struct Host(*mut u8);
 
-// SAFETY: who calls promises that it is good until the copy is done, on whatever thread.
+// SAFETY: the caller guarantees that it is valid until the copy is complete, on any thread.
 unsafe impl Send for Host {}
 // SAFETY: as above.
 unsafe impl Sync for Host {}
@@ -68,14 +68,14 @@ impl Host {
     }
 }
 
-/// The page-locked memory that bytes of the host lie in, if they do.
+/// Returns the page-locked allocation that contains host bytes; `None` if they are pageable.
 fn pinned(at: *const c_void, size: usize) -> Answer<Option<u64>> {
     let state = state();
     let context = context::current(&work())?;
     state.pinned(at.addr() as u64, size as u64, context)
 }
 
-/// What is still going on when a call has queued its work, which a call without a stream waits for.
+/// The last ticket of a copy, for which a call without a stream waits.
 type Rest = Option<Ticket>;
 
 fn wait_for(rest: Rest) -> Answer {
@@ -98,7 +98,7 @@ fn from_host(to: u64, from: *const c_void, size: usize, stream: usize) -> Answer
         let job = move || {
             let mut from = host.get();
             each(Who::Driver(device), to, size as u64, Need::Write, |piece| {
-                // SAFETY: the piece holds so many bytes, and so many are left of the host's.
+                // SAFETY: the piece has this size, and the host's rest is at least as long.
                 unsafe { piece.pointer().copy_from(from, piece.size as usize) };
                 from = from.wrapping_add(piece.size as usize);
             })
@@ -108,7 +108,7 @@ fn from_host(to: u64, from: *const c_void, size: usize, stream: usize) -> Answer
     let mut last: Option<Ticket> = None;
     for start in (0..size).step_by(STAGING) {
         let length = STAGING.min(size - start);
-        // SAFETY: the caller's bytes, within their size.
+        // SAFETY: within the caller's bytes.
         let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>().add(start), length) }.to_vec();
         if let Some(last) = last {
             finish(last)?;
@@ -116,7 +116,7 @@ fn from_host(to: u64, from: *const c_void, size: usize, stream: usize) -> Answer
         let job = move || {
             let mut done = 0;
             each(Who::Driver(device), to + start as u64, length as u64, Need::Write, |piece| {
-                // SAFETY: the piece holds so many bytes, and the bytes are owned here.
+                // SAFETY: the piece has this size, and `bytes` owns the source.
                 unsafe { piece.pointer().copy_from(bytes[done..].as_ptr(), piece.size as usize) };
                 done += piece.size as usize;
             })
@@ -135,7 +135,7 @@ fn to_host(to: *mut c_void, from: u64, size: usize, stream: usize) -> Answer<Res
     let job = move || {
         let mut to = host.get();
         each(Who::Driver(device), from, size as u64, Need::Read, |piece| {
-            // SAFETY: the piece holds so many bytes, and the caller promises as many at the host's address.
+            // SAFETY: the piece has this size, and the caller guarantees as many bytes at the host's address.
             unsafe { to.copy_from(piece.pointer(), piece.size as usize) };
             to = to.wrapping_add(piece.size as usize);
         })
@@ -158,7 +158,7 @@ fn on_device(to: u64, from: u64, size: usize, stream: usize) -> Answer {
         while done < size {
             let source = reach(Who::Driver(device), from + done, size - done, Need::Read)?;
             let target = reach(Who::Driver(device), to + done, source.size, Need::Write)?;
-            // SAFETY: both hold so many bytes; where they are one memory, the copy allows for it.
+            // SAFETY: both have this size; the copy permits overlap.
             unsafe { target.pointer().copy_from(source.pointer(), target.size as usize) };
             done += target.size;
         }
@@ -172,7 +172,7 @@ fn fill(at: u64, value: u8, size: usize, stream: usize) -> Answer {
     check(device, at, size, Need::Write)?;
     let job = move || {
         each(Who::Driver(device), at, size as u64, Need::Write, |piece| {
-            // SAFETY: the piece holds so many bytes.
+            // SAFETY: the piece has this size.
             unsafe { piece.pointer().write_bytes(value, piece.size as usize) };
         })
     };
@@ -185,7 +185,7 @@ cuda! {
         wait_for(from_host(to, from, size, DEFAULT)?)
     }
 
-    /// Copies to the host, and waits.
+    /// Copies to the host, and waits until the copy is complete.
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) {
         wait_for(to_host(to, from, size, DEFAULT)?)
     }
@@ -205,7 +205,7 @@ cuda! {
         from_host(to, from, size, stream).map(drop)
     }
 
-    /// Copies to the host on a stream; it waits where the host's memory is pageable.
+    /// Copies to the host on a stream; waits if the host's memory is pageable.
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: usize) {
         to_host(to, from, size, stream).map(drop)
     }

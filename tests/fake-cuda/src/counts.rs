@@ -1,18 +1,18 @@
-//! What is alive, for leak checks.
+//! The numbers of live objects, for leak checks.
 #![allow(unsafe_code)] // C's interface
 
 use crate::state::state;
 use crate::work::work;
 
-/// How much of everything there is in this process.
+/// The number of objects of each kind in this process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Ranges of addresses.
     pub reservations: u64,
-    /// Handles that the program has, or that are mapped.
+    /// Handles that the program holds or that are mapped.
     pub handles: u64,
-    /// Pieces of memory behind handles and descriptors.
+    /// Memory objects behind handles and descriptors.
     pub memories: u64,
     /// Mappings.
     pub mappings: u64,
@@ -20,25 +20,25 @@ pub struct Counts {
     pub plain: u64,
     /// Contexts.
     pub contexts: u64,
-    /// Streams of the program's own.
+    /// Streams that the program created.
     pub streams: u64,
     /// Events.
     pub events: u64,
     /// Modules.
     pub modules: u64,
-    /// Graphs, those that can be launched too.
+    /// Graphs, including executable ones.
     pub graphs: u64,
-    /// Parts of multicast objects to which memory is bound.
+    /// Bindings of memory to multicast objects.
     pub bindings: u64,
-    /// Page-locked memory of the host.
+    /// Page-locked allocations of the host.
     pub pinned: u64,
 }
 
-/// Counts what there is.
+/// Writes the counts.
 ///
 /// # Safety
 ///
-/// The pointer is for one [`Counts`].
+/// The pointer must be valid for writing one [`Counts`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_counts(to: *mut Counts) {
     let (mut state, work) = (state(), work());
@@ -57,6 +57,6 @@ unsafe extern "C" fn fake_cuda_counts(to: *mut Counts) {
         bindings: state.teams.values().map(|team| team.bound.len() as u64).sum(),
         pinned: state.pinned.len() as u64,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee.
     unsafe { to.write(counts) };
 }

@@ -1,4 +1,4 @@
-//! The driver and its devices: what there is, and what it is said to be able to do.
+//! The driver and its devices: their number, names, attributes and capabilities.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
@@ -8,10 +8,10 @@ use crate::settings::settings;
 use crate::violation::refuse;
 use std::ffi::c_char;
 
-/// Unmistakably no NVIDIA GPU.
+/// Obviously not an NVIDIA GPU.
 const NAME: &str = "fake CUDA (no NVIDIA GPU)";
 
-/// What the devices answer for attributes, with the version that knows them; they have not what is not listed.
+/// The devices' attributes, each with the version that introduced it and its value; attributes that are not listed are 0.
 const ATTRIBUTES: &[(u32, u32, i32)] = &[
     (1, 2000, 1024),     // MAX_THREADS_PER_BLOCK
     (2, 2000, 1024),     // MAX_BLOCK_DIM_X
@@ -45,15 +45,15 @@ const VMM: u32 = 102;
 const MULTICAST: u32 = 132;
 /// The last attribute that a driver of 11.4 knows; later ones are listed or unknown.
 const LAST_OF_11_4: u32 = 120;
-/// The last that one of 13.0 may know: measured, it does not know 152.
+/// The last attribute that a driver of 13.0 may know: measured, it does not know 152.
 const LAST: u32 = 151;
 
-/// Whether a device can have access to another's memory.
+/// Returns whether a device can access another's memory.
 pub(crate) fn reaches(device: usize, owner: usize) -> bool {
     device == owner || settings().p2p
 }
 
-/// A `CUdevice`.
+/// Converts a `CUdevice`.
 pub(crate) fn device(raw: i32) -> Answer<usize> {
     let device = usize::try_from(raw).ok().filter(|device| *device < settings().gpus);
     device.ok_or_else(|| refuse(Code::INVALID_DEVICE, format_args!("device {raw}")))
@@ -72,7 +72,7 @@ fn attribute(number: u32) -> Answer<i32> {
     }
 }
 
-/// The name or the text of a code.
+/// Returns the name or the text of a code.
 fn describe(code: Code, out: Out<'_, *const c_char>, is_name: bool) -> Answer {
     let out = given(out, "pStr")?;
     let Some((name, text)) = code.texts() else {
@@ -93,29 +93,29 @@ cuda! {
         if settings().gpus == 0 { Err(Code::NO_DEVICE) } else { Ok(()) }
     }
 
-    /// The version that is set.
+    /// Returns the configured version.
     fn cuDriverGetVersion(out: Out<'_, i32>) {
         given(out, "driverVersion")?.write(settings().version as i32);
         Ok(())
     }
 
-    /// The name of a code.
+    /// Returns the name of a code.
     fn cuGetErrorName(code: Code, out: Out<'_, *const c_char>) {
         describe(code, out, true)
     }
 
-    /// What a code means.
+    /// Returns the text of a code.
     fn cuGetErrorString(code: Code, out: Out<'_, *const c_char>) {
         describe(code, out, false)
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     fn cuDeviceGetCount(out: Out<'_, i32>) {
         given(out, "count")?.write(settings().gpus as i32);
         Ok(())
     }
 
-    /// The device with a number, which is the number.
+    /// Returns the device with an ordinal, which is the same number.
     fn cuDeviceGet(out: Out<'_, i32>, ordinal: i32) {
         let out = given(out, "device")?;
         device(ordinal)?;
@@ -123,14 +123,14 @@ cuda! {
         Ok(())
     }
 
-    /// The name, which says that this is no GPU.
+    /// Returns the name, which says that this is not a GPU.
     fn cuDeviceGetName(out: *mut c_char, length: i32, raw: i32) {
         device(raw)?;
         let Some(length) = usize::try_from(length).ok().filter(|length| *length > 0 && !out.is_null()) else {
             return Err(refuse(Code::INVALID_VALUE, format_args!("{length} bytes at {out:?}")));
         };
         let bytes = &NAME.as_bytes()[..NAME.len().min(length - 1)];
-        // SAFETY: there is room for `length` bytes, more than these and the zero.
+        // SAFETY: the buffer has `length` bytes, more than the name and its zero.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), out, bytes.len());
             out.add(bytes.len()).write(0);
@@ -138,7 +138,7 @@ cuda! {
         Ok(())
     }
 
-    /// A number that the device has in every process.
+    /// Returns a UUID that the device has in every process.
     fn cuDeviceGetUuid_v2(out: Out<'_, [u8; 16]>, raw: i32) {
         let out = given(out, "uuid")?;
         let mut uuid = *b"fake CUDA GPU  0";
@@ -147,7 +147,7 @@ cuda! {
         Ok(())
     }
 
-    /// All of a device's memory.
+    /// Returns the size of a device's memory.
     fn cuDeviceTotalMem_v2(out: Out<'_, usize>, raw: i32) {
         let out = given(out, "bytes")?;
         device(raw)?;
@@ -155,7 +155,7 @@ cuda! {
         Ok(())
     }
 
-    /// What a device is.
+    /// Returns an attribute of a device.
     fn cuDeviceGetAttribute(out: Out<'_, i32>, number: u32, raw: i32) {
         let out = given(out, "pi")?;
         device(raw)?;
@@ -163,7 +163,7 @@ cuda! {
         Ok(())
     }
 
-    /// Whether a device can have access to another's memory.
+    /// Returns whether a device can access another's memory.
     fn cuDeviceCanAccessPeer(out: Out<'_, i32>, raw: i32, peer: i32) {
         let out = given(out, "canAccessPeer")?;
         let (from, to) = (device(raw)?, device(peer)?);

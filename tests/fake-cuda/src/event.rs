@@ -1,4 +1,4 @@
-//! Events: places in streams, and when they were come to.
+//! Events: positions in streams, and the times at which they were reached.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
@@ -16,7 +16,7 @@ pub(crate) struct Event {
     pub(crate) context: usize,
     flags: u32,
     pub(crate) recorded: Option<Ticket>,
-    /// Its last place was put into this capture, and so into a graph.
+    /// The capture, and thus the graph, in which it was last recorded.
     captured: Option<usize>,
     time: Arc<OnceLock<Instant>>,
 }
@@ -28,7 +28,7 @@ impl Work {
     }
 }
 
-/// An event's context, and its place where it has one. One in a graph cannot be asked about.
+/// Returns an event's context, and its position if it was recorded. Refuses an event in a graph.
 fn place(work: &mut Work, name: usize) -> Answer<(usize, Option<Ticket>)> {
     let event = work.event(name)?;
     let (place, captured) = ((event.context, event.recorded), event.captured);
@@ -36,7 +36,7 @@ fn place(work: &mut Work, name: usize) -> Answer<(usize, Option<Ticket>)> {
     Ok(place)
 }
 
-/// When an event that keeps time was come to.
+/// Returns when an event with timing was reached.
 fn time(name: usize) -> Answer<Instant> {
     let mut work = work();
     let event = work.event(name)?;
@@ -48,7 +48,7 @@ fn time(name: usize) -> Answer<Instant> {
 }
 
 cuda! {
-    /// Makes one.
+    /// Creates an event.
     fn cuEventCreate(out: Out<'_, usize>, flags: u32) {
         let out = given(out, "phEvent")?;
         if flags > 7 {
@@ -63,7 +63,7 @@ cuda! {
         Ok(())
     }
 
-    /// Gives one up.
+    /// Destroys an event.
     fn cuEventDestroy_v2(name: usize) {
         let mut work = work();
         let context = work.event(name)?.context;
@@ -71,7 +71,7 @@ cuda! {
         work.check(context)
     }
 
-    /// Puts one behind all that is on a stream.
+    /// Records an event after all work of a stream.
     fn cuEventRecord(name: usize, raw: usize) {
         let mut locked = work();
         let (stream, _) = stream::for_work(&mut locked, raw)?;
@@ -98,7 +98,7 @@ cuda! {
         Ok(())
     }
 
-    /// Whether it was come to.
+    /// Returns whether an event was reached.
     fn cuEventQuery(name: usize) {
         let mut work = work();
         let (context, recorded) = place(&mut work, name)?;
@@ -107,7 +107,7 @@ cuda! {
         if recorded.is_none_or(|ticket| work.is_done(ticket)) { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
-    /// Waits until it is.
+    /// Waits until an event is reached.
     fn cuEventSynchronize(name: usize) {
         let recorded = {
             let mut work = work();
@@ -118,7 +118,7 @@ cuda! {
         recorded.map_or(Ok(()), work::finish)
     }
 
-    /// Milliseconds between two.
+    /// Returns the milliseconds between two events.
     fn cuEventElapsedTime(out: Out<'_, f32>, start: usize, end: usize) {
         let out = given(out, "pMilliseconds")?;
         let (start, end) = (time(start)?, time(end)?);

@@ -1,8 +1,8 @@
 //! Fabric handles: 64 bytes that name memory across processes.
 //!
-//! Measured: the attribute says that there are some, and what wants one is not permitted, for want of an IMEX channel.
-//! With `FAKE_CUDA_FABRIC` there is one, and the bytes name the process, its descriptor and the file, on this machine
-//! and as long as the process has the memory. What a real driver answers to bytes that name nothing is not known.
+//! Measured: the attribute reports support, but creation is not permitted without an IMEX channel. `FAKE_CUDA_FABRIC`
+//! provides one. The bytes name the process, its descriptor and the file; they are valid on this machine and as long as the
+//! process has the memory. What a real driver returns for bytes that name nothing is unknown.
 
 use crate::code::{Answer, Code};
 use crate::memory::Memory;
@@ -15,12 +15,12 @@ pub(crate) type Bytes = [u8; 64];
 
 const MAGIC: &[u8; 16] = b"fake-cuda-fabric";
 
-/// Whether this process may use any.
+/// Refuses fabric handles unless this process may use them.
 pub(crate) fn check() -> Answer {
     if settings().fabric { Ok(()) } else { Err(Code::NOT_PERMITTED) }
 }
 
-/// The bytes that name memory of this process.
+/// Returns the bytes that name memory of this process.
 pub(crate) fn name(memory: &Memory) -> Bytes {
     let mut bytes = [0; 64];
     bytes[..16].copy_from_slice(MAGIC);
@@ -31,7 +31,7 @@ pub(crate) fn name(memory: &Memory) -> Bytes {
     bytes
 }
 
-/// The memory that they name, if it is still there.
+/// Returns the memory that the bytes name, if it still exists.
 pub(crate) fn find(bytes: &Bytes) -> Option<Memory> {
     let (magic, numbers) = bytes.split_at(MAGIC.len());
     let mut numbers =

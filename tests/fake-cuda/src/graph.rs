@@ -1,7 +1,8 @@
-//! Graphs: what a capture has recorded, and what is launched of it.
+//! Graphs: the work that a capture recorded, and its launches.
 //!
-//! Documented: a graph's nodes run in the order in which they were queued, on each launch with the arguments of the capture; a
-//! launch on a stream that captures becomes a part of that one's graph. Events that are recorded under capture are no nodes.
+//! Documented: a graph's nodes run in the order in which they were queued, on each launch with the arguments of the capture.
+//! A launch on a capturing stream becomes a part of that stream's graph. Events that are recorded under capture are not
+//! nodes.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 /// The flags of an instantiation that are known: `AUTO_FREE_ON_LAUNCH`, `UPLOAD`, `DEVICE_LAUNCH` and `USE_NODE_PRIORITY`.
 const FLAGS: u64 = 15;
 
-/// All nodes as one task of a stream. Each takes as long as it would by itself.
+/// Combines all nodes into one task of a stream. Each node takes as long as it would alone.
 fn whole(nodes: Vec<Job>) -> Job {
     Arc::new(move || {
         nodes.iter().enumerate().try_for_each(|(place, node)| {
@@ -28,7 +29,7 @@ fn whole(nodes: Vec<Job>) -> Job {
 }
 
 fn unknown(kind: &str, name: usize) -> Code {
-    refuse(Code::INVALID_VALUE, format_args!("there is no {kind} {name:#x}"))
+    refuse(Code::INVALID_VALUE, format_args!("{kind} {name:#x} does not exist"))
 }
 
 fn launch(exec: usize, raw: usize) -> Answer {
@@ -40,7 +41,7 @@ fn launch(exec: usize, raw: usize) -> Answer {
 }
 
 cuda! {
-    /// Makes a graph ready to be launched; the graph itself is not needed for it any more.
+    /// Creates an executable graph, which is independent of the graph.
     fn cuGraphInstantiateWithFlags(out: Out<'_, usize>, graph: usize, flags: u64) {
         let out = given(out, "phGraphExec")?;
         if flags & !FLAGS != 0 {
@@ -54,17 +55,17 @@ cuda! {
         Ok(())
     }
 
-    /// Queues all of it on a stream.
+    /// Queues the whole graph on a stream.
     fn cuGraphLaunch(exec: usize, raw: usize) {
         launch(exec, raw)
     }
 
-    /// Gives a graph up.
+    /// Destroys a graph.
     fn cuGraphDestroy(graph: usize) {
         work().graphs.remove(&graph).map(drop).ok_or_else(|| unknown("graph", graph))
     }
 
-    /// Gives one up that can be launched. What was launched goes on.
+    /// Destroys an executable graph. Its launches continue.
     fn cuGraphExecDestroy(exec: usize) {
         work().execs.remove(&exec).map(drop).ok_or_else(|| unknown("executable graph", exec))
     }

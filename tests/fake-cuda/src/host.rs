@@ -1,11 +1,11 @@
-//! The host, as a place of memory: two types of place came with 12.2, and there is one NUMA node.
+//! The host as a location of memory. Version 12.2 introduced two types of location; there is one NUMA node.
 
 use crate::settings::settings;
 
-/// Whether this version knows memory of the host.
+/// Returns whether the configured version supports memory of the host.
 pub(crate) fn is_known() -> bool {
     settings().version >= 12_020
 }
 
-/// The one node. The documentation: 0 where the system has no NUMA.
+/// The only node. The documentation says 0 for systems without NUMA.
 pub(crate) const NODE: i32 = 0;

@@ -1,14 +1,14 @@
-//! Kernels that are known, each a function here with the kernel's name. All parameters are 64 bits wide.
+//! The known kernels: each is a function here with the kernel's name. All parameters are 64 bits wide.
 //!
-//! | kernel | parameters | what it does |
+//! | kernel | parameters | action |
 //! |---|---|---|
 //! | `gpu_vmm_write_pattern` | words, count, seed | writes the test kit's pattern (`pattern_word` in vmm-core) |
-//! | `gpu_vmm_count_wrong` | words, count, seed, counted | adds the number of words it looked at to `counted[0]`, of those that differ from it to `counted[1]`; touches a counter only if it adds to it |
-//! | `gpu_vmm_walk_list` | node, most, nodes, sum | follows a list, at most so many nodes; writes how many it met to `*nodes` and the sum of their values to `*sum` |
-//! | `squares` | words, count | writes each word's index times itself, as in `examples/with_cudarc.rs` |
+//! | `gpu_vmm_count_wrong` | words, count, seed, counted | adds the number of checked words to `counted[0]`, and the number that differ from the pattern to `counted[1]`; does not touch a counter to add 0 |
+//! | `gpu_vmm_walk_list` | node, most, nodes, sum | follows a list for up to `most` nodes; writes the number of visited nodes to `*nodes` and the sum of their values to `*sum` |
+//! | `squares` | words, count | writes the square of each word's index, as in `examples/with_cudarc.rs` |
 //!
-//! They go over all of their words whatever the grid is, in order, so that of a kernel that faults all before the fault is
-//! done. A real one does it in no order.
+//! They process all words in order, for any grid. A kernel that faults has thus finished all words before the fault; a real
+//! one has no order.
 
 use crate::code::{Answer, Code};
 use crate::violation::{say, stop};
@@ -28,25 +28,25 @@ const KNOWN: &[Known] = &[
     Known { name: "squares", parameters: 2, run: squares },
 ];
 
-/// How many parameters a kernel that is known has.
+/// Returns the number of parameters of a known kernel.
 #[cfg(test)]
 pub(crate) fn parameters(name: &str) -> Option<usize> {
     KNOWN.iter().find(|known| known.name == name).map(|known| known.parameters)
 }
 
-/// A kernel with its parameters, to be run by a device. One that is not known ends the process, since doing nothing in its
-/// place would be a lie.
+/// Returns a kernel with its parameters, to be run by a device. Ends the process for an unknown kernel: doing nothing instead
+/// would hide the error.
 pub(crate) fn find(name: &str, parameters: Vec<u64>) -> impl Fn(usize) -> Answer + Send + Sync + 'static {
     let Some(known) = KNOWN.iter().find(|known| known.name == name) else {
         stop(format_args!("kernel {name} is not known here"));
     };
     if known.parameters != parameters.len() {
-        stop(format_args!("kernel {name} is known with {} parameters", known.parameters));
+        stop(format_args!("kernel {name} has {} parameters", known.parameters));
     }
     move |device| (known.run)(device, &parameters)
 }
 
-/// Goes over words, piece by piece; the number of each piece's first word goes with it.
+/// Calls `work` for the words of a range, piece by piece, with the index of each piece's first word.
 fn words(device: usize, at: u64, count: u64, need: Need, mut work: impl FnMut(u64, &Piece)) -> Answer {
     if !at.is_multiple_of(8) {
         say(format_args!("device {device} faults at {at:#x}: words are at multiples of 8 bytes"));
@@ -60,7 +60,7 @@ fn words(device: usize, at: u64, count: u64, need: Need, mut work: impl FnMut(u6
     })
 }
 
-/// Word number `index` under a seed.
+/// Returns the pattern's word at `index` for a seed.
 const fn pattern_word(seed: u64, index: u64) -> u64 {
     let mixed = seed.wrapping_add(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ (mixed >> 32)
@@ -95,7 +95,7 @@ fn count_wrong(device: usize, parameters: &[u64]) -> Answer {
     Ok(())
 }
 
-/// A node is two words: the next one's address, 0 in the last, and its value.
+/// A node has two words: the address of the next node, 0 in the last one, and its value.
 fn walk_list(device: usize, parameters: &[u64]) -> Answer {
     let [mut node, most, nodes, sum] = *parameters else { return Err(Code::INVALID_VALUE) };
     let (mut met, mut total) = (0, 0u64);

@@ -1,26 +1,26 @@
-//! A fake of NVIDIA's `libcuda`: a library that is loaded in the place of the driver's own, so that gpu-vmm-cuda and
-//! all that is built on it run on machines without an NVIDIA GPU.
+//! A fake of NVIDIA's `libcuda`: a library that is loaded in place of the driver's own, so that gpu-vmm-cuda and the crates
+//! above it run on machines without an NVIDIA GPU.
 //!
-//! Nothing of NVIDIA's is in it. It does what the driver's documentation says, and where the driver was measured to do
-//! something else, that. A call that a careful program never makes is a violation, which is told and counted.
+//! It contains nothing of NVIDIA's. It does what the driver's documentation says, or what the driver does if a measurement
+//! showed a difference. Calls that a careful program never makes are violations, which are reported and counted.
 //!
-//! It shows that gpu-vmm-cuda calls what it should with what it should, maps errors, and gives back what it takes. It
-//! is no proof about the driver: what was never measured is decided here as the strict reading of the documentation
-//! has it. `README.md` has the settings, and how far to trust it.
+//! It shows that gpu-vmm-cuda makes the right calls with the right arguments, maps errors, and releases what it acquires. It
+//! proves nothing about the driver: unmeasured behaviour follows the strict reading of the documentation. `README.md` lists
+//! the settings, and how far to trust it.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `settings` | what the environment says |
-//! | `table`, `absent` | all functions, each with the version that it came with, and drivers that lack some |
-//! | `c`, `code` | the header's types and numbers; what functions answer |
-//! | `call`, `violation`, `counts` | the frame of every function; what is wrong; what is alive |
-//! | `device`, `primary`, `context` | what there is, and contexts |
-//! | `state`, `space`, `memory`, `pages` | what the driver keeps: addresses, memory, handles, mappings |
+//! | `settings` | the settings from the environment |
+//! | `table`, `absent` | all functions, each with the version that introduced it, and drivers that lack some |
+//! | `c`, `code` | the header's types and numbers; result codes |
+//! | `call`, `violation`, `counts` | the frame of every function; wrong calls; live objects |
+//! | `device`, `primary`, `context` | devices and contexts |
+//! | `state`, `space`, `memory`, `pages` | the driver's state: addresses, memory, handles, mappings |
 //! | `reserve`, `physical`, `host`, `map`, `access`, `share`, `fabric`, `range`, `multicast`, `team` | virtual memory, by subject |
 //! | `plain`, `pinned`, `copy` | `cuMemAlloc`; page-locked memory; copies and fills |
-//! | `walk` | how a device reaches memory, and faults |
-//! | `work`, `stream`, `event`, `capture`, `graph` | what runs beside the program |
-//! | `module`, `kernels` | PTX, and what is known of it |
+//! | `walk` | a device's accesses to memory, and faults |
+//! | `work`, `stream`, `event`, `capture`, `graph` | asynchronous work |
+//! | `module`, `kernels` | PTX, and the known kernels |
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 
 #[macro_use]

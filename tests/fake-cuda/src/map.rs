@@ -1,8 +1,8 @@
-//! Physical memory at reserved addresses: `cuMemMap`, `cuMemUnmap`.
+//! Maps physical memory at reserved addresses: `cuMemMap`, `cuMemUnmap`.
 //!
-//! Measured: whole handles only; a mapping starts without any access; unmapping takes whole mappings of any number, and
-//! accepts holes and even nothing at all between them; neither waits for work. What the driver accepts against its
-//! documentation is a violation here that succeeds.
+//! Measured: only whole handles can be mapped, and a mapping starts without any access. One unmapping removes any number of
+//! whole mappings, and accepts holes and even a range without mappings. Neither call waits for work. Calls that the driver
+//! accepts against its documentation succeed here as violations.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::access;
@@ -31,7 +31,7 @@ impl State {
         };
         if offset != 0 || size != whole {
             let what = format_args!("{size:#x} from {offset:#x} of a handle of {whole:#x}");
-            // How large an import is, nobody but the driver can know.
+            // Only the driver can know the size of an import.
             let is_unknown = imported && offset == 0;
             return Err(if is_unknown { Code::NOT_SUPPORTED } else { refuse(Code::NOT_SUPPORTED, what) });
         }
@@ -41,8 +41,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether something may be mapped there. A range that begins in a reservation and ends behind it is accepted in the
-    /// driver's own arena, and wherever another reservation follows.
+    /// Checks whether a range can be mapped. A range that begins in a reservation and ends after it is accepted in the
+    /// driver's own arena, and anywhere if another reservation follows.
     fn check_place(&self, at: u64, end: u64) -> Answer {
         let wrong =
             |what: &str| Err(refuse(Code::INVALID_VALUE, format_args!("{at:#x} to {end:#x}: {what}")));
@@ -54,10 +54,10 @@ impl State {
             return Ok(());
         }
         if Space::is_in_arena(at) {
-            note(format_args!("{at:#x} to {end:#x} runs past the end of its reservation"));
+            note(format_args!("{at:#x} to {end:#x} exceeds its reservation"));
             return Ok(());
         }
-        if self.covers(at, end) { Ok(()) } else { wrong("it runs past the end of its reservation") }
+        if self.covers(at, end) { Ok(()) } else { wrong("it exceeds its reservation") }
     }
 
     fn unmap(&mut self, at: u64, size: u64) -> Answer {
@@ -73,7 +73,7 @@ impl State {
         Ok(())
     }
 
-    /// The mappings in a range that is reserved, and has no part of a mapping in it that reaches beyond.
+    /// Returns the mappings in a reserved range. Refuses a range that contains a part of a mapping.
     pub(crate) fn whole_mappings(&self, at: u64, end: u64) -> Answer<Vec<u64>> {
         let wrong =
             |what: &str| Err(refuse(Code::INVALID_VALUE, format_args!("{at:#x} to {end:#x}: {what}")));
@@ -92,7 +92,7 @@ impl State {
                 && mapping.host != access::NONE
                 && memory.show(start, access::NONE).is_err()
             {
-                stop(format_args!("the pages at {start:#x} cannot be closed"));
+                stop(format_args!("the pages at {start:#x} cannot be protected"));
             }
             handle.mappings -= 1;
         }
@@ -106,7 +106,7 @@ cuda! {
         state().map(at, size as u64, offset as u64, handle, flags)
     }
 
-    /// Removes what is mapped in a range.
+    /// Unmaps the mappings in a range.
     fn cuMemUnmap(at: u64, size: usize) {
         state().unmap(at, size as u64)
     }

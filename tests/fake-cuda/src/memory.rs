@@ -1,5 +1,5 @@
-//! A piece of memory, a device's or the host's: a memfd, which takes room only as far as it is written, and which other processes can
-//! have. On hardware what a descriptor stands for is no file; nothing but this fake driver can import these.
+//! Memory of a device or the host: a memfd, which uses pages only once they are written, and which other processes can share.
+//! On hardware a descriptor of memory is not a file; only this fake driver can import these.
 #![allow(unsafe_code)] // borrows descriptors
 
 use crate::c::{Location, access, location};
@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 const NAME: &str = "fake-cuda";
 
-/// The file's inode: the same in every process, whatever the descriptor.
+/// The file's inode: the same in every process and for every descriptor.
 pub(crate) type Identity = u64;
 
-/// Memory, and a byte of it.
+/// A byte in memory: the memory and an offset.
 pub(crate) type Place = (Arc<Memory>, u64);
 
-/// Where memory is.
+/// The location of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Home {
     Device(usize),
@@ -26,7 +26,7 @@ pub(crate) enum Home {
 }
 
 impl Home {
-    /// Whose it is; nobody's where it is the host's.
+    /// Returns its device; `None` for memory of the host.
     pub(crate) const fn device(self) -> Option<usize> {
         match self {
             Self::Device(device) => Some(device),
@@ -42,24 +42,24 @@ impl Home {
     }
 }
 
-/// What memory was created as.
+/// The properties with which memory was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kind {
     pub(crate) home: Home,
-    /// As what it can be exported. What is imported cannot be, and names none.
+    /// The handle types for export; none for imported memory, which cannot be exported.
     pub(crate) handle_types: u32,
     pub(crate) compression: u8,
     pub(crate) rdma: u8,
 }
 
 impl Kind {
-    /// A device's memory that nothing special was asked for.
+    /// The properties of a device's memory without special features.
     pub(crate) const fn of_device(device: usize) -> Self {
         Self { home: Home::Device(device), handle_types: 0, compression: 0, rdma: 0 }
     }
 
-    /// The name of the file, by which another process knows it again: `1.0.0.0`, the numbers of the place, of
-    /// the compression and of RDMA.
+    /// The name of the file, from which another process reads these properties: `1.0.0.0`, the numbers of the location, the
+    /// compression and RDMA.
     fn file_name(self) -> String {
         let Location { kind, id } = self.home.location();
         format!("{kind}.{id}.{}.{}", self.compression, self.rdma)
@@ -79,7 +79,7 @@ impl Kind {
 
 pub(crate) struct Memory {
     file: OwnedFd,
-    /// Where the fake driver itself has it.
+    /// The fake driver's own mapping of it.
     pages: Pages,
     pub(crate) identity: Identity,
     pub(crate) size: u64,
@@ -87,12 +87,12 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// New memory, all zero.
+    /// Creates memory, all zero.
     pub(crate) fn new(size: u64, kind: Kind) -> Result<Self, Errno> {
         Self::of_file(new_file(&kind.file_name(), size)?, kind)
     }
 
-    /// The memory that a descriptor stands for, and nothing where it stands for something else.
+    /// Returns the memory behind a descriptor; `None` if the descriptor is something else.
     pub(crate) fn import(file: BorrowedFd<'_>) -> Option<Self> {
         let kind = Kind::of_file_name(&named(file)?)?;
         Self::of_file(duplicate(file).ok()?, kind).ok()
@@ -105,7 +105,7 @@ impl Memory {
         Ok(Self { file, pages, identity: status.st_ino, size, kind })
     }
 
-    /// Shows it to the CPU at an address that is reserved and where it is mapped, or hides it there again.
+    /// Maps it for the CPU at a reserved address, or protects that address again.
     pub(crate) fn show(&self, at: u64, allowed: u32) -> Result<(), Errno> {
         match allowed {
             access::NONE => pages::close(at, self.size),
@@ -113,7 +113,7 @@ impl Memory {
         }
     }
 
-    /// The number of the fake driver's own descriptor of it.
+    /// Returns the number of the fake driver's own descriptor of it.
     pub(crate) fn number(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -122,17 +122,17 @@ impl Memory {
         duplicate(self.file.as_fd())
     }
 
-    /// Where the fake driver finds a byte.
+    /// Returns the fake driver's pointer to a byte.
     pub(crate) fn pointer(&self, offset: u64) -> *mut u8 {
         self.pages.pointer().wrapping_add(offset as usize)
     }
 
-    /// Whether this process has a descriptor of it beside this one.
+    /// Returns whether this process has a descriptor of it besides this one.
     pub(crate) fn has_descriptor(&self) -> bool {
         let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
         let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
         let is_same = |number: &i32| {
-            // SAFETY: the number was open a moment ago; if it is not any more, the call answers an error.
+            // SAFETY: the number was open just before; if it is closed now, the call returns an error.
             let file = unsafe { BorrowedFd::borrow_raw(*number) };
             fstat(file).is_ok_and(|status| status.st_ino == self.identity && fcntl_get_seals(file).is_ok())
         };
@@ -144,14 +144,14 @@ fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(file, 0)
 }
 
-/// A new memfd of the fake driver's.
+/// Creates a memfd of the fake driver.
 pub(crate) fn new_file(name: &str, size: u64) -> Result<OwnedFd, Errno> {
     let file = memfd_create(format!("{NAME}-{name}"), MemfdFlags::CLOEXEC)?;
     ftruncate(&file, size)?;
     Ok(file)
 }
 
-/// The name that a descriptor's memfd was made with, if it is one of the fake driver's.
+/// Returns the name of a descriptor's memfd, if it is one of the fake driver's.
 pub(crate) fn named(file: BorrowedFd<'_>) -> Option<String> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     // "/memfd:fake-cuda-1.1.0.0 (deleted)"

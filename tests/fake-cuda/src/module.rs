@@ -1,9 +1,9 @@
 //! Modules of PTX text, and launches of their kernels.
 //!
-//! The text is read as far as its entries and their parameters; what a kernel does is known by its name (see `kernels`),
-//! and its instructions are looked at by nobody. Other images than text are refused.
+//! The text is parsed only for its entries and their parameters. A kernel's name determines its action (see `kernels`); its
+//! instructions are ignored. Images other than text are refused.
 #![allow(unsafe_code)] // exported to C
-#![allow(clippy::too_many_arguments)] // as the header has them
+#![allow(clippy::too_many_arguments)] // as in the header
 
 use crate::c::{Out, given};
 use crate::code::{Answer, Code};
@@ -20,7 +20,7 @@ const NEWEST_TARGET: u32 = 90;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `_SIZE_BYTES`.
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_SIZE: u32 = 6;
-/// The last option of the compiler's that is known.
+/// The last known option of the compiler.
 const LAST_OPTION: u32 = 35;
 
 /// A kernel of a module.
@@ -41,7 +41,7 @@ pub(crate) struct Function {
     entry: Entry,
 }
 
-/// The kernels of a text, or what is wrong with it.
+/// Returns the kernels of a text, or what is wrong with it.
 fn read(text: &str) -> Result<Vec<Entry>, String> {
     let code: Vec<&str> =
         text.lines().map(|line| line.split("//").next().unwrap_or_default().trim()).collect();
@@ -68,32 +68,32 @@ fn entry(text: &str) -> Result<Entry, String> {
     let (parameters, _) = rest.split_once(')').ok_or("an entry whose parameters do not end")?;
     let parameters: Vec<&str> = parameters.split(',').map(str::trim).filter(|one| !one.is_empty()).collect();
     if let Some(other) = parameters.iter().find(|one| !one.starts_with(".param .u64 ")) {
-        return Err(format!("{}: {other} is no .u64, and others are not known here", name.trim()));
+        return Err(format!("{}: {other} is not .u64, the only supported type", name.trim()));
     }
     Ok(Entry { name: name.trim().to_owned(), parameters: parameters.len() })
 }
 
 fn load(image: *const c_char) -> Result<Vec<Entry>, (Code, String)> {
-    // SAFETY: an image has at least four bytes, by which its kind is known.
+    // SAFETY: an image has at least four bytes, which identify its format.
     let magic = unsafe { image.cast::<[u8; 4]>().read_unaligned() };
     if magic == *b"\x7fELF" || magic == 0xba55_ed50_u32.to_le_bytes() {
         return Err((Code::NO_BINARY_FOR_GPU, "compiled code cannot be run here".to_owned()));
     }
-    // SAFETY: text ends with a zero, as the documentation asks for.
+    // SAFETY: text ends with a zero, as the documentation requires.
     let text = unsafe { CStr::from_ptr(image) }.to_str();
     let text = text.map_err(|error| (Code::INVALID_PTX, error.to_string()))?;
     read(text).map_err(|wrong| (Code::INVALID_PTX, wrong))
 }
 
-/// Writes what the compiler has to say into the buffer that the options name, and looks at the options.
+/// Checks the options, and writes the compiler's message into the buffer that they name.
 ///
 /// # Safety
 ///
-/// There are `count` options with one value each, as the documentation has them.
+/// There must be `count` options with one value each, as documented.
 unsafe fn log(count: u32, options: *const u32, values: *const *mut c_void, said: &str) -> Answer {
     let (mut buffer, mut size) = (null::<u8>().cast_mut(), 0);
     for place in 0..count as usize {
-        // SAFETY: so many are there.
+        // SAFETY: the caller guarantees `count` of each.
         let (option, value) = unsafe { (*options.add(place), *values.add(place)) };
         match option {
             ERROR_LOG => buffer = value.cast(),
@@ -104,7 +104,7 @@ unsafe fn log(count: u32, options: *const u32, values: *const *mut c_void, said:
     }
     if !buffer.is_null() && size > 0 {
         let length = said.len().min(size - 1);
-        // SAFETY: the buffer has `size` bytes, more than these and the zero.
+        // SAFETY: the buffer has `size` bytes, more than the message and its zero.
         unsafe {
             buffer.copy_from(said.as_ptr(), length);
             buffer.add(length).write(0);
@@ -124,7 +124,7 @@ fn add(entries: Vec<Entry>) -> Answer<usize> {
 impl Work {
     fn function(&mut self, module: usize, name: &CStr) -> Answer<usize> {
         let Some(found) = self.modules.get(&module) else {
-            return Err(refuse(Code::INVALID_HANDLE, format_args!("there is no module {module:#x}")));
+            return Err(refuse(Code::INVALID_HANDLE, format_args!("module {module:#x} does not exist")));
         };
         let context = found.context;
         let entry = found.entries.iter().find(|entry| entry.name.as_bytes() == name.to_bytes()).cloned();
@@ -143,7 +143,7 @@ impl Work {
 ///
 /// # Safety
 ///
-/// There are as many pointers to parameters as the kernel has, of eight bytes each.
+/// There must be one pointer for each of the kernel's parameters, valid for reading eight bytes.
 unsafe fn launch(function: usize, stream: usize, parameters: *const *const u64) -> Answer {
     let mut locked = work();
     let (name, device) = stream::for_work(&mut locked, stream)?;
@@ -156,14 +156,14 @@ unsafe fn launch(function: usize, stream: usize, parameters: *const *const u64) 
     if parameters.is_null() && entry.parameters > 0 {
         return Err(refuse(Code::INVALID_VALUE, format_args!("{} without its parameters", entry.name)));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's guarantee.
     let values = (0..entry.parameters).map(|place| unsafe { (*parameters.add(place)).read_unaligned() });
     let kernel = kernels::find(&entry.name, values.collect());
     queue(locked, name, Arc::new(move || kernel(device)));
     Ok(())
 }
 
-/// Whether a grid is one that a device can run.
+/// Refuses a grid that a device cannot run.
 fn check_grid(grid: [u32; 3], block: [u32; 3], shared: u32) -> Answer {
     let threads = block.iter().map(|side| u64::from(*side)).product::<u64>();
     let is_right = grid[0] <= i32::MAX as u32
@@ -185,7 +185,7 @@ cuda! {
         Ok(())
     }
 
-    /// The same, with options for the compiler.
+    /// Loads a module, with options for the compiler.
     fn cuModuleLoadDataEx(
         out: Out<'_, usize>,
         image: *const c_char,
@@ -199,13 +199,13 @@ cuda! {
         }
         let loaded = load(image);
         let said = loaded.as_ref().err().map_or("", |(_, said)| said);
-        // SAFETY: not null where there are any, and so many by the caller's promise.
+        // SAFETY: not null if there are any, and the caller guarantees `count` of each.
         unsafe { log(count, options, values, said) }?;
         out.write(add(loaded.map_err(|(code, _)| code)?)?);
         Ok(())
     }
 
-    /// Takes a module out again.
+    /// Unloads a module.
     fn cuModuleUnload(module: usize) {
         let mut work = work();
         let (context, _) = context::usable(&work)?;
@@ -218,10 +218,10 @@ cuda! {
         Ok(())
     }
 
-    /// A kernel of a module.
+    /// Returns a kernel of a module.
     fn cuModuleGetFunction(out: Out<'_, usize>, module: usize, name: *const c_char) {
         let (out, name) = (given(out, "hfunc")?, given((!name.is_null()).then_some(name), "name")?);
-        // SAFETY: not null, and a string of C's.
+        // SAFETY: not null, and a C string.
         let name = unsafe { CStr::from_ptr(name) };
         out.write(work().function(module, name)?);
         Ok(())
@@ -245,7 +245,7 @@ cuda! {
         if !extra.is_null() {
             return Err(refuse(Code::NOT_SUPPORTED, format_args!("parameters in `extra`")));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's guarantee.
         unsafe { launch(function, stream, parameters) }
     }
 }

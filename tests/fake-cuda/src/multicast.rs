@@ -1,12 +1,13 @@
-//! Multicast objects: `cuMulticast...`. Arguments and the order of calls are checked as the documentation has them, more
-//! strictly than any driver is known to. A kernel's store to an object, which stands for a `multimem.st`, goes to all that this
+//! Multicast objects: `cuMulticast...`. Arguments and the order of calls are checked against the documentation, more strictly
+//! than by any known driver. A kernel's store to an object, which models a `multimem.st`, goes to all memory that this
 //! process has bound to it.
 //!
-//! An object is made for a number of devices; all are added, by their processes, before anything is bound or mapped; memory
-//! of every device is bound before any has access; the object is unmapped before anything is unbound, and all is unbound
-//! before it is released; the memory stays until then. It has a granularity of its own, which is none of memory's, so that
-//! the two cannot be mixed up unseen. Where the real driver waits, for devices or for bindings of other processes, this
-//! answers `CUDA_ERROR_ILLEGAL_STATE`, which is a violation: a program of one process would wait for ever.
+//! An object is created for a number of devices. Processes must add all of them before binding or mapping anything. Every
+//! device must have bound memory before any gets access. The object must be unmapped before anything is unbound, and
+//! everything unbound before it is released; the memory must stay until then. Objects have their own granularity, which
+//! differs from memory's, so that code cannot confuse the two. The real driver waits for devices or for bindings of other
+//! processes; the fake driver returns `CUDA_ERROR_ILLEGAL_STATE`, a violation, because a program with one process would wait
+//! forever.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{
@@ -21,11 +22,11 @@ use crate::team::Team;
 use crate::violation::{note, refuse};
 use std::sync::Arc;
 
-/// What properties have to be, in multiples of what.
+/// Checks properties, with a size in multiples of `granularity`.
 fn check(properties: &MulticastProperties, granularity: u64) -> Answer {
     let MulticastProperties { devices, size, handle_types, flags } = *properties;
     if !settings().multicast {
-        return Err(refuse(Code::NOT_SUPPORTED, format_args!("no device has multicast")));
+        return Err(refuse(Code::NOT_SUPPORTED, format_args!("no device supports multicast")));
     }
     if handle_types & u64::from(handle_type::FABRIC) != 0 {
         return Err(Code::NOT_PERMITTED);
@@ -39,7 +40,7 @@ fn check(properties: &MulticastProperties, granularity: u64) -> Answer {
 }
 
 impl State {
-    /// The object behind a handle that the program still has.
+    /// Returns the object behind a handle that the program holds.
     fn team(&mut self, raw: u64) -> Answer<&mut Team> {
         let Object::Multicast { team, .. } = self.handle(raw)?.object else {
             return Err(refuse(
@@ -50,7 +51,7 @@ impl State {
         self.teams.get_mut(&team).ok_or(Code::UNKNOWN)
     }
 
-    /// A new handle of an object.
+    /// Creates a handle of an object.
     pub(crate) fn hold_team(&mut self, team: Team, imported: bool) -> u64 {
         let identity = team.identity;
         self.teams.entry(identity).or_insert(team);
@@ -92,8 +93,7 @@ impl State {
         self.handles_of(identity).any(|handle| handle.mappings > 0)
     }
 
-    /// Notes what is wrong with releasing a handle whose last reference was given up: an object that is mapped, or has
-    /// something bound and no other handle.
+    /// Notes a wrong release of a handle's last reference: the object is mapped, or has bindings and no other handle.
     pub(crate) fn check_release(&self, raw: u64) {
         let Some(handle) = self.handles.get(&raw).filter(|handle| handle.references == 0) else { return };
         let Object::Multicast { team, .. } = handle.object else { return };
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// Notes memory that goes while it is bound.
+    /// Notes memory that is freed while it is bound.
     pub(crate) fn check_unbound(&self, memory: Identity) {
         let mut bound = self.teams.values().flat_map(|team| team.bound.values());
         if bound.any(|bound| bound.memory.identity == memory) {
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Forgets an object without a handle.
+    /// Drops an object without a handle.
     pub(crate) fn drop_team_if_unused(&mut self, identity: Identity) {
         if self.handles_of(identity).next().is_none() {
             self.teams.remove(&identity);
@@ -127,7 +127,7 @@ fn check_flags(flags: u64) -> Answer {
 }
 
 cuda! {
-    /// Makes an object.
+    /// Creates an object.
     fn cuMulticastCreate(out: Out<'_, u64>, properties: Option<&MulticastProperties>) {
         let (out, properties) = (given(out, "mcHandle")?, given(properties, "prop")?);
         check(properties, MULTICAST_MINIMUM)?;
@@ -136,7 +136,7 @@ cuda! {
         Ok(())
     }
 
-    /// Adds a device, for good.
+    /// Adds a device permanently.
     fn cuMulticastAddDevice(handle: u64, device: i32) {
         let device = device_of(device)?;
         state().team(handle)?.add(device)
@@ -154,12 +154,12 @@ cuda! {
         state().bind_address(handle, offset as u64, at, size as u64)
     }
 
-    /// Takes what was bound out again.
+    /// Unbinds memory.
     fn cuMulticastUnbind(handle: u64, device: i32, offset: usize, size: usize) {
         state().unbind(handle, device, offset as u64, size as u64)
     }
 
-    /// What objects are made in. The size has not to be a multiple of it yet.
+    /// Returns the granularity of objects. The size in the properties need not be a multiple of it yet.
     fn cuMulticastGetGranularity(out: Out<'_, usize>, properties: Option<&MulticastProperties>, option: u32) {
         let (out, properties) = (given(out, "granularity")?, given(properties, "prop")?);
         check(properties, GRANULARITY)?;

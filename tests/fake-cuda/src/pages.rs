@@ -1,4 +1,4 @@
-//! Pages of this process: what memory is made of, and what addresses are held with.
+//! Pages of this process, for memory and for reserved addresses.
 #![allow(unsafe_code)] // maps and unmaps
 
 use rustix::io::Errno;
@@ -16,36 +16,36 @@ pub(crate) struct Pages {
     size: usize,
 }
 
-// SAFETY: it owns addresses, which belong to the process and to no thread.
+// SAFETY: it owns addresses, which are valid on every thread.
 unsafe impl Send for Pages {}
-// SAFETY: nothing is reached through a reference to it.
+// SAFETY: a reference to it accesses no memory.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// The content of a file, shared with all who have it.
+    /// Maps the content of a file, shared with its other users.
     pub(crate) fn of_file(file: BorrowedFd<'_>, size: u64) -> Result<Self, Errno> {
         let size = size as usize;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses a free address.
         let at = unsafe { mmap(null_mut(), size, protection, MapFlags::SHARED, file, 0) }?;
         Ok(Self { at, size })
     }
 
-    /// Addresses that nobody can use, at this place if it is free.
+    /// Reserves inaccessible addresses at this place if it is free.
     pub(crate) fn closed_at(place: u64, size: u64) -> Option<Self> {
         let (wanted, size) = (std::ptr::without_provenance_mut(place as usize), size as usize);
         let flags = QUIET | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: the flags forbid to replace what is there.
+        // SAFETY: the flags forbid to replace existing mappings.
         let at = unsafe { mmap_anonymous(wanted, size, ProtFlags::empty(), flags) }.ok()?;
-        // A kernel before 4.17 takes the place for a hint.
+        // A kernel before 4.17 treats the place as a hint.
         Some(Self { at, size }).filter(|pages| pages.at == wanted)
     }
 
-    /// The same at a multiple of `alignment`, where the kernel likes.
+    /// Reserves inaccessible addresses at a multiple of `alignment` that the kernel chooses.
     pub(crate) fn closed(size: u64, alignment: u64) -> Option<Self> {
         let (size, alignment) = (usize::try_from(size).ok()?, usize::try_from(alignment).ok()?);
         let whole = size.checked_add(alignment)?;
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses a free address.
         let at = unsafe { mmap_anonymous(null_mut(), whole, ProtFlags::empty(), QUIET) }.ok()?;
         let before = at.addr().next_multiple_of(alignment) - at.addr();
         let inner = Self { at: at.wrapping_byte_add(before), size };
@@ -54,11 +54,11 @@ impl Pages {
         Some(inner)
     }
 
-    /// Pages that the program can use, all zero, where the kernel likes.
+    /// Maps pages that the program can use, all zero, at an address that the kernel chooses.
     pub(crate) fn open(size: u64) -> Option<Self> {
         let size = usize::try_from(size).ok()?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses a free address.
         let at = unsafe { mmap_anonymous(null_mut(), size, protection, QUIET) }.ok()?;
         Some(Self { at, size })
     }
@@ -76,26 +76,26 @@ impl Pages {
     }
 }
 
-/// Shows a file's content at addresses that are held closed here.
+/// Maps a file's content over reserved addresses.
 pub(crate) fn open(at: u64, size: u64, file: BorrowedFd<'_>, writable: bool) -> Result<(), Errno> {
     let place = std::ptr::without_provenance_mut(at as usize);
     let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: the addresses are reserved by this library, by the caller's check, and something of its own is mapped there.
+    // SAFETY: the caller has checked that this library reserved the addresses and has mapped its own memory there.
     unsafe { mmap(place, size as usize, ProtFlags::READ | write, flags, file, 0) }.map(drop)
 }
 
-/// Closes them again.
+/// Makes addresses inaccessible again.
 pub(crate) fn close(at: u64, size: u64) -> Result<(), Errno> {
     let place = std::ptr::without_provenance_mut(at as usize);
-    // SAFETY: as above; who still uses them made the mistake itself.
+    // SAFETY: as above; a later use is the program's error.
     unsafe { mmap_anonymous(place, size as usize, ProtFlags::empty(), QUIET | MapFlags::FIXED) }.map(drop)
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
         if self.size > 0 {
-            // SAFETY: these addresses are owned here, and whoever uses them after this made the mistake itself.
+            // SAFETY: this object owns the addresses; a later use is the program's error.
             let _ = unsafe { munmap(self.at, self.size) };
         }
     }

@@ -1,8 +1,8 @@
-//! Physical memory: `cuMemCreate`, `cuMemRelease`, and what is asked about it.
+//! Physical memory: `cuMemCreate`, `cuMemRelease`, and queries about it.
 //!
-//! Measured: memory of the host is made in the same granularity as a device's; what is asked for anywhere on it is made on
-//! node 0, as its properties say, and is not shared. The granularity is told of combinations too that are not made.
-//! Memory is taken at once, and given back when nothing stands for it any more: no handle, no mapping, no descriptor.
+//! Measured: memory of the host has the same granularity as a device's. Memory requested anywhere on the host is created on
+//! node 0, as its properties report, and cannot be shared. The granularity is also reported for combinations that cannot be
+//! created. Memory is taken at once, and freed when it has no handle, no mapping and no descriptor any more.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{
@@ -17,7 +17,7 @@ use crate::{context, fabric, host};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// Where memory of these properties is made; what they have to be, as the documentation says.
+/// Returns the location for these properties. Checks them against the documentation.
 fn home_of(properties: &Properties) -> Answer<Home> {
     let Properties { kind, location: Location { kind: place, id }, .. } = *properties;
     let wrong = |code, what: &str| Err(refuse(code, format_args!("{what} in {properties:?}")));
@@ -38,29 +38,29 @@ fn home_of(properties: &Properties) -> Answer<Home> {
         },
         location::HOST if host::is_known() => Ok(Home::Node(host::NODE)),
         location::HOST_NUMA if host::is_known() && id == host::NODE => Ok(Home::Node(id)),
-        // Which nodes there are, the driver is asked by trying.
+        // A program finds out the nodes by trying.
         location::HOST_NUMA if host::is_known() => Err(Code::INVALID_VALUE),
         _ => wrong(Code::INVALID_VALUE, "location"),
     }
 }
 
-/// Memory of the host is neither compressed nor flagged for remote DMA, and none is shared that is of no node in particular.
+/// Refuses memory of the host that is compressed or flagged for RDMA, and shareable memory without a node.
 fn check_host(properties: &Properties) -> Answer {
     let Properties { handle_types, location: Location { kind: place, .. }, compression, rdma, .. } =
         *properties;
     let is_shared = place == location::HOST && handle_types != handle_type::NONE;
     let is_flagged = place != location::DEVICE && (compression, rdma) != (0, 0);
     if is_shared || is_flagged {
-        return Err(refuse(Code::INVALID_VALUE, format_args!("memory of the host as {properties:?}")));
+        return Err(refuse(Code::INVALID_VALUE, format_args!("memory of the host with {properties:?}")));
     }
     Ok(())
 }
 
-/// What the kinds of handle come to that memory is to be exported as.
+/// Checks the handle types for export.
 fn check_handle_types(types: u32) -> Answer {
     const KNOWN: u32 = handle_type::FILE_DESCRIPTOR | handle_type::FABRIC;
     if types & !KNOWN != 0 {
-        return Err(refuse(Code::INVALID_VALUE, format_args!("kinds of handle {types:#x}")));
+        return Err(refuse(Code::INVALID_VALUE, format_args!("handle types {types:#x}")));
     }
     if types & handle_type::FABRIC != 0 { fabric::check() } else { Ok(()) }
 }
@@ -75,7 +75,7 @@ fn create(size: u64, properties: &Properties, flags: u64) -> Answer<u64> {
     let kind = Kind {
         home,
         handle_types: properties.handle_types,
-        // Compression is a wish, which remote DMA takes precedence over.
+        // Compression is a request; RDMA takes precedence.
         compression: if properties.rdma == 0 { properties.compression } else { 0 },
         rdma: properties.rdma,
     };
@@ -92,7 +92,7 @@ fn create(size: u64, properties: &Properties, flags: u64) -> Answer<u64> {
 }
 
 impl State {
-    /// A new handle of memory.
+    /// Creates a handle of memory.
     pub(crate) fn hold(&mut self, memory: Arc<Memory>, imported: bool) -> u64 {
         let fresh = || Held { memory: Arc::clone(&memory), handles: 0, exported: false, charged: !imported };
         self.memories.entry(memory.identity).or_insert_with(fresh).handles += 1;
@@ -118,7 +118,7 @@ impl State {
         let (memory, imported) = self.memory_of(raw)?;
         Ok(Properties {
             kind: PINNED,
-            // Measured: what was imported names none.
+            // Measured: imported memory reports none.
             handle_types: if imported { handle_type::NONE } else { memory.kind.handle_types },
             location: memory.kind.home.location(),
             win32_metadata: null_mut(),
@@ -131,25 +131,25 @@ impl State {
 }
 
 cuda! {
-    /// Takes memory of a device or of the host.
+    /// Creates memory of a device or of the host.
     fn cuMemCreate(out: Out<'_, u64>, size: usize, properties: Option<&Properties>, flags: u64) {
         let (out, properties) = (given(out, "handle")?, given(properties, "prop")?);
         out.write(create(size as u64, properties, flags)?);
         Ok(())
     }
 
-    /// Gives a reference up.
+    /// Releases a reference.
     fn cuMemRelease(handle: u64) {
         state().release(handle)
     }
 
-    /// The handle of what is mapped at an address, with one reference more.
+    /// Returns the handle of the memory mapped at an address, with one more reference.
     fn cuMemRetainAllocationHandle(out: Out<'_, u64>, at: u64) {
         given(out, "handle")?.write(state().retain(at)?);
         Ok(())
     }
 
-    /// What memory of these properties is made in.
+    /// Returns the granularity for memory of these properties.
     fn cuMemGetAllocationGranularity(out: Out<'_, usize>, properties: Option<&Properties>, option: u32) {
         let (out, properties) = (given(out, "granularity")?, given(properties, "prop")?);
         home_of(properties)?;
@@ -160,7 +160,7 @@ cuda! {
         Ok(())
     }
 
-    /// What memory was made with.
+    /// Returns the properties of memory.
     fn cuMemGetAllocationPropertiesFromHandle(out: Out<'_, Properties>, handle: u64) {
         given(out, "prop")?.write(state().properties(handle)?);
         Ok(())

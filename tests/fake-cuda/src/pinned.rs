@@ -1,8 +1,8 @@
-//! Page-locked memory of the host: `cuMemHostAlloc`, `cuMemFreeHost`. Copies between it and a device go on beside the program.
+//! Page-locked memory of the host: `cuMemHostAlloc`, `cuMemFreeHost`. Copies between it and a device are asynchronous.
 //!
-//! Decided here: it is page-locked for another context than its own only where it was asked to be (`PORTABLE`), and
-//! pageable there else; kernels do not reach it; a copy over its border is refused; and giving it back under a copy is a
-//! violation, which waits for the copy.
+//! Decided here: it is page-locked for contexts other than its own only if it was allocated as `PORTABLE`, and pageable for
+//! them otherwise. Kernels cannot reach it. A copy across its border is refused. Freeing it during a copy is a violation,
+//! which waits for the copy.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
@@ -30,7 +30,7 @@ pub(crate) struct Pinned {
 }
 
 impl State {
-    /// The allocation that bytes of the host lie in, for a context: its key, and nothing where they are pageable there.
+    /// Returns the key of the allocation that contains host bytes; `None` if they are pageable for the context.
     pub(crate) fn pinned(&self, at: u64, size: u64, context: usize) -> Answer<Option<u64>> {
         let end = at.saturating_add(size);
         let before = self.pinned.range(..end).next_back();
@@ -38,7 +38,7 @@ impl State {
             return Ok(None);
         };
         if at < *base || end > base + found.size {
-            let what = format_args!("{size:#x} at {at:#x} reach over the border of page-locked memory");
+            let what = format_args!("{size:#x} at {at:#x} exceeds its page-locked allocation");
             return Err(refuse(Code::INVALID_VALUE, what));
         }
         Ok((found.portable || found.context == context).then_some(*base))
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Frees what a context leaves.
+    /// Frees the allocations of a destroyed context.
     pub(crate) fn free_pinned_of(&mut self, context: usize) {
         self.pinned.retain(|_, pinned| pinned.context != context);
     }
@@ -75,7 +75,7 @@ fn allocate(size: u64, flags: u32) -> Answer<u64> {
     Ok(at)
 }
 
-/// Gives an allocation back; what is wrong with the current context is answered after that.
+/// Frees an allocation. Errors of the current context are returned after that.
 fn free(at: u64) -> Answer {
     let context = {
         let mut work = work();
@@ -89,7 +89,7 @@ fn free(at: u64) -> Answer {
         if !work().is_done(ticket) {
             note(format_args!("a copy still uses the memory at {at:#x}"));
         }
-        // What became of the copy is its own context's.
+        // Errors of the copy belong to its own context.
         let _ = finish(ticket);
     }
     drop(found.pages);
@@ -97,13 +97,13 @@ fn free(at: u64) -> Answer {
 }
 
 cuda! {
-    /// Allocates.
+    /// Allocates page-locked memory.
     fn cuMemHostAlloc(out: Out<'_, u64>, size: usize, flags: u32) {
         given(out, "pp")?.write(allocate(size as u64, flags)?);
         Ok(())
     }
 
-    /// Frees.
+    /// Frees page-locked memory.
     fn cuMemFreeHost(at: *mut c_void) {
         free(at.addr() as u64)
     }

@@ -1,6 +1,6 @@
-//! Memory without virtual memory management: `cuMemAlloc`, `cuMemFree`, and how much there is.
+//! Memory without virtual memory management: `cuMemAlloc`, `cuMemFree`, and the amount of free memory.
 //!
-//! Measured: freeing waits for all work of the context, and mapped addresses cannot be freed in this way.
+//! Measured: freeing waits for all work of the context, and does not accept mapped addresses.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{GRANULARITY, Out, given};
@@ -45,7 +45,7 @@ impl State {
         }
     }
 
-    /// Frees what a context leaves.
+    /// Frees the allocations of a destroyed context.
     pub(crate) fn free_of(&mut self, context: usize) {
         let left = self.plain.iter().filter(|(_, plain)| plain.context == context).map(|(at, _)| *at);
         left.collect::<Vec<_>>().into_iter().for_each(|at| self.free_plain(at));
@@ -53,7 +53,7 @@ impl State {
 }
 
 cuda! {
-    /// How much of the current context's device is free, and how much there is.
+    /// Returns the free memory and the memory size of the current context's device.
     fn cuMemGetInfo_v2(free: Out<'_, usize>, total: Out<'_, usize>) {
         let (free, total) = (given(free, "free")?, given(total, "total")?);
         let (_, device) = context::usable(&work())?;
@@ -62,7 +62,7 @@ cuda! {
         Ok(())
     }
 
-    /// Allocates.
+    /// Allocates memory.
     fn cuMemAlloc_v2(out: Out<'_, u64>, size: usize) {
         let out = given(out, "dptr")?;
         if size == 0 {
@@ -77,7 +77,7 @@ cuda! {
         Ok(())
     }
 
-    /// Waits, and frees.
+    /// Waits for the context, and frees memory.
     fn cuMemFree_v2(at: u64) {
         if !state().plain.contains_key(&at) {
             return Err(refuse(Code::INVALID_VALUE, format_args!("no allocation begins at {at:#x}")));

@@ -1,4 +1,4 @@
-//! Each device's primary context, which all that is in a process shares.
+//! Each device's primary context, which the whole process shares.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
@@ -9,7 +9,7 @@ use crate::violation::refuse;
 use crate::work::{Work, work};
 use std::sync::{Mutex, PoisonError};
 
-/// Held while one is made or ended, so that two threads do not make two.
+/// Held while a primary context is created or destroyed, so that two threads do not create two.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 fn retain(device: usize) -> Answer<usize> {
@@ -27,7 +27,7 @@ fn retain(device: usize) -> Answer<usize> {
 }
 
 impl Work {
-    /// Gives a reference up; the context, if that was the last.
+    /// Releases a reference. Returns the context if that was the last.
     fn release(&mut self, device: usize) -> Answer<Option<usize>> {
         let name = self.primary[device];
         let Some(context) = name.and_then(|name| self.contexts.get_mut(&name)) else {
@@ -44,13 +44,13 @@ impl Work {
 }
 
 cuda! {
-    /// Gives it, made by the first call.
+    /// Retains the context; the first call creates it.
     fn cuDevicePrimaryCtxRetain(out: Out<'_, usize>, raw: i32) {
         given(out, "pctx")?.write(retain(device(raw)?)?);
         Ok(())
     }
 
-    /// Gives it up; the last one ends it.
+    /// Releases the context; the last release destroys it.
     fn cuDevicePrimaryCtxRelease_v2(raw: i32) {
         let device = device(raw)?;
         let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ cuda! {
         Ok(())
     }
 
-    /// Whether there is one.
+    /// Returns whether the context exists.
     fn cuDevicePrimaryCtxGetState(raw: i32, flags: Out<'_, u32>, active: Out<'_, i32>) {
         let (flags, active) = (given(flags, "flags")?, given(active, "active")?);
         let device = device(raw)?;

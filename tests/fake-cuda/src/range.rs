@@ -1,8 +1,8 @@
-//! What an address is: `cuMemGetAddressRange`, `cuPointerGetAttribute`, and memory by its address for other drivers.
+//! Queries of addresses: `cuMemGetAddressRange`, `cuPointerGetAttribute`, and descriptors of ranges for other drivers.
 //!
-//! Measured: an address's range is its mapping, not its reservation; a descriptor for other drivers can be had of several
-//! handles of one device, across reservations as well, where the thread has a context, and of no compressible memory.
-//! Such a descriptor is of the right size here and has not the memory's bytes, since a memfd cannot show parts of several.
+//! Measured: an address's range is its mapping, not its reservation. A descriptor for other drivers can cover several handles
+//! of one device, across reservations as well, if the thread has a context. Compressible memory has none. Such a descriptor
+//! has the right size here and not the memory's bytes, since a memfd cannot show parts of several.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{MAX_DEVICES, Out, access, given};
@@ -17,15 +17,15 @@ use std::sync::Arc;
 
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const DMA_BUF: u32 = 1;
-/// The host's page.
+/// The host's page size.
 const PAGE: u64 = 4096;
 
-/// What is at an address.
+/// The memory at an address.
 struct There {
     base: u64,
     size: u64,
     memory: Arc<Memory>,
-    /// What each device may do.
+    /// The access of each device.
     access: [u32; MAX_DEVICES],
     is_mapping: bool,
     imported: bool,
@@ -54,7 +54,7 @@ impl State {
         Some(There { base, size: plain.size, memory, access: allowed, is_mapping: false, imported: false })
     }
 
-    /// Whether a range is memory in one place throughout.
+    /// Returns whether a range is backed throughout by memory of one location.
     fn is_in_one_place(&self, at: u64, size: u64) -> bool {
         let Some(first) = self.there(at) else { return false };
         let mut next = at;
@@ -74,7 +74,7 @@ fn descriptor(at: u64, size: u64) -> Answer<OwnedFd> {
     let is_right = size != 0 && size.is_multiple_of(PAGE) && at.is_multiple_of(PAGE);
     let end = at.checked_add(size).filter(|_| is_right);
     if end.is_none() || !state().is_in_one_place(at, size) {
-        let what = format_args!("{size:#x} at {at:#x}: no whole pages, or not all memory of one device");
+        let what = format_args!("{size:#x} at {at:#x}: not whole pages, or not all memory of one device");
         return Err(refuse(Code::INVALID_VALUE, what));
     }
     let kind = state().there(at).map(|there| there.memory.kind).ok_or(Code::INVALID_VALUE)?;
@@ -100,7 +100,7 @@ impl There {
     fn attribute(&self, number: u32, at: u64) -> Answer<Value> {
         let device = self.memory.kind.home.device();
         Ok(match number {
-            2 => Value::Four(if device.is_some() { 2 } else { 1 }), // MEMORY_TYPE: of a device, of the host
+            2 => Value::Four(if device.is_some() { 2 } else { 1 }), // MEMORY_TYPE: device, host
             3 => Value::Eight(at),                                  // DEVICE_POINTER
             7 => Value::Eight(self.memory.identity),                // BUFFER_ID
             8 => Value::Four(0),                                    // IS_MANAGED
@@ -120,13 +120,13 @@ impl There {
 }
 
 impl Value {
-    /// Hands it over.
+    /// Writes the value.
     ///
     /// # Safety
     ///
-    /// There is room for it.
+    /// The pointer must be valid for writing it.
     unsafe fn write(self, to: *mut u8) {
-        // SAFETY: the caller's promise; bytes need no alignment.
+        // SAFETY: the caller's guarantee; bytes need no alignment.
         unsafe {
             match self {
                 Self::Four(value) => to.cast::<u32>().write_unaligned(value),
@@ -137,7 +137,7 @@ impl Value {
 }
 
 cuda! {
-    /// The mapping or the allocation that an address lies in.
+    /// Returns the mapping or the allocation that contains an address.
     fn cuMemGetAddressRange_v2(base: Out<'_, u64>, size: Out<'_, usize>, at: u64) {
         let there = state().there(at).ok_or(Code::NOT_FOUND)?;
         base.map(|out| out.write(there.base));
@@ -145,14 +145,14 @@ cuda! {
         Ok(())
     }
 
-    /// A descriptor of a range, for other drivers.
+    /// Returns a descriptor of a range, for other drivers.
     fn cuMemGetHandleForAddressRange(out: Out<'_, i32>, at: u64, size: usize, kind: u32, flags: u64) {
         let out = given(out, "handle")?;
         if kind != DMA_BUF || flags > 1 {
             return Err(refuse(Code::INVALID_VALUE, format_args!("kind {kind}, flags {flags:#x}")));
         }
         context::current(&work())?;
-        // Of addresses on the PCIe bus; nobody has seen it supported.
+        // Of addresses on the PCIe bus; support for it has never been observed.
         if flags == 1 {
             return Err(Code::NOT_SUPPORTED);
         }
@@ -160,29 +160,29 @@ cuda! {
         Ok(())
     }
 
-    /// One attribute of an address.
+    /// Returns one attribute of an address.
     fn cuPointerGetAttribute(to: *mut u8, number: u32, at: u64) {
         let to = given((!to.is_null()).then_some(to), "data")?;
         let value = state().there(at).ok_or(Code::INVALID_VALUE)?.attribute(number, at)?;
-        // SAFETY: there is room for what the attribute is.
+        // SAFETY: the caller guarantees space for the attribute.
         unsafe { value.write(to) };
         Ok(())
     }
 
-    /// Several; of an address that is nobody's, zeros in their places.
+    /// Returns several attributes; zeros for an address of no memory.
     fn cuPointerGetAttributes(count: u32, numbers: *const u32, to: *const *mut u8, at: u64) {
         if count == 0 || numbers.is_null() || to.is_null() {
             return Err(refuse(Code::INVALID_VALUE, format_args!("{count} attributes, or a null pointer")));
         }
         let there = state().there(at);
         for place in 0..count as usize {
-            // SAFETY: so many are listed, with as many places.
+            // SAFETY: the caller guarantees `count` of each.
             let (number, to) = unsafe { (*numbers.add(place), *to.add(place)) };
             let value = match &there {
                 Some(there) => there.attribute(number, at)?,
                 None => Value::Four(0),
             };
-            // SAFETY: there is room for what the attribute is.
+            // SAFETY: the caller guarantees space for the attribute.
             unsafe { value.write(to) };
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Ranges of addresses: `cuMemAddressReserve`, `cuMemAddressFree`. Where they lie is `space`'s.
+//! Ranges of addresses: `cuMemAddressReserve`, `cuMemAddressFree`. `space` chooses their places.
 //!
-//! Measured: sizes and hints are multiples of the granularity, though the documentation says of the host's page; a hint
-//! that is not taken is no error. A range is freed as it was reserved, and with nothing mapped in it.
+//! Measured: sizes and hints must be multiples of the granularity, although the documentation says of the host's page;
+//! ignoring a hint is not an error. A range must be freed with the size of its reservation, and with nothing mapped in it.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{GRANULARITY, Out, given};
@@ -41,8 +41,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether a range is reserved throughout, or mapped where a mapping runs past the end of what is reserved. More than
-    /// one reservation will do for the driver, and is a violation.
+    /// Returns whether a range is reserved throughout, or mapped beyond the end of its reservation. The driver accepts a
+    /// range over several reservations; that is a violation.
     pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
         let mut at = start;
         while at < end {
@@ -58,11 +58,13 @@ impl State {
     }
 }
 
-/// The end of a range of whole granules, or the end of the call.
+/// Returns the end of a range of whole granules.
 pub(crate) fn end_of(start: u64, size: u64) -> Answer<u64> {
     let is_right = size != 0 && size.is_multiple_of(GRANULARITY) && start.is_multiple_of(GRANULARITY);
     let end = start.checked_add(size).filter(|_| is_right);
-    end.ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("{size:#x} at {start:#x}: no whole granules")))
+    end.ok_or_else(|| {
+        refuse(Code::INVALID_VALUE, format_args!("{size:#x} at {start:#x}: not whole granules"))
+    })
 }
 
 cuda! {
@@ -73,7 +75,7 @@ cuda! {
         Ok(())
     }
 
-    /// Gives them back.
+    /// Frees addresses.
     fn cuMemAddressFree(base: u64, size: usize) {
         state().free_addresses(base, size as u64)
     }

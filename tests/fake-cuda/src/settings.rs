@@ -1,4 +1,4 @@
-//! What the environment asks for, read at the first call. `README.md` has it in words.
+//! The settings from the environment, read at the first call. `README.md` explains them.
 
 use crate::c::MAX_DEVICES;
 use crate::code::Code;
@@ -14,21 +14,21 @@ const NAMES: &str =
 
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// As `cuDriverGetVersion` answers it.
+    /// As `cuDriverGetVersion` returns it.
     pub(crate) version: u32,
     pub(crate) gpus: usize,
-    /// Bytes of each GPU's memory.
+    /// The memory size of each GPU in bytes.
     pub(crate) memory: u64,
-    /// Whether a GPU can have access to another's memory.
+    /// Whether a GPU can access another's memory.
     pub(crate) p2p: bool,
-    /// Whether virtual memory is said to be supported.
+    /// Whether the devices report support for virtual memory.
     pub(crate) vmm: bool,
-    /// Whether multicast is said to be supported.
+    /// Whether the devices report support for multicast.
     pub(crate) multicast: bool,
     /// Whether fabric handles are permitted.
     pub(crate) fabric: bool,
     pub(crate) failures: Vec<Failure>,
-    /// How much longer everything takes that is queued on a stream.
+    /// The additional time of each task on a stream.
     pub(crate) work_delay: Duration,
     pub(crate) abort_on_violation: bool,
     pub(crate) trace: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
 /// A call that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
-    /// The function's place in the table.
+    /// The function's index in the table.
     pub(crate) call: usize,
     pub(crate) times: Times,
     pub(crate) code: Code,
@@ -61,7 +61,7 @@ impl Default for Settings {
     }
 }
 
-/// The process's settings.
+/// Returns the process's settings.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: LazyLock<Settings> = LazyLock::new(|| of_process("fake-cuda", PREFIX, Settings::set));
     &SETTINGS
@@ -87,7 +87,7 @@ impl Settings {
     }
 }
 
-/// `12.3`, or the number that is answered, `12030`.
+/// Parses `12.3`, or the number that the driver returns, `12030`.
 pub(crate) fn version(value: &str) -> Result<u32, String> {
     let parts = value.split_once('.').and_then(|(major, minor)| {
         Some(major.parse::<u32>().ok()? * 1000 + minor.parse::<u32>().ok().filter(|minor| *minor < 100)? * 10)
@@ -96,7 +96,7 @@ pub(crate) fn version(value: &str) -> Result<u32, String> {
     number.ok_or_else(|| "it must be a version such as 12.3 or 12030".to_owned())
 }
 
-/// `500us`.
+/// Parses `500us`.
 fn time(value: &str) -> Result<Duration, String> {
     let form = || format!("{value:?} must be a time with us, ms or s, such as 500us");
     let (count, unit) = with_unit(value).ok_or_else(form)?;
@@ -108,14 +108,14 @@ fn time(value: &str) -> Result<Duration, String> {
     }
 }
 
-/// `FUNCTION:TIMES:CODE`; times `3+` is the third and all that follow.
+/// Parses `FUNCTION:TIMES:CODE`; times `3+` means the third call and all later ones.
 fn failure(item: &str) -> Result<Failure, String> {
     let form = || format!("{item:?} must be FUNCTION:TIMES:CODE, such as cuMemMap:3:2");
     let [function, times, code] = item.split(':').collect::<Vec<_>>()[..] else { return Err(form()) };
     let times = Times::parse(times).ok_or_else(form)?;
     let code = Code(code.parse().ok().filter(|code| *code != 0).ok_or_else(form)?);
     let call = FUNCTIONS.iter().position(|known| known.name == function);
-    let call = call.ok_or_else(|| format!("no function {function:?} can be named here"))?;
+    let call = call.ok_or_else(|| format!("there is no function {function:?}"))?;
     Ok(Failure { call, times, code })
 }
 

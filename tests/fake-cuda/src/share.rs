@@ -1,8 +1,8 @@
 //! Memory and multicast objects as file descriptors, memory as fabric handles: `cuMemExportToShareableHandle`,
 //! `cuMemImportFromShareableHandle`.
 //!
-//! Measured: descriptor 0 cannot be imported; what was imported cannot be exported; each import has a handle of its own,
-//! for the one memory; a descriptor that stands for none is answered by an unknown error.
+//! Measured: descriptor 0 cannot be imported; imported memory cannot be exported; each import has its own handle of the same
+//! memory; a descriptor of something else causes `CUDA_ERROR_UNKNOWN`.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given, handle_type};
@@ -21,11 +21,11 @@ fn check_kind(kind: u32) -> Answer {
     match kind {
         handle_type::FILE_DESCRIPTOR => Ok(()),
         handle_type::FABRIC => fabric::check(),
-        _ => Err(refuse(Code::INVALID_VALUE, format_args!("kind of handle {kind}"))),
+        _ => Err(refuse(Code::INVALID_VALUE, format_args!("handle type {kind}"))),
     }
 }
 
-/// What is exported.
+/// An exported object.
 enum Exported {
     Descriptor(OwnedFd),
     Fabric(fabric::Bytes),
@@ -43,14 +43,14 @@ impl State {
         };
         if flags != 0 || imported || types & kind == 0 {
             let what =
-                format_args!("flags {flags:#x}, imported {imported}, created for kinds of handle {types:#x}");
+                format_args!("flags {flags:#x}, imported {imported}, created with handle types {types:#x}");
             return Err(refuse(Code::INVALID_VALUE, what));
         }
         let descriptor = match self.handle(raw)?.object.clone() {
             Object::Memory { memory, .. } if kind == handle_type::FABRIC => {
                 return Ok(Exported::Fabric(fabric::name(&memory)));
             }
-            // A descriptor keeps the memory as a handle does.
+            // A descriptor keeps the memory alive as a handle does.
             Object::Memory { memory, .. } => {
                 if let Some(held) = self.memories.get_mut(&memory.identity) {
                     held.exported = true;
@@ -72,16 +72,16 @@ fn import(shareable: *mut c_void, kind: u32) -> Answer<u64> {
     check_kind(kind)?;
     let memory = if kind == handle_type::FABRIC {
         let bytes = given((!shareable.is_null()).then_some(shareable), "shareableHandle")?;
-        // SAFETY: there are 64 bytes; they need no alignment.
+        // SAFETY: the caller guarantees 64 bytes; they need no alignment.
         let bytes = unsafe { bytes.cast::<fabric::Bytes>().read_unaligned() };
         fabric::find(&bytes).ok_or(Code::INVALID_VALUE)?
     } else {
         let number = i32::try_from(shareable.addr()).ok().filter(|number| *number > 0);
         let number = number
             .ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("descriptor {}", shareable.addr())))?;
-        // SAFETY: the caller keeps it open during the call; if it is not open, the first use answers an error.
+        // SAFETY: the caller keeps it open during the call; if it is not open, the first use returns an error.
         let file = unsafe { BorrowedFd::borrow_raw(number) };
-        // What it stands for, nobody but the driver can know.
+        // Only the driver can tell what a descriptor is.
         if let Some(team) = Team::import(file) {
             return Ok(state().hold_team(team, true));
         }
@@ -94,10 +94,10 @@ fn import(shareable: *mut c_void, kind: u32) -> Answer<u64> {
 }
 
 cuda! {
-    /// Gives a new descriptor of what is behind a handle, or its fabric handle.
+    /// Creates a descriptor of the object behind a handle, or returns its fabric handle.
     fn cuMemExportToShareableHandle(out: *mut u8, handle: u64, kind: u32, flags: u64) {
         let out = given((!out.is_null()).then_some(out), "shareableHandle")?;
-        // SAFETY: there is room for this kind of handle; neither is taken to be aligned.
+        // SAFETY: the caller guarantees space for this handle type; no alignment is assumed.
         unsafe {
             match state().export(handle, kind, flags)? {
                 Exported::Fabric(bytes) => out.cast::<fabric::Bytes>().write_unaligned(bytes),
@@ -109,8 +109,8 @@ cuda! {
         Ok(())
     }
 
-    /// Gives a new handle of what is behind a descriptor, which is the pointer's value, or of the memory of a fabric handle,
-    /// which is where it points.
+    /// Creates a handle of the object behind a descriptor, which is the pointer's value, or of the memory of a fabric handle,
+    /// to which it points.
     fn cuMemImportFromShareableHandle(out: Out<'_, u64>, shareable: *mut c_void, kind: u32) {
         given(out, "handle")?.write(import(shareable, kind)?);
         Ok(())

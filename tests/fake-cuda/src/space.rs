@@ -1,43 +1,43 @@
-//! Where reservations lie. All addresses that are given out are closed pages of this process, as the real driver's are.
+//! The places of reservations. As with the real driver, all reserved addresses are inaccessible pages of this process.
 //!
-//! Measured, and so here: a reservation takes multiples of 32 MiB of addresses. Those without a hint lie low, in an arena
-//! of the driver's own; there a hint is taken up to where the arena has been used, and moved beyond. Elsewhere a hint is
-//! taken where it is free. Once there is a context, reservations of up to 24 MiB go to an arena of small ones, wherever
-//! a hint points. Not measured, and so decided here: which free place is chosen, and that hints which are no multiples of
-//! 32 MiB are moved.
+//! Measured, and done here: a reservation takes multiples of 32 MiB of addresses. Those without a hint lie low, in an arena
+//! of the driver's own. Hints in the part of the arena that was used so far are accepted; hints beyond that part are moved.
+//! Hints outside of the arena are accepted if they are free. Once there is a context, reservations of up to 24 MiB go to an
+//! arena of small ones, whatever the hint. Not measured, and decided here: which free place is chosen, and that hints which
+//! are not multiples of 32 MiB are moved.
 
 use crate::c::GRANULARITY;
 use crate::pages::Pages;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a reservation's addresses are multiples of.
+/// The granularity of a reservation's addresses.
 const BLOCK: u64 = 32 << 20;
-/// The driver's own arena. What lies below the first address, from 0x400000000 on, the driver has taken for itself.
+/// The driver's own arena. The driver uses the addresses below, from 0x400000000 on, for itself.
 const ARENA: Range<u64> = 0x4_0200_0000..0x0800_0000_0000;
-/// The largest reservation that goes to the arena of small ones, and what that one grows by.
+/// The size of the largest reservation in the arena of small ones, and the step by which that arena grows.
 const SMALL: u64 = 24 << 20;
 const SMALL_ARENA: u64 = 1 << 30;
-/// Behind the last address of a process.
+/// The end of a process's address space.
 const END: u64 = 1 << 47;
 
 /// A range of addresses.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    /// As it was asked for.
+    /// The requested size.
     pub(crate) size: u64,
-    /// What it takes of the addresses.
+    /// The size of the addresses that it takes.
     extent: u64,
-    /// The pages that hold them; the small ones' are their arena's.
+    /// The pages that hold them; for small reservations, their arena has the pages.
     _pages: Option<Pages>,
 }
 
-/// All addresses that are given out.
+/// All reserved addresses.
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     small: Vec<Pages>,
-    /// Up to where the arena has been used.
+    /// The end of the used part of the arena.
     top: u64,
 }
 
@@ -48,7 +48,7 @@ impl Default for Space {
 }
 
 impl Space {
-    /// Gives out addresses; nothing where there are none.
+    /// Reserves addresses; returns `None` if none are free.
     pub(crate) fn reserve(&mut self, size: u64, alignment: u64, hint: u64, has_context: bool) -> Option<u64> {
         let small = if has_context && size <= SMALL { self.reserve_small(size, alignment) } else { None };
         let (base, reservation) = small.or_else(|| self.reserve_blocks(size, alignment, hint))?;
@@ -91,14 +91,14 @@ impl Space {
         while let Some(place) = self.gap(from..ARENA.end, extent, alignment) {
             match Pages::closed_at(place, extent) {
                 Some(pages) => return Some(made(pages)),
-                // Something of the program's own is there.
+                // The program has mapped its own pages there.
                 None => from = place + BLOCK,
             }
         }
         Pages::closed(extent, alignment).map(made)
     }
 
-    /// Whether a hint is taken, if nothing else of the process is there.
+    /// Returns whether a hint is accepted, if nothing else of the process is there.
     fn takes(&self, hint: u64, extent: u64) -> bool {
         let reach = hint.checked_add(extent).filter(|end| *end <= END);
         let is_drivers = (0x4_0000_0000..ARENA.start).contains(&hint);
@@ -109,7 +109,7 @@ impl Space {
             && reach.is_some_and(|end| self.gap(hint..end, extent, BLOCK) == Some(hint))
     }
 
-    /// The first free place for `size` in a range.
+    /// Returns the first free place for `size` in a range.
     fn gap(&self, within: Range<u64>, size: u64, alignment: u64) -> Option<u64> {
         let mut at = within.start.checked_next_multiple_of(alignment)?;
         let before = self.reservations.range(..within.start).next_back();
@@ -122,18 +122,18 @@ impl Space {
         (at.checked_add(size)? <= within.end).then_some(at)
     }
 
-    /// Takes addresses back.
+    /// Frees addresses.
     pub(crate) fn free(&mut self, base: u64) {
         self.reservations.remove(&base);
     }
 
-    /// The reservation that an address lies in.
+    /// Returns the reservation that contains an address.
     pub(crate) fn around(&self, at: u64) -> Option<(u64, &Reservation)> {
         let (base, reservation) = self.reservations.range(..=at).next_back()?;
         (at - base < reservation.size).then_some((*base, reservation))
     }
 
-    /// Whether an address is of the driver's own arena.
+    /// Returns whether an address is in the driver's own arena.
     pub(crate) fn is_in_arena(at: u64) -> bool {
         ARENA.contains(&at)
     }
@@ -146,7 +146,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The tests ask for the same addresses of this process.
+    /// Serializes the tests, which reserve the same addresses of this process.
     fn alone() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,6 +1,6 @@
-//! All that the driver keeps about memory: who has how much, what is mapped where, and what handles stand for.
+//! The driver's state about memory: the memory of each device, the mappings, and the objects behind handles.
 //!
-//! Handles, mappings and access are records; a lock guards them, which no work on memory holds.
+//! Handles, mappings and access are records under a lock. Work on memory does not hold it.
 
 use crate::c::{MAX_DEVICES, access};
 use crate::code::{Answer, Code};
@@ -18,11 +18,11 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) space: Space,
-    /// By their first addresses.
+    /// Keyed by their first addresses.
     pub(crate) mappings: BTreeMap<u64, Mapping>,
-    /// By their first addresses.
+    /// Keyed by their first addresses.
     pub(crate) plain: BTreeMap<u64, Plain>,
-    /// By their first addresses.
+    /// Keyed by their first addresses.
     pub(crate) pinned: BTreeMap<u64, Pinned>,
     pub(crate) handles: BTreeMap<u64, Handle>,
     pub(crate) memories: BTreeMap<Identity, Held>,
@@ -31,19 +31,19 @@ pub(crate) struct State {
     used: [u64; MAX_DEVICES],
 }
 
-/// Memory that something stands for: handles of this process, or descriptors that were made of it.
+/// Memory that is in use by handles of this process, or by descriptors exported from it.
 pub(crate) struct Held {
     pub(crate) memory: Arc<Memory>,
     pub(crate) handles: usize,
     pub(crate) exported: bool,
-    /// Made here, so that it counts against the device's memory; what is imported counts where it was made.
+    /// Whether it was created here, so that it counts against the device's memory; imports count in their own process.
     pub(crate) charged: bool,
 }
 
-/// What a `CUmemGenericAllocationHandle` stands for.
+/// The object behind a `CUmemGenericAllocationHandle`.
 pub(crate) struct Handle {
     pub(crate) object: Object,
-    /// From creating, importing and retaining; each is released once.
+    /// The number of references from creating, importing and retaining; each must be released once.
     pub(crate) references: usize,
     pub(crate) mappings: usize,
 }
@@ -58,9 +58,9 @@ pub(crate) enum Object {
 pub(crate) struct Mapping {
     pub(crate) size: u64,
     pub(crate) handle: u64,
-    /// What each device may do.
+    /// The access of each device.
     pub(crate) access: [u32; MAX_DEVICES],
-    /// What the CPU may do.
+    /// The access of the CPU.
     pub(crate) host: u32,
 }
 
@@ -70,13 +70,13 @@ pub(crate) fn state() -> MutexGuard<'static, State> {
 }
 
 impl State {
-    /// How much of a device's memory is free.
+    /// Returns the free memory of a device.
     pub(crate) fn free(&mut self, device: usize) -> u64 {
         self.forget_unused();
         settings().memory.saturating_sub(self.used[device])
     }
 
-    /// Takes memory of a device, if there is so much.
+    /// Takes memory of a device if there is enough.
     pub(crate) fn charge(&mut self, device: usize, size: u64) -> Answer {
         if size > self.free(device) {
             return Err(Code::OUT_OF_MEMORY);
@@ -89,22 +89,22 @@ impl State {
         self.used[device] = self.used[device].saturating_sub(size);
     }
 
-    /// A handle with one reference.
+    /// Creates a handle with one reference.
     pub(crate) fn new_handle(&mut self, object: Object) -> u64 {
-        // Far apart and never used twice, so that neither arithmetic nor an old one hits another.
+        // Handles are far apart and never reused, so that neither arithmetic nor an old handle yields another one.
         self.last_handle += 0x1_0000;
         let handle = Handle { object, references: 1, mappings: 0 };
         self.handles.insert(self.last_handle, handle);
         self.last_handle
     }
 
-    /// A handle that the program still has.
+    /// Returns a handle that the program holds.
     pub(crate) fn handle(&mut self, raw: u64) -> Answer<&mut Handle> {
         let found = self.handles.get_mut(&raw).filter(|handle| handle.references > 0);
         found.ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("handle {raw:#x} is not known")))
     }
 
-    /// The memory behind a handle that the program still has.
+    /// Returns the memory behind a handle that the program holds.
     pub(crate) fn memory_of(&mut self, raw: u64) -> Answer<(Arc<Memory>, bool)> {
         match &self.handle(raw)?.object {
             Object::Memory { memory, imported } => Ok((Arc::clone(memory), *imported)),
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Forgets a handle that neither the program nor a mapping has any more.
+    /// Drops a handle that neither the program nor a mapping uses any more.
     pub(crate) fn drop_if_unused(&mut self, raw: u64) {
         let is_unused = |handle: &Handle| handle.references == 0 && handle.mappings == 0;
         if !self.handles.get(&raw).is_some_and(is_unused) {
@@ -134,8 +134,8 @@ impl State {
         }
     }
 
-    /// Gives memory back that nothing stands for any more. A descriptor keeps memory too; those of other processes are
-    /// not seen from here.
+    /// Frees memory that is not used any more. A descriptor keeps memory alive too; this process cannot see those of other
+    /// processes.
     pub(crate) fn forget_unused(&mut self) {
         let is_unused = |held: &Held| held.handles == 0 && !(held.exported && held.memory.has_descriptor());
         let unused: Vec<Identity> =
@@ -150,19 +150,19 @@ impl State {
         }
     }
 
-    /// The mapping that an address lies in.
+    /// Returns the mapping that contains an address.
     pub(crate) fn mapping(&self, at: u64) -> Option<(u64, &Mapping)> {
         let (base, mapping) = self.mappings.range(..=at).next_back()?;
         (at - base < mapping.size).then_some((*base, mapping))
     }
 
-    /// The plain allocation that an address lies in.
+    /// Returns the plain allocation that contains an address.
     pub(crate) fn plain(&self, at: u64) -> Option<(u64, &Plain)> {
         let (base, plain) = self.plain.range(..=at).next_back()?;
         (at - base < plain.size).then_some((*base, plain))
     }
 
-    /// The first addresses of the mappings that have a part in a range.
+    /// Returns the first addresses of the mappings that overlap a range.
     pub(crate) fn mappings_in(&self, start: u64, end: u64) -> Vec<u64> {
         let first = self.mapping(start).map_or(start, |(base, _)| base);
         self.mappings.range(first..end).map(|(base, _)| *base).collect()

@@ -1,4 +1,4 @@
-//! Streams: made and given up, asked, waited for.
+//! Streams: created and destroyed, queried, waited for.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
@@ -11,16 +11,16 @@ use std::collections::BTreeMap;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
-/// `CU_STREAM_LEGACY`, which null is as well, and `CU_STREAM_PER_THREAD`.
+/// `CU_STREAM_LEGACY`, which null means as well, and `CU_STREAM_PER_THREAD`.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
 thread_local! {
-    /// The thread's own default streams, by their contexts.
+    /// The thread's own default streams, keyed by their contexts.
     static OWN: RefCell<BTreeMap<usize, usize>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// The stream that a handle means: a live one, or a default one of the current context.
+/// Returns the stream that a handle means: a live one, or a default one of the current context.
 pub(crate) fn meant(work: &mut Work, raw: usize) -> Answer<usize> {
     match raw {
         0 | LEGACY => Ok(work.contexts[&context::current(work)?].default),
@@ -31,11 +31,14 @@ pub(crate) fn meant(work: &mut Work, raw: usize) -> Answer<usize> {
             })
         }
         _ if work.streams.get(&raw).is_some_and(|stream| !stream.closing) => Ok(raw),
-        _ => Err(refuse(Code::INVALID_HANDLE, format_args!("there is no stream {raw:#x}, or not any more"))),
+        _ => Err(refuse(
+            Code::INVALID_HANDLE,
+            format_args!("stream {raw:#x} does not exist, or was destroyed"),
+        )),
     }
 }
 
-/// The same for work, which is of the current context: the stream, and the device that does it.
+/// Returns the stream and its device for new work, which requires a stream of the current context.
 pub(crate) fn for_work(work: &mut Work, raw: usize) -> Answer<(usize, usize)> {
     let (current, device) = context::usable(work)?;
     let name = meant(work, raw)?;
@@ -56,7 +59,7 @@ fn create(flags: u32) -> Answer<usize> {
     Ok(work.new_stream(context, flags & NON_BLOCKING == 0, false))
 }
 
-/// What is on a stream so far, to be waited for; one that captures cannot be.
+/// Returns the last ticket of a stream for a wait. Refuses a capturing stream.
 fn last(raw: usize) -> Answer<(Ticket, usize)> {
     let mut work = work();
     let name = meant(&mut work, raw)?;
@@ -67,19 +70,19 @@ fn last(raw: usize) -> Answer<(Ticket, usize)> {
 }
 
 cuda! {
-    /// Makes one.
+    /// Creates a stream.
     fn cuStreamCreate(out: Out<'_, usize>, flags: u32) {
         given(out, "phStream")?.write(create(flags)?);
         Ok(())
     }
 
-    /// The same; all streams are equal here.
+    /// Creates a stream; the priority is ignored.
     fn cuStreamCreateWithPriority(out: Out<'_, usize>, flags: u32, _priority: i32) {
         given(out, "phStream")?.write(create(flags)?);
         Ok(())
     }
 
-    /// Gives one up. It goes when its work is done.
+    /// Destroys a stream. It is removed when its work is done.
     fn cuStreamDestroy_v2(raw: usize) {
         if raw <= PER_THREAD {
             return Err(refuse(Code::INVALID_HANDLE, format_args!("a default stream")));
@@ -91,7 +94,7 @@ cuda! {
         failed
     }
 
-    /// Whether its work is done.
+    /// Returns whether a stream's work is done.
     fn cuStreamQuery(raw: usize) {
         let (ticket, context) = last(raw)?;
         let work = work();
@@ -99,12 +102,12 @@ cuda! {
         if work.is_done(ticket) { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
-    /// Waits until it is.
+    /// Waits until a stream's work is done.
     fn cuStreamSynchronize(raw: usize) {
         work::finish(last(raw)?.0)
     }
 
-    /// Its context.
+    /// Returns a stream's context.
     fn cuStreamGetCtx(raw: usize, out: Out<'_, usize>) {
         let out = given(out, "pctx")?;
         let mut work = work();
@@ -113,7 +116,7 @@ cuda! {
         Ok(())
     }
 
-    /// Has what is queued from now on wait for an event.
+    /// Makes the later work of a stream wait for an event.
     fn cuStreamWaitEvent(raw: usize, event: usize, flags: u32) {
         let mut work = work();
         let name = meant(&mut work, raw)?;

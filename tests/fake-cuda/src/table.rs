@@ -1,16 +1,16 @@
-//! Every function of the driver that is here, with the version of CUDA in which its symbol appeared.
+//! All implemented functions of the driver, each with the version of CUDA that introduced its symbol.
 
 /// A function by its symbol.
 pub(crate) struct Function {
     pub(crate) name: &'static str,
-    /// As `cuDriverGetVersion` answers it; older drivers lack the symbol.
+    /// As `cuDriverGetVersion` returns it; older drivers lack the symbol.
     pub(crate) since: u32,
     pub(crate) address: *const (),
 }
 
 macro_rules! functions {
     ($($module:ident: $($name:ident $since:literal),*;)*) => {
-        /// The table. A function that is not in it does not compile.
+        /// The table. A function that is missing here does not compile.
         pub(crate) const FUNCTIONS: &[Function] = &[$($(Function {
             name: stringify!($name),
             since: $since,
@@ -51,7 +51,7 @@ functions! {
         cuLaunchKernel 4000;
 }
 
-/// The place of a function in the table, found by the compiler.
+/// Returns the index of a function in the table, at compile time.
 pub(crate) const fn index(name: &str) -> usize {
     let mut at = 0;
     while at < FUNCTIONS.len() {

@@ -1,8 +1,7 @@
-//! What is behind a multicast object: the devices of its team, and what is bound of their memory.
+//! The state of a multicast object: the devices of its team, and their bound memory.
 //!
-//! An object is a memfd of one page, so that it can be exported. In the page is what all processes that have it see: its
-//! size, how many devices it is for, which are added, and which have bound memory. What is bound where, only the process
-//! knows that did it.
+//! An object is a memfd of one page, so that it can be exported. The page has the data that all its processes see: its size,
+//! the number of devices, which are added, and which have bound memory. Only the process that bound memory knows where.
 #![allow(unsafe_code)] // reaches the page
 
 use crate::c::{MULTICAST_MINIMUM, MulticastProperties};
@@ -17,28 +16,28 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-/// What the memfd is called, behind the name that all have.
+/// The name of the memfd, after the common prefix.
 const NAME: &str = "multicast";
 const PAGE: u64 = 4096;
 
-/// What all processes see.
+/// The data that all processes see.
 #[repr(C)]
 struct Shared {
     size: u64,
-    /// How many devices it is for.
+    /// The number of devices.
     wanted: u32,
     handle_types: u32,
-    /// A bit for each device that was added.
+    /// A bit for each added device.
     added: AtomicU32,
-    /// A bit for each device of which something is bound.
+    /// A bit for each device with bound memory.
     bound: AtomicU32,
 }
 
-/// Memory that is bound.
+/// Bound memory.
 pub(crate) struct Bound {
     pub(crate) size: u64,
     pub(crate) memory: Arc<Memory>,
-    /// Where it begins in the memory.
+    /// The offset in the memory.
     from: u64,
 }
 
@@ -46,9 +45,9 @@ pub(crate) struct Team {
     file: OwnedFd,
     page: Pages,
     pub(crate) identity: Identity,
-    /// A bit for each device that this process has added.
+    /// A bit for each device that this process added.
     here: u32,
-    /// What this process has bound, by device and place in the object.
+    /// The memory that this process bound, keyed by device and offset in the object.
     pub(crate) bound: BTreeMap<(usize, u64), Bound>,
 }
 
@@ -62,12 +61,12 @@ impl Team {
             added: AtomicU32::new(0),
             bound: AtomicU32::new(0),
         };
-        // SAFETY: the page is new, large enough, and nobody else's yet.
+        // SAFETY: the page is new, large enough, and not shared yet.
         unsafe { team.page.pointer().cast::<Shared>().write(shared) };
         Ok(team)
     }
 
-    /// The object that a descriptor stands for, and nothing where it stands for something else.
+    /// Returns the object behind a descriptor; `None` if the descriptor is something else.
     pub(crate) fn import(file: BorrowedFd<'_>) -> Option<Self> {
         if named(file)? != NAME {
             return None;
@@ -86,7 +85,7 @@ impl Team {
     }
 
     const fn shared(&self) -> &Shared {
-        // SAFETY: whoever made the file has written it before it had a descriptor; what changes are atomics.
+        // SAFETY: the creator of the file initialized it before it exported a descriptor; changing fields are atomics.
         unsafe { &*self.page.pointer().cast::<Shared>() }
     }
 
@@ -94,7 +93,7 @@ impl Team {
         self.shared().handle_types
     }
 
-    /// Its size, once all devices are added.
+    /// Returns its size, once all devices are added.
     pub(crate) fn complete(&self) -> Answer<u64> {
         let shared = self.shared();
         let added = shared.added.load(SeqCst).count_ones();
@@ -105,16 +104,16 @@ impl Team {
         Ok(shared.size)
     }
 
-    /// What it is mapped as at an address.
+    /// Returns the object's size, if it can be mapped at this address.
     pub(crate) fn mappable(&self, at: u64) -> Answer<u64> {
         if !at.is_multiple_of(MULTICAST_MINIMUM) {
-            let what = format_args!("{at:#x} is no multiple of the granularity of multicast");
+            let what = format_args!("{at:#x} is not a multiple of the granularity of multicast");
             return Err(refuse(Code::INVALID_VALUE, what));
         }
         self.complete()
     }
 
-    /// Whether a device may be given access.
+    /// Refuses access of a device outside of the team, or before all devices have bound memory.
     pub(crate) fn check_access(&self, device: usize) -> Answer {
         let (added, bound) = (self.shared().added.load(SeqCst), self.shared().bound.load(SeqCst));
         if added & (1 << device) == 0 {
@@ -132,7 +131,7 @@ impl Team {
         let shared = self.shared();
         let added = shared.added.load(SeqCst);
         if added & (1 << device) != 0 || added.count_ones() == shared.wanted {
-            let what = format_args!("device {device} is added already, or one too many");
+            let what = format_args!("device {device} was already added, or the team is full");
             return Err(refuse(Code::INVALID_VALUE, what));
         }
         shared.added.fetch_or(1 << device, SeqCst);
@@ -140,7 +139,7 @@ impl Team {
         Ok(())
     }
 
-    /// Binds memory from `from` on; `shareable` says whether it can leave its process, or came from another.
+    /// Binds memory from `from` on; `shareable` is true for memory that can be exported or was imported.
     pub(crate) fn bind(
         &mut self,
         offset: u64,
@@ -151,7 +150,7 @@ impl Team {
     ) -> Answer {
         let whole = self.complete()?;
         let home = memory.kind.home;
-        // The host's is bound by calls that are not here.
+        // Memory of the host is bound with calls that are not implemented here.
         let device =
             home.device().ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("memory of {home:?}")))?;
         let what = |what: &str| {
@@ -160,7 +159,7 @@ impl Team {
             Err(refuse(Code::INVALID_VALUE, format_args!("{numbers}: {what}")))
         };
         if size == 0 || [offset, from, size].iter().any(|number| !number.is_multiple_of(MULTICAST_MINIMUM)) {
-            return what("no whole granules of multicast");
+            return what("not whole granules of multicast");
         }
         if self.here & (1 << device) == 0 {
             return what("this process has not added the device");
@@ -169,21 +168,21 @@ impl Team {
             return what("the object can be exported, and the memory cannot");
         }
         if from.checked_add(size).is_none_or(|end| end > memory.size) {
-            return what("it ends behind the memory");
+            return what("it exceeds the memory");
         }
         let Some(end) = offset.checked_add(size).filter(|end| *end <= whole) else {
-            return what("it ends behind the object");
+            return what("it exceeds the object");
         };
         let before = self.bound.range((device, 0)..(device, end)).next_back();
         if before.is_some_and(|((_, start), bound)| start + bound.size > offset) {
-            return what("something is bound there");
+            return what("the range is already bound");
         }
         self.bound.insert((device, offset), Bound { size, memory, from });
         self.shared().bound.fetch_or(1 << device, SeqCst);
         Ok(())
     }
 
-    /// Takes out what was bound with these numbers.
+    /// Unbinds the memory that was bound with these numbers.
     pub(crate) fn unbind(&mut self, device: usize, offset: u64, size: u64) -> Answer {
         if self.bound.get(&(device, offset)).is_none_or(|bound| bound.size != size) {
             let what = format_args!("{size:#x} at {offset:#x} of device {device} was not bound as one");
@@ -196,13 +195,14 @@ impl Team {
         Ok(())
     }
 
-    /// Where a store at an offset goes: into the memory of each device of this process, as far as `size` goes in all.
+    /// Returns the targets of a store at an offset: a place in each device's memory of this process, and the length for which
+    /// all are contiguous.
     pub(crate) fn members(&self, offset: u64, size: u64) -> Result<(Vec<Place>, u64), &'static str> {
         let (mut members, mut left) = (Vec::new(), size);
         for device in (0..u32::BITS as usize).filter(|device| self.here & (1 << device) != 0) {
             let before = self.bound.range((device, 0)..=(device, offset)).next_back();
             let found = before.filter(|((_, start), bound)| offset - start < bound.size);
-            let ((_, start), bound) = found.ok_or("of a device of the team nothing is bound there")?;
+            let ((_, start), bound) = found.ok_or("a device of the team has bound nothing there")?;
             members.push((Arc::clone(&bound.memory), bound.from + (offset - start)));
             left = left.min(start + bound.size - offset);
         }

@@ -1,6 +1,6 @@
-//! Calls that a careful program never makes: wrong arguments, what the documentation calls undefined, and what the real
-//! driver is known to accept against its documentation. Each is told on the error stream and counted.
-#![allow(unsafe_code)] // asked by C
+//! Calls that a careful program never makes: wrong arguments, calls that the documentation calls undefined, and calls that
+//! the real driver accepts against its documentation. Each is reported on standard error and counted.
+#![allow(unsafe_code)] // exported to C
 
 use crate::code::Code;
 use crate::settings::settings;
@@ -16,12 +16,12 @@ thread_local! {
     pub(crate) static CALL: Cell<&'static str> = const { Cell::new("") };
 }
 
-/// One line on the error stream; a program that has closed it is not stopped by that.
+/// Prints one line to standard error. A closed standard error is ignored.
 pub(crate) fn say(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "fake-cuda: {text}");
 }
 
-/// Ends the process: something was asked for that cannot be done here, and doing nothing would be a lie.
+/// Ends the process: doing nothing for an unsupported call would hide the error.
 pub(crate) fn stop(why: Arguments<'_>) -> ! {
     say(why);
     std::process::abort()
@@ -36,13 +36,13 @@ pub(crate) fn note(what: Arguments<'_>) {
     }
 }
 
-/// Records a violation that is answered with an error.
+/// Records a violation that returns an error.
 pub(crate) fn refuse(code: Code, what: Arguments<'_>) -> Code {
     note(what);
     code
 }
 
-/// How many there were in this process.
+/// Returns the number of violations in this process.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_violations() -> u64 {
     COUNT.load(Relaxed)

@@ -1,5 +1,5 @@
-//! How a device reaches memory: address by address through its page table, as it is at that moment. Work on many bytes
-//! looks again at every 2 MiB and holds no lock in between, so that what is unmapped while it runs is missed there.
+//! A device's accesses to memory: address by address through its current page table. Work on many bytes checks the table
+//! again at every 2 MiB and holds no lock in between, so that it faults on memory that is unmapped while it runs.
 #![allow(unsafe_code)] // reaches memory by address
 
 use crate::c::{GRANULARITY, access};
@@ -12,14 +12,14 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
     Read,
     Write,
 }
 
-/// Who accesses: a kernel, or the driver's own copies and fills, which reach plain memory of every device.
+/// The source of an access: a kernel, or the driver's own copies and fills, which reach plain memory of every device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Who {
     Kernel(usize),
@@ -31,7 +31,7 @@ pub(crate) struct Piece {
     memory: Arc<Memory>,
     offset: u64,
     pub(crate) size: u64,
-    /// Where else what is written goes: the other members of a multicast object.
+    /// Further targets of a write: the other members of a multicast object.
     others: Vec<Place>,
 }
 
@@ -40,17 +40,17 @@ impl Piece {
         self.memory.pointer(self.offset)
     }
 
-    /// Its words, which others may use at the same time. It begins between words.
+    /// Returns its words, which others may use at the same time. It must begin at a word.
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the piece is mapped as long as its memory is held, which is as long as the slice; it begins at a word,
-        // by the caller's check; atomics may be shared with anyone.
+        // SAFETY: the piece is mapped as long as its memory is held, which is as long as the slice; the caller has checked
+        // that it begins at a word; atomics may be shared.
         unsafe { slice::from_raw_parts(self.pointer().cast(), self.size as usize / size_of::<u64>()) }
     }
 
-    /// Writes what was written to the others as well.
+    /// Copies a write to the other members.
     fn spread(&self) {
         for (memory, offset) in &self.others {
-            // SAFETY: each holds so many bytes, and where two are one memory, the copy allows for it.
+            // SAFETY: each has this size, and the copy permits overlap.
             unsafe { memory.pointer(*offset).copy_from(self.pointer(), self.size as usize) };
         }
     }
@@ -65,7 +65,7 @@ impl Who {
 }
 
 impl State {
-    /// What is at an address, as far as `size`, or why it cannot be reached.
+    /// Returns the memory at an address, up to `size`, or why it cannot be reached.
     fn step(&self, who: Who, at: u64, size: u64, need: Need) -> Result<Piece, &'static str> {
         let device = who.device();
         let piece = |memory: &Arc<Memory>, offset: u64| {
@@ -88,11 +88,11 @@ impl State {
             Who::Kernel(device) => device == plain.device,
             Who::Driver(device) => device::reaches(device, plain.device),
         };
-        if reaches { Ok(piece(&plain.memory, at - base)) } else { Err("it is another device's") }
+        if reaches { Ok(piece(&plain.memory, at - base)) } else { Err("it is another device's memory") }
     }
 
-    /// What a kernel's store to a multicast object reaches, of this process. A plain load is undefined, and copies by the
-    /// driver are not documented.
+    /// Returns the targets of a kernel's store to a multicast object, of this process. A plain load is undefined, and copies
+    /// by the driver are not documented.
     fn store(
         &self,
         team: Identity,
@@ -102,7 +102,7 @@ impl State {
         need: Need,
     ) -> Result<Piece, &'static str> {
         if need == Need::Read || matches!(who, Who::Driver(_)) {
-            return Err("a multicast object is mapped there, which takes stores of kernels alone");
+            return Err("a multicast object is mapped there, which only accepts stores of kernels");
         }
         let left = size.min(GRANULARITY - offset % GRANULARITY);
         let (members, size) = self.teams.get(&team).ok_or("nothing is there")?.members(offset, left)?;
@@ -111,7 +111,7 @@ impl State {
         Ok(Piece { memory, offset, size, others: others.collect() })
     }
 
-    /// Whether all of a range can be reached at this moment.
+    /// Checks whether all of a range can be reached now.
     pub(crate) fn check(&self, who: Who, at: u64, size: u64, need: Need) -> Result<(), &'static str> {
         let end = at.checked_add(size).ok_or("it goes beyond the last address")?;
         let mut next = at;
@@ -122,7 +122,7 @@ impl State {
     }
 }
 
-/// What is at an address, or the fault that ends the context.
+/// Returns the memory at an address, or the fault that ends the context.
 pub(crate) fn reach(who: Who, at: u64, size: u64, need: Need) -> Answer<Piece> {
     state().step(who, at, size, need).map_err(|why| {
         say(format_args!("{who:?} faults at {at:#x} ({need:?}): {why}"));
@@ -130,7 +130,7 @@ pub(crate) fn reach(who: Who, at: u64, size: u64, need: Need) -> Answer<Piece> {
     })
 }
 
-/// Goes over a range piece by piece.
+/// Calls `work` for each piece of a range.
 pub(crate) fn each(who: Who, at: u64, size: u64, need: Need, mut work: impl FnMut(&Piece)) -> Answer {
     let end = at.checked_add(size).ok_or(Code::ILLEGAL_ADDRESS)?;
     let mut next = at;

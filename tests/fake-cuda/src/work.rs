@@ -1,7 +1,7 @@
-//! What runs beside the program: every stream has a queue, and a thread that works it off.
+//! Asynchronous work: every stream has a queue, and a thread that executes it.
 //!
-//! Default streams and those that block wait for each other as the documentation has it. What fails ends its context: what
-//! is queued there is not done any more.
+//! Default streams and blocking ones wait for each other as documented. A failure ends its context, whose queued work is not
+//! executed any more.
 
 use crate::c::MAX_DEVICES;
 use crate::capture::Capture;
@@ -14,13 +14,13 @@ use crate::violation::stop;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// More than so much waits on no stream: who queues more has to wait.
+/// The capacity of a stream's queue. A call waits while it is full.
 const MAX_QUEUED: usize = 1024;
 
-/// What is done. A graph does it any number of times.
+/// A task. A graph can execute it any number of times.
 pub(crate) type Job = Arc<dyn Fn() -> Answer + Send + Sync>;
 
-/// Something on a stream: done when the stream has done so many.
+/// A position in a stream: reached when the stream has completed this number of tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     pub(crate) stream: usize,
@@ -36,17 +36,17 @@ struct Task {
 /// A stream.
 pub(crate) struct Stream {
     pub(crate) context: usize,
-    /// Whether it and the default stream wait for each other.
+    /// Whether the stream and the default stream wait for each other.
     pub(crate) blocking: bool,
-    /// Not made by the program.
+    /// Whether the program did not create it.
     is_default: bool,
     queue: VecDeque<Task>,
-    /// What the next task is to wait for besides.
+    /// Additional positions that the next task must wait for.
     waits: Vec<Ticket>,
     queued: u64,
     done: u64,
     has_thread: bool,
-    /// The program has given it up; it goes when its work is done.
+    /// Whether the program has destroyed it; it is removed when its work is done.
     pub(crate) closing: bool,
     pub(crate) capture: Option<Capture>,
 }
@@ -61,26 +61,26 @@ pub(crate) struct Work {
     pub(crate) modules: BTreeMap<usize, Module>,
     pub(crate) functions: BTreeMap<usize, Function>,
     pub(crate) graphs: BTreeMap<usize, Vec<Job>>,
-    /// Those that can be launched.
+    /// Executable graphs.
     pub(crate) execs: BTreeMap<usize, Vec<Job>>,
     last_name: usize,
 }
 
 static CHANGED: Condvar = Condvar::new();
 
-/// The lock. Whoever also wants that of `state` takes that one first.
+/// Takes the lock. Code that also needs the lock of `state` must take that one first.
 pub(crate) fn work() -> MutexGuard<'static, Work> {
     static WORK: LazyLock<Mutex<Work>> = LazyLock::new(Mutex::default);
     WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until something has changed.
+/// Waits for a change.
 pub(crate) fn wait(work: MutexGuard<'static, Work>) -> MutexGuard<'static, Work> {
     CHANGED.wait(work).unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Work {
-    /// A name for an object: a pointer to the program, and none that another object ever had.
+    /// Returns a unique name for an object, which the program sees as a pointer.
     pub(crate) fn new_name(&mut self) -> usize {
         self.last_name += 0x100;
         self.last_name
@@ -104,7 +104,7 @@ impl Work {
         name
     }
 
-    /// Gives a stream up.
+    /// Destroys a stream.
     pub(crate) fn close(&mut self, name: usize) {
         let Some(stream) = self.streams.get_mut(&name) else { return };
         stream.closing = true;
@@ -114,12 +114,12 @@ impl Work {
         CHANGED.notify_all();
     }
 
-    /// How many streams the program has made and not given up.
+    /// Returns the number of streams that the program has created and not destroyed.
     pub(crate) fn streams_of_the_program(&self) -> u64 {
         self.streams.values().filter(|stream| !stream.is_default && !stream.closing).count() as u64
     }
 
-    /// All that is on a stream so far.
+    /// Returns the last position of a stream.
     pub(crate) fn last(&self, stream: usize) -> Ticket {
         Ticket { stream, number: self.streams.get(&stream).map_or(0, |stream| stream.queued) }
     }
@@ -128,14 +128,14 @@ impl Work {
         self.streams.get(&ticket.stream).is_none_or(|stream| stream.done >= ticket.number)
     }
 
-    /// Has the next task of a stream wait for something.
+    /// Makes the next task of a stream wait for a position.
     pub(crate) fn add_wait(&mut self, stream: usize, ticket: Ticket) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.waits.push(ticket);
         }
     }
 
-    /// What a new task of a stream waits for, of the other streams of its context.
+    /// Returns the positions in other streams of its context that a new task of a stream must wait for.
     fn waits_of(&self, name: usize) -> Vec<Ticket> {
         let stream = &self.streams[&name];
         let Some(context) = self.contexts.get(&stream.context) else { return Vec::new() };
@@ -174,7 +174,7 @@ impl Work {
         self.streams.get(&name).is_some_and(|stream| stream.queue.len() >= MAX_QUEUED)
     }
 
-    /// The next task of a stream, if its time has come.
+    /// Returns the next task of a stream if it can start.
     fn next(&mut self, name: usize) -> Option<Task> {
         let waits = &self.streams.get(&name)?.queue.front()?.waits;
         if waits.iter().all(|ticket| self.is_done(*ticket)) {
@@ -185,7 +185,7 @@ impl Work {
     }
 }
 
-/// Queues something. A stream that captures takes it into its graph instead, where nothing is done.
+/// Queues a task. A capturing stream adds it to its graph instead, without executing it.
 pub(crate) fn queue(mut work: MutexGuard<'static, Work>, name: usize, job: Job) -> Ticket {
     if let Some(capture) = work.streams.get_mut(&name).and_then(|stream| stream.capture.as_mut()) {
         capture.nodes.push(job);
@@ -197,7 +197,7 @@ pub(crate) fn queue(mut work: MutexGuard<'static, Work>, name: usize, job: Job) 
     work.put(name, job)
 }
 
-/// Waits until it is done, and answers what became of its context.
+/// Waits for a position, and returns the error of its context.
 pub(crate) fn finish(ticket: Ticket) -> Answer {
     let mut work = work();
     let context = work.streams.get(&ticket.stream).map(|stream| stream.context);
@@ -207,7 +207,7 @@ pub(crate) fn finish(ticket: Ticket) -> Answer {
     context.map_or(Ok(()), |context| work.check(context))
 }
 
-/// A stream's thread.
+/// Runs a stream's thread.
 fn work_off(name: usize) {
     let mut work = work();
     loop {
@@ -239,7 +239,7 @@ fn work_off(name: usize) {
     }
 }
 
-/// A thread of the fake driver. If it panics, the process ends: else the program would wait for ever.
+/// Starts a thread of the fake driver. A panic in it ends the process: the program would wait forever otherwise.
 fn thread(body: impl FnOnce() + Send + 'static) {
     struct Alarm;
     impl Drop for Alarm {
@@ -254,12 +254,12 @@ fn thread(body: impl FnOnce() + Send + 'static) {
         body();
     };
     if let Err(error) = std::thread::Builder::new().name("fake-cuda".to_owned()).spawn(body) {
-        stop(format_args!("no thread can be had: {error}"));
+        stop(format_args!("a thread cannot be started: {error}"));
     }
 }
 
 impl Work {
-    /// What a context has failed with.
+    /// Returns the error of a failed context.
     pub(crate) fn check(&self, context: usize) -> Answer {
         match self.contexts.get(&context) {
             Some(Context { failed: Some(code), .. }) => Err(*code),

@@ -1,5 +1,5 @@
-//! gpu-vmm-cuda over the fake driver: which drivers it takes, how the driver's answers reach its users, and that it gives
-//! back what it has whatever fails.
+//! gpu-vmm-cuda over the fake driver: which drivers it accepts, how the driver's errors reach its users, and that it releases
+//! everything whatever fails.
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
@@ -16,7 +16,7 @@ const UNIT: Bytes = Bytes::mib(32);
 /// Prints the quirks that the backend lists.
 pub(crate) const QUIRKS: Case = case("quirks", quirks);
 
-/// Has a setting that there is not.
+/// A case with a misspelt setting.
 pub(crate) const MISSPELT: Case = with(&[("GPU", "2")], "misspelt", Cuda::init);
 
 pub(crate) const CASES: &[Case] = &[
@@ -151,7 +151,7 @@ fn short_memory_has_numbers(_: &Cuda) {
     assert_eq!((source.call, source.code), ("cuMemCreate", 2));
 }
 
-/// A device of which nothing is left for a context has no numbers to ask for.
+/// A device without memory for a context reports no numbers.
 fn short_memory_without_a_context(cuda: &Cuda) {
     let backend = open();
     let held = PhysicalMemory::create(&backend, Bytes::mib(32), Properties::on(DEVICE)).unwrap();
@@ -162,7 +162,7 @@ fn short_memory_without_a_context(cuda: &Cuda) {
     assert_eq!(cuda.counts().contexts, 0);
 }
 
-/// Grows a region by one unit, and gives the error.
+/// Grows a region by one unit, and returns the error.
 fn failed_growth(backend: &CudaBackend) -> Error {
     let mut region = Region::builder(backend).reserve(UNIT).build().unwrap();
     let error = region.grow_to(UNIT).unwrap_err();
@@ -196,7 +196,7 @@ fn nothing_is_left(cuda: &Cuda) {
     cuda.check_what_is_left();
     assert_eq!(backend.memory_info(DEVICE).unwrap().free, before);
     assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
-    // And it goes on.
+    // And it continues to work.
     let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
     region.grow_to(UNIT).unwrap();
 }
@@ -207,7 +207,7 @@ fn a_destructor_that_fails_is_logged(cuda: &Cuda) {
     drop(memory);
     let error = backend.drop_log().take_last().expect("an entry");
     assert_has(&error.to_string(), &["release", "cuMemRelease", "CUDA_ERROR_INVALID_VALUE"]);
-    // The call did nothing: the handle is there still, the only one.
+    // The call did nothing: the handle still exists, as the only one.
     assert_eq!(cuda.counts().handles, 1);
     cuda.release(0x1_0000);
 }
@@ -226,13 +226,13 @@ fn each_call_waits_for_what_it_starts(_: &Cuda) {
     done(region.fill(Bytes::ZERO, UNIT, 1));
     done(region.write(Bytes::ZERO, b"bytes"));
     done(region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 1));
-    // Unmapping right after it is no fault.
+    // Unmapping right after it causes no fault.
     let _ = region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();
     backend.synchronize(DEVICE).unwrap();
 }
 
-/// Static variables of C and C++ programs, and exit handlers, run when the driver has shut down: it answers that then, and
-/// whoever drops something hears nothing of it.
+/// Static variables of C and C++ programs, and exit handlers, run after the driver has shut down: its calls return an error
+/// then, which destructors ignore.
 fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
     type Left = (PhysicalMemory<CudaBackend>, Box<dyn Pinned>, Box<dyn CopyStream>, CudaBackend);
     static LEFT: Mutex<Option<Left>> = Mutex::new(None);
@@ -244,10 +244,10 @@ fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
             None => 0,
             Some(_) => 1,
         };
-        // SAFETY: ends the process with what was found.
+        // SAFETY: ends the process with the result.
         unsafe { libc::_exit(code) }
     }
-    // Registered before the driver's own, so it runs after that.
+    // Registered before the driver's own handler, so it runs after that.
     // SAFETY: the handler is a function of this program.
     unsafe { libc::atexit(at_exit) };
     let backend = open();

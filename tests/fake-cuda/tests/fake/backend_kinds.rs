@@ -1,5 +1,5 @@
-//! gpu-vmm-cuda's kinds of memory over the fake driver: what drivers lack and refuse, and that nothing is left of it.
-//! What works is tested by gpu-vmm-cuda's own tests, which run over the fake driver too.
+//! gpu-vmm-cuda's memory types over the fake driver: what drivers lack and refuse, and that nothing is left of failed calls.
+//! gpu-vmm-cuda's own tests cover the successful calls; they run over the fake driver too.
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
@@ -69,7 +69,7 @@ fn on_the_node() -> Properties {
     Properties::on(DEVICE).located(Location::HostNode(0))
 }
 
-/// The reason why there is no such memory.
+/// Returns the reason why such memory is not supported.
 #[track_caller]
 fn refused(backend: &CudaBackend, properties: Properties) -> String {
     match PhysicalMemory::create(backend, UNIT, properties).unwrap_err().into_detail() {
@@ -99,9 +99,9 @@ fn an_unknown_attribute(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-/// What exporting a unit of such memory as a dma-buf is answered.
+/// Returns the error of exporting a unit of such memory as a dma-buf.
 fn dma_buf(backend: &CudaBackend, properties: Properties) -> Error {
-    // SAFETY: one unit is created, mapped at the beginning of a reservation of its size, and taken out again.
+    // SAFETY: one unit is created, mapped at the beginning of a reservation of its size, and unmapped again.
     unsafe {
         let handle = backend.create(UNIT, &properties).unwrap();
         let mut reservation = backend.reserve(UNIT, backend.granularity().into(), None).unwrap();
@@ -157,7 +157,7 @@ fn nothing_is_left_where_the_driver_does_not_tell(cuda: &Cuda) {
 
 fn a_failed_trial_has_a_reason_and_leaves_nothing(cuda: &Cuda) {
     let backend = open();
-    // With a context, without which a dma-buf is not tried.
+    // With a context; without one no dma-buf is tried.
     backend.memory_info(DEVICE).unwrap();
     for feature in [Feature::ReadOnlyAccess, Feature::HostMemory, Feature::HostNodeMemory, Feature::DmaBuf] {
         assert_eq!(missing(&backend, feature, "CUDA_ERROR_NOT_SUPPORTED (801)"), Evidence::Trial);
@@ -166,7 +166,7 @@ fn a_failed_trial_has_a_reason_and_leaves_nothing(cuda: &Cuda) {
     assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
 }
 
-/// Quirk `dma-buf-wants-a-context`; looking at what there is makes none.
+/// Quirk `dma-buf-wants-a-context`; querying capabilities creates none.
 fn a_dma_buf_is_not_tried_without_a_context(cuda: &Cuda) {
     let backend = open();
     let told = capability(&backend, Feature::DmaBuf);
@@ -200,7 +200,7 @@ fn what_is_permitted_is_found(cuda: &Cuda) {
     let both = Properties::on(DEVICE).shareable().exported_as(HandleTypes::FABRIC);
     let memory = PhysicalMemory::create(&backend, UNIT, both).unwrap();
     let (bytes, _fd) = (memory.export_fabric().unwrap(), memory.export().unwrap());
-    // SAFETY: the memory is of this size; where it is not of this device, that is an error.
+    // SAFETY: the memory is of this size; another device is reported as an error.
     let wrong = unsafe {
         PhysicalMemory::import_fabric(&backend, &bytes, UNIT, Properties { device: DeviceId(1), ..both })
     };
@@ -246,11 +246,11 @@ fn a_region_of_the_hosts_memory_is_used_by_both(cuda: &Cuda) {
         .unwrap();
     region.grow_to(UNIT).unwrap();
     region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 5).unwrap();
-    // A peer has access as to a device's memory, and needs not reach one.
+    // A peer gets access as to a device's memory, and need not support peer access.
     region.set_access(Bytes::ZERO, UNIT, DeviceId(1), Access::Read).unwrap();
     region.set_access(Bytes::ZERO, UNIT, DeviceId::HOST, Access::Read).unwrap();
     let word = region.address().0 as *const u64;
-    // SAFETY: the CPU may read there, and the device has finished.
+    // SAFETY: the CPU may read it, and the device has finished.
     assert_eq!(unsafe { word.read() }, gpu_vmm_testkit::pattern_word(5, 0));
     assert_eq!(cuda.violations(), 0);
 }

@@ -1,4 +1,4 @@
-//! Captures: which calls spoil which of them, and the graphs that they make.
+//! Captures: which calls invalidate which of them, and the graphs that they create.
 
 use crate::child::{Case, case, with};
 use crate::rig::{Cuda, G, ILLEGAL_ADDRESS, INVALID_VALUE, NOT_READY};
@@ -41,7 +41,7 @@ fn end(cuda: &Cuda, stream: usize) -> Result<usize, u32> {
     }
 }
 
-/// What calls need.
+/// The objects that calls need.
 struct Objects {
     event: usize,
     stream: usize,
@@ -99,12 +99,12 @@ const CALLS: [(&str, Call); 17] = [
     }),
 ];
 
-/// A stream that captures, and the calling thread.
+/// A capturing stream, and the calling thread.
 #[derive(Debug)]
 struct Setting {
-    /// The flags that the stream was made with.
+    /// The flags with which the stream was created.
     flags: usize,
-    /// The capture's.
+    /// The mode of the capture.
     mode: u32,
     /// Whether the calling thread captures.
     own: bool,
@@ -112,7 +112,8 @@ struct Setting {
     relaxed: bool,
 }
 
-/// What a call answers, and whether it spoils the capture, as measured on an H200 with driver 580.159 (CUDA 13.0).
+/// Returns the code of a call, and whether it invalidates the capture, as measured on an H200 with driver 580.159 (CUDA
+/// 13.0).
 fn measured(call: &str, setting: &Setting) -> (u32, bool) {
     let blocking = setting.flags != NON_BLOCKING;
     let unsafe_call =
@@ -138,7 +139,7 @@ fn measured(call: &str, setting: &Setting) -> (u32, bool) {
     }
 }
 
-/// The call that a setting is about, on the thread that it says.
+/// Makes the call of a setting, on the thread that it names.
 fn act(cuda: &Cuda, call: Call, has: &Objects, setting: &Setting) -> u32 {
     let here = || {
         let mut code = 0;
@@ -205,7 +206,7 @@ fn the_default_stream_tells_of_blocking_captures(cuda: &Cuda) {
     cuda.ok("cuStreamBeginCapture_v2", &[blocking, GLOBAL as usize]);
     cuda.answers("cuStreamIsCapturing", &asked, IMPLICIT);
     cuda.answers("cuStreamIsCapturing", &[1, asked[1]], IMPLICIT);
-    // It is no use of the stream, and spoils nothing.
+    // The query does not use the stream, and invalidates nothing.
     cuda.ok("cuGraphDestroy", &[end(cuda, blocking).unwrap()]);
     cuda.ok("cuStreamIsCapturing", &asked);
     // Each use does.
@@ -220,7 +221,7 @@ fn the_default_stream_tells_of_blocking_captures(cuda: &Cuda) {
         in_mode(cuda, RELAXED, || cuda.answers(call, arguments, IMPLICIT));
         assert_eq!(end(cuda, blocking), Err(INVALIDATED), "{call}");
     }
-    // The thread's own default stream blocks as well. Another context's default stream does not tell.
+    // The thread's own default stream blocks as well. Another context's default stream does not report it.
     cuda.ok("cuStreamBeginCapture_v2", &[2, RELAXED as usize]);
     cuda.answers("cuStreamIsCapturing", &asked, IMPLICIT);
     let mut popped = 0usize;
@@ -233,7 +234,7 @@ fn the_default_stream_tells_of_blocking_captures(cuda: &Cuda) {
     cuda.ok("cuCtxDestroy_v2", &[other]);
 }
 
-/// A graph that fills a granule by a memset, and its first half by a kernel.
+/// Captures a graph that fills a granule with a memset, and its first half with a kernel.
 fn graph(cuda: &Cuda, stream: usize, base: usize, write: usize, seed: u64) -> usize {
     cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED as usize]);
     cuda.ok("cuMemsetD8Async", &[base, 7, G, stream]);
@@ -284,7 +285,7 @@ fn a_launch_can_be_captured(cuda: &Cuda) {
     let outer = end(cuda, stream).unwrap();
     let exec = cuda.get("cuGraphInstantiateWithFlags", &[outer, 0]);
     cuda.ok("cuStreamSynchronize", &[stream]);
-    assert_eq!(bytes(cuda, base + G / 2), [0; 8], "it has run already");
+    assert_eq!(bytes(cuda, base + G / 2), [0; 8], "it has already run");
     cuda.ok("cuGraphLaunch", &[exec, stream]);
     cuda.ok("cuStreamSynchronize", &[stream]);
     assert_eq!(bytes(cuda, base + G / 2), [7; 8]);

@@ -11,17 +11,17 @@ pub(crate) const DONE: &str = "DONE";
 
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// Settings beside two GPUs, without the prefix.
+    /// Settings in addition to two GPUs, without the prefix.
     pub(crate) settings: &'static [(&'static str, &'static str)],
     pub(crate) run: fn(&Cuda),
 }
 
-/// A case with the settings that most have.
+/// A case with the default settings.
 pub(crate) const fn case(name: &'static str, run: fn(&Cuda)) -> Case {
     Case { name, settings: &[], run }
 }
 
-/// A case with settings of its own.
+/// A case with its own settings.
 pub(crate) const fn with(
     settings: &'static [(&'static str, &'static str)],
     name: &'static str,
@@ -30,23 +30,23 @@ pub(crate) const fn with(
     Case { name, settings, run }
 }
 
-/// The case that this process is to run, where it is a child.
+/// Returns the name of the case that this process must run, if it is a child.
 pub(crate) fn asked_for() -> Option<String> {
     std::env::var(CASE).ok()
 }
 
 impl Case {
-    /// Runs the case in this process, and looks at what is left.
+    /// Runs the case in this process, and checks that nothing is left.
     pub(crate) fn run_here(&self) {
         let cuda = Cuda::load();
         (self.run)(&cuda);
         cuda.check_what_is_left();
-        // The last word, so that a child that ends early is not taken for one that succeeds.
+        // The last line, so that a child that ends early does not count as successful.
         println!("{DONE}");
     }
 }
 
-/// The fake driver's library, which Cargo puts beside the tests of its package.
+/// Returns the fake driver's library, which Cargo puts next to the tests of its package.
 pub(crate) fn library() -> PathBuf {
     let mut path = std::env::current_exe().expect("this program's path");
     path.set_file_name("libgpu_vmm_fake_cuda.so");
@@ -56,7 +56,7 @@ pub(crate) fn library() -> PathBuf {
 
 fn command(case: &Case) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's path"));
-    // Settings of whoever runs the tests are none of the case's.
+    // Settings of the user's environment must not affect the case.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"FAKE_CUDA_")) {
         command.env_remove(name);
     }
@@ -67,7 +67,7 @@ fn command(case: &Case) -> Command {
     command
 }
 
-/// Runs a case in a child, and gives what it printed.
+/// Runs a case in a child, and returns its output.
 pub(crate) fn run(case: &Case) -> Result<String, Failed> {
     let output = command(case).stdin(Stdio::null()).output().expect("a child");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -77,7 +77,7 @@ pub(crate) fn run(case: &Case) -> Result<String, Failed> {
     }
 }
 
-/// Starts a case in a child beside the one that this process runs. Both talk by its standard input and output.
+/// Starts a case in a child while this process runs another. They communicate over the child's standard input and output.
 pub(crate) fn start(case: &Case, environment: &[(&str, String)]) -> Child {
     let mut command = command(case);
     command.envs(environment.iter().map(|(name, value)| (name, value)));

@@ -1,4 +1,4 @@
-//! gpu-vmm-cuda in several contexts of a device, and beside captures.
+//! gpu-vmm-cuda in several contexts of a device, and during captures.
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
@@ -57,7 +57,7 @@ fn elsewhere(backend: &CudaBackend) -> Box<dyn WorkStream> {
     backend.stream_elsewhere(DEVICE).unwrap()
 }
 
-/// Calls something while the context of a stream is the thread's current one.
+/// Calls `act` while the context of a stream is the thread's current one.
 fn inside<T>(backend: &CudaBackend, stream: &dyn WorkStream, act: impl FnOnce() -> T) -> T {
     let (mut act, mut result) = (Some(act), None);
     backend.in_context_of(stream, &mut || result = act.take().map(|act| act())).unwrap();
@@ -85,18 +85,18 @@ fn an_attached_context_is_waited_for(_: &Cuda) {
     let (memory, other) = (plain(&backend, DEVICE), elsewhere(&backend));
     let attached = attach(&backend, &*other);
     start(&backend, DEVICE, other.stream(), &memory);
-    // Not its device's.
+    // Other devices' contexts are not concerned.
     backend.synchronize(OTHER).unwrap();
     assert!(!other.is_done().unwrap());
     backend.synchronize(DEVICE).unwrap();
     assert!(other.is_done().unwrap());
-    // Two backends of one context are waited for as long as one of them lives.
+    // Two backends share a context: it is waited for until the last of them is dropped.
     drop(attach(&backend, &*other));
     start(&backend, DEVICE, other.stream(), &memory);
     backend.synchronize(DEVICE).unwrap();
     assert!(other.is_done().unwrap());
     drop(attached);
-    // What cannot be known is not waited for, as documented.
+    // Contexts unknown to the backend are not waited for, as documented.
     start(&backend, DEVICE, other.stream(), &memory);
     backend.synchronize(DEVICE).unwrap();
     assert!(!other.is_done().unwrap());
@@ -113,7 +113,7 @@ fn the_current_context_is_waited_for(_: &Cuda) {
     assert!(other.is_done().unwrap());
 }
 
-/// Work on the default stream of the context that another backend was opened with.
+/// Starts work on the default stream of the context that another backend was opened with.
 fn default_work<'a>(backend: &'a CudaBackend, attached: &CudaBackend) -> Plain<'a> {
     let memory = plain(backend, DEVICE);
     start(attached, DEVICE, Stream::DEFAULT, &memory);
@@ -121,7 +121,7 @@ fn default_work<'a>(backend: &'a CudaBackend, attached: &CudaBackend) -> Plain<'
 }
 
 fn is_done(backend: &CudaBackend, at: &Plain<'_>) -> bool {
-    // SAFETY: the memory is mapped; asking queues a kernel on the other context's default stream, which waits for nothing.
+    // SAFETY: the memory is mapped; the check queues a kernel on the other context's default stream, which waits for nothing.
     unsafe { backend.count_wrong(DEVICE, at.2, SIZE, 1) }.unwrap() == 0
 }
 
@@ -145,17 +145,17 @@ fn an_event_marks_all_default_streams(cuda: &Cuda) {
     let memory = default_work(&backend, &attached);
     let mut event = backend.event(DEVICE).unwrap();
     event.record(Stream::DEFAULT).unwrap();
-    assert!(!event.is_done().unwrap(), "the attached context's work is not marked");
+    assert!(!event.is_done().unwrap(), "the event does not cover the attached context's work");
     event.wait().unwrap();
     assert!(event.is_done().unwrap() && is_done(&backend, &memory));
-    // The current context counts as well, and may be destroyed while the event lives.
+    // The event also covers the current context, which may be destroyed during the event's life.
     drop(attached);
     let late = plain(&backend, DEVICE);
     inside(&backend, &*other, || {
         cuda.ok("cuMemsetD8_v2", &[late.2.0 as usize, 1, SIZE.0 as usize]);
         event.record(Stream::DEFAULT).unwrap();
     });
-    assert!(!event.is_done().unwrap(), "the current context's work is not marked");
+    assert!(!event.is_done().unwrap(), "the event does not cover the current context's work");
     drop(other);
     event.wait().unwrap();
     event.record(Stream::DEFAULT).unwrap();
@@ -174,7 +174,7 @@ fn an_event_holds_all_default_streams(cuda: &Cuda) {
     start(&backend, DEVICE, own.stream(), &memory);
     event.record(own.stream()).unwrap();
     event.hold(Stream::DEFAULT).unwrap();
-    // What follows on the other context's default stream comes after the pattern.
+    // Later work on the other context's default stream comes after the pattern.
     inside(&backend, &*other, || {
         let mut byte = 0u8;
         cuda.ok("cuMemcpyDtoH_v2", &[(&raw mut byte).addr(), memory.2.0 as usize, 1]);
@@ -191,7 +191,7 @@ fn dropping_a_backend_waits_for_who_waits(cuda: &Cuda) {
     thread::scope(|scope| {
         let waits = scope.spawn(|| backend.synchronize(DEVICE));
         drop(attached);
-        // The context may be destroyed now, whoever waited for it.
+        // The other thread's wait is over: the context may be destroyed now.
         drop(other);
         waits.join().unwrap().unwrap();
     });
@@ -214,7 +214,7 @@ fn another_contexts_death_is_not_the_devices(cuda: &Cuda) {
     let (own, other) = (backend.own_stream(DEVICE).unwrap(), elsewhere(&backend));
     let attached = attach(&backend, &*other);
     // A kernel in the other context that faults.
-    // SAFETY: nothing is mapped there: the fault is the case, and ends the other context alone.
+    // SAFETY: nothing is mapped there: the fault is intended, and ends the other context alone.
     unsafe { backend.start_pattern_on(DEVICE, other.stream(), Address(1 << 21), SIZE, 1, 1) }.unwrap();
     let lost =
         |answer: Result<()>| matches!(answer.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }));
@@ -223,7 +223,7 @@ fn another_contexts_death_is_not_the_devices(cuda: &Cuda) {
     start(&backend, DEVICE, own.stream(), &memory);
     backend.synchronize(DEVICE).unwrap();
     assert!(own.is_done().unwrap());
-    // Its owner's wait covers the living context all the same.
+    // Its owner's wait still covers the living context.
     start(&backend, DEVICE, own.stream(), &memory);
     assert!(lost(attached.synchronize(DEVICE)) && own.is_done().unwrap());
     let mut event = backend.event(DEVICE).unwrap();
@@ -283,7 +283,7 @@ fn a_blocking_capture_is_seen_and_goes_on(cuda: &Cuda) {
             );
         }
         assert!(backend.is_capturing(Stream::DEFAULT).unwrap());
-        // Another device is waited for.
+        // Other devices are waited for.
         backend.synchronize(OTHER).unwrap();
         let graph = backend.end_capture(DEVICE, stream.stream()).unwrap();
         assert!(!backend.is_capturing(Stream::DEFAULT).unwrap());
@@ -319,7 +319,7 @@ fn no_question_spoils_a_capture(cuda: &Cuda) {
         thread::scope(|scope| scope.spawn(&mut asks).join().unwrap());
         drop(backend.end_capture(DEVICE, captured.stream()).unwrap());
     }
-    // The thread's mode is what it was.
+    // The thread's mode is unchanged.
     let mut mode = 1u32;
     cuda.ok("cuThreadExchangeStreamCaptureMode", &[(&raw mut mode).addr()]);
     assert_eq!(mode, 0);

@@ -35,7 +35,7 @@ const CAPTURE_UNSUPPORTED: u32 = 900;
 const CAPTURE_INVALIDATED: u32 = 901;
 const CAPTURED_EVENT: u32 = 907;
 
-/// Ends a capture that was not spoilt.
+/// Ends a valid capture.
 fn end(cuda: &Cuda, stream: usize) {
     let mut graph = 0usize;
     cuda.ok("cuStreamEndCapture", &[stream, (&raw mut graph).addr()]);
@@ -58,11 +58,11 @@ fn an_event_in_a_graph_cannot_be_asked(cuda: &Cuda) {
         let mut graph = 0usize;
         cuda.answers("cuStreamEndCapture", &[stream, (&raw mut graph).addr()], CAPTURE_INVALIDATED);
     }
-    // Another capture is not concerned.
+    // Another capture is not affected.
     cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
     cuda.answers("cuEventQuery", &[event], INVALID_VALUE);
     end(cuda, stream);
-    // Elsewhere it is a place in a stream again.
+    // Recorded on a stream that does not capture, the event is a position in a stream again.
     cuda.ok("cuEventRecord", &[event, stream]);
     cuda.ok("cuEventSynchronize", &[event]);
     cuda.ok("cuEventQuery", &[event]);
@@ -99,7 +99,7 @@ fn events_and_streams_are_of_one_context(cuda: &Cuda) {
     cuda.ok("cuEventDestroy_v2", &[event]);
 }
 
-/// A raw stream as the core has it.
+/// Wraps a raw stream for the core.
 fn stream(raw: usize) -> Stream<'static> {
     // SAFETY: cases name streams that live as long as they use this.
     unsafe { Stream::from_raw(with_exposed_provenance_mut(raw)) }
@@ -113,13 +113,13 @@ fn a_capture_is_told(cuda: &Cuda) {
     assert!(!captures(own.stream()));
     cuda.enter(0);
     cuda.ok("cuStreamBeginCapture_v2", &[raw, RELAXED]);
-    // The legacy default stream captures nothing, under either name, nor does the thread's own.
+    // The legacy default stream does not capture, under either name, nor does the thread's own.
     assert!(captures(own.stream()) && [0, 1, 2].iter().all(|default| !captures(stream(*default))));
     event.record(own.stream()).unwrap();
     for error in [event.is_done().unwrap_err(), event.wait().unwrap_err()] {
         assert_eq!(error.driver_error().unwrap().code, i64::from(CAPTURED_EVENT), "{error}");
     }
-    // A spoilt one has not ended.
+    // An invalidated capture has not ended.
     cuda.answers("cuStreamSynchronize", &[raw], CAPTURE_UNSUPPORTED);
     assert!(captures(own.stream()));
     let mut graph = 0usize;
@@ -130,7 +130,7 @@ fn a_capture_is_told(cuda: &Cuda) {
     assert!(event.is_done().unwrap());
     // The thread's own default stream can capture.
     cuda.ok("cuStreamBeginCapture_v2", &[2, RELAXED]);
-    // It blocks, so work on the shared one would break its capture.
+    // It blocks, so work on the shared default stream would invalidate its capture.
     assert!(captures(stream(2)) && captures(stream(1)));
     end(cuda, 2);
     assert!(!captures(stream(2)));
@@ -149,7 +149,7 @@ fn a_stream_of_another_context_is_refused(cuda: &Cuda) {
         "{error}"
     );
     assert!(error.to_string().contains(&format!("{context:#x}")), "{error}");
-    // It can be held, though.
+    // It can be held nevertheless.
     event.hold(stream(foreign)).unwrap();
     assert!(!backend.is_capturing(stream(foreign)).unwrap());
     assert_eq!(cuda.violations(), 0);
@@ -236,7 +236,7 @@ fn giving_back_that_fails(cuda: &Cuda) {
     drop(event);
     let error = backend.drop_log().take_last().unwrap();
     assert_eq!((answered(&error), backend.drop_log().count()), (("cuEventDestroy_v2", 1), 1));
-    // The driver has it still, and what is left is looked at: it ends with its context.
+    // The driver still has the event, and the check for leaks sees it: it ends with its context.
     assert_eq!(cuda.counts().events, 1);
     cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
 }

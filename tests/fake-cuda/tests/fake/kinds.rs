@@ -20,14 +20,14 @@ pub(crate) const CASES: &[Case] = &[
     case("each_device_has_a_number", each_device_has_a_number),
 ];
 
-/// The calling thread's node, which is no place of memory here.
+/// The calling thread's node, which is not a valid location here.
 const HOST_NUMA_CURRENT: u32 = 4;
 
 fn memory_of_the_host_is_not_the_devices(cuda: &Cuda) {
     cuda.init();
     cuda.enter(0);
     let before = cuda.free_memory();
-    // What may be anywhere on it is told as its node's.
+    // Memory anywhere on the host is reported with its node.
     for (wanted, told) in [(at(HOST, 0, 0), at(HOST_NUMA, 0, 0)), (at(HOST_NUMA, 0, 1), at(HOST_NUMA, 0, 1))]
     {
         let granularity = cuda.get("cuMemGetAllocationGranularity", &[wanted.as_ptr().addr(), 0]);
@@ -37,12 +37,12 @@ fn memory_of_the_host_is_not_the_devices(cuda: &Cuda) {
         assert_eq!(cuda.told(handle), told);
         cuda.release(handle);
     }
-    // Another process, or this one, knows it again by its descriptor.
+    // Another process, or this one, identifies the memory by its descriptor.
     let handle = cuda.create_as(at(HOST_NUMA, 0, 1));
     let fd = cuda.export(handle);
     let import = cuda.get("cuMemImportFromShareableHandle", &[fd, 1]);
     assert_eq!(cuda.told(import), at(HOST_NUMA, 0, 0));
-    // SAFETY: the call has made it for its caller.
+    // SAFETY: the call has just created it.
     unsafe { libc::close(fd as i32) };
     cuda.release(import);
     cuda.release(handle);
@@ -57,17 +57,18 @@ fn memory_of_the_host_has_its_rules(cuda: &Cuda) {
         wanted[6] = flags;
         wanted
     };
-    // What can be anywhere cannot be shared; none is compressed or flagged for RDMA; the current node cannot be asked for.
+    // Memory anywhere on the host cannot be shared; none is compressed or flagged for RDMA; the current node cannot be
+    // requested.
     for wrong in
         [at(HOST, 0, 1), at(HOST, 0, 8), flagged(0x0001), flagged(0x0100), at(HOST_NUMA_CURRENT, 0, 0)]
     {
         cuda.refuses("cuMemCreate", &[out, G, wrong.as_ptr().addr(), 0], INVALID_VALUE);
     }
-    // Which nodes there are, a program finds out by asking for one.
+    // A program finds out the nodes by requesting memory on one.
     for node in [1, 7] {
         cuda.answers("cuMemCreate", &[out, G, at(HOST_NUMA, node, 0).as_ptr().addr(), 0], INVALID_VALUE);
     }
-    // The granularity is told even so.
+    // The granularity is reported even so.
     for wrong in [at(HOST, 0, 1), flagged(0x0101)] {
         assert_eq!(cuda.get("cuMemGetAllocationGranularity", &[wrong.as_ptr().addr(), 0]), G);
     }
@@ -81,7 +82,7 @@ fn the_cpu_is_named_by_either_type_of_place(cuda: &Cuda) {
     for base in [host, node] {
         for (kind, id, allowed) in [(HOST, 0, READ), (HOST_NUMA, 0, READ_WRITE), (HOST_NUMA, 1, READ)] {
             cuda.ok("cuMemSetAccess", &[base, G, [kind, id, allowed].as_ptr().addr(), 1]);
-            // The number of the node does not count.
+            // The number of the node is ignored.
             assert_eq!((cuda.cpu_may(base, HOST_NUMA), cuda.access(base, 0)), (allowed as usize, 3));
         }
         let current = [HOST_NUMA_CURRENT, 0, READ];
@@ -93,13 +94,13 @@ fn the_cpu_is_named_by_either_type_of_place(cuda: &Cuda) {
         );
         cuda.let_cpu(base, HOST, 0);
     }
-    // At a device's memory it is not let.
+    // It gets no access to a device's memory.
     for kind in [HOST, HOST_NUMA] {
         let wrong = [kind, 0, READ];
         cuda.refuses("cuMemSetAccess", &[device, G, wrong.as_ptr().addr(), 1], NOT_SUPPORTED);
     }
     assert_eq!(cuda.cpu_may(device, HOST_NUMA), 0);
-    // Devices, both of them, have access as to any memory.
+    // Both devices get access as to any memory.
     let both = [description(0, READ), description(1, READ_WRITE)].concat();
     cuda.ok("cuMemSetAccess", &[node, G, both.as_ptr().addr(), 2]);
     assert_eq!((cuda.access(node, 0), cuda.access(node, 1), cuda.cpu_may(node, HOST_NUMA)), (1, 3, 0));
@@ -117,7 +118,7 @@ fn what_the_cpu_may_is_what_it_can(cuda: &Cuda) {
     cuda.let_cpu(base, HOST_NUMA, READ_WRITE);
     assert_eq!(cuda.cpu_may(base, HOST_NUMA), 3);
     let seen = std::ptr::with_exposed_provenance_mut::<u8>(base);
-    // SAFETY: the CPU may read and write there, and no device is at work.
+    // SAFETY: the CPU may read and write it, and no device is working.
     unsafe {
         assert_eq!(seen.add(G - 1).read(), 7);
         seen.write(8);
@@ -125,7 +126,7 @@ fn what_the_cpu_may_is_what_it_can(cuda: &Cuda) {
     let mut byte = [0u8];
     cuda.ok("cuMemcpyDtoH_v2", &[byte.as_mut_ptr().addr(), base, 1]);
     assert_eq!(byte, [8]);
-    // What the CPU may use is an address of the host's as well.
+    // Addresses that the CPU may use are host addresses as well.
     cuda.ok("cuMemcpyHtoD_v2", &[base + 1, base, 1]);
     cuda.ok("cuCtxSynchronize", &[]);
     // SAFETY: as above.
@@ -142,7 +143,7 @@ fn what_the_cpu_may_is_what_it_can(cuda: &Cuda) {
     assert!(is_mapped(" ---p "));
     cuda.let_cpu(base, HOST_NUMA, READ);
     cuda.unmap(base, G);
-    assert!(is_mapped(" ---p "), "unmapping takes it from the CPU too");
+    assert!(is_mapped(" ---p "), "unmapping removes the CPU's access too");
     cuda.free(base, G);
 }
 
@@ -155,7 +156,7 @@ fn the_host_came_with_12_2(cuda: &Cuda) {
     cuda.answers("cuDeviceGetAttribute", &[(&raw mut says).addr(), 134, 0], INVALID_VALUE);
 }
 
-/// What they come to together is quirk `compression-gives-way`.
+/// Quirk `compression-gives-way` shows them together.
 fn compression_is_told(cuda: &Cuda) {
     cuda.init();
     // Compression, and RDMA in the next byte.
@@ -169,7 +170,7 @@ fn compression_is_told(cuda: &Cuda) {
             assert_eq!(cuda.told(handle)[6], flags);
             cuda.release(handle);
         }
-        // SAFETY: the call has made it for its caller.
+        // SAFETY: the call has just created it.
         unsafe { libc::close(fd as i32) };
     }
 }
@@ -207,13 +208,13 @@ fn fabric_handles_name_memory(cuda: &Cuda) {
     assert_eq!(byte, [9]);
     cuda.unmap(base, 2 * G);
     cuda.free(base, BLOCK);
-    // Nothing is left that they could name, and others never named anything.
+    // The memory of these handles is gone; other bytes never named any.
     let mut none = 0usize;
     for wrong in [bytes, [0; 64], [0xff; 64]] {
         let arguments = [(&raw mut none).addr(), wrong.as_ptr().addr(), 8];
         cuda.answers("cuMemImportFromShareableHandle", &arguments, INVALID_VALUE);
     }
-    // Memory that was not created for it has none.
+    // Memory that was not created for fabric handles has none.
     let plain = cuda.create_shareable(G);
     let arguments = [bytes.as_mut_ptr().addr(), plain, 8, 0];
     cuda.refuses("cuMemExportToShareableHandle", &arguments, INVALID_VALUE);
@@ -225,7 +226,7 @@ fn dma_bufs_are_of_devices_memory(cuda: &Cuda) {
     cuda.init();
     cuda.enter(0);
     let base = cuda.reserve(BLOCK);
-    // Two mappings side by side and one behind a hole, without any access.
+    // Two adjacent mappings and one after a hole, without any access.
     for place in [0, 1, 3] {
         let handle = cuda.create(0, G);
         cuda.map(base + place * G, G, handle);
@@ -235,20 +236,20 @@ fn dma_bufs_are_of_devices_memory(cuda: &Cuda) {
     let out = (&raw mut fd).addr();
     for (offset, length) in [(0, G), (4096, 4096), (0, 2 * G), (G / 2, G)] {
         cuda.ok("cuMemGetHandleForAddressRange", &[out, base + offset, length, 1, 0]);
-        // SAFETY: the call has made it for its caller.
+        // SAFETY: the call has just created it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: the descriptor is open, and both calls only ask.
+        // SAFETY: the descriptor is open, and both calls only query it.
         let (size, flags) = unsafe {
             let fd = fd.as_raw_fd();
             (libc::lseek(fd, 0, libc::SEEK_END), libc::fcntl(fd, libc::F_GETFD))
         };
         assert_eq!((size as usize, flags), (length, libc::FD_CLOEXEC));
     }
-    // A hole; pages that are not whole.
+    // A hole; ranges of partial pages.
     for (offset, length) in [(0, 4 * G), (0, 4095), (1, 4096), (0, 0)] {
         cuda.refuses("cuMemGetHandleForAddressRange", &[out, base + offset, length, 1, 0], INVALID_VALUE);
     }
-    // By way of the PCIe bus there is none.
+    // Addresses on the PCIe bus are not supported.
     cuda.answers("cuMemGetHandleForAddressRange", &[out, base, G, 1, 1], NOT_SUPPORTED);
     cuda.unmap(base, 2 * G);
     cuda.unmap(base + 3 * G, G);

@@ -1,19 +1,19 @@
 //! The fake driver by itself, and gpu-vmm-cuda over it.
 //!
-//! A driver is one for a process and its settings are the environment's, so each case runs in a child: this program again,
-//! told by its environment which case.
+//! A process has one driver, and the environment has its settings. So each case runs in a child: this program again, with the
+//! case's name in its environment.
 //!
-//! | module | what |
+//! | module | subject |
 //! |---|---|
 //! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
 //! | `memory`, `kinds`, `work`, `multicast` | the rules, by subject |
 //! | `events` | events and captures: the rules, and gpu-vmm-cuda's |
-//! | `captures` | what spoils a capture, and graphs |
-//! | `contexts` | gpu-vmm-cuda in several contexts of a device, and beside captures |
+//! | `captures` | which calls invalidate a capture, and graphs |
+//! | `contexts` | gpu-vmm-cuda in several contexts of a device, and during captures |
 //! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
-//! | `backend`, `backend_kinds` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
+//! | `backend`, `backend_kinds` | gpu-vmm-cuda: which drivers it accepts, how errors reach it, that it releases everything |
 //! | `team` | its multicast |
-//! | `child`, `rig` | running a case; the driver's functions for cases |
+//! | `child`, `rig` | runs a case; the driver's functions for cases |
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code)] // the driver's functions are called
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
@@ -55,7 +55,7 @@ const GROUPS: [(&str, &[Case]); 15] = [
     ("team::processes", team::processes::CASES),
 ];
 
-/// Each quirk that the backend lists has a case of its name.
+/// Each quirk that the backend lists has a case with its name.
 fn every_quirk_is_shown() -> Result<(), Failed> {
     let listed = child::run(&backend::QUIRKS)?;
     let missing = listed.lines().filter(|quirk| quirks::CASES.iter().all(|case| case.name != *quirk));

@@ -28,7 +28,7 @@ fn nothing_works_before_init(cuda: &Cuda) {
     cuda.ok("cuDriverGetVersion", &[(&raw mut out).addr()]);
     assert_eq!(out, 13_000);
     cuda.init();
-    // No context is needed for virtual memory, and one for the rest.
+    // Virtual memory needs no context; the other calls do.
     let base = cuda.reserve(G);
     cuda.free(base, G);
     cuda.refuses("cuMemAlloc_v2", &[(&raw mut out).addr(), G], INVALID_CONTEXT);
@@ -51,7 +51,7 @@ fn wrong_arguments_are_refused(cuda: &Cuda) {
     cuda.refuses("cuMemCreate", &[out, G, properties(9, 0).as_ptr().addr(), 0], INVALID_DEVICE);
     cuda.refuses("cuMemCreate", &[out, G, 0, 0], INVALID_VALUE);
     cuda.refuses("cuMemCreate", &[0, G, right.as_ptr().addr(), 0], INVALID_VALUE);
-    // Type, handles of Windows, location, compression, what is reserved.
+    // Type, handle types of Windows, location, compression, reserved fields.
     for (place, value) in [(0, 9), (1, 2), (2, 9), (2, 0), (6, 2), (7, 1)] {
         let mut wrong = right;
         wrong[place] = value;
@@ -94,7 +94,7 @@ fn a_mapping_is_whole(cuda: &Cuda) {
     cuda.refuses("cuMemUnmap", &[base + G, 2 * G], INVALID_VALUE);
     cuda.refuses("cuMemUnmap", &[base, 2 * BLOCK], INVALID_VALUE);
     cuda.map(base + 2 * G, G, second);
-    // Several whole ones at once, and access is gone with them.
+    // Several whole mappings at once; their access is removed with them.
     cuda.grant(base, 3 * G, 0, READ_WRITE);
     cuda.unmap(base, 3 * G);
     cuda.map(base, 2 * G, first);
@@ -121,7 +121,7 @@ fn access_is_each_mappings_own(cuda: &Cuda) {
     cuda.ok("cuMemsetD8_v2", &[base, 7, G]);
     let mut byte = [0u8];
     let to = byte.as_mut_ptr().addr();
-    // The driver refuses what the device may not do, and lives on.
+    // The driver refuses copies that the device may not do, and continues to work.
     cuda.answers("cuMemcpyDtoH_v2", &[to, base + G, 1], INVALID_VALUE);
     cuda.grant(base + G, G, 0, READ);
     cuda.answers("cuMemsetD8_v2", &[base + G, 8, G], INVALID_VALUE);
@@ -140,13 +140,13 @@ fn memory_lives_as_long_as_anything_stands_for_it(cuda: &Cuda) {
     cuda.map(base, G, handle);
     cuda.release(handle);
     assert_eq!(cuda.free_memory(), before - G);
-    // What is mapped gives the handle again, by any address in it.
+    // Any address in a mapping yields its handle.
     assert_eq!(cuda.get("cuMemRetainAllocationHandle", &[base + 4096]), handle);
     let fd = cuda.export(handle);
     cuda.release(handle);
     cuda.unmap(base, G);
     assert_eq!(cuda.free_memory(), before - G, "a descriptor keeps the memory");
-    // SAFETY: the call has made it for its caller.
+    // SAFETY: the call has just created it.
     drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     assert_eq!(cuda.free_memory(), before);
     cuda.free(base, BLOCK);
@@ -206,7 +206,7 @@ fn memory_ends(cuda: &Cuda) {
     let one_more = [(&raw mut out).addr(), G, right.as_ptr().addr(), 0];
     cuda.answers("cuMemCreate", &one_more, OUT_OF_MEMORY);
     cuda.answers("cuMemAlloc_v2", &[(&raw mut out).addr(), 1], OUT_OF_MEMORY);
-    // Each device has its own, and addresses cost none.
+    // Each device has its own memory, and addresses take none.
     let other = cuda.create(1, G);
     let base = cuda.reserve(1 << 40);
     cuda.free(base, 1 << 40);
@@ -235,7 +235,7 @@ fn what_an_address_is(cuda: &Cuda) {
     cuda.ok("cuMemFree_v2", &[plain]);
     let mut fd = -1i32;
     cuda.ok("cuMemGetHandleForAddressRange", &[(&raw mut fd).addr(), base, BLOCK, 1, 0]);
-    // SAFETY: the call has made it for its caller.
+    // SAFETY: the call has just created it.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
     cuda.take_away(base, BLOCK);
     let gone = [(&raw mut fd).addr(), base, BLOCK, 1, 0];
@@ -247,18 +247,18 @@ fn imports_are_one_memory(cuda: &Cuda) {
     cuda.enter(0);
     let (before, handle) = (cuda.free_memory(), cuda.create_shareable(G));
     let fd = cuda.export(handle);
-    // SAFETY: the call has made it for its caller.
+    // SAFETY: the call has just created it.
     let owned = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let imports = [0; 2].map(|_| cuda.get("cuMemImportFromShareableHandle", &[fd, 1]));
     assert!(imports[0] != imports[1] && !imports.contains(&handle));
     assert_eq!(cuda.free_memory(), before - G);
     drop(owned);
-    // SAFETY: opens a file that is always there.
+    // SAFETY: opens a file that always exists.
     let other = unsafe { OwnedFd::from_raw_fd(libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY)) };
     let (mut none, number) = (0usize, other.as_raw_fd() as usize);
     cuda.answers("cuMemImportFromShareableHandle", &[(&raw mut none).addr(), number, 1], UNKNOWN);
     let base = cuda.reserve(BLOCK);
-    // How large it is, nobody has said; that it is mapped from its beginning, the documentation does.
+    // The size of an import is unknown; the documentation requires that it is mapped from its beginning.
     cuda.answers("cuMemMap", &[base, 2 * G, 0, imports[0], 0], NOT_SUPPORTED);
     cuda.refuses("cuMemMap", &[base, G, G, imports[0], 0], NOT_SUPPORTED);
     for (place, handle) in [handle, imports[0], imports[1]].into_iter().enumerate() {

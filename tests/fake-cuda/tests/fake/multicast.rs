@@ -1,4 +1,4 @@
-//! Multicast objects, by raw calls: what the fake driver checks, and that a store reaches all.
+//! Multicast objects, by raw calls: the fake driver's checks, and that a store reaches all members.
 
 use crate::child::{Case, case, with};
 use crate::rig::{
@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("MULTICAST", "0")], "devices_without_it_have_no_objects", devices_without_it_have_no_objects),
 ];
 
-/// `CUmulticastObjectProp`: devices, size, kinds of handle, flags.
+/// `CUmulticastObjectProp`: devices, size, handle types, flags.
 fn properties(devices: u64, size: usize, handle_types: u64) -> [u64; 4] {
     [devices, size as u64, handle_types, 0]
 }
@@ -29,7 +29,7 @@ fn create(cuda: &Cuda, devices: u64, size: usize, handle_types: u64) -> usize {
     cuda.get("cuMulticastCreate", &[properties(devices, size, handle_types).as_ptr().addr()])
 }
 
-/// An object of both devices.
+/// Creates an object of both devices.
 fn of_both(cuda: &Cuda, size: usize) -> usize {
     let object = create(cuda, 2, size, 0);
     for device in 0..2 {
@@ -38,7 +38,7 @@ fn of_both(cuda: &Cuda, size: usize) -> usize {
     object
 }
 
-/// Memory of a device, bound whole at the beginning.
+/// Creates memory of a device, and binds all of it at offset 0.
 fn bound(cuda: &Cuda, object: usize, device: u32, size: usize) -> usize {
     let memory = cuda.create(device, size);
     cuda.ok("cuMulticastBindMem", &[object, 0, memory, 0, size, 0]);
@@ -49,7 +49,7 @@ fn unbind(cuda: &Cuda, object: usize, device: usize, offset: usize, size: usize)
     cuda.ok("cuMulticastUnbind", &[object, device, offset, size]);
 }
 
-/// Unbinds what both devices have bound whole, and releases all.
+/// Unbinds the whole memory of both devices, and releases all.
 fn give_back(cuda: &Cuda, object: usize, memory: [usize; 2], size: usize) {
     for (device, memory) in memory.into_iter().enumerate() {
         unbind(cuda, object, device, 0, size);
@@ -63,7 +63,7 @@ fn a_store_reaches_all(cuda: &Cuda) {
     cuda.enter(0);
     let object = of_both(cuda, BLOCK);
     let memory = [bound(cuda, object, 0, BLOCK), cuda.create(1, BLOCK)];
-    // The second device's in two pieces, the other way round.
+    // The second device's memory in two pieces, in the opposite order.
     let half = BLOCK / 2;
     cuda.ok("cuMulticastBindMem", &[object, 0, memory[1], half, half, 0]);
     cuda.ok("cuMulticastBindMem", &[object, half, memory[1], 0, half, 0]);
@@ -80,13 +80,13 @@ fn a_store_reaches_all(cuda: &Cuda) {
     let counters = cuda.get("cuMemAlloc_v2", &[16]);
     cuda.ok("cuMemsetD8_v2", &[counters, 0, 16]);
     cuda.launch(count, 0, &[own[0] as u64, (BLOCK / 8) as u64, 7, counters as u64]);
-    // The pattern's second half is that of a seed so many words on.
+    // The pattern's second half equals that of a seed `words` later.
     let words = (half / 8) as u64;
     cuda.launch(count, 0, &[own[1] as u64, words, 7 + words, counters as u64]);
     cuda.launch(count, 0, &[(own[1] + half) as u64, words, 7, counters as u64]);
     let mut counted = [u64::MAX; 2];
     cuda.ok("cuMemcpyDtoH_v2", &[(&raw mut counted).addr(), counters, 16]);
-    assert_eq!(counted, [2 * (BLOCK / 8) as u64, 0], "all of both are looked at, and nothing is wrong");
+    assert_eq!(counted, [2 * (BLOCK / 8) as u64, 0], "all words of both are checked, and none is wrong");
     cuda.ok("cuMemFree_v2", &[counters]);
     cuda.take_away(base, 3 * BLOCK);
     for offset in [0, half] {
@@ -159,7 +159,7 @@ fn objects_have_to_be_described_rightly(cuda: &Cuda) {
     cuda.refuses("cuMulticastCreate", &[out, 0], INVALID_VALUE);
     let fabric = properties(2, M, 8);
     cuda.answers("cuMulticastCreate", &[out, fabric.as_ptr().addr()], NOT_PERMITTED);
-    // The granularity is asked for with a size that need not be a multiple of it.
+    // The size in a query of the granularity need not be a multiple of it.
     let any = properties(2, G, 1);
     assert_eq!(cuda.get("cuMulticastGetGranularity", &[any.as_ptr().addr(), 0]), M);
     let recommended = cuda.get("cuMulticastGetGranularity", &[any.as_ptr().addr(), 1]);
@@ -177,13 +177,13 @@ fn all_devices_are_added_first(cuda: &Cuda) {
     cuda.refuses("cuMulticastAddDevice", &[object, 0], INVALID_VALUE);
     cuda.refuses("cuMulticastAddDevice", &[object, 2], INVALID_DEVICE);
     cuda.refuses("cuMulticastAddDevice", &[memory, 1], INVALID_VALUE);
-    // Here NVIDIA's driver waits.
+    // NVIDIA's driver waits here.
     cuda.refuses("cuMulticastBindMem", &[object, 0, memory, 0, M, 0], ILLEGAL_STATE);
     cuda.refuses("cuMemMap", &[base, M, 0, object, 0], ILLEGAL_STATE);
     cuda.ok("cuMulticastAddDevice", &[object, 1]);
     cuda.ok("cuMulticastBindMem", &[object, 0, memory, 0, M, 0]);
     unbind(cuda, object, 0, 0, M);
-    // A team of one is full with one.
+    // A team of one device is complete with one.
     let alone = create(cuda, 1, M, 0);
     cuda.ok("cuMulticastAddDevice", &[alone, 1]);
     cuda.refuses("cuMulticastAddDevice", &[alone, 0], INVALID_VALUE);
@@ -229,7 +229,7 @@ fn bindings_are_checked(cuda: &Cuda) {
     unbind(cuda, object, 0, 0, M);
     unbind(cuda, object, 0, M, M);
     cuda.refuses("cuMulticastUnbind", &[object, 0, 0, M], INVALID_VALUE);
-    // What can be exported takes memory that can be.
+    // An exportable object requires exportable memory.
     let shared = create(cuda, 1, M, 1);
     cuda.ok("cuMulticastAddDevice", &[shared, 0]);
     cuda.refuses("cuMulticastBindMem", &[shared, 0, memory, 0, M, 0], INVALID_VALUE);
@@ -264,14 +264,14 @@ fn an_object_is_mapped_whole_and_bound_before(cuda: &Cuda) {
     let first = bound(cuda, object, 0, 2 * M);
     let description = crate::rig::description(0, READ_WRITE);
     let grant = [base, 2 * M, description.as_ptr().addr(), 1];
-    // The second device has bound nothing: here NVIDIA's driver waits.
+    // The second device has bound nothing: NVIDIA's driver waits here.
     cuda.refuses("cuMemSetAccess", &grant, ILLEGAL_STATE);
     let second = bound(cuda, object, 1, 2 * M);
     cuda.ok("cuMemSetAccess", &grant);
     cuda.unmap(base, 2 * M);
     cuda.free(base, BLOCK);
     give_back(cuda, object, [first, second], 2 * M);
-    // A device that is not in the team has no access.
+    // A device outside of the team gets no access.
     let alone = create(cuda, 1, M, 0);
     cuda.ok("cuMulticastAddDevice", &[alone, 1]);
     let memory = bound(cuda, alone, 1, M);
@@ -289,9 +289,9 @@ fn what_goes_back_goes_in_order(cuda: &Cuda) {
     let memory = [0, 1].map(|device| bound(cuda, object, device, M));
     let base = cuda.reserve(M);
     cuda.map(base, M, object);
-    // Mapped still.
+    // The object is still mapped.
     cuda.accepts("cuMulticastUnbind", &[object, 0, 0, M]);
-    // The second device's memory is bound still.
+    // The second device's memory is still bound.
     cuda.accepts("cuMemRelease", &[memory[1]]);
     cuda.release(memory[0]);
     cuda.unmap(base, M);
@@ -324,7 +324,7 @@ fn an_import_is_the_same_object(cuda: &Cuda) {
     cuda.refuses("cuMulticastAddDevice", &[import, 0], INVALID_VALUE);
     let memory = cuda.create_shareable_on(1, M);
     cuda.ok("cuMulticastBindMem", &[import, 0, memory, 0, M, 0]);
-    // It is there as long as there is a handle of it.
+    // It exists as long as it has a handle.
     cuda.release(object);
     unbind(cuda, import, 1, 0, M);
     cuda.release_all(&[memory, import, unshared]);

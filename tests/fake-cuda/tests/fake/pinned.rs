@@ -1,4 +1,4 @@
-//! Page-locked memory, and copies that go on beside the program; and gpu-vmm-cuda's over them.
+//! Page-locked memory and asynchronous copies: the rules, and gpu-vmm-cuda's copies.
 
 use crate::child::{Case, case, with};
 use crate::rig::{Cuda, G, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, READ_WRITE, SUCCESS};
@@ -9,7 +9,7 @@ use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{TestKit, Walked};
 use std::time::{Duration, Instant};
 
-/// Time enough to look while something runs.
+/// Enough time to look while work runs.
 const SLOW: &[(&str, &str)] = &[("WORK_DELAY", "100ms")];
 const NON_BLOCKING: usize = 1;
 const PORTABLE: usize = 1;
@@ -36,9 +36,9 @@ fn host(cuda: &Cuda, size: usize, flags: usize) -> usize {
     cuda.get("cuMemHostAlloc", &[size, flags])
 }
 
-/// Bytes of the host, which a copy may be changing.
+/// Reads a byte of the host that a copy may be changing.
 fn byte(at: usize) -> u8 {
-    // SAFETY: cases look at page-locked memory of their own.
+    // SAFETY: cases read their own page-locked memory.
     unsafe { std::ptr::with_exposed_provenance::<u8>(at).read_volatile() }
 }
 
@@ -62,7 +62,7 @@ fn it_is_memory_of_the_process(cuda: &Cuda) {
     cuda.refuses("cuMemFreeHost", &[at + 1], INVALID_VALUE);
     cuda.ok("cuMemFreeHost", &[at]);
     cuda.refuses("cuMemFreeHost", &[at], INVALID_VALUE);
-    // What a context leaves goes with it.
+    // A context frees its allocations when it is destroyed.
     let own = cuda.get("cuCtxCreate_v2", &[0, 0]);
     host(cuda, G, 0);
     cuda.ok("cuCtxDestroy_v2", &[own]);
@@ -78,13 +78,13 @@ fn copies_go_on_beside_the_program(cuda: &Cuda) {
     cuda.ok("cuMemcpyHtoDAsync_v2", &[base, at, 2 * G, stream]);
     cuda.ok("cuMemcpyDtoHAsync_v2", &[at, base + G, G, stream]);
     cuda.answers("cuStreamQuery", &[stream], NOT_READY);
-    // The bytes are taken when the copy comes to them.
+    // The copy reads the bytes when the stream reaches it.
     set(at, 2 * G, 2);
     cuda.ok("cuStreamSynchronize", &[stream]);
     let mut seen = [0u8; 2];
     cuda.ok("cuMemcpyDtoH_v2", &[seen.as_mut_ptr().addr(), base + 2 * G - 2, 2]);
     assert_eq!((seen, byte(at), byte(at + 2 * G - 1)), ([2, 2], 2, 2));
-    // To pageable memory it waits.
+    // A copy to pageable memory waits.
     cuda.ok("cuMemcpyDtoHAsync_v2", &[seen.as_mut_ptr().addr(), base, 2, stream]);
     cuda.ok("cuStreamQuery", &[stream]);
     cuda.ok("cuStreamDestroy_v2", &[stream]);
@@ -151,7 +151,7 @@ fn kernels_walk_lists(cuda: &Cuda) {
     cuda.enter(0);
     let walk = cuda.kernel(c"gpu_vmm_walk_list");
     let (base, results) = (cuda.mapped(2 * G), cuda.get("cuMemAlloc_v2", &[16]));
-    // Three nodes, of which the second lies over the border of two granules.
+    // Three nodes, of which the second crosses the border of two granules.
     let (one, two, three) = (base, base + G - 8, base + 64);
     let nodes = [(one, two, 1u64), (two, three, 10), (three, 0, u64::MAX)];
     for (at, next, value) in nodes {
@@ -168,7 +168,7 @@ fn kernels_walk_lists(cuda: &Cuda) {
     assert_eq!(walked(one, 2), [2, 11]);
     assert_eq!(walked(two, u64::MAX), [2, 9]);
     assert_eq!([walked(0, 9), walked(one, 0)], [[0; 2]; 2]);
-    // A node that is nowhere.
+    // A node at an unmapped address.
     cuda.grant(base, 2 * G, 0, READ_WRITE);
     cuda.launch(walk, 0, &[(base + 2 * G) as u64, 1, results as u64, results as u64 + 8]);
     cuda.answers("cuCtxSynchronize", &[], ILLEGAL_ADDRESS);
@@ -190,12 +190,12 @@ fn a_lane_copies_beside_the_program(cuda: &Cuda) {
     for device in [DEVICE, DeviceId(1)] {
         let mut region = region(&backend, device);
         region.write_pattern(device, Bytes::ZERO, SIZE, 1).unwrap();
-        // Made in device 0's context, whichever device copies.
+        // Allocated in device 0's context, for copies by any device.
         let pinned = backend.pin(SIZE).unwrap();
         let mut copy_stream = backend.copy_stream(device).unwrap();
         let at = pinned.start().as_ptr();
         set(at.expose_provenance(), SIZE.0 as usize, 0xEE);
-        // SAFETY: both sides are of this size and left alone until the copy stream has finished.
+        // SAFETY: both sides are of this size and unused until the copy stream has finished.
         unsafe { copy_stream.copy_to_host(at, region.address(), SIZE) }.unwrap();
         assert_eq!(byte(at.expose_provenance()), 0xEE, "the copy was waited for");
         copy_stream.finish().unwrap();
@@ -257,7 +257,7 @@ fn a_copy_that_fails_says_so(_: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     let (region, pinned) = (region(&backend, DEVICE), backend.pin(SIZE).unwrap());
     let mut copy_stream = backend.copy_stream(DEVICE).unwrap();
-    // SAFETY: both sides are of this size and left alone until the copy stream has finished.
+    // SAFETY: both sides are of this size and unused until the copy stream has finished.
     let error =
         unsafe { copy_stream.copy_to_host(pinned.start().as_ptr(), region.address(), SIZE) }.unwrap_err();
     assert_eq!(answered(&error), ("cuMemcpyDtoHAsync_v2", 1));
@@ -271,7 +271,7 @@ fn giving_back_that_fails(cuda: &Cuda) {
     drop(pinned);
     let error = backend.drop_log().take_last().unwrap();
     assert_eq!((answered(&error), backend.drop_log().count()), (("cuMemFreeHost", 1), 1));
-    // The driver has it still.
+    // The driver still has the allocation.
     cuda.enter(0);
     cuda.ok("cuMemFreeHost", &[at]);
 }
@@ -297,13 +297,13 @@ fn a_list_that_leaves_its_memory(cuda: &Cuda) {
         matches!(error.detail(), Detail::DeviceLost { .. }) && error.operation() == Operation::WalkList,
         "{error}"
     );
-    // With the context, what is page-locked and what it copies on goes quietly.
+    // Page-locked memory and copy streams that were freed with the context are dropped without an error.
     assert!(matches!(
         backend.copy_stream(DEVICE).as_ref().map_err(Error::detail),
         Err(Detail::DeviceLost { .. })
     ));
     drop((pinned, copy_stream));
     assert_eq!((backend.drop_log().count(), cuda.counts().pinned), (0, 0));
-    // The word for the result could not be given back.
+    // The word for the result could not be freed.
     cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
 }

@@ -1,4 +1,5 @@
-//! Each quirk of gpu-vmm-cuda's list, shown by raw calls: what NVIDIA's driver was seen to do, and the fake driver does.
+//! Each quirk of gpu-vmm-cuda's list, shown by raw calls: behaviour observed with NVIDIA's driver, and copied by the fake
+//! driver.
 
 use crate::child::{Case, case, with};
 use crate::rig::{
@@ -47,7 +48,7 @@ fn addresses_in_32_mib(cuda: &Cuda) {
     let exact = cuda.reserve_at(first + 3 * BLOCK, BLOCK);
     assert_eq!(exact, first + 3 * BLOCK);
     cuda.free(exact, BLOCK);
-    // With a context, small ones go to an arena of their own.
+    // With a context, small reservations go to their own arena.
     cuda.enter(0);
     let small = cuda.reserve_at(first + 3 * BLOCK, 24 << 20);
     assert_ne!(small, first + 3 * BLOCK);
@@ -60,7 +61,7 @@ fn map_past_the_end(cuda: &Cuda) {
     let (base, handle) = (cuda.reserve(2 * BLOCK), cuda.create(0, BLOCK));
     let at = base + BLOCK + BLOCK / 2;
     cuda.accepts("cuMemMap", &[at, BLOCK, 0, handle, 0]);
-    // The reservation behind cannot be used, nor this one freed.
+    // The next reservation cannot be used, nor this one freed.
     let behind = cuda.reserve_at(base + 2 * BLOCK, BLOCK);
     assert_eq!(behind, base + 2 * BLOCK);
     cuda.refuses("cuMemMap", &[behind, BLOCK, 0, handle, 0], INVALID_VALUE);
@@ -71,7 +72,7 @@ fn map_past_the_end(cuda: &Cuda) {
     cuda.release(handle);
 }
 
-/// Two mappings of a granule with as much between them.
+/// Creates two mappings of a granule with a hole of a granule between them.
 fn with_a_hole(cuda: &Cuda) -> usize {
     let base = cuda.reserve(BLOCK);
     for at in [base, base + 2 * G] {
@@ -108,7 +109,7 @@ fn unmap_does_not_wait(cuda: &Cuda) {
     cuda.ok("cuMemsetD8Async", &[plain, 1, G, stream]);
     cuda.take_away(base, BLOCK);
     cuda.answers("cuStreamQuery", &[stream], NOT_READY);
-    // cuMemFree, on the other hand, does wait.
+    // cuMemFree does wait.
     cuda.ok("cuMemFree_v2", &[plain]);
     cuda.ok("cuStreamQuery", &[stream]);
     cuda.ok("cuStreamDestroy_v2", &[stream]);
@@ -140,7 +141,7 @@ fn host_access_untold(cuda: &Cuda) {
         }
         cuda.take_away(base, G);
     }
-    // A device's memory too, at which the CPU is not let.
+    // The same holds for a device's memory, which the CPU cannot access.
     let base = cuda.mapped(G);
     let wanted = [HOST, 0, READ_WRITE];
     cuda.refuses("cuMemSetAccess", &[base, G, wanted.as_ptr().addr(), 1], NOT_SUPPORTED);
@@ -169,7 +170,7 @@ fn dma_buf_wants_a_context(cuda: &Cuda) {
     cuda.refuses("cuMemGetHandleForAddressRange", &range, INVALID_CONTEXT);
     cuda.enter(0);
     cuda.ok("cuMemGetHandleForAddressRange", &range);
-    // SAFETY: the call has made it for its caller.
+    // SAFETY: the call has just created it.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
     cuda.take_away(base, G);
 }
@@ -196,7 +197,7 @@ fn descriptor_zero(cuda: &Cuda) {
     cuda.init();
     let handle = cuda.create_shareable(G);
     let fd = cuda.export(handle);
-    // SAFETY: the descriptor is this case's, and its standard input nobody else's.
+    // SAFETY: only this case uses the descriptor and the standard input.
     let fd = unsafe {
         libc::dup2(fd as i32, 0);
         OwnedFd::from_raw_fd(fd as i32)
@@ -223,7 +224,7 @@ fn import_does_not_export(cuda: &Cuda) {
     cuda.init();
     let handle = cuda.create_shareable(G);
     let fd = cuda.export(handle);
-    // SAFETY: the call has made it for its caller.
+    // SAFETY: the call has just created it.
     let _fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let import = cuda.get("cuMemImportFromShareableHandle", &[fd, 1]);
     assert_eq!(cuda.told(import), properties(0, 0));
@@ -244,7 +245,7 @@ fn stub_library(cuda: &Cuda) {
 fn fork(cuda: &Cuda) {
     cuda.init();
     let handle = cuda.create(0, G);
-    // SAFETY: the child calls the driver, which answers at once, and ends without returning.
+    // SAFETY: the child calls the driver, which returns at once, and ends without returning.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let count = &mut 0i32;
@@ -254,12 +255,12 @@ fn fork(cuda: &Cuda) {
             cuda.call("cuDeviceGetCount", &[(&raw mut *count).addr()]),
         ];
         let right = answers == [NOT_INITIALIZED; 3];
-        // SAFETY: ends the child without what belongs to the parent.
+        // SAFETY: ends the child without running the parent's destructors.
         unsafe { libc::_exit(i32::from(!right)) };
     }
     let mut status = 0;
-    // SAFETY: the child is this process's, and the pointer is good for one int.
+    // SAFETY: the child is this process's, and the pointer is valid for one int.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0, "a call in the child answered something else");
+    assert_eq!(status, 0, "a call in the child returned something else");
     assert_eq!(cuda.call("cuMemRelease", &[handle]), SUCCESS);
 }

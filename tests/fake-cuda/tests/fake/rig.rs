@@ -1,4 +1,4 @@
-//! The driver's functions for cases: each call is made with what it has to answer, and with whether it is a violation.
+//! The driver's functions for cases: each call states its expected result, and whether it is a violation.
 
 use crate::child::library;
 use gpu_vmm_fake_cuda::Counts;
@@ -18,7 +18,7 @@ pub(crate) const NOT_PERMITTED: u32 = 800;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 pub(crate) const UNKNOWN: u32 = 999;
 
-/// The granularity, and what addresses are taken in.
+/// The granularity of memory, and the unit of addresses.
 pub(crate) const G: usize = 2 << 20;
 pub(crate) const BLOCK: usize = 32 << 20;
 /// The granularity of multicast.
@@ -36,34 +36,34 @@ pub(crate) struct Cuda(Library);
 
 impl Cuda {
     pub(crate) fn load() -> Self {
-        // SAFETY: the fake driver's own library; all that it does when it is loaded is to take symbols out.
+        // SAFETY: the fake driver's library only hides symbols when it is loaded.
         Self(unsafe { Library::open(Some(library()), RTLD_NOW | RTLD_LOCAL) }.expect("the fake driver"))
     }
 
-    /// With the driver started.
+    /// Starts the driver.
     pub(crate) fn init(&self) {
         self.ok("cuInit", &[0]);
     }
 
     pub(crate) fn has(&self, function: &str) -> bool {
-        // SAFETY: taken for an address only.
+        // SAFETY: only the address is used.
         unsafe { self.0.get::<*const ()>(function) }.is_ok()
     }
 
-    /// Calls a function with integers and pointers, of which it takes the first few.
+    /// Calls a function with integers and pointers; it ignores superfluous arguments.
     pub(crate) fn call(&self, function: &str, arguments: &[usize]) -> u32 {
         type A = usize;
         type Function = unsafe extern "C" fn(A, A, A, A, A, A, A, A, A, A, A) -> u32;
         let mut all = [0; 11];
         all[..arguments.len()].copy_from_slice(arguments);
         let [a, b, c, d, e, f, g, h, i, j, k] = all;
-        // SAFETY: the cases give what the header says, in as many places as the function has; the caller of such a
-        // function takes the rest away again.
+        // SAFETY: the cases pass the arguments of the header, in the function's number of places; with this calling
+        // convention the caller removes superfluous ones.
         unsafe { self.0.get::<Function>(function).expect(function)(a, b, c, d, e, f, g, h, i, j, k) }
     }
 
     pub(crate) fn violations(&self) -> u64 {
-        // SAFETY: the fake driver's function of this name takes nothing.
+        // SAFETY: the fake driver's function of this name takes no argument.
         unsafe { self.0.get::<unsafe extern "C" fn() -> u64>("fake_cuda_violations").unwrap()() }
     }
 
@@ -83,31 +83,31 @@ impl Cuda {
         assert_eq!(self.violations() - before, violations, "violations by {function}({arguments:#x?})");
     }
 
-    /// Succeeds, and is no violation.
+    /// Requires success without a violation.
     #[track_caller]
     pub(crate) fn ok(&self, function: &str, arguments: &[usize]) {
         self.expect(function, arguments, SUCCESS, 0);
     }
 
-    /// Answers a code as it may, and is no violation.
+    /// Requires a code without a violation.
     #[track_caller]
     pub(crate) fn answers(&self, function: &str, arguments: &[usize], code: u32) {
         self.expect(function, arguments, code, 0);
     }
 
-    /// Answers a code, and is a violation.
+    /// Requires a code and a violation.
     #[track_caller]
     pub(crate) fn refuses(&self, function: &str, arguments: &[usize], code: u32) {
         self.expect(function, arguments, code, 1);
     }
 
-    /// Succeeds, and is a violation.
+    /// Requires success and a violation.
     #[track_caller]
     pub(crate) fn accepts(&self, function: &str, arguments: &[usize]) {
         self.expect(function, arguments, SUCCESS, 1);
     }
 
-    /// Calls a function that writes one number in front of its other arguments.
+    /// Calls a function that writes one number through its first parameter, and returns the number.
     #[track_caller]
     pub(crate) fn get(&self, function: &str, arguments: &[usize]) -> usize {
         let mut out = 0usize;
@@ -178,25 +178,25 @@ impl Cuda {
         self.get("cuMemGetAccess", &[[1u32, device].as_ptr().addr(), at])
     }
 
-    /// Sets what the CPU may do with a granule, by a type of place.
+    /// Sets the CPU's access to a granule, by a type of location.
     #[track_caller]
     pub(crate) fn let_cpu(&self, at: usize, kind: u32, allowed: u32) {
         self.ok("cuMemSetAccess", &[at, G, [kind, 0, allowed].as_ptr().addr(), 1]);
     }
 
-    /// What it is said to be allowed, by a type of place.
+    /// Returns the CPU's reported access, by a type of location.
     #[track_caller]
     pub(crate) fn cpu_may(&self, at: usize, kind: u32) -> usize {
         self.get("cuMemGetAccess", &[[kind, 0u32].as_ptr().addr(), at])
     }
 
-    /// A granule of such memory.
+    /// Creates a granule of such memory.
     #[track_caller]
     pub(crate) fn create_as(&self, wanted: [u32; 8]) -> usize {
         self.get("cuMemCreate", &[G, wanted.as_ptr().addr(), 0])
     }
 
-    /// What the driver says that memory was made as.
+    /// Returns the properties that the driver reports for memory.
     #[track_caller]
     pub(crate) fn told(&self, handle: usize) -> [u32; 8] {
         let mut told = [0u32; 8];
@@ -204,13 +204,13 @@ impl Cuda {
         told
     }
 
-    /// A reservation that begins with a granule of such memory, which device 0 may read and write.
+    /// Creates a reservation that begins with a granule of such memory, which device 0 may read and write.
     #[track_caller]
     pub(crate) fn mapped_as(&self, wanted: [u32; 8]) -> usize {
         self.hold(self.create_as(wanted), G)
     }
 
-    /// A reservation of one piece of device 0's memory that it may read and write.
+    /// Creates a reservation of one piece of device 0's memory that it may read and write.
     #[track_caller]
     pub(crate) fn mapped(&self, size: usize) -> usize {
         self.hold(self.create(0, size), size)
@@ -225,7 +225,7 @@ impl Cuda {
         base
     }
 
-    /// Takes it away again.
+    /// Unmaps and frees it.
     #[track_caller]
     pub(crate) fn take_away(&self, base: usize, size: usize) {
         self.unmap(base, size);
@@ -239,26 +239,26 @@ impl Cuda {
         fd as usize
     }
 
-    /// A device's primary context, current for the thread.
+    /// Makes a device's primary context current for the thread.
     pub(crate) fn enter(&self, device: usize) -> usize {
         let context = self.get("cuDevicePrimaryCtxRetain", &[device]);
         self.ok("cuCtxSetCurrent", &[context]);
         context
     }
 
-    /// Free memory of the current context's device.
+    /// Returns the free memory of the current context's device.
     #[track_caller]
     pub(crate) fn free_memory(&self) -> usize {
         let mut total = 0usize;
         self.get("cuMemGetInfo_v2", &[(&raw mut total).addr()])
     }
 
-    /// The words of the test kit's kernels in the current context: writing, and counting what is wrong.
+    /// Returns the test kit's kernels in the current context: the writing one and the counting one.
     pub(crate) fn kernels(&self) -> (usize, usize) {
         (self.kernel(c"gpu_vmm_write_pattern"), self.kernel(c"gpu_vmm_count_wrong"))
     }
 
-    /// One of the test kit's kernels in the current context.
+    /// Returns one of the test kit's kernels in the current context.
     pub(crate) fn kernel(&self, name: &std::ffi::CStr) -> usize {
         const TEXT: &str = concat!(include_str!("../../../../backend-cuda/src/kernels.ptx"), "\0");
         let module = self.get("cuModuleLoadData", &[TEXT.as_ptr().addr()]);
@@ -273,7 +273,7 @@ impl Cuda {
         self.ok("cuLaunchKernel", &[kernel, 1, 1, 1, 32, 1, 1, 0, stream, pointers, 0]);
     }
 
-    /// Fails where anything is left but contexts, with their modules.
+    /// Fails if anything except contexts and their modules is left.
     pub(crate) fn check_what_is_left(&self) {
         let counts = self.counts();
         let Counts { contexts, modules, .. } = counts;
@@ -281,12 +281,12 @@ impl Cuda {
     }
 }
 
-/// `CUmemAllocationProp`: type, kinds of handle, location, and what is zero.
+/// `CUmemAllocationProp`: type, handle types, location, and zeros.
 pub(crate) fn properties(device: u32, handle_types: u32) -> [u32; 8] {
     properties_at(1, device, handle_types)
 }
 
-/// The same of memory in a place of this type.
+/// The properties for a location of this type.
 pub(crate) fn properties_at(kind: u32, id: u32, handle_types: u32) -> [u32; 8] {
     [1, handle_types, kind, id, 0, 0, 0, 0]
 }

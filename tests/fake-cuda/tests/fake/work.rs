@@ -6,7 +6,7 @@ use crate::rig::{
 };
 use std::time::{Duration, Instant};
 
-/// Time enough to look while something runs.
+/// Enough time to look while work runs.
 const SLOW: &[(&str, &str)] = &[("WORK_DELAY", "100ms")];
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -70,7 +70,7 @@ fn a_primary_context_ends_with_its_last_reference(cuda: &Cuda) {
     cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
     assert_eq!((is_active(), cuda.counts().plain), (1, 1));
     cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
-    // What the context had is gone with it.
+    // The context's objects are destroyed with it.
     assert_eq!((is_active(), cuda.counts().plain, cuda.counts().contexts), (0, 0, 0));
     cuda.refuses("cuCtxSynchronize", &[], 709);
     cuda.refuses("cuDevicePrimaryCtxRelease_v2", &[0], INVALID_CONTEXT);
@@ -107,13 +107,13 @@ fn the_default_stream_and_blocking_ones_wait(cuda: &Cuda) {
     cuda.ok("cuMemsetD8_v2", &[base, 2, G]);
     cuda.ok("cuMemsetD8Async", &[base, 3, G, blocking]);
     cuda.ok("cuStreamSynchronize", &[0]);
-    // The default stream's has waited for the first, and the second waits for it.
+    // The default stream's work has waited for the first, and the second waits for it.
     cuda.answers("cuStreamQuery", &[blocking], NOT_READY);
     cuda.ok("cuStreamSynchronize", &[blocking]);
     let mut byte = [0u8];
     cuda.ok("cuMemcpyDtoH_v2", &[byte.as_mut_ptr().addr(), base, 1]);
     assert_eq!(byte, [3]);
-    // The other one has nothing to do with either.
+    // The other device's stream is independent of both.
     cuda.ok("cuMemsetD8_v2", &[base, 4, G]);
     cuda.ok("cuStreamSynchronize", &[other]);
     cuda.answers("cuStreamQuery", &[0], NOT_READY);
@@ -175,7 +175,7 @@ fn a_kernels_fault_ends_its_context(cuda: &Cuda) {
     let (write, count) = cuda.kernels();
     let (base, words) = (cuda.mapped(G), (G / 8) as u64);
     cuda.grant(base, G, 0, READ);
-    // Reading what may be read is no fault; nothing is wrong with no words.
+    // Reading permitted memory is not a fault; zero words contain no error.
     cuda.launch(count, 0, &[base as u64, 0, 1, base as u64]);
     cuda.ok("cuCtxSynchronize", &[]);
     cuda.launch(write, 0, &[base as u64, words, 1]);
@@ -186,11 +186,11 @@ fn a_kernels_fault_ends_its_context(cuda: &Cuda) {
     cuda.answers("cuMemGetInfo_v2", &[out, out], ILLEGAL_ADDRESS);
     cuda.answers("cuMemAlloc_v2", &[out, G], ILLEGAL_ADDRESS);
     cuda.answers("cuMemcpyDtoH_v2", &[out, base, 1], ILLEGAL_ADDRESS);
-    // It can be left and entered, and memory be given back.
+    // The failed context can be left and entered, and its memory freed.
     assert_eq!(cuda.get("cuCtxPopCurrent_v2", &[]), context);
     cuda.ok("cuCtxPushCurrent_v2", &[context]);
     cuda.take_away(base, G);
-    // The other device has nothing to do with it.
+    // The other device is not affected.
     cuda.enter(1);
     cuda.ok("cuCtxSynchronize", &[]);
 }
@@ -219,7 +219,7 @@ fn modules_are_looked_at(cuda: &Cuda) {
     let compiled = c"\x7fELF";
     cuda.answers("cuModuleLoadData", &[(&raw mut module).addr(), compiled.as_ptr().addr()], 209);
     let (write, _) = cuda.kernels();
-    // A grid of none, and the same kernel in another context.
+    // An empty grid, and the same kernel in another context.
     let parameters = [0usize; 3];
     let wrong = [write, 0, 1, 1, 32, 1, 1, 0, 0, parameters.as_ptr().addr(), 0];
     cuda.refuses("cuLaunchKernel", &wrong, INVALID_VALUE);
@@ -228,7 +228,7 @@ fn modules_are_looked_at(cuda: &Cuda) {
     cuda.refuses("cuLaunchKernel", &foreign, INVALID_HANDLE);
 }
 
-/// Begins a capture on a stream that does not block.
+/// Begins a capture on a non-blocking stream.
 fn capturing(cuda: &Cuda, mode: usize) -> usize {
     let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
     cuda.ok("cuStreamBeginCapture_v2", &[stream, mode]);
@@ -255,7 +255,7 @@ fn a_capture_is_spoilt_by_waiting(cuda: &Cuda) {
     cuda.ok("cuGraphDestroy", &[graph]);
     let mut byte = [0u8];
     cuda.ok("cuMemcpyDtoH_v2", &[byte.as_mut_ptr().addr(), base, 1]);
-    assert_eq!(byte, [1], "what is captured is not done");
+    assert_eq!(byte, [1], "captured work is not executed");
 
     for wait in ["cuCtxSynchronize", "cuStreamSynchronize", "cuStreamQuery"] {
         cuda.ok("cuStreamBeginCapture_v2", &[stream, 2]);
@@ -264,7 +264,7 @@ fn a_capture_is_spoilt_by_waiting(cuda: &Cuda) {
         cuda.answers("cuStreamEndCapture", &[stream, out], CAPTURE_INVALIDATED);
     }
     cuda.ok("cuCtxSynchronize", &[]);
-    // The default stream would have to wait for one that blocks.
+    // The default stream would have to wait for a blocking stream.
     let blocking = cuda.get("cuStreamCreate", &[0]);
     cuda.ok("cuStreamBeginCapture_v2", &[blocking, 2]);
     cuda.answers("cuMemsetD8_v2", &[base, 3, G], CAPTURE_IMPLICIT);
@@ -280,13 +280,13 @@ fn a_capture_keeps_what_could_reach_it_away(cuda: &Cuda) {
     let out = (&raw mut graph).addr();
     let allocate = [(&raw mut plain).addr(), G];
     let stream = capturing(cuda, 0);
-    // Virtual memory goes on in every mode.
+    // Virtual memory calls work in every mode.
     let base = cuda.mapped(G);
     cuda.take_away(base, G);
     assert_eq!(state_of(cuda, stream), 1);
     cuda.answers("cuMemAlloc_v2", &allocate, CAPTURE_UNSUPPORTED);
     cuda.answers("cuStreamEndCapture", &[stream, out], CAPTURE_INVALIDATED);
-    // A thread that says so may do it, and so may all under a relaxed capture.
+    // A thread in relaxed mode may make the call, and so may all threads during a relaxed capture.
     cuda.ok("cuStreamBeginCapture_v2", &[stream, 0]);
     cuda.ok("cuThreadExchangeStreamCaptureMode", &[(&raw mut mode).addr()]);
     assert_eq!(mode, 0);

@@ -1,4 +1,4 @@
-//! What is refused before the driver hears of it: after each of these there has been no violation, and nothing is left.
+//! Errors that are detected before any driver call: after each of these, no violation was counted and nothing is left.
 
 use super::{
     BOTH, CudaBackend, GRANULE, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, memory, open,
@@ -70,7 +70,7 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
     refused!(object.bind(Bytes::ZERO, &own, SIZE, UNIT), Detail::OutOfRange { .. });
     refused!(object.bind(UNIT, &own, Bytes::ZERO, SIZE), Detail::OutOfRange { .. });
     assert_eq!(object.bindings().count(), 0);
-    // Between two that are bound there is room for one, and no more.
+    // Between two bound ranges there is space for one, and no more.
     let at = |units: u64| Bytes(units * UNIT.0);
     object.bind(at(0), &own, at(0), at(2)).unwrap();
     object.bind(at(4), &own, at(4), at(2)).unwrap();
@@ -103,7 +103,7 @@ fn what_can_be_exported_takes_shareable_memory(cuda: &Cuda) {
     );
     let shareable = PhysicalMemory::create(&backend, SIZE, Properties::on(ONE).shareable()).unwrap();
     object.bind(Bytes::ZERO, &shareable, Bytes::ZERO, SIZE).unwrap();
-    // It is the other way round no matter.
+    // The reverse is allowed.
     unshared.complete().bind(Bytes::ZERO, &shareable, Bytes::ZERO, SIZE).unwrap();
     drop((object, own, shareable));
     check_nothing_is_left(cuda, &backend);
@@ -149,7 +149,7 @@ fn the_capability_is_the_drivers_word(cuda: &Cuda) {
     check_nothing_is_left(cuda, &backend);
 }
 
-/// Each call gives the reason that the capability has.
+/// Each call returns the reason that the capability reports.
 fn check_unsupported(backend: &CudaBackend, found_by: Evidence, reason: &str) {
     let found = capability(backend);
     assert!(!found.available && found.found_by == found_by, "{found:?}");
@@ -157,7 +157,7 @@ fn check_unsupported(backend: &CudaBackend, found_by: Evidence, reason: &str) {
     for answer in [
         both(backend).create().map(drop),
         both(backend).granularity().map(drop),
-        // SAFETY: it is refused before the descriptor is looked at.
+        // SAFETY: it is refused before the descriptor is used.
         unsafe { both(backend).import(std::os::fd::AsFd::as_fd(&std::io::stdin())) }.map(drop),
     ] {
         refused!(answer, Detail::Unsupported { .. }, &found.note);

@@ -1,4 +1,4 @@
-//! What the driver answers, calls that fail, and what is left then.
+//! Errors of the driver, calls that fail, and what remains after them.
 
 use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_left, idle, memory, open};
 use crate::child::{Case, case, with};
@@ -39,7 +39,7 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("FAIL", "cuMemSetAccess:1:1")], "access_may_fail", |cuda| answers(cuda, &["cuMemSetAccess"])),
 ];
 
-/// Everything from the object to its address.
+/// Builds everything from the object to its address.
 fn build<B: gpu_vmm_core::multicast::MulticastBackend>(
     backend: &B,
     memory: &[PhysicalMemory<B>],
@@ -51,7 +51,7 @@ fn build<B: gpu_vmm_core::multicast::MulticastBackend>(
     Ok(object.map(Placement::Anywhere)?)
 }
 
-/// The error of whatever fails in it. Nothing is left, and the next time it succeeds.
+/// Checks the error of a failing build, that nothing is left, and that the next build succeeds.
 fn answers(cuda: &Cuda, parts: &[&str]) {
     let backend = open(cuda);
     let memory = BOTH.map(|device| memory(&backend, device));
@@ -85,7 +85,7 @@ fn whichever_call_fails_nothing_is_left(cuda: &Cuda) {
         assert_eq!(faulty.live(), alone, "after {error}");
         assert_eq!(cuda.counts().bindings, 0, "after {error}");
     }
-    // What is taken from a map that fails is still there, and can be mapped then.
+    // The object of a failed map still exists, and can be mapped later.
     let mut object = bound(&faulty);
     for number in 0..3 {
         faulty.fail_each(&[number]);
@@ -105,7 +105,7 @@ fn what_cannot_be_unmapped_comes_back(cuda: &Cuda) {
     let faulty: Faulty = FaultInject::new(backend.clone());
     let mut range = bound(&faulty).map(Placement::Anywhere).unwrap();
     let (address, live) = (range.address(), faulty.live());
-    // Waiting for each of the devices, and unmapping.
+    // The waits for each device, and the unmapping.
     for number in 0..3 {
         faulty.fail_each(&[number]);
         let failed = range.unmap(idle()).unwrap_err();
@@ -133,11 +133,11 @@ fn what_cannot_be_unbound_stays_bound(cuda: &Cuda) {
     check_nothing_is_left(cuda, &backend);
 }
 
-/// What the tests below leave, as the driver numbers it: the object is the first handle of the process, and the memory the
-/// ones after it.
+/// The driver's numbers for the objects that the tests below leave: the object is the first handle of the process, followed
+/// by the memory.
 const OBJECT: usize = 0x1_0000;
 
-/// Gives back, by the driver's own calls, an object with its bindings that was left.
+/// Releases a remaining object with its bindings, by the driver's own calls.
 fn take_what_was_left(cuda: &Cuda, devices: &[usize]) {
     for device in devices {
         cuda.ok("cuMulticastUnbind", &[OBJECT, *device, 0, SIZE.0 as usize]);
@@ -150,12 +150,12 @@ fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
     let backend = open(cuda);
     let faulty: Faulty = FaultInject::new(backend.clone());
     let object = bound(&faulty);
-    // Set access fails, and so does the unmapping that undoes what was done.
+    // Setting the access fails, and so does the unmapping that undoes the map.
     faulty.fail(2, 2);
     let failed = object.map(Placement::Anywhere).unwrap_err();
     faulty.stop();
     assert!(matches!(failed.error().detail(), Detail::RollbackFailed { .. }), "{failed}");
-    // Nothing can be done with the object any more.
+    // The object cannot be used any more.
     let mut object: Multicast<_> = failed.into_kept();
     let more = memory(&faulty, ONE);
     for answer in [object.unbind(ONE, Bytes::ZERO), object.bind(Bytes::ZERO, &more, Bytes::ZERO, SIZE)] {
@@ -167,7 +167,7 @@ fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
     assert!(matches!(error.detail(), Detail::Poisoned { .. }), "{error}");
     drop(more);
     assert_eq!(faulty.live(), Live { handles: 3, reservations: 1, mappings: 1, bindings: 2 });
-    // SAFETY: nothing of this backend is left, and no device works.
+    // SAFETY: no object of this backend is left, and no device is working.
     assert_eq!(unsafe { faulty.reclaim() }.unwrap(), 1);
     take_what_was_left(cuda, &[0, 1]);
     check_nothing_is_left(cuda, &backend);
@@ -177,7 +177,7 @@ fn what_fails_in_dropping_is_logged(cuda: &Cuda) {
     let backend = open(cuda);
     let faulty: Faulty = FaultInject::new(backend.clone());
     let object = bound(&faulty);
-    // The first unbinding fails; the second one is made all the same.
+    // The first unbinding fails; the second one is still made.
     faulty.fail_each(&[0]);
     drop(object);
     faulty.stop();
@@ -188,14 +188,14 @@ fn what_fails_in_dropping_is_logged(cuda: &Cuda) {
 
     let range = bound(&faulty).map(Placement::Anywhere).unwrap();
     let live = faulty.live();
-    // Waiting for both devices, and then unmapping: nothing is unbound under a mapping.
+    // The waits for both devices, then the unmapping: nothing is unbound under a mapping.
     faulty.fail_each(&[2]);
     drop(range);
     faulty.stop();
     assert_eq!(backend.drop_log().count(), 2);
     assert!(backend.drop_log().take_last().unwrap().to_string().contains("unmap"));
     assert_eq!(faulty.live(), live);
-    // SAFETY: nothing of this backend is left, and no device works.
+    // SAFETY: no object of this backend is left, and no device is working.
     unsafe { faulty.reclaim() }.unwrap();
     let object = 4 * OBJECT;
     for (device, memory) in [(ONE, 5), (TWO, 6)] {

@@ -20,7 +20,7 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("WORK_DELAY", "100ms")], "and_so_does_one_that_is_unmapped", unmapping_waits),
 ];
 
-/// By a pattern that each device writes to the object in turn.
+/// Each device in turn writes a pattern to the object.
 fn whole_life<B: MulticastBackend + TestKit>(backend: &B) {
     let team = both(backend).create().unwrap();
     assert_eq!((team.size(), team.devices()), (SIZE, BOTH.as_slice()));
@@ -32,13 +32,13 @@ fn whole_life<B: MulticastBackend + TestKit>(backend: &B) {
     let range = object.map(Placement::Anywhere).unwrap();
     assert_eq!((range.range().size, range.range().base), (SIZE, range.address()));
     for (seed, device) in (5..).zip(BOTH) {
-        // SAFETY: the range is mapped for both devices to store to.
+        // SAFETY: the range is mapped, and both devices may store to it.
         unsafe { backend.write_pattern(device, range.address(), SIZE, seed) }.unwrap();
         for memory in &memory {
             assert_eq!(wrong_words(backend, memory, seed), 0, "{device} to {}", memory.device());
         }
     }
-    // Back the same way, and once more.
+    // Unmaps it, and maps it once more.
     let mut object = range.unmap(idle()).unwrap();
     let devices: Vec<_> = object.bindings().map(|bound| bound.memory.device()).collect();
     assert_eq!(devices, BOTH);
@@ -51,7 +51,7 @@ fn whole_life<B: MulticastBackend + TestKit>(backend: &B) {
     unsafe { backend.write_pattern(ONE, range.address(), SIZE, 9) }.unwrap();
     range.close(idle()).unwrap();
     assert_eq!(wrong_words(backend, &memory[0], 9), 0);
-    // Its halves have changed places.
+    // Its halves are exchanged.
     assert_eq!(wrong_words(backend, &memory[1], 9), SIZE.0 / 8);
 }
 
@@ -68,12 +68,12 @@ fn sizes_are_rounded(cuda: &Cuda) {
     let backend = open(cuda);
     let builder = Team::builder(&backend).size(Bytes(1)).device(ONE);
     let granularity = builder.granularity().unwrap();
-    // Neither is memory's.
+    // Nor is memory's granularity.
     assert_eq!(granularity.minimum.bytes(), UNIT);
     assert!(granularity.recommended > granularity.minimum);
     let mut object = builder.create().unwrap().complete();
     assert_eq!((object.size(), object.granularity()), (UNIT, granularity));
-    // Memory that was rounded up by its own granularity is too small; by the object's it is not.
+    // Memory rounded to its own granularity is too small; rounded to the object's it fits.
     let small = PhysicalMemory::create(&backend, Bytes(1), super::Properties::on(ONE)).unwrap();
     assert_eq!(small.size(), GRANULE);
     object.bind(Bytes::ZERO, &small, Bytes::ZERO, UNIT).unwrap_err();
@@ -90,7 +90,7 @@ fn an_address_can_be_chosen(cuda: &Cuda) {
     let backend = open(cuda);
     let first = bound(&backend).map(Placement::Anywhere).unwrap();
     let address = first.address();
-    // It is taken: the second object comes back, and goes elsewhere.
+    // The address is taken: the second object is returned, and mapped elsewhere.
     let failed = bound(&backend).map(Placement::Exact(address)).unwrap_err();
     assert!(matches!(failed.error().detail(), Detail::AddressTaken { .. }), "{failed}");
     let second = failed.into_kept();
@@ -108,7 +108,7 @@ fn memory_is_held_as_long_as_it_is_bound(cuda: &Cuda) {
     let backend = open(cuda);
     let free = || BOTH.map(|device| backend.memory_info(device).unwrap().free);
     let before = free();
-    // Nobody else has the memory any more.
+    // The memory has no other owner any more.
     let mut object = bound(&backend);
     let held = before.map(|free| free - SIZE);
     assert_eq!(free(), held);
@@ -145,7 +145,7 @@ fn everything_can_be_dropped_at_any_step(cuda: &Cuda) {
     check();
     bound(&backend).map(Placement::Anywhere).unwrap().close(idle()).unwrap();
     check();
-    // The backend and the memory may go first.
+    // The backend and the memory may be dropped first.
     let (held, object) = {
         let backend = backend.clone();
         let mut object = both(&backend).create().unwrap().complete();
@@ -160,11 +160,11 @@ fn everything_can_be_dropped_at_any_step(cuda: &Cuda) {
     check();
 }
 
-/// Starts slow work on the object, and gives the range away. What is unmapped under running work is a fault.
+/// Starts slow work on the object, and releases the range. Unmapping memory under running work would cause a fault.
 fn while_work_runs(cuda: &Cuda, give_away: fn(MulticastRange<super::CudaBackend>)) {
     let backend = open(cuda);
     let range = bound(&backend).map(Placement::Anywhere).unwrap();
-    // SAFETY: the range is mapped for the device to store to, until the work is done.
+    // SAFETY: the range is mapped, and the device may store to it, until the work is done.
     let flight = unsafe { backend.start_pattern(ONE, range.address(), SIZE, 3, 2) }.unwrap();
     assert!(!flight.is_done().unwrap());
     give_away(range);

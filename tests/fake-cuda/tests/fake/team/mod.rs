@@ -1,11 +1,11 @@
-//! gpu-vmm's multicast over the fake driver, and over nothing else: no test of this project makes a multicast object by
-//! NVIDIA's own driver, since that can put the GPUs of a shared host out of service.
+//! gpu-vmm's multicast over the fake driver alone: no test of this project creates a multicast object with NVIDIA's own
+//! driver, since that can put the GPUs of a shared host out of service.
 //!
-//! | module | what |
+//! | module | subject |
 //! |---|---|
 //! | `life` | a team's life, step by step and dropped at each of them |
-//! | `checks` | what is refused before the driver hears of it |
-//! | `failures` | the driver's answers, calls that fail, and what is left then |
+//! | `checks` | errors that are detected before any driver call |
+//! | `failures` | errors of the driver, calls that fail, and what remains after them |
 //! | `processes` | one team in two halves: in one process, in two, and after a fork |
 
 pub(crate) mod checks;
@@ -27,10 +27,10 @@ const BOTH: [DeviceId; 2] = [ONE, TWO];
 /// The fake driver's granularity of memory, and of multicast.
 const GRANULE: Bytes = Bytes::mib(2);
 const UNIT: Bytes = Bytes::mib(4);
-/// What the tests' objects have.
+/// The size of the tests' objects.
 const SIZE: Bytes = Bytes::mib(64);
 
-/// The backend on the fake driver. Where another driver has been loaded, the test ends here.
+/// Opens the backend on the fake driver. Fails if another driver was loaded.
 fn open(cuda: &Cuda) -> CudaBackend {
     assert!(cuda.has("fake_cuda_violations"));
     let backend = CudaBackend::open().unwrap();
@@ -43,17 +43,17 @@ fn idle() -> WaitFor<'static> {
     WaitFor::all_devices()
 }
 
-/// A team of both devices that is to be made.
+/// Starts building a team of both devices.
 fn both<B: MulticastBackend>(backend: &B) -> TeamBuilder<'_, B> {
     Team::builder(backend).size(SIZE).device(ONE).device(TWO)
 }
 
-/// Memory of a device.
+/// Creates memory of a device.
 fn memory<B: Backend>(backend: &B, device: DeviceId) -> PhysicalMemory<B> {
     PhysicalMemory::create(backend, SIZE, Properties::on(device)).unwrap()
 }
 
-/// An object to which both devices have bound memory, all of it.
+/// Creates an object to which both devices have bound memory, all of it.
 fn bound<B: MulticastBackend>(backend: &B) -> Multicast<B> {
     let mut object = both(backend).create().unwrap().complete();
     for device in BOTH {
@@ -62,7 +62,7 @@ fn bound<B: MulticastBackend>(backend: &B) -> Multicast<B> {
     object
 }
 
-/// What has arrived in memory, looked at by its own device: how many words are not the pattern's from `seed` on.
+/// Returns how many words in a device's memory differ from the pattern of `seed`, as its own device reads them.
 fn wrong_words<B: TestKit>(backend: &B, memory: &PhysicalMemory<B>, seed: u64) -> u64 {
     let mut region = Region::builder(backend).reserve(memory.size()).build().unwrap();
     region.map(Bytes::ZERO, memory).unwrap();
@@ -70,7 +70,7 @@ fn wrong_words<B: TestKit>(backend: &B, memory: &PhysicalMemory<B>, seed: u64) -
     region.count_wrong(memory.device(), Bytes::ZERO, memory.size(), seed).unwrap()
 }
 
-/// Nothing is there but contexts, and the driver was never called wrongly.
+/// Checks that nothing but contexts is left, and that no violation was counted.
 #[track_caller]
 fn check_nothing_is_left(cuda: &Cuda, backend: &CudaBackend) {
     cuda.check_what_is_left();

@@ -18,13 +18,13 @@ pub(crate) const CASES: &[Case] = &[
     case("a_forked_child_gets_errors_and_drops_nothing", a_forked_child_drops_nothing),
 ];
 
-/// The other process of the case with two.
+/// The second process of the case with two.
 pub(crate) const OTHER_HALF: Case = case("the_other_half", the_other_half);
 
-/// In which environment variable it finds the object's descriptor.
+/// The environment variable with the object's descriptor.
 const DESCRIPTOR: &str = "GPU_VMM_TEST_DESCRIPTOR";
 
-/// Binds memory of a device that can be shared, whole.
+/// Binds shareable memory of a device, whole.
 fn bind(
     object: &mut Multicast<CudaBackend>,
     backend: &CudaBackend,
@@ -48,17 +48,17 @@ fn two_halves_are_one_team(cuda: &Cuda) {
     drop(descriptor);
     assert_eq!(second.devices(), [TWO]);
     let (mut first, mut second) = (first.complete(), second.complete());
-    // Each half binds what is its own.
+    // Each half binds its own memory.
     let own = [bind(&mut first, &backend, ONE), bind(&mut second, &backend, TWO)];
     let error = first.bind(Bytes::ZERO, &own[1], Bytes::ZERO, SIZE).unwrap_err();
     assert!(matches!(error.detail(), Detail::NotInTeam { .. }), "{error}");
     let ranges = [first, second].map(|half| half.map(Placement::Anywhere).unwrap());
     for (seed, (device, range)) in (3..).zip([(ONE, &ranges[0]), (TWO, &ranges[1])]) {
-        // SAFETY: the range is mapped for this device to store to.
+        // SAFETY: the range is mapped, and this device may store to it.
         unsafe { backend.write_pattern(device, range.address(), SIZE, seed) }.unwrap();
         assert_eq!(own.each_ref().map(|memory| wrong_words(&backend, memory, seed)), [0, 0]);
     }
-    // All is unmapped before anything is unbound, as two processes would agree on.
+    // Everything is unmapped before anything is unbound, as two processes would agree.
     let halves = ranges.map(|range| range.unmap(idle()).unwrap());
     drop((halves, own));
     check_nothing_is_left(cuda, &backend);
@@ -89,19 +89,19 @@ fn two_processes_are_one_team(cuda: &Cuda) {
     let backend = open(cuda);
     let team = half(&backend, ONE).create().unwrap();
     let descriptor = team.export().unwrap();
-    // SAFETY: the descriptor is open, and the child is to have it.
+    // SAFETY: the descriptor is open, and the child must inherit it.
     assert_eq!(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFD, 0) }, 0);
     let mut child = start(&OTHER_HALF, &[(DESCRIPTOR, descriptor.as_raw_fd().to_string())]);
     drop(descriptor);
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut tell = child.stdin.take().unwrap();
-    // The other one has added its device and bound its memory.
+    // The other process has added its device and bound its memory.
     assert_eq!(said.next().as_deref(), Some("bound"));
     let mut object = team.complete();
     let own = bind(&mut object, &backend, ONE);
     writeln!(tell, "bound").unwrap();
     let range = object.map(Placement::Anywhere).unwrap();
-    // SAFETY: the range is mapped for this device to store to.
+    // SAFETY: the range is mapped, and this device may store to it.
     unsafe { backend.write_pattern(ONE, range.address(), SIZE, 3) }.unwrap();
     assert_eq!(wrong_words(&backend, &own, 3), 0);
     assert_eq!(said.next().as_deref(), Some("stored"));
@@ -118,7 +118,7 @@ fn two_processes_are_one_team(cuda: &Cuda) {
 fn the_other_half(cuda: &Cuda) {
     let backend = open(cuda);
     let number: i32 = std::env::var(DESCRIPTOR).unwrap().parse().unwrap();
-    // SAFETY: the parent has left this descriptor open, of an object with these settings.
+    // SAFETY: the child inherited this descriptor, of an object with these settings.
     let team = unsafe { half(&backend, TWO).import(BorrowedFd::borrow_raw(number)) }.unwrap();
     let mut heard = std::io::stdin().lines().map(Result::unwrap);
     let mut object = team.complete();
@@ -126,7 +126,7 @@ fn the_other_half(cuda: &Cuda) {
     println!("bound");
     assert_eq!(heard.next().as_deref(), Some("bound"));
     let range = object.map(Placement::Anywhere).unwrap();
-    // SAFETY: the range is mapped for this device to store to.
+    // SAFETY: the range is mapped, and this device may store to it.
     unsafe { backend.write_pattern(TWO, range.address(), SIZE, 4) }.unwrap();
     assert_eq!(wrong_words(&backend, &own, 4), 0);
     println!("stored");
@@ -143,7 +143,7 @@ fn a_forked_child_drops_nothing(cuda: &Cuda) {
     let mut object = bound(&backend);
     let range = bound(&backend).map(Placement::Anywhere).unwrap();
     let before = cuda.counts();
-    // SAFETY: the child calls what is to be seen, none of which reaches the driver, and ends without returning.
+    // SAFETY: none of the child's calls reaches the driver, and it ends without returning.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -153,18 +153,18 @@ fn a_forked_child_drops_nothing(cuda: &Cuda) {
             object.bind(Bytes::ZERO, &more, Bytes::ZERO, SIZE),
             object.unbind(ONE, Bytes::ZERO),
         ];
-        // The binding is refused by the books already.
+        // The object's state refuses the binding without a driver call.
         let is_right = matches!(
             answers.each_ref().map(|answer| answer.as_ref().map_err(Error::detail)),
             [Err(Detail::Forked), Err(Detail::AlreadyBound { .. }), Err(Detail::Forked)]
         );
         drop((object, range, more));
         let is_quiet = (backend.drop_log().count(), cuda.violations()) == (0, 0);
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without running the parent's destructors.
         unsafe { libc::_exit(if is_right && is_quiet { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: the child is this process's, and the pointer is good for one int.
+    // SAFETY: the child is this process's, and the pointer is valid for one int.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     assert_eq!(cuda.counts(), before);
