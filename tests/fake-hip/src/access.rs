@@ -1,4 +1,4 @@
-//! Who may use a mapping: `hipMemSetAccess`, `hipMemGetAccess`.
+//! Access to mappings: `hipMemSetAccess`, `hipMemGetAccess`.
 
 use crate::c::{AccessDescription, Answer, DEVICE, HipError, Location, Out, fault, give, stop};
 use crate::handle::device_of;
@@ -32,9 +32,9 @@ hip!(hipMemGetAccess, |state, flags: Out<'_, c_ulonglong>, location: Option<&Loc
 });
 
 impl State {
-    /// What ROCr does: sets the access of a device, or of the host, to whole mappings.
+    /// Does ROCr's part: sets the access of a device, or of the host, to whole mappings.
     pub(crate) fn set_access(&mut self, tiles: Vec<usize>, device: Option<usize>, flags: u32) -> Answer {
-        rule!(matches!(flags, 0 | 1 | 3), "access {flags} is set, which is none");
+        rule!(matches!(flags, 0 | 1 | 3), "access flags {flags} are invalid");
         tiles.into_iter().try_for_each(|start| self.set_one(start, device, flags))
     }
 
@@ -47,7 +47,7 @@ impl State {
         {
             fault(device, at, "Page not present: its access is being changed");
         }
-        // An import whose access is set for the first time: the descriptor is read, as it is now.
+        // The first access of an import: the descriptor is read now.
         let memory = match handle.memory.get() {
             Some(memory) => memory,
             None => {
@@ -70,8 +70,8 @@ impl State {
     }
 }
 
-/// HIP 7.0 to 7.2 add the sizes of the reservation's mappings up, from its first object on, wherever the call is about,
-/// until the sum is the size exactly.
+/// Implements HIP 7.0 to 7.2's check: from its first object on, HIP adds up the sizes of the reservation's mappings, wherever
+/// the call's range is, until the sum is exactly the size.
 fn is_a_sum(place: &Place, size: usize) -> bool {
     let mut objects: Vec<_> = place.mappings.values().map(|mapping| (mapping.order, mapping.size)).collect();
     objects.sort_unstable();

@@ -1,7 +1,7 @@
-//! Which version misbehaves how: one entry a behaviour, with the versions that have it and where that is written.
+//! The misbehaviour of each version: one entry per behaviour, with the versions that have it and its source.
 //!
-//! A version is the number that `hipRuntimeGetVersion` answers. The entries are taken from what is public about HIP, not
-//! from gpu-vmm-hip's list of quirks, so that the one can be held against the other.
+//! A version is the number that `hipRuntimeGetVersion` returns. The entries are taken from public sources about HIP, not from
+//! gpu-vmm-hip's list of quirks, so that the two can be compared.
 
 const V6_1: u32 = 60_100_000;
 const V6_2: u32 = 60_200_000;
@@ -21,7 +21,7 @@ const EVER: u32 = u32::MAX;
 
 macro_rules! behaviours {
     ($($(#[$doc:meta])* $name:ident: $($versions:expr),+ => $source:literal;)*) => {
-        /// How one version misbehaves.
+        /// The misbehaviour of one version.
         #[derive(Debug)]
         pub(crate) struct Bucket {
             $($(#[$doc])* #[doc = concat!("\n\nSource: ", $source)] pub(crate) $name: bool,)*
@@ -36,42 +36,42 @@ macro_rules! behaviours {
 }
 
 behaviours! {
-    /// Freed soon after its last map or unmap, a range is still held by a thread of HIP's: the next reservation at that
-    /// address is lost in HIP's tables.
+    /// A range that is freed soon after its last map or unmap is still held by a thread of HIP's: the next reservation at
+    /// that address is lost in HIP's tables.
     free_races: V6_1..V7_0 => "seen on 6.4.3 over a simulated HSA runtime; not on 7.2.4";
-    /// `hipMemCreate` takes the current device's memory, whatever `location.id` says.
+    /// `hipMemCreate` takes the current device's memory, whatever the value of `location.id`.
     create_on_current: V7_0..EVER => "clr hip_vm.cpp of 7.0 (getCurrentDevice); seen on 7.2.4";
     /// Memory cannot be shared at all.
-    nothing_is_shared: V6_1..V6_2 => "ROCm 6.1's hipMemCreate; descriptors came with 6.2 (56ebf515)";
-    /// Releasing a handle gives no physical memory back.
+    nothing_is_shared: V6_1..V6_2 => "ROCm 6.1's hipMemCreate; 6.2 introduced descriptors (56ebf515)";
+    /// Releasing a handle frees no physical memory.
     release_frees_nothing: V6_2..V6_3, V6_4..V6_4_2 => "SWDEV-485904, fixed in 6.3; ROCm/hip #3781, fixed in 6.4.2";
-    /// Physical memory comes back when the addresses are freed, not when it is unmapped and released.
+    /// Physical memory is freed with the addresses, not when it is unmapped and released.
     memory_stays_until_free: V7_1..V7_12 => "ROCm/legacy-rocm-build #6021; vllm-project/vllm #37533; rocm-systems PR #4363";
-    /// `hipMemMap` answers success whether it mapped or not.
+    /// `hipMemMap` returns success even if it mapped nothing.
     map_reports_nothing: V6_1..V7_14 => "clr 6.4.1 rocvirtual.cpp 2785; seen on 6.4.3 and 7.2.4; changed in rocm-systems of mid 2026";
-    /// `hipMemUnmap` knows one mapping: the memory of all others in the range is lost.
+    /// `hipMemUnmap` handles one mapping: the memory of all others in the range is lost.
     unmap_knows_one: V6_1..V7_0 => "ROCm/ROCR-Runtime #285; seen on 6.4.3";
     /// `hipMemUnmap` waits for the null stream of the current device.
     unmap_waits_for_current: V7_0..V7_14 => "clr hip_vm.cpp of 7.0 (NullStream)";
-    /// `hipMemSetAccess` wants its size to be the sum of the reservation's first mappings, in an order of HIP's own.
+    /// `hipMemSetAccess` requires its size to be the sum of the reservation's first mappings, in an order of HIP's own.
     access_sums: V7_0..V7_12 => "rocm-systems #2516, #2667, PR #6977; fixed by PR #2451";
-    /// The host can be given access.
+    /// The host can get access.
     host_access: V7_2..EVER => "rocm-systems PR #1606, #1620";
-    /// There is memory of the host, and of its nodes.
+    /// Memory of the host, and of its nodes, can be created.
     host_memory: V7_15..EVER => "hip-tests hipMemCreateHostNuma.cc; rocm-systems of mid 2026 (hostVmemAlloc)";
-    /// A peer that is given access after the memory's own device corrupts the mapping.
+    /// A peer that gets access after the memory's own device corrupts the mapping.
     peer_after_owner_corrupts: V7_14..EVER => "openxla/xla #46576; rocm-systems PR #9908, not known in which release";
-    /// A copy is done by the device whose memory is the source, or the one side that is a device's.
+    /// The device of the source does a copy, or the device of the only side in device memory.
     copy_by_source: V6_1..V7_0 => "seen on 6.4.3 over a simulated HSA runtime; 7.2.4 takes the current device";
-    /// A copy between mapped and page-locked memory is done by device 0.
+    /// Device 0 does copies between mapped and page-locked memory.
     pinned_by_first: V6_1..V7_0 => "seen on 6.4.3 over a simulated HSA runtime; 7.2.4 takes the stream's device";
     /// `hipMemImportFromShareableHandle` reads the descriptor through a pointer.
     import_by_pointer: V6_1..V7_0_2, V7_0_6..V7_1 => "rocm-systems PR #759; RCCL takes 7.0 from build 51831 below 60000 for the new form";
-    /// An imported descriptor is read when access is set, by its number.
+    /// An imported descriptor is read, by its number, when access is set.
     import_reads_later: V7_14..EVER => "rocm-systems PR #8304, #8436";
-    /// Imported memory is never given back.
+    /// Imported memory is never freed.
     import_leaks: V6_1..V7_0 => "ROCm/clr PR #193";
-    /// `hipGetLastError` tells of a failure even after calls that succeeded.
+    /// `hipGetLastError` reports a failure even after calls that succeeded.
     errors_stick: V7_0..EVER => "openxla/xla #31348";
 }
 

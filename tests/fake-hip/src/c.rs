@@ -1,6 +1,6 @@
 //! HIP's types and codes, the frame of every function, and the end of a process.
 //!
-//! Handles, streams and addresses of devices are numbers here, as nobody may follow them.
+//! Handles, streams and addresses of devices are plain numbers here: no caller may dereference them.
 
 use crate::settings::bucket;
 use crate::state::{STATE, State};
@@ -22,7 +22,7 @@ impl HipError {
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
 }
 
-/// What a function of HIP's answers.
+/// The result of a HIP function.
 pub(crate) type Answer<T = ()> = Result<T, HipError>;
 
 /// `hipMemLocation`.
@@ -76,12 +76,12 @@ const _: () = {
     assert!(size_of::<PointerAttributes>() == 32 && offset_of!(PointerAttributes, device_pointer) == 8);
 };
 
-/// Where a caller wants an answer written.
+/// An output parameter.
 pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// Writes an answer to where the caller wants it.
+/// Writes a result to an output parameter.
 pub(crate) fn give<T>(to: Out<'_, T>, value: T) -> Answer {
-    let Some(to) = to else { stop(format_args!("the pointer for an answer is null")) };
+    let Some(to) = to else { stop(format_args!("an output pointer is null")) };
     to.write(value);
     Ok(())
 }
@@ -91,12 +91,12 @@ thread_local! {
     pub(crate) static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The calling thread's device.
+/// Returns the calling thread's device.
 pub(crate) fn current() -> usize {
     CURRENT.get()
 }
 
-/// Does what a function of HIP's does, on the tables, and remembers its failure as the version does.
+/// Runs a HIP function's work on the tables, and stores its failure as the version does.
 pub(crate) fn call(work: impl FnOnce(&mut State) -> Answer) -> HipError {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     let code = work(&mut state).err().unwrap_or(HipError::SUCCESS);
@@ -106,13 +106,13 @@ pub(crate) fn call(work: impl FnOnce(&mut State) -> Answer) -> HipError {
     code
 }
 
-/// Ends the process, and says why.
+/// Ends the process with a message.
 pub(crate) fn stop(why: Arguments<'_>) -> ! {
     eprintln!("fake-hip: {why}");
     std::process::abort()
 }
 
-/// Ends the process where a call breaks a rule that gpu-vmm-hip must keep on every version.
+/// Ends the process if a call breaks a rule that gpu-vmm-hip must keep on every version.
 macro_rules! rule {
     ($holds:expr, $($broken:tt)+) => {
         if !$holds {
@@ -121,12 +121,12 @@ macro_rules! rule {
     };
 }
 
-/// A function by its name in C: what it does with the tables and its arguments, and what it answers.
+/// Defines a function with its C name, its work on the tables, and its result.
 macro_rules! hip {
     ($name:ident, |$state:pat_param $(, $argument:ident: $type:ty)*| $body:expr) => {
         /// # Safety
         ///
-        /// As HIP has it.
+        /// As in HIP's headers.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> $crate::c::HipError {
             $crate::c::call(|$state| $body)
@@ -134,7 +134,7 @@ macro_rules! hip {
     };
 }
 
-/// Ends the process where a GPU faults, as ROCr does.
+/// Ends the process with the message of a GPU fault, as ROCr does.
 pub(crate) fn fault(device: usize, address: usize, reason: &str) -> ! {
     stop(format_args!("Memory access fault by GPU node-{device} on address {address:#x}. Reason: {reason}."))
 }

@@ -1,4 +1,5 @@
-//! Moving data: copies, fills, streams, page-locked memory, and waiting. What is on a stream is done when it is waited for.
+//! Moves data: copies, fills, streams, page-locked memory, and waiting. Work on a stream is executed when the stream is
+//! waited for.
 
 use crate::c::{Answer, Out, current, fault, give, stop};
 use crate::memory::{self, UNIT};
@@ -9,10 +10,10 @@ use std::ops::Range;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::slice::from_raw_parts;
 
-/// Access that a device needs: `hipMemAccessFlagsProtRead`, `hipMemAccessFlagsProtReadWrite`.
+/// The access that a device needs: `hipMemAccessFlagsProtRead`, `hipMemAccessFlagsProtReadWrite`.
 const READ: u32 = 1;
 pub(crate) const READ_WRITE: u32 = 3;
-/// What comes out of a mapping that was corrupted.
+/// The bytes read from a corrupted mapping.
 const GARBAGE: u8 = 0xa5;
 
 /// `hipMemcpyHostToDevice`, `hipMemcpyDeviceToHost`, `hipMemcpyDeviceToDevice`.
@@ -20,7 +21,7 @@ const TO_DEVICE: c_int = 1;
 const TO_HOST: c_int = 2;
 const ON_DEVICE: c_int = 3;
 
-/// What the pointers of streams begin at, null streams in the table and others.
+/// The first numbers of streams, for null streams in the table and for others.
 const NULL: usize = 0x5c5c_0000_0000;
 const FIRST: usize = 0x5b5b_0000_0000;
 
@@ -30,7 +31,7 @@ pub(crate) struct Stream {
     queue: Vec<Work>,
 }
 
-/// Something queued on a stream, and the device that will do it.
+/// A queued operation, and the device that will execute it.
 struct Work {
     by: usize,
     to: Side,
@@ -38,7 +39,7 @@ struct Work {
     size: usize,
 }
 
-/// Where bytes come from or go to.
+/// A source or target of bytes.
 #[derive(Clone, Copy)]
 enum Side {
     Device(usize),
@@ -47,7 +48,7 @@ enum Side {
     Value(u8),
 }
 
-/// A device's null stream, by which it is in the table.
+/// Returns the key of a device's null stream in the table.
 pub(crate) const fn null(device: usize) -> usize {
     NULL + device
 }
@@ -105,7 +106,7 @@ impl State {
         }
         match self.streams.get_mut(&raw) {
             Some(stream) => stream,
-            None => stop(format_args!("{raw:#x} is no stream, or was destroyed")),
+            None => stop(format_args!("{raw:#x} is not a stream, or was destroyed")),
         }
     }
 
@@ -129,7 +130,7 @@ impl State {
         Ok(())
     }
 
-    /// Whose HIP believes a side to be that is a device's. It looks at the first byte.
+    /// Returns the device that HIP considers the owner of a side in device memory. It checks the first byte.
     fn owner(&self, side: Side, size: usize) -> Option<usize> {
         let Side::Device(at) = side else { return None };
         match (self.place(at), self.mapping(at)) {
@@ -140,18 +141,18 @@ impl State {
         }
     }
 
-    /// True for addresses of page-locked memory.
+    /// Returns whether an address is page-locked memory.
     pub(crate) fn is_locked(&self, at: usize) -> bool {
         self.locked.range(..=at).next_back().is_some_and(|(base, size)| at < base + size)
     }
 
-    /// Does all that is queued on a stream.
+    /// Executes all work queued on a stream.
     pub(crate) fn finish(&mut self, stream: usize) -> Answer {
         for Work { by, to, from, size } in std::mem::take(&mut self.stream(stream).queue) {
             let bytes = match from {
                 Side::Value(value) => vec![value; size],
                 Side::Device(at) => self.read(by, at, size),
-                // SAFETY: whoever queued the copy keeps the host's side until it is done.
+                // SAFETY: the caller of the copy keeps the host's side until the copy is complete.
                 Side::Host(at) => unsafe { from_raw_parts(with_exposed_provenance(at), size).to_vec() },
             };
             match to {
@@ -166,7 +167,7 @@ impl State {
         Ok(())
     }
 
-    /// True where work that a device will do touches a range.
+    /// Returns whether queued work of a device touches a range.
     pub(crate) fn is_waiting_for(&self, device: usize, at: usize, size: usize) -> bool {
         let works = self.streams.values().flat_map(|stream| &stream.queue);
         works.filter(|work| work.by == device).any(|work| {
@@ -193,8 +194,8 @@ impl State {
         }
     }
 
-    /// The mappings that a device meets in a range, each with an offset and its part of the range; or the end of the
-    /// process.
+    /// Returns the mappings that a device accesses in a range, each with an offset and its part of the range. Ends the
+    /// process on a fault.
     fn meet(&self, device: usize, at: usize, size: usize, need: u32) -> Vec<(&Mapping, usize, Range<usize>)> {
         let mut met = Vec::new();
         let mut done = 0;

@@ -17,7 +17,7 @@ const VIRTUAL_MEMORY: c_int = 89;
 /// `hipDeviceAttributeIsLargeBar`.
 const LARGE_BAR: c_int = 10011;
 
-/// The device of a number, which is there.
+/// Returns the device with a number, which must exist.
 fn device(id: c_int) -> usize {
     device_of("a function of devices", Location { kind: DEVICE, id }, false).unwrap_or(0)
 }
@@ -34,7 +34,7 @@ hip!(hipSetDevice, |_, id: c_int| {
 });
 
 hip!(hipDeviceGetName, |_, name: Out<'_, [u8; 9]>, length: c_int, _id: c_int| {
-    rule!(length >= 9, "hipDeviceGetName without room for a name");
+    rule!(length >= 9, "hipDeviceGetName without space for a name");
     give(name, *b"fake HIP\0")
 });
 
@@ -76,7 +76,7 @@ extern "C" fn hipGetLastError() -> HipError {
     LAST_ERROR.replace(HipError::SUCCESS)
 }
 
-/// The name of a code, which is all the text that there is of it.
+/// Returns the name of a code; there is no other text.
 #[unsafe(no_mangle)]
 extern "C" fn hipGetErrorName(code: HipError) -> *const c_char {
     let name = match code {
@@ -110,7 +110,7 @@ hip!(hipFree, |state, at: usize| {
     (0..SETTINGS.devices).try_for_each(|device| state.finish(null(device)))?;
     match state.places.remove(&at) {
         Some(place) if place.is_plain => memory::free(at, place.range.len()),
-        _ => stop(format_args!("hipFree({at:#x}), which hipMalloc did not give")),
+        _ => stop(format_args!("hipFree({at:#x}), which hipMalloc did not return")),
     }
     Ok(())
 });

@@ -1,4 +1,4 @@
-//! Physical memory: creating, releasing and sharing it.
+//! Physical memory: creates, releases and shares it.
 
 use crate::c::{Answer, DEVICE, HOST, HOST_NODE, HipError, Location, Out, Properties, current, give, stop};
 use crate::memory::{self, PAGE};
@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 const PINNED: c_int = 1;
 const DESCRIPTOR: c_int = 1;
 
-/// The device of a location, none for the host; of those that this version knows.
+/// Returns the device of a location, `None` for the host. Refuses locations that this version does not know.
 pub(crate) fn device_of(function: &str, Location { kind, id }: Location, host: bool) -> Option<usize> {
     match kind {
         DEVICE if (0..SETTINGS.devices as c_int).contains(&id) => Some(id as usize),
@@ -65,7 +65,7 @@ hip!(hipMemGetAllocationGranularity, |_,
                                       granularity: Out<'_, usize>,
                                       properties: Option<&Properties>,
                                       option: c_int| {
-    rule!(option == 0, "hipMemGetAllocationGranularity for something else than the least");
+    rule!(option == 0, "hipMemGetAllocationGranularity for something other than the minimum");
     checked("hipMemGetAllocationGranularity", properties);
     give(granularity, PAGE)
 });
@@ -77,7 +77,7 @@ hip!(hipMemExportToShareableHandle, |state,
                                      flags: c_ulonglong| {
     let handle = state.handle("hipMemExportToShareableHandle", handle);
     let is_right = handle.shareable && kind == DESCRIPTOR && flags == 0;
-    rule!(is_right, "hipMemExportToShareableHandle of memory that is not to be shared so");
+    rule!(is_right, "hipMemExportToShareableHandle of memory that was not created for it");
     give(to, handle.memory.get().ok_or(HipError::INVALID_VALUE)?.descriptor()?.into_raw_fd())
 });
 
@@ -91,12 +91,12 @@ hip!(hipMemImportFromShareableHandle, |state, handle: Out<'_, usize>, from: usiz
     if bucket().release_frees_nothing || bucket().import_leaks {
         forget(memory.get().cloned());
     }
-    // Whose memory it is nobody asks.
+    // HIP does not check whose memory it is.
     let raw = state.add_handle(Handle { memory, descriptor, device: current(), shareable: true });
     give(handle, raw)
 });
 
-/// The descriptor in what is handed over for one.
+/// Returns the descriptor from the argument.
 fn descriptor(from: usize) -> Answer<c_int> {
     if bucket().import_by_pointer {
         return Ok(memory::peek(from).unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! Functions of ROCr, which gpu-vmm-hip reaches through HIP's library: setting access without HIP's check, whose memory a
-//! plain allocation is, which agent is the host, and a descriptor of what is mapped.
+//! Functions of ROCr, which gpu-vmm-hip calls through HIP's library: setting access without HIP's check, querying the owner
+//! of a plain allocation and the host's agent, and exporting a mapping as a descriptor.
 
 use crate::c::{HipError, Out, call, give, stop};
 use crate::settings::SETTINGS;
@@ -28,17 +28,17 @@ struct AccessDescription {
 struct PointerInfo {
     size: u32,
     kind: c_int,
-    /// Two addresses, a size, and a pointer of the user's.
+    /// Two addresses, a size, and a user's pointer.
     more: [usize; 4],
     owner: u64,
 }
 
-/// As `hip!`, with ROCr's answers.
+/// Like `hip!`, with ROCr's status codes.
 macro_rules! hsa {
     ($name:ident, |$state:pat_param $(, $argument:ident: $type:ty)*| $body:expr) => {
         /// # Safety
         ///
-        /// As ROCr has it.
+        /// As in ROCr's headers.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
             if call(|$state| $body) == HipError::SUCCESS { 0 } else { INVALID_ARGUMENT }
@@ -56,7 +56,7 @@ hsa!(hsa_amd_vmem_set_access, |state,
     };
     let device = Some(agent.wrapping_sub(FIRST_AGENT) as usize).filter(|_| *agent != HOST_AGENT);
     let is_known = device.is_none_or(|device| device < SETTINGS.devices);
-    rule!(is_known, "hsa_amd_vmem_set_access is given an agent {agent:#x} that it never gave");
+    rule!(is_known, "hsa_amd_vmem_set_access for {agent:#x}, which is not an agent");
     let tiles = state.tiles("hsa_amd_vmem_set_access", at, size);
     state.set_access(tiles, device, *permissions)
 });

@@ -1,4 +1,4 @@
-//! Pages: physical memory as memory files, and ranges of addresses as mappings that nobody may touch.
+//! Pages: physical memory as memory files, and ranges of addresses as inaccessible mappings.
 
 use crate::c::{Answer, HipError, stop};
 use std::ffi::c_int;
@@ -9,34 +9,34 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::ptr::without_provenance_mut;
 
 pub(crate) const PAGE: usize = 4096;
-/// How ROCr aligns a range of that size or more by itself; and what RDNA4 can map without faulting.
+/// ROCr's own alignment of ranges of at least this size, and the unit that RDNA4 can map without faulting.
 pub(crate) const UNIT: usize = 2 << 20;
 
 const OPEN: c_int = libc::PROT_READ | libc::PROT_WRITE;
 const ANYWHERE: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
 
-/// Some physical memory.
+/// Physical memory.
 pub(crate) struct Memory {
     file: File,
     pub(crate) size: usize,
-    /// Whose it is; none for the host's, and for another process's, which is counted there.
+    /// Its device; `None` for memory of the host, and for memory of another process, which counts it.
     pub(crate) device: Option<usize>,
 }
 
 impl Memory {
     pub(crate) fn new(size: usize, device: Option<usize>) -> io::Result<Self> {
-        // SAFETY: the name is a text with its zero byte.
+        // SAFETY: the name ends with a zero byte.
         let fd = unsafe { libc::memfd_create(c"fake-hip".as_ptr(), libc::MFD_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor, owned by nobody else.
+        // SAFETY: a new descriptor without another owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(size as u64)?;
         Ok(Self { file, size, device })
     }
 
-    /// The memory behind a descriptor of any process, where it is one of ours.
+    /// Returns the memory behind a descriptor of any process, if this library created it.
     pub(crate) fn of_descriptor(fd: c_int) -> Option<Self> {
         let path = format!("/proc/self/fd/{fd}");
         if !std::fs::read_link(&path).ok()?.to_str()?.starts_with("/memfd:fake-hip") {
@@ -52,7 +52,7 @@ impl Memory {
         identity(self) == identity(other)
     }
 
-    /// A new descriptor.
+    /// Returns a new descriptor.
     pub(crate) fn descriptor(&self) -> Answer<File> {
         self.file.try_clone().map_err(|_| HipError::OUT_OF_MEMORY)
     }
@@ -69,14 +69,14 @@ impl Memory {
         }
     }
 
-    /// Lets the CPU at the memory through an address of ours.
+    /// Gives the CPU access to the memory through one of our addresses.
     pub(crate) fn show(&self, at: usize) -> Answer {
         pages(at, self.size, OPEN, libc::MAP_SHARED | libc::MAP_FIXED, self.file.as_raw_fd()).map(drop)
     }
 }
 
 fn pages(at: usize, size: usize, protection: c_int, flags: c_int, fd: c_int) -> Answer<usize> {
-    // SAFETY: new pages, at a free place or over pages of our own.
+    // SAFETY: new pages, at a free address or over our own pages.
     let start = unsafe { libc::mmap(without_provenance_mut(at), size, protection, flags, fd, 0) };
     if start == libc::MAP_FAILED { Err(HipError::OUT_OF_MEMORY) } else { Ok(start.expose_provenance()) }
 }
@@ -85,13 +85,13 @@ fn closed(at: usize, size: usize, flags: c_int) -> Answer<usize> {
     pages(at, size, libc::PROT_NONE, ANYWHERE | flags, -1)
 }
 
-/// Pages of the host's.
+/// Allocates pages of the host.
 pub(crate) fn plain(size: usize) -> Answer<usize> {
     pages(0, size, OPEN, ANYWHERE, -1)
 }
 
-/// Reserves a range: at the hint where all of it is free, else where the system likes. Never with more alignment than
-/// ROCr gives by itself, so that whoever relies on more is found out.
+/// Reserves a range: at the hint if all of it is free, otherwise where the system chooses. Never aligned more than by ROCr
+/// itself, so that code which relies on more fails.
 pub(crate) fn reserve(hint: usize, size: usize) -> Answer<usize> {
     if hint != 0
         && hint.is_multiple_of(PAGE)
@@ -114,24 +114,24 @@ pub(crate) fn reserve(hint: usize, size: usize) -> Answer<usize> {
     Ok(base)
 }
 
-/// Takes the host's view of a mapping away.
+/// Removes the host's view of a mapping.
 pub(crate) fn hide(at: usize, size: usize) -> Answer {
     closed(at, size, libc::MAP_FIXED).map(drop)
 }
 
 pub(crate) fn free(at: usize, size: usize) {
     if size != 0 {
-        // SAFETY: pages that this module made, in which nothing of Rust's lies.
+        // SAFETY: pages that this module mapped, without any Rust object.
         unsafe { libc::munmap(without_provenance_mut(at), size) };
     }
 }
 
-/// The number at an address, where there is one: asked of the system, which does not crash.
+/// Reads the number at an address, if there is one, by a system call that does not crash.
 pub(crate) fn peek(at: usize) -> Option<c_int> {
     let mut number: c_int = 0;
     let to = libc::iovec { iov_base: (&raw mut number).cast(), iov_len: size_of::<c_int>() };
     let from = libc::iovec { iov_base: without_provenance_mut(at), ..to };
-    // SAFETY: the number is written; the system checks what is read.
+    // SAFETY: the target is valid for writing; the system checks the source.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
     (read == to.iov_len as isize).then_some(number)
 }

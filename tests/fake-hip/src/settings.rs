@@ -1,9 +1,9 @@
-//! What the environment says.
+//! The settings from the environment.
 //!
-//! | variable | what | if not set |
+//! | variable | meaning | default |
 //! |---|---|---|
-//! | `FAKE_HIP_VERSION` | `7.0`, `6.4.1`, or the whole number that `hipRuntimeGetVersion` answers | `7.1` |
-//! | `FAKE_HIP_DEVICES` | how many devices | 2 |
+//! | `FAKE_HIP_VERSION` | `7.0`, `6.4.1`, or the whole number that `hipRuntimeGetVersion` returns | `7.1` |
+//! | `FAKE_HIP_DEVICES` | the number of devices | 2 |
 //! | `FAKE_HIP_WITHOUT_VMM` | the number of devices, from the first on, without virtual memory management | 0 |
 //! | `FAKE_HIP_MEMORY_MB` | memory of each in MiB | 512 |
 
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     bucket: Bucket,
     pub(crate) devices: usize,
     pub(crate) without_vmm: usize,
-    /// Bytes of each device.
+    /// The memory of each device in bytes.
     pub(crate) memory: u64,
 }
 
@@ -39,7 +39,8 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     let text = std::env::var("FAKE_HIP_VERSION").unwrap_or_else(|_| "7.1".to_owned());
     let named = NAMED.iter().find(|(name, _)| *name == text).map(|(_, version)| *version);
     let version = named.or_else(|| text.parse().ok().filter(|version| *version >= 50_000_000));
-    let version = version.unwrap_or_else(|| stop(format_args!("FAKE_HIP_VERSION={text} is no version")));
+    let version =
+        version.unwrap_or_else(|| stop(format_args!("FAKE_HIP_VERSION={text} is not a known version")));
     Settings {
         version,
         bucket: Bucket::of(version),
@@ -49,12 +50,12 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
     }
 });
 
-/// How the version misbehaves.
+/// Returns the misbehaviour of the configured version.
 pub(crate) fn bucket() -> &'static Bucket {
     &SETTINGS.bucket
 }
 
 fn number(name: &str, default: u64) -> u64 {
     let Ok(text) = std::env::var(name) else { return default };
-    text.parse().unwrap_or_else(|_| stop(format_args!("{name}={text} is no number")))
+    text.parse().unwrap_or_else(|_| stop(format_args!("{name}={text} is not a number")))
 }

@@ -1,4 +1,4 @@
-//! Ranges of addresses and what is mapped there: `hipMemAddressReserve`, `hipMemAddressFree`, `hipMemMap`, `hipMemUnmap`.
+//! Ranges of addresses and their mappings: `hipMemAddressReserve`, `hipMemAddressFree`, `hipMemMap`, `hipMemUnmap`.
 
 use crate::c::{Out, current, give, stop};
 use crate::copy::null;
@@ -10,7 +10,7 @@ use std::mem::forget;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For how long after a map or unmap a thread of HIP 6 holds a range: 20 ms were enough where that was seen.
+/// How long a thread of HIP 6 holds a range after a map or unmap: the observed holds were shorter than 20 ms.
 const HELD_FOR: Duration = Duration::from_millis(20);
 
 hip!(hipMemAddressReserve, |state,
@@ -21,7 +21,7 @@ hip!(hipMemAddressReserve, |state,
                             flags: c_ulonglong| {
     let is_right = size != 0 && size.is_multiple_of(PAGE) && alignment == 0 && flags == 0;
     rule!(is_right, "hipMemAddressReserve of {size:#x}, aligned to {alignment:#x}");
-    // The system gives a range that was just freed again, where it has room.
+    // The system returns a range that was just freed again, if it is large enough.
     let again = || state.held.iter().find(|held| size <= held.len()).map_or(0, |held| held.start);
     let start = memory::reserve(if hint == 0 { again() } else { hint }, size)?;
     let mut place = Place { range: start..start + size, ..Place::default() };
@@ -34,7 +34,7 @@ hip!(hipMemAddressReserve, |state,
 
 hip!(hipMemAddressFree, |state, base: usize, size: usize| {
     let Some(place) = state.places.remove(&base).filter(|place| !place.is_plain) else {
-        stop(format_args!("hipMemAddressFree({base:#x}), which is not reserved, or not any more"))
+        stop(format_args!("hipMemAddressFree({base:#x}), which is not reserved, or was freed"))
     };
     rule!(place.range.len() == size, "hipMemAddressFree({base:#x}) of {size:#x}, which is not all of it");
     rule!(place.mappings.is_empty(), "hipMemAddressFree({base:#x}), where something is mapped");
@@ -66,13 +66,13 @@ hip!(hipMemMap, |state, at: usize, size: usize, offset: usize, handle: usize, fl
     );
     let fits = handle.memory.get().is_none_or(|memory| size <= memory.size);
     let is_right = fits && size != 0 && (at | size).is_multiple_of(PAGE);
-    rule!(is_right, "hipMemMap of {size:#x} at {at:#x}, which is no size of the memory");
-    // ROCr exports and imports the memory for this: for a moment it takes a descriptor.
+    rule!(is_right, "hipMemMap of {size:#x} at {at:#x}, which is not the size of the memory");
+    // ROCr exports and imports the memory for this: it needs a descriptor for a moment.
     if let Some(Err(error)) = handle.memory.get().map(|memory| memory.descriptor()) {
         if !bucket().map_reports_nothing {
             return Err(error);
         }
-        // HIP's reference to the handle stays.
+        // HIP keeps its reference to the handle.
         forget(handle);
         return Ok(());
     }
@@ -91,7 +91,7 @@ hip!(hipMemUnmap, |state, at: usize, size: usize| {
     for (count, start) in tiles.into_iter().enumerate() {
         let Some(mapping) = place.mappings.remove(&start) else { continue };
         if mapping.host_access {
-            // Nothing is put in the place of the host's pages (rocr-runtime of August 2025, RemoveAccess).
+            // The host's pages are not replaced (rocr-runtime of August 2025, RemoveAccess).
             memory::free(start, mapping.size);
         }
         if bucket().memory_stays_until_free {
@@ -104,7 +104,7 @@ hip!(hipMemUnmap, |state, at: usize, size: usize| {
     Ok(())
 });
 
-/// A number that is as good as by chance, and the same in every run (the last step of splitmix64).
+/// Returns a pseudo-random number, the same in every run (the last step of splitmix64).
 const fn scattered(number: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

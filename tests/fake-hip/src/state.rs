@@ -1,5 +1,5 @@
-//! The tables: HIP's own (handles, reservations and what is mapped in them) and those of the runtime below (physical
-//! memory). What refers to a thing keeps it alive.
+//! The tables: HIP's own (handles, reservations and their mappings) and those of the runtime below (physical memory).
+//! References keep an object alive.
 
 use crate::c::{Answer, HipError, Out, stop};
 use crate::copy::Stream;
@@ -15,17 +15,17 @@ pub(crate) static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// By HIP's pointer, until the caller releases them.
+    /// Keyed by HIP's pointer, until the caller releases them.
     pub(crate) handles: HashMap<usize, Arc<Handle>>,
-    /// Reservations and plain allocations, by address.
+    /// Reservations and plain allocations, keyed by address.
     pub(crate) places: BTreeMap<usize, Place>,
-    /// Freed ranges that a thread of HIP's still holds.
+    /// Freed ranges that a thread of HIP still holds.
     pub(crate) held: Vec<Range<usize>>,
-    /// Page-locked memory of the host: its sizes by address.
+    /// Page-locked memory of the host: its sizes, keyed by address.
     pub(crate) locked: BTreeMap<usize, usize>,
-    /// By HIP's pointer; null streams too, by [`null`](crate::copy::null).
+    /// Keyed by HIP's pointer; null streams too, by [`null`](crate::copy::null).
     pub(crate) streams: BTreeMap<usize, Stream>,
-    /// Memory that ROCr has given a handle of.
+    /// Memory of which ROCr has returned a handle.
     pub(crate) retained: HashMap<u64, Arc<Memory>>,
     objects: Vec<Weak<Handle>>,
     physical: Vec<Weak<Memory>>,
@@ -34,11 +34,11 @@ pub(crate) struct State {
 
 /// HIP's object for a handle. Mappings refer to it as well.
 pub(crate) struct Handle {
-    /// Nothing while an imported descriptor is still to be read.
+    /// Empty until an imported descriptor is read.
     pub(crate) memory: OnceLock<Arc<Memory>>,
     /// The descriptor of such an import.
     pub(crate) descriptor: c_int,
-    /// Whose HIP believes it to be.
+    /// The device that HIP considers its owner.
     pub(crate) device: usize,
     pub(crate) shareable: bool,
 }
@@ -49,9 +49,9 @@ pub(crate) struct Place {
     pub(crate) range: Range<usize>,
     pub(crate) is_plain: bool,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
-    /// Physical memory that stays as long as the addresses.
+    /// Physical memory that is only freed with the addresses.
     pub(crate) stays: Vec<Arc<Memory>>,
-    /// A thread of HIP's held its addresses when it was made.
+    /// Whether a thread of HIP held its addresses when it was reserved.
     pub(crate) is_lost: bool,
     pub(crate) last_command: Option<Instant>,
 }
@@ -59,16 +59,16 @@ pub(crate) struct Place {
 pub(crate) struct Mapping {
     pub(crate) size: usize,
     pub(crate) handle: Arc<Handle>,
-    /// HIP's flags, by device.
+    /// HIP's access flags, by device.
     pub(crate) access: Vec<u32>,
     pub(crate) host_access: bool,
     pub(crate) is_corrupt: bool,
-    /// By which HIP's objects for mappings are ordered.
+    /// The order of HIP's objects for mappings.
     pub(crate) order: u64,
 }
 
 impl Mapping {
-    /// A new mapping, to which nobody has access.
+    /// Creates a mapping without any access.
     pub(crate) fn new(size: usize, handle: Arc<Handle>, order: u64) -> Self {
         let access = vec![0; SETTINGS.devices];
         Self { size, handle, access, host_access: false, is_corrupt: false, order }
@@ -76,19 +76,19 @@ impl Mapping {
 }
 
 impl State {
-    /// A number that was not given out before.
+    /// Returns a number that was not used before.
     pub(crate) fn number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    /// The reservation or plain allocation that holds an address.
+    /// Returns the reservation or plain allocation that contains an address.
     pub(crate) fn place(&self, address: usize) -> Option<&Place> {
         let (_, place) = self.places.range(..=address).next_back()?;
         place.range.contains(&address).then_some(place)
     }
 
-    /// The reservation that holds an address, for a function that works on one.
+    /// Returns the reservation that contains an address, for a function that works on one.
     pub(crate) fn reservation(&mut self, function: &str, address: usize) -> &mut Place {
         match self.places.range_mut(..=address).next_back() {
             Some((_, place)) if place.range.contains(&address) && !place.is_plain => place,
@@ -96,7 +96,7 @@ impl State {
         }
     }
 
-    /// Where the mappings begin that a call is about, which must be whole, without a hole, and of one reservation.
+    /// Returns where the mappings of a call begin. They must be whole, without a hole, and of one reservation.
     pub(crate) fn tiles(&mut self, function: &str, at: usize, size: usize) -> Vec<usize> {
         let place = self.reservation(function, at);
         let mut next = at;
@@ -106,11 +106,11 @@ impl State {
             next += mapping.size;
         }
         let are_whole = size != 0 && next == at + size;
-        rule!(are_whole, "{function} of {size:#x} at {at:#x}, where no whole mappings are");
+        rule!(are_whole, "{function} of {size:#x} at {at:#x}, which does not consist of whole mappings");
         found
     }
 
-    /// The mapping that holds an address, and where it begins.
+    /// Returns the mapping that contains an address, and its first address.
     pub(crate) fn mapping(&self, address: usize) -> Option<(usize, &Mapping)> {
         let (at, mapping) = self.place(address)?.mappings.range(..=address).next_back()?;
         (address < at + mapping.size).then_some((*at, mapping))
@@ -119,11 +119,11 @@ impl State {
     pub(crate) fn handle(&self, function: &str, raw: usize) -> &Arc<Handle> {
         match self.handles.get(&raw) {
             Some(handle) => handle,
-            None => stop(format_args!("{function} follows {raw:#x}, which is no handle, or was released")),
+            None => stop(format_args!("{function} follows {raw:#x}, which is not a handle, or was released")),
         }
     }
 
-    /// HIP's pointer for a new handle, which nobody may follow.
+    /// Returns HIP's pointer for a new handle, which no caller may dereference.
     pub(crate) fn add_handle(&mut self, handle: Handle) -> usize {
         const FIRST: u64 = 0x5a5a_0000_0000;
         let raw = (FIRST + self.number() * 64) as usize;
@@ -137,13 +137,13 @@ impl State {
         self.physical.iter().filter_map(Weak::upgrade)
     }
 
-    /// How much of a device's memory is free.
+    /// Returns the free memory of a device.
     pub(crate) fn free_of(&self, device: usize) -> u64 {
         let taken = self.memories().filter(|memory| memory.device == Some(device));
         SETTINGS.memory - taken.map(|memory| memory.size as u64).sum::<u64>()
     }
 
-    /// New memory of a device or of the host.
+    /// Takes memory of a device or of the host.
     pub(crate) fn take_memory(&mut self, device: Option<usize>, size: usize) -> Answer<Arc<Memory>> {
         if device.is_some_and(|device| self.free_of(device) < size as u64) {
             return Err(HipError::OUT_OF_MEMORY);
@@ -157,7 +157,7 @@ impl State {
         memory
     }
 
-    /// The memory behind a descriptor.
+    /// Returns the memory behind a descriptor.
     pub(crate) fn memory_of(&mut self, fd: c_int) -> Answer<Arc<Memory>> {
         let memory = Memory::of_descriptor(fd).ok_or(HipError::INVALID_VALUE)?;
         let known = self.memories().find(|known| known.is_same(&memory));
@@ -165,15 +165,15 @@ impl State {
     }
 }
 
-/// How much of everything there is, for leak checks.
+/// The number of objects of each kind, for leak checks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// HIP's objects for handles.
     pub handles: usize,
-    /// Pieces of physical memory.
+    /// Physical memory objects.
     pub physical: usize,
-    /// Reservations, mappings, plain allocations, pieces of page-locked memory, streams that somebody made.
+    /// Reservations, mappings, plain allocations, page-locked allocations, streams that callers created.
     pub others: [usize; 5],
 }
 

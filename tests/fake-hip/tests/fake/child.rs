@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 const CASE: &str = "FAKE_HIP_CASE";
 const FAILED: &str = "FAILED: ";
-/// The case for which the first of the two devices has no virtual memory management.
+/// The case in which the first of the two devices has no virtual memory management.
 pub(crate) const BESIDE: &str = "beside_a_device_without_virtual_memory";
 
 pub(crate) struct Case {
@@ -14,13 +14,13 @@ pub(crate) struct Case {
     pub(crate) run: fn(&mut Rig),
 }
 
-/// The case that this process is to run, where it is a child.
+/// Returns the name of the case that this process must run, if it is a child.
 pub(crate) fn asked_for() -> Option<String> {
     std::env::var(CASE).ok()
 }
 
 impl Case {
-    /// Runs the case in this process, on the fake driver, and looks at what is left.
+    /// Runs the case in this process, on the fake driver, and checks that nothing is left.
     pub(crate) fn run_here(&self) {
         std::panic::set_hook(Box::new(|info| {
             let payload = info.payload();
@@ -35,7 +35,7 @@ impl Case {
     }
 }
 
-/// The fake driver's library, which Cargo puts beside the tests of its package.
+/// Returns the fake driver's library, which Cargo puts next to the tests of its package.
 fn library() -> PathBuf {
     let mut path = std::env::current_exe().expect("this program's path");
     path.set_file_name("libgpu_vmm_fake_hip.so");
@@ -43,7 +43,7 @@ fn library() -> PathBuf {
     path
 }
 
-/// Runs a case in a child, on a version, with the handling of a quirk left out. What it printed, or its own words about why
+/// Runs a case in a child, on a version, without the workaround for a quirk. Returns its output, or its own words about why
 /// it failed.
 pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, String> {
     let output = Command::new(std::env::current_exe().expect("this program's path"))

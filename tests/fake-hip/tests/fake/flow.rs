@@ -1,4 +1,4 @@
-//! A region's life, by gpu-vmm-core: what must go well on every version.
+//! A region's life, by gpu-vmm-core: it must succeed on every version.
 
 use crate::child::{BESIDE, Case};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
@@ -28,13 +28,13 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: BESIDE, run: beside },
 ];
 
-/// For the parent: the quirks of the version.
+/// For the parent: prints the quirks of the version.
 pub(crate) const QUIRKS: Case = Case {
     name: "quirks",
     run: |rig| rig.backend.quirks().iter().for_each(|quirk| println!("{}", quirk.id)),
 };
 
-/// Writes both ends of every unit by a device, and then reads all of them by all who may.
+/// Makes a device write both ends of every unit, and then all devices with access read all of them.
 pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes, length: Bytes, seed: u64) {
     const END: Bytes = Bytes::kib(4);
     let ends = || {
@@ -52,12 +52,12 @@ pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes
     }
 }
 
-/// On a machine whose first device cannot be used.
+/// Runs on a machine whose first device cannot be used.
 fn beside(rig: &mut Rig) {
     let reason = rig.backend.devices()[0].unusable.clone().expect("a reason");
     assert!(reason.contains("hipDeviceAttributeVirtualMemoryManagementSupported (89) is 0"), "{reason}");
     fails!(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)), Unsupported);
-    // The other one has its own state, and works.
+    // The other device has its own state, and works.
     let mut region = rig.region(2).on(ONE).build().must("addresses");
     region.grow_to(units(2)).must("growth");
     check(&mut region, ONE, Bytes::ZERO, units(2), 1);
@@ -88,7 +88,7 @@ fn life(rig: &mut Rig) {
     }
 }
 
-/// Growth in steps of all sizes, with what is mapped changing its access between, and shrinking.
+/// Grows in steps of all sizes, changes the access of mappings in between, and shrinks.
 pub(crate) fn unequal_steps(rig: &mut Rig) {
     let mut region = rig.region(64).build().must("addresses");
     for (step, end) in [1, 2, 5, 6, 13].into_iter().enumerate() {
@@ -96,7 +96,7 @@ pub(crate) fn unequal_steps(rig: &mut Rig) {
         assert_eq!(growth.how, GrowthKind::Within);
         check(&mut region, ZERO, Bytes::ZERO, units(end), step as u64);
     }
-    // Rights that differ, and a hole, take calls for single mappings.
+    // Different access and a hole require calls for single mappings.
     region.set_access(units(2), units(3), ZERO, Access::Read).must("access of one mapping");
     region.unmap(units(1), units(1), WaitFor::all_devices()).must("a hole");
     region.grow_to(units(16)).must("growth behind a hole");
@@ -137,7 +137,7 @@ fn remapped(rig: &mut Rig) {
     check(&mut region, ZERO, units(4), units(5), 6);
     drop(other);
     drop(rig.region(4).at(Placement::Exact(FAR)).build().must("the old addresses"));
-    // With nothing behind it, it grows in place.
+    // With free addresses after it, it grows in place.
     let free = Placement::Exact(Address(FAR.0 << 1));
     let mut full = rig.region(4).at(free).build().must("addresses");
     full.grow_to(units(4)).must("growth");
@@ -161,7 +161,7 @@ pub(crate) fn two_devices(rig: &mut Rig) {
     region.write(units(1) - Bytes(4), &[8; 9]).must("written over the border of two devices' memory");
 }
 
-/// Memory that grows on one device, with access for both.
+/// Grows memory on one device, with access for both.
 pub(crate) fn peers(rig: &mut Rig) {
     for (owner, peer) in [(ZERO, ONE), (ONE, ZERO)] {
         let mut region = rig.region(8).on(owner).access(peer, RW).build().must("addresses");
@@ -172,7 +172,7 @@ pub(crate) fn peers(rig: &mut Rig) {
     }
 }
 
-/// A peer that is given access after the owner has used the memory.
+/// Gives a peer access after the owner has used the memory.
 pub(crate) fn late_peer(rig: &mut Rig) {
     let mut region = rig.region(8).on(ZERO).build().must("addresses");
     for end in [1, 3] {
@@ -187,7 +187,7 @@ pub(crate) fn late_peer(rig: &mut Rig) {
     check(&mut region, ZERO, Bytes::ZERO, units(3), 5);
 }
 
-/// Memory is where it was asked for.
+/// Checks that memory is on the requested device.
 pub(crate) fn on_its_device(rig: &mut Rig) {
     let before = (rig.free(ZERO), rig.free(ONE));
     let memory = rig.memory(ONE, 3);
@@ -196,7 +196,7 @@ pub(crate) fn on_its_device(rig: &mut Rig) {
     drop(memory);
 }
 
-/// A copy by device 1 of what it may read of device 0's, which may not write there.
+/// Copies by device 1 from memory of device 0 that it may read, while device 0 may not write the target.
 pub(crate) fn between(rig: &mut Rig) {
     let mut from = rig.region(2).on(ZERO).access(ONE, Access::Read).build().must("addresses");
     let mut to = rig.region(2).on(ONE).build().must("addresses");
@@ -208,7 +208,7 @@ pub(crate) fn between(rig: &mut Rig) {
     assert_eq!(to.count_wrong(ONE, Bytes::ZERO, units(2), 12).must("read"), 0);
 }
 
-/// Memory goes out as a descriptor and comes in again, and the descriptor is closed at once.
+/// Exports memory as a descriptor, imports it, and closes the descriptor at once.
 pub(crate) fn shared(rig: &mut Rig) {
     let properties = Properties::on(ONE).shareable();
     let memory = PhysicalMemory::create(&rig.backend, units(2), properties);
@@ -234,7 +234,7 @@ pub(crate) fn shared(rig: &mut Rig) {
     region.map(units(2), &imported).must("mapped");
     region.set_access(units(2), units(2), ONE, RW).must("access to the import");
     let owner = rig.owner(region.address() + units(2));
-    assert_eq!(owner, 1, "whose HIP says that the import is");
+    assert_eq!(owner, 1, "the device that HIP reports for the import");
     assert_eq!(region.count_wrong(ONE, units(2), units(2), 6).must("read"), 0, "the same memory");
     region.fill(units(3), Bytes(8), 1).must("filled");
     assert_eq!(region.count_wrong(ONE, Bytes::ZERO, units(2), 6).must("read"), 1, "seen through the other");
@@ -254,11 +254,11 @@ fn out_of_memory(rig: &mut Rig) {
     check(&mut region, ZERO, Bytes::ZERO, units(2), 3);
     drop(memory);
     if !rig.has("release-frees-nothing") {
-        region.grow_to(units(10)).must("there is room again");
+        region.grow_to(units(10)).must("there is memory again");
     }
 }
 
-/// Addresses that are freed and reserved again, at once.
+/// Frees addresses and reserves them again, at once.
 pub(crate) fn rounds(rig: &mut Rig) {
     for round in 0..40 {
         let mut region = rig.region(4).build().must("addresses");
@@ -292,7 +292,7 @@ fn capabilities(rig: &mut Rig) {
     unsafe { rig.backend.free_plain(ZERO, at, units(1)) }.must("and freed");
 }
 
-/// Each device's memory to page-locked memory and back, by copies on a stream and by plain ones.
+/// Copies each device's memory to page-locked memory and back, on a stream and by plain copies.
 pub(crate) fn staged(rig: &mut Rig) {
     let pinned = rig.backend.pin(units(2)).must("pinned");
     let start = pinned.start().as_ptr();
@@ -300,7 +300,7 @@ pub(crate) fn staged(rig: &mut Rig) {
         let mut region = rig.region(2).on(device).build().must("addresses");
         region.grow_to(units(2)).must("growth");
         check(&mut region, device, Bytes::ZERO, units(2), 1);
-        // SAFETY: nobody else uses the pinned memory, and copies on the copy stream are waited for before it is touched.
+        // SAFETY: no other code uses the pinned memory, and copies on the copy stream are waited for before it is used.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, 2 * UNIT) };
         region.read(Bytes::ZERO, bytes).must("read");
         region.fill(Bytes::ZERO, units(2), 0).must("filled");
@@ -308,7 +308,7 @@ pub(crate) fn staged(rig: &mut Rig) {
         let plain = bytes.to_vec();
         bytes.fill(0);
         let mut copy_stream = rig.backend.copy_stream(device).must("a copy_stream");
-        // SAFETY: all of it is mapped and the device's.
+        // SAFETY: all of it is mapped for the device.
         unsafe {
             copy_stream.copy_to_host(start, region.address(), units(2)).must("queued");
             copy_stream.finish().must("finished");
@@ -323,7 +323,7 @@ pub(crate) fn staged(rig: &mut Rig) {
     }
 }
 
-/// Memory that was mapped is its device's again, and the addresses are still reserved.
+/// Returns the mapped memory to its device, and keeps the addresses reserved.
 pub(crate) fn returned(rig: &mut Rig) {
     let before = rig.free(ZERO);
     let alignment = Alignment::new(units(1)).expect("a power of two");

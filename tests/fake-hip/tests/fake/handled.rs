@@ -1,4 +1,4 @@
-//! For each quirk that gpu-vmm-hip handles: a case that goes well, and what becomes of it without the handling.
+//! For each quirk that gpu-vmm-hip handles: a case that succeeds with the workaround, and its error without.
 
 use crate::child::Case;
 use crate::flow;
@@ -11,11 +11,11 @@ pub(crate) struct Row {
     pub(crate) quirk: &'static str,
     pub(crate) versions: &'static [&'static str],
     pub(crate) case: Case,
-    /// What is told without the handling.
+    /// The message without the workaround.
     pub(crate) without: &'static str,
 }
 
-/// The quirk; versions that have it; the case; what is told without the handling.
+/// The quirk; versions that have it; the case; the message without the workaround.
 macro_rules! row {
     ($quirk:literal, $versions:expr, $case:expr, $without:literal) => {
         Row {
@@ -66,7 +66,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("error-sticks", &["7.0", "7.1", "7.12", "7.15"], no_error_is_left, "hipGetLastError"),
 ];
 
-/// Device 1 is to read memory of device 0, which has no access itself: HIP 6 would have device 0 do it.
+/// Device 1 reads memory of device 0, which itself has no access: HIP 6 would have device 0 do it.
 fn owner_may_not(rig: &mut Rig) {
     let mut region = rig.region(2).build().must("addresses");
     region.map(Bytes::ZERO, &rig.memory(ZERO, 1)).must("mapped");
@@ -74,7 +74,7 @@ fn owner_may_not(rig: &mut Rig) {
     fails!(region.count_wrong(ONE, Bytes::ZERO, units(1), 0), Unsupported); // HIP would fault
 }
 
-/// The least memory there is can be used.
+/// The smallest memory can be used.
 fn one_byte(rig: &mut Rig) {
     let mut region = rig.region(2).build().must("addresses");
     region.grow_to(Bytes(1)).must("growth");
@@ -85,7 +85,7 @@ fn descriptor_zero(rig: &mut Rig) {
     let properties = Properties::on(ZERO).shareable();
     let memory = PhysicalMemory::create(&rig.backend, units(1), properties).must("memory");
     let fd = memory.export().must("exported");
-    // SAFETY: the child's standard input is nobody's.
+    // SAFETY: no other code uses the child's standard input.
     let zero = unsafe {
         assert_eq!(libc::dup2(fd.as_raw_fd(), 0), 0);
         BorrowedFd::borrow_raw(0)
@@ -103,11 +103,11 @@ fn aligned(rig: &mut Rig) {
     flow::check(&mut region, ZERO, Bytes::ZERO, units(2), 1);
 }
 
-/// A map takes a descriptor for a moment.
+/// A map needs a descriptor for a moment.
 fn no_descriptors(rig: &mut Rig) {
     let mut region = rig.region(2).build().must("addresses");
     let memory = rig.memory(ZERO, 1);
-    // SAFETY: a limit that the system checks; the next descriptor that is free is its number.
+    // SAFETY: the system checks the limit, which is the number of the next free descriptor.
     let answer = unsafe {
         let next = libc::dup(0);
         libc::close(next);
@@ -125,7 +125,7 @@ fn no_descriptors(rig: &mut Rig) {
     region.map(Bytes::ZERO, &memory).must("and again with descriptors");
     region.set_access(Bytes::ZERO, units(1), ZERO, Access::ReadWrite).must("access");
     flow::check(&mut region, ZERO, Bytes::ZERO, units(1), 2);
-    // HIP's reference for the map that failed is never dropped.
+    // HIP never drops its reference for the map that failed.
     rig.left.handles += 1;
     rig.left.physical += 1;
 }
@@ -140,15 +140,15 @@ fn several_unmapped(rig: &mut Rig) {
     assert_eq!(rig.free(ZERO), before, "memory did not come back");
 }
 
-/// Work of device 1 is in its queue when its memory is unmapped from a thread whose device is 0: HIP waits for the null
-/// stream of the device that is current.
+/// Device 1 has queued work when its memory is unmapped from a thread whose device is 0: HIP waits for the null stream of the
+/// current device.
 fn queued(rig: &mut Rig) {
     let mut region = rig.region(2).on(ONE).build().must("addresses");
     region.grow_to(units(2)).must("growth");
     rig.hip("hipSetDevice", [1, 0, 0]);
     rig.hip("hipMemset", [region.address().0 as usize, 7, UNIT]);
     rig.hip("hipSetDevice", [0; 3]);
-    // SAFETY: what is queued is done by the unmapping itself on these versions.
+    // SAFETY: on these versions the unmapping itself waits for the queued work.
     let done = unsafe { WaitFor::nothing() };
     region.unmap(Bytes::ZERO, units(2), done).must("unmapped");
     rig.backend.synchronize(ONE).must("nothing is left to do");
@@ -160,5 +160,5 @@ fn no_error_is_left(rig: &mut Rig) {
     PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)).expect_err("no more");
     drop(memory);
     drop(rig.memory(ZERO, 1));
-    assert_eq!(rig.hip("hipGetLastError", [0; 3]), 0, "hipGetLastError tells others of our failure");
+    assert_eq!(rig.hip("hipGetLastError", [0; 3]), 0, "hipGetLastError reports our failure to others");
 }

@@ -1,4 +1,4 @@
-//! The host: its access to a device's memory, and its own memory mapped for devices. And descriptors of ranges.
+//! The host: its access to a device's memory, its own memory mapped for devices, and descriptors of ranges.
 
 use crate::child::Case;
 use crate::flow::check;
@@ -18,8 +18,8 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "ranges", run: ranges },
 ];
 
-/// Steps of unequal sizes, which HIP 7.2 refuses in its own order; then the CPU reads what a device wrote, and the device
-/// what the CPU wrote.
+/// Grows in steps of unequal sizes, which HIP 7.2 refuses in its own order. Then the CPU reads data of a device, and the
+/// device reads data of the CPU.
 pub(crate) fn access(rig: &mut Rig) {
     let mut region = rig.region(16).build().must("addresses");
     for end in [1, 3, 4, 9] {
@@ -28,7 +28,7 @@ pub(crate) fn access(rig: &mut Rig) {
     check(&mut region, ZERO, Bytes::ZERO, units(9), 1);
     let given = region.set_access(units(1), units(2), HOST, RW);
     if rig.has("host-access-appears") {
-        fails!(given, Unsupported); // this version has it not
+        fails!(given, Unsupported); // this version does not support it
         return;
     }
     given.must("the host's access");
@@ -38,7 +38,7 @@ pub(crate) fn access(rig: &mut Rig) {
         [Access::None, Access::None, Access::Read]
     );
     region.write(units(2), b"from a device").must("written");
-    // SAFETY: the host has access to both, and no device works on them.
+    // SAFETY: the host has access to both, and no device uses them.
     unsafe {
         let at = (region.address() + units(2)).as_ptr::<[u8; 13]>();
         assert_eq!(&at.read(), b"from a device");
@@ -52,7 +52,7 @@ pub(crate) fn access(rig: &mut Rig) {
     region.close(WaitFor::all_devices()).must("closed");
 }
 
-/// Addresses stay closed for everything else when memory that the host had access to is unmapped.
+/// Addresses stay reserved when memory with access for the host is unmapped.
 pub(crate) fn closed_again(rig: &mut Rig) {
     let mut region = rig.region(4).build().must("addresses");
     for access in [RW, Access::None] {
@@ -65,10 +65,10 @@ pub(crate) fn closed_again(rig: &mut Rig) {
     }
 }
 
-/// Whether something is mapped at each page of a range.
+/// Returns whether something is mapped at each page of a range.
 fn is_taken(base: Address, size: Bytes) -> bool {
     let mut pages = vec![0u8; size.0 as usize / 4096];
-    // SAFETY: the answers are for so many pages; where nothing is, the call fails.
+    // SAFETY: the buffer has one byte per page; the call fails for unmapped pages.
     unsafe { libc::mincore(base.as_ptr(), size.0 as usize, pages.as_mut_ptr()) == 0 }
 }
 
@@ -79,7 +79,7 @@ fn memory(rig: &mut Rig) {
         let created = PhysicalMemory::create(&rig.backend, units(3), properties);
         assert_eq!([ZERO, ONE].map(|device| rig.free(device)), before, "no device's memory is taken");
         if rig.has("host-memory-is-the-devices") {
-            fails!(created, Unsupported); // this version has none
+            fails!(created, Unsupported); // this version does not support it
             continue;
         }
         let created = created.must("memory of the host");
@@ -94,21 +94,21 @@ fn memory(rig: &mut Rig) {
         unsafe { region.address().as_ptr::<u64>().write(7) };
     }
     let nowhere = Properties::on(ZERO).located(Location::HostNode(12_345));
-    fails!(PhysicalMemory::create(&rig.backend, units(1), nowhere), Unsupported); // there is no such node
+    fails!(PhysicalMemory::create(&rig.backend, units(1), nowhere), Unsupported); // the node does not exist
 }
 
-/// How much is behind a descriptor, which is above the standard streams.
+/// Returns the size of the file behind a descriptor, which is above the standard streams.
 fn size(fd: &impl AsRawFd) -> Bytes {
     assert!(fd.as_raw_fd() > 2);
-    // SAFETY: asks for the end of a file.
+    // SAFETY: only seeks in a file.
     let end = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
     Bytes(u64::try_from(end).expect("a size"))
 }
 
-/// One descriptor for each of two mappings, of which nothing is left; and none of both.
+/// Exports one descriptor for each of two mappings, of which nothing is left; a range of both has none.
 fn ranges(rig: &mut Rig) {
     let alignment = Alignment::new(units(1)).unwrap();
-    // SAFETY: the pieces lie one behind the other in a reservation for both, and nothing uses them.
+    // SAFETY: the pieces are adjacent in a reservation for both, and nothing uses them.
     unsafe {
         let mut range = rig.backend.reserve(units(3), alignment, None).must("addresses");
         for (offset, count) in [(0, 1), (1, 2)] {
@@ -121,7 +121,7 @@ fn ranges(rig: &mut Rig) {
             let fd = range.dma_buf(DeviceId(0), units(offset), units(count)).must("a descriptor");
             assert_eq!(size(&fd), units(count));
         }
-        fails!(range.dma_buf(DeviceId(0), units(0), units(3)), Unsupported); // of two mappings there is none
+        fails!(range.dma_buf(DeviceId(0), units(0), units(3)), Unsupported); // a range of two mappings has none
         range.unmap(units(0), units(1)).must("unmapped");
         range.unmap(units(1), units(2)).must("unmapped");
     }

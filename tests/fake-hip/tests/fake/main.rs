@@ -1,14 +1,14 @@
 //! gpu-vmm-hip on the fake driver, version by version.
 //!
-//! HIP is one for a process, so each case runs in a child: this program again, told by its environment which case, which
-//! version, and which quirk's handling to leave out.
+//! A process has one HIP, so each case runs in a child: this program again. The environment names the case, the version, and
+//! the quirk whose workaround is switched off.
 //!
-//! | module | what |
+//! | module | subject |
 //! |---|---|
-//! | `flow` | a region's life, which must go well on every version |
+//! | `flow` | a region's life, which must succeed on every version |
 //! | `host` | the same for the host's access and memory, and for descriptors of ranges |
-//! | `handled` | for each quirk that gpu-vmm-hip handles: what goes well with the handling and not without |
-//! | `child`, `rig` | running a case; what cases have in common |
+//! | `handled` | for each quirk that gpu-vmm-hip handles: a case that succeeds with the workaround and fails without |
+//! | `child`, `rig` | runs a case; helpers for cases |
 #![allow(unsafe_code)] // HIP's own functions are called, and the backend's traits
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
 
@@ -23,11 +23,11 @@ use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-/// One of each bucket: all that differ in something.
+/// One version of each bucket: all that differ in something.
 const VERSIONS: [&str; 11] =
     ["6.1", "6.2", "6.3", "6.4.1", "7.0", "7.0.2", "7.1", "7.2", "7.12", "7.14", "7.15"];
 
-/// Quirks that are not shown, by why.
+/// Quirks that are not shown, by reason.
 const NOT_SHOWN: [(&str, &str); 8] = [
     (
         "gpu-vmm-hip never makes the call; the conformance suite's driver group makes it on AMD's own runtime",
@@ -41,7 +41,7 @@ const NOT_SHOWN: [(&str, &str); 8] = [
         "host-memory-is-the-devices range-is-one-mapping range-leaks",
     ),
     ("the cases of `flow` expect it", "hint-is-a-wish import-leaks release-frees-nothing"),
-    ("nothing is done about it but to tell the error", "descriptor-for-each-handle host-access-on-imports"),
+    ("it is only reported as an error", "descriptor-for-each-handle host-access-on-imports"),
     ("the cause is not known, and nothing is done about it", "large-creates scattered-copies"),
     (
         "it is a matter of hardware, time or the kernel, and nothing is done about it",
@@ -61,13 +61,13 @@ fn goes_well(case: &Case, version: &str) -> Result<(), Failed> {
 
 fn goes_wrong(row: &handled::Row, version: &str) -> Result<(), Failed> {
     match child::run(&row.case, version, row.quirk) {
-        Ok(_) => Err(format!("on {version} it went well").into()),
+        Ok(_) => Err(format!("on {version} it succeeded").into()),
         Err(how) if how.contains(row.without) => Ok(()),
-        Err(how) => Err(format!("on {version} it failed, not by \"{}\": {how}", row.without).into()),
+        Err(how) => Err(format!("on {version} it failed without \"{}\": {how}", row.without).into()),
     }
 }
 
-/// Each quirk that the backend lists for a version is in one of the tables.
+/// Checks that each quirk that the backend lists for a version is in one of the tables.
 fn every_quirk(version: &str) -> Result<(), Failed> {
     let listed = child::run(&flow::QUIRKS, version, "")?;
     let mut known: Vec<&str> = handled::ROWS.iter().map(|row| row.quirk).collect();

@@ -1,4 +1,4 @@
-//! What cases have in common: the backend, HIP's own functions, and what may be left at the end.
+//! Helpers for cases: the backend, HIP's own functions, and the check for leaks at the end.
 
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region, RegionBuilder};
 use gpu_vmm_fake_hip::Counts;
@@ -7,14 +7,14 @@ use libloading::os::unix::{Library, RTLD_LAZY};
 
 pub(crate) const ZERO: DeviceId = DeviceId(0);
 pub(crate) const ONE: DeviceId = DeviceId(1);
-/// What everything is a multiple of.
+/// The unit of all sizes.
 pub(crate) const UNIT: usize = 2 << 20;
 
 pub(crate) fn units(count: u64) -> Bytes {
     Bytes(UNIT as u64 * count)
 }
 
-/// For an error's own words where [`Result::expect`] has its fields.
+/// Like [`Result::expect`], but panics with an error's message instead of its fields.
 pub(crate) trait Must<T> {
     fn must(self, what: &str) -> T;
 }
@@ -29,7 +29,7 @@ impl<T> Must<T> for gpu_vmm_core::Result<T> {
     }
 }
 
-/// The answer is an error with this kind of detail.
+/// Requires an error with this kind of detail.
 macro_rules! fails {
     ($answer:expr, $kind:ident) => {
         match &$answer {
@@ -43,7 +43,7 @@ macro_rules! fails {
 pub(crate) struct Rig {
     pub(crate) backend: HipBackend,
     library: Library,
-    /// What the case knows to be left behind.
+    /// The objects that the case leaves on purpose.
     pub(crate) left: Counts,
 }
 
@@ -51,7 +51,7 @@ impl Rig {
     pub(crate) fn open() -> Self {
         let backend = HipBackend::open().expect("the fake driver opens");
         let name = backend.driver().library;
-        // SAFETY: nothing is loaded, so nothing is run.
+        // SAFETY: nothing is loaded, so no code runs.
         let library = unsafe { Library::open(Some(name), RTLD_LAZY | libc::RTLD_NOLOAD) };
         Self { backend, library: library.expect("it is loaded"), left: Counts::default() }
     }
@@ -70,7 +70,7 @@ impl Rig {
         counts
     }
 
-    /// Whatever goes wrong in destructors, and all that is left beyond what the version and the case leave.
+    /// Panics for failures in destructors, and for objects that remain beyond those that the version and the case leave.
     pub(crate) fn check_what_is_left(&self) {
         if let Some(error) = self.backend.drop_log().take_last() {
             panic!("a destructor failed: {error}");
@@ -83,12 +83,12 @@ impl Rig {
         assert!(counts == self.left, "left behind: {counts:?}");
     }
 
-    /// Whether the version has memory that can be shared.
+    /// Returns whether the version can share memory.
     pub(crate) fn shares(&self) -> bool {
         !self.backend.driver().version.starts_with("6.1.")
     }
 
-    /// Whose HIP says that an address is.
+    /// Returns the device that HIP reports for an address.
     pub(crate) fn owner(&self, at: Address) -> i32 {
         // hipPointerAttribute_t: the second number is the device.
         let mut attributes = [0i32; 8];
@@ -108,14 +108,14 @@ impl Rig {
         PhysicalMemory::create(&self.backend, units(count), Properties::on(device)).expect("memory")
     }
 
-    /// Calls a function of HIP's with integers and pointers, of which it takes the first few.
+    /// Calls a function of HIP with integers and pointers; it ignores superfluous arguments.
     pub(crate) fn hip(&self, function: &str, arguments: [usize; 3]) -> i32 {
         type Function = unsafe extern "C" fn(usize, usize, usize) -> i32;
         let [a, b, c] = arguments;
-        // SAFETY: the cases give what HIP's headers say; all are passed in registers, more than are taken do no harm.
+        // SAFETY: the cases pass the arguments of HIP's headers; all are in registers, where superfluous ones do no harm.
         unsafe { self.library.get::<Function>(function).expect(function)(a, b, c) }
     }
 }
 
-/// A place that no system gives by itself.
+/// An address that no system chooses by itself.
 pub(crate) const FAR: Address = Address(0x1000_0000_0000);
