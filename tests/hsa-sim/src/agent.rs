@@ -1,8 +1,8 @@
-//! Agents: the CPU (number 0) and the GPUs (1 and on), and what each says of itself. The answers are those of a gfx90a
-//! card (MI200) where HIP looks at them.
+//! Agents: the CPU (number 0) and the GPUs (from 1 on), and their attributes. Attributes that HIP uses have the values of a
+//! gfx90a card (MI200).
 //!
 //! Rules: `hsa_agent_info_t` in `hsa.h`, `hsa_amd_agent_info_t` in `hsa_ext_amd.h`.
-#![allow(unsafe_code)] // exported to C, which says where answers go
+#![allow(unsafe_code)] // exported to C, with pointers for the results
 
 use crate::abi::{Agent, Isa, Status};
 use crate::memory;
@@ -15,34 +15,34 @@ const FIRST: u64 = 0xA6E0_0000;
 const STEP: u64 = 0x100;
 const ISA: Isa = Isa(0x15A0_0001);
 
-/// The handle of an agent.
+/// Returns the handle of an agent.
 pub(crate) const fn handle(index: usize) -> Agent {
     Agent(FIRST + STEP * index as u64)
 }
 
-/// All agents: their numbers.
+/// Returns the numbers of all agents.
 pub(crate) fn all() -> std::ops::RangeInclusive<usize> {
     0..=settings().gpus
 }
 
-/// The number of an agent, if the handle is one.
+/// Returns the number of an agent, if the handle is one.
 pub(crate) fn index(agent: Agent) -> Option<usize> {
     let offset = agent.0.checked_sub(FIRST)?;
     let index = usize::try_from(offset / STEP).ok()?;
     (offset % STEP == 0 && all().contains(&index)).then_some(index)
 }
 
-/// An agent's place in a set of agents.
+/// Returns an agent's bit in a set of agents.
 pub(crate) const fn bit(index: usize) -> u32 {
     1 << index
 }
 
-/// The set of some agents, if all are agents.
+/// Returns the set of some agents, if all handles are agents.
 pub(crate) fn bits(agents: &[Agent]) -> Option<u32> {
     agents.iter().try_fold(0u32, |bits, agent| Some(bits | bit(index(*agent)?)))
 }
 
-/// What an agent is known by in every process; real ones without a number of their own all say `XX`.
+/// Returns the identifier of an agent, which is the same in every process; `XX` for real agents without one.
 fn uuid(index: usize) -> String {
     let kind = if index > 0 { "GPU" } else { "CPU" };
     if settings().uuids { format!("{kind}-{:016x}", 0x517 + index) } else { format!("{kind}-XX") }
@@ -114,7 +114,7 @@ fn answer(index: usize, attribute: u32) -> Option<Answer> {
 }
 
 hsa! {
-    /// Calls back for each agent, the CPU first.
+    /// Calls a function for each agent, the CPU first.
     pub unsafe fn hsa_iterate_agents(
         callback: extern "C" fn(Agent, *mut c_void) -> Status,
         data: *mut c_void,
@@ -123,11 +123,11 @@ hsa! {
             .unwrap_or(Status::SUCCESS)
     }
 
-    /// Answers what an agent is.
+    /// Returns an attribute of an agent.
     pub unsafe fn hsa_agent_get_info(agent: Agent, attribute: u32, value: *mut u8) {
         let Some(index) = index(agent) else { return Status::INVALID_AGENT };
         match answer(index, attribute) {
-            // SAFETY: the value has room for what the attribute is.
+            // SAFETY: the caller guarantees space for the attribute.
             Some(answer) => unsafe { answer.write(value) },
             None => {
                 trace!("hsa_agent_get_info({index}, {attribute:#x}): unknown");
@@ -136,7 +136,7 @@ hsa! {
         }
     }
 
-    /// Calls back for the one instruction set that a GPU has.
+    /// Calls a function for the only instruction set of a GPU.
     pub unsafe fn hsa_agent_iterate_isas(
         agent: Agent,
         callback: extern "C" fn(Isa, *mut c_void) -> Status,
@@ -149,7 +149,7 @@ hsa! {
         }
     }
 
-    /// Answers the name of an instruction set, and how long it is.
+    /// Returns the name of an instruction set, or its length.
     pub unsafe fn hsa_isa_get_info_alt(isa: Isa, attribute: u32, value: *mut u8) {
         if isa != ISA {
             return Status::INVALID_ISA;
@@ -160,7 +160,7 @@ hsa! {
             1 => Answer::text(&name, name.len() + 1),
             _ => return Status::INVALID_ARGUMENT,
         };
-        // SAFETY: the value has room for what the attribute is.
+        // SAFETY: the caller guarantees space for the attribute.
         unsafe { answer.write(value) }
     }
 }

@@ -1,5 +1,4 @@
-//! Every function that answers with a status goes through here: it is counted, made slower and made to fail as the
-//! settings and `hsa_sim_fail` say.
+//! The frame of every function that returns a status: counts, delays and fails calls as the settings and `hsa_sim_fail` say.
 
 use crate::abi::Status;
 use crate::settings::settings;
@@ -12,7 +11,7 @@ macro_rules! hsa {
         ///
         /// # Safety
         ///
-        /// What the function's header asks for: each pointer is null, or good for what is read or written there.
+        /// As the function's header requires: each pointer is null, or valid for the function's reads and writes.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::abi::Status {
             const CALL: usize = $crate::calls::index(stringify!($name));
@@ -121,7 +120,7 @@ pub(crate) const NAMES: &[&str] = &[
 
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
-/// The place of a function in [`NAMES`]. Evaluated by the compiler: a function that is not listed does not compile.
+/// Returns the index of a function in [`NAMES`], at compile time: a function that is not listed does not compile.
 pub(crate) const fn index(name: &str) -> usize {
     let mut at = 0;
     while at < NAMES.len() {
@@ -142,30 +141,30 @@ const fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && at == a.len()
 }
 
-/// The one call that is to fail, as one word so that every call of the process reads it at once: the place of its function
-/// in [`NAMES`] plus 1, how many calls of it come before (16 bits each), and the status. 0: none.
+/// The planned failure of one call, as one word so that all threads see it at once: the index of its function in [`NAMES`]
+/// plus 1, the number of earlier calls (16 bits each), and the status. 0 means none.
 static PLANNED: AtomicU64 = AtomicU64::new(0);
 
 const fn planned(call: usize, after: u16, status: Status) -> u64 {
     (call as u64 + 1) << 48 | (after as u64) << 32 | status.0 as u64
 }
 
-/// From now on the call of `name` that comes after so many others answers the status once. It takes the place of what was
-/// planned before. False, and nothing is planned: there is no such function, or the status is success.
+/// Plans a failure: after `after` more calls of `name`, the next one returns the status once. Replaces an earlier plan.
+/// Returns false, and plans nothing, if there is no such function or the status is success.
 pub(crate) fn fail(name: &str, after: u16, status: Status) -> bool {
     let call = NAMES.iter().position(|listed| *listed == name).filter(|_| status != Status::SUCCESS);
     PLANNED.store(call.map_or(0, |call| planned(call, after, status)), Relaxed);
     call.is_some()
 }
 
-/// Plans no failure any more. True if the one that was planned had not happened.
+/// Cancels the planned failure. Returns true if it had not happened.
 pub(crate) fn fail_none() -> bool {
     PLANNED.swap(0, Relaxed) != 0
 }
 
-/// The status of the planned failure, if it is this call.
+/// Returns the status of the planned failure, if it applies to this call.
 fn planned_failure(call: usize) -> Option<Status> {
-    /// One call less that comes before.
+    /// Decrements the number of earlier calls.
     const ONE_LESS: u64 = 1 << 32;
     let is_mine = |word: &u64| *word >> 48 == call as u64 + 1;
     let is_now = |word: u64| (word >> 32) as u16 == 0;
@@ -177,7 +176,7 @@ fn planned_failure(call: usize) -> Option<Status> {
     is_now(before).then_some(Status(before as u32))
 }
 
-/// Begins a call. A status: the call fails with it and does nothing.
+/// Begins a call. If it returns a status, the call fails with it and does nothing.
 pub(crate) fn enter(call: usize) -> Option<Status> {
     let number = COUNTS[call].fetch_add(1, Relaxed) + 1;
     let settings = settings();
@@ -191,7 +190,7 @@ pub(crate) fn enter(call: usize) -> Option<Status> {
     Some(status)
 }
 
-/// How often a function was called; `None`: it is not one of those that are counted.
+/// Returns the number of calls of a function; `None` if it is not counted.
 pub(crate) fn count(name: &str) -> Option<u64> {
     let call = NAMES.iter().position(|listed| *listed == name)?;
     Some(COUNTS[call].load(Relaxed))
@@ -213,7 +212,7 @@ mod tests {
         }
     }
 
-    /// A name that no function has would be a setting that does nothing.
+    /// A setting with a name of no function would have no effect.
     #[test]
     fn every_name_is_a_function() {
         let mut all = String::new();

@@ -1,6 +1,5 @@
-//! What a test may ask below HIP, by looking the functions up in the loaded library: what is alive, how many faults
-//! there were, how often a function was called; and to have addresses taken as soon as they are freed, and single calls
-//! fail. These are no part of HSA.
+//! Functions for tests below HIP, which look them up in the loaded library. They report live objects, faults and numbers of
+//! calls; they make another user take freed addresses, and make single calls fail. They are not part of HSA.
 #![allow(unsafe_code)] // exported to C
 
 use crate::abi::Status;
@@ -11,8 +10,8 @@ use std::mem::MaybeUninit;
 use std::ptr::null;
 use std::sync::LazyLock;
 
-/// How many reservations, pieces of physical memory and mappings are alive: at the end of a test, as many as at its
-/// beginning. A null pointer is left out.
+/// Returns the numbers of live reservations, physical memory objects and mappings. At the end of a test they must be the same
+/// as at its beginning. A null pointer is skipped.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_sim_vmem_counts(
     reserved: Option<&mut MaybeUninit<usize>>,
@@ -25,36 +24,35 @@ pub extern "C" fn hsa_sim_vmem_counts(
     }
 }
 
-/// How many GPU memory faults there were. More than none is seen with `HSA_SIM_ON_FAULT=skip` alone.
+/// Returns the number of GPU memory faults. It can be above 0 only with `HSA_SIM_ON_FAULT=skip`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_sim_fault_count() -> u64 {
     faults()
 }
 
-/// From now on somebody else in the process takes addresses as soon as they are freed, once; with 0 what was taken is free
-/// again, and nobody takes any.
+/// Simulates another user of addresses in the process, which takes the next addresses as soon as they are freed, once. With
+/// 0, the taken addresses are free again, and no more are taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_sim_take_freed(take: i32) {
     state().vmem.take_freed(take != 0);
 }
 
-/// How often a function of HSA was called, failures included; `u64::MAX` for one that is not counted.
+/// Returns the number of calls of an HSA function, including failed ones; `u64::MAX` for one that is not counted.
 ///
 /// # Safety
 ///
-/// The name is null or ends with a zero byte.
+/// The name must be null or end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hsa_sim_call_count(name: *const c_char) -> u64 {
     if name.is_null() {
         return u64::MAX;
     }
-    // SAFETY: not null, and ends with a zero byte by the caller's promise.
+    // SAFETY: not null, and the caller guarantees a zero byte.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_str().ok().and_then(calls::count).unwrap_or(u64::MAX)
 }
 
-/// The name of the function at a place of the list of those that are counted, from 0 on; null behind the last one. It
-/// stays valid.
+/// Returns the name at an index of the list of counted functions; null after the last one. It stays valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_sim_call_name(place: usize) -> *const c_char {
     static ALL: LazyLock<Vec<CString>> =
@@ -62,21 +60,21 @@ pub extern "C" fn hsa_sim_call_name(place: usize) -> *const c_char {
     ALL.get(place).map_or(null(), |name| name.as_ptr())
 }
 
-/// From now on one call of a function answers the status and does nothing: the next one, or with `after` that which follows
-/// so many others, up to 65535. It takes the place of what was planned before. 1: it is planned; 0: there is no such
-/// function, or the status is success.
+/// Plans a failure: one call of a function returns the status and does nothing. It is the next call, or the one after `after`
+/// others, up to 65535. Replaces an earlier plan. Returns 1 if the failure is planned, and 0 if there is no such function or
+/// the status is success.
 ///
-/// With a null name no call fails any more, and the answer is 1 if the one that was planned had not happened.
+/// A null name cancels the plan; the result is 1 if the planned failure had not happened.
 ///
 /// # Safety
 ///
-/// The name is null or ends with a zero byte.
+/// The name must be null or end with a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hsa_sim_fail(name: *const c_char, after: u16, status: u32) -> u32 {
     if name.is_null() {
         return calls::fail_none().into();
     }
-    // SAFETY: not null, and ends with a zero byte by the caller's promise.
+    // SAFETY: not null, and the caller guarantees a zero byte.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_str().is_ok_and(|name| calls::fail(name, after, Status(status))).into()
 }

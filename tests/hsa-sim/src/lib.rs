@@ -1,25 +1,25 @@
-//! A simulated HSA runtime. In the place of ROCr's `libhsa-runtime64.so.1` it lets AMD's own HIP runtime, unmodified,
-//! run on a machine without an AMD GPU.
+//! A simulated HSA runtime. It replaces ROCr's `libhsa-runtime64.so.1` and lets AMD's own HIP runtime, unmodified, run on a
+//! machine without an AMD GPU.
 //!
-//! The memory of a simulated GPU is this machine's. What a GPU does to memory goes through a page walk of that GPU, with
-//! the faults that a real one has. Copies, fills, barriers, signals and all of the virtual memory API are there; of
-//! kernels there are some, each done by a function here and found by its name.
+//! The memory of a simulated GPU is this machine's. A GPU's accesses go through a page walk of that GPU, with the faults of a
+//! real one. Copies, fills, barriers, signals and the complete virtual memory API are implemented. Some kernels are: each is
+//! a function here, found by its name.
 //!
 //! It is written from AMD's public headers: `hsa.h`, `hsa_ext_amd.h`, `amd_hsa_signal.h`, `amd_hsa_queue.h`,
-//! `amd_hsa_kernel_code.h`; where they leave something open, it does what ROCr's public source does.
+//! `amd_hsa_kernel_code.h`. If these leave something open, it does the same as ROCr's public source.
 //!
 //! | file | subject |
 //! |---|---|
 //! | [`abi`] | the headers' types and numbers |
-//! | [`system`], [`agent`], [`pool`] | what there is: the machine, its CPU and GPUs, their memory pools |
+//! | [`system`], [`agent`], [`pool`] | the machine, its CPU and GPUs, their memory pools |
 //! | [`memory`] | ordinary allocations, locked host memory, and the page walk |
 //! | [`vmem`] | reserved addresses, physical memory, mappings, access, descriptors |
 //! | [`work`] | signals, queues, copy engines |
-//! | [`code`], `kernels` | code objects, and the kernels that are known |
-//! | [`missing`] | what HIP links to and is not simulated |
-//! | `settings`, `calls`, [`counters`], `report` | what a test sets and looks at, and lines on the error stream |
+//! | [`code`], `kernels` | code objects, and the known kernels |
+//! | [`missing`] | functions that HIP is linked to and that are not simulated |
+//! | `settings`, `calls`, [`counters`], `report` | settings and counts for tests, and messages on standard error |
 //!
-//! `README.md` has the settings, and how far to trust it. ROCm's runtime is of Linux, and so is this.
+//! `README.md` lists the settings, and how far to trust it. Like ROCm's runtime, it runs on Linux only.
 #![cfg(target_os = "linux")]
 
 #[macro_use]

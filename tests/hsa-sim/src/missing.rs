@@ -1,5 +1,5 @@
-//! What HIP links to and is not simulated: images, IPC by handle, managed memory, file input and output, interoperation.
-//! It is refused, or accepted where nothing has to be done.
+//! Functions that HIP is linked to and that are not simulated: images, IPC by handle, managed memory, file input and output,
+//! interoperation. They are refused, or accepted if they need no action.
 #![allow(unsafe_code)] // exported to C
 
 use crate::abi::Status;
@@ -18,7 +18,7 @@ macro_rules! answering {
     };
 }
 
-answering! { Status::SUCCESS, "Accepted; nothing has to be done.":
+answering! { Status::SUCCESS, "Accepted without any action.":
     hsa_amd_coherency_set_type
     hsa_amd_enable_logging
     hsa_amd_agent_set_async_scratch_limit

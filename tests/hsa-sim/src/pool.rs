@@ -1,7 +1,7 @@
-//! Memory pools: what memory each agent has, and who may be given access to it.
+//! Memory pools: the memory of each agent, and the agents that may get access to it.
 //!
 //! Rules: `hsa_amd_memory_pool_info_t` and `hsa_amd_agent_memory_pool_info_t` in `hsa_ext_amd.h`.
-#![allow(unsafe_code)] // exported to C, which says where answers go
+#![allow(unsafe_code)] // exported to C, with pointers for the results
 
 use crate::abi::{Agent, Pool, Status};
 use crate::agent;
@@ -13,16 +13,16 @@ use std::ffi::c_void;
 const FIRST: u64 = 0xB001_0000;
 const STEP: u64 = 0x10;
 
-/// What a pool is for.
+/// The purpose of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// Fine-grained: coherent while kernels run.
     Fine,
-    /// The host's, for the arguments of kernels.
+    /// The host's pool for the arguments of kernels.
     Kernarg,
-    /// Coarse-grained: what `hipMalloc` and `hipMemCreate` take.
+    /// Coarse-grained: the memory of `hipMalloc` and `hipMemCreate`.
     Coarse,
-    /// Shared by the threads of a work group; not to be allocated.
+    /// Shared by the threads of a work group; cannot be allocated.
     Group,
 }
 
@@ -33,12 +33,12 @@ const fn pools(agent: usize) -> &'static [Kind; 3] {
     if agent == 0 { &OF_CPU } else { &OF_GPU }
 }
 
-/// The handle of an agent's pool.
+/// Returns the handle of an agent's pool.
 pub(crate) const fn handle(agent: usize, kind: Kind) -> Pool {
     Pool(FIRST + STEP * agent as u64 + kind as u64)
 }
 
-/// The agent and the kind of a pool, if the handle is one.
+/// Returns the agent and the kind of a pool, if the handle is one.
 pub(crate) fn parts(pool: Pool) -> Option<(usize, Kind)> {
     let offset = pool.0.checked_sub(FIRST)?;
     let agent = usize::try_from(offset / STEP).ok().filter(|agent| agent::all().contains(agent))?;
@@ -56,7 +56,7 @@ pub(crate) const fn flags(kind: Kind) -> u32 {
     }
 }
 
-/// What memory of an agent's pool is allocated in.
+/// Returns the allocation granularity of an agent's pools.
 pub(crate) fn granule(agent: usize) -> usize {
     if agent == 0 { PAGE } else { settings().granule }
 }
@@ -70,7 +70,7 @@ pub(crate) enum Reach {
     OnRequest,
 }
 
-/// Whether an agent can have access to memory of a pool.
+/// Returns whether an agent can get access to memory of a pool.
 pub(crate) fn reach(agent: usize, owner: usize, kind: Kind) -> Reach {
     let closed = kind == Kind::Group
         || (agent == 0 && !settings().large_bar)
@@ -108,7 +108,7 @@ fn answer(agent: usize, kind: Kind, attribute: u32) -> Option<Answer> {
     })
 }
 
-/// `hsa_amd_memory_pool_link_info_t`: seven words, the fifth of which is three truth values (atomics of 32 bits, of 64,
+/// Returns `hsa_amd_memory_pool_link_info_t`: seven words, the fifth of which has three flags (atomics of 32 bits, of 64,
 /// coherence). Between GPUs it is xGMI (4), to the CPU PCIe (2).
 fn link(agent: usize, owner: usize) -> [u32; 7] {
     let kind = if agent > 0 && owner > 0 { 4 } else { 2 };
@@ -116,7 +116,7 @@ fn link(agent: usize, owner: usize) -> [u32; 7] {
 }
 
 hsa! {
-    /// Calls back for each pool of an agent.
+    /// Calls a function for each pool of an agent.
     pub unsafe fn hsa_amd_agent_iterate_memory_pools(
         agent: Agent,
         callback: extern "C" fn(Pool, *mut c_void) -> Status,
@@ -127,11 +127,11 @@ hsa! {
             .find(|status| *status != Status::SUCCESS).unwrap_or(Status::SUCCESS)
     }
 
-    /// Answers what a pool is.
+    /// Returns an attribute of a pool.
     pub unsafe fn hsa_amd_memory_pool_get_info(pool: Pool, attribute: u32, value: *mut u8) {
         let Some((agent, kind)) = parts(pool) else { return Status::INVALID_MEMORY_POOL };
         match answer(agent, kind, attribute) {
-            // SAFETY: the value has room for what the attribute is.
+            // SAFETY: the caller guarantees space for the attribute.
             Some(answer) => unsafe { answer.write(value) },
             None => {
                 trace!("hsa_amd_memory_pool_get_info({attribute}): unknown");
@@ -140,7 +140,7 @@ hsa! {
         }
     }
 
-    /// Answers how an agent reaches a pool.
+    /// Returns an attribute of an agent's access to a pool.
     pub unsafe fn hsa_amd_agent_memory_pool_get_info(
         agent: Agent,
         pool: Pool,
@@ -152,11 +152,11 @@ hsa! {
         let answer = match attribute {
             0 => Answer::from(reach(agent, owner, kind) as u32), // ACCESS
             1 => u32::from(agent != owner).into(),               // NUM_LINK_HOPS
-            2 if agent == owner => return Status::SUCCESS,       // LINK_INFO: as many as there are hops
+            2 if agent == owner => return Status::SUCCESS,       // LINK_INFO: one per hop
             2 => link(agent, owner).into(),
             _ => return Status::INVALID_ARGUMENT,
         };
-        // SAFETY: the value has room for what the attribute is.
+        // SAFETY: the caller guarantees space for the attribute.
         unsafe { answer.write(value) }
     }
 }

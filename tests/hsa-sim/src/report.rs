@@ -1,6 +1,6 @@
-//! What is said on the error stream.
+//! Messages on standard error.
 
-/// One line for an interesting call, where `HSA_SIM_TRACE` asks for it.
+/// Prints one line for an interesting call, if `HSA_SIM_TRACE` is set.
 macro_rules! trace {
     ($($text:tt)*) => {
         if $crate::settings::settings().trace {
@@ -9,19 +9,19 @@ macro_rules! trace {
     };
 }
 
-/// Ends the process: something was asked for that this simulation cannot do, and doing nothing would be a lie.
+/// Ends the process: doing nothing for an unsupported request would hide the error.
 pub(crate) fn stop(why: std::fmt::Arguments<'_>) -> ! {
     eprintln!("hsa-sim: {why}");
     std::process::abort()
 }
 
-/// A thread of the simulation. If it panics, the process ends: else HIP would wait for it for ever.
+/// Starts a thread of the simulator. A panic in it ends the process: HIP would wait forever otherwise.
 pub(crate) fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     struct Alarm;
     impl Drop for Alarm {
         fn drop(&mut self) {
             if std::thread::panicking() {
-                stop(format_args!("a thread of the simulation died"));
+                stop(format_args!("a thread of the simulator died"));
             }
         }
     }
@@ -31,6 +31,6 @@ pub(crate) fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::t
     };
     match std::thread::Builder::new().name(name.to_owned()).spawn(body) {
         Ok(thread) => thread,
-        Err(error) => stop(format_args!("no thread can be had: {error}")),
+        Err(error) => stop(format_args!("a thread cannot be started: {error}")),
     }
 }

@@ -1,7 +1,7 @@
-//! The machine as a whole, and how an attribute's value reaches the caller.
+//! Attributes of the whole machine, and the output of attribute values.
 //!
 //! Rules: `hsa_system_info_t` in `hsa.h` and `hsa_ext_amd.h`; the loader's table in `hsa_ven_amd_loader.h`.
-#![allow(unsafe_code)] // exported to C, which says where answers go
+#![allow(unsafe_code)] // exported to C, with pointers for the results
 
 use crate::abi::Status;
 use crate::settings::settings;
@@ -9,32 +9,32 @@ use crate::work::now;
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
-/// The value of an attribute, as the bytes that C sees.
+/// The value of an attribute, in C's representation.
 pub(crate) struct Answer(Vec<u8>);
 
 impl Answer {
-    /// A text of at most `room` bytes, with a zero byte behind it.
+    /// Creates a text of at most `room` bytes, followed by a zero byte.
     pub(crate) fn text(text: &str, room: usize) -> Self {
         let mut bytes = text.as_bytes()[..text.len().min(room - 1)].to_vec();
         bytes.resize(room, 0);
         Self(bytes)
     }
 
-    /// Bytes as they are.
+    /// Creates a value of raw bytes.
     pub(crate) fn bytes(bytes: &[u8]) -> Self {
         Self(bytes.to_vec())
     }
 
-    /// Hands the value over.
+    /// Writes the value.
     ///
     /// # Safety
     ///
-    /// `value` is null or has room for it.
+    /// `value` must be null or valid for writing it.
     pub(crate) unsafe fn write(&self, value: *mut u8) -> Status {
         if value.is_null() {
             return Status::INVALID_ARGUMENT;
         }
-        // SAFETY: not null, so there is room by the caller's promise; bytes need no alignment.
+        // SAFETY: not null, so the caller guarantees space; bytes need no alignment.
         unsafe { std::ptr::copy_nonoverlapping(self.0.as_ptr(), value, self.0.len()) };
         Status::SUCCESS
     }
@@ -66,7 +66,7 @@ fn answer(attribute: u32) -> Option<Answer> {
     })
 }
 
-/// The loader's first function: the host's address of loaded code, which is the device's here.
+/// The loader's first function: returns the host's address of loaded code, which is the device's here.
 unsafe extern "C" fn host_address(device: usize, host: Option<&mut MaybeUninit<usize>>) -> Status {
     let Some(host) = host else { return Status::INVALID_ARGUMENT };
     host.write(device);
@@ -78,22 +78,22 @@ extern "C" fn not_supported() -> Status {
 }
 
 hsa! {
-    /// Begins; the settings are read here at the latest.
+    /// Starts the runtime; reads the settings at the latest here.
     pub unsafe fn hsa_init() {
         trace!("hsa_init: {} GPU(s) of {}", settings().gpus, settings().gfx);
         Status::SUCCESS
     }
 
-    /// Ends. What is alive stays: HIP calls it when the process exits.
+    /// Shuts the runtime down. Objects stay alive: HIP calls it when the process exits.
     pub unsafe fn hsa_shut_down() {
         trace!("hsa_shut_down");
         Status::SUCCESS
     }
 
-    /// Answers what the machine is.
+    /// Returns an attribute of the machine.
     pub unsafe fn hsa_system_get_info(attribute: u32, value: *mut u8) {
         match answer(attribute) {
-            // SAFETY: the value has room for what the attribute is.
+            // SAFETY: the caller guarantees space for the attribute.
             Some(answer) => unsafe { answer.write(value) },
             None => {
                 trace!("hsa_system_get_info({attribute:#x}): unknown");
@@ -102,7 +102,7 @@ hsa! {
         }
     }
 
-    /// Gives the loader's table, of which there is one function; the others answer that they are not supported.
+    /// Returns the loader's table. It has one function; the others return that they are not supported.
     pub unsafe fn hsa_system_get_major_extension_table(
         extension: u16,
         _major: u16,
@@ -118,13 +118,13 @@ hsa! {
         }
         for entry in 0..bytes / size_of::<*const c_void>() {
             let function = if entry == 0 { host_address as *const c_void } else { not_supported as *const c_void };
-            // SAFETY: the table has room for so many bytes.
+            // SAFETY: the caller guarantees a table of this size.
             unsafe { table.add(entry).write(function) };
         }
         Status::SUCCESS
     }
 
-    /// Gives a text for a status.
+    /// Returns a text for a status.
     pub unsafe fn hsa_status_string(status: Status, text: Option<&mut MaybeUninit<*const c_char>>) {
         let Some(text) = text else { return Status::INVALID_ARGUMENT };
         text.write(status.text().as_ptr());

@@ -1,4 +1,4 @@
-//! What a GPU may not do: it ends the process, or is counted where that is asked for.
+//! Accesses that a GPU may not make: they end the process, or are counted if the settings say so.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // tests may panic
 
@@ -43,7 +43,7 @@ fn a_write_to_what_may_be_read_ends_the_process() {
     output.iter().for_each(died_of_a_fault);
 }
 
-/// Every fault there is, each counted once, and what was at the other side is as it was.
+/// Every kind of fault, each counted once; the memory on the other side does not change.
 #[test]
 fn faults_are_counted_where_that_is_asked_for() {
     let output = child("faults_are_counted_where_that_is_asked_for", &[SKIP, ("HSA_SIM_GPUS", "2")], || {

@@ -1,5 +1,5 @@
-//! Kernels, as HIP launches them: a code object that is loaded, a packet in a queue, arguments in memory. The code object
-//! is made here, with descriptors and no code.
+//! Kernels, as HIP launches them: a loaded code object, a packet in a queue, arguments in memory. The code object is built
+//! here, with descriptors and no code.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // calls C functions, and writes packets
 #![allow(clippy::unwrap_used)] // tests may panic
@@ -16,7 +16,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::ptr::{null, with_exposed_provenance_mut};
 use support::*;
 
-/// A code object with one kernel of so many bytes of arguments.
+/// Builds a code object with one kernel and its number of argument bytes.
 fn code_object(kernel: &str, arguments: u32) -> Vec<u8> {
     const HEADERS: usize = 64 + 56;
     let name = format!("\0{kernel}.kd\0");
@@ -42,7 +42,7 @@ fn code_object(kernel: &str, arguments: u32) -> Vec<u8> {
     put(descriptor + 8, &arguments.to_le_bytes());
     put(symbols, &[1, 0, 0, 0, 1, 0, 1, 0]); // the name, an object, defined in section 1
     put(sections + 4, &[11]); // dynamic symbols
-    put(sections + 40, &[1]); // whose names are in section 1
+    put(sections + 40, &[1]); // the section of their names
     file
 }
 
@@ -53,11 +53,11 @@ fn given<T>(call: impl FnOnce(Option<&mut MaybeUninit<T>>) -> Status) -> T {
     unsafe { out.assume_init() }
 }
 
-/// Loads a kernel: where its descriptor is.
+/// Loads a kernel and returns the address of its descriptor.
 fn load(gpu: Agent, kernel: &str, arguments: u32) -> u64 {
     let file = code_object(kernel, arguments);
     let name = CString::new(format!("{kernel}.kd")).unwrap();
-    // SAFETY: places for what is written, and texts that end with a zero byte.
+    // SAFETY: pointers to places for the results, and texts that end with a zero byte.
     unsafe {
         let code =
             given(|out| reader::hsa_code_object_reader_create_from_memory(file.as_ptr(), file.len(), out));
@@ -82,7 +82,7 @@ fn dispatch(queue: *mut Queue, object: u64, arguments: &[u64]) {
     // The program lets the GPU read its arguments, as HIP does.
     allow(&agents(), kernarg).unwrap();
     let words: *mut u64 = with_exposed_provenance_mut(kernarg);
-    // SAFETY: a page, of which nobody else knows yet.
+    // SAFETY: a page that is not shared yet.
     unsafe { words.copy_from_nonoverlapping(arguments.as_ptr(), arguments.len()) };
     let done = signal_of_one();
     let fields = [(8, 0), (16, 0), (24, 0), (32, object), (40, kernarg as u64), (56, done.0)];
@@ -96,7 +96,7 @@ fn kernels_do_what_they_are_named_for() {
     let _alone = alone();
     let gpu = gpu();
     let queue = queue_of(gpu);
-    // Two mappings side by side, so that words come in several pieces.
+    // Two adjacent mappings, so that the words are in several pieces.
     let at = reserve(2 * MIB, 0, 0).unwrap();
     let parts = [0, 1].map(|_| create(memory_of(gpu), MIB).unwrap());
     map(at, MIB, parts[1]).unwrap();
@@ -116,7 +116,7 @@ fn kernels_do_what_they_are_named_for() {
     run("gpu_vmm_write_at", &[counter as u64, 7]);
     run("gpu_vmm_write_at", &[counter as u64 + 8, 5]);
     run("gpu_vmm_count_wrong", &[first, all, 9, counter as u64]);
-    assert_eq!(read(counter, 2), [7 + all, 6], "all are looked at, and one more is wrong");
+    assert_eq!(read(counter, 2), [7 + all, 6], "all are checked, and one more is wrong");
     run("gpu_vmm_count_wrong", &[first, all, 10, counter as u64]);
     assert_eq!(read(counter, 2), [7 + 2 * all, 6 + all], "all are wrong, under another seed");
 
@@ -134,7 +134,7 @@ fn kernels_do_what_they_are_named_for() {
     assert_eq!(hsa_sim_fault_count(), 0);
     // SAFETY: created above, and idle.
     assert_eq!(unsafe { queue::hsa_queue_destroy(queue) }, Status::SUCCESS);
-    // SAFETY: a pointer that is compared alone.
+    // SAFETY: the pointer is only compared.
     assert_eq!(unsafe { queue::hsa_queue_destroy(queue) }, Status::INVALID_QUEUE);
     deallocate(counter).unwrap();
     unmap(at, 2 * MIB).unwrap();
@@ -149,11 +149,11 @@ fn writes_where_nothing_is() {
     dispatch(queue, object, &[(at + MIB) as u64, 1]);
     assert_eq!(hsa_sim_fault_count(), 1);
     dispatch(queue, object, &[at as u64, 1]);
-    assert_eq!(read(at, 1), [1], "the queue works on");
+    assert_eq!(read(at, 1), [1], "the queue continues");
     let fill = load(gpu(), "gpu_vmm_fill", 24);
     dispatch(queue, fill, &[at as u64, MIB as u64 / 8 + 1, 7]);
     assert_eq!(hsa_sim_fault_count(), 2);
-    assert_eq!(read(at, 1), [1], "and what faults has written nothing");
+    assert_eq!(read(at, 1), [1], "and a kernel that faults has written nothing");
 }
 
 #[test]

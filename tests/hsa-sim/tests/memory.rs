@@ -1,4 +1,4 @@
-//! What there is, and ordinary memory.
+//! Agents and their attributes, and ordinary memory.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // reads memory by address
 #![allow(clippy::unwrap_used)] // tests may panic
@@ -54,7 +54,7 @@ fn addresses_tell_what_they_are() {
 
 fn dmabuf(at: usize, size: usize) -> Result<(i32, u64), Status> {
     let (mut file, mut offset) = (MaybeUninit::new(-1), MaybeUninit::new(0));
-    // SAFETY: places for both, which are written before.
+    // SAFETY: valid pointers to initialized values.
     unsafe {
         match hsa_amd_portable_export_dmabuf(at, size, Some(&mut file), Some(&mut offset)) {
             Status::SUCCESS => Ok((file.assume_init(), offset.assume_init())),
@@ -72,7 +72,7 @@ fn an_allocation_as_a_descriptor_is_the_same_memory() {
     unsafe { word.write_volatile(1) };
     let (file, offset) = dmabuf(at + PAGE, PAGE).unwrap();
     assert_eq!(offset, PAGE as u64);
-    // SAFETY: as above: it is still where it was, with what it had.
+    // SAFETY: as above: it still has its address and content.
     assert_eq!(unsafe { word.read_volatile() }, 1);
     let handle = import(file).unwrap();
     let there = reserve(MIB + PAGE, 0, 0).unwrap();

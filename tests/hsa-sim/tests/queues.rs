@@ -1,4 +1,4 @@
-//! Queues that several threads write packets to, as HIP's streams do that share one.
+//! Queues to which several threads write packets, as HIP's streams that share one do.
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)] // calls C functions
 #![allow(clippy::unwrap_used)] // tests may panic
@@ -9,8 +9,8 @@ use gpu_vmm_hsa_sim::abi::{PacketKind, SignalHandle, Status};
 use gpu_vmm_hsa_sim::work::{queue, signal};
 use support::*;
 
-/// Threads take numbers one after the other and ring in any order: `hsa.h` lets the doorbell of such a queue be set to any
-/// value, so that no packet is lost where the lower number is rung last.
+/// Threads take numbers in sequence and ring in any order: `hsa.h` lets the doorbell of such a queue be set to any value, so
+/// that no packet is lost if the lower number is rung last.
 #[test]
 fn whoever_rings_last_hides_no_packet() {
     let _alone = alone();

@@ -1,6 +1,6 @@
-//! Calls that are made to fail and to wait, and settings that are no settings.
+//! Calls that fail or are delayed by settings, and invalid settings.
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code)] // asks for counts by name
+#![allow(unsafe_code)] // reads counts by name
 #![allow(clippy::unwrap_used)] // tests may panic
 
 mod support;
@@ -33,7 +33,7 @@ fn the_third_map_fails_as_told_and_does_nothing() {
     assert!(output.is_none_or(|output| output.status.success()));
 }
 
-/// Plans a failure, or none; what the call answers.
+/// Plans a failure, or none; returns the result of the call.
 fn plan(name: Option<&CStr>, after: u16, status: Status) -> u32 {
     // SAFETY: null, or a name that ends with a zero byte.
     unsafe { hsa_sim_fail(name.map_or(null(), CStr::as_ptr), after, status.0) }
@@ -62,12 +62,12 @@ fn one_call_fails_as_planned_and_does_nothing() {
         assert_eq!(plan(None, 0, Status::SUCCESS), 0, "it has happened");
     }
     assert_eq!(plan(MAP, 4, Status::ERROR), 1);
-    assert_eq!(maps(), [None; 4], "it is not that far");
+    assert_eq!(maps(), [None; 4], "the planned call is not reached yet");
     assert_eq!(plan(None, 0, Status::SUCCESS), 1, "it has not happened");
     for wrong in [(Some(c"no_such_function"), Status::ERROR), (MAP, Status::SUCCESS)] {
         assert_eq!(plan(MAP, 0, Status::ERROR), 1);
         assert_eq!(plan(wrong.0, 0, wrong.1), 0);
-        assert_eq!(maps(), [None; 4], "nothing is planned after a plan that is none");
+        assert_eq!(maps(), [None; 4], "nothing is planned after an invalid plan");
     }
     release(handle).unwrap();
     free(at, 4 * MIB).unwrap();
@@ -106,7 +106,7 @@ fn a_misspelt_setting_ends_the_process() {
     }
 }
 
-/// What an agent can have no access to is refused, for virtual memory as for plain, and nothing has changed.
+/// Access that an agent cannot have is refused, for virtual memory as for plain, and nothing changes.
 fn cannot_reach(other: Agent) {
     let at = reserve(2 * MIB, 0, 0).unwrap();
     let handle = create(memory_of(gpu()), MIB).unwrap();

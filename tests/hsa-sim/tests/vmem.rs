@@ -208,7 +208,7 @@ fn descriptors_are_the_same_memory() {
     assert_eq!(counts(), before);
 }
 
-/// As by ROCr of 7.1 and 7.2, where that is asked for.
+/// As in ROCr of 7.1 and 7.2, if the settings say so.
 #[test]
 fn memory_stays_at_its_addresses_until_they_are_used_for_something_else() {
     let name = "memory_stays_at_its_addresses_until_they_are_used_for_something_else";
@@ -221,10 +221,14 @@ fn memory_stays_at_its_addresses_until_they_are_used_for_something_else() {
         map(at, 3 * MIB, large).unwrap();
         release(large).unwrap();
         unmap(at, 3 * MIB).unwrap();
-        assert_eq!((taken(), counts()[2]), (3, before[2]), "nothing is mapped, and it is still there");
+        assert_eq!(
+            (taken(), counts()[2]),
+            (3, before[2]),
+            "nothing is mapped, and the memory is still taken"
+        );
         let small = memory(MIB);
         map(at + MIB, MIB, small).unwrap();
-        assert_eq!(taken(), 4, "it holds what is before and behind");
+        assert_eq!(taken(), 4, "the parts before and after still keep it");
         unmap(at + MIB, MIB).unwrap();
         for (place, left) in [(0, 4), (2 * MIB, 1)] {
             map(at + place, MIB, small).unwrap();
@@ -239,7 +243,7 @@ fn memory_stays_at_its_addresses_until_they_are_used_for_something_else() {
         set_access(shown.0, MIB, &[(cpu(), permission::READ)]).unwrap();
         release(shown.1).unwrap();
         unmap(shown.0, MIB).unwrap();
-        assert_eq!(taken(), 0, "what the CPU could see is taken away");
+        assert_eq!(taken(), 0, "pages with access for the CPU are removed");
     });
     assert!(output.is_none_or(|output| output.status.success()));
 }

@@ -1,5 +1,5 @@
-//! The part of the HSA interface that is simulated: types and numbers, written from the public headers.
-#![allow(unsafe_code)] // a list of C's as a slice
+//! The simulated part of the HSA interface: types and numbers, written from the public headers.
+#![allow(unsafe_code)] // a C list as a slice
 
 mod packet;
 mod queue;
@@ -11,7 +11,7 @@ pub use queue::{Queue, Signal};
 pub use status::Status;
 pub use structures::{AccessDescription, Pitched, PointerInfo};
 
-/// HSA's handles are structures of one 64-bit number, passed by value.
+/// HSA's handles are structures with one 64-bit number, passed by value.
 macro_rules! handles {
     ($($(#[$meta:meta])* $name:ident)*) => { $(
         $(#[$meta])*
@@ -56,7 +56,7 @@ pub mod permission {
 
 /// `hsa_amd_pointer_type_t`.
 pub mod pointer_type {
-    /// Not known to the runtime.
+    /// Unknown to the runtime.
     pub const UNKNOWN: u32 = 0;
     /// Memory of a pool.
     pub const HSA: u32 = 1;
@@ -80,15 +80,15 @@ pub mod condition {
     pub const GTE: u32 = 3;
 }
 
-/// The slice that a C list is; an empty one where the list is null.
+/// Returns a C list as a slice, which is empty if the list is null.
 ///
 /// # Safety
 ///
-/// The list is null or has `count` items that nobody changes while the slice is used.
+/// The list is null or has `count` items that do not change while the slice is used.
 pub(crate) unsafe fn list<'a, T>(items: *const T, count: usize) -> &'a [T] {
     if items.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: not null, and so many items by the caller's promise.
+    // SAFETY: not null, and the caller guarantees `count` items.
     unsafe { std::slice::from_raw_parts(items, count) }
 }

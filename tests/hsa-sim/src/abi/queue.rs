@@ -1,25 +1,25 @@
-//! Queues and signals as they lie in memory, where HIP reads and writes them without calling anything.
+//! The memory layout of queues and signals. HIP reads and writes them there without a call.
 
 use super::SignalHandle;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
-/// `amd_queue_t`: `hsa_queue_t`, followed by what ROCr keeps behind it and HIP looks at.
+/// `amd_queue_t`: `hsa_queue_t`, followed by ROCr's own fields, which HIP reads.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Queue {
     /// One producer, several, or cooperative.
     pub kind: u32,
-    /// What packets it takes: 1, kernel dispatches.
+    /// The packets that it accepts: 1, kernel dispatches.
     pub features: u32,
     /// The ring of packets.
     pub base: *mut u8,
-    /// The signal that says up to which packet there is work.
+    /// The signal whose value is the number of the last packet with work.
     pub doorbell: SignalHandle,
-    /// How many packets the ring has: a power of two.
+    /// The number of packets in the ring: a power of two.
     pub size: u32,
     /// Reserved.
     pub reserved1: u32,
-    /// A number of its own.
+    /// The queue's unique number.
     pub id: u64,
     /// `caps` of `amd_queue_t`.
     pub caps: u32,
@@ -37,9 +37,9 @@ pub struct Queue {
     pub max_wave_id: u32,
     /// Doorbell fields of earlier hardware.
     pub legacy: [u64; 6],
-    /// The number of the next packet to be done.
+    /// The number of the next packet to be processed.
     pub read_index: AtomicU64,
-    /// Scratch memory and what follows; all zero.
+    /// Scratch memory and the remaining fields; all zero.
     pub rest: [u64; 320],
 }
 
@@ -57,9 +57,9 @@ pub struct Signal {
     pub event_id: u32,
     /// Reserved.
     pub reserved1: u32,
-    /// When the work that the signal stands for began, in nanoseconds.
+    /// When the work of the signal began, in nanoseconds.
     pub start: AtomicU64,
-    /// When it ended.
+    /// When the work ended.
     pub end: AtomicU64,
     /// Unused here: a doorbell's queue.
     pub queue: u64,

@@ -1,4 +1,4 @@
-//! What HSA's functions answer.
+//! The status codes of HSA's functions.
 
 /// `hsa_status_t`: a number, since settings can make a call fail with any.
 #[repr(transparent)]
@@ -10,7 +10,7 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $text] pub const $name: Self = Self($number);)*
 
-            /// A text for the code, with the zero byte at its end.
+            /// Returns a text for the code, which ends with a zero byte.
             pub(crate) const fn text(self) -> &'static std::ffi::CStr {
                 match self.0 {
                     $($number => match std::ffi::CStr::from_bytes_with_nul(concat!($text, "\0").as_bytes()) {

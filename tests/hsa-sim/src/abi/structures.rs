@@ -1,4 +1,4 @@
-//! Structures that calls read and fill.
+//! Structures that calls read and write.
 
 use super::Agent;
 
@@ -6,9 +6,9 @@ use super::Agent;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AccessDescription {
-    /// What the agent may do: see [`permission`](super::permission).
+    /// The agent's access: see [`permission`](super::permission).
     pub permissions: u32,
-    /// Who.
+    /// The agent.
     pub agent: Agent,
 }
 
@@ -20,15 +20,15 @@ pub struct PointerInfo {
     pub size: u32,
     /// See [`pointer_type`](super::pointer_type).
     pub kind: u32,
-    /// Where the agents find the memory.
+    /// The agents' address of the memory.
     pub agent_base: usize,
-    /// Where the host finds it.
+    /// The host's address of the memory.
     pub host_base: usize,
     /// The memory's size.
     pub bytes: usize,
-    /// What the program attached to it.
+    /// The pointer that the program attached to it.
     pub user_data: usize,
-    /// Whose memory it is.
+    /// The agent that owns the memory.
     pub owner: Agent,
     /// The flags of its pool.
     pub global_flags: u32,

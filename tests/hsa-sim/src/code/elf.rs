@@ -1,4 +1,4 @@
-//! The 64-bit ELF files that code objects are: the segments to load, and the symbols of objects.
+//! The 64-bit ELF files of code objects: the segments to load, and the symbols of objects.
 
 /// A segment to load.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Object {
     pub(super) size: usize,
 }
 
-/// What is needed of a file.
+/// The required parts of a file.
 #[derive(Debug)]
 pub(super) struct Elf {
     pub(super) segments: Vec<Segment>,
@@ -27,7 +27,7 @@ const LOAD: u64 = 1;
 const DYNAMIC_SYMBOLS: u64 = 11;
 const OBJECT: u64 = 1;
 
-/// A little-endian number of so many bytes.
+/// Reads a little-endian number of `size` bytes.
 fn number(file: &[u8], at: usize, size: usize) -> Option<u64> {
     let bytes = file.get(at..at.checked_add(size)?)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
@@ -38,7 +38,7 @@ fn place(file: &[u8], at: usize) -> Option<usize> {
 }
 
 impl Elf {
-    /// Reads a file; `None` where it is no such file, or broken.
+    /// Parses a file; returns `None` if it has another format or is damaged.
     pub(super) fn parse(file: &[u8]) -> Option<Self> {
         if !file.starts_with(b"\x7fELF\x02") {
             return None;
@@ -65,7 +65,7 @@ impl Elf {
     }
 }
 
-/// The objects of one table of symbols, whose names begin at `names`.
+/// Returns the objects of one symbol table, whose names begin at `names`.
 fn table(file: &[u8], section: usize, names: usize) -> Option<Vec<Object>> {
     let (start, size) = (place(file, section + 24)?, place(file, section + 32)?);
     let mut objects = Vec::new();
@@ -92,7 +92,7 @@ mod tests {
         let mut file = vec![0; 64];
         file[..5].copy_from_slice(b"\x7fELF\x02");
         assert!(Elf::parse(&file).is_some_and(|elf| elf.segments.is_empty() && elf.objects.is_empty()));
-        // One program header, far behind the end.
+        // One program header, far beyond the end.
         file[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         file[56] = 1;
         assert!(Elf::parse(&file).is_none());

@@ -1,9 +1,9 @@
 //! Executables: code objects that are loaded for an agent.
 //!
-//! Rules: `hsa_executable_*` in `hsa.h`. The segments are copied to where a GPU and the CPU reach them, and the numbers in
-//! a kernel's descriptor are read there, as `amd_hsa_kernel_code.h` and LLVM's AMDGPU documentation lay it out. Nothing is
-//! relocated, since no code is run.
-#![allow(unsafe_code)] // exported to C, and reads what it has loaded
+//! Rules: `hsa_executable_*` in `hsa.h`. The segments are copied to memory that a GPU and the CPU can reach. The numbers in a
+//! kernel's descriptor are read there, in the layout of `amd_hsa_kernel_code.h` and LLVM's AMDGPU documentation. Nothing is
+//! relocated, since no code runs.
+#![allow(unsafe_code)] // exported to C, and reads loaded code
 
 use super::elf::Elf;
 use super::symbol::DESCRIPTOR;
@@ -15,10 +15,10 @@ use crate::memory::{PAGE, state};
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
-/// Code objects may reach behind their last segment by a little.
+/// Code objects may reach a little beyond their last segment.
 const BEHIND: usize = 2 * PAGE;
 
-/// The segments of a code object in memory.
+/// Copies the segments of a code object to memory.
 fn load(file: &[u8], elf: &Elf) -> Result<Pages, Status> {
     let ends = elf.segments.iter().map(|segment| segment.address.saturating_add(segment.size));
     let size =
@@ -27,7 +27,7 @@ fn load(file: &[u8], elf: &Elf) -> Result<Pages, Status> {
         Pages::anonymous(size.ok_or(Status::INVALID_CODE_OBJECT)?).map_err(|_| Status::OUT_OF_RESOURCES)?;
     for segment in &elf.segments {
         let bytes = &file[segment.in_file..segment.in_file + segment.size];
-        // SAFETY: the image reaches to the end of the last segment, and nobody else knows it yet.
+        // SAFETY: the image reaches to the end of the last segment, and is not shared yet.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), image.pointer().add(segment.address), bytes.len())
         };
@@ -35,12 +35,12 @@ fn load(file: &[u8], elf: &Elf) -> Result<Pages, Status> {
     Ok(image)
 }
 
-/// The first three numbers of a kernel's descriptor.
+/// Returns the first three numbers of a kernel's descriptor.
 fn descriptor(image: &Pages, offset: usize) -> Option<Kernel> {
     if offset.checked_add(64)? > image.size() {
         return None;
     }
-    // SAFETY: within the image, which the loader has filled.
+    // SAFETY: within the initialized image.
     let [group_segment, private_segment, arguments] =
         unsafe { image.pointer().add(offset).cast::<[u32; 3]>().read_unaligned() };
     Some(Kernel { group_segment, private_segment, arguments })
@@ -82,7 +82,7 @@ impl Code {
 }
 
 hsa! {
-    /// Begins an executable.
+    /// Creates an executable.
     pub unsafe fn hsa_executable_create_alt(
         _profile: u32,
         _rounding: u32,
@@ -97,7 +97,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Unloads it.
+    /// Unloads an executable.
     pub unsafe fn hsa_executable_destroy(executable: Executable) {
         let mut code = code();
         let Some(loaded) = code.executables.remove(&executable) else { return Status::INVALID_EXECUTABLE };
@@ -111,7 +111,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Nothing follows.
+    /// Does nothing.
     pub unsafe fn hsa_executable_freeze(_executable: Executable, _options: *const c_char) {
         Status::SUCCESS
     }
@@ -137,7 +137,7 @@ hsa! {
         }
     }
 
-    /// A variable of the program's takes the place of one in the code, which no code reads here.
+    /// Does nothing: it would replace a variable in the code by one of the program's, but no code runs here.
     pub unsafe fn hsa_executable_agent_global_variable_define(
         _executable: Executable,
         _agent: Agent,

@@ -1,4 +1,4 @@
-//! Code objects: enough of them to load them, find their symbols, and know a kernel by its name when it is dispatched.
+//! Code objects: loads them, finds their symbols, and identifies a dispatched kernel by its name.
 
 mod elf;
 pub mod executable;
@@ -10,7 +10,7 @@ use crate::memory::pages::Pages;
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// All that is loaded.
+/// All loaded code.
 #[derive(Default)]
 struct Code {
     readers: BTreeMap<Reader, Vec<u8>>,
@@ -37,7 +37,7 @@ struct Named {
     kernel: Option<Kernel>,
 }
 
-/// What the descriptor of a kernel tells.
+/// The numbers of a kernel's descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kernel {
     pub(crate) group_segment: u32,
@@ -57,7 +57,7 @@ impl Code {
     }
 }
 
-/// The kernel whose descriptor lies at an address: its name, and what the descriptor tells.
+/// Returns the name and the numbers of the kernel whose descriptor is at an address.
 pub(crate) fn kernel(object: u64) -> Option<(String, Kernel)> {
     let code = code();
     let found = code.symbols.values().find(|symbol| symbol.address as u64 == object)?;

@@ -1,4 +1,4 @@
-//! Code objects as they come from the compiler.
+//! Code objects from the compiler.
 //!
 //! Rules: `hsa_code_object_reader_*` in `hsa.h`.
 #![allow(unsafe_code)] // exported to C
@@ -8,14 +8,14 @@ use crate::abi::{Reader, Status, list};
 use std::mem::MaybeUninit;
 
 hsa! {
-    /// Takes a code object, of which it keeps a copy.
+    /// Copies a code object into a reader.
     pub unsafe fn hsa_code_object_reader_create_from_memory(
         bytes: *const u8,
         size: usize,
         out: Option<&mut MaybeUninit<Reader>>,
     ) {
         let Some(out) = out.filter(|_| !bytes.is_null() && size > 0) else { return Status::INVALID_ARGUMENT };
-        // SAFETY: so many bytes are there.
+        // SAFETY: the caller guarantees `size` bytes.
         let bytes = unsafe { list(bytes, size) }.to_vec();
         let mut code = code();
         let reader = Reader(code.next());
@@ -24,7 +24,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Forgets it.
+    /// Destroys a reader.
     pub unsafe fn hsa_code_object_reader_destroy(reader: Reader) {
         code().readers.remove(&reader);
         Status::SUCCESS

@@ -1,4 +1,4 @@
-//! The symbols of executables: how HIP finds kernels and variables.
+//! The symbols of executables, by which HIP finds kernels and variables.
 //!
 //! Rules: `hsa_executable_get_symbol_by_name`, `hsa_executable_symbol_info_t` in `hsa.h`.
 #![allow(unsafe_code)] // exported to C
@@ -9,7 +9,7 @@ use crate::system::Answer;
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 
-/// What the name of a kernel's descriptor ends with.
+/// The suffix of the name of a kernel's descriptor.
 pub(super) const DESCRIPTOR: &str = ".kd";
 
 fn answer(symbol: &Named, attribute: u32) -> Option<Answer> {
@@ -56,7 +56,7 @@ hsa! {
         }
     }
 
-    /// Calls back for each symbol.
+    /// Calls a function for each symbol.
     pub unsafe fn hsa_executable_iterate_symbols(
         executable: Executable,
         callback: extern "C" fn(Executable, Symbol, *mut c_void) -> Status,
@@ -69,11 +69,11 @@ hsa! {
             .find(|status| *status != Status::SUCCESS).unwrap_or(Status::SUCCESS)
     }
 
-    /// Answers what a symbol is.
+    /// Returns an attribute of a symbol.
     pub unsafe fn hsa_executable_symbol_get_info(symbol: Symbol, attribute: u32, value: *mut u8) {
         let answer = code().symbols.get(&symbol).and_then(|symbol| answer(symbol, attribute));
         match answer {
-            // SAFETY: the value has room for what the attribute is.
+            // SAFETY: the caller guarantees space for the attribute.
             Some(answer) => unsafe { answer.write(value) },
             None => Status::INVALID_ARGUMENT,
         }

@@ -1,5 +1,5 @@
-//! HIP's own kernels, which it compiles in the process when it first needs them: for `hipMemset`, and for copies that it
-//! gives to no copy engine. Their parameters are those that HIP's binaries pass.
+//! HIP's own kernels, which it compiles in the process at their first use: for `hipMemset`, and for copies without a copy
+//! engine. Their parameters are those that HIP's binaries pass.
 
 use super::Known;
 use super::arguments::Arguments;
@@ -12,13 +12,13 @@ pub(super) const KERNELS: &[Known] = &[
     Known { name: "__amd_rocclr_gwsInit", arguments: 0, run: nothing },
 ];
 
-/// Source, target, bytes, and how the work is divided.
+/// Parameters: source, target, size in bytes, and the division of the work.
 fn copy_buffer(agent: usize, arguments: &Arguments) -> Result<(), Fault> {
     let [source, target, size] = [0, 1, 2].map(|number| arguments.nth(number) as usize);
     copy::copy(agent, target, source, size)
 }
 
-/// Buffer, pattern, how many units the pattern has and how large they are, and the buffer's end.
+/// Parameters: buffer, pattern, the number and size of the pattern's units, and the buffer's end.
 fn fill_buffer(agent: usize, arguments: &Arguments) -> Result<(), Fault> {
     let (buffer, end) = (arguments.long(0) as usize, arguments.long(24) as usize);
     let pattern_size = arguments.int(16) as usize * arguments.int(20) as usize;
@@ -26,7 +26,7 @@ fn fill_buffer(agent: usize, arguments: &Arguments) -> Result<(), Fault> {
     copy::fill(agent, buffer, end.saturating_sub(buffer), &pattern)
 }
 
-/// Prepares what no simulated kernel uses.
+/// Does nothing: HIP's kernel prepares data that no simulated kernel uses.
 #[allow(clippy::unnecessary_wraps)]
 fn nothing(_: usize, _: &Arguments) -> Result<(), Fault> {
     Ok(())

@@ -1,22 +1,21 @@
-//! Kernels that are simulated: each is a function here, found by the kernel's name in the code object that HIP has
-//! loaded. The compiled code itself is never run.
+//! The simulated kernels: each is a function here, found by the kernel's name in the code object that HIP has loaded. The
+//! compiled code itself never runs.
 //!
-//! The arguments come from where the dispatch packet says, laid out as the compiler does it; every access goes through the
-//! page walk of the kernel's GPU. The size of the grid makes no difference: the kernels go over all of their data with any
-//! grid. A kernel that faults has done nothing, or what comes before the fault in the order of its words; a real one does it
-//! in no order.
+//! The dispatch packet names the address of the arguments, in the compiler's layout. Every access goes through the page walk
+//! of the kernel's GPU. The kernels process all of their data with any grid. A kernel that faults has done either nothing, or
+//! all words before the fault in order; a real one has no order.
 //!
-//! | kernel | parameters, 64 bits each | what it does |
+//! | kernel | parameters, 64 bits each | action |
 //! |---|---|---|
 //! | `gpu_vmm_write_pattern` | words, count, seed | writes the test kit's pattern |
-//! | `gpu_vmm_count_wrong` | words, count, seed, counted | adds the number of words it looked at to `counted[0]`, of those that differ to `counted[1]` |
-//! | `gpu_vmm_walk_list` | node, most, walked | follows a list and writes how many nodes it met and their sum to `walked` |
+//! | `gpu_vmm_count_wrong` | words, count, seed, counted | adds the number of checked words to `counted[0]`, and the number that differ to `counted[1]` |
+//! | `gpu_vmm_walk_list` | node, most, walked | follows a list and writes the number of visited nodes and their sum to `walked` |
 //! | `gpu_vmm_fill` | words, count, value | writes one value to all words |
 //! | `gpu_vmm_checksum` | words, count, sum | adds to `*sum` each word times the odd number 2 × its index + 1 |
 //! | `gpu_vmm_copy_strided` | to, to_stride, from, from_stride, count | copies word `i × from_stride` to `i × to_stride` |
 //! | `gpu_vmm_write_at` | address, value | writes one word |
 //!
-//! And HIP's own, for `hipMemset` and copies on one device. `checks/kernels.hip` has them as source text.
+//! HIP's own kernels serve `hipMemset` and copies on one device. `checks/kernels.hip` has all of them as source code.
 
 mod arguments;
 mod hip;
@@ -30,21 +29,21 @@ use crate::report::stop;
 use crate::settings::settings;
 use arguments::Arguments;
 
-/// A kernel that is known.
+/// A known kernel.
 struct Known {
     name: &'static str,
-    /// How many bytes of arguments it reads.
+    /// The number of argument bytes that it reads.
     arguments: usize,
     run: fn(agent: usize, &Arguments) -> Result<(), Fault>,
 }
 
-/// HIP's own, and those of programs.
+/// HIP's own kernels, and those of programs.
 const KNOWN: [&[Known]; 3] = [hip::KERNELS, pattern::KERNELS, words::KERNELS];
 
-/// Runs the kernel whose descriptor lies at `object`, with the arguments at `arguments`.
+/// Runs the kernel whose descriptor is at `object`, with the arguments at `arguments`.
 pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {
     let Some((name, kernel)) = code::kernel(object) else {
-        stop(format_args!("a dispatch of {object:#x}, where no kernel is"));
+        stop(format_args!("a dispatch of {object:#x}, which is not a kernel"));
     };
     let Some(known) = KNOWN.into_iter().flatten().find(|known| known.name == name) else {
         return unknown(&name);
@@ -57,7 +56,7 @@ pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {
     trace!("kernel {name} on agent {agent}");
     if kernel.arguments < known.arguments as u32 {
         stop(format_args!(
-            "kernel {name} has {} bytes of arguments and is known with {}: it is declared otherwise",
+            "kernel {name} has {} bytes of arguments, but the simulated one has {}: the declarations differ",
             kernel.arguments, known.arguments
         ));
     }
@@ -71,8 +70,8 @@ pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {
 fn unknown(name: &str) {
     if settings().abort_on_unknown_kernel {
         stop(format_args!(
-            "kernel {name} is not simulated; HSA_SIM_ON_UNKNOWN_KERNEL=skip would do nothing in its place"
+            "kernel {name} is not simulated; HSA_SIM_ON_UNKNOWN_KERNEL=skip ignores such kernels"
         ));
     }
-    eprintln!("hsa-sim: kernel {name} is not simulated: nothing is done");
+    eprintln!("hsa-sim: kernel {name} is not simulated and is ignored");
 }

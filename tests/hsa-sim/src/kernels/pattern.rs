@@ -12,7 +12,7 @@ pub(super) const KERNELS: &[Known] = &[
     Known { name: "gpu_vmm_walk_list", arguments: 24, run: walk_list },
 ];
 
-/// Word number `index` under a seed.
+/// Returns the pattern's word at `index` for a seed.
 const fn pattern_word(seed: u64, index: u64) -> u64 {
     let mixed = seed.wrapping_add(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ (mixed >> 32)

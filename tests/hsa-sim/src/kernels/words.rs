@@ -1,4 +1,4 @@
-//! Kernels for tests that want a GPU to touch a certain word, or words far apart.
+//! Kernels for tests in which a GPU must access a certain word, or words far apart.
 
 use super::Known;
 use super::arguments::Arguments;

@@ -1,4 +1,4 @@
-//! Memory of pools: what `hipMalloc` and `hipHostMalloc` take, and which agents may reach it.
+//! Memory of pools, for `hipMalloc` and `hipHostMalloc`, and the agents that may reach it.
 //!
 //! Rules: `hsa_amd_memory_pool_allocate`, `hsa_amd_memory_pool_free` and `hsa_amd_agents_allow_access` in
 //! `hsa_ext_amd.h`. The owner and the CPU always keep their access here.
@@ -12,7 +12,7 @@ use crate::pool::{self, Kind, Reach};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
-/// Memory with an address of its own.
+/// Memory at its own address.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) size: usize,
@@ -23,20 +23,20 @@ pub(crate) struct Allocation {
     pub(crate) agents: u32,
 }
 
-/// Where an allocation comes from.
+/// The source of an allocation.
 #[derive(Debug)]
 pub(crate) enum Origin {
-    /// A pool. The descriptor is there once the memory was exported.
+    /// A pool. The descriptor exists once the memory was exported.
     Pool { pages: Pages, file: Option<OwnedFd> },
     /// The loader of code objects, which owns the pages.
     Code,
-    /// The program: memory of the host's that it locked.
+    /// The program: host memory that it locked.
     Locked,
 }
 
-/// The program's rights where code is loaded, and what memory is of.
+/// Loaded code, and the agents' access.
 impl State {
-    /// Makes loaded code known, so that the GPU reaches the variables in it.
+    /// Registers loaded code, so that the GPU can reach its variables.
     pub(crate) fn add_code(&mut self, at: usize, size: usize, owner: usize) {
         let allocation = Allocation {
             size,
@@ -99,7 +99,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Frees it.
+    /// Frees memory of a pool.
     pub unsafe fn hsa_amd_memory_pool_free(at: usize) {
         let mut state = state();
         trace!("memory_pool_free({at:#x})");
@@ -114,14 +114,14 @@ hsa! {
         }
     }
 
-    /// Says who may reach an allocation, or gives more agents access to mapped memory.
+    /// Sets the agents that may reach an allocation, or gives more agents access to mapped memory.
     pub unsafe fn hsa_amd_agents_allow_access(
         count: u32,
         agents: *const Agent,
         _flags: *const u32,
         at: usize,
     ) {
-        // SAFETY: so many agents are listed.
+        // SAFETY: the caller's list has `count` agents.
         let agents = unsafe { list(agents, count as usize) };
         match agent::bits(agents) {
             None => Status::INVALID_AGENT,

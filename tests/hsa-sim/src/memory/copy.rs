@@ -1,4 +1,4 @@
-//! Copies and fills as an agent does them, with its page walk on both sides.
+//! Copies and fills by an agent, with its page walk on both sides.
 #![allow(unsafe_code)] // reaches memory by address
 
 use super::walk::Part;
@@ -7,13 +7,13 @@ use crate::abi::Status;
 use crate::agent;
 use rustix::mm::{Advice, madvise};
 
-/// From here on the pages of a copy come in together.
+/// From this size on, the pages of a copy are populated together.
 const LONG: usize = 16 * PAGE;
 
-/// An address as an agent knows it.
+/// An address and the agent that accesses it.
 type Side = (usize, usize);
 
-/// Copies as an agent. Where either side faults, nothing is copied.
+/// Copies as an agent. If either side faults, nothing is copied.
 pub(crate) fn copy(agent: usize, to: usize, from: usize, size: usize) -> Result<(), Fault> {
     copy_between((agent, to), (agent, from), size)
 }
@@ -29,8 +29,8 @@ fn copy_between(to: Side, from: Side, size: usize) -> Result<(), Fault> {
     let (mut here, mut there) = (source.next(), target.next());
     while let (Some(read), Some(write)) = (here, there) {
         let size = read.size.min(write.size);
-        // SAFETY: the walk found so many bytes on both sides, and the lock keeps them mapped. As with a GPU's copy,
-        // who changes them meanwhile gets what comes of it.
+        // SAFETY: the walk found memory of this size on both sides, and the lock keeps it mapped. As with a GPU's copy,
+        // concurrent changes of the memory give unspecified data.
         unsafe { std::ptr::copy(read.at, write.at, size) };
         here = rest(read, size).or_else(|| source.next());
         there = rest(write, size).or_else(|| target.next());
@@ -38,24 +38,24 @@ fn copy_between(to: Side, from: Side, size: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Brings in the pages of long parts in one call each, since a fault for each page takes longer than the copy. Where that
-/// cannot be done, nothing is lost.
+/// Populates the pages of long parts in one call each, since a page fault for each takes longer than the copy. A failure does
+/// no harm.
 fn bring_in(parts: &[Part], advice: Advice) {
     for Part { at, size } in parts.iter().filter(|part| part.size >= LONG) {
         let before = at.addr() % PAGE;
-        // SAFETY: the walk found so many bytes, and pages that come in stay as they are.
+        // SAFETY: the walk found memory of this size, and populating pages does not change them.
         let _ = unsafe { madvise(at.wrapping_sub(before).cast(), size + before, advice) };
     }
 }
 
-/// Fills as an agent, with a pattern over and over. Where it faults, nothing is written.
+/// Fills as an agent, with a repeated pattern. If it faults, nothing is written.
 pub(crate) fn fill(agent: usize, to: usize, size: usize, pattern: &[u8]) -> Result<(), Fault> {
     let state = state();
     let parts = state.walk(agent, to, size, Need::Write)?;
     let mut bytes = pattern.iter().cycle();
     for part in parts {
         if let [byte] = pattern {
-            // SAFETY: the walk found so many bytes, and the lock keeps them mapped.
+            // SAFETY: the walk found memory of this size, and the lock keeps it mapped.
             unsafe { part.at.write_bytes(*byte, part.size) };
             continue;
         }
@@ -73,21 +73,21 @@ pub(crate) fn read(agent: usize, from: usize, size: usize) -> Result<Vec<u8>, Fa
     let parts = state.walk(agent, from, size, Need::Read)?;
     let mut bytes = Vec::with_capacity(size);
     for part in parts {
-        // SAFETY: the walk found so many bytes, and the lock keeps them mapped.
+        // SAFETY: the walk found memory of this size, and the lock keeps it mapped.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(part.at, part.size) });
     }
     Ok(bytes)
 }
 
-/// What is left of a part behind its first `done` bytes.
+/// Returns the rest of a part after its first `done` bytes.
 fn rest(part: Part, done: usize) -> Option<Part> {
     let size = part.size - done;
     (size > 0).then(|| Part { at: part.at.wrapping_add(done), size })
 }
 
 hsa! {
-    /// Copies and waits. ROCr has a GPU do it where an address is not the CPU's, and locks the program's own memory for
-    /// that time: so each side is reached by the first agent that may reach it.
+    /// Copies and waits. If an address is not the CPU's, ROCr makes a GPU copy and locks the program's own memory meanwhile.
+    /// Here the first agent with access reaches each side.
     pub unsafe fn hsa_memory_copy(to: usize, from: usize, size: usize) {
         let reaches = |at: usize, need: Need| {
             let able = |agent: &usize| state().walk(*agent, at, size, need).is_ok();

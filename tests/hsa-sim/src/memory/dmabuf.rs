@@ -1,9 +1,8 @@
-//! Memory as a descriptor that other APIs take: on hardware a dma-buf, here a memfd, as those of
-//! [`share`].
+//! Memory as a descriptor for other APIs: on hardware a dma-buf, here a memfd, like those of [`share`].
 //!
-//! Rules: `hsa_amd_portable_export_dmabuf` in `hsa_ext_amd.h`: the whole range lies in one allocation of a GPU; nothing is
-//! written on failure. `hipMemGetHandleForAddressRange` calls it for what `hipMalloc` gave. ROCr knows no mappings of the
-//! virtual memory API here, and HIP exports their handles instead.
+//! Rules: `hsa_amd_portable_export_dmabuf` in `hsa_ext_amd.h`: the whole range must be in one allocation of a GPU; a failure
+//! writes nothing. `hipMemGetHandleForAddressRange` calls it for memory of `hipMalloc`. This ROCr function does not know
+//! mappings of the virtual memory API; HIP exports their handles instead.
 #![allow(unsafe_code)] // exported to C
 
 use super::allocation::{Allocation, Origin};
@@ -15,7 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 
 impl State {
-    /// A descriptor of what an address lies in, and where in that it lies.
+    /// Returns a descriptor of the allocation at an address, and the address's offset in it.
     fn export(&mut self, at: usize, size: usize) -> Result<(OwnedFd, usize), Status> {
         let base = holding(&self.allocations, at, |allocation| allocation.size).map(|(base, _)| base);
         let found = base.and_then(|base| Some((base, self.allocations.get_mut(&base)?)));
@@ -31,14 +30,14 @@ impl State {
 }
 
 impl Allocation {
-    /// A new descriptor of a GPU's memory. At the first one the memory moves into a file, at the same address.
+    /// Returns a new descriptor of a GPU's memory. The first one moves the memory into a file, at the same address.
     fn descriptor(&mut self) -> Result<OwnedFd, Status> {
         let Origin::Pool { pages, file } = &mut self.origin else { return Err(Status::INVALID_ALLOCATION) };
         if file.is_none() {
             let new =
                 share::file(self.owner, self.kind, pages.size()).map_err(|_| Status::OUT_OF_RESOURCES)?;
             let copy = Pages::of_file(new.as_fd(), pages.size()).map_err(|_| Status::OUT_OF_RESOURCES)?;
-            // SAFETY: both are owned here and of one size; the lock that the caller holds keeps simulated GPUs away.
+            // SAFETY: both are owned here and have the same size; the caller's lock excludes simulated GPUs.
             unsafe { std::ptr::copy_nonoverlapping(pages.pointer(), copy.pointer(), pages.size()) };
             pages.become_file(new.as_fd()).map_err(|_| Status::OUT_OF_RESOURCES)?;
             *file = Some(new);
@@ -74,7 +73,7 @@ fn export(
 }
 
 hsa! {
-    /// Gives a new descriptor of the memory that a range lies in.
+    /// Returns a new descriptor of the memory that contains a range.
     pub unsafe fn hsa_amd_portable_export_dmabuf(
         at: usize,
         size: usize,
@@ -84,7 +83,7 @@ hsa! {
         export(at, size, out, offset)
     }
 
-    /// The same; how a device will reach the memory (flag 1: over PCIe) makes no difference here.
+    /// Does the same; the way in which a device reaches the memory (flag 1: over PCIe) makes no difference here.
     pub unsafe fn hsa_amd_portable_export_dmabuf_v2(
         at: usize,
         size: usize,
@@ -101,7 +100,7 @@ hsa! {
         if unsafe { libc::fcntl(file, libc::F_GETFD) } < 0 {
             return Status::RESOURCE_FREE;
         }
-        // SAFETY: open, and the caller's to close.
+        // SAFETY: open, and the caller passes its ownership.
         drop(unsafe { OwnedFd::from_raw_fd(file) });
         Status::SUCCESS
     }

@@ -1,4 +1,4 @@
-//! What an address is: `hsa_amd_pointer_info`, by which HIP tells its memory from a program's own.
+//! Queries of addresses: `hsa_amd_pointer_info`, by which HIP distinguishes its memory from a program's own.
 #![allow(unsafe_code)] // exported to C
 
 use super::allocation::Origin;
@@ -9,7 +9,7 @@ use crate::pool::{self, Kind};
 use std::mem::MaybeUninit;
 
 impl State {
-    /// The answer, and a bit for each agent that may reach the memory.
+    /// Returns the information, and a bit for each agent that may reach the memory.
     fn information(&self, at: usize) -> (PointerInfo, u32) {
         if let Some((base, found)) = holding(&self.allocations, at, |allocation| allocation.size) {
             let kind =
@@ -42,7 +42,7 @@ impl State {
 }
 
 hsa! {
-    /// Fills the structure as far as the caller knows it, and lists the agents with access where that is asked for.
+    /// Fills the structure up to the caller's size, and lists the agents with access if the caller wants them.
     pub unsafe fn hsa_amd_pointer_info(
         at: usize,
         out: *mut PointerInfo,
@@ -56,7 +56,7 @@ hsa! {
         let (mut information, bits) = state().information(at);
         // SAFETY: not null, so the first field is there, which the caller has set.
         information.size = unsafe { (*out).size }.min(size_of::<PointerInfo>() as u32);
-        // SAFETY: the structure has as many bytes as it says that it has.
+        // SAFETY: the structure has the size in its first field.
         unsafe {
             let from = (&raw const information).cast::<u8>();
             std::ptr::copy_nonoverlapping(from, out.cast(), information.size as usize);
@@ -70,7 +70,7 @@ hsa! {
         if room.is_null() {
             return Status::OUT_OF_RESOURCES;
         }
-        // SAFETY: the caller's function gave room for so many bytes.
+        // SAFETY: the caller's function returned memory of this size.
         unsafe { std::ptr::copy_nonoverlapping(with_access.as_ptr(), room, with_access.len()) };
         count.write(with_access.len() as u32);
         agents.write(room);

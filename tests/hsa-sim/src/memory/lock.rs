@@ -1,4 +1,4 @@
-//! Host memory that the program locks so that GPUs reach it. It stays where it is.
+//! Host memory that the program locks so that GPUs can reach it. It stays at its address.
 //!
 //! Rules: `hsa_amd_memory_lock_to_pool` and `hsa_amd_memory_unlock` in `hsa_ext_amd.h`; without a list of agents, all may
 //! reach it.
@@ -27,7 +27,7 @@ hsa! {
         let (Some(at), Some(end)) = (at.filter(|_| host > 0 && size > 0), end) else {
             return Status::INVALID_ARGUMENT;
         };
-        // SAFETY: so many agents are listed.
+        // SAFETY: the caller's list has `count` agents.
         let agents = unsafe { list(agents, usize::try_from(count).unwrap_or(0)) };
         let bits = if agents.is_empty() { Some(u32::MAX) } else { agent::bits(agents) };
         let Some(bits) = bits else { return Status::INVALID_AGENT };
@@ -39,7 +39,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Unlocks what begins in the same page.
+    /// Unlocks the memory that begins in the same page.
     pub unsafe fn hsa_amd_memory_unlock(host: usize) {
         let mut state = state();
         let base = host & !(PAGE - 1);
@@ -49,12 +49,12 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Nothing needs to be registered.
+    /// Does nothing: no registration is needed.
     pub unsafe fn hsa_memory_register(_at: usize, _size: usize) {
         Status::SUCCESS
     }
 
-    /// Nothing needs to be registered.
+    /// Does nothing: no registration is needed.
     pub unsafe fn hsa_memory_deregister(_at: usize, _size: usize) {
         Status::SUCCESS
     }

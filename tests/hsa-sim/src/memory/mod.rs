@@ -1,10 +1,10 @@
-//! Ordinary memory, and how a GPU reaches any memory.
+//! Ordinary memory, and a GPU's access to any memory.
 //!
-//! Memory of a pool lives at its own address, where the CPU reads it too (a large BAR). Memory of the virtual memory API
-//! (see [`vmem`](crate::vmem)) lives elsewhere: the address that the program knows is good only for an agent that was
-//! given access. What a GPU does goes through `walk` in either case.
+//! Memory of a pool has its own address, at which the CPU reads it too (a large BAR). Memory of the virtual memory API (see
+//! [`vmem`](crate::vmem)) is mapped elsewhere: the program's address is only valid for an agent with access. In both cases a
+//! GPU's accesses go through `walk`.
 //!
-//! There is one lock. Copies and kernels hold it while they work, so that no mapping changes under them.
+//! There is one lock. Copies and kernels hold it while they work, so that no mapping changes meanwhile.
 
 pub mod allocation;
 pub mod copy;
@@ -21,31 +21,31 @@ use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 pub(crate) use walk::{Fault, Need, fault, faults};
 
-/// The page of the CPU.
+/// The CPU's page size.
 pub(crate) const PAGE: usize = 4096;
 
-/// All memory that the simulation knows.
+/// All memory that the simulator knows.
 #[derive(Default)]
 pub(crate) struct State {
-    /// By their first addresses.
+    /// Keyed by their first addresses.
     pub(crate) allocations: BTreeMap<usize, Allocation>,
     used: [usize; AGENTS],
     pub(crate) vmem: Vmem,
 }
 
-/// The lock's content.
+/// Takes the lock.
 pub(crate) fn state() -> MutexGuard<'static, State> {
     static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How much of an agent's memory is free.
+/// Returns the free memory of an agent.
 pub(crate) fn available(agent: usize) -> usize {
     settings().memory.saturating_sub(state().used[agent])
 }
 
 impl State {
-    /// Takes memory of an agent, if there is so much. The host's has no limit here.
+    /// Takes memory of an agent if there is enough. The host's has no limit here.
     pub(crate) fn charge(&mut self, agent: usize, size: usize) -> bool {
         let used = self.used[agent].saturating_add(size);
         let fits = agent == 0 || used <= settings().memory;
@@ -55,13 +55,13 @@ impl State {
         fits
     }
 
-    /// Gives it back.
+    /// Returns memory to an agent.
     pub(crate) fn discharge(&mut self, agent: usize, size: usize) {
         self.used[agent] = self.used[agent].saturating_sub(size);
     }
 }
 
-/// The entry that holds an address, of a map of ranges by their first addresses.
+/// Returns the entry that contains an address, in a map of ranges keyed by their first addresses.
 pub(crate) fn holding<T>(
     ranges: &BTreeMap<usize, T>,
     at: usize,

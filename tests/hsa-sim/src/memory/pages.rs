@@ -1,4 +1,4 @@
-//! Pages of this process: what memory is made of, and what address ranges are held with.
+//! Pages of this process, for memory and for reserved addresses.
 #![allow(unsafe_code)] // maps and unmaps
 
 use super::PAGE;
@@ -10,50 +10,50 @@ use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
-/// How many words of junk there are at each end of new memory.
+/// The number of junk words at each end of new memory.
 const JUNK: usize = (8 << 20) / size_of::<u64>();
 const QUIET: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
-/// A range of this process's addresses that the simulation owns; unmapped when dropped.
+/// A range of this process's addresses that the simulator owns; unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Pages {
     at: *mut c_void,
     size: usize,
 }
 
-// SAFETY: it owns addresses, which belong to the process and to no thread.
+// SAFETY: it owns addresses, which are valid on every thread.
 unsafe impl Send for Pages {}
 
 impl Pages {
-    /// Memory, all zero.
+    /// Maps memory, all zero.
     pub(crate) fn anonymous(size: usize) -> Result<Self, Errno> {
         Self::at_any_place(size, READ_WRITE)
     }
 
     fn at_any_place(size: usize, protection: ProtFlags) -> Result<Self, Errno> {
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses a free address.
         let at = unsafe { mmap_anonymous(null_mut(), size, protection, QUIET) }?;
         Ok(Self { at, size })
     }
 
-    /// The content of a file, shared with all who have it.
+    /// Maps the content of a file, shared with its other users.
     pub(crate) fn of_file(file: BorrowedFd<'_>, size: usize) -> Result<Self, Errno> {
-        // SAFETY: the kernel chooses a place where nothing is.
+        // SAFETY: the kernel chooses a free address.
         let at = unsafe { mmap(null_mut(), size, READ_WRITE, MapFlags::SHARED, file, 0) }?;
         Ok(Self { at, size })
     }
 
-    /// Addresses without memory, at the place that is asked for if that is free.
+    /// Reserves addresses without memory at a requested place, if it is free.
     pub(crate) fn reserve_at(hint: usize, size: usize) -> Option<Self> {
         let wanted = std::ptr::with_exposed_provenance_mut(hint);
         let flags = QUIET | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: the flags forbid to replace what is there.
+        // SAFETY: the flags forbid to replace existing mappings.
         let at = unsafe { mmap_anonymous(wanted, size, ProtFlags::empty(), flags) }.ok()?;
-        // A kernel before 4.17 takes the place for a hint.
+        // A kernel before 4.17 treats the place as a hint.
         Some(Self { at, size }).filter(|pages| pages.at == wanted)
     }
 
-    /// Addresses without memory, at a multiple of `alignment`.
+    /// Reserves addresses without memory, at a multiple of `alignment`.
     pub(crate) fn reserve(size: usize, alignment: usize) -> Option<Self> {
         let mut whole = Self::at_any_place(size.checked_add(alignment)?, ProtFlags::empty()).ok()?;
         let before = whole.start().next_multiple_of(alignment) - whole.start();
@@ -76,7 +76,7 @@ impl Pages {
         self.size
     }
 
-    /// Puts a file's content in the place of what is at `offset`, or takes it away again.
+    /// Maps a file's content over the pages at `offset`, or removes it again.
     pub(crate) fn show(
         &self,
         offset: usize,
@@ -88,7 +88,7 @@ impl Pages {
             return Err(Errno::INVAL);
         }
         let at = self.at.wrapping_byte_add(offset);
-        // SAFETY: the range is a part of what is owned here, which the simulation itself reaches by no reference.
+        // SAFETY: this object owns the range, to which the simulator has no reference.
         unsafe {
             match content {
                 None => mmap_anonymous(at, size, ProtFlags::empty(), QUIET | MapFlags::FIXED),
@@ -100,24 +100,24 @@ impl Pages {
         .map(drop)
     }
 
-    /// Unmaps a part, which anything can then come to lie in; it is still unmapped with the rest.
+    /// Unmaps a part, so that anything can be mapped there. Dropping the object unmaps that part again.
     pub(crate) fn leave(&self, offset: usize, size: usize) -> Result<(), Errno> {
         let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
         if end > self.size || !offset.is_multiple_of(PAGE) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the range is a part of what is owned here, which the simulation itself reaches by no reference.
+        // SAFETY: this object owns the range, to which the simulator has no reference.
         unsafe { munmap(self.at.wrapping_byte_add(offset), size) }
     }
 
-    /// Fills it with numbers that no kernel writes and that are not zero, if that is asked for: a real GPU's memory begins
-    /// with what was there before. Of large memory that is the ends, since filling all of it takes most of a test's time.
+    /// Fills it with nonzero numbers that no kernel writes, if the settings say so: a real GPU's new memory holds old data.
+    /// Large memory is filled at its ends only, since filling all of it takes most of a test's time.
     pub(crate) fn fill_with_junk(&self) {
         if !settings().junk {
             return;
         }
         let words = self.size / size_of::<u64>();
-        // SAFETY: memory that is owned here, and that nothing else knows of yet; it begins with a page.
+        // SAFETY: this object owns the memory, which is not shared yet; it begins at a page.
         let words = unsafe { std::slice::from_raw_parts_mut(self.at.cast::<u64>(), words) };
         let (first, rest) = words.split_at_mut(words.len().min(JUNK));
         let last = rest.len().saturating_sub(JUNK);
@@ -126,7 +126,7 @@ impl Pages {
         }
     }
 
-    /// All of it is from now on the content of a file.
+    /// Replaces all of it by the content of a file.
     pub(crate) fn become_file(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.show(0, self.size, Some((file, READ_WRITE)))
     }
@@ -135,7 +135,7 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if self.size > 0 {
-            // SAFETY: these addresses are owned here, and whoever uses them after this made the mistake itself.
+            // SAFETY: this object owns the addresses; a later use is the program's error.
             let _ = unsafe { munmap(self.at, self.size) };
         }
     }

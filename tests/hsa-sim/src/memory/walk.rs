@@ -1,14 +1,14 @@
-//! The page walk: where an agent finds what is at an address, or the fault that it gets.
+//! The page walk: finds the memory at an agent's address, or its fault.
 //!
-//! Rules: a GPU reaches an allocation if it was given access, and a mapping as far as its permissions go; the CPU reaches
-//! all of its own process. On a fault ROCr writes `Memory access fault by GPU node-1 ...` and aborts; so does this.
+//! Rules: a GPU reaches an allocation if it has access, and a mapping according to its permissions; the CPU reaches all of
+//! its own process. On a fault ROCr writes `Memory access fault by GPU node-1 ...` and aborts; the simulator does the same.
 
 use super::{State, holding};
 use crate::agent;
 use crate::settings::settings;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
     Read,
@@ -22,7 +22,7 @@ pub(crate) struct Fault {
     pub(crate) why: &'static str,
 }
 
-/// A part of what was asked for: where the simulation itself finds it.
+/// A contiguous part of a range, at the simulator's own address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) at: *mut u8,
@@ -30,7 +30,7 @@ pub(crate) struct Part {
 }
 
 impl State {
-    /// The parts that `size` bytes at an address are in memory, or the first byte that an agent may not reach.
+    /// Returns the contiguous parts of `size` bytes at an address, or the first byte that an agent may not reach.
     pub(crate) fn walk(
         &self,
         agent: usize,
@@ -50,7 +50,7 @@ impl State {
         Ok(parts)
     }
 
-    /// The memory from an address to the end of what it lies in.
+    /// Returns the memory from an address to the end of its allocation or mapping.
     fn step(&self, agent: usize, at: usize, need: Need) -> Result<Part, Fault> {
         let own = |size| Part { at: std::ptr::with_exposed_provenance_mut(at), size };
         if let Some((base, allocation)) = holding(&self.allocations, at, |allocation| allocation.size) {
@@ -69,12 +69,12 @@ impl State {
 
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// How many faults there were.
+/// Returns the number of faults.
 pub(crate) fn faults() -> u64 {
     FAULTS.load(Relaxed)
 }
 
-/// Ends the process as ROCr does, or counts the fault where the settings say so.
+/// Ends the process as ROCr does, or counts the fault if the settings say so.
 pub(crate) fn fault(agent: usize, fault: Fault, what: &str) {
     FAULTS.fetch_add(1, Relaxed);
     let Fault { at, why } = fault;

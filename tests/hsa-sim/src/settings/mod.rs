@@ -1,4 +1,4 @@
-//! What the environment asks for, read at the first call.
+//! The settings from the environment, read at the first call.
 
 mod parse;
 
@@ -11,47 +11,47 @@ use std::time::Duration;
 /// All variables begin with this.
 pub(crate) const PREFIX: &str = "HSA_SIM_";
 
-/// More GPUs than this have no place in the tables.
+/// The tables have entries for this number of GPUs.
 pub(crate) const MAX_GPUS: usize = 8;
 /// The CPU, and the GPUs.
 pub(crate) const AGENTS: usize = MAX_GPUS + 1;
 
-/// The settings; `README.md` has them in words.
+/// The settings; `README.md` explains them.
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// `GPUS`
     pub(crate) gpus: usize,
     /// `GFX`: the instruction set, such as `gfx90a:sramecc+:xnack-`
     pub(crate) gfx: String,
-    /// `MEM_MB`: bytes of each GPU's memory
+    /// `MEM_MB`: the memory size of each GPU in bytes
     pub(crate) memory: usize,
-    /// `GRANULE`: what memory is allocated in
+    /// `GRANULE`: the allocation granularity
     pub(crate) granule: usize,
-    /// `REC_GRANULE`: what it should be allocated in
+    /// `REC_GRANULE`: the recommended granularity
     pub(crate) recommended_granule: usize,
-    /// `P2P`: whether a GPU can have access to another's memory
+    /// `P2P`: whether a GPU can access another's memory
     pub(crate) p2p: bool,
-    /// `LARGE_BAR`: whether the CPU can have access to a GPU's memory
+    /// `LARGE_BAR`: whether the CPU can access a GPU's memory
     pub(crate) large_bar: bool,
-    /// `VMM`: whether virtual memory is said to be supported
+    /// `VMM`: whether the agents report support for virtual memory
     pub(crate) vmm: bool,
-    /// `HOST_ACCESS`: whether a GPU's access opens virtual memory to the CPU too
+    /// `HOST_ACCESS`: whether a GPU's access gives the CPU access to virtual memory too
     pub(crate) host_access: bool,
-    /// `KEEPS_MEMORY`: whether what is unmapped keeps its memory until its addresses are used for something else
+    /// `KEEPS_MEMORY`: whether unmapped memory is kept until its addresses are reused
     pub(crate) keeps_memory: bool,
-    /// `UUIDS`: whether each GPU has a number of its own
+    /// `UUIDS`: whether each GPU has a unique number
     pub(crate) uuids: bool,
     /// `ON_FAULT`: whether a GPU's memory fault ends the process
     pub(crate) abort_on_fault: bool,
-    /// `ON_UNKNOWN_KERNEL`: whether a kernel that is not simulated does
+    /// `ON_UNKNOWN_KERNEL`: whether a kernel that is not simulated ends the process
     pub(crate) abort_on_unknown_kernel: bool,
     /// `KERNELS`: whether the program's kernels do anything
     pub(crate) run_kernels: bool,
-    /// `JUNK`: whether a GPU's new memory is full of numbers that nothing wrote
+    /// `JUNK`: whether a GPU's new memory is filled with junk
     pub(crate) junk: bool,
     /// `FAIL`
     pub(crate) failures: Vec<Failure>,
-    /// `DELAY`, by the function's place in the list of calls
+    /// `DELAY`, by the function's index in the list of calls
     pub(crate) delays: HashMap<usize, Duration>,
     /// `TRACE`
     pub(crate) trace: bool,
@@ -90,7 +90,7 @@ impl Default for Settings {
     }
 }
 
-/// The process's settings.
+/// Returns the process's settings.
 pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: LazyLock<Settings> = LazyLock::new(|| of_process("hsa-sim", PREFIX, Settings::set));
     &SETTINGS

@@ -1,4 +1,4 @@
-//! From the text of a variable to a setting, or to what is wrong with it.
+//! Parses the text of a variable into a setting, or reports what is wrong with it.
 
 use super::{Failure, MAX_GPUS, PREFIX, Settings};
 use crate::abi::Status;
@@ -10,7 +10,7 @@ const NAMES: &str = "GPUS, GFX, MEM_MB, GRANULE, REC_GRANULE, P2P, LARGE_BAR, VM
                      KEEPS_MEMORY, UUIDS, ON_FAULT, ON_UNKNOWN_KERNEL, KERNELS, JUNK, FAIL, DELAY, TRACE";
 
 impl Settings {
-    /// Takes one setting by its name without the prefix.
+    /// Sets one setting by its name without the prefix.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "GPUS" => self.gpus = number(value, 0, MAX_GPUS)?,
@@ -51,10 +51,10 @@ fn instruction_set(value: &str) -> Result<String, String> {
 
 fn call(name: &str) -> Result<usize, String> {
     let found = calls::NAMES.iter().position(|listed| *listed == name);
-    found.ok_or_else(|| format!("no function {name:?} can be named here"))
+    found.ok_or_else(|| format!("there is no function {name:?}"))
 }
 
-/// `function:times:status`, such as `hsa_amd_vmem_map:3:0x1008`; times `3+` is the third and all that follow.
+/// Parses `function:times:status`, such as `hsa_amd_vmem_map:3:0x1008`; times `3+` means the third call and all later ones.
 fn failure(item: &str) -> Result<Failure, String> {
     let form = || format!("{item:?} must be FUNCTION:TIMES:STATUS, such as hsa_amd_vmem_map:3:0x1008");
     let [function, times, status] = item.split(':').collect::<Vec<_>>()[..] else { return Err(form()) };
@@ -67,7 +67,7 @@ fn failure(item: &str) -> Result<Failure, String> {
     Ok(Failure { call: call(function)?, times, status })
 }
 
-/// `function:time`, such as `hsa_amd_vmem_map:500us`.
+/// Parses `function:time`, such as `hsa_amd_vmem_map:500us`.
 fn delay(item: &str) -> Result<(usize, Duration), String> {
     let form =
         || format!("{item:?} must be FUNCTION:TIME with ns, us, ms or s, such as hsa_amd_vmem_map:500us");

@@ -1,10 +1,9 @@
-//! Who may use what is mapped.
+//! Access to mappings.
 //!
-//! Rules: `hsa_amd_vmem_set_access` and `hsa_amd_vmem_get_access` in `hsa_ext_amd.h`: agents that are not named keep what
-//! they have. From ROCr: a range begins where a mapping does and has no hole; the last mapping may reach beyond its end,
-//! and is changed as a whole; no access was set and none are the same answer; the byte behind a mapping still answers for
-//! it where nothing else is.
-#![allow(unsafe_code)] // exported to C
+//! Rules: `hsa_amd_vmem_set_access` and `hsa_amd_vmem_get_access` in `hsa_ext_amd.h`: agents that are not named keep their
+//! access. From ROCr: a range must begin at a mapping and have no hole; the last mapping may reach beyond its end, and
+//! changes as a whole. A query does not distinguish access that was never set from access that was removed. A query of the
+//! byte after a mapping still reports the mapping's access if nothing else is there.
 
 use super::Vmem;
 use super::mapping::Mapping;
@@ -18,8 +17,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 impl Vmem {
-    /// Gives agents full access to the mapping around an address and to those that follow it without a hole; nothing where
-    /// none is. No agent loses any.
+    /// Gives agents full access to the mapping at an address and to those that follow it without a hole; returns `None` if
+    /// none is there. No agent loses access.
     pub(crate) fn allow(&mut self, at: usize, agents: u32) -> Option<Status> {
         let (mut base, _) = holding(&self.mappings, at, |mapping| mapping.size)?;
         while let Some(mapping) = self.mappings.get(&base) {
@@ -37,13 +36,13 @@ impl Vmem {
         Some(Status::SUCCESS)
     }
 
-    /// Whether an agent can have no access to the memory of a mapping.
+    /// Returns whether an agent can never get access to the memory of a mapping.
     fn never_reaches(&self, agent: usize, mapping: &Mapping) -> bool {
         let memory = self.physical.get(&mapping.handle);
         memory.is_some_and(|memory| pool::reach(agent, memory.agent, memory.kind) == Reach::Never)
     }
 
-    /// Sets what an agent may do with one mapping.
+    /// Sets an agent's access to one mapping.
     fn grant(&mut self, start: usize, agent: usize, permissions: u32) {
         let Some(mapping) = self.mappings.get_mut(&start) else { return };
         mapping.access[agent] = permissions;
@@ -77,7 +76,7 @@ hsa! {
         descriptions: *const AccessDescription,
         count: usize,
     ) {
-        // SAFETY: so many are listed.
+        // SAFETY: the caller's list has `count` descriptions.
         let descriptions = unsafe { list(descriptions, count) };
         if descriptions.iter().any(|description| agent::index(description.agent).is_none()) {
             return Status::INVALID_AGENT;
@@ -91,7 +90,7 @@ hsa! {
             trace!("vmem_set_access({at:#x}, {size:#x}): not all of it is mapped");
             return Status::INVALID_ALLOCATION;
         };
-        // What it does not have can be taken away.
+        // Removing access is permitted even if the agent cannot have any.
         let given = descriptions.iter().filter(|description| description.permissions != permission::NONE);
         let given: Vec<usize> = given.filter_map(|description| agent::index(description.agent)).collect();
         let never = |start: &usize| {
@@ -112,7 +111,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Answers what an agent may do.
+    /// Returns an agent's access.
     pub unsafe fn hsa_amd_vmem_get_access(at: usize, out: Option<&mut MaybeUninit<u32>>, agent: Agent) {
         let Some(out) = out else { return Status::INVALID_ARGUMENT };
         out.write(permission::NONE);

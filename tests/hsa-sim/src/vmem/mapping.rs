@@ -1,8 +1,8 @@
-//! Physical memory at reserved addresses.
+//! Maps physical memory at reserved addresses.
 //!
-//! Rules: `hsa_amd_vmem_map` and `hsa_amd_vmem_unmap` in `hsa_ext_amd.h`. From ROCr: the offset into the memory is taken
-//! and ignored; less than the whole memory may be mapped; a mapping starts without any access. Unmapping takes whole
-//! mappings, of which several may follow each other; what stays then is in `stays`.
+//! Rules: `hsa_amd_vmem_map` and `hsa_amd_vmem_unmap` in `hsa_ext_amd.h`. From ROCr: the offset into the memory is accepted
+//! and ignored; less than the whole memory may be mapped; a mapping starts without any access. Unmapping requires whole
+//! mappings, of which several may follow each other; `stays` has the memory that is kept then.
 #![allow(unsafe_code)] // exported to C
 
 use super::stays::Stay;
@@ -15,11 +15,11 @@ use crate::settings::{AGENTS, settings};
 pub(crate) struct Mapping {
     pub(super) size: usize,
     pub(super) handle: VmemHandle,
-    /// The first address of the reservation that it lies in.
+    /// The first address of its reservation.
     pub(super) reservation: usize,
-    /// What each agent may do.
+    /// The access of each agent.
     pub(super) access: [u32; AGENTS],
-    /// The CPU's access was set, to whatever it was.
+    /// Whether the CPU's access was ever set, to any value.
     pub(super) shown: bool,
 }
 
@@ -56,7 +56,7 @@ impl State {
             if let Some(around) = self.vmem.reservations.get_mut(&mapping.reservation) {
                 around.mappings -= 1;
                 let offset = start - mapping.reservation;
-                // ROCr unmaps the CPU's pages and puts nothing in their place.
+                // ROCr unmaps the CPU's pages and does not replace them.
                 let hidden = if mapping.shown {
                     around.pages.leave(offset, mapping.size)
                 } else {
@@ -75,7 +75,7 @@ impl State {
 }
 
 hsa! {
-    /// Maps the beginning of a piece of memory.
+    /// Maps the beginning of a memory object.
     pub unsafe fn hsa_amd_vmem_map(
         at: usize,
         size: usize,
@@ -91,7 +91,7 @@ hsa! {
         status
     }
 
-    /// Removes whole mappings.
+    /// Unmaps whole mappings.
     pub unsafe fn hsa_amd_vmem_unmap(at: usize, size: usize) {
         let status = state().unmap(at, size).err().unwrap_or(Status::SUCCESS);
         trace!("vmem_unmap({at:#x}, {size:#x}): {:#x}", status.0);

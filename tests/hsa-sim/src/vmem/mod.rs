@@ -1,11 +1,11 @@
-//! The virtual memory API: reserved addresses, physical memory, mappings of it, and who may use them.
+//! The virtual memory API: reserved addresses, physical memory, mappings, and access.
 //!
-//! Rules: the documentation of `hsa_amd_vmem_*` in `hsa_ext_amd.h`, and ROCr's public source where that is silent:
-//! mappings are made and removed whole; access is given to whole mappings; memory lives until its handle is released and
-//! its last mapping is gone; addresses with mappings are not freed.
+//! Rules: the documentation of `hsa_amd_vmem_*` in `hsa_ext_amd.h`, and ROCr's public source for open questions: mappings are
+//! created and removed whole; access is given to whole mappings; memory lives until its handle is released and its last
+//! mapping is gone; addresses with mappings cannot be freed.
 //!
-//! A program's address is only reserved: nothing of the CPU's is there, as with a real GPU, unless the CPU was given
-//! access. The memory is a file without a name (memfd), which the simulation maps elsewhere for itself.
+//! A program's address is only reserved: as with a real GPU, the CPU has no mapping there, unless it was given access. The
+//! memory is a file without a name (memfd), which the simulator maps elsewhere for itself.
 
 pub mod access;
 pub mod mapping;
@@ -25,60 +25,60 @@ use physical::Physical;
 use reservation::Reservation;
 use std::collections::BTreeMap;
 
-/// Everything that is alive.
+/// All live objects.
 #[derive(Default)]
 pub(crate) struct Vmem {
     reservations: BTreeMap<usize, Reservation>,
     physical: BTreeMap<VmemHandle, Physical>,
     mappings: BTreeMap<usize, Mapping>,
-    /// What befalls the addresses that are freed next.
+    /// The simulated user that takes freed addresses.
     thief: Thief,
-    /// How much address space handles have used up: see [`Vmem::new_handle`].
+    /// The address space that handles have used up: see [`Vmem::new_handle`].
     handles: u64,
 }
 
-/// Somebody else in the process, who takes addresses as soon as they are freed.
+/// A simulated other user in the process, which takes addresses as soon as they are freed.
 #[derive(Default)]
 enum Thief {
     #[default]
     None,
     Waits,
-    /// The first page of what was freed.
+    /// The first page of the freed range.
     Has(#[allow(dead_code)] Pages), // unmapped when dropped
 }
 
-/// What lies around an address.
+/// A reserved address and its mapping.
 pub(crate) struct Place {
     pub(crate) base: usize,
     pub(crate) size: usize,
-    /// Whose memory is mapped there, if any is.
+    /// The agent whose memory is mapped there, if any.
     pub(crate) owner: Option<usize>,
     /// A bit for each agent that may reach it.
     pub(crate) agents: u32,
 }
 
 impl Vmem {
-    /// Reservations, pieces of physical memory, mappings.
+    /// Returns the numbers of reservations, physical memory objects and mappings.
     pub(crate) fn counts(&self) -> [usize; 3] {
         [self.reservations.len(), self.physical.len(), self.mappings.len()]
     }
 
-    /// Has somebody else take the first page of what is freed next, or give back what it took.
+    /// Makes the simulated user take the first page of the next freed range, or free the page that it took.
     pub(crate) fn take_freed(&mut self, take: bool) {
         self.thief = if take { Thief::Waits } else { Thief::None };
     }
 
-    /// Addresses have just been freed.
+    /// Lets the simulated user take addresses that were just freed.
     fn freed(&mut self, at: usize) {
         if let Thief::Waits = self.thief
             && let Some(page) = Pages::reserve_at(at, PAGE)
         {
-            trace!("somebody else takes {at:#x}");
+            trace!("a simulated other user takes {at:#x}");
             self.thief = Thief::Has(page);
         }
     }
 
-    /// What an agent finds at an address; `None`: the address is not reserved.
+    /// Returns the memory or fault of an agent at an address; `None` if the address is not reserved.
     pub(crate) fn step(&self, agent: usize, at: usize, need: Need) -> Option<Result<Part, Fault>> {
         holding(&self.reservations, at, Reservation::size)?;
         let mapped = holding(&self.mappings, at, |mapping| mapping.size);
@@ -101,7 +101,7 @@ impl Vmem {
         Some(Ok(Part { at: found, size: mapping.size - offset }))
     }
 
-    /// What lies around an address, if it is reserved.
+    /// Describes an address, if it is reserved.
     pub(crate) fn place(&self, at: usize) -> Option<Place> {
         if let Some((base, mapping)) = holding(&self.mappings, at, |mapping| mapping.size) {
             let owner = self.physical.get(&mapping.handle)?.agent;
@@ -113,14 +113,14 @@ impl Vmem {
         Some(Place { base, size: reservation.size(), owner: None, agents: 0 })
     }
 
-    /// The reservation that holds all of a range: its first address.
+    /// Returns the first address of the reservation that contains a whole range.
     fn reserved_around(&self, at: usize, size: usize) -> Option<usize> {
         let (base, reservation) = holding(&self.reservations, at, Reservation::size)?;
         (at.checked_add(size)? <= base + reservation.size()).then_some(base)
     }
 
-    /// The first addresses of the mappings that follow each other from `at` on until `size` bytes are covered, and where
-    /// the last of them ends.
+    /// Returns the first addresses of the consecutive mappings from `at` on that cover `size` bytes, and the end of the last
+    /// one.
     fn run(&self, at: usize, size: usize) -> Option<(Vec<usize>, usize)> {
         let end = at.checked_add(size)?;
         let (mut next, mut starts) = (at, Vec::new());

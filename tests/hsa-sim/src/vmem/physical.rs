@@ -1,8 +1,8 @@
-//! Physical memory of an agent, known by a handle.
+//! Physical memory of an agent, identified by a handle.
 //!
 //! Rules: `hsa_amd_vmem_handle_create`, `_release`, `_retain_alloc_handle` and `_get_alloc_properties_from_handle` in
-//! `hsa_ext_amd.h`: memory is taken at once, in granules of its pool, and given back when every reference is released and
-//! no mapping is left.
+//! `hsa_ext_amd.h`: memory is taken at once, in granules of its pool, and freed when every reference is released and no
+//! mapping is left.
 #![allow(unsafe_code)] // exported to C
 
 use super::{Vmem, share};
@@ -13,24 +13,25 @@ use crate::pool::{self, Kind};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A piece of memory.
+/// A physical memory object.
 #[derive(Debug)]
 pub(crate) struct Physical {
     pub(super) file: OwnedFd,
-    /// Where the simulation itself has it.
+    /// The simulator's own mapping.
     pub(super) pages: Pages,
     pub(super) agent: usize,
     pub(super) kind: Kind,
     pub(super) pinned: bool,
-    /// Made here, so that it counts against the agent's memory; what is imported counts where it was made.
+    /// Whether it was created here, so that it counts against the agent's memory; imports count in their own process.
     pub(super) charged: bool,
     pub(super) references: usize,
-    /// And what stays of those that are gone.
+    /// The number of mappings, including removed ones that still keep the memory.
     pub(super) mappings: usize,
 }
 
 impl Vmem {
-    /// A number for a handle. ROCr's are addresses where no memory can be, so these are never used twice and far apart.
+    /// Returns a number for a handle. ROCr's handles are addresses that no memory can have, so these are far apart and never
+    /// reused.
     pub(super) fn new_handle(&mut self, size: usize) -> VmemHandle {
         const FIRST: u64 = 1 << 47;
         const STEP: u64 = 2 << 20;
@@ -41,7 +42,7 @@ impl Vmem {
 }
 
 impl State {
-    /// Gives memory back that nothing holds any more.
+    /// Frees memory that is not in use any more.
     pub(super) fn drop_unused(&mut self, handle: VmemHandle) {
         let unused = |memory: &Physical| memory.references == 0 && memory.mappings == 0;
         if !self.vmem.physical.get(&handle).is_some_and(unused) {
@@ -76,7 +77,7 @@ impl State {
 }
 
 hsa! {
-    /// Takes memory of a pool.
+    /// Creates memory of a pool.
     pub unsafe fn hsa_amd_vmem_handle_create(
         pool: Pool,
         size: usize,
@@ -105,7 +106,7 @@ hsa! {
         }
     }
 
-    /// Gives a reference up.
+    /// Releases a reference.
     pub unsafe fn hsa_amd_vmem_handle_release(handle: VmemHandle) {
         let mut state = state();
         trace!("vmem_handle_release({:#x})", handle.0);
@@ -117,7 +118,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Gives the handle of what is mapped from an address on, with a reference.
+    /// Returns the handle of the mapping that begins at an address, with a reference.
     pub unsafe fn hsa_amd_vmem_retain_alloc_handle(out: Option<&mut MaybeUninit<VmemHandle>>, at: usize) {
         let Some(out) = out else { return Status::INVALID_ARGUMENT };
         let mut state = state();
@@ -130,7 +131,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Answers which pool the memory is of, and whether it is pinned.
+    /// Returns the pool of the memory, and whether it is pinned.
     pub unsafe fn hsa_amd_vmem_get_alloc_properties_from_handle(
         handle: VmemHandle,
         pool: Option<&mut MaybeUninit<Pool>>,

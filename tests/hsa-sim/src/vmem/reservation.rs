@@ -1,8 +1,8 @@
 //! Reserved addresses.
 //!
-//! Rules: `hsa_amd_vmem_address_reserve(_align)`, `hsa_amd_vmem_address_free` in `hsa_ext_amd.h`. A hint that cannot be
-//! had is no error; the alignment counts where the hint is not taken; a range is freed as it was reserved, once nothing
-//! is mapped in it. As by AMD's driver library, ranges are aligned to as much as 2 MiB whatever was asked for.
+//! Rules: `hsa_amd_vmem_address_reserve(_align)`, `hsa_amd_vmem_address_free` in `hsa_ext_amd.h`. An unavailable hint is not
+//! an error; the alignment applies if the hint is not taken; a range must be freed as it was reserved, once nothing is mapped
+//! in it. AMD's driver library aligns ranges to up to 2 MiB even without a request, and so does the simulator.
 #![allow(unsafe_code)] // exported to C
 
 use super::stays::Stay;
@@ -17,9 +17,9 @@ const LARGE_PAGE: usize = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(super) pages: Pages,
-    /// How many mappings are in it.
+    /// The number of mappings in it.
     pub(super) mappings: usize,
-    /// What still holds memory though nothing is mapped there.
+    /// Ranges that still keep memory although it is unmapped.
     pub(super) stays: Vec<Stay>,
 }
 
@@ -29,7 +29,7 @@ impl Reservation {
     }
 }
 
-/// The alignment of a range where less was asked for: that of the largest pages that fit.
+/// Returns the alignment of a range for a smaller request: that of the largest pages that fit.
 fn natural_alignment(size: usize, asked: usize) -> usize {
     let largest_that_fits = size.checked_ilog2().map_or(PAGE, |bits| 1 << bits);
     largest_that_fits.min(LARGE_PAGE).max(asked)
@@ -73,7 +73,7 @@ hsa! {
         reserve(size, hint, 0, flags, out)
     }
 
-    /// The same with an alignment.
+    /// Does the same with an alignment.
     pub unsafe fn hsa_amd_vmem_address_reserve_align(
         out: Option<&mut MaybeUninit<usize>>,
         size: usize,
@@ -84,7 +84,7 @@ hsa! {
         reserve(size, hint, alignment, flags, out)
     }
 
-    /// Gives addresses back.
+    /// Frees addresses.
     pub unsafe fn hsa_amd_vmem_address_free(at: usize, size: usize) {
         let mut state = state();
         let status = match state.vmem.reservations.get(&at) {

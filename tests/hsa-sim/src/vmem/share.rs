@@ -1,8 +1,8 @@
-//! Memory as file descriptors, for this process and others. On hardware they are dma-bufs, here memfds, whose names say
-//! whose memory they are; nothing but this simulation can import them.
+//! Memory as file descriptors, for this process and others. On hardware they are dma-bufs, here memfds whose names identify
+//! the agent; only this simulator can import them.
 //!
-//! Rules: `hsa_amd_vmem_export_shareable_handle` and `hsa_amd_vmem_import_shareable_handle` in `hsa_ext_amd.h`. The
-//! importer's descriptor stays its own; what is no memory of a GPU's is refused as incompatible.
+//! Rules: `hsa_amd_vmem_export_shareable_handle` and `hsa_amd_vmem_import_shareable_handle` in `hsa_ext_amd.h`. The importer
+//! keeps its descriptor; a descriptor of anything but a GPU's memory is refused as incompatible.
 #![allow(unsafe_code)] // exported to C
 
 use super::physical::Physical;
@@ -18,19 +18,19 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 const NAME: &str = "hsa-sim";
 
-/// A file for so much memory of an agent.
+/// Creates a file for memory of an agent.
 pub(crate) fn file(agent: usize, kind: Kind, size: usize) -> Result<OwnedFd, Errno> {
     let file = memfd_create(format!("{NAME}-{agent}-{}", kind as u8), MemfdFlags::CLOEXEC)?;
     ftruncate(&file, size as u64)?;
     Ok(file)
 }
 
-/// One descriptor more.
+/// Duplicates a descriptor.
 pub(crate) fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, Status> {
     rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|_| Status::OUT_OF_RESOURCES)
 }
 
-/// Whose memory a descriptor is.
+/// Returns the agent whose memory a descriptor is.
 fn owner(file: i32) -> Option<(usize, Kind)> {
     let name = std::fs::read_link(format!("/proc/self/fd/{file}")).ok()?;
     // "/memfd:hsa-sim-1-2 (deleted)"
@@ -50,7 +50,7 @@ fn import(file: BorrowedFd<'_>, agent: usize, kind: Kind) -> Result<Physical, St
 }
 
 hsa! {
-    /// Gives a new descriptor of the memory behind a handle.
+    /// Returns a new descriptor of the memory behind a handle.
     pub unsafe fn hsa_amd_vmem_export_shareable_handle(
         out: Option<&mut MaybeUninit<i32>>,
         handle: VmemHandle,
@@ -71,11 +71,11 @@ hsa! {
         }
     }
 
-    /// Gives a new handle of the memory behind a descriptor.
+    /// Returns a new handle of the memory behind a descriptor.
     pub unsafe fn hsa_amd_vmem_import_shareable_handle(file: i32, out: Option<&mut MaybeUninit<VmemHandle>>) {
         let Some(out) = out else { return Status::INVALID_ARGUMENT };
         let Some((agent, kind)) = owner(file) else {
-            trace!("vmem_import_shareable_handle(fd {file}): no memory of this simulation's");
+            trace!("vmem_import_shareable_handle(fd {file}): not memory of this simulator");
             return Status::INCOMPATIBLE_ARGUMENTS;
         };
         if !agent::all().contains(&agent) {

@@ -1,12 +1,12 @@
-//! What ROCr of 7.1 and 7.2 leaves behind: when memory is unmapped, the CPU's page table still has it at its addresses,
-//! closed to everybody, and so it is not given back (rocm-systems PR #4363). It goes when something else is mapped there, or
-//! when the addresses are freed. Where the CPU had been given access, ROCr takes those pages away and nothing stays.
+//! Memory that ROCr of 7.1 and 7.2 keeps after it is unmapped: the CPU's page table still has it at its addresses, without
+//! access, so that it is not freed (rocm-systems PR #4363). It is freed when other memory is mapped there, or when the
+//! addresses are freed. If the CPU had access, ROCr removes those pages and nothing stays.
 
 use super::reservation::Reservation;
 use crate::abi::VmemHandle;
 use crate::memory::State;
 
-/// Addresses that still hold a piece of memory.
+/// Addresses that still keep memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stay {
     pub(super) at: usize,
@@ -19,7 +19,7 @@ impl Stay {
         self.at + self.size
     }
 
-    /// What lies before and behind a range that something else takes.
+    /// Returns the parts before and after a range that is reused.
     fn outside(self, at: usize, size: usize) -> impl Iterator<Item = Self> {
         let part = move |from: usize, to: usize| Self { at: from, size: to.saturating_sub(from), ..self };
         let parts = [part(self.at, self.end().min(at)), part(self.at.max(at + size), self.end())];
@@ -28,8 +28,7 @@ impl Stay {
 }
 
 impl Reservation {
-    /// Something else takes a range: what had held it does so no more. Gives the handles of what was there, and of what is
-    /// left of that, once for each part.
+    /// Removes a reused range. Returns the handles of the entries in it, and of their remaining parts, once for each part.
     fn cover(&mut self, at: usize, size: usize) -> (Vec<VmemHandle>, Vec<VmemHandle>) {
         let covered: Vec<Stay> =
             self.stays.extract_if(.., |stay| stay.at < at + size && at < stay.end()).collect();
@@ -40,7 +39,7 @@ impl Reservation {
 }
 
 impl State {
-    /// Lets go of the memory that had stayed in a range of a reservation.
+    /// Frees the memory that was kept in a range of a reservation.
     pub(super) fn cover(&mut self, reservation: usize, at: usize, size: usize) {
         let Some(around) = self.vmem.reservations.get_mut(&reservation) else { return };
         let (gone, left) = around.cover(at, size);
@@ -54,7 +53,7 @@ impl State {
         }
     }
 
-    /// One mapping less, or one place less where memory stays.
+    /// Removes one mapping, or one place that keeps memory.
     pub(super) fn let_go(&mut self, handle: VmemHandle) {
         if let Some(memory) = self.vmem.physical.get_mut(&handle) {
             memory.mappings -= 1;

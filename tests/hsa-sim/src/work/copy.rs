@@ -1,9 +1,9 @@
-//! Copy engines: one thread that stands for all of them, and does each copy with the page table of a GPU.
+//! Copy engines: one thread simulates all of them, and does each copy with the page table of a GPU.
 //!
-//! Rules: `hsa_amd_memory_async_copy*` in `hsa_ext_amd.h`: a copy begins when all the signals that it waits for are
-//! zero, and then takes one off its own. The engine is the source's GPU, or the target's where the source is the CPU's.
+//! Rules: `hsa_amd_memory_async_copy*` in `hsa_ext_amd.h`: a copy begins when all the signals that it waits for are zero, and
+//! decrements its own at the end. The engine is the source's GPU, or the target's if the source is the CPU's.
 #![allow(unsafe_code)] // exported to C
-#![allow(clippy::too_many_arguments)] // as the header has them
+#![allow(clippy::too_many_arguments)] // as in the header
 
 use super::signal::{complete, value};
 use super::{now, wait_until};
@@ -74,14 +74,14 @@ fn submit_one(
     submit(agent, vec![Part { to: to.0, from: from.0, size }], after, done)
 }
 
-/// The first byte of a row.
+/// Returns the first byte of a row.
 const fn row(base: &Pitched, offset: &[u32; 3], y: u32, z: u32) -> usize {
     let (y, z) = (offset[1] as usize + y as usize, offset[2] as usize + z as usize);
     base.base + offset[0] as usize + y * base.pitch + z * base.slice
 }
 
 hsa! {
-    /// Copies when the signals allow.
+    /// Queues a copy that waits for signals.
     pub unsafe fn hsa_amd_memory_async_copy(
         to: usize,
         to_agent: Agent,
@@ -92,12 +92,12 @@ hsa! {
         after: *const SignalHandle,
         done: SignalHandle,
     ) {
-        // SAFETY: so many signals are listed.
+        // SAFETY: the caller's list has `count` signals.
         let after = unsafe { list(after, count as usize) };
         submit_one((to, to_agent), (from, from_agent), size, after, done)
     }
 
-    /// The same on an engine of the caller's choice, of which there is one.
+    /// Does the same on an engine of the caller's choice; there is only one.
     pub unsafe fn hsa_amd_memory_async_copy_on_engine(
         to: usize,
         to_agent: Agent,
@@ -110,7 +110,7 @@ hsa! {
         _engine: u32,
         _force: bool,
     ) {
-        // SAFETY: so many signals are listed.
+        // SAFETY: the caller's list has `count` signals.
         let after = unsafe { list(after, count as usize) };
         submit_one((to, to_agent), (from, from_agent), size, after, done)
     }
@@ -134,7 +134,7 @@ hsa! {
         else {
             return Status::INVALID_ARGUMENT;
         };
-        // SAFETY: so many signals are listed.
+        // SAFETY: the caller's list has `count` signals.
         let after = unsafe { list(after, count as usize) };
         let rows = (0..*depth).flat_map(|z| (0..*height).map(move |y| (y, z)));
         let parts = rows.map(|(y, z)| Part {
@@ -145,7 +145,7 @@ hsa! {
         submit(agent, parts.collect(), after, done)
     }
 
-    /// Two engines are free.
+    /// Reports two free engines.
     pub unsafe fn hsa_amd_memory_copy_engine_status(
         _to: Agent,
         _from: Agent,
@@ -156,7 +156,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// The first is as good as any.
+    /// Reports the first engine; all are equal.
     pub unsafe fn hsa_amd_memory_get_preferred_copy_engine(
         _to: Agent,
         _from: Agent,

@@ -1,6 +1,6 @@
-//! Functions that are called when a signal's value meets a condition, by a thread of the runtime's own.
+//! Functions that a thread of the runtime calls when a signal's value meets a condition.
 //!
-//! Rules: `hsa_amd_signal_async_handler` in `hsa_ext_amd.h`: a handler that answers true stays.
+//! Rules: `hsa_amd_signal_async_handler` in `hsa_ext_amd.h`: a handler that returns true stays registered.
 #![allow(unsafe_code)] // exported to C
 
 use super::signal::{meets, value};
@@ -21,7 +21,7 @@ struct Handler {
     argument: *mut c_void,
 }
 
-// SAFETY: the argument is only handed back to the program's function, which is made to be called by another thread.
+// SAFETY: the argument is only passed to the program's function, which must allow calls by another thread.
 unsafe impl Send for Handler {}
 
 fn handlers() -> MutexGuard<'static, Vec<Handler>> {
@@ -50,7 +50,7 @@ fn work() {
 }
 
 hsa! {
-    /// Has a function called.
+    /// Registers a function.
     pub unsafe fn hsa_amd_signal_async_handler(
         signal: SignalHandle,
         how: u32,

@@ -1,4 +1,4 @@
-//! What works beside the program: queues and copy engines, and the signals by which all of them wait for each other.
+//! Asynchronous work: queues and copy engines, and the signals by which they wait for each other.
 
 pub mod copy;
 pub mod handler;

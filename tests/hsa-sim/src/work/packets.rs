@@ -1,7 +1,7 @@
-//! What a packet asks for, done.
+//! Executes packets.
 //!
 //! Rules: `hsa_kernel_dispatch_packet_t` and the barrier packets of `hsa.h`, `hsa_amd_barrier_value_packet_t` of
-//! `hsa_ext_amd.h`. Every packet begins when the one before it has ended, as if all had the barrier bit.
+//! `hsa_ext_amd.h`. Every packet begins when the previous one has ended, as if all had the barrier bit.
 
 use super::signal::{complete, meets, value};
 use super::{now, wait_until};
@@ -11,7 +11,7 @@ use crate::report::stop;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// How a packet came out.
+/// The result of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Done,
@@ -19,7 +19,7 @@ pub(crate) enum Outcome {
     Stopped,
 }
 
-/// Does a packet, waits where it says so, and counts its signal down.
+/// Executes a packet: waits for its conditions, and decrements its signal.
 pub(crate) fn process(agent: usize, packet: &[u8; PacketKind::PACKET], stopping: &AtomicBool) -> Outcome {
     let wait = |signals: &[SignalHandle], ready: &dyn Fn() -> bool| {
         wait_until(

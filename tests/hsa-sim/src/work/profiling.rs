@@ -1,4 +1,4 @@
-//! When work began and ended: the times that its signal got.
+//! The times at which work began and ended, as stored in its signal.
 //!
 //! Rules: `hsa_amd_profiling_*` in `hsa_ext_amd.h`. Times are always taken.
 #![allow(unsafe_code)] // exported to C
@@ -16,7 +16,7 @@ fn times(handle: SignalHandle, out: Option<&mut MaybeUninit<[u64; 2]>>) -> Statu
 }
 
 hsa! {
-    /// Tells the times of a packet.
+    /// Returns the times of a packet.
     pub unsafe fn hsa_amd_profiling_get_dispatch_time(
         _agent: Agent,
         handle: SignalHandle,
@@ -25,7 +25,7 @@ hsa! {
         times(handle, out)
     }
 
-    /// Tells the times of a copy.
+    /// Returns the times of a copy.
     pub unsafe fn hsa_amd_profiling_get_async_copy_time(
         handle: SignalHandle,
         out: Option<&mut MaybeUninit<[u64; 2]>>,
@@ -33,12 +33,12 @@ hsa! {
         times(handle, out)
     }
 
-    /// They are on.
+    /// Does nothing: times are always recorded.
     pub unsafe fn hsa_amd_profiling_async_copy_enable(_on: bool) {
         Status::SUCCESS
     }
 
-    /// They are on.
+    /// Does nothing: times are always recorded.
     pub unsafe fn hsa_amd_profiling_set_profiler_enabled(_queue: *mut Queue, _on: i32) {
         Status::SUCCESS
     }

@@ -1,9 +1,9 @@
-//! Queues: rings of packets that HIP writes, each with a thread that works them off in order.
+//! Queues: rings of packets that HIP writes, each with a thread that executes them in order.
 //!
-//! Rules: `hsa_queue_*` in `hsa.h`; the layout is that of `amd_hsa_queue.h`. A packet is there when the doorbell has its
-//! number and its header is no more invalid; when it is done its header becomes invalid again.
-#![allow(unsafe_code)] // exported to C, and the ring is shared with who writes it
-#![allow(clippy::too_many_arguments)] // as the header has them
+//! Rules: `hsa_queue_*` in `hsa.h`; the layout is that of `amd_hsa_queue.h`. A packet is ready when the doorbell has its
+//! number and its header is no longer invalid; when it is finished, its header becomes invalid again.
+#![allow(unsafe_code)] // exported to C, and the ring is shared with the program
+#![allow(clippy::too_many_arguments)] // as in the header
 
 use super::packets::{Outcome, process};
 use super::signal::{self, value};
@@ -26,14 +26,14 @@ struct Ring {
     stop: AtomicBool,
 }
 
-// SAFETY: what is written in the queue after it is made is atomic, and packets change hands by their headers.
+// SAFETY: fields that change after the creation are atomic, and headers transfer the ownership of packets.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
 
 impl Ring {
     fn queue(&self) -> &Queue {
-        // SAFETY: allocated when this was made, freed when this is dropped.
+        // SAFETY: allocated when this was created, freed when it is dropped.
         unsafe { self.queue.as_ref() }
     }
 }
@@ -41,7 +41,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         signal::destroy(self.queue().doorbell);
-        // SAFETY: it came of a box, and nobody else frees it.
+        // SAFETY: it came from a box, and only this frees it.
         drop(unsafe { Box::from_raw(self.queue.as_ptr()) });
     }
 }
@@ -61,7 +61,7 @@ fn work(agent: usize, ring: &Ring) {
     loop {
         let number = queue.read_index.load(SeqCst);
         let place = (number % u64::from(queue.size)) as usize * PacketKind::PACKET;
-        // SAFETY: the place is within the ring, and aligned as its page is; headers are read and written as a whole.
+        // SAFETY: the place is within the ring, and aligned as its page is; headers are read and written atomically.
         let header = unsafe { &*queue.base.add(place).cast::<AtomicU16>() };
         let written = || PacketKind(header.load(Acquire) as u8) != PacketKind::INVALID;
         let go = wait_until(
@@ -78,7 +78,7 @@ fn work(agent: usize, ring: &Ring) {
         if !go {
             return;
         }
-        // SAFETY: within the ring; who wrote the header last wrote the packet before.
+        // SAFETY: within the ring; the writer of the header wrote the packet before it.
         let packet = unsafe { queue.base.add(place).cast::<[u8; PacketKind::PACKET]>().read() };
         if process(agent, &packet, &ring.stop) == Outcome::Stopped {
             return;
@@ -94,10 +94,10 @@ fn create(agent: usize, size: u32, kind: u32) -> Result<*mut Queue, Status> {
         Pages::anonymous(size as usize * PacketKind::PACKET).map_err(|_| Status::OUT_OF_RESOURCES)?;
     let base = packets.pointer();
     for packet in 0..size as usize {
-        // SAFETY: within the pages that were just made.
+        // SAFETY: within the new pages.
         unsafe { base.add(packet * PacketKind::PACKET).write(PacketKind::INVALID.0) };
     }
-    // SAFETY: numbers, atomics and a pointer, for all of which zero is a value.
+    // SAFETY: integers, atomics and a pointer, for which zero is valid.
     let mut queue: Box<Queue> = unsafe { Box::new(std::mem::zeroed()) };
     queue.kind = kind;
     queue.features = 1;
@@ -115,7 +115,7 @@ fn create(agent: usize, size: u32, kind: u32) -> Result<*mut Queue, Status> {
 }
 
 hsa! {
-    /// Makes a queue of a GPU.
+    /// Creates a queue of a GPU.
     pub unsafe fn hsa_queue_create(
         agent: Agent,
         size: u32,
@@ -137,7 +137,7 @@ hsa! {
         }
     }
 
-    /// Stops a queue after the packet at hand, and frees it.
+    /// Stops a queue after the current packet, and frees it.
     pub unsafe fn hsa_queue_destroy(queue: *mut Queue) {
         let mut workers = workers();
         let Some(place) = workers.iter().position(|worker| worker.ring.queue.as_ptr() == queue) else {
@@ -151,12 +151,12 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// All compute units are used anyway.
+    /// Does nothing: all compute units are used anyway.
     pub unsafe fn hsa_amd_queue_cu_set_mask(_queue: *const Queue, _count: u32, _mask: *const u32) {
         Status::SUCCESS
     }
 
-    /// All queues are equal.
+    /// Does nothing: all queues are equal.
     pub unsafe fn hsa_amd_queue_set_priority(_queue: *const Queue, _priority: u32) {
         Status::SUCCESS
     }
@@ -172,7 +172,7 @@ macro_rules! indices {
         /// The queue was created and not destroyed.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(queue: *const Queue $(, $count: u64)?) -> u64 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's guarantee.
             let $queue = unsafe { &*queue };
             $body
         }
@@ -180,19 +180,19 @@ macro_rules! indices {
 }
 
 indices! {
-    /// Takes the next so many packets to write: the first one's number.
+    /// Takes the next `count` packets for writing, and returns the number of the first one.
     hsa_queue_add_write_index_screlease(queue, count) {
         queue.write_index.fetch_add(count, SeqCst)
     }
-    /// The number of the next packet to be written.
+    /// Returns the number of the next packet to be written.
     hsa_queue_load_write_index_relaxed(queue) {
         queue.write_index.load(SeqCst)
     }
-    /// The number of the next packet to be done.
+    /// Returns the number of the next packet to be processed.
     hsa_queue_load_read_index_relaxed(queue) {
         queue.read_index.load(SeqCst)
     }
-    /// The same.
+    /// Returns the number of the next packet to be processed.
     hsa_queue_load_read_index_scacquire(queue) {
         queue.read_index.load(SeqCst)
     }

@@ -1,8 +1,8 @@
-//! Signals: numbers that work counts down and others wait for.
+//! Signals: numbers that work decrements and others wait for.
 //!
-//! Rules: `hsa_signal_*` in `hsa.h`, `hsa_amd_signal_*` in `hsa_ext_amd.h`; the layout is that of `amd_hsa_signal.h`,
-//! since HIP reads a signal's value where it lies. Every operation is sequentially consistent here, which is more than
-//! any of them asks for. A signal that was destroyed is kept for the next, so that a late look at it harms nothing.
+//! Rules: `hsa_signal_*` in `hsa.h`, `hsa_amd_signal_*` in `hsa_ext_amd.h`; the layout is that of `amd_hsa_signal.h`, since
+//! HIP reads a signal's value in its memory. Every operation is sequentially consistent here, which is more than any of them
+//! requires. A destroyed signal is kept for reuse, so that late reads of it do no harm.
 #![allow(unsafe_code)] // exported to C
 
 use super::{now, wait_until, wake};
@@ -22,7 +22,7 @@ pub(crate) const DOORBELL: i64 = -1;
 
 #[derive(Default)]
 struct Signals {
-    /// Every signal there ever was, by its address.
+    /// Every signal ever created, by its address.
     all: HashMap<SignalHandle, &'static Signal>,
     spare: Vec<SignalHandle>,
 }
@@ -36,7 +36,7 @@ fn known(handle: SignalHandle) -> Option<&'static Signal> {
     signals().all.get(&handle).copied()
 }
 
-/// A signal by its handle. One that never was would be a read of any memory in ROCr; here it ends the process.
+/// Returns a signal by its handle. An invalid handle would read arbitrary memory in ROCr; here it ends the process.
 pub(crate) fn signal(handle: SignalHandle) -> &'static Signal {
     known(handle).unwrap_or_else(|| stop(format_args!("{handle:x?} was never a signal")))
 }
@@ -88,7 +88,7 @@ pub(crate) fn destroy(handle: SignalHandle) -> bool {
     there
 }
 
-/// A piece of work is done: its times, and one less on its signal.
+/// Completes a piece of work: stores its times, and decrements its signal.
 pub(crate) fn complete(handle: SignalHandle, start: u64) {
     if handle != SignalHandle(0) {
         let signal = signal(handle);
@@ -100,7 +100,7 @@ pub(crate) fn complete(handle: SignalHandle, start: u64) {
 }
 
 hsa! {
-    /// Makes a signal.
+    /// Creates a signal.
     pub unsafe fn hsa_signal_create(
         value: i64,
         _count: u32,
@@ -112,7 +112,7 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Makes a signal; who waits for it and how makes no difference here.
+    /// Creates a signal; its waiters make no difference here.
     pub unsafe fn hsa_amd_signal_create(
         value: i64,
         _count: u32,
@@ -125,12 +125,12 @@ hsa! {
         Status::SUCCESS
     }
 
-    /// Gives a signal back.
+    /// Destroys a signal.
     pub unsafe fn hsa_signal_destroy(handle: SignalHandle) {
         if destroy(handle) { Status::SUCCESS } else { Status::INVALID_SIGNAL }
     }
 
-    /// Tells where a signal's value lies.
+    /// Returns the address of a signal's value.
     pub unsafe fn hsa_amd_signal_value_pointer(
         handle: SignalHandle,
         out: Option<&mut MaybeUninit<*mut i64>>,
@@ -141,7 +141,7 @@ hsa! {
     }
 }
 
-/// Defines the operations on a signal's value, which answer no status.
+/// Defines the operations on a signal's value, which return no status.
 macro_rules! operations {
     ($($(#[$meta:meta])* $name:ident($handle:ident $(, $argument:ident)?) $(-> $result:ty)? $body:block)*) => { $(
         $(#[$meta])*
@@ -155,8 +155,8 @@ operations! {
     hsa_signal_load_relaxed(handle) -> i64 {
         value(handle)
     }
-    /// Writes it. A doorbell keeps the highest number: several threads write packets of one queue, and whoever has the
-    /// lower number may be the last to ring, after which the higher one still stands.
+    /// Writes the value. A doorbell keeps the highest number: several threads write packets of one queue, and the thread with
+    /// a lower number may ring after the one with a higher number.
     hsa_signal_store_relaxed(handle, value) {
         let signal = signal(handle);
         if signal.kind.load(SeqCst) == DOORBELL {
@@ -166,27 +166,27 @@ operations! {
         }
         wake(handle);
     }
-    /// Writes it.
+    /// Writes the value.
     hsa_signal_store_screlease(handle, value) {
         hsa_signal_store_relaxed(handle, value);
     }
-    /// Writes it and wakes nobody.
+    /// Writes the value without waking any waiter.
     hsa_signal_silent_store_relaxed(handle, value) {
         signal(handle).value.store(value, SeqCst);
     }
-    /// Adds to it.
+    /// Adds to the value.
     hsa_signal_add_relaxed(handle, value) {
         signal(handle).value.fetch_add(value, SeqCst);
         wake(handle);
     }
-    /// Subtracts from it.
+    /// Subtracts from the value.
     hsa_signal_subtract_relaxed(handle, value) {
         signal(handle).value.fetch_sub(value, SeqCst);
         wake(handle);
     }
 }
 
-/// Waits until the value meets a condition, or so many nanoseconds; gives the value.
+/// Waits until the value meets a condition, or until the timeout in nanoseconds; returns the value.
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_signal_wait_scacquire(
     handle: SignalHandle,

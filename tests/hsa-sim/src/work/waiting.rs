@@ -1,13 +1,13 @@
-//! Waiting. Who waits says for which signals, and a change of one wakes those alone: there are many workers, most of them
-//! idle, and waking all of them for each change costs many times what the work does.
+//! Waiting for signals. Each waiter names its signals, and a change of one wakes only its waiters: there are many threads,
+//! most of them idle, and waking all of them for each change would cost many times the work itself.
 
 use crate::abi::SignalHandle;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// A program may write to a signal's memory without telling, so one looks again after this, and then again whenever twice
-/// the time has gone.
+/// A program may write to a signal's memory without a call. So a waiter checks again after this time, and then whenever the
+/// time has doubled.
 const PATIENCE: Duration = Duration::from_millis(2);
 const MAX_PATIENCE: Duration = Duration::from_millis(64);
 
@@ -21,21 +21,21 @@ fn sleepers() -> MutexGuard<'static, Vec<Sleeper>> {
     SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The time, in nanoseconds since the machine was started.
+/// Returns the time in nanoseconds since the machine was started.
 pub(crate) fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Says that a signal has changed. Where something else has, its worker's thread is unparked.
+/// Wakes the waiters of a changed signal. After other changes, the worker's thread is unparked.
 pub(crate) fn wake(signal: SignalHandle) {
     for sleeper in sleepers().iter().filter(|sleeper| sleeper.signals.contains(&signal)) {
         sleeper.thread.unpark();
     }
 }
 
-/// Sleeps until `ready` gives something. It is asked whenever one of the signals has changed or the thread was unparked,
-/// and at the end, if there is one.
+/// Sleeps until `ready` returns a value. Calls it whenever one of the signals has changed or the thread was unparked, and at
+/// the deadline, if there is one.
 pub(crate) fn wait_until<T>(
     signals: impl Fn() -> Vec<SignalHandle>,
     end: Option<Instant>,
@@ -47,7 +47,7 @@ pub(crate) fn wait_until<T>(
     let this = thread::current();
     let mut patience = PATIENCE;
     loop {
-        // Before looking: what changes from here on ends the sleep, or lets it not begin.
+        // Registered before the check: a later change ends the sleep, or prevents it.
         let sleeper = Sleeper { thread: this.clone(), signals: signals() };
         sleepers().push(sleeper);
         let result = ready();

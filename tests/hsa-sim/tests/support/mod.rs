@@ -1,4 +1,4 @@
-//! HSA's calls as Rust functions, and children with settings of their own.
+//! HSA's calls as Rust functions, and child processes with their own settings.
 #![allow(unsafe_code)] // calls C functions
 #![allow(dead_code, unreachable_pub)] // each test file uses a part
 #![allow(clippy::unwrap_used, clippy::expect_used)] // tests may panic
@@ -22,10 +22,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const PAGE: usize = 4096;
 pub const MIB: usize = 1 << 20;
 
-/// What a call gives.
+/// The result of a call.
 pub type Answer<T> = Result<T, Status>;
 
-/// One test at a time: they count what is alive in the process.
+/// Runs one test at a time: they count live objects of the process.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -40,7 +40,7 @@ fn given<T>(call: impl FnOnce(Option<&mut MaybeUninit<T>>) -> Status) -> Answer<
     }
 }
 
-/// An attribute, of the type that it has.
+/// Returns an attribute with its type.
 fn attribute<T: Copy>(call: impl FnOnce(*mut u8) -> Status) -> Answer<T> {
     given(|out: Option<&mut MaybeUninit<T>>| call(out.unwrap().as_mut_ptr().cast()))
 }
@@ -50,7 +50,7 @@ fn done(status: Status) -> Answer<()> {
 }
 
 extern "C" fn collect(item: u64, list: *mut c_void) -> Status {
-    // SAFETY: the list that `listed` hands over.
+    // SAFETY: the list that `listed` passes.
     unsafe { &mut *list.cast::<Vec<u64>>() }.push(item);
     Status::SUCCESS
 }
@@ -63,7 +63,7 @@ extern "C" fn collect_pool(pool: Pool, list: *mut c_void) -> Status {
     collect(pool.0, list)
 }
 
-/// The CPU and the GPUs.
+/// Returns the CPU and the GPUs.
 pub fn agents() -> Vec<Agent> {
     let mut list: Vec<u64> = Vec::new();
     // SAFETY: the callback gets the list.
@@ -71,7 +71,7 @@ pub fn agents() -> Vec<Agent> {
     list.into_iter().map(Agent).collect()
 }
 
-/// An agent's pools.
+/// Returns an agent's pools.
 pub fn pools(agent: Agent) -> Vec<Pool> {
     let mut list: Vec<u64> = Vec::new();
     // SAFETY: the callback gets the list.
@@ -88,7 +88,7 @@ pub fn gpu() -> Agent {
     agents()[1]
 }
 
-/// The pool that `hipMalloc` takes from: a GPU's first.
+/// Returns the pool of `hipMalloc`: a GPU's first.
 pub fn memory_of(gpu: Agent) -> Pool {
     pools(gpu)[0]
 }
@@ -189,7 +189,7 @@ pub fn allow(agents: &[Agent], at: usize) -> Answer<()> {
     })
 }
 
-/// The kind of an address, and where what it lies in begins.
+/// Returns the kind of an address, and the start of its memory.
 pub fn kind(at: usize) -> (u32, usize) {
     let mut out = gpu_vmm_hsa_sim::abi::PointerInfo { size: 56, ..Default::default() };
     // SAFETY: the structure has the size that it says.
@@ -197,13 +197,13 @@ pub fn kind(at: usize) -> (u32, usize) {
     (out.kind, out.agent_base)
 }
 
-/// Copies by whichever agent can.
+/// Copies by any agent that can.
 pub fn copy_any(to: usize, from: usize, size: usize) -> Answer<()> {
-    // SAFETY: the tests give addresses of what they have.
+    // SAFETY: the tests pass addresses of their own memory.
     done(unsafe { copy::hsa_memory_copy(to, from, size) })
 }
 
-/// The words at an address, by whichever agent can read them.
+/// Reads the words at an address, by any agent that can.
 pub fn read(at: usize, words: usize) -> Vec<u64> {
     let mut read = vec![0; words];
     copy_any(read.as_mut_ptr().expose_provenance(), at, words * 8).unwrap();
@@ -213,27 +213,27 @@ pub fn read(at: usize, words: usize) -> Vec<u64> {
 /// Copies between an agent's memory and the CPU's by a copy engine, and waits.
 pub fn copy_by(gpu: Agent, to: usize, from: usize, size: usize) {
     let done = signal_of_one();
-    // SAFETY: the tests give addresses of what they have; nothing is waited for.
+    // SAFETY: the tests pass addresses of their own memory; the copy waits for no signal.
     let status =
         unsafe { engine::hsa_amd_memory_async_copy(to, gpu, from, gpu, size, 0, std::ptr::null(), done) };
     assert_eq!(status, Status::SUCCESS);
     wait(done);
 }
 
-/// A signal that one piece of work brings to zero.
+/// Creates a signal that one piece of work sets to zero.
 pub fn signal_of_one() -> SignalHandle {
     // SAFETY: a place for one handle.
     given(|out| unsafe { signal::hsa_signal_create(1, 0, null(), out) }).unwrap()
 }
 
-/// A queue that several threads may write to, as all of HIP's are.
+/// Creates a queue to which several threads may write, as all of HIP's are.
 pub fn queue_of(gpu: Agent) -> *mut Queue {
     // SAFETY: a place for one queue.
     given(|out| unsafe { queue::hsa_queue_create(gpu, 64, 0, null(), null_mut::<c_void>(), 0, 0, out) })
         .unwrap()
 }
 
-/// Takes the next packet of a queue, and writes it, each field by its offset: its number, for the doorbell.
+/// Takes the next packet of a queue, and writes it, each field by its offset. Returns its number, for the doorbell.
 pub fn write_packet(queue: *mut Queue, kind: PacketKind, fields: &[(usize, u64)]) -> i64 {
     // SAFETY: the queue is alive and its ring has room; the header is written last.
     unsafe {
@@ -247,7 +247,7 @@ pub fn write_packet(queue: *mut Queue, kind: PacketKind, fields: &[(usize, u64)]
     }
 }
 
-/// Rings for a packet.
+/// Rings the doorbell for a packet.
 pub fn ring(queue: *mut Queue, number: i64) {
     // SAFETY: the queue is alive.
     signal::hsa_signal_store_screlease(unsafe { (*queue).doorbell }, number);
@@ -261,16 +261,16 @@ pub fn wait(done: SignalHandle) {
     assert_eq!(unsafe { signal::hsa_signal_destroy(done) }, Status::SUCCESS);
 }
 
-/// Reservations, physical memory, mappings.
+/// Returns the numbers of reservations, physical memory objects and mappings.
 pub fn counts() -> [usize; 3] {
     let mut counts = [MaybeUninit::new(0); 3];
     let [reserved, physical, mapped] = &mut counts;
     hsa_sim_vmem_counts(Some(reserved), Some(physical), Some(mapped));
-    // SAFETY: written before and by the call.
+    // SAFETY: initialized before the call, and written by it.
     counts.map(|count| unsafe { count.assume_init() })
 }
 
-/// Memory of a GPU mapped at an address, with full access for it. Behind it is a page where nothing is.
+/// Maps memory of a GPU, with full access for it. The page after it is reserved and not mapped.
 pub fn mapped(gpu: Agent, size: usize) -> (usize, VmemHandle) {
     let at = reserve(size + PAGE, 0, 0).unwrap();
     let handle = create(memory_of(gpu), size).unwrap();
@@ -279,7 +279,7 @@ pub fn mapped(gpu: Agent, size: usize) -> (usize, VmemHandle) {
     (at, handle)
 }
 
-/// Undoes that.
+/// Unmaps and frees it.
 pub fn unmapped((at, handle): (usize, VmemHandle), size: usize) {
     unmap(at, size).unwrap();
     release(handle).unwrap();
@@ -288,8 +288,8 @@ pub fn unmapped((at, handle): (usize, VmemHandle), size: usize) {
 
 const CHILD: &str = "GPU_VMM_TEST_CHILD";
 
-/// Runs `body` in a process of its own with these settings, under the name of the test that calls this. `None`: this is
-/// the child, which has run it.
+/// Runs `body` in a child process with these settings, under the name of the calling test. Returns `None` in the child, after
+/// it has run `body`.
 pub fn child(name: &str, settings: &[(&str, &str)], body: impl FnOnce()) -> Option<Output> {
     if std::env::var(CHILD).is_ok_and(|wanted| wanted == name) {
         body();
