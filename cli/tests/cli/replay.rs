@@ -149,7 +149,10 @@ fn a_bad_trace_is_an_error_that_says_where() {
     refused("a 1 1 0\nf 1\nf 1\n", "bad.trace, line 3: `f 1`: block 1 was freed at line 2 already");
     refused("a 1 1 0\nr 1\n", "line 2: `r 1`: block 1 of line 1 is not freed yet");
     refused("a 1 1 0\nf 2\n", "line 2: `f 2`: no block 2 was allocated before");
-    refused("a 1 two 0\n", "line 1: `a 1 two 0` is no event: BYTES is no number below 2^64; a line is `a ID");
+    refused(
+        "a 1 two 0\n",
+        "line 1: `a 1 two 0` is not an event: BYTES is not a number below 2^64; a line is `a ID",
+    );
     refused("# nothing\n", "has no allocation");
     std::fs::write(&file, [0x1f, 0x8b, 8, 0, 0]).unwrap();
     fails(&["replay", &file], 1, "it ends in the middle of its compressed data");

@@ -1,5 +1,5 @@
-//! Who serves the allocations of a trace.
-#![allow(unsafe_code)] // plain allocations are given back by their address
+//! The allocators that serve a trace.
+#![allow(unsafe_code)] // plain allocations are freed by their address
 
 use crate::{ReplayError, Streams, TraceFence};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId};
@@ -8,56 +8,56 @@ use gpu_vmm_testkit::TestKit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Who serves the allocations of a trace, from several threads at once.
+/// An allocator that serves a trace, from several threads at once.
 pub trait Allocator: Sync {
-    /// What is allocated.
+    /// An allocated block.
     type Block;
 
-    /// Allocates for the stream of that number, which is below the trace's [count](crate::Trace::streams).
+    /// Allocates for the stream with this number, which is below the trace's [count](crate::Trace::streams).
     ///
     /// # Errors
     ///
-    /// What the allocator answers.
+    /// The error of the allocator.
     fn allocate(&self, bytes: Bytes, stream: u16) -> Result<Self::Block, ReplayError>;
 
-    /// Frees a block that may be used again at once.
+    /// Frees a block that may be reused at once.
     ///
     /// # Errors
     ///
-    /// What the allocator answers.
+    /// The error of the allocator.
     fn free(&self, block: Self::Block) -> Result<(), ReplayError>;
 
-    /// Frees a block that may be used again when a fence is done.
+    /// Frees a block that may be reused once a fence is complete.
     ///
     /// # Errors
     ///
-    /// What the allocator answers.
+    /// The error of the allocator.
     fn free_after(&self, block: Self::Block, fence: Arc<TraceFence>) -> Result<(), ReplayError>;
 
-    /// How often the driver was called so far.
+    /// Returns the number of driver calls so far.
     fn driver_calls(&self) -> u64;
 
-    /// What the allocator has from the driver by its own account, where it keeps one.
+    /// Returns the memory that the allocator holds from the driver, if it keeps account.
     fn held(&self) -> Option<Held>;
 
-    /// By how much the device's free memory is less than it was at first.
+    /// Returns by how much the device's free memory has dropped since the start.
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// The error of the driver.
     fn device_took(&self) -> Result<Bytes, ReplayError>;
 }
 
-/// What an allocator has from the driver.
+/// The memory that an allocator holds from the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Now.
     pub now: Bytes,
-    /// The most there ever was.
+    /// The peak.
     pub peak: Bytes,
 }
 
-/// A device, and what was free of it at first.
+/// A device, and its free memory at the start.
 #[derive(Debug)]
 struct Start<'a, B> {
     backend: &'a B,
@@ -78,24 +78,24 @@ impl<'a, B: Backend> Start<'a, B> {
 /// A pool of gpu-vmm.
 #[derive(Debug)]
 pub struct Pooled<'a, B: Backend> {
-    // Before the streams that its blocks are on.
+    // Dropped before the streams of its blocks.
     pool: Pool<B>,
     streams: &'a Streams,
     start: Start<'a, B>,
 }
 
 impl<'a, B: Backend> Pooled<'a, B> {
-    /// Makes a pool on a device.
+    /// Creates a pool on a device.
     ///
     /// # Errors
     ///
-    /// What the driver or the pool answers.
+    /// The error of the driver or the pool.
     pub fn new(backend: &'a B, device: DeviceId, streams: &'a Streams) -> Result<Self, ReplayError> {
         let start = Start::of(backend, device)?;
         Ok(Self { pool: Pool::builder(backend).device(device).build()?, streams, start })
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub const fn pool(&self) -> &Pool<B> {
         &self.pool
     }
@@ -132,8 +132,8 @@ impl<B: Backend> Allocator for Pooled<'_, B> {
     }
 }
 
-/// The driver itself: `cuMemAlloc` and `cuMemFree`, `hipMalloc` and `hipFree`, `mmap` and `munmap`. A GPU's driver waits by
-/// itself until the device is done with memory that is freed.
+/// The driver itself: `cuMemAlloc` and `cuMemFree`, `hipMalloc` and `hipFree`, `mmap` and `munmap`. When memory is freed, a
+/// GPU's driver waits until the device has finished with it.
 #[derive(Debug)]
 pub struct Plain<'a, B: Backend> {
     start: Start<'a, B>,
@@ -141,17 +141,17 @@ pub struct Plain<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Plain<'a, B> {
-    /// The driver of a device.
+    /// Creates an allocator that calls the driver of a device.
     ///
     /// # Errors
     ///
-    /// What the driver answers when it is asked for its free memory.
+    /// The error of the driver when it reports its free memory.
     pub fn new(backend: &'a B, device: DeviceId) -> Result<Self, ReplayError> {
         Ok(Self { start: Start::of(backend, device)?, calls: AtomicU64::new(0) })
     }
 }
 
-/// A plain allocation. It is given back by [`Plain::free`](Allocator::free) alone.
+/// A plain allocation. Only [`Plain::free`](Allocator::free) frees it.
 #[derive(Debug)]
 pub struct PlainBlock {
     address: Address,
@@ -169,7 +169,7 @@ impl<B: TestKit> Allocator for Plain<'_, B> {
 
     fn free(&self, block: PlainBlock) -> Result<(), ReplayError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the block was allocated above with this size, is not given back yet, and nobody has used it at all.
+        // SAFETY: the block was allocated above with this size, is not freed yet, and was never used.
         Ok(unsafe { self.start.backend.free_plain(self.start.device, block.address, block.bytes) }?)
     }
 

@@ -1,11 +1,11 @@
-//! How much memory is asked for at one time, by all threads together.
+//! The memory requested at one time, by all threads together.
 //!
-//! What one thread asks for is known from the trace. How several add up depends on how far each of them is, so it is
-//! counted; only in large steps, that they do not slow each other down.
+//! The trace determines the requests of one thread. The sum of several depends on their progress, so it is counted; only in
+//! large steps, so that the threads do not slow each other down.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of all threads.
+/// The memory that all threads request.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     total: AtomicU64,
@@ -18,11 +18,11 @@ impl Asked {
     }
 }
 
-/// One thread's part of it.
+/// One thread's share of it.
 #[derive(Debug)]
 pub(crate) struct Share<'a> {
     asked: &'a Asked,
-    /// Of the blocks in each slot.
+    /// The bytes of the block in each slot.
     bytes: Vec<u64>,
     live: u64,
     told: u64,
@@ -30,12 +30,12 @@ pub(crate) struct Share<'a> {
 }
 
 impl<'a> Share<'a> {
-    /// One that tells what it has once that has changed by `step`.
+    /// Creates a share that reports its total whenever it has changed by `step`.
     pub(crate) fn new(asked: &'a Asked, slots: u32, step: u64) -> Self {
         Self { asked, bytes: vec![0; slots as usize], live: 0, told: 0, step }
     }
 
-    /// Gives what all threads have, where it was told.
+    /// Adds a block. Returns the total of all threads if this thread reported.
     pub(crate) fn took(&mut self, slot: u32, bytes: u64) -> Option<u64> {
         self.bytes[slot as usize] = bytes;
         self.live += bytes;
@@ -49,7 +49,7 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// What this thread has.
+    /// Returns the memory that this thread requests.
     pub(crate) const fn live(&self) -> u64 {
         self.live
     }
@@ -85,7 +85,7 @@ mod tests {
         other.gave(1);
         one.gave(1);
         assert_eq!((one.live(), other.live()), (9, 0));
-        assert_eq!(other.took(0, 3), Some(13), "what is below the step is not told");
+        assert_eq!(other.took(0, 3), Some(13), "changes below the step are not reported");
         drop((one, other));
         assert_eq!((asked.total.load(Ordering::Relaxed), asked.peak()), (0, 15));
     }

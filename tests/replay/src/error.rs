@@ -1,4 +1,4 @@
-//! What is said of a bad trace, and of a replay that cannot go on.
+//! The errors of a bad trace, and of a replay that cannot continue.
 
 use gpu_vmm_core::{Bytes, Error};
 use std::io;
@@ -7,17 +7,17 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// There is no such file, it may not be read, or it is damaged.
+    /// The file does not exist, is not permitted, or is damaged.
     #[error("the trace {name} cannot be read{}: {}", after(*.line), reason(.source))]
     Unreadable {
         /// The file.
         name: String,
-        /// How many lines could be read.
+        /// The number of lines that could be read.
         line: u32,
-        /// What the system or the decompression says.
+        /// The error of the system or the decompression.
         source: io::Error,
     },
-    /// A line that cannot be.
+    /// An invalid line.
     #[error("the trace {name}, line {line}: {wrong}")]
     Line {
         /// The file.
@@ -27,7 +27,7 @@ pub enum TraceError {
         /// What is wrong with it.
         wrong: Wrong,
     },
-    /// There is nothing to replay.
+    /// A trace without an allocation.
     #[error("the trace {0} has no allocation; {EVENTS}")]
     Empty(String),
 }
@@ -36,7 +36,7 @@ pub(crate) const EVENTS: &str =
     "a line is `a ID BYTES STREAM` (allocate), `f ID` (free) or `r ID` (may be used again)";
 
 fn after(line: u32) -> String {
-    if line == 0 { String::new() } else { format!(" behind line {line}") }
+    if line == 0 { String::new() } else { format!(" after line {line}") }
 }
 
 fn reason(error: &io::Error) -> String {
@@ -51,12 +51,12 @@ fn reason(error: &io::Error) -> String {
 #[non_exhaustive]
 #[allow(missing_docs)] // the texts say it
 pub enum Wrong {
-    #[error("`{text}` is no event: {why}; {EVENTS}")]
+    #[error("`{text}` is not an event: {why}; {EVENTS}")]
     NotAnEvent { text: String, why: String },
     #[error("`a {id}` allocates 0 bytes; an allocation has at least one")]
     Nothing { id: u64 },
     #[error(
-        "`a {id}`: block {id} was allocated at line {before} already; each allocation has an ID of its own"
+        "`a {id}`: block {id} was allocated at line {before} already; each allocation must have its own ID"
     )]
     AllocatedTwice { id: u64, before: u32 },
     #[error("`{event} {id}`: no block {id} was allocated before")]
@@ -65,7 +65,7 @@ pub enum Wrong {
     FreedTwice { id: u64, before: u32 },
     #[error("`r {id}`: block {id} of line {allocated} is not freed yet; `f {id}` comes before `r {id}`")]
     InUse { id: u64, allocated: u32 },
-    #[error("`r {id}`: block {id} may be used again since line {before} already")]
+    #[error("`r {id}`: block {id} was released for reuse at line {before} already")]
     ReadyTwice { id: u64, before: u32 },
     #[error("the blocks that are allocated here are more than 2^64 - 1 bytes together")]
     TooMuch,
@@ -73,7 +73,7 @@ pub enum Wrong {
     TooMany { limit: u64, what: &'static str },
 }
 
-/// Why a replay did not come to its end.
+/// Why a replay failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
@@ -83,29 +83,29 @@ pub enum ReplayError {
         thread.map(|thread| format!(" by thread {thread}")).unwrap_or_default()
     )]
     Allocate {
-        /// Which allocation of the trace.
+        /// The number of the allocation in the trace.
         number: u64,
-        /// How many there are.
+        /// The number of allocations.
         of: u64,
-        /// How much was asked for.
+        /// The requested size.
         bytes: Bytes,
         /// The stream's number in the trace.
         stream: u64,
-        /// How much this thread had by then.
+        /// The size of all blocks of this thread at that time.
         live: Bytes,
-        /// Which thread, where there are several.
+        /// The thread's number, if there are several.
         thread: Option<usize>,
-        /// Why.
+        /// The cause.
         source: Box<Self>,
     },
-    /// What the pool or the driver answers.
+    /// An error of the pool or the driver.
     #[error(transparent)]
     Pool(#[from] Error),
-    /// A thread that did not come to its end.
+    /// A thread that panicked.
     #[error("thread {0} of the replay panicked")]
     Panicked(usize),
-    /// A thread that could not be had.
-    #[error("the system gives no thread {0} to replay with: {1}")]
+    /// A thread that could not be started.
+    #[error("thread {0} of the replay cannot be started: {1}")]
     NoThread(usize, io::Error),
     /// Another thread failed first.
     #[error("another thread failed")]

@@ -1,20 +1,20 @@
 //! A trace, ready to be replayed.
 
-/// What happens next. Blocks lie in slots that are used again, so that those of a long trace stay in the CPU's cache, as
-/// they do with the program that was recorded.
+/// An event of a trace. Blocks are in slots that are reused, so that those of a long trace stay in the CPU's cache, as in the
+/// recorded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A block is allocated, for the stream of that number.
+    /// A block is allocated, for the stream with this number.
     Allocate { slot: u32, stream: u16, bytes: u64 },
-    /// A block is freed, and may be used again at once.
+    /// A block is freed, and may be reused at once.
     Free { slot: u32 },
-    /// A block is freed, and may be used again when the fence is done.
+    /// A block is freed, and may be reused once the fence is complete.
     FreeAfter { slot: u32, fence: u32 },
-    /// A fence is done.
+    /// A fence completes.
     Done { fence: u32 },
 }
 
-/// What a program has allocated and freed.
+/// The allocations and frees of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     pub(crate) events: Vec<Event>,
@@ -27,37 +27,37 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// How many allocations there are.
+    /// Returns the number of allocations.
     #[must_use]
     pub const fn allocations(&self) -> u64 {
         self.allocations
     }
 
-    /// How many of them are freed.
+    /// Returns how many of them are freed.
     #[must_use]
     pub const fn frees(&self) -> u64 {
         self.frees
     }
 
-    /// How many may be used again only later than they are freed.
+    /// Returns how many of them may be reused only some time after they are freed.
     #[must_use]
     pub const fn freed_for_later(&self) -> u64 {
         self.fences as u64
     }
 
-    /// How many steps a replay of it has: allocations, frees, and fences that are done.
+    /// Returns the number of steps of a replay: allocations, frees, and fences that complete.
     #[must_use]
     pub const fn events(&self) -> u64 {
         self.events.len() as u64
     }
 
-    /// How many streams there are, the default one among them whether it is used or not.
+    /// Returns the number of streams. The default stream counts even if it is unused.
     #[must_use]
     pub const fn streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// The most bytes between allocation and free at one time.
+    /// Returns the most bytes between allocation and free at one time.
     #[must_use]
     pub const fn peak_asked(&self) -> u64 {
         self.peak

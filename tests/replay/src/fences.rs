@@ -1,4 +1,4 @@
-//! The fences of a round: what the streams of the recorded program were for its blocks.
+//! The fences of a round. They replace the streams that used the recorded program's blocks.
 
 use gpu_vmm_core::{Detail, Error, Operation, Result};
 use gpu_vmm_pool::Fence;
@@ -6,14 +6,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Done when the trace says so.
+/// A fence that completes when the trace says so.
 pub struct TraceFence {
     flags: Arc<[AtomicBool]>,
     place: usize,
 }
 
 impl fmt::Debug for TraceFence {
-    /// Without the others.
+    /// Leaves out the other fences.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TraceFence").field("place", &self.place).finish_non_exhaustive()
     }
@@ -24,14 +24,14 @@ impl Fence for TraceFence {
         Ok(self.flags[self.place].load(Ordering::Acquire))
     }
 
-    /// It is the thread that waits, or one that waits for it, which would go on with the trace.
+    /// Fails: the waiting thread itself, or one that waits for it, would have to continue the trace.
     fn wait(&self) -> Result<()> {
-        let reason = "it is done when the trace has come so far".to_owned();
+        let reason = "the fence only completes as the trace goes on".to_owned();
         Err(Error::new(Operation::WaitForEvent, Detail::Unsupported { reason }))
     }
 }
 
-/// All of one thread in one round, made before anything is timed.
+/// All fences of one thread in one round, created before the timing starts.
 #[derive(Debug)]
 pub(crate) struct Fences {
     flags: Arc<[AtomicBool]>,
@@ -46,7 +46,7 @@ impl Fences {
         Self { flags, boxes }
     }
 
-    /// The one of that number, for whom it is done to.
+    /// Returns the fence with this number, for the call that frees the block.
     pub(crate) fn take(&mut self, fence: u32) -> Option<Arc<TraceFence>> {
         self.boxes[fence as usize].take()
     }

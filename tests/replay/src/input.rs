@@ -9,18 +9,18 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
-/// A line that is longer is none of a trace's; without a limit a file of another kind might be one line.
+/// Longer lines are refused. Without a limit, a file of another format could be one line.
 const LONGEST_LINE: u64 = 4096;
 
-/// What a file begins with that gzip has compressed.
+/// The first bytes of a file that gzip has compressed.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 impl Trace {
-    /// Reads a file, and tells `progress` of every part of it.
+    /// Reads a file, and reports each part of it to `progress`.
     ///
     /// # Errors
     ///
-    /// [`TraceError`]; for a line that cannot be, with its number and what would be right.
+    /// [`TraceError`]; for an invalid line, with its number and what would be right.
     pub fn open(path: &Path, progress: &dyn Fn(Bytes)) -> Result<Self, TraceError> {
         let name = path.display().to_string();
         match File::open(path) {
@@ -29,11 +29,11 @@ impl Trace {
         }
     }
 
-    /// Reads a stream, which errors call `name`.
+    /// Reads a stream. Errors call it `name`.
     ///
     /// # Errors
     ///
-    /// As for [`open`](Trace::open).
+    /// Those of [`open`](Trace::open).
     pub fn read(name: &str, from: impl Read) -> Result<Self, TraceError> {
         let mut line = 0;
         read(from, &mut line).map_err(|failure| match failure {
@@ -68,7 +68,7 @@ fn read(mut from: impl Read, line: &mut u32) -> Result<Trace, Failure> {
     }
 }
 
-/// `line` is the one that an error is about; for one of reading, the last that was whole.
+/// Sets `line` to the line of an error, or, for an error of reading, to the last complete line.
 fn lines(mut from: impl BufRead, line: &mut u32) -> Result<Trace, Failure> {
     let mut parser = Parser::new();
     let mut text = Vec::new();
@@ -92,7 +92,7 @@ fn lines(mut from: impl BufRead, line: &mut u32) -> Result<Trace, Failure> {
     if trace.allocations == 0 { Err(Failure::Empty) } else { Ok(trace) }
 }
 
-/// Tells how much was read.
+/// A reader that reports the number of bytes read.
 struct Counted<'a, R> {
     from: R,
     progress: &'a dyn Fn(Bytes),
@@ -125,7 +125,7 @@ mod tests {
         Trace::read("it", bytes).unwrap_err().to_string()
     }
 
-    /// Gives one byte at a time, as a pipe may.
+    /// A reader that returns one byte at a time, as a pipe may.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(Trace::read("it", &compressed(TEXT)[..]).unwrap(), plain);
         assert_eq!(Trace::read("it", Slow(&compressed(TEXT))).unwrap(), plain);
         assert_eq!(Trace::read("it", Slow(TEXT.as_bytes())).unwrap(), plain);
-        // Compressed in two parts, as `cat a.gz b.gz` gives.
+        // Compressed in two parts, as by `cat a.gz b.gz`.
         let (one, other) = TEXT.split_at(20);
         let both = [compressed(one), compressed(other)].concat();
         assert_eq!(Trace::read("it", &both[..]).unwrap(), plain);
@@ -160,10 +160,10 @@ mod tests {
         let checksum = damaged.len() - 8;
         damaged[checksum] ^= 0xff;
         let text = error(&damaged);
-        assert!(text.starts_with("the trace it cannot be read behind line 4: "), "{text}");
+        assert!(text.starts_with("the trace it cannot be read after line 4: "), "{text}");
         assert_eq!(error(b""), error(b"# nothing\n"));
         assert!(error(b"").starts_with("the trace it has no allocation; a line is `a ID BYTES STREAM`"));
-        assert!(error(&[0; 10_000]).contains("line 1: `…` is no event: it is longer than 4096 bytes"));
+        assert!(error(&[0; 10_000]).contains("line 1: `…` is not an event: it is longer than 4096 bytes"));
         assert!(error(b"a 1 1 0\nf 3").starts_with("the trace it, line 2: `f 3`: no block 3"));
         let missing = Trace::open(Path::new("/no/such/file"), &|_| {}).unwrap_err().to_string();
         assert!(missing.starts_with("the trace /no/such/file cannot be read: "), "{missing}");

@@ -1,23 +1,23 @@
-//! Replays what a real program has allocated and freed, on a pool of [gpu-vmm](https://docs.rs/gpu-vmm) or on the driver
-//! itself, and measures how much memory that holds and how long it takes.
+//! Replays the allocations and frees of a real program on a pool of [gpu-vmm](https://docs.rs/gpu-vmm) or on the driver
+//! itself, and measures the memory that this holds and the time that it takes.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `event` | a trace, ready to be replayed: every decision is made before anything is timed |
-//! | `parse`, `input`, `error` | how it is read, from a file or a stream, compressed or not, and what is said of a bad one |
-//! | `synthetic` | traces that are made, always the same from the same seed |
-//! | `allocator`, `fences`, `streams` | who serves the allocations, and what they are served with |
-//! | `watch`, `asked`, `times` | what is looked at in a round: nothing, the memory asked for, the time of each call |
-//! | `round`, `worker`, `replay`, `report` | one thread's pass, all of its passes, all threads, and what came of it |
+//! | `event` | a trace, ready to be replayed: every decision is made before the timing starts |
+//! | `parse`, `input`, `error` | reads it, from a file or a stream, compressed or not, and reports a bad one |
+//! | `synthetic` | generated traces, always the same from the same seed |
+//! | `allocator`, `fences`, `streams` | the allocators, and the fences and streams for their blocks |
+//! | `watch`, `asked`, `times` | what a round measures: nothing, the requested memory, the time of each call |
+//! | `round`, `worker`, `replay`, `report` | one thread's pass, all of its passes, all threads, and the results |
 //!
 //! # A trace
 //!
-//! Lines of text, compressed by gzip or not. `a ID BYTES STREAM` allocates; `f ID`: the owner frees; `r ID`: the block may be
-//! used again, since the streams that used it are done. Each allocation has an ID of its own; the default stream is 0. Empty
-//! lines and those that begin with `#` say nothing.
+//! Lines of text, compressed by gzip or not. `a ID BYTES STREAM` allocates a block. `f ID`: the owner frees it. `r ID`: it
+//! may be reused, since the streams that used it have finished. Each allocation has its own ID; the default stream is 0.
+//! Empty lines and lines that begin with `#` are ignored.
 //!
-//! Where `r` follows its `f` at once, or a trace has no `r` at all, the block is freed and no more. Else it is freed at `f` to
-//! be used again when a fence is done, which it is at `r`; one that has no `r` is done when the round ends.
+//! If `r` follows its `f` at once, or a trace has no `r` at all, the block is freed for immediate reuse. Otherwise `f` frees
+//! it behind a fence, which completes at `r`, or at the end of the round if there is no `r`.
 
 mod allocator;
 mod asked;

@@ -1,4 +1,4 @@
-//! From lines to a [`Trace`].
+//! Parses lines into a [`Trace`].
 
 use crate::error::Wrong;
 use crate::event::{Event, Trace};
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 type Answer<T = ()> = Result<T, Wrong>;
 
-/// What is known of a block so far.
+/// The state of a block at the current line.
 #[derive(Clone, Copy, Debug)]
 enum Block {
     Live {
@@ -14,7 +14,7 @@ enum Block {
         bytes: u64,
         line: u32,
     },
-    /// `event` is where it was freed.
+    /// `event` is the position of its free.
     Freed {
         event: u32,
         line: u32,
@@ -24,7 +24,7 @@ enum Block {
     },
 }
 
-/// Takes one line after the other.
+/// Parses one line after the other.
 #[derive(Debug)]
 pub(crate) struct Parser {
     trace: Trace,
@@ -32,7 +32,7 @@ pub(crate) struct Parser {
     streams: HashMap<u64, u16>,
     free_slots: Vec<u32>,
     live: u64,
-    /// The block that was freed by the line before.
+    /// The block that the previous line freed.
     just_freed: Option<u64>,
     any_ready: bool,
 }
@@ -59,7 +59,7 @@ impl Parser {
         }
     }
 
-    /// The line of that number.
+    /// Parses the line with this number.
     pub(crate) fn line(&mut self, number: u32, text: &[u8]) -> Answer {
         let text = text.trim_ascii();
         if text.is_empty() || text[0] == b'#' {
@@ -70,7 +70,7 @@ impl Parser {
         let event = words.next().unwrap_or_default();
         let mut value = |what: &str| {
             let word = words.next().ok_or_else(|| no_event(format!("it has no {what}")))?;
-            number_of(word).ok_or_else(|| no_event(format!("{what} is no number below 2^64")))
+            number_of(word).ok_or_else(|| no_event(format!("{what} is not a number below 2^64")))
         };
         match event {
             b"a" => {
@@ -96,7 +96,7 @@ impl Parser {
         word.map_or(Ok(()), |word| Err(no_event(format!("`{}` is one word too many", shown(word)))))
     }
 
-    /// All of it.
+    /// Returns the whole trace.
     pub(crate) fn finish(mut self) -> Trace {
         if self.any_ready {
             let never = self.blocks.values().filter_map(|block| match block {
@@ -173,7 +173,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Has the block that is freed at an event wait for a fence.
+    /// Makes the block that an event frees wait for a fence.
     fn fence(&mut self, event: u32) -> u32 {
         let fence = self.trace.fences;
         self.trace.fences += 1; // never more than lines
@@ -190,31 +190,31 @@ impl Parser {
         self.trace.events.len() as u32 - 1 // never more than lines
     }
 
-    /// The place of a stream among all of them.
+    /// Returns the index of a stream among all of them.
     fn stream(&mut self, number: u64) -> Answer<u16> {
         if let Some(stream) = self.streams.get(&number) {
             return Ok(*stream);
         }
         let limit = u64::from(u16::MAX);
         let place = u16::try_from(self.trace.streams.len())
-            .map_err(|_| Wrong::TooMany { limit, what: "streams beside the default one" })?;
+            .map_err(|_| Wrong::TooMany { limit, what: "streams besides the default one" })?;
         self.trace.streams.push(number);
         self.streams.insert(number, place);
         Ok(place)
     }
 }
 
-/// What is said of a line that is none.
+/// Returns the error for an invalid line.
 pub(crate) fn no_event(text: &[u8], why: String) -> Wrong {
     Wrong::NotAnEvent { text: shown(text), why }
 }
 
 fn number_of(word: &[u8]) -> Option<u64> {
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     std::str::from_utf8(word).ok().filter(|word| word.as_bytes()[0].is_ascii_digit())?.parse().ok()
 }
 
-/// The beginning of a line, without what a terminal would obey.
+/// Returns the beginning of a line, without control characters for a terminal.
 fn shown(text: &[u8]) -> String {
     const MAX: usize = 60;
     let lossy = String::from_utf8_lossy(text);
@@ -263,7 +263,7 @@ mod tests {
             allocate(2, 1, 1),
             Event::FreeAfter { slot: 0, fence: 0 },
             Event::Free { slot: 1 },
-            // Of block 3 nothing says when, so it is never.
+            // The trace does not release block 3, so its fence never completes.
             Event::FreeAfter { slot: 2, fence: 1 },
             Event::Done { fence: 0 },
         ];
@@ -290,13 +290,13 @@ mod tests {
             (
                 "a 1 1 0\nx 2",
                 2,
-                "`x 2` is no event: it does not begin with a, f or r; a line is `a ID BYTES STREAM`",
+                "`x 2` is not an event: it does not begin with a, f or r; a line is `a ID BYTES STREAM`",
             ),
-            ("a 1 1", 1, "`a 1 1` is no event: it has no STREAM; "),
+            ("a 1 1", 1, "`a 1 1` is not an event: it has no STREAM; "),
             ("a 1 1 0 0", 1, "`0` is one word too many"),
-            ("a 1 1k 0", 1, "BYTES is no number below 2^64"),
-            ("a +1 1 0", 1, "ID is no number below 2^64"),
-            ("a 1 18446744073709551616 0", 1, "BYTES is no number"),
+            ("a 1 1k 0", 1, "BYTES is not a number below 2^64"),
+            ("a +1 1 0", 1, "ID is not a number below 2^64"),
+            ("a 1 18446744073709551616 0", 1, "BYTES is not a number"),
             ("f", 1, "it has no ID"),
             ("a 1 0 0", 1, "allocates 0 bytes"),
             ("a 1 1 0\n\na 1 1 0", 3, "`a 1`: block 1 was allocated at line 1 already"),
@@ -305,7 +305,7 @@ mod tests {
             ("a 1 1 0\nf 1\nf 1", 3, "block 1 was freed at line 2 already"),
             ("a 1 1 0\nf 1\nr 1\nf 1", 4, "block 1 was freed at line 3 already"),
             ("a 1 1 0\nr 1\nf 1", 2, "`r 1`: block 1 of line 1 is not freed yet; `f 1` comes before `r 1`"),
-            ("a 1 1 0\nf 1\nr 1\nr 1", 4, "may be used again since line 3 already"),
+            ("a 1 1 0\nf 1\nr 1\nr 1", 4, "was released for reuse at line 3 already"),
             ("a 1 18446744073709551615 0\na 2 1 0", 2, "more than 2^64 - 1 bytes together"),
         ] {
             let (at, wrong) = parse(text).unwrap_err();
@@ -318,7 +318,7 @@ mod tests {
         let (_, wrong) = parse(&format!("\u{1b}[2J{}", "x".repeat(500))).unwrap_err();
         let text = wrong.to_string();
         assert!(
-            text.starts_with("`[2Jxxx") && text.contains("x…` is no event") && text.len() < 250,
+            text.starts_with("`[2Jxxx") && text.contains("x…` is not an event") && text.len() < 250,
             "{text}"
         );
     }

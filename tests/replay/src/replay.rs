@@ -13,22 +13,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How what is asked for is counted: to this part of the most there can be.
+/// Requests are counted in steps of this fraction of the largest possible total.
 const STEPS: u64 = 4096;
 
-/// How often is told how far the threads are.
+/// How often the progress is reported.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How a trace is replayed.
+/// Settings of a replay.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// How many threads do it, each for itself; at least one does.
+    /// The number of threads, each of which replays the whole trace; at least 1.
     pub threads: usize,
-    /// How often each does; at least once, and once more for the time of each call.
+    /// The number of rounds, at least 1. One more round measures the time of each call.
     pub rounds: u32,
-    /// Is told how far they are.
+    /// A callback for the progress.
     pub progress: &'a dyn Fn(Progress),
-    /// Is called in the last round when the first thread has most.
+    /// A callback for the last round, when the first thread has allocated most.
     pub at_peak: &'a (dyn Fn() + Sync),
 }
 
@@ -40,38 +40,38 @@ impl std::fmt::Debug for Options<'_> {
 }
 
 impl Default for Options<'_> {
-    /// One thread, a cold round and a warm one.
+    /// Returns settings for one thread, a cold round and a warm one.
     fn default() -> Self {
         Self { threads: 1, rounds: 2, progress: &|_| {}, at_peak: &|| {} }
     }
 }
 
-/// How far a replay is.
+/// The progress of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Which round, counted from 1.
+    /// The round, counted from 1.
     pub round: u32,
-    /// Of how many, with the one for the time of each call.
+    /// The number of rounds, including the one for the time of each call.
     pub of: u32,
-    /// How many events of the round are done, by all threads.
+    /// The number of events that all threads have finished in this round.
     pub done: u64,
-    /// Of how many.
+    /// The number of events in a round.
     pub events: u64,
 }
 
-/// Replays a trace, and gives what came of it. Whatever a round has not freed is freed after it, outside of the time.
+/// Replays a trace, and returns the results. After each round, outside of the timing, it frees the blocks that the trace
+/// leaves.
 ///
 /// # Errors
 ///
-/// What the allocator answers, with the allocation of which it was the answer. All threads stop then, and what they have is
-/// freed.
+/// The error of the allocator, with the failed allocation. All threads stop then, and free their blocks.
 pub fn replay<A: Allocator>(
     trace: &Trace,
     allocator: &A,
     options: Options<'_>,
 ) -> Result<Outcome, ReplayError> {
-    allocator.device_took()?; // else nothing could be said of it in the end
+    allocator.device_took()?; // fails early if the driver cannot report it
     let threads = options.threads.max(1);
     let limit = trace.peak.saturating_mul(threads as u64);
     let step = limit / STEPS;
@@ -101,7 +101,7 @@ pub fn replay<A: Allocator>(
     })
 }
 
-/// The threads, as who sends them off sees them.
+/// The threads, from the view of the thread that starts their rounds.
 struct Crew<'a, A> {
     shared: &'a Shared<'a, A>,
     workers: Vec<Sender<Kind>>,
@@ -127,7 +127,7 @@ impl<A: Allocator> Crew<'_, A> {
         Ok(self.outcome(rounds, cold, warm, times, cost))
     }
 
-    /// A round for the time of all of it.
+    /// Runs a round that is timed as a whole.
     fn whole(&self, number: u32, calls: &mut u64) -> Result<Round, ReplayError> {
         let passed = self.round(Kind::Whole, number)?;
         let start = passed.iter().map(|passed| passed.start).min();
@@ -143,7 +143,7 @@ impl<A: Allocator> Crew<'_, A> {
         })
     }
 
-    /// Sends all off, waits for all, and gives the error of who failed first of itself.
+    /// Starts a round on all threads, waits for all, and returns the first error that is not a consequence of another.
     fn round(&self, kind: Kind, number: u32) -> Result<Vec<Passed>, ReplayError> {
         let signs = &self.shared.signs;
         signs.done.store(0, Ordering::Relaxed);

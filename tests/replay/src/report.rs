@@ -1,58 +1,58 @@
-//! What came of a replay.
+//! The results of a replay.
 
 use serde::Serialize;
 
-/// What came of a replay. Sizes are bytes, times nanoseconds.
+/// The results of a replay. Sizes are in bytes, times in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// How many threads replayed the trace, each for itself.
+    /// The number of threads, each of which replayed the whole trace.
     pub threads: usize,
-    /// How many rounds there were, without the one for the time of each call.
+    /// The number of rounds, without the one for the time of each call.
     pub rounds: u32,
-    /// Allocations of each thread in each round.
+    /// The number of allocations of each thread in each round.
     pub allocations: u64,
-    /// How many of them were freed in the round.
+    /// The number of these that were freed in the round.
     pub frees: u64,
-    /// How many of these were to be used again only later.
+    /// The number of these that could be reused only some time after they were freed.
     pub freed_for_later: u64,
-    /// Streams, the default one among them.
+    /// The number of streams, including the default one.
     pub streams: usize,
-    /// The most that was asked for at one time.
+    /// The most memory that was requested at one time.
     pub peak_asked: u64,
-    /// The most that was taken from the driver at one time, in any round: by the pool's account; for the driver's own
-    /// allocations [`device_took`](Self::device_took).
+    /// The most memory held from the driver at one time, in any round: by the pool's account, or, for the driver's own
+    /// allocations, [`device_took`](Self::device_took).
     pub peak_held: u64,
     /// `peak_held` over `peak_asked`.
     pub ratio: f64,
-    /// By how much the device's free memory had become less when most was asked for, in the round for the time of each
-    /// call. Other programs on the device are in it.
+    /// By how much the device's free memory had dropped at the peak of the requests, in the round for the time of each call.
+    /// Includes other programs on the device.
     pub device_took: u64,
-    /// Calls of the driver in the first round.
+    /// The number of driver calls in the first round.
     pub driver_calls: u64,
-    /// The time of each allocation, warm.
+    /// The times of the allocations, warm.
     pub alloc_ns: Option<CallTimes>,
-    /// The time of each free, warm; none where there is no free.
+    /// The times of the frees, warm; `None` if there is no free.
     pub free_ns: Option<CallTimes>,
-    /// What asking for the time costs, which these times are without.
+    /// The cost of reading the clock, already subtracted from these times.
     pub timer_ns: u64,
     /// The first round.
     pub cold: Round,
-    /// The last one, where there are several.
+    /// The last round, if there are several.
     pub warm: Option<Round>,
-    /// Allocations and frees in a second, of all threads together, in the last round.
+    /// Allocations and frees per second, of all threads together, in the last round.
     pub operations_per_second: f64,
 }
 
 impl Outcome {
-    /// The last round, whichever that is.
+    /// Returns the last round.
     #[must_use]
     pub fn last(&self) -> &Round {
         self.warm.as_ref().unwrap_or(&self.cold)
     }
 }
 
-/// The time of calls, in nanoseconds.
+/// The times of calls, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct CallTimes {
@@ -62,7 +62,7 @@ pub struct CallTimes {
     pub p99: u64,
     /// The longest.
     pub max: u64,
-    /// All of them over how many they are.
+    /// The sum of all divided by their number.
     pub mean: f64,
 }
 
@@ -72,10 +72,10 @@ pub struct CallTimes {
 pub struct Round {
     /// From the first event of the first thread to the last one of the last thread, in nanoseconds.
     pub total_ns: u64,
-    /// Calls of the driver in it.
+    /// The number of driver calls in it.
     pub driver_calls: u64,
-    /// What was held after it; none where nobody keeps account.
+    /// The memory held after it; `None` if the allocator keeps no account.
     pub held: Option<u64>,
-    /// The most that was held until its end.
+    /// The most memory held until its end.
     pub peak_held: Option<u64>,
 }

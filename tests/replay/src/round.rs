@@ -8,18 +8,18 @@ use gpu_vmm_core::Bytes;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// After so many events a thread says how far it is, and looks whether it is to go on.
+/// After this number of events a thread reports its progress, and checks whether it must stop.
 const AT_ONCE: usize = 4096;
 
-/// What threads tell each other while they work.
+/// Signals between the working threads.
 #[derive(Debug, Default)]
 pub(crate) struct Signs {
-    /// How many events are done, by all.
+    /// The number of finished events, of all threads.
     pub(crate) done: AtomicU64,
     pub(crate) stop: AtomicBool,
 }
 
-/// What a pass needs, made before it is timed.
+/// The data of a pass, created before the timing starts.
 pub(crate) struct Pass<'a, A: Allocator> {
     trace: &'a Trace,
     allocator: &'a A,
@@ -34,7 +34,7 @@ impl<'a, A: Allocator> Pass<'a, A> {
         Self { trace, allocator, signs, slots, fences: Fences::new(trace.fences) }
     }
 
-    /// Goes through all events, and says when it began and ended. What is not freed then is freed after that.
+    /// Runs all events, and returns when it began and ended. Frees the remaining blocks after that.
     pub(crate) fn run(mut self, watch: &mut impl Watch) -> Result<(Instant, Instant), ReplayError> {
         let start = Instant::now();
         let worked = self.events(watch);
@@ -68,7 +68,7 @@ impl<'a, A: Allocator> Pass<'a, A> {
             }
             Event::Free { slot } => {
                 if let Some(block) = self.slots[slot as usize].take() {
-                    // Before: another thread may have the memory at once, and it would count twice.
+                    // Before the free: another thread may get the memory at once, and it would count twice.
                     watch.gave(slot);
                     watch.freeing(|| self.allocator.free(block))?;
                 }
@@ -86,7 +86,7 @@ impl<'a, A: Allocator> Pass<'a, A> {
         Ok(())
     }
 
-    /// An error with what the trace had come to.
+    /// Adds the state of the replay to an error.
     fn explained(&self, at: usize, error: ReplayError) -> ReplayError {
         let Some(Event::Allocate { stream, bytes, .. }) = self.trace.events.get(at) else { return error };
         let mut bytes_of = vec![0; self.trace.slots as usize];

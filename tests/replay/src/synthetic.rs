@@ -1,17 +1,17 @@
-//! Traces that are made: of the kinds of sizes and lifetimes that training, serving and several streams have, and always
-//! the same from the same seed.
+//! Generated traces with the sizes and lifetimes of training, serving and several streams, always the same from the same
+//! seed.
 
 use std::collections::BTreeMap;
 use std::io::{Result, Write};
 
-/// What sort of program a trace is made after.
+/// The kind of program that a generated trace imitates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// Steps of different size: what is computed forwards is kept, and freed in the opposite order.
+    /// Steps of different size: the forward pass keeps its results, which are freed in the opposite order.
     Training,
-    /// Requests that come and go, whose caches become larger by allocating the next size and freeing the last.
+    /// Requests that come and go. Their caches grow: each allocates the next size and frees the previous one.
     Serving,
-    /// Buffers of all sizes on four streams, a third of which another stream uses as well.
+    /// Buffers of all sizes on four streams. Another stream uses a third of them as well.
     Streams,
 }
 
@@ -19,11 +19,11 @@ impl Workload {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Training, Self::Serving, Self::Streams];
 
-    /// Writes a trace of about so many allocations.
+    /// Writes a trace of about `allocations` allocations.
     ///
     /// # Errors
     ///
-    /// Of writing.
+    /// The error of the writer.
     pub fn write(self, seed: u64, allocations: u64, to: impl Write) -> Result<()> {
         let mut made = Made { to, random: Random(seed), next: 1, later: BTreeMap::new() };
         writeln!(made.to, "# made: {self:?}, seed {seed}, about {allocations} allocations")?;
@@ -47,24 +47,24 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From `least` to below `end`.
+    /// Returns a number from `least` to below `end`.
     fn between(&mut self, least: u64, end: u64) -> u64 {
         least + self.next() % (end - least)
     }
 
-    /// A size from 2 to the power of `least` to that of `end`, small ones as often as large ones.
+    /// Returns a size from 2^`least` to 2^`end`, small ones as often as large ones.
     fn size(&mut self, least: u64, end: u64) -> u64 {
         let power = self.between(least, end);
         (1 << power) + self.between(0, 1 << power)
     }
 }
 
-/// A trace as it is made.
+/// A trace that is being generated.
 struct Made<W> {
     to: W,
     random: Random,
     next: u64,
-    /// What is to be said before an allocation: that a block may be used again, or that it is freed.
+    /// Lines that must precede an allocation: that a block is freed, or may be reused.
     later: BTreeMap<u64, Vec<String>>,
 }
 
@@ -85,7 +85,7 @@ impl<W: Write> Made<W> {
         writeln!(self.to, "f {id}\nr {id}")
     }
 
-    /// Allocates what is freed before some allocation of the next ones.
+    /// Allocates a block that is freed before one of the next `within` allocations.
     fn passing(&mut self, bytes: u64, within: u64) -> Result<()> {
         let id = self.allocate(bytes, 0)?;
         let after = self.next + self.random.between(0, within);
@@ -106,7 +106,7 @@ fn training<W: Write>(made: &mut Made<W>, allocations: u64) -> Result<()> {
         }
     }
     while made.next <= allocations {
-        // The unit of a step: its batch and its length.
+        // The unit of a step: its batch size times its length.
         let unit = made.random.between(1, 9) * made.random.between(64, 1025) * 64;
         let mut kept = Vec::new();
         for _ in 0..LAYERS {
@@ -131,7 +131,7 @@ fn serving<W: Write>(made: &mut Made<W>, allocations: u64) -> Result<()> {
     for _ in 0..24 {
         made.allocate(4 << 20, 0)?;
     }
-    // Tokens so far, tokens in all, and the cache of each layer.
+    // The tokens so far, the tokens in all, and the cache of each layer.
     let mut requests: Vec<(u64, u64, Vec<u64>)> = Vec::new();
     while made.next <= allocations {
         while requests.len() < 6 {

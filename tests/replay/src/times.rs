@@ -1,9 +1,9 @@
-//! The time of each call, and what taking it costs.
+//! The time of each call, and the cost of measuring it.
 
 use crate::report::CallTimes;
 use std::time::{Duration, Instant};
 
-/// What it takes to ask for the time: that much of each call's is not the call's.
+/// Returns the cost of reading the clock, which is included in each measured time.
 pub(crate) fn cost_of_asking() -> u64 {
     let mut costs: Vec<u64> = (0..10_001)
         .map(|_| {
@@ -14,16 +14,16 @@ pub(crate) fn cost_of_asking() -> u64 {
     *costs.select_nth_unstable(5_000).1
 }
 
-/// 500 years fit.
+/// Converts to nanoseconds. 500 years fit.
 pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What all calls of a kind took; none where there was none.
+/// Summarizes the times of all calls of a kind; `None` if there was none.
 pub(crate) fn summary(mut times: Vec<u64>, cost: u64) -> Option<CallTimes> {
     times.iter_mut().for_each(|time| *time = time.saturating_sub(cost));
     times.sort_unstable();
-    // The least time within which that part of the calls had ended.
+    // The shortest time within which this percentage of the calls had ended.
     let within = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
     let sum: u64 = times.iter().sum();
     Some(CallTimes {

@@ -1,4 +1,4 @@
-//! What is looked at in a round.
+//! The measurements of a round.
 
 use crate::asked::Share;
 use crate::times::nanos;
@@ -6,7 +6,7 @@ use crate::{Allocator, Trace};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Stands around the calls of one thread. What it has not to do costs nothing.
+/// Measures around the calls of one thread. Unused methods cost nothing.
 pub(crate) trait Watch {
     fn allocating<T>(&mut self, call: impl FnOnce() -> T) -> T {
         call()
@@ -21,7 +21,7 @@ pub(crate) trait Watch {
     fn gave(&mut self, slot: u32);
 }
 
-/// Looks at nothing.
+/// Measures nothing.
 pub(crate) struct Nothing;
 
 impl Watch for Nothing {
@@ -30,7 +30,7 @@ impl Watch for Nothing {
     fn gave(&mut self, _: u32) {}
 }
 
-/// Counts what is asked for.
+/// Counts the requested memory.
 impl Watch for Share<'_> {
     fn took(&mut self, slot: u32, bytes: u64) {
         Share::took(self, slot, bytes);
@@ -41,8 +41,8 @@ impl Watch for Share<'_> {
     }
 }
 
-/// How much of the device's memory is taken when most is asked for. It is looked at while what is asked for rises to more
-/// than before, in steps: the driver may take long to answer.
+/// The memory taken from the device at the peak of the requests. It is only read when the requests exceed their previous
+/// maximum by a step: the driver may take long to report it.
 #[derive(Debug)]
 pub(crate) struct Samples {
     step: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// For what cannot be more than `limit`.
+    /// Creates it for requests of up to `limit`.
     pub(crate) fn new(limit: u64, step: u64) -> Self {
         Self { step, limit, next: AtomicU64::new(0), most: AtomicU64::new(0) }
     }
@@ -65,7 +65,7 @@ impl Samples {
         if total < self.next.load(Ordering::Relaxed) {
             return;
         }
-        // The last step may be a short one, and nothing is above it.
+        // The last step may be short, with no other above it.
         let next = match total {
             all if all >= self.limit => u64::MAX,
             part => part.saturating_add(self.step).min(self.limit),
@@ -77,18 +77,18 @@ impl Samples {
     }
 }
 
-/// Takes the time of each call, and looks at the memory in between.
+/// Measures the time of each call, and reads the device's memory in between.
 pub(crate) struct Measuring<'a, A> {
     pub(crate) share: Share<'a>,
     pub(crate) samples: &'a Samples,
     pub(crate) allocator: &'a A,
-    /// What is to be done when this thread has most, which is so much.
+    /// A callback for when this thread has its most memory, and that amount.
     pub(crate) at_peak: Option<&'a (dyn Fn() + Sync)>,
     pub(crate) peak: u64,
     pub(crate) times: Times,
 }
 
-/// The times of one thread's calls, in nanoseconds, with what asking for the time costs.
+/// The times of one thread's calls, in nanoseconds, including the cost of reading the clock.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     pub(crate) allocating: Vec<u64>,
@@ -96,7 +96,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    /// With room for all, so that none has to wait for memory.
+    /// Reserves space for all times, so that no call waits for memory.
     pub(crate) fn for_all(trace: &Trace) -> Self {
         let room = |count: u64| Vec::with_capacity(usize::try_from(count).unwrap_or(0));
         Self { allocating: room(trace.allocations), freeing: room(trace.frees) }

@@ -1,4 +1,4 @@
-//! One thread, through all rounds: a pool may keep something for each thread.
+//! One thread, through all rounds: a pool may keep a cache for each thread.
 
 use crate::asked::{Asked, Share};
 use crate::round::{Pass, Signs};
@@ -10,16 +10,16 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-/// What a round is for.
+/// The purpose of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The time of all of it.
+    /// It is timed as a whole.
     Whole,
-    /// The time of each call.
+    /// Each call is timed.
     Each,
 }
 
-/// What a thread has to say of a round.
+/// The result of a thread's round.
 pub(crate) type Answer = Result<Passed, ReplayError>;
 
 pub(crate) struct Passed {
@@ -28,14 +28,14 @@ pub(crate) struct Passed {
     pub(crate) times: Times,
 }
 
-/// What all threads have in common.
+/// The data that all threads share.
 pub(crate) struct Shared<'a, A> {
     pub(crate) trace: &'a Trace,
     pub(crate) allocator: &'a A,
     pub(crate) threads: usize,
     pub(crate) asked: Asked,
     pub(crate) samples: Samples,
-    /// How much has to change until it is counted.
+    /// The change of the requests from which on it is counted.
     pub(crate) step: u64,
     pub(crate) signs: Signs,
     pub(crate) gate: Barrier,
@@ -43,7 +43,7 @@ pub(crate) struct Shared<'a, A> {
 }
 
 impl<A: Allocator> Shared<'_, A> {
-    /// Goes through one round after the other, as it is told, until nobody tells any more.
+    /// Runs the rounds that `told` orders, until its sender is dropped.
     pub(crate) fn work(&self, thread: usize, told: &Receiver<Kind>, tell: &Sender<Answer>) {
         while let Ok(kind) = told.recv() {
             let answer = catch_unwind(AssertUnwindSafe(|| self.round(thread, kind)))
@@ -88,7 +88,7 @@ impl<A: Allocator> Shared<'_, A> {
         Ok(Passed { start, end, times })
     }
 
-    /// The error of a thread, which is told where there are several.
+    /// Adds the thread's number to an error, if there are several threads.
     fn named(&self, number: usize, mut error: ReplayError) -> ReplayError {
         if let ReplayError::Allocate { thread, .. } = &mut error {
             *thread = (self.threads > 1).then_some(number);

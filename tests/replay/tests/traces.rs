@@ -1,5 +1,5 @@
-//! How much memory a pool holds for a trace: for those that are made here, and for recorded ones that lie in the folder
-//! that `GPU_VMM_TRACES` names. On host memory, of which nothing is used.
+//! The memory that a pool holds for a trace: for generated traces, and for recorded ones in the folder that `GPU_VMM_TRACES`
+//! names. On host memory, which is never touched.
 #![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
 
 use gpu_vmm_core::{Backend, Bytes, DeviceId};
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 const DEVICE: DeviceId = DeviceId(0);
 
-/// More than any trace asks for, whatever the machine has.
+/// More than any trace requests, independent of the machine.
 const MEMORY: Bytes = Bytes::gib(256);
 
 fn made(workload: Workload, seed: u64, allocations: u64) -> Trace {
@@ -20,7 +20,7 @@ fn made(workload: Workload, seed: u64, allocations: u64) -> Trace {
     Trace::read("made", &text[..]).unwrap()
 }
 
-/// One thread and one round, and then nothing is left of it.
+/// Replays one round, and checks that no memory is left afterwards.
 fn on_a_pool(trace: &Trace, threads: usize) -> Outcome {
     let backend = HostConfig::new().memory(MEMORY).open().unwrap();
     let streams = Streams::of(&backend, DEVICE, trace.streams()).unwrap();
@@ -28,7 +28,7 @@ fn on_a_pool(trace: &Trace, threads: usize) -> Outcome {
     let outcome = replay(trace, &pooled, Options { threads, rounds: 1, ..Options::default() }).unwrap();
     let account = pooled.pool().stats();
     assert_eq!((account.live, account.live_blocks), (0, 0), "{account:?}");
-    // The account is what the driver says: nothing else is on this device.
+    // The pool's account agrees with the driver: nothing else uses this device.
     assert_eq!(backend.memory_info(DEVICE).unwrap().free, MEMORY - Bytes(account.held), "{account:?}");
     assert!(outcome.device_took <= outcome.peak_held, "{outcome:?}");
     drop(pooled);
@@ -36,7 +36,7 @@ fn on_a_pool(trace: &Trace, threads: usize) -> Outcome {
     outcome
 }
 
-/// A pool maps whole granules of 2 MiB, which weigh more with traces as small as those that are made.
+/// The limit of the ratio. A pool maps whole granules of 2 MiB, which weigh more in the small generated traces.
 fn most(trace: &Trace, several_streams: f64) -> f64 {
     let granules = 16.0 * Bytes::mib(2).0 as f64 / trace.peak_asked() as f64;
     granules + if trace.streams() > 1 { several_streams } else { 1.02 }
@@ -47,7 +47,7 @@ fn a_pool_holds_little_more_than_a_made_trace_asks_for() {
     for workload in Workload::ALL {
         let trace = made(workload, 1, 5000);
         let Outcome { ratio, peak_held, peak_asked, .. } = on_a_pool(&trace, 1);
-        // Of the made trace more waits for other streams than of recorded ones.
+        // More blocks of the generated trace wait for other streams than in recorded ones.
         assert!(
             (1.0..most(&trace, 1.3)).contains(&ratio),
             "{workload:?}: {peak_held} for {peak_asked}: {ratio}"
@@ -71,7 +71,7 @@ fn the_driver_itself_serves_a_made_trace() {
         let plain = Plain::new(&backend, DEVICE).unwrap();
         let outcome = replay(&trace, &plain, Options::default()).unwrap();
         assert_eq!(outcome.driver_calls, 2 * trace.allocations());
-        // In whole pages.
+        // Rounded up to whole pages.
         assert!((1.0..1.05).contains(&outcome.ratio), "{workload:?}: {outcome:?}");
         assert_eq!(backend.memory_info(DEVICE).unwrap().free, MEMORY);
     }

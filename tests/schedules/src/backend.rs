@@ -1,5 +1,5 @@
-//! A backend over host memory whose streams are a simulated device's.
-#![allow(unsafe_code)] // implements traits that make promises
+//! A backend over host memory with the streams of a simulated device.
+#![allow(unsafe_code)] // implements unsafe traits
 
 use crate::chance::Chance;
 use crate::event::SimulatedEvent;
@@ -13,7 +13,7 @@ use gpu_vmm_core::{
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A backend like the one inside of it, but for streams, events and captures, and for the calls that fail by chance.
+/// A backend with the inner one's memory, the machine's streams, events and captures, and calls that fail at random.
 #[derive(Clone, Debug)]
 pub(crate) struct Simulated<B> {
     inner: B,
@@ -31,7 +31,7 @@ impl<B: Backend> Simulated<B> {
     }
 }
 
-// SAFETY: memory is the inner backend's; streams, events and captures are the machine's, which does work in order.
+// SAFETY: the inner backend provides memory; the machine provides streams, events and captures, and works in order.
 unsafe impl<B: Backend> Backend for Simulated<B> {
     forward!(inner: Backend);
 }
@@ -45,7 +45,7 @@ unsafe impl<B: Backend> MemoryCalls for Simulated<B> {
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
         self.machine.switch();
         self.chance.memory_call(Operation::CreateMemory)?;
-        // SAFETY: the caller's promises are passed on; so in every function below.
+        // SAFETY: the caller fulfills the inner call's requirements; the same holds for every function below.
         unsafe { self.inner.create(size, properties) }.map(|inner| self.handle(inner))
     }
 

@@ -1,15 +1,15 @@
-//! Driver calls that fail by chance.
+//! Driver calls that fail at random.
 
 use gpu_vmm_core::{Detail, DriverError, Error, Operation, Result};
 use shuttle::rand::{Rng, thread_rng};
 use std::io;
 
-/// Which calls fail, each once in so many times; zero for never.
+/// The calls that fail, each at random once in this number of calls; 0 for never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chance {
-    /// What concerns streams and events: recording, asking, and whether a stream captures.
+    /// Calls about streams and events: recording, querying, and whether a stream captures.
     pub streams: u32,
-    /// What brings memory: creating and mapping it, and reserving addresses.
+    /// Calls that acquire memory: creating and mapping it, and reserving addresses.
     pub memory: u32,
 }
 
@@ -27,6 +27,6 @@ fn fails(once_in: u32, operation: Operation) -> Result<()> {
     if once_in == 0 || thread_rng().gen_range(0..once_in) > 0 {
         return Ok(());
     }
-    let source = DriverError::system(operation.name(), &io::Error::other("it fails by chance"));
+    let source = DriverError::system(operation.name(), &io::Error::other("random failure"));
     Err(Error::new(operation, Detail::Driver { source, context: "a schedule".to_owned() }))
 }

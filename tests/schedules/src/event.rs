@@ -1,5 +1,5 @@
 //! Events of the simulated device.
-#![allow(unsafe_code)] // implements traits that make promises
+#![allow(unsafe_code)] // implements unsafe traits
 
 use crate::chance::Chance;
 use crate::machine::{Machine, Place};
@@ -19,7 +19,7 @@ impl SimulatedEvent {
     }
 }
 
-// SAFETY: it is done when the machine has done all that was queued before it was recorded.
+// SAFETY: it is complete once the machine has finished all work that was queued before it was recorded.
 unsafe impl Event for SimulatedEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         self.machine.switch();

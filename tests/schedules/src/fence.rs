@@ -5,7 +5,7 @@ use gpu_vmm_core::Result;
 use gpu_vmm_pool::Fence;
 use std::sync::Arc;
 
-/// Done when no work uses a block any more, and the device's thread has said so.
+/// A fence that completes when no work uses a block any more, and the device's thread has signalled it.
 #[derive(Debug)]
 pub(crate) struct Signal {
     machine: Arc<Machine>,

@@ -1,22 +1,23 @@
 //! Runs the pool under random schedules of its threads and of a simulated device.
 //!
 //! The device works in logical time: streams are queues of kernels, and a thread of the schedule completes one after the
-//! other. Each kernel uses a range of addresses. The machine knows which physical memory lies there, and panics if memory is
-//! unmapped or handed out while a kernel that does not come before is still to use it.
+//! other. Each kernel uses a range of addresses. The machine knows the physical memory behind them. It panics if memory is
+//! unmapped or handed out although a kernel that is not ordered before still uses it.
 //!
-//! Everything is built with `--cfg shuttle`, so that the pool's own locks are places where another thread may go on.
+//! Everything is built with `--cfg shuttle`, so that the pool's own locks are points at which the scheduler may switch
+//! threads.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `machine` | streams, kernels, captures, and which work uses which memory |
-//! | `backend` | a backend over host memory whose streams are the machine's |
+//! | `backend` | a backend over host memory with the machine's streams |
 //! | `event`, `fence`, `reservation` | its events and fences, and its addresses |
-//! | `chance` | calls that fail by chance |
-//! | `scenario` | what the threads of a schedule do |
+//! | `chance` | calls that fail at random |
+//! | `scenario` | the work of the threads in a schedule |
 //! | `run` | schedules by their seeds |
 
 #![cfg(shuttle)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test, and its panics are what it finds
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test, which reports errors as panics
 
 mod backend;
 mod chance;

@@ -5,10 +5,10 @@ use shuttle::sync::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
 
-/// A block as the machine knows it: its number is used for no other.
+/// The machine's number for a block. No other block gets it.
 pub(crate) type Tenant = u64;
 
-/// Some physical memory: a handle, and a part of it.
+/// A range of a handle's physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Physical {
     handle: u64,
@@ -27,55 +27,55 @@ impl Physical {
 struct Kernel {
     tenant: Tenant,
     range: (u64, u64),
-    /// What lay behind the addresses when it was queued.
+    /// The memory behind the addresses when it was queued.
     memory: Vec<Physical>,
 }
 
-/// A stream: a queue whose front is done next.
+/// A stream: a queue whose first kernel completes next.
 #[derive(Debug, Default)]
 struct Queue {
     kernels: VecDeque<Kernel>,
-    /// How many have been queued and done.
+    /// The number of kernels queued so far, and completed so far.
     queued: u64,
     done: u64,
-    /// What was queued during the capture that is going on.
+    /// The kernels queued during the current capture.
     graph: Option<Vec<Kernel>>,
-    /// How many captures have begun.
+    /// The number of captures begun so far.
     captures: u64,
     destroyed: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By the streams' names, which the schedule alone decides.
+    /// Keyed by the streams' names, which depend on the schedule alone.
     streams: BTreeMap<usize, Queue>,
     /// First addresses of mappings, with their sizes and handles.
     mappings: BTreeMap<u64, (u64, u64)>,
-    /// Blocks that are held, and those that wait for a fence.
+    /// Blocks in use, and those that wait for a fence.
     live: BTreeMap<Tenant, (u64, u64)>,
     tenants: Tenant,
     handles: u64,
-    /// Blocks that wait for all work on them, and whether it is done.
+    /// Blocks that wait for all work on them, and whether it is complete.
     fences: BTreeMap<Tenant, bool>,
     stopped: bool,
 }
 
-/// The machine. Its state is behind the system's own lock, so that calls which are made in destructors, under locks of the
-/// library's, are no place where another thread goes on.
+/// The machine. A lock of the system guards its state, so that calls in destructors, under the library's locks, are no points
+/// at which threads switch.
 #[derive(Debug)]
 pub(crate) struct Machine {
     state: std::sync::Mutex<State>,
-    /// Counts what has changed, for those who wait.
+    /// Counts the changes, for threads that wait.
     changes: Mutex<u64>,
     changed: Condvar,
 }
 
-/// What an event tells of: a place in a stream's work.
+/// A position in a stream's work, for an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     stream: usize,
     number: u64,
-    /// The capture that it was put into, counted from 1.
+    /// The capture in which it was recorded, counted from 1.
     capture: Option<u64>,
 }
 
@@ -92,7 +92,7 @@ impl Machine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place where another thread may go on.
+    /// Lets the scheduler switch to another thread.
     pub(crate) fn switch(&self) {
         drop(self.changes.lock().unwrap());
     }
@@ -104,7 +104,7 @@ impl Machine {
         result
     }
 
-    /// Waits until something is so.
+    /// Waits until `is` returns a value.
     pub(crate) fn wait_until<T>(&self, is: impl Fn(&Self) -> Option<T>) -> T {
         let mut changes = self.changes.lock().unwrap();
         loop {
@@ -116,18 +116,19 @@ impl Machine {
     }
 }
 
-/// What the device does next.
+/// The device's next task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Task {
     /// The first kernel of a stream.
     Kernel(usize),
-    /// A fence whose block no work uses any more.
+    /// A fence whose block is used by no work any more.
     Fence(Tenant),
 }
 
-/// The device.
+/// The interface for the device's thread.
 impl Machine {
-    /// Waits for something to do, and picks one of so many. `None` when nothing is left and the machine was stopped.
+    /// Waits for a task, and lets `pick` choose among the given number. Returns `None` when no task is left and the machine
+    /// was stopped.
     pub(crate) fn next(&self, pick: impl Fn(usize) -> usize) -> Option<Task> {
         self.wait_until(|machine| {
             let state = machine.state();
@@ -143,7 +144,7 @@ impl Machine {
         })
     }
 
-    /// Does it.
+    /// Completes a task.
     pub(crate) fn finish(&self, task: Task) {
         self.change(|state| match task {
             Task::Kernel(stream) => {
@@ -166,14 +167,14 @@ impl Machine {
     }
 }
 
-/// What programs do.
+/// The interface for programs.
 impl Machine {
-    /// A stream that there was not before.
+    /// Creates a stream.
     pub(crate) fn create_stream(&self, name: usize) -> Stream<'static> {
         self.change(|state| assert!(state.streams.insert(name, Queue::default()).is_none()));
         let raw = std::ptr::without_provenance_mut(name);
         #[allow(unsafe_code)]
-        // SAFETY: nothing is reached through it; the machine itself finds uses after its end.
+        // SAFETY: no memory is accessed through it; the machine detects uses after its end.
         unsafe {
             Stream::from_raw(raw)
         }
@@ -215,8 +216,8 @@ impl Machine {
         });
     }
 
-    /// Sees that a range which was handed out for work on a stream is in no use, nor about to be: earlier work of the stream
-    /// may use it, unless the caller captures the stream.
+    /// Checks that no other work uses, or will use, a range that was handed out for a stream. Earlier work of the stream may
+    /// use it, unless the caller captures the stream.
     pub(crate) fn handed_out(&self, range: AddressRange, stream: Stream<'_>, captured: bool) -> Tenant {
         let mut state = self.state();
         let range = (range.base.0, range.base.0 + range.size.0);
@@ -234,7 +235,7 @@ impl Machine {
                 let shared = kernel.memory.iter().any(|used| memory.iter().any(|given| given.overlaps(used)));
                 assert!(
                     !shared,
-                    "{range:x?} was handed out for {stream:?}, and on {name_of:#x} waits {kernel:?}"
+                    "{range:x?} was handed out for {stream:?}, but {kernel:?} is queued on {name_of:#x}"
                 );
             }
         }
@@ -244,12 +245,13 @@ impl Machine {
         tenant
     }
 
-    /// A block is about to be freed.
+    /// Notes that a block is about to be freed.
     pub(crate) fn given_back(&self, tenant: Tenant) {
         self.state().live.remove(&tenant);
     }
 
-    /// A block is about to be freed behind a fence, which the device completes when no work uses the block any more.
+    /// Notes that a block is about to be freed behind a fence. The device completes the fence when no work uses the block any
+    /// more.
     pub(crate) fn fenced(&self, tenant: Tenant) {
         self.change(|state| state.fences.insert(tenant, false));
     }
@@ -259,9 +261,9 @@ impl Machine {
     }
 }
 
-/// What the driver is asked for.
+/// The interface for the driver's calls.
 impl Machine {
-    /// The place behind all that is queued on a stream, which is in a graph while that captures.
+    /// Returns the position after all work queued on a stream; it is in a graph while the stream captures.
     pub(crate) fn place(&self, stream: Stream<'_>) -> Place {
         let mut state = self.state();
         let queue = state.queue(stream);
@@ -270,12 +272,12 @@ impl Machine {
         Place { stream: name(stream), number: queue.queued, capture }
     }
 
-    /// Refuses questions about a place in a graph, of which there must be none while the capture goes on.
+    /// Refuses queries of a position in a graph. Panics if its capture is not over.
     pub(crate) fn check_asking(&self, operation: Operation, place: Place) -> Result<()> {
         let Some(capture) = place.capture else { return Ok(()) };
         let queue = &self.state().streams[&place.stream];
         let goes_on = queue.graph.is_some() && queue.captures == capture;
-        assert!(!goes_on, "{operation}: that spoils the capture of {:#x}", place.stream);
+        assert!(!goes_on, "{operation}: that invalidates the capture of {:#x}", place.stream);
         Err(Error::new(operation, Detail::Capturing { source: None }))
     }
 
@@ -286,11 +288,11 @@ impl Machine {
     pub(crate) fn asked_whether_it_captures(&self, stream: Stream<'_>) -> bool {
         let mut state = self.state();
         let queue = state.queue(stream);
-        assert!(!queue.destroyed, "a destroyed stream is asked whether it captures");
+        assert!(!queue.destroyed, "the capture status of a destroyed stream is queried");
         queue.graph.is_some()
     }
 
-    /// Waits for what is queued now, on one stream or on all.
+    /// Waits for the work that is queued now, on one stream or on all.
     pub(crate) fn synchronize(&self, only: Option<Stream<'_>>) -> Result<()> {
         let places: Vec<Place> = {
             let state = self.state();
@@ -319,20 +321,20 @@ impl Machine {
         self.state().mappings.insert(at, (size, handle));
     }
 
-    /// Sees that no work is queued that uses what is unmapped.
+    /// Checks that no queued work uses the memory that is unmapped.
     pub(crate) fn unmap(&self, start: u64, end: u64) {
         let mut state = self.state();
         for (stream, queue) in &state.streams {
             let graph = queue.graph.iter().flatten();
             for kernel in queue.kernels.iter().chain(graph) {
                 let apart = end <= kernel.range.0 || kernel.range.1 <= start;
-                assert!(apart, "{start:#x}..{end:#x} is unmapped, and on {stream:#x} waits {kernel:?}");
+                assert!(apart, "{start:#x}..{end:#x} is unmapped, but {kernel:?} is queued on {stream:#x}");
             }
         }
         state.mappings.retain(|at, _| *at < start || end <= *at);
     }
 
-    /// How many mappings there are.
+    /// Returns the number of mappings.
     pub(crate) fn mappings(&self) -> usize {
         self.state().mappings.len()
     }
@@ -351,11 +353,11 @@ impl State {
     }
 
     fn queue(&mut self, stream: Stream<'_>) -> &mut Queue {
-        // The default stream needs no making.
+        // The default stream always exists.
         self.streams.entry(name(stream)).or_default()
     }
 
-    /// The memory behind a range; `None` if there is none behind a part of it.
+    /// Returns the memory behind a range; `None` if a part of it has none.
     fn behind(&self, (start, end): (u64, u64)) -> Option<Vec<Physical>> {
         let mut memory = Vec::new();
         let mut at = start;

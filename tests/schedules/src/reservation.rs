@@ -1,5 +1,5 @@
 //! Addresses whose mappings the simulated device knows.
-#![allow(unsafe_code)] // implements traits that make promises
+#![allow(unsafe_code)] // implements unsafe traits
 
 use crate::chance::Chance;
 use crate::machine::Machine;
@@ -10,7 +10,7 @@ use gpu_vmm_core::{
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Physical memory with a number that no other has.
+/// Physical memory with a unique number.
 #[derive(Debug)]
 pub(crate) struct SimulatedHandle<H> {
     pub(crate) inner: H,
@@ -60,7 +60,7 @@ unsafe impl<H: Handle, R: Reservation<Handle = H>> Reservation for SimulatedRese
 
     unsafe fn map(&mut self, offset: Bytes, handle: &Self::Handle) -> Result<()> {
         self.chance.memory_call(Operation::Map)?;
-        // SAFETY: the caller's promises are passed on; so in every function below.
+        // SAFETY: the caller fulfills the inner call's requirements; the same holds for every function below.
         unsafe { self.inner.map(offset, &handle.inner) }?;
         self.machine.map(self.inner.range().base.0 + offset.0, handle.size().0, handle.number);
         Ok(())

@@ -6,21 +6,21 @@ use shuttle::{Config, FailurePersistence, Runner};
 use std::env;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How many schedules are played where nothing is said.
+/// The default number of schedules.
 const SCHEDULES: u64 = 300;
 
-/// How often a thread loses its priority in the schedules that are made of priorities.
+/// How often a thread loses its priority in the schedules that use priorities.
 const CHANGES: usize = 3;
 
-/// Plays a scenario under many schedules, each with a seed of its own, and prints how many. One that fails ends the program
-/// and is told with its seed.
+/// Runs a scenario under many schedules, each with its own seed, and prints their number. A failed schedule ends the program,
+/// and its seed is printed.
 ///
 /// | variable | meaning |
 /// |---|---|
-/// | `GPU_VMM_SEED` | plays the schedule of this seed alone |
-/// | `GPU_VMM_FIRST_SEED` | the first seed; the time where nothing is said |
-/// | `GPU_VMM_SCHEDULES` | how many schedules are played |
-/// | `GPU_VMM_SECONDS` | how long they are played, however many that is |
+/// | `GPU_VMM_SEED` | runs only the schedule of this seed |
+/// | `GPU_VMM_FIRST_SEED` | the first seed; the current time by default |
+/// | `GPU_VMM_SCHEDULES` | the number of schedules |
+/// | `GPU_VMM_SECONDS` | runs schedules for this time, whatever their number |
 pub fn run(name: &str, scenario: Scenario) {
     if let Some(seed) = number("GPU_VMM_SEED") {
         play(name, scenario, seed);
@@ -38,10 +38,10 @@ pub fn run(name: &str, scenario: Scenario) {
     println!("{name}: {count} schedules from seed {first} on, in {:.1} s", begun.elapsed().as_secs_f64());
 }
 
-/// The number that a variable has.
+/// Returns the number in a variable.
 fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}")))
 }
 
 fn play(name: &str, scenario: Scenario, seed: u64) {
@@ -49,13 +49,13 @@ fn play(name: &str, scenario: Scenario, seed: u64) {
     let name = name.to_owned();
     std::panic::set_hook(Box::new(move |panic| {
         eprintln!("{panic}\nto replay it: GPU_VMM_SEED={seed} cargo test-all schedules {name}");
-        // Unwinding would wait for threads that never go on.
+        // Unwinding would wait for threads that never continue.
         std::process::exit(101);
     }));
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config.failure_persistence = FailurePersistence::None;
-    // Every other schedule gives threads priorities that change a few times, which finds what takes few interruptions.
+    // Every other schedule gives threads priorities that change a few times. This finds bugs that need few interruptions.
     let scheduler: Box<dyn Scheduler + Send> = match seed % 2 {
         0 => Box::new(RandomScheduler::new_from_seed(seed, 1)),
         _ => Box::new(PctScheduler::new_from_seed(seed, CHANGES, 1)),

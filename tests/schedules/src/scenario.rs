@@ -1,4 +1,4 @@
-//! What the threads of a schedule do.
+//! The work of the threads in a schedule.
 
 use crate::backend::Simulated;
 use crate::chance::Chance;
@@ -18,34 +18,34 @@ type Backend = Simulated<HostBackend>;
 /// The tag whose blocks are suspended now and then.
 const TAG: &str = "a";
 
-/// The name of the first stream; smaller numbers have meanings of their own.
+/// The name of the first stream; smaller numbers have special meanings.
 const FIRST_STREAM: usize = 0x1000;
 
-/// How many threads use one pool, how many streams they have in common, and how much each does.
+/// The number of threads that share a pool, of streams that they share, and of operations.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Threads that use the pool, beside the device's.
+    /// Threads that use the pool, in addition to the device's.
     pub threads: usize,
     /// Streams that all of them use.
     pub streams: usize,
-    /// How many things each thread does.
+    /// The number of operations of each thread.
     pub operations: usize,
-    /// What every other thing is that a thread does.
+    /// The operation that every second one is.
     pub often: Option<Doing>,
-    /// How large blocks are.
+    /// The sizes of blocks.
     pub sizes: &'static [u64],
-    /// The most memory that the pool may hold, so that threads wait for each other's work; `None` for enough.
+    /// The most memory that the pool may hold, so that threads wait for each other's work; `None` for no limit.
     pub budget: Option<u64>,
     /// Whether a thread maps memory ahead.
     pub premap: bool,
-    /// Which calls of the driver fail.
+    /// The calls of the driver that fail.
     pub chance: Chance,
 }
 
-/// What a thread does at a time.
+/// An operation of a thread.
 #[derive(Clone, Copy, Debug)]
 pub enum Doing {
-    /// Allocates a block, and uses it on its stream perhaps.
+    /// Allocates a block, and may use it on its stream.
     Allocate,
     /// Uses a block on its stream.
     Launch,
@@ -55,17 +55,17 @@ pub enum Doing {
     Free,
     /// Frees a block behind a fence.
     FreeBehindAFence,
-    /// Gives a block to another thread, or takes one.
+    /// Passes a block to another thread, or takes one.
     PassOn,
-    /// Asks the pool what it has.
+    /// Reads the pool's statistics.
     Ask,
-    /// Gives free memory back.
+    /// Releases free memory.
     Trim,
     /// Suspends the blocks of a tag and resumes them.
     Suspend,
     /// Captures a stream and launches the graph.
     Capture,
-    /// Makes a stream, has the pool serve it, and destroys it.
+    /// Creates a stream, registers it with the pool, and destroys it.
     ComeAndGo,
 }
 
@@ -87,26 +87,26 @@ impl Doing {
     }
 }
 
-/// What the threads have in common.
+/// The data that the threads share.
 struct World {
     scenario: Scenario,
     machine: Arc<Machine>,
     pool: Pool<Backend>,
     tagged: Pool<Backend>,
-    /// Each with a lock that is held while work is queued on it, and alone while it is captured.
+    /// Streams with locks. A read lock is held while work is queued on the stream, a write lock while it is captured.
     streams: Vec<(Stream<'static>, RwLock<()>)>,
-    /// Held while work is queued on tagged blocks, and alone while they are suspended.
+    /// Read-locked while work is queued on tagged blocks, write-locked while they are suspended.
     awake: RwLock<()>,
     /// Blocks on their way from one thread to another.
     passed: Mutex<Vec<Held>>,
     names: AtomicUsize,
 }
 
-/// A block of a thread's.
+/// A block of a thread.
 struct Held {
     block: Block<Backend>,
     tenant: Tenant,
-    /// Where its work is queued; `None` once its stream was destroyed.
+    /// The stream with its work; `None` once that was destroyed.
     stream: Option<usize>,
 }
 
@@ -115,7 +115,7 @@ fn pick(count: usize) -> usize {
 }
 
 impl Scenario {
-    /// Does all of it, in one schedule.
+    /// Runs the scenario, in one schedule.
     pub(crate) fn play(self) {
         let machine = Arc::new(Machine::new());
         let host = HostConfig::new().devices(1).memory(Bytes::mib(512)).open().unwrap();
@@ -140,7 +140,7 @@ impl Scenario {
             names: AtomicUsize::new(FIRST_STREAM + self.streams),
             pool,
         });
-        // Not the world: the pool is to end before the device does.
+        // Not the world: the pool must be dropped before the device stops.
         let used = Arc::new(Mutex::new(Some(world.pool.clone())));
         let device = {
             let (machine, used) = (Arc::clone(&machine), Arc::clone(&used));
@@ -165,9 +165,9 @@ impl Scenario {
     }
 }
 
-/// The device's thread, and the one that completes fences: it uses the pool before it does.
+/// Runs the device's thread, which also completes fences. It uses the pool before each fence.
 fn run_device(machine: &Machine, pool: &Mutex<Option<Pool<Backend>>>) {
-    // How often others go on before a kernel is done: work has to be queued while memory changes hands.
+    // How often other threads run before a kernel completes: work must be queued while memory changes hands.
     let delay = [1, 10, 100, 1000][pick(4)];
     while let Some(task) = machine.next(pick) {
         (0..pick(delay)).for_each(|_| machine.switch());
@@ -213,14 +213,14 @@ impl User<'_> {
         Bytes(sizes[pick(sizes.len())])
     }
 
-    /// Where a result of the pool's may be an error: when memory may fail, or is short.
+    /// Unwraps a result that may be an error only if memory calls may fail or memory is short.
     fn unless_refused<T>(&self, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) if matches!(error.extension(), Some(PoolError::Suspended { .. })) => None,
             Err(error) if self.world.scenario.budget.is_some() && error.is_out_of_memory() => None,
             Err(_) if self.world.scenario.chance.memory > 0 => None,
-            Err(error) => panic!("refused, though there is memory: {error}"),
+            Err(error) => panic!("refused although there is memory: {error}"),
         }
     }
 
@@ -232,7 +232,7 @@ impl User<'_> {
 
     fn allocate_on(&self, stream: usize, is_tagged: bool, captured: bool) -> Option<Held> {
         let pool = if is_tagged { &self.world.tagged } else { &self.world.pool };
-        // A block must not lose its memory before the machine has seen it.
+        // A block must not lose its memory before the machine knows it.
         let _awake = if is_tagged { Some(self.world.awake.try_read().ok()?) } else { None };
         let size = self.size();
         let block = self.unless_refused(pool.request(size).stream(self.world.streams[stream].0).alloc())?;
@@ -254,7 +254,8 @@ impl User<'_> {
         }
     }
 
-    /// Queues work on a block, unless another thread captures the stream or suspends the block. True if it was queued.
+    /// Queues work on a block, unless another thread captures the stream or suspends the block. Returns whether it was
+    /// queued.
     fn launch_for(&self, held: &Held, stream: Option<usize>) -> bool {
         let Some(stream) = stream else { return false };
         let (name, lock) = &self.world.streams[stream];
@@ -302,7 +303,7 @@ impl User<'_> {
         }
     }
 
-    /// Gives a block to another thread, or takes one.
+    /// Passes a block to another thread, or takes one.
     fn pass_on(&mut self) {
         let taken = self.world.passed.lock().unwrap().pop();
         match taken {
@@ -315,19 +316,19 @@ impl User<'_> {
     }
 
     fn trim(&mut self) {
-        // What captures cannot be waited for.
+        // Streams that capture cannot be waited for.
         let _ = self.world.pool.trim(Bytes::ZERO);
     }
 
     fn suspend(&mut self) {
-        // With little memory, other threads' blocks may leave too little for what was suspended.
+        // With little memory, other threads' blocks may leave too little for the suspended ones.
         if self.world.scenario.budget.is_some() {
             return;
         }
         let Ok(_alone) = self.world.awake.try_write() else { return };
         let _ = self.world.pool.suspend(TAG, &BackingStore::nothing(), WaitFor::all_devices());
         let resumed = (0..1000).any(|_| self.world.pool.resume(TAG).is_ok());
-        assert!(resumed, "what was suspended cannot be resumed");
+        assert!(resumed, "the suspended blocks cannot be resumed");
     }
 
     /// Captures a stream, with blocks that are allocated for it, and launches the graph on any stream.
@@ -347,20 +348,20 @@ impl User<'_> {
                 self.free();
             }
         }
-        // The graph uses them wherever it is launched, and that is once.
+        // The graph uses its blocks on the stream where it is launched, once.
         let not_captured = if own == other { None } else { self.world.streams[other].1.try_read().ok() };
         let on = if own == other || not_captured.is_none() { own } else { other };
         let mut noted = true;
         for held in &mut blocks {
             noted &= held.block.record_use(self.world.streams[on].0).is_ok();
         }
-        assert!(noted, "a use on a stream could not be noted");
+        assert!(noted, "a use on a stream could not be recorded");
         machine.end_capture_and_launch(*name, self.world.streams[on].0);
         drop((alone, not_captured));
         self.held.append(&mut blocks);
     }
 
-    /// Makes a stream, has the pool serve it, and destroys it, with or without blocks that are left.
+    /// Creates a stream, registers it with the pool, and destroys it, with or without remaining blocks.
     #[allow(unsafe_code)]
     fn come_and_go(&mut self) {
         let World { machine, pool, names, .. } = self.world;
