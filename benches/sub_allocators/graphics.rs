@@ -1,8 +1,8 @@
 //! `gpu-allocator`, which games and renderers use: best fit within blocks of 256 MiB.
 //!
-//! Its sub-allocator is reached through its Vulkan door alone. What it asks Vulkan for is what memory there is, and blocks of
-//! it: both are answered here, with a kind that is the device's own and with numbers for blocks, so that no driver is needed
-//! and none is timed. It never touches such memory.
+//! Only its Vulkan interface gives access to its sub-allocator. It asks Vulkan for the memory types, and for blocks of
+//! memory. The functions here return a device-local type, and numbers for blocks, so that no driver is needed or timed. It
+//! never touches such memory.
 
 #![allow(unsafe_code)]
 
@@ -27,17 +27,17 @@ unsafe extern "system" fn memory_properties(
     };
     answer.memory_types[0].property_flags = vk::MemoryPropertyFlags::DEVICE_LOCAL;
     answer.memory_heaps[0].size = Bytes::gib(64).0;
-    // SAFETY: the caller's pointer is good for the answer.
+    // SAFETY: the caller's pointer is valid for the result.
     unsafe { properties.write(answer) };
 }
 
-/// Buffers and images may be neighbours.
+/// Reports that buffers and images may be neighbours.
 unsafe extern "system" fn device_properties(
     _: vk::PhysicalDevice,
     properties: *mut vk::PhysicalDeviceProperties,
 ) {
     let limits = vk::PhysicalDeviceLimits { buffer_image_granularity: 1, ..Default::default() };
-    // SAFETY: the caller's pointer is good for the answer.
+    // SAFETY: the caller's pointer is valid for the result.
     unsafe { properties.write(vk::PhysicalDeviceProperties { limits, ..Default::default() }) };
 }
 
@@ -47,7 +47,7 @@ unsafe extern "system" fn allocate_memory(
     _: *const vk::AllocationCallbacks<'_>,
     memory: *mut vk::DeviceMemory,
 ) -> vk::Result {
-    // SAFETY: the caller's pointer is good for one number.
+    // SAFETY: the caller's pointer is valid for one number.
     unsafe { memory.write(vk::DeviceMemory::from_raw(1)) };
     vk::Result::SUCCESS
 }
@@ -59,7 +59,7 @@ unsafe extern "system" fn free_memory(
 ) {
 }
 
-/// What is not answered is not asked: `ash` ends the process where it would be.
+/// Missing functions are never called: `ash` ends the process on such a call.
 fn load(name: &CStr) -> *const c_void {
     match name.to_bytes() {
         b"vkGetPhysicalDeviceMemoryProperties" => {
@@ -83,7 +83,7 @@ impl Graphics {
     pub(crate) const LARGEST: Bytes = Bytes::mib(256);
 
     pub(crate) fn new() -> Answer<Self> {
-        // SAFETY: the functions have the types of their names, and do not look at the instance or the device.
+        // SAFETY: the functions have the types of their names, and ignore the instance and the device.
         let (instance, device) = unsafe {
             (
                 ash::Instance::load_with(load, vk::Instance::from_raw(1)),

@@ -1,10 +1,10 @@
-//! What a warm pool takes for an allocation with its free on host memory, compared with sub-allocators that others use:
-//! `cargo bench --bench sub_allocators`. What is compared with the pool on a GPU is measured by `gpu-vmm bench`.
+//! Measures an allocation with its free by a warm pool on host memory, compared with other sub-allocators: `cargo bench
+//! --bench sub_allocators`. `gpu-vmm bench` measures the comparisons on a GPU.
 //!
-//! They do less than it: `offset-allocator` gives out numbers in one range that never grows, without alignment, and is one
-//! thread's; for several it is behind a lock. `gpu-allocator` does the same over blocks of 256 MiB, with a name for each
-//! allocation. Its sub-allocator is internal, so it is called through its Vulkan door, over a device whose memory is numbers: no
-//! call of a driver is in its times, and sizes above a block, each of which would be such a call, are left out.
+//! They do less than the pool. `offset-allocator` returns numbers in one range that never grows, without alignment, and for
+//! one thread; for several threads it is behind a lock. `gpu-allocator` does the same over blocks of 256 MiB, with a name for
+//! each allocation. Its sub-allocator is internal, so it is called through its Vulkan interface, over a device whose memory
+//! consists of numbers. No driver call is in its times. Sizes above a block are left out, because each would be such a call.
 
 mod graphics;
 mod offsets;
@@ -27,7 +27,7 @@ fn main() {
 fn run() -> Answer {
     let host = HostBackend::open()?;
     let all = Options::default();
-    // Sizes are those of which there are three.
+    // Only sizes that fit three times.
     let small = Options { memory: Some(Bytes(3 * Graphics::LARGEST.0)), ..all };
     println!(
         "{:<38} {:<24} {:>10} {:>10} {:>7}  medians: ns a pair, or million pairs a second",

@@ -1,4 +1,4 @@
-//! `offset-allocator`: a port of Sebastian Aaltonen's allocator of numbers in one range, by two levels of bins.
+//! `offset-allocator`: a port of Sebastian Aaltonen's allocator of numbers in one range, with two levels of bins.
 
 use gpu_vmm::Bytes;
 use gpu_vmm_bench::{Allocator, Answer, Stop};
@@ -6,7 +6,7 @@ use offset_allocator::Allocation;
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
 
-/// Its numbers are 32 bits; one stands for as much as a pool aligns to. 256 GiB in all.
+/// Its numbers have 32 bits; one represents the pool's alignment. 256 GiB in all.
 const UNIT: u64 = 256;
 const UNITS: u32 = 1 << 30;
 
@@ -14,10 +14,10 @@ fn alloc(allocator: &mut offset_allocator::Allocator, size: Bytes) -> Answer<All
     u32::try_from(size.0.div_ceil(UNIT))
         .ok()
         .and_then(|units| allocator.allocate(units))
-        .ok_or_else(|| Stop::Failed(format!("offset-allocator has no room for {size}")))
+        .ok_or_else(|| Stop::Failed(format!("offset-allocator has no space for {size}")))
 }
 
-/// As it is: one thread's.
+/// The plain allocator, for one thread.
 pub(crate) struct Offsets(RefCell<offset_allocator::Allocator>);
 
 impl Offsets {
@@ -43,7 +43,7 @@ impl Allocator for Offsets {
     }
 }
 
-/// Behind a lock, as several threads would have it.
+/// The allocator behind a lock, for several threads.
 pub(crate) struct Locked(Mutex<offset_allocator::Allocator>);
 
 impl Locked {

@@ -1,4 +1,4 @@
-//! What the counts were, and with what they were made.
+//! The earlier counts, and the compiler and library that they depend on.
 
 use crate::{ACCEPT, Failed};
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub(crate) struct Baseline {
     pub(crate) instructions: BTreeMap<String, f64>,
 }
 
-/// What counts are made with. Those of another compiler cannot be compared.
+/// The tools of the counts. Counts with another compiler cannot be compared.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Made {
     rustc: String,
@@ -40,7 +40,7 @@ impl fmt::Display for Made {
     }
 }
 
-/// The one line that a program answers with.
+/// Returns the only line of a program's output.
 fn said(program: &str, argument: &str) -> Result<String, Failed> {
     let output =
         Command::new(program).arg(argument).output().map_err(|error| format!("{program}: {error}"))?;
@@ -62,7 +62,7 @@ impl Baseline {
     pub(crate) fn write(&self) -> Result<(), Failed> {
         let path = Self::path();
         let text = toml::to_string(self)?;
-        // The file that counts are compared with is whole or stays as it was.
+        // Replaced atomically: the file is complete, or unchanged.
         let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(&path))?;
         write!(file, "# Instructions of one operation. `{ACCEPT}` writes this file.\n\n{text}")?;
         if let Ok(found) = std::fs::metadata(&path) {
@@ -73,7 +73,7 @@ impl Baseline {
     }
 }
 
-/// What is to be said of a count.
+/// The result of a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Same,
@@ -95,8 +95,8 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Same => "",
-            Self::More => "FAILED: more than it was",
-            Self::Less => "FAILED: less than it was, so the baseline is to be lowered",
+            Self::More => "FAILED: more than the baseline",
+            Self::Less => "FAILED: less than the baseline, which must be lowered",
         })
     }
 }

@@ -1,37 +1,38 @@
-//! How many instructions the library's own share of a call takes, beside what it took when `baseline.toml` was written. The
-//! numbers hardly differ from run to run, so that a slow-down shows on a machine that is busy with other things.
+//! Counts the instructions of the library's own part of a call, and compares them with those in `baseline.toml`. The numbers
+//! hardly differ from run to run, so that a slow-down is visible even on a busy machine.
 //!
 //! ```sh
-//! cargo run --release --package gpu-vmm-instructions               # compares all; fails where something takes more
+//! cargo run --release --package gpu-vmm-instructions               # compares all; fails if an operation takes more
 //! cargo run --release --package gpu-vmm-instructions -- region     # those with `region` in their names
-//! cargo run --release --package gpu-vmm-instructions -- accept     # writes the baseline anew, to be committed
+//! cargo run --release --package gpu-vmm-instructions -- accept     # writes a new baseline, to be committed
 //! ```
 //!
-//! On Linux with `valgrind`. Each scenario is a process of its own under Callgrind: the program starts itself with `run NAME`,
-//! which prepares, does the work so often that all is warm, and then as often again in the function [`counted_from_here`],
-//! the one in which Callgrind collects. The number is what that took, divided: the instructions of one operation, with all
-//! that it calls in the process, and a few for the loop, which are the scenario `nothing`. **The kernel's share is not
-//! counted**, nor is waiting or a cache that misses: a system call is one instruction. Memory is the host's.
+//! On Linux with `valgrind`. Each scenario is a process of its own under Callgrind. The program starts itself with `run
+//! NAME`, which prepares and repeats the operation to warm up. Then it repeats the operation as often in the function
+//! [`counted_from_here`], the only one in which Callgrind counts. The number is the count of one operation: all instructions
+//! that it executes in the process, and a few for the loop, which the scenario `nothing` measures. **The kernel's part is not
+//! counted**, nor is waiting, nor are cache misses: a system call is one instruction. Memory is the host's.
 //!
-//! More than 2 % above the baseline fails; more than 5 % below asks for a lower one, and fails as well, since the next
-//! slow-down would hide in the difference. A count that differs from the last by more than one in a thousand is not written.
+//! More than 2 % above the baseline fails. More than 5 % below fails as well and requires a lower baseline, since the next
+//! slow-down would hide in the difference. `accept` refuses a count that differs by more than one in a thousand when it is
+//! repeated.
 //!
-//! # What the numbers depend on
+//! # Dependencies of the numbers
 //!
-//! | on | what is done |
+//! | dependency | measure |
 //! |---|---|
-//! | the compiler, the C library and the architecture | they stand in the baseline; where they differ, the comparison says so and is skipped |
+//! | the compiler, the C library and the architecture | they are in the baseline; if they differ, the comparison reports it and is skipped |
 //! | the profile, features, and versions of dependencies | `release`, those in `Cargo.toml`, and `Cargo.lock` |
-//! | how the C library copies and searches on this CPU | the variants that every x86-64 has, by `GLIBC_TUNABLES` |
-//! | the number of CPUs, from which a pool takes its number of thread caches | one, which the process asks for |
-//! | addresses, which are hashed | Valgrind chooses them, the same each time; the environment, which lies on the stack, is hardly more than `PATH` |
-//! | random seeds | what is counted has none: the library hashes with FxHash there |
+//! | the C library's functions for copying and searching on this CPU | `GLIBC_TUNABLES` selects the variants that every x86-64 has |
+//! | the number of CPUs, which determines a pool's number of thread caches | the process restricts itself to one |
+//! | addresses, which are hashed | Valgrind chooses them, the same each time; the environment, which is on the stack, has little more than `PATH` |
+//! | random seeds | the counted code has none: the library hashes with FxHash there |
 //!
-//! Functions move between codegen units when code is added elsewhere, and what is inlined changes with that. So a change can
-//! cost some instructions that it does not look like: look at the ratio, and accept what is not worth a thought.
+//! Functions move between codegen units when code is added elsewhere, which changes inlining. So an unrelated change can cost
+//! some instructions: look at the ratio, and accept a small difference.
 //!
-//! Not counted, since they are the kernel's, other threads', or the GPU drivers': contended locks, blocks that go from thread
-//! to thread, growth ahead of need, and everything of CUDA's and HIP's backends.
+//! Work of the kernel, of other threads and of GPU drivers is not counted: contended locks, blocks that move between threads,
+//! growth ahead of need, and the CUDA and HIP backends.
 
 mod baseline;
 mod scenarios;
@@ -47,7 +48,7 @@ const ACCEPT: &str = "cargo run --release --package gpu-vmm-instructions -- acce
 
 type Failed = Box<dyn Error>;
 
-/// Variants that need no more than SSE2. What a version of the C library does not know is ignored by it.
+/// Selects variants that need no more than SSE2. The C library ignores names that its version does not know.
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX2,-AVX,-AVX512F,-AVX512VL,-AVX512BW,-EVEX,-ERMS,-FSRM,-FSRS,\
     -SSSE3,-SSE4_1,-SSE4_2,-BMI1,-BMI2,-LZCNT,-MOVBE,-RTM,-AVX_Fast_Unaligned_Load,-Prefer_No_VZEROUPPER";
 
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
         ["accept"] => accept().map(|()| true),
         [] => compare(""),
         [part] => compare(part),
-        _ => Err("wants nothing, `accept`, or a part of the names".into()),
+        _ => Err("expects no argument, `accept`, or a part of the names".into()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -71,12 +72,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Counts those whose names have `part` in them. False where one of them is not what it was.
+/// Counts those with `part` in their names. Returns false if a count differs from the baseline.
 fn compare(part: &str) -> Result<bool, Failed> {
     let (baseline, made) = (Baseline::read()?, Made::here()?);
     if baseline.made != made {
         println!("SKIPPED: the baseline is of {}, and here is {made}", baseline.made);
-        println!("`{ACCEPT}` makes one of these; look at what it changes");
+        println!("`{ACCEPT}` writes one for this machine; review its changes");
         return Ok(true);
     }
     println!("{:<56} {:>10} {:>10} {:>7}", "instructions of", "baseline", "now", "ratio");
@@ -89,7 +90,7 @@ fn compare(part: &str) -> Result<bool, Failed> {
             continue;
         };
         if Verdict::of(old, now) != Verdict::Same {
-            // Nothing that is known of makes a second count differ; but a false alarm costs more than a second does.
+            // No known cause makes a second count differ, but a false alarm costs more than another count.
             now = now.min(count(scenario)?);
         }
         let verdict = Verdict::of(old, now);
@@ -98,16 +99,16 @@ fn compare(part: &str) -> Result<bool, Failed> {
     }
     let is_known = |name: &&String| SCENARIOS.iter().any(|scenario| scenario.name == name.as_str());
     for gone in baseline.instructions.keys().filter(|name| !is_known(name)) {
-        println!("{gone:<56} FAILED: in the baseline, and there is no such scenario");
+        println!("{gone:<56} FAILED: in the baseline, but there is no such scenario");
         good = false;
     }
     if !good {
-        println!("where the change is meant: `{ACCEPT}`, and commit the baseline");
+        println!("if the change is intended: `{ACCEPT}`, and commit the baseline");
     }
     Ok(good)
 }
 
-/// Writes the baseline anew.
+/// Writes a new baseline.
 fn accept() -> Result<(), Failed> {
     let made = Made::here()?;
     let mut instructions = BTreeMap::new();
@@ -122,7 +123,7 @@ fn accept() -> Result<(), Failed> {
     Baseline { made, instructions }.write()
 }
 
-/// The instructions of one operation.
+/// Returns the instructions of one operation.
 fn count(scenario: &Scenario) -> Result<f64, Failed> {
     let program = std::env::current_exe()?;
     let out = program.with_extension(format!("{}.callgrind", std::process::id()));
@@ -137,7 +138,7 @@ fn count(scenario: &Scenario) -> Result<f64, Failed> {
         .env("GLIBC_TUNABLES", TUNABLES);
     let ended = valgrind.output().map_err(|error| format!("valgrind cannot be started: {error}"))?;
     let text = std::fs::read_to_string(&out);
-    // Where valgrind has not come so far there is none.
+    // If valgrind failed early, there is no file.
     let _ = std::fs::remove_file(&out);
     if !ended.status.success() {
         let [said, told] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
@@ -147,12 +148,12 @@ fn count(scenario: &Scenario) -> Result<f64, Failed> {
     let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
     let total: u64 = total.ok_or("callgrind's output has no `totals:`")?.trim().parse()?;
     if total == 0 {
-        return Err("callgrind has counted nothing: it did not find the function".into());
+        return Err("callgrind counted nothing: it did not find the function".into());
     }
     Ok(total as f64 / scenario.operations as f64)
 }
 
-/// What is counted, in a process of its own.
+/// Runs a scenario, in a process of its own.
 fn run(name: &str) -> Result<(), Failed> {
     let scenario =
         SCENARIOS.iter().find(|scenario| scenario.name == name).ok_or("there is no such scenario")?;
@@ -164,7 +165,7 @@ fn run(name: &str) -> Result<(), Failed> {
     counted_from_here(&mut work, scenario.operations)
 }
 
-/// Callgrind knows it by its name, of which nothing else may have a part, closures in it included.
+/// Callgrind identifies it by its name. No other function's name may contain it, including closures.
 #[inline(never)]
 fn counted_from_here(work: &mut Work, operations: u64) -> Result<(), Failed> {
     for _ in 0..operations {
@@ -173,7 +174,7 @@ fn counted_from_here(work: &mut Work, operations: u64) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Leaves the process the first CPU of those that it may use.
+/// Restricts the process to the first CPU that it may use.
 fn on_one_cpu() -> Result<(), Failed> {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let allowed = sched_getaffinity(None)?;

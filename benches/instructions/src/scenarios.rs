@@ -1,4 +1,4 @@
-//! What is counted.
+//! The counted operations.
 
 use crate::Failed;
 use gpu_vmm::host::{HostBackend, HostConfig};
@@ -8,10 +8,10 @@ use std::hint::black_box;
 
 pub(crate) type Work = Box<dyn FnMut() -> Result<(), Failed>>;
 
-/// Something that is prepared once and then done again and again.
+/// An operation that is prepared once and then repeated.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// So often it is done to be warm, and so often again to be counted.
+    /// The number of repetitions to warm up, and again to be counted.
     pub(crate) operations: u64,
     pub(crate) prepare: fn() -> Result<Work, Failed>,
 }
@@ -20,8 +20,8 @@ const fn scenario(name: &'static str, operations: u64, prepare: fn() -> Result<W
     Scenario { name, operations, prepare }
 }
 
-/// Where two backends do the same, the difference is what choosing at run time costs, and what the compiler inlines in one and
-/// not in the other. A warm pool calls no backend, so there it is the latter alone.
+/// If two scenarios differ only in the backend's type, the difference is the cost of dynamic dispatch and of different
+/// inlining. A warm pool calls no backend, so there it is the inlining alone.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("nothing", 1000, || Ok(Box::new(|| Ok(())))),
     scenario("pool: alloc and free, 512 B", 1000, || pair(&host()?, Bytes(512))),
@@ -50,22 +50,22 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 const DEVICE: DeviceId = DeviceId(0);
 
-/// Several sizes in turn, as a program has them.
+/// Several sizes in turn, as in a program.
 const MIXED: [Bytes; 6] =
     [Bytes(512), Bytes::kib(4), Bytes::kib(48), Bytes::kib(128), Bytes::kib(512), Bytes::mib(4)];
 
-/// Of the machine, which has less: it is hardly touched.
+/// The size of the simulated machine's memory, which is hardly touched.
 const MEMORY: Bytes = Bytes::gib(64);
 
-/// So many blocks live at a time.
+/// The number of live blocks.
 const WINDOW: usize = 64;
 
-/// The same machine everywhere, with the granules that GPUs have.
+/// Creates a backend of the same size on every machine, with the granules of GPUs.
 fn host() -> Result<HostBackend, Failed> {
     Ok(HostConfig::new().memory(MEMORY).open()?)
 }
 
-/// The same with small granules, so that many of them fit into the addresses that Valgrind leaves.
+/// Creates a backend with small granules, so that many of them fit into the addresses that Valgrind leaves.
 fn fine() -> Result<HostBackend, Failed> {
     Ok(HostConfig::new().memory(MEMORY).granularity(Bytes::kib(64)).open()?)
 }
@@ -78,13 +78,13 @@ fn pool<B: Backend>(backend: &B) -> Result<Pool<B>, Failed> {
     Ok(Pool::builder(backend).device(DEVICE).build()?)
 }
 
-/// Inlined, so that it costs all scenarios the same.
+/// Inlined, so that it costs the same in all scenarios.
 #[inline(always)]
 fn alloc<B: Backend>(pool: &Pool<B>, size: Bytes) -> Result<Block<B>, Failed> {
     Ok(pool.alloc(size)?)
 }
 
-/// Each block is freed before the next one is asked for.
+/// Frees each block before the next allocation.
 fn pair<B: Backend>(backend: &B, size: Bytes) -> Result<Work, Failed> {
     let pool = pool(backend)?;
     Ok(Box::new(move || {
@@ -93,7 +93,7 @@ fn pair<B: Backend>(backend: &B, size: Bytes) -> Result<Work, Failed> {
     }))
 }
 
-/// The same, with the pool in charge of the block meanwhile.
+/// Frees each block before the next allocation; the pool keeps the block meanwhile.
 fn kept<B: Backend>(backend: &B, size: Bytes) -> Result<Work, Failed> {
     let pool = pool(backend)?;
     Ok(Box::new(move || {
@@ -102,12 +102,12 @@ fn kept<B: Backend>(backend: &B, size: Bytes) -> Result<Work, Failed> {
     }))
 }
 
-/// Blocks of several sizes in turn.
+/// Allocates blocks of several sizes in turn.
 fn blocks<B: Backend>(pool: &Pool<B>, sizes: &[Bytes]) -> Result<Vec<Block<B>>, Failed> {
     (0..WINDOW).map(|number| alloc(pool, sizes[number % sizes.len()])).collect()
 }
 
-/// Some blocks live; one of them at random gives way to the next one.
+/// Keeps some blocks alive, and replaces one of them at random.
 fn window<B: Backend>(backend: &B, sizes: &'static [Bytes]) -> Result<Work, Failed> {
     let pool = pool(backend)?;
     let (mut blocks, mut random) = (blocks(&pool, sizes)?, Random(1));
@@ -139,7 +139,7 @@ fn account<B: Backend>(backend: &B) -> Result<Work, Failed> {
     }))
 }
 
-/// A region that has grown by one granule so many times, with addresses for as many more as are ever counted.
+/// Creates a region that has grown by one granule `mappings` times, with addresses for all later growth.
 fn region<B: Backend>(backend: &B, mappings: u64) -> Result<(Region<B>, Bytes), Failed> {
     let unit = backend.granularity_of(Operation::QueryDevice, &Properties::on(DEVICE))?.bytes();
     let mut region =
@@ -150,7 +150,7 @@ fn region<B: Backend>(backend: &B, mappings: u64) -> Result<(Region<B>, Bytes), 
     Ok((region, unit))
 }
 
-/// At random places.
+/// Looks up random offsets.
 fn mapping_at<B: Backend>(backend: &B, mappings: usize) -> Result<Work, Failed> {
     let ((region, unit), mut random) = (region(backend, mappings as u64)?, Random(1));
     Ok(Box::new(move || {
@@ -160,7 +160,7 @@ fn mapping_at<B: Backend>(backend: &B, mappings: usize) -> Result<Work, Failed> 
     }))
 }
 
-/// A granule in the middle, with memory that is there already.
+/// Maps and unmaps a granule in the middle, with existing memory.
 fn map<B: Backend>(backend: &B, mappings: u64) -> Result<Work, Failed> {
     let (mut region, unit) = region(backend, mappings)?;
     let memory = PhysicalMemory::create(backend, unit, Properties::on(DEVICE))?;
@@ -172,7 +172,7 @@ fn map<B: Backend>(backend: &B, mappings: u64) -> Result<Work, Failed> {
     }))
 }
 
-/// With its physical memory.
+/// Grows by a granule, with its physical memory.
 fn grow<B: Backend>(backend: &B) -> Result<Work, Failed> {
     let (mut region, unit) = region(backend, 0)?;
     Ok(Box::new(move || {
@@ -181,7 +181,7 @@ fn grow<B: Backend>(backend: &B) -> Result<Work, Failed> {
     }))
 }
 
-/// Hardly more than the call itself.
+/// Measures little more than the call itself.
 fn memory_info<B: Backend>(backend: B) -> Result<Work, Failed> {
     Ok(Box::new(move || {
         black_box(black_box(&backend).memory_info(DEVICE)?);
@@ -189,7 +189,7 @@ fn memory_info<B: Backend>(backend: B) -> Result<Work, Failed> {
     }))
 }
 
-/// xorshift64: the same numbers everywhere.
+/// xorshift64: the same numbers on every machine.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Whatever allocates, under one name: the pool, and what is compared with it.
+//! One interface for all allocators: the pool, and those that are compared with it.
 
 use crate::raw::{Raw, RawStream};
 use crate::stop::{Answer, Stop};
@@ -6,29 +6,29 @@ use gpu_vmm_core::{Backend, Bytes, DeviceId, Stream};
 use gpu_vmm_pool::{Block, Pool};
 use std::alloc::Layout;
 
-/// Whatever allocates.
+/// An allocator.
 pub trait Allocator {
-    /// What it gives out.
+    /// An allocated block.
     type Block: Send;
 
-    /// Who it is.
+    /// Returns its name.
     fn name(&self) -> String;
 
-    /// So much memory.
+    /// Allocates memory.
     ///
     /// # Errors
     ///
-    /// Why there is none.
+    /// Why the allocation failed.
     fn alloc(&self, size: Bytes) -> Answer<Self::Block>;
 
-    /// Gives a block back.
+    /// Frees a block.
     ///
     /// # Errors
     ///
-    /// Why it cannot.
+    /// Why it could not be freed.
     fn free(&self, block: Self::Block) -> Answer;
 
-    /// Each thread calls it before all else.
+    /// Prepares a thread, which must call this first.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ pub trait Allocator {
     }
 }
 
-/// Each block is freed before the next one is asked for.
+/// Frees each block before the next allocation.
 pub(crate) fn pairs<A: Allocator>(allocator: &A, size: Bytes, count: u64) -> Answer {
     for _ in 0..count {
         allocator.free(allocator.alloc(size)?)?;
@@ -82,14 +82,14 @@ pub(crate) struct DriversPool {
 }
 
 impl DriversPool {
-    /// Until it is dropped the driver keeps all memory that its pool ever had, as a warm program would have it.
+    /// Makes the driver keep all memory of its pool, as in a warm program, until this is dropped.
     pub(crate) fn new(raw: &Raw) -> Answer<Self> {
         raw.enter()?;
         raw.keep_in_pool(Bytes(u64::MAX))?;
         Ok(Self { raw: raw.clone(), stream: raw.stream()? })
     }
 
-    /// The same stream for the library.
+    /// Returns the stream for the library.
     pub(crate) fn stream(&self) -> Stream<'static> {
         self.stream.stream()
     }
@@ -97,7 +97,7 @@ impl DriversPool {
 
 impl Drop for DriversPool {
     fn drop(&mut self) {
-        // Where it keeps the memory all the same, later pairs say what they lack.
+        // If the driver keeps the memory nevertheless, later pairs report that they lack it.
         let _ = self.raw.keep_in_pool(Bytes::ZERO).and_then(|()| self.raw.synchronize());
     }
 }
@@ -129,7 +129,7 @@ pub(crate) struct Heap;
 pub(crate) struct HeapBlock(*mut u8, Layout);
 
 #[allow(unsafe_code)]
-// SAFETY: whoever has the block has the memory.
+// SAFETY: the block owns the memory.
 unsafe impl Send for HeapBlock {}
 
 impl Allocator for Heap {
@@ -141,20 +141,20 @@ impl Allocator for Heap {
 
     fn alloc(&self, size: Bytes) -> Answer<HeapBlock> {
         let layout = Layout::from_size_align(size.0 as usize, 16)
-            .map_err(|error| Stop::Failed(format!("{size} cannot be had: {error}")))?;
+            .map_err(|error| Stop::Failed(format!("{size} cannot be allocated: {error}")))?;
         #[allow(unsafe_code)]
         // SAFETY: no size here is zero.
         let start = unsafe { std::alloc::alloc(layout) };
         if start.is_null() {
-            return Err(Stop::Failed(format!("malloc has not {size}")));
+            return Err(Stop::Failed(format!("malloc has no {size}")));
         }
-        // Else the compiler sees that nobody needs it.
+        // Otherwise the compiler removes the unused allocation.
         Ok(HeapBlock(std::hint::black_box(start), layout))
     }
 
     fn free(&self, HeapBlock(start, layout): HeapBlock) -> Answer {
         #[allow(unsafe_code)]
-        // SAFETY: it was allocated above by this layout, and is freed once.
+        // SAFETY: it was allocated above with this layout, and is freed once.
         unsafe {
             std::alloc::dealloc(start, layout);
         }

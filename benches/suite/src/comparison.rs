@@ -1,4 +1,4 @@
-//! Allocators that whoever calls brings, compared with the pool: in the orders of the pairs `pool` and `threads`.
+//! Compares a caller's allocators with the pool: in the orders of the pairs `pool` and `threads`.
 
 use crate::allocator::{Allocator, Pooled};
 use crate::pairs::{pool, threads};
@@ -8,12 +8,12 @@ use crate::{Options, Told};
 use gpu_vmm_core::{DeviceId, Stream};
 use gpu_vmm_testkit::TestKit;
 
-/// Compares an allocator with the pool of a backend, on one thread, and tells of each figure as it is there. Sizes of which
-/// there is not three times as much memory are left out.
+/// Compares an allocator with the pool of a backend, on one thread, and reports each figure as soon as it is known. Leaves
+/// out sizes for which three times as much memory is not available.
 ///
 /// # Errors
 ///
-/// Where either of them fails.
+/// Those of both allocators.
 pub fn compare_with_pool<B: TestKit, O: Allocator>(
     backend: &B,
     device: DeviceId,
@@ -26,11 +26,11 @@ pub fn compare_with_pool<B: TestKit, O: Allocator>(
     pool::orders(scene, &ours, other, None)
 }
 
-/// The same for what several threads do.
+/// Compares them on several threads.
 ///
 /// # Errors
 ///
-/// Where either of them fails.
+/// Those of both allocators.
 pub fn compare_with_pool_on_threads<B: TestKit, O: Allocator + Sync>(
     backend: &B,
     device: DeviceId,

@@ -1,19 +1,19 @@
-//! What gpu-vmm costs, compared with what a program would do without it: pairs of ways to the same end, measured alternately in one
-//! run, so that whatever changes on the machine meets both.
+//! The cost of gpu-vmm compared with programs that do without it. Two ways to the same end form a pair; they are measured
+//! alternately in one run, so that changes of the machine affect both.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `pairs` | what is measured, a file for each subject |
-//! | `sampling` | how it is measured: who goes first changes, and memory that was just given back gets time to settle |
-//! | `row` | what came of it |
-//! | `scene`, `raw` | on what it is measured, and the driver's own calls |
-//! | `random` | numbers that no cache foresees |
-//! | `stop` | why a pair ends before its end |
-//! | `allocator`, `pytorch`, `comparison` | any allocator under one name, PyTorch's, and those that callers bring |
+//! | `pairs` | the measured pairs, a file for each subject |
+//! | `sampling` | how they are measured: alternately, with time for the device to settle after memory was freed |
+//! | `row` | the results |
+//! | `scene`, `raw` | the backend and device, and the driver's own calls |
+//! | `random` | random numbers that defeat caches |
+//! | `stop` | why a pair ends early |
+//! | `allocator`, `pytorch`, `comparison` | one interface for allocators, PyTorch's, and a caller's own |
 //!
-//! `gpu-vmm bench` runs them and writes what they tell.
+//! `gpu-vmm bench` runs them and writes the results.
 
-// The driver's own calls are found as Unix has them.
+// The driver's own calls are looked up with Unix functions.
 #![cfg(unix)]
 
 mod allocator;
@@ -38,20 +38,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 pub use stop::{Answer, Stop};
 
-/// What is to be measured, and how often.
+/// Which pairs are measured, and how often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// Only pairs that have this in their name.
+    /// Only pairs with this in their name.
     pub filter: Option<&'a str>,
-    /// The number of samples of each side; without it each pair decides.
+    /// The number of samples of each side; by default each pair decides.
     pub samples: Option<usize>,
-    /// The most memory that pairs may take, where that is less than is free.
+    /// The most memory that pairs may take, if less than the free memory.
     pub memory: Option<Bytes>,
-    /// The folder of PyTorch's libraries (`torch/lib`), whose allocator is to be one of the others.
+    /// The folder of PyTorch's libraries (`torch/lib`), whose allocator is to be compared too.
     pub torch: Option<&'a Path>,
 }
 
-/// What a run tells, in order.
+/// The events of a run, in order.
 #[derive(Debug)]
 pub enum Told {
     /// A pair begins.
@@ -60,18 +60,18 @@ pub enum Told {
     Row(Row),
     /// Times against sizes.
     Curve(Curve),
-    /// It cannot be measured here, and why.
+    /// The pair cannot be measured here, and why.
     Skipped(String),
-    /// It failed, and of what.
+    /// The pair failed, and why.
     Failed(String),
 }
 
-/// Measures one pair after the other on a device, and tells of each figure as it is there. `any` is the same backend, chosen at
-/// run time.
+/// Measures one pair after the other on a device, and reports each figure as soon as it is known. `any` is the same backend,
+/// with dynamic dispatch.
 ///
 /// # Errors
 ///
-/// Where the driver's own calls cannot be had.
+/// If the driver's own calls cannot be loaded.
 pub fn run<B: TestKit, A: TestKit>(
     backend: &B,
     any: &A,
@@ -83,7 +83,7 @@ pub fn run<B: TestKit, A: TestKit>(
     let wanted = pairs.iter().filter(|pair| options.filter.is_none_or(|text| pair.about.name.contains(text)));
     for pair in wanted {
         tell(Told::Begins(pair.about));
-        // Each begins on a scene of its own: what one leaves behind is not the next one's.
+        // Each begins on a scene of its own, so that pairs do not affect each other.
         let mut scene = Scene::new(backend, any, device, options, tell)?;
         let ended = catch_unwind(AssertUnwindSafe(|| (pair.measure)(&mut scene)));
         drop(scene);

@@ -1,5 +1,5 @@
-//! PyTorch's caching allocator by its own entry for C, in the libraries of an installed PyTorch, so that nothing of Python is in
-//! its times.
+//! PyTorch's caching allocator through its C interface, in the libraries of an installed PyTorch, so that the times include
+//! no Python.
 #![allow(unsafe_code)]
 
 use crate::allocator::Allocator;
@@ -26,14 +26,14 @@ pub(crate) struct Torch {
     delete: RawDelete,
 }
 
-/// A block of PyTorch's.
+/// A block of PyTorch's allocator.
 pub(crate) struct TorchBlock(*mut c_void);
 
-// SAFETY: an address that PyTorch takes back from any thread.
+// SAFETY: an address that PyTorch frees from any thread.
 unsafe impl Send for TorchBlock {}
 
 impl Torch {
-    /// Loads PyTorch's libraries from its folder `lib`. They stay until the process ends.
+    /// Loads PyTorch's libraries from its folder `lib`. They stay loaded until the process ends.
     pub(crate) fn load(folder: &Path, raw: &Raw) -> Answer<Self> {
         let cpu = open(folder, "libtorch_cpu.so")?;
         let cuda = open(folder, "libtorch_cuda.so")?;
@@ -46,7 +46,7 @@ impl Torch {
         let device: Number = find(&cpu, "aoti_torch_device_type_cuda")?;
         let bytes: Number = find(&cpu, "aoti_torch_dtype_uint8")?;
         let (length, stride, mut tensor) = (1, 1, std::ptr::null_mut());
-        // The first tensor starts PyTorch's CUDA. It is not given back: benchmarks end soon.
+        // The first tensor starts PyTorch's CUDA. It is never freed: benchmarks end soon.
         // SAFETY: one length and one stride are read, one tensor is written.
         let code =
             unsafe { empty(1, &raw const length, &raw const stride, bytes(), device(), 0, &raw mut tensor) };
@@ -82,7 +82,7 @@ impl Allocator for Torch {
 fn check(call: &str, code: i32) -> Answer {
     match code {
         0 => Ok(()),
-        _ => Err(Stop::Failed(format!("PyTorch's {call} failed; it has said why on the error stream"))),
+        _ => Err(Stop::Failed(format!("PyTorch's {call} failed; see its message on standard error"))),
     }
 }
 
@@ -94,7 +94,7 @@ fn open(folder: &Path, name: &str) -> Answer<Library> {
 }
 
 fn find<F: Copy>(library: &Library, name: &str) -> Answer<F> {
-    // SAFETY: who asks names the function's type, as PyTorch's `shim.h` has it.
+    // SAFETY: the caller names the function's type from PyTorch's `shim.h`.
     unsafe { library.get::<F>(name) }
         .map(|function| *function)
         .map_err(|error| Stop::Skipped(format!("this PyTorch has no {name}: {error}")))

@@ -1,4 +1,4 @@
-//! The driver's own calls with Rust's types, and with errors in place of codes.
+//! The driver's own calls with Rust types, and with errors instead of codes.
 #![allow(unsafe_code)]
 
 use crate::stop::{Answer, Stop};
@@ -10,15 +10,15 @@ use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The driver below a backend, with the device that everything is on. Addresses at which something is mapped are reserved, by
-/// the library or here, and nothing of the library is mapped there meanwhile.
+/// The driver of a backend, with the device for all calls. The library or this module must have reserved the addresses of
+/// mappings, and the library must map nothing there meanwhile.
 #[derive(Clone)]
 pub(crate) struct Raw {
     driver: Arc<dyn Driver>,
     device: DeviceId,
 }
 
-/// Memory.
+/// Physical memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Handle {
     number: u64,
@@ -40,13 +40,13 @@ pub(crate) struct Pinned(*mut c_void);
 #[derive(Clone, Copy)]
 pub(crate) struct RawStream(*mut c_void);
 
-// SAFETY: a stream is a name that the driver takes from any thread.
+// SAFETY: a stream is a name that the driver accepts from any thread.
 unsafe impl Send for RawStream {}
 // SAFETY: as above.
 unsafe impl Sync for RawStream {}
 
 impl RawStream {
-    /// The same for the library.
+    /// Returns the stream for the library.
     pub(crate) fn stream(self) -> Stream<'static> {
         // SAFETY: streams of benchmarks are never destroyed.
         unsafe { Stream::from_raw(self.0) }
@@ -62,12 +62,12 @@ impl Raw {
         Ok(Self { driver: gpu_vmm_testkit::raw::below(backend, device, None)?.into(), device })
     }
 
-    /// The same driver, for another device.
+    /// Returns the same driver for another device.
     pub(crate) fn on(&self, device: DeviceId) -> Self {
         Self { driver: Arc::clone(&self.driver), device }
     }
 
-    /// The vendor's name of a call.
+    /// Returns the vendor's name of a call.
     pub(crate) fn name(&self, cuda: &str, hip: &str, host: &str) -> String {
         match self.driver.vendor() {
             Vendor::Cuda => cuda,
@@ -81,14 +81,14 @@ impl Raw {
         match code {
             Code::SUCCESS => Ok(()),
             code => Err(Stop::Failed(format!(
-                "the driver's {call} answered {} ({})",
+                "the driver's {call} returned {} ({})",
                 self.driver.name(code),
                 code.0
             ))),
         }
     }
 
-    /// Makes the device the calling thread's.
+    /// Makes the device the calling thread's current one.
     pub(crate) fn enter(&self) -> Answer {
         self.check("make current", self.driver.make_current(self.device.0 as i32))
     }
@@ -136,13 +136,13 @@ impl Raw {
         Ok(Handle { number: handle, size })
     }
 
-    /// Maps a whole handle where nothing is.
+    /// Maps a whole handle at a free place.
     pub(crate) fn map(&self, at: Address, handle: Handle) -> Answer {
         // SAFETY: the driver checks numbers.
         self.check("map", unsafe { self.driver.map(at.0, number(handle.size), 0, handle.number, 0) })
     }
 
-    /// Lets the device read and write mappings that follow each other.
+    /// Gives the device read and write access to consecutive mappings.
     pub(crate) fn open(&self, at: Address, size: Bytes) -> Answer {
         let access = AccessDesc { location: self.location(), flags: abi::RW };
         // SAFETY: one description is read.
@@ -150,7 +150,7 @@ impl Raw {
         self.check("set access", code)
     }
 
-    /// Removes mappings that follow each other.
+    /// Unmaps consecutive mappings.
     pub(crate) fn unmap(&self, at: Address, size: Bytes) -> Answer {
         // SAFETY: nothing uses them.
         self.check("unmap", unsafe { self.driver.unmap(at.0, number(size)) })
@@ -161,27 +161,29 @@ impl Raw {
         self.check("release", unsafe { self.driver.release(handle.number) })
     }
 
-    /// A descriptor of memory that was created to be shared.
+    /// Exports memory that was created for sharing as a descriptor.
     pub(crate) fn export(&self, handle: Handle) -> Answer<OwnedFd> {
         let mut fd: i32 = -1;
         // SAFETY: for this type the driver writes one int.
         let code = unsafe { self.driver.export((&raw mut fd).cast(), handle.number, abi::DESCRIPTOR, 0) };
         self.check("export", code)?;
-        // SAFETY: the descriptor is the caller's from here on.
+        // SAFETY: the driver passes the descriptor's ownership.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// The memory of a descriptor that a driver has exported.
+    /// Imports the memory of a descriptor that a driver has exported.
     pub(crate) fn import(&self, fd: BorrowedFd<'_>, size: Bytes) -> Answer<Handle> {
         let (mut handle, mut descriptor) = (0, fd.as_raw_fd());
         let shareable = match self.driver.import_by() {
             ImportBy::Value => std::ptr::without_provenance_mut(descriptor as usize),
             ImportBy::Pointer => (&raw mut descriptor).cast(),
             ImportBy::Unknown => {
-                return Err(Stop::Skipped("how this version imports a descriptor is not known".to_owned()));
+                return Err(Stop::Skipped(
+                    "the way in which this version imports a descriptor is unknown".to_owned(),
+                ));
             }
         };
-        // SAFETY: the descriptor is one that a driver has exported, passed as this version takes it.
+        // SAFETY: a driver has exported the descriptor, which is passed in this version's form.
         let code = unsafe { self.driver.import(&raw mut handle, shareable, abi::DESCRIPTOR) };
         self.check("import", code)?;
         Ok(Handle { number: handle, size })
@@ -199,14 +201,14 @@ impl Raw {
         self.check("free", unsafe { self.driver.free(plain.at.0) })
     }
 
-    /// Copies the beginning of one allocation to another one.
+    /// Copies the beginning of one allocation to another.
     pub(crate) fn copy(&self, to: Plain, from: Plain, length: Bytes) -> Answer {
         let length = number(length.min(to.size).min(from.size));
-        // SAFETY: both have so many bytes.
+        // SAFETY: both have at least `length` bytes.
         self.check("copy", unsafe { self.driver.copy_on_device(to.at.0, from.at.0, length) })
     }
 
-    /// Lets the device, which is current, reach another one's plain allocations: else the driver copies through the host.
+    /// Gives the current device access to another's plain allocations: without it the driver copies through the host.
     pub(crate) fn enable_peer(&self, peer: DeviceId) -> Answer {
         match self.driver.enable_peer(peer.0 as i32) {
             Code::PEER_ALREADY_ENABLED => Ok(()),
@@ -214,27 +216,27 @@ impl Raw {
         }
     }
 
-    /// Copies another device's allocation to one of this device, which has as many bytes.
+    /// Copies another device's allocation to one of this device with the same size.
     pub(crate) fn copy_peer(&self, to: Plain, from: Plain, peer: DeviceId) -> Answer {
         let (here, there) = (self.device.0 as i32, peer.0 as i32);
-        // SAFETY: both have so many bytes.
+        // SAFETY: both have this size.
         let code = unsafe { self.driver.copy_peer(to.at.0, here, from.at.0, there, number(to.size)) };
         self.check("copy peer", code)
     }
 
     /// Writes zeros, and waits.
     pub(crate) fn clear(&self, plain: &Plain) -> Answer {
-        // SAFETY: the allocation has so many bytes.
+        // SAFETY: the allocation has this size.
         self.check("set", unsafe { self.driver.set(plain.at.0, 0, number(plain.size)) })?;
         self.synchronize()
     }
 
     pub(crate) fn synchronize(&self) -> Answer {
-        // SAFETY: it takes nothing.
+        // SAFETY: it takes no argument.
         self.check("synchronize", unsafe { self.driver.synchronize() })
     }
 
-    /// A stream that waits for no other one. It is not destroyed: benchmarks end soon.
+    /// Creates a stream that waits for no other one. It is not destroyed: benchmarks end soon.
     pub(crate) fn stream(&self) -> Answer<RawStream> {
         let mut stream = std::ptr::null_mut();
         // SAFETY: one stream is written.
@@ -248,7 +250,7 @@ impl Raw {
         self.check("stream synchronize", unsafe { self.driver.stream_synchronize(stream.0) })
     }
 
-    /// Tells the device's own pool how much memory to keep.
+    /// Sets how much memory the device's own pool keeps.
     pub(crate) fn keep_in_pool(&self, most: Bytes) -> Answer {
         let (mut pool, mut keep) = (std::ptr::null_mut(), most.0);
         // SAFETY: one pool is written.
@@ -277,7 +279,7 @@ impl Raw {
         // SAFETY: one address is written.
         let code = unsafe { self.driver.host_allocate(&raw mut start, number(size), abi::PORTABLE) };
         self.check("allocate page-locked memory", code)?;
-        // SAFETY: so many bytes are there; that they are there at all is seen to before anything is timed.
+        // SAFETY: the allocation has this size; the write populates its pages before anything is timed.
         unsafe { start.cast::<u8>().write_bytes(1, number(size)) };
         Ok(Pinned(start))
     }
@@ -287,14 +289,14 @@ impl Raw {
         self.check("free page-locked memory", unsafe { self.driver.host_free(pinned.0) })
     }
 
-    /// Queues a copy to page-locked memory that has as many bytes.
+    /// Queues a copy to page-locked memory of the same size.
     pub(crate) fn copy_out(&self, to: Pinned, from: Plain, stream: RawStream) -> Answer {
-        // SAFETY: both have so many bytes, and are left alone until the stream has been waited for.
+        // SAFETY: both have this size, and are unused until the stream has been waited for.
         let code = unsafe { self.driver.copy_to_host_later(to.0, from.at.0, number(from.size), stream.0) };
         self.check("copy to the host", code)
     }
 
-    /// Queues a copy from page-locked memory that has as many bytes.
+    /// Queues a copy from page-locked memory of the same size.
     pub(crate) fn copy_back(&self, to: Plain, from: Pinned, stream: RawStream) -> Answer {
         // SAFETY: as above.
         let code = unsafe { self.driver.copy_from_host_later(to.at.0, from.0, number(to.size), stream.0) };

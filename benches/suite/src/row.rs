@@ -1,31 +1,31 @@
-//! What came of a pair: figures of two sides, and their ratio.
+//! The results of a pair: figures of two sides, and their ratio.
 
 use serde::{Deserialize, Serialize};
 
-/// A figure of the library compared with the same of something else.
+/// A figure of the library compared with that of the other side.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What is done, as in `2 MiB, full cycle`.
+    /// The operation, as in `2 MiB, full cycle`.
     pub what: String,
     /// The library's side.
     pub ours: Side,
-    /// What is compared with it.
+    /// The other side.
     #[serde(alias = "beside")]
     pub baseline: Side,
-    /// Of what the figures are.
+    /// The unit of the figures.
     pub unit: Unit,
-    /// The library's figure over the other, sample by sample.
+    /// The library's figure divided by the other, sample by sample.
     pub ratio: Spread,
     /// The number of samples of each side.
     #[serde(alias = "turns")]
     pub samples: usize,
-    /// What the ratio is to be.
+    /// The target of the ratio.
     #[serde(skip_serializing_if = "Option::is_none", default, alias = "mark")]
     pub target: Option<Target>,
 }
 
 impl Row {
-    /// Whether the ratio is what it is to be, where that was said.
+    /// Returns whether the ratio meets its target, if it has one.
     #[must_use]
     pub fn meets_its_target(&self) -> Option<bool> {
         self.target.map(|target| match target {
@@ -38,16 +38,16 @@ impl Row {
 /// One side of a pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Side {
-    /// Who it is, as in `cuMemAlloc`.
+    /// Its name, as in `cuMemAlloc`.
     pub name: String,
-    /// What it took.
+    /// Its figures.
     pub took: Spread,
 }
 
 /// The median of many figures, and their interquartile range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// As many are below as above.
+    /// Half of the figures are below.
     pub median: f64,
     /// A quarter is below.
     pub low: f64,
@@ -56,7 +56,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of figures in any order; zeros where there are none.
+    /// Summarizes figures in any order; zeros if there are none.
     #[must_use]
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
         let mut figures: Vec<f64> = figures.into_iter().collect();
@@ -65,43 +65,43 @@ impl Spread {
         Self { median: at(2), low: at(1), high: at(3) }
     }
 
-    /// Of one figure.
+    /// Creates a spread of one figure.
     #[must_use]
     pub const fn exact(figure: f64) -> Self {
         Self { median: figure, low: figure, high: figure }
     }
 }
 
-/// Of what figures are.
+/// The unit of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Nanoseconds of one operation.
     Nanoseconds,
-    /// Operations a second, in millions.
+    /// Millions of operations per second.
     MillionsPerSecond,
     /// Bytes.
     Bytes,
 }
 
-/// What a ratio is to be.
+/// The target of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// No more than this.
+    /// At most this.
     AtMost(f64),
-    /// No less than this.
+    /// At least this.
     AtLeast(f64),
 }
 
-/// What it takes to come to a size, in nanoseconds.
+/// The times of a growth, in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Which growth, as in `by doubling`.
+    /// The growth, as in `by doubling`.
     pub what: String,
-    /// Who grows.
+    /// The side that grows.
     pub who: String,
-    /// Sizes in bytes, and the time from the beginning on until it is reached.
+    /// Sizes in bytes, and the time from the start until each is reached.
     pub points: Vec<(u64, f64)>,
 }
 

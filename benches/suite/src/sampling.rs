@@ -1,22 +1,21 @@
-//! How two sides are measured: alternately, and who goes first changes, since what one leaves behind may slow the other one down.
+//! Measures two sides alternately, in changing order, since one side's remains may slow the other one down.
 
 use crate::row::Spread;
 use crate::stop::Answer;
 use std::time::{Duration, Instant};
 
-/// The times of the parts of one sample of one side, and what is kept until it may be given back.
+/// The times of the parts of one sample of one side, and a value that is kept until it may be freed.
 pub(crate) type Sample<T, const PARTS: usize> = ([Duration; PARTS], T);
 
-/// What becomes of what a sample has made.
+/// When the value of a sample is dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keep {
-    /// It is dropped when the sample has been timed.
+    /// When the sample has been timed.
     Nothing,
-    /// It is dropped after so many samples of both; then the device settles, and before the first one. Memory that has just
-    /// been given back is cheaper than other memory to have again in the same process, and slows the device down while it is
-    /// cleared.
+    /// After this number of samples of both sides; then, and before the first one, the device settles. Memory that has just
+    /// been freed is cheaper to allocate again in the same process, and slows the device down while it is cleared.
     Samples(usize),
-    /// It is dropped when the sample has been timed, and the device settles before each one.
+    /// When the sample has been timed; the device settles before each sample.
     Settled,
 }
 
@@ -26,16 +25,16 @@ pub(crate) struct Times<const PARTS: usize> {
     pub(crate) baseline: [Vec<f64>; PARTS],
 }
 
-/// The number of samples of both sides, and what comes between.
+/// The number of samples of both sides, and the actions between them.
 pub(crate) struct Sampling<'a> {
     pub(crate) samples: usize,
     pub(crate) keep: Keep,
-    /// Waits until the device has nothing left to do, and is awake.
+    /// Waits until the device has finished all work, and is awake.
     pub(crate) settle: &'a mut dyn FnMut() -> Answer,
 }
 
 impl Sampling<'_> {
-    /// Measures both alternately. A tenth as many samples go before, to warm up.
+    /// Measures both sides alternately. A tenth of the number of samples comes first, to warm up.
     pub(crate) fn take<T, U, const PARTS: usize>(
         self,
         mut ours: impl FnMut() -> Answer<Sample<T, PARTS>>,
@@ -79,12 +78,12 @@ impl Sampling<'_> {
     }
 }
 
-/// The ratios of two sides' figures, sample by sample.
+/// Returns the ratios of two sides' figures, sample by sample.
 pub(crate) fn ratios(ours: &[f64], baseline: &[f64]) -> Spread {
     Spread::of(ours.iter().zip(baseline).map(|(ours, baseline)| ours / baseline))
 }
 
-/// How long something takes.
+/// Measures the time of `work`.
 pub(crate) fn timed<T>(work: impl FnOnce() -> Answer<T>) -> Answer<Sample<T, 1>> {
     let start = Instant::now();
     let made = work()?;
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// Counts how many of it are alive.
+    /// Counts its live instances.
     struct Made<'a>(&'a Cell<usize>);
 
     impl Drop for Made<'_> {

@@ -1,4 +1,4 @@
-//! On what pairs are measured, and how they tell of it.
+//! The environment of pairs, and how they report results.
 
 use crate::raw::{Plain, Raw};
 use crate::row::{Curve, Row, Side, Spread, Target, Unit};
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 /// A backend with a device, and the driver below it.
 pub(crate) struct Scene<'a, B, A> {
     pub(crate) backend: &'a B,
-    /// The same backend, chosen at run time.
+    /// The same backend, with dynamic dispatch.
     pub(crate) any: &'a A,
     pub(crate) device: DeviceId,
     pub(crate) raw: Raw,
     pub(crate) options: &'a Options<'a>,
-    /// What the device is kept awake with.
+    /// Memory for the work that keeps the device awake.
     busy: Option<Plain>,
     tell: &'a mut dyn FnMut(Told),
 }
@@ -28,15 +28,15 @@ pub(crate) struct Plan {
     /// The number of samples of each side, unless the options say another.
     pub(crate) samples: usize,
     pub(crate) keep: Keep,
-    /// How much memory is given back before the device has to settle.
+    /// The amount of memory that is freed before the device must settle.
     pub(crate) gives_back: Bytes,
-    /// So many operations are timed together.
+    /// The number of operations that are timed together.
     pub(crate) operations: u64,
     pub(crate) target: Option<Target>,
 }
 
 impl Plan {
-    /// Takes samples of one operation, with nothing between.
+    /// Takes samples of one operation, without pauses.
     pub(crate) const fn samples(samples: usize) -> Self {
         Self { samples, keep: Keep::Nothing, gives_back: Bytes::ZERO, operations: 1, target: None }
     }
@@ -49,12 +49,12 @@ impl Plan {
         Self { operations, ..self }
     }
 
-    /// The device settles before each sample, which gives so much memory back.
+    /// Lets the device settle before each sample, which frees `gives_back`.
     pub(crate) const fn settled(self, gives_back: Bytes) -> Self {
         Self { keep: Keep::Settled, gives_back, ..self }
     }
 
-    /// Keeps what samples make for as long as `room` has space for more; a sample of both sides takes `sample`.
+    /// Keeps the values of samples as long as `room` has space for more; a sample of both sides takes `sample`.
     pub(crate) fn kept(self, sample: Bytes, room: Bytes) -> Self {
         let samples = (room.0 / sample.0.max(1)).max(1);
         let samples = samples.min(self.samples.max(1) as u64);
@@ -79,28 +79,28 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
         self.backend.vendor() == Vendor::Host
     }
 
-    /// Addresses on the device, with nothing behind them.
+    /// Reserves addresses on the device, without memory.
     pub(crate) fn room(&self, size: Bytes) -> Answer<Region<B>> {
         Ok(Region::builder(self.backend).on(self.device).reserve(size).build()?)
     }
 
-    /// How much memory pairs may take.
+    /// Returns the memory that pairs may take.
     pub(crate) fn memory(&self) -> Answer<Bytes> {
         let free = self.backend.memory_info(self.device)?.free;
         Ok(self.options.memory.map_or(free, |most| most.min(free)))
     }
 
-    /// Ends the pair where there is not so much memory.
+    /// Ends the pair if less memory is available.
     pub(crate) fn needs(&self, size: Bytes) -> Answer {
         let free = self.memory()?;
         if size > free {
-            return Err(Stop::Skipped(format!("it takes {size}, and {free} are free")));
+            return Err(Stop::Skipped(format!("it needs {size}, but only {free} are free")));
         }
         Ok(())
     }
 
-    /// The largest power of two that there is so many times in memory, at most `most`; the pair ends where it is less than
-    /// `least`. Both are powers of two.
+    /// Returns the largest power of two, up to `most`, that fits `times` times into the memory. Ends the pair if it is less
+    /// than `least`. Both bounds are powers of two.
     pub(crate) fn fitting(&self, times: u64, least: Bytes, most: Bytes) -> Answer<Bytes> {
         self.needs(Bytes(least.0 * times))?;
         Ok(most.min(power_of_two(Bytes(self.memory()?.0 / times))))
@@ -126,7 +126,7 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
         Sampling { samples, keep: plan.keep, settle: &mut settle }.take(ours, baseline)
     }
 
-    /// Measures both sides alternately and tells of it; each says how long it took.
+    /// Measures both sides alternately and reports the result; each side returns its own time.
     pub(crate) fn compare<T, U>(
         &mut self,
         what: impl Into<String>,
@@ -141,7 +141,7 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
         Ok(())
     }
 
-    /// The same where all that a side does is timed.
+    /// Does the same for sides that are timed as a whole.
     pub(crate) fn compare_whole(
         &mut self,
         what: impl Into<String>,
@@ -153,7 +153,7 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
         self.compare(what, baseline, plan, || timed(&mut ours), || timed(&mut other))
     }
 
-    /// Tells of times that were taken alternately.
+    /// Reports times that were taken alternately.
     pub(crate) fn row(
         &mut self,
         what: impl Into<String>,
@@ -170,7 +170,7 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
             unit: Unit::Nanoseconds,
             ratio: ratios(ours, other),
             samples: ours.len(),
-            // Marks are for GPUs.
+            // Targets are for GPUs.
             target: plan.target.filter(|_| !self.is_host()),
         }));
     }
@@ -187,42 +187,42 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
 impl<B, A> Drop for Scene<'_, B, A> {
     fn drop(&mut self) {
         if let Some(busy) = self.busy.take() {
-            // Should the driver refuse, the memory goes with the process.
+            // If the driver refuses, the memory is freed with the process.
             let _ = self.raw.free(busy);
         }
     }
 }
 
-/// What the library's side is called.
+/// The name of the library's side.
 pub(crate) const OURS: &str = "gpu-vmm";
 
-/// Nothing is queued on any memory of a benchmark when it is taken away.
+/// No work is queued on a benchmark's memory when it is unmapped.
 pub(crate) fn nothing_runs() -> WaitFor<'static> {
     #[allow(unsafe_code)]
-    // SAFETY: as said; what is queued is waited for by the side that queued it.
+    // SAFETY: as above; each side waits for its own queued work.
     unsafe {
         WaitFor::nothing()
     }
 }
 
-/// The largest power of two that is no more than this.
+/// Returns the largest power of two up to this size.
 pub(crate) fn power_of_two(size: Bytes) -> Bytes {
     Bytes(size.0.checked_ilog2().map_or(0, |power| 1 << power))
 }
 
 const BUSY: Bytes = Bytes::mib(64);
 
-/// Keeps the device awake with small work until it should be done with what was given back: an idle device goes to sleep, and
-/// its driver's calls take several times as long then.
+/// Keeps the device awake with small work until it should have finished clearing the freed memory: an idle device goes to
+/// sleep, and its driver's calls take several times as long then.
 fn settle(raw: &Raw, busy: Option<&Plain>, gives_back: Bytes) -> Answer {
     let Some(busy) = busy else { return Ok(()) };
-    // Memory is cleared at some 100 GB/s and more.
+    // Memory is cleared at 100 GB/s or more.
     let long = Duration::from_millis(30 + 10 * gives_back.0 / Bytes::gib(1).0);
     let start = Instant::now();
     while start.elapsed() < long {
         raw.clear(busy)?;
     }
-    // The first memory that is asked for after much was given back takes up to 30 ms, whatever its size.
+    // The first allocation after much memory was freed takes up to 30 ms, for any size.
     for _ in 0..3 {
         raw.release(raw.create(BUSY)?)?;
         raw.free(raw.plain(BUSY)?)?;
@@ -230,7 +230,7 @@ fn settle(raw: &Raw, busy: Option<&Plain>, gives_back: Bytes) -> Answer {
     raw.clear(busy)
 }
 
-/// Drivers do much of their work at the first call of a kind, such as making a context.
+/// Warms up: drivers do much of their work at the first call of a kind, such as creating a context.
 fn warm_up<B: TestKit>(backend: &B, device: DeviceId) -> gpu_vmm_core::Result<()> {
     let granule = backend.device(Operation::QueryDevice, device)?.granularity.bytes();
     let mut region = Region::builder(backend).on(device).reserve(granule).build()?;

@@ -1,23 +1,23 @@
-//! Why a pair ends before its end.
+//! Why a pair ends early.
 
 use gpu_vmm_core::{Detail, Error};
 use gpu_vmm_testkit::raw::Missing;
 use std::any::Any;
 
-/// What a step of a pair gives.
+/// The result of a step of a pair.
 pub type Answer<T = ()> = Result<T, Stop>;
 
-/// Why a pair ends before its end.
+/// Why a pair ends early.
 #[derive(Debug)]
 pub enum Stop {
-    /// This device, version or machine has not what it needs.
+    /// This device, version or machine lacks something that the pair needs.
     Skipped(String),
-    /// Something went wrong.
+    /// The pair failed.
     Failed(String),
 }
 
 impl Stop {
-    /// What a panic tells.
+    /// Converts a panic.
     pub(crate) fn of(panic: Box<dyn Any + Send>) -> Self {
         match panic.downcast::<Missing>() {
             Ok(missing) => Self::Skipped(missing.0),

@@ -1,4 +1,4 @@
-//! Every pair on host memory, once: that each ends with figures, or says what it lacks.
+//! Every pair on host memory, once: each ends with figures, or reports what it lacks.
 #![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
 
 use gpu_vmm_bench::{About, Options, Told, about, run};
@@ -6,14 +6,14 @@ use gpu_vmm_core::{Bytes, DeviceId};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use std::sync::{Mutex, PoisonError};
 
-/// Pairs reserve addresses that they have just given back, which a pair that runs at the same time might take.
+/// Pairs reserve addresses that they have just freed, which a concurrent pair might take.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn host(devices: u32) -> HostBackend {
     HostConfig::new().devices(devices).memory(Bytes::gib(64)).open().unwrap()
 }
 
-/// What a run tells: each pair with the number of its rows, or why there are none.
+/// Returns the events of a run: each pair with the number of its rows, or why it has none.
 fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, String>)> {
     let mut pairs: Vec<(About, Result<usize, String>)> = Vec::new();
     let mut tell = |told| match told {
@@ -62,5 +62,5 @@ fn a_filter_is_held_against_the_names() {
 fn a_device_alone_has_no_peer() {
     let pairs = told(&host(1), &Options { filter: Some("peer"), samples: Some(1), ..Options::default() });
     let [(_, Err(reason))] = &pairs[..] else { panic!("{pairs:?}") };
-    assert_eq!(reason, "there is no other device that reaches device 0's memory");
+    assert_eq!(reason, "no other device can access device 0's memory");
 }

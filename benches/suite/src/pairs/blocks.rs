@@ -1,4 +1,4 @@
-//! What a pair costs as a pool fills, compared with the same pair by a pool that has no other blocks.
+//! The cost of an allocation with its free as a pool fills, compared with a pool without other blocks.
 
 use super::pool::PAIRS;
 use crate::allocator::{Pooled, pairs};
@@ -8,7 +8,7 @@ use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_testkit::TestKit;
 
-/// A size, and how many of it live.
+/// A size, and numbers of live blocks.
 const LIVE: [(Bytes, [usize; 3]); 2] =
     [(Bytes(512), [1_000, 100_000, 10_000_000]), (Bytes::mib(2), [100, 1_000, 10_000])];
 
@@ -28,7 +28,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
                 || pairs(&full, size, PAIRS),
                 || pairs(&alone, size, PAIRS),
             )?;
-            // Blocks that lie anywhere, so that what is free is scattered.
+            // Blocks at random places, so that the free space is scattered.
             let mut random = Random::new();
             let mut replace = || {
                 for _ in 0..PAIRS {

@@ -1,5 +1,6 @@
-//! Each call through the library compared with the driver's own, in one cycle at the same addresses: where nothing else is mapped near
-//! by, a driver makes and drops tables for each mapping, and set access takes 35 microseconds in place of 21.
+//! Each call through the library compared with the driver's own, in one cycle at the same addresses. If nothing else is
+//! mapped nearby, a driver creates and drops page tables for each mapping, and set access takes 35 microseconds instead of
+//! 21.
 
 use crate::raw::Raw;
 use crate::sampling::Sample;
@@ -9,10 +10,10 @@ use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, PhysicalMemory, Pr
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
-/// The parts of a cycle, and all of it.
+/// The parts of a cycle, and the whole cycle.
 const PARTS: [&str; 6] = ["create", "map", "set access", "unmap", "release", "full cycle"];
 
-/// What the whole cycle may take.
+/// The limit of the whole cycle's ratio.
 const TARGET: f64 = 1.02;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -49,8 +50,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Those of a region in which nothing is mapped meanwhile; of the host's memory some of their own, which is all that its
-    /// calls can reach.
+    /// Returns addresses of a region in which nothing is mapped meanwhile. For host memory, reserves addresses, the only ones
+    /// that its calls can reach.
     pub(super) fn of<B: TestKit, A: TestKit>(scene: &Scene<'_, B, A>, region: &Region<B>) -> Answer<Self> {
         if !scene.is_host() {
             return Ok(Self { at: region.address(), own: None });
@@ -97,12 +98,12 @@ fn by_hand(raw: &Raw, at: Address, size: Bytes) -> Answer<Sample<(), 6>> {
     Ok((parts([start, created, mapped, opened, unmapped, Instant::now()]), ()))
 }
 
-/// The times between, and from the first to the last.
+/// Returns the times of the parts, and of the whole cycle.
 fn parts([start, created, mapped, opened, unmapped, end]: [Instant; 6]) -> [Duration; 6] {
     [created - start, mapped - created, opened - mapped, unmapped - opened, end - unmapped, end - start]
 }
 
-/// Addresses are reserved and given back.
+/// Measures reserving and freeing addresses.
 fn addresses<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes) -> Answer {
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let ours = || Ok(Region::builder(backend).on(device).reserve(size).build()?.close(nothing_runs())?);

@@ -1,4 +1,4 @@
-//! A backend that is chosen at run time compared with the same one by its type.
+//! A backend with dynamic dispatch compared with the same one by its type.
 
 use super::calls;
 use super::mappings::Full;
@@ -11,10 +11,10 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_testkit::TestKit;
 
-/// What choosing at run time may take.
+/// The limit of the ratio.
 const TARGET: f64 = 1.01;
 
-/// So many pairs of the pool are timed together.
+/// The number of pairs that are timed together.
 const PAIRS: u64 = 10_000;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -48,7 +48,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     scene.compare_whole("lookup, 1000 mappings", &*baseline, plan, || chosen.look(), || one.look())
 }
 
-/// A cycle of all calls. Both have the same addresses alternately, since what a driver takes depends on them.
+/// Runs a cycle of all calls. Both use the same addresses alternately, since a driver's times depend on them.
 fn cycle<B: Backend>(backend: &B, device: DeviceId, at: Address, size: Bytes) -> Answer<Sample<(), 6>> {
     let room = Region::builder(backend).on(device).reserve(size).at(Placement::Exact(at));
     let mut region = room.build()?;

@@ -1,4 +1,4 @@
-//! Memory that is there at once.
+//! New memory of a large size in one call.
 
 use crate::sampling::timed;
 use crate::scene::{Plan, Scene, nothing_runs};
@@ -8,14 +8,14 @@ use gpu_vmm_testkit::TestKit;
 
 const SIZE: Bytes = Bytes::gib(8);
 
-/// What the library may take of an allocation's time.
+/// The limit of the library's time relative to an allocation's.
 const TARGET: f64 = 1.25;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     scene.needs(Bytes(2 * SIZE.0))?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let baseline = raw.name("cuMemAlloc", "hipMalloc", "mmap");
-    // What was given back just now is there at once, or has to be cleared first, as it happens: from 0.4 to 35 ms.
+    // Memory that was just freed is sometimes available at once, and sometimes cleared first: from 0.4 to 35 ms.
     for (how, plan) in [
         ("not used before", Plan::samples(24).at_most(TARGET).kept(Bytes(2 * SIZE.0), scene.memory()?)),
         ("given back just before", Plan::samples(40)),
@@ -37,17 +37,17 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     Ok(())
 }
 
-/// Closes a region on which nothing runs when it is dropped.
+/// Closes a region when it is dropped; no work may run on it then.
 pub(super) struct Closing<B: TestKit>(pub(super) Option<Region<B>>);
 
 impl<B: TestKit> Drop for Closing<B> {
     fn drop(&mut self) {
-        // What cannot be given back is seen by the next sample, which finds less memory.
+        // Memory that cannot be freed is missing in the next sample, which reports it.
         let _ = self.0.take().map(|region| region.close(nothing_runs()));
     }
 }
 
-/// Gives something back when it is dropped.
+/// Frees a resource when it is dropped.
 pub(super) struct Freeing<F: FnMut() -> Answer>(pub(super) F);
 
 impl<F: FnMut() -> Answer> Drop for Freeing<F> {

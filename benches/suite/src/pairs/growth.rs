@@ -1,6 +1,6 @@
-//! Memory that grows in steps: compared with the best sequence of the driver's own calls, one create, map and set access for each
-//! step, and with what a program does without virtual memory, which is to allocate, copy and free. Both sides have their
-//! addresses before the clock runs.
+//! Memory that grows in steps. It is compared with the best sequence of the driver's own calls, one create, map and set
+//! access for each step, and with a program without virtual memory, which allocates, copies and frees. Both sides have their
+//! addresses before the timing starts.
 
 use super::fresh::Closing;
 use crate::raw::{Handle, Plain, Raw};
@@ -11,15 +11,15 @@ use gpu_vmm_core::{Address, Bytes, Region};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
-/// What the library may take of the driver's own calls' time.
+/// The limit of the library's time relative to the driver's own calls.
 const TARGET: f64 = 1.05;
-/// What it may take of copying's: it is to be 200 times as fast.
+/// The limit relative to copying: the library must be 200 times as fast.
 const AT_MOST_OF_COPYING: f64 = 0.005;
 
 const COPYING: &str = "alloc, copy, free";
 
-/// Copying gives back many times what it comes to, and while that is cleared everything takes longer: the second 32 GiB in a row
-/// take five times as long as the first ones, whoever asks for them.
+/// Copying frees many times the final size. While that memory is cleared, everything takes longer: the second 32 GiB in a row
+/// take five times as long as the first ones, on either side.
 const CLEARED: Bytes = Bytes::gib(80);
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -54,7 +54,7 @@ fn growth<B: TestKit, A: TestKit>(
     scene.compare(what, "driver's own calls", plan, || ours(&mut Points::default()), by_hand)?;
 
     if scene.is_host() {
-        return Ok(()); // the kernel gives pages when they are touched, which copying does and growing does not
+        return Ok(()); // the kernel provides pages when they are touched, which copying does and growing does not
     }
     scene.needs(whole + before_last)?;
     let plan = Plan::samples(copies).settled(CLEARED);
@@ -72,12 +72,12 @@ fn growth<B: TestKit, A: TestKit>(
     Ok(())
 }
 
-/// When each size was reached, of some samples.
+/// The times at which each size was reached, for several samples.
 #[derive(Default)]
 struct Points(Vec<Vec<Duration>>);
 
 impl Points {
-    /// Grows to one size after the other, and says how long all of it took.
+    /// Grows to one size after the other, and returns the total time.
     fn take(&mut self, steps: &[Bytes], mut grow_to: impl FnMut(Bytes) -> Answer) -> Answer<[Duration; 1]> {
         let mut times = Vec::with_capacity(steps.len());
         let start = Instant::now();
@@ -106,7 +106,7 @@ struct Grown {
     raw: Raw,
     at: Address,
     reserved: Bytes,
-    /// Where each begins.
+    /// The first address of each part, and its handle.
     parts: Vec<(Address, Handle)>,
     end: Bytes,
 }
@@ -130,7 +130,7 @@ impl Grown {
 
 impl Drop for Grown {
     fn drop(&mut self) {
-        // What cannot be given back is seen by the next sample, which finds less memory.
+        // Memory that cannot be freed is missing in the next sample, which reports it.
         for (at, handle) in self.parts.drain(..) {
             let _ = self.raw.unmap(at, handle.size);
             let _ = self.raw.release(handle);
@@ -139,7 +139,7 @@ impl Drop for Grown {
     }
 }
 
-/// What a program has that grows without virtual memory management.
+/// Memory that grows without virtual memory management.
 struct Copied<'a> {
     raw: &'a Raw,
     plain: Option<Plain>,

@@ -1,6 +1,6 @@
-//! Memory that was kept is mapped, compared with memory that is new: what a program gains that holds on to memory whose addresses it
-//! gives up, as a pool does. Drivers clear memory that is given back, so that new memory is cheap to have and dear to give
-//! up: the whole exchange is compared with the having alone.
+//! Mapping kept memory compared with new memory: the gain of a program that keeps memory whose addresses it releases, as a
+//! pool does. Drivers clear memory when it is freed, so that new memory is cheap to create and expensive to free. So the
+//! whole exchange is compared, as well as the creation alone.
 
 use super::fresh::Closing;
 use crate::sampling::timed;
@@ -9,7 +9,7 @@ use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 
-/// What kept memory may take of the time that new memory takes, at 1 GiB.
+/// The limit of kept memory's time relative to new memory's, at 1 GiB.
 const TARGET: f64 = 0.15;
 
 const SIZES: [Bytes; 4] = [Bytes::mib(2), Bytes::mib(128), Bytes::gib(1), Bytes::gib(4)];
@@ -47,14 +47,14 @@ fn kept<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: 
         Ok((took, ()))
     };
     let fresh = || {
-        let mut region = rooms.pop().ok_or_else(|| Stop::Failed("no room is left".to_owned()))?;
+        let mut region = rooms.pop().ok_or_else(|| Stop::Failed("no addresses are left".to_owned()))?;
         let (took, ()) = timed(|| Ok(region.grow_to(size).map(drop)?))?;
         Ok((took, Closing(Some(region))))
     };
     scene.compare(format!("{size}: mapped"), "new memory, by gpu-vmm", plan, again, fresh)
 }
 
-/// What is there is given up, and as much is had again.
+/// Releases the memory and gets as much again.
 fn exchange<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;

@@ -1,5 +1,5 @@
-//! What operations cost as a region fills: each on a region with many mappings, compared with one with 10. One granule is mapped at
-//! all places.
+//! The cost of operations as a region fills: on a region with many mappings, compared with one with 10. All mappings have the
+//! same granule of memory.
 
 use crate::random::Random;
 use crate::scene::{Plan, Scene, nothing_runs};
@@ -8,16 +8,16 @@ use gpu_vmm_core::{Access, Backend, Bytes, Operation, PhysicalMemory, Properties
 use gpu_vmm_testkit::TestKit;
 use std::hint::black_box;
 
-/// How many mappings.
+/// The numbers of mappings.
 const COUNTS: [u64; 4] = [1, 10, 1_000, 100_000];
 const FEW: u64 = 10;
 
-/// So many lookups are timed together.
+/// The number of lookups that are timed together.
 const LOOKUPS: u64 = 10_000;
-/// So many times something is mapped and unmapped.
+/// The number of times that a mapping is added and removed.
 const CHANGES: u64 = 100;
 
-/// What a lookup among 100,000 may take of one among 10.
+/// The limit of a lookup among 100,000 relative to one among 10.
 const TARGET: f64 = 3.0;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -25,7 +25,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     let memory = PhysicalMemory::create(scene.backend, granule, Properties::on(scene.device))?;
     let mut few = Full::new(scene, &memory, FEW)?;
     for count in COUNTS {
-        // The kernel gives a process some 65,530 mappings; behind that nobody can have memory any more.
+        // The kernel permits some 65,530 mappings per process; beyond that, the process gets no more memory.
         let count = if scene.is_host() { count.min(30_000) } else { count };
         let mut many = Full::new(scene, &memory, count)?;
         let name = format!("{FEW} mappings");
@@ -52,7 +52,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     Ok(few.region.close(nothing_runs())?)
 }
 
-/// A region with so many mappings, and one place that is free.
+/// A region with many mappings, and one free place.
 pub(super) struct Full<B: Backend> {
     region: Region<B>,
     granule: Bytes,
@@ -76,7 +76,7 @@ impl<B: Backend> Full<B> {
         Ok(Self { region, granule, count, random: Random::new() })
     }
 
-    /// Looks some places up, which no cache foresees.
+    /// Looks up random places, which defeats caches.
     pub(super) fn look(&mut self) -> Answer {
         for _ in 0..LOOKUPS {
             let place = self.random.below(self.count);

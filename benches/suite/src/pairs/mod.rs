@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measured pairs.
 
 mod blocks;
 mod calls;
@@ -24,12 +24,12 @@ use crate::scene::Scene;
 use crate::stop::Answer;
 use gpu_vmm_testkit::TestKit;
 
-/// A pair's name, and what it is.
+/// The name and the description of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
-    /// The name, which a filter is held against.
+    /// The name, to which a filter applies.
     pub name: &'static str,
-    /// What both sides do.
+    /// The actions of both sides.
     pub what: &'static str,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Pair<B, A> {
     pub(crate) measure: fn(&mut Scene<'_, B, A>) -> Answer,
 }
 
-/// All of them, in the order in which they are measured.
+/// Returns all pairs, in the order of measurement.
 pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
     let pair = |name, what, measure| Pair { about: About { name, what }, measure };
     vec![
@@ -50,17 +50,17 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
             "memory that grows, compared with the best raw calls and with copying",
             growth::measure,
         ),
-        pair("kept", "memory that was kept is mapped, compared with memory that is new", kept::measure),
+        pair("kept", "kept memory is mapped, compared with new memory", kept::measure),
         pair("paged", "a region that grows by the caller's pages, compared with raw calls", paged::measure),
-        pair("pool", "a warm allocation with its free, compared with others'", pool::measure),
+        pair("pool", "a warm allocation with its free, compared with other allocators'", pool::measure),
         pair(
             "mappings",
-            "operations on a region that has many mappings, compared with one of 10",
+            "operations on a region with many mappings, compared with one with 10",
             mappings::measure,
         ),
         pair(
             "dispatch",
-            "a backend that is chosen at run time, compared with the same one by its type",
+            "a backend with dynamic dispatch, compared with the same one by its type",
             dispatch::measure,
         ),
         pair("blocks", "the pool with many live blocks, compared with itself with one", blocks::measure),
@@ -71,12 +71,12 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
         ),
         pair(
             "records",
-            "memory that records take, compared with the driver's own and with what they record",
+            "memory of records, compared with the driver's own and with the recorded memory",
             records::measure,
         ),
         pair(
             "premap",
-            "a step of growth that was mapped before it was asked for, compared with one on demand",
+            "a step of growth that was mapped ahead, compared with one on demand",
             premap::measure,
         ),
         pair(
@@ -86,7 +86,7 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
         ),
         pair(
             "suspend",
-            "memory given back and had again, compared with plain copies and the driver's own calls",
+            "suspended and resumed memory, compared with plain copies and the driver's own calls",
             suspend::measure,
         ),
         #[cfg(target_os = "linux")]
@@ -95,7 +95,7 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
     ]
 }
 
-/// What there is to be measured.
+/// Returns all pairs with their descriptions.
 pub fn about<B: TestKit>() -> Vec<About> {
     all::<B, B>().iter().map(|pair| pair.about).collect()
 }

@@ -1,4 +1,4 @@
-//! Orders of allocating and freeing that programs have.
+//! Typical orders of allocating and freeing.
 
 use crate::allocator::Allocator;
 use crate::random::Random;
@@ -7,10 +7,10 @@ use gpu_vmm_core::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
 
-/// So many blocks live at a time.
+/// The number of live blocks.
 const WINDOW: usize = 64;
 
-/// Some blocks live; one of them at random gives way to the next one.
+/// Keeps some blocks alive, and replaces one of them at random.
 pub(super) struct Window<'a, A: Allocator> {
     allocator: &'a A,
     sizes: &'a [Bytes],
@@ -39,10 +39,10 @@ impl<'a, A: Allocator> Window<'a, A> {
     }
 }
 
-/// So many batches are on their way at a time.
+/// The number of batches in flight.
 const BATCHES: usize = 4;
 
-/// One thread allocates, another one frees; they hand each other 64 blocks at a time.
+/// One thread allocates, another one frees; they pass 64 blocks at a time.
 pub(super) struct Handed<'a, A: Allocator> {
     allocator: &'a A,
     out: SyncSender<Vec<A::Block>>,
@@ -51,7 +51,7 @@ pub(super) struct Handed<'a, A: Allocator> {
 }
 
 impl<'a, A: Allocator + Sync> Handed<'a, A> {
-    /// The thread that frees lives until this is dropped.
+    /// Starts the thread that frees. It runs until this is dropped.
     pub(super) fn new<'scope>(scope: &'scope Scope<'scope, '_>, allocator: &'a A) -> Self
     where
         'a: 'scope,
@@ -72,9 +72,9 @@ impl<'a, A: Allocator + Sync> Handed<'a, A> {
         Self { allocator, out, emptied, spare }
     }
 
-    /// Ends when the other thread has freed all of them.
+    /// Returns when the other thread has freed all blocks.
     pub(super) fn pass(&mut self, size: Bytes, pairs: u64) -> Answer {
-        let ended = || Stop::Failed("the thread that frees has ended".to_owned());
+        let ended = || Stop::Failed("the freeing thread has ended".to_owned());
         let mut left = pairs;
         while left > 0 {
             let mut batch = match self.spare.pop() {

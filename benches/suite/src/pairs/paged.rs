@@ -1,4 +1,4 @@
-//! A region that grows by pages from the caller's list, as a paged cache does it, compared with the driver's own calls.
+//! A region that grows by pages from the caller's list, as a paged cache does, compared with the driver's own calls.
 
 use super::calls::Room;
 use crate::raw::{Handle, Raw};
@@ -13,10 +13,10 @@ use std::time::Instant;
 /// The number of pages of a sequence.
 const PAGES: u64 = 16;
 
-/// The parts of a cycle, and all of it.
+/// The parts of a cycle, and the whole cycle.
 const PARTS: [&str; 3] = ["16 pages appended", "16 pages unmapped", "appended and unmapped"];
 
-/// What the whole cycle may take.
+/// The limit of the whole cycle's ratio.
 const TARGET: f64 = 1.1;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {

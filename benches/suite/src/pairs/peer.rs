@@ -1,5 +1,5 @@
-//! Memory that another device uses: what giving it access costs, compared with the owner alone, and its copies out of a region of the
-//! owner's, compared with the driver's own copies between plain allocations.
+//! Memory that another device uses: the cost of its access, compared with the owner alone, and its copies from a region of
+//! the owner, compared with the driver's own copies between plain allocations.
 
 use super::fresh::Freeing;
 use super::pieces::{grow_by, has_pattern};
@@ -21,7 +21,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
             found = Some(device.id);
         }
     }
-    let no_peer = || Stop::Skipped(format!("there is no other device that reaches {owner}'s memory"));
+    let no_peer = || Stop::Skipped(format!("no other device can access {owner}'s memory"));
     let peer = found.ok_or_else(no_peer)?;
     let granule = scene.backend.granularity().bytes();
     let size = scene.fitting(1, Bytes::mib(64).max(granule), Bytes::gib(1))?;
@@ -29,7 +29,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
         grants(scene, peer, size, handles)?;
     }
     if scene.is_host() {
-        return Ok(()); // its devices do not reach each other's plain allocations
+        return Ok(()); // its devices cannot access each other's plain allocations
     }
     for (size, samples) in [(Bytes::mib(2), 1000), (Bytes::mib(64), 300), (Bytes::gib(1), 100)] {
         copies(scene, peer, size.max(granule), samples)?;
@@ -37,7 +37,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     Ok(())
 }
 
-/// One size in so many handles, opened to its owner and the peer, or to the owner alone.
+/// Measures handles of one size, with access for the owner and the peer, or for the owner alone.
 fn grants<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     peer: DeviceId,
@@ -67,7 +67,7 @@ fn grants<B: TestKit, A: TestKit>(
     )
 }
 
-/// The peer copies.
+/// Measures copies by the peer.
 fn copies<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     peer: DeviceId,
@@ -80,13 +80,13 @@ fn copies<B: TestKit, A: TestKit>(
     let mut target = Region::builder(backend).on(peer).reserve(size).build()?;
     grow_by(&mut source, size, size)?;
     grow_by(&mut target, size, size)?;
-    // Written by kernels, which also makes both devices' contexts.
+    // Written by kernels, which also creates both devices' contexts.
     source.write_pattern(owner, Bytes::ZERO, size, 1)?;
     target.write_pattern(peer, Bytes::ZERO, size, 2)?;
     let (here, there) = (scene.raw.clone(), scene.raw.on(peer));
     here.enter()?;
     let from = here.plain(size)?;
-    // The owner is current again in the end.
+    // The owner is current again at the end.
     let _from = Freeing(|| here.enter().and_then(|()| here.free(from)));
     there.enter()?;
     let to = there.plain(size)?;

@@ -1,4 +1,4 @@
-//! Ranges that are made of many handles, by the library and by hand.
+//! Ranges with many handles, by the library and by the driver's own calls.
 
 use crate::raw::{Handle, Raw};
 use crate::scene::Scene;
@@ -6,7 +6,7 @@ use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Address, Bytes, DeviceId, Region};
 use gpu_vmm_testkit::TestKit;
 
-/// Grows a region to a size, so much at a time.
+/// Grows a region to a size, by `piece` at a time.
 pub(super) fn grow_by<B: TestKit>(region: &mut Region<B>, piece: Bytes, size: Bytes) -> Answer {
     while region.end() < size {
         region.grow_to(region.end() + piece)?;
@@ -14,7 +14,7 @@ pub(super) fn grow_by<B: TestKit>(region: &mut Region<B>, piece: Bytes, size: By
     Ok(())
 }
 
-/// Fails where a region has not the pattern that was written into it.
+/// Fails if a region does not have the pattern that was written.
 pub(super) fn has_pattern<B: TestKit>(
     region: &Region<B>,
     device: DeviceId,
@@ -23,25 +23,25 @@ pub(super) fn has_pattern<B: TestKit>(
 ) -> Answer {
     match region.count_wrong(device, Bytes::ZERO, size, seed)? {
         0 => Ok(()),
-        wrong => Err(Stop::Failed(format!("{wrong} words of {size} are not what they were"))),
+        wrong => Err(Stop::Failed(format!("{wrong} words of {size} have changed"))),
     }
 }
 
-/// As many handles by the driver's own calls: what has to be done, and no more.
+/// The same number of handles by the driver's own calls: only the necessary ones.
 pub(super) struct ByHand {
     raw: Raw,
     at: Address,
     piece: Bytes,
     count: u64,
     pub(super) handles: Vec<Handle>,
-    /// So many of them, from the first one on.
+    /// The number of mapped handles, from the first one on.
     mapped: u64,
-    /// True where one call unmaps all.
+    /// Whether one call unmaps all.
     unmaps_runs: bool,
 }
 
 impl ByHand {
-    /// Addresses alone.
+    /// Reserves the addresses.
     pub(super) fn new<B: TestKit, A: TestKit>(
         scene: &Scene<'_, B, A>,
         size: Bytes,
@@ -52,7 +52,7 @@ impl ByHand {
         Ok(Self { raw, at, piece, count, handles: Vec::new(), mapped: 0, unmaps_runs })
     }
 
-    /// As many handles as there are addresses for, each by this call.
+    /// Creates as many handles as the addresses can hold, each by this call.
     pub(super) fn create(&mut self, call: fn(&Raw, Bytes) -> Answer<Handle>) -> Answer {
         for _ in 0..self.count {
             self.handles.push(call(&self.raw, self.piece)?);
@@ -85,7 +85,7 @@ impl ByHand {
 
 impl Drop for ByHand {
     fn drop(&mut self) {
-        // What cannot be given back is seen by whatever comes next, which finds less memory.
+        // Memory that cannot be freed is missing in the next pair, which reports it.
         let size = Bytes(self.piece.0 * self.count);
         let _ = self.unmap().and_then(|()| self.release());
         let _ = self.raw.free_addresses(self.at, size);

@@ -1,5 +1,5 @@
-//! An allocation with its free by a warm pool, compared with the driver's own pool, the program's heap where memory is the host's, and
-//! PyTorch's allocator where its libraries are named: in several orders of allocating and freeing.
+//! An allocation with its free by a warm pool, in several orders of allocating and freeing. It is compared with the driver's
+//! own pool, with the program's heap for host memory, and with PyTorch's allocator if its libraries are named.
 
 use super::order::{Handed, Window};
 use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
@@ -20,16 +20,16 @@ const SIZES: [Bytes; 8] = [
     Bytes::gib(1),
 ];
 
-/// Several sizes one after the other, as a program has them.
+/// Several sizes in turn, as in a program.
 const MIXED: [Bytes; 6] =
     [Bytes(512), Bytes::kib(4), Bytes::kib(48), Bytes::kib(128), Bytes::kib(512), Bytes::mib(4)];
 
-/// So many are timed together.
+/// The number of pairs that are timed together.
 pub(super) const PAIRS: u64 = 1000;
 
 const PLAN: Plan = Plan::samples(200).together(PAIRS);
 
-/// What a pair may take of the driver's.
+/// The limit of a pair's time relative to the driver's.
 const TARGET: f64 = 0.15;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -48,7 +48,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     handed(scene, &pool, &torch)
 }
 
-/// What one thread does.
+/// Measures the orders on one thread.
 pub(crate) fn orders<B: TestKit, A: TestKit, P: Allocator, O: Allocator>(
     scene: &mut Scene<'_, B, A>,
     pool: &P,
@@ -87,7 +87,7 @@ pub(crate) fn orders<B: TestKit, A: TestKit, P: Allocator, O: Allocator>(
     Ok(())
 }
 
-/// What one thread allocates and another one frees.
+/// Measures blocks that one thread allocates and another one frees.
 pub(crate) fn handed<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
     scene: &mut Scene<'_, B, A>,
     pool: &P,

@@ -1,5 +1,5 @@
-//! A step of growth that a thread has mapped ahead, compared with one of the same size on demand, with some other work of the caller's
-//! between two steps. Where there is none, the driver is slower than the growth, and steps are not foreseen any more.
+//! A step of growth that a thread has mapped ahead, compared with one of the same size on demand, with different work of the
+//! caller between two steps. Without such work the driver is slower than the growth, and the thread cannot keep ahead.
 
 use crate::sampling::{Sample, timed};
 use crate::scene::{Plan, Scene, nothing_runs};
@@ -9,10 +9,10 @@ use gpu_vmm_premap::{GrowingRegion, Premap, PremapThread};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
-/// How many steps are mapped ahead.
+/// The number of steps that are mapped ahead.
 const AHEAD: u64 = 8;
 
-/// What the caller does between two steps, in microseconds, and how many steps. After 1.2 s the thread sleeps.
+/// The caller's time between two steps in microseconds, and the number of steps. After 1.2 s the thread sleeps.
 const WAITS: [(u64, usize); 5] = [(0, 500), (300, 500), (2_000, 300), (20_000, 30), (1_200_000, 3)];
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -20,7 +20,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     for (step, waits) in
         [(Bytes::mib(2).max(granule), &WAITS[..]), (Bytes::mib(32).max(granule), &WAITS[..4])]
     {
-        // Both grow to as much before they are emptied, and one of them has more mapped ahead.
+        // Both grow by the same size before they are emptied, and one of them has more mapped ahead.
         let by = Bytes(step.0 * AHEAD);
         let space = scene.fitting(3, by, Bytes::gib(2))?;
         for (wait, samples) in waits {
@@ -58,7 +58,7 @@ fn grow<B: TestKit, A: TestKit>(
     Ok(plain.close(nothing_runs())?)
 }
 
-/// Lets the thread map ahead of a first step.
+/// Lets the thread map ahead before a first step.
 fn begin<B: TestKit>(growing: &GrowingRegion<B>, step: Bytes) -> Answer {
     growing.grow_to(step)?;
     while growing.premapped() < growing.premap().by {
@@ -67,7 +67,7 @@ fn begin<B: TestKit>(growing: &GrowingRegion<B>, step: Bytes) -> Answer {
     Ok(())
 }
 
-/// How long a step takes; what the caller does behind it is not counted: it computes, or waits for a device.
+/// Measures a step. The caller's time after it is not counted: the caller computes, or waits for a device.
 fn then(wait: Duration, step: impl FnOnce() -> Answer) -> Answer<Sample<(), 1>> {
     let sample = timed(step)?;
     if wait > Duration::from_millis(5) {

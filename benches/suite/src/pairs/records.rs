@@ -1,5 +1,5 @@
-//! The memory that records take: what the C library's allocator has given out more, after many of a kind were made. The driver's
-//! are among it, and the comparison is with it alone.
+//! The memory of records: the growth of the C library's allocations after many objects of a kind were created. It includes
+//! the driver's records, and the driver's part alone is the comparison.
 
 use crate::Told;
 use crate::row::{Row, Side, Spread, Unit};
@@ -15,8 +15,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     let memory = PhysicalMemory::create(backend, granule, Properties::on(device))?;
     let raw = scene.raw.clone();
     let handle = raw.create(granule)?;
-    // What the C library keeps at hand for small allocations counts as given out, so that few of a kind tell nothing.
-    // A process has some 65,530 mappings of host memory.
+    // The C library counts its caches for small allocations as allocated, so that few objects show nothing. A process is
+    // limited to some 65,530 mappings of host memory.
     let most = if scene.is_host() { 30_000 } else { 50_000 };
     for count in [100, 1_000, most] {
         let places = || (0..count).map(|place| Bytes(granule.0 * place));
@@ -73,17 +73,17 @@ fn row<B: TestKit, A: TestKit>(
     }));
 }
 
-/// The bytes that the process has from the C library's allocator.
+/// Returns the bytes that the process has from the C library's allocator.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn in_use() -> Answer<u64> {
     #[allow(unsafe_code)]
-    // SAFETY: it takes nothing.
+    // SAFETY: it takes no argument.
     let found = unsafe { libc::mallinfo2() };
     Ok((found.uordblks + found.hblkhd) as u64)
 }
 
-/// The bytes that the process has from the C library's allocator.
+/// Returns an error: other C libraries do not report it.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn in_use() -> Answer<u64> {
-    Err(crate::stop::Stop::Skipped("only glibc says how much memory it has given out".to_owned()))
+    Err(crate::stop::Stop::Skipped("only glibc reports how much memory it has allocated".to_owned()))
 }

@@ -1,5 +1,5 @@
-//! A region of 64 handles from one end of a channel to the other, compared with the same by hand: the driver's own export, one
-//! socket message, import, map and set access of 64 descriptors. Both give back what came.
+//! A region of 64 handles through a channel, compared with the driver's own calls: export, one socket message, import, map
+//! and set access of 64 descriptors. Both sides free the received memory.
 
 use super::pieces::{ByHand, grow_by};
 use crate::raw::Raw;
@@ -51,7 +51,7 @@ fn share<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, piece: Bytes) -> A
             let received = through_a_socket(&exported).map_err(std::io::Error::from)?;
             drop(exported);
             if received.len() != HANDLES {
-                return Err(Stop::Failed(format!("{} of {HANDLES} descriptors came", received.len())));
+                return Err(Stop::Failed(format!("{} of {HANDLES} descriptors arrived", received.len())));
             }
             for fd in &received {
                 to.handles.push(raw.import(fd.as_fd(), piece)?);

@@ -1,5 +1,6 @@
-//! A region's memory that is given back and had again at the same addresses: with its contents, compared with plain copies between an
-//! allocation and page-locked memory, and without them, compared with the driver's own unmap, release, create, map and set access.
+//! Releases a region's memory and gets it again at the same addresses. With its contents, this is compared with plain copies
+//! between an allocation and page-locked memory; without them, with the driver's own unmap, release, create, map and set
+//! access.
 
 use super::pieces::{ByHand, grow_by, has_pattern};
 use crate::raw::{Pinned, Plain, Raw, RawStream};
@@ -13,13 +14,13 @@ use std::time::Duration;
 
 const GIB: Bytes = Bytes::gib(1);
 
-/// How often contents go there and back.
+/// The number of round trips of the contents.
 const SAMPLES: usize = 5;
 
-/// As much memory of the host's is left alone.
+/// The amount of host memory that is left unused.
 const LEFT: Bytes = Bytes::gib(8);
 
-/// The threads of the ring that contents go through where they are not kept in page-locked memory.
+/// The threads of the staging ring, through which contents pass if their store is not page-locked.
 const THREADS: usize = 4;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -32,13 +33,12 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     }
     let in_host = power_of_two(Bytes(available()?.saturating_sub(LEFT).0 / 2));
     if in_host < Bytes::mib(64) {
-        return Err(Stop::Skipped(format!("the host has little more than {LEFT}, which are left alone")));
+        return Err(Stop::Skipped(format!("the host has little more than {LEFT}, which must stay free")));
     }
     let size = size.min(in_host);
     let store = BackingStore::pinned(scene.backend, size)?;
     let copies = Copies::new(scene, size)?;
-    // What has been freed just now is cleared by the driver before it can be had again: a resume that comes at once waits
-    // for that.
+    // The driver clears memory that was just freed before it can be allocated again: an immediate resume waits for that.
     for piece in [GIB, Bytes::mib(64)].into_iter().filter(|piece| *piece <= size) {
         with(scene, &copies, (&store, "page-locked memory"), piece, Duration::ZERO)?;
         with(scene, &copies, (&store, "page-locked memory"), piece, Duration::from_millis(500))?;
@@ -55,12 +55,12 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     with(scene, &copies, (&file, "a file"), size.min(GIB), Duration::ZERO)
 }
 
-/// What the system thinks that a program can still get of the host's memory.
+/// Returns the host memory that a program can still get, by the system's estimate.
 fn available() -> Answer<Bytes> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     line.and_then(|line| line.trim().parse().ok())
-        .ok_or_else(|| Stop::Skipped("the system does not tell how much memory it has left".to_owned()))
+        .ok_or_else(|| Stop::Skipped("the system does not report its available memory".to_owned()))
 }
 
 fn without<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, piece: Bytes) -> Answer {
@@ -130,7 +130,7 @@ struct Copies {
     raw: Raw,
     stream: RawStream,
     plain: Plain,
-    /// Each as much as one copy has: a single allocation of all of it may not be had.
+    /// Each with the size of one copy: a single allocation of all of it may fail.
     pinned: Vec<Pinned>,
 }
 
@@ -146,12 +146,12 @@ impl Copies {
         Ok(this)
     }
 
-    /// As much as one copy has.
+    /// Returns the size of one copy.
     fn piece(&self) -> Bytes {
         self.plain.size.min(GIB)
     }
 
-    /// The parts of the allocation, each with its page-locked memory.
+    /// Returns the parts of the allocation, each with its page-locked memory.
     fn parts(&self) -> impl Iterator<Item = (Plain, Pinned)> {
         let piece = self.piece();
         let part = move |number| Plain { at: self.plain.at + Bytes(piece.0 * number), size: piece };
@@ -171,7 +171,7 @@ impl Copies {
 
 impl Drop for Copies {
     fn drop(&mut self) {
-        // What cannot be given back is seen by whatever comes next, which finds less memory.
+        // Memory that cannot be freed is missing in the next pair, which reports it.
         self.pinned.drain(..).for_each(|pinned| drop(self.raw.unpin(pinned)));
         drop(self.raw.free(self.plain));
     }

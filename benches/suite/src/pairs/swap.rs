@@ -1,5 +1,5 @@
-//! Two regions that exchange their memory, compared with the driver's own calls for it: unmap, map and set access for both. Each side
-//! has two ranges of its own, and works while the other waits.
+//! Two regions that exchange their memory, compared with the driver's own calls: unmap, map and set access for both. Each
+//! side has two ranges of its own, and works while the other waits.
 
 use super::pieces::{ByHand, grow_by, has_pattern};
 use crate::raw::Raw;

@@ -1,5 +1,5 @@
-//! How much more several threads get done than one, each allocating and freeing by itself. All are on one stream, so that what
-//! one frees the others may have at once.
+//! The throughput of several threads compared with one, each of which allocates and frees its own blocks. All use one stream,
+//! so that the other threads may reuse freed blocks at once.
 
 use crate::Told;
 use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 /// A small size and a medium one.
 const SIZES: [Bytes; 2] = [Bytes::kib(4), Bytes::kib(512)];
 
-/// How many threads.
+/// The numbers of threads.
 const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// The number of samples for each number of threads.
 const ROUNDS: usize = 5;
 
-/// So long one thread is at work.
+/// The time for which one thread must be busy.
 const LONG: Duration = Duration::from_millis(20);
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -46,7 +46,7 @@ pub(crate) fn compare<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator 
         let (mut ours, mut others) = ([const { Vec::new() }; 7], [const { Vec::new() }; 7]);
         for _ in 0..rounds {
             for (number, threads) in THREADS.into_iter().enumerate() {
-                // Some let one thread work at a time.
+                // Some allocators let one thread work at a time.
                 let each = others_many.div_ceil(threads as u64);
                 others[number].push(rate(other, size, threads, each)?);
                 ours[number].push(rate(pool, size, threads, many)?);
@@ -85,7 +85,7 @@ fn tell<B: TestKit, A: TestKit>(
     }));
 }
 
-/// How many pairs keep one thread at work for long enough.
+/// Returns the number of pairs that keep one thread busy for long enough.
 fn many<A: Allocator>(allocator: &A, size: Bytes) -> Answer<u64> {
     pairs(allocator, size, 1000)?;
     let start = Instant::now();
@@ -93,12 +93,12 @@ fn many<A: Allocator>(allocator: &A, size: Bytes) -> Answer<u64> {
     Ok((1000.0 * LONG.as_secs_f64() / start.elapsed().as_secs_f64()) as u64 + 1)
 }
 
-/// Pairs a second, of all threads together; each does `count`.
+/// Returns the pairs per second of all threads together; each does `count`.
 fn rate<A: Allocator + Sync>(allocator: &A, size: Bytes, threads: usize, count: u64) -> Answer<f64> {
     let barrier = Barrier::new(threads);
     let work = || -> Answer<[Instant; 2]> {
         let warm = allocator.enter().and_then(|()| pairs(allocator, size, count.div_ceil(10)));
-        barrier.wait(); // also where it failed: the others wait
+        barrier.wait(); // even after a failure: the others wait
         warm?;
         let start = Instant::now();
         pairs(allocator, size, count)?;
