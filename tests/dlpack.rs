@@ -1,5 +1,4 @@
-//! Parts of a region as tensors for other libraries, on host memory: what the consumer sees, how long it lasts, and what is
-//! refused.
+//! Parts of a region as tensors for other libraries, on host memory: the consumer's view, its lifetime, and refused requests.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 #![allow(unsafe_code)]
@@ -25,7 +24,7 @@ fn machine() -> Machine {
     FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap())
 }
 
-/// A region with so many granules mapped, of eight.
+/// Creates a region with `granules` of its eight granules mapped.
 fn region(machine: &Machine, granules: u64) -> Region<Machine> {
     let mut region = Region::builder(machine).reserve(Bytes(8 * GRANULE.0)).build().unwrap();
     region.grow_to(Bytes(granules * GRANULE.0)).unwrap();
@@ -40,14 +39,14 @@ fn bytes_view(offset: u64, length: i64) -> TensorView {
     TensorView::new(Bytes(offset), DataType::U8, [length])
 }
 
-/// What is at a tensor's data.
+/// Reads a tensor's data.
 fn data<const N: usize>(data: *const std::ffi::c_void) -> [u8; N] {
-    // SAFETY: each test reads what is in its tensor, whose memory is the host's.
+    // SAFETY: each test reads its own tensor, in host memory.
     unsafe { data.cast::<[u8; N]>().read() }
 }
 
 fn sizes(pointer: *const i64, ndim: i32) -> Vec<i64> {
-    // SAFETY: a tensor of a region has so many at its shape and its strides.
+    // SAFETY: a tensor of a region has `ndim` numbers in its shape and its strides.
     unsafe { std::slice::from_raw_parts(pointer, ndim as usize) }.to_vec()
 }
 
@@ -83,21 +82,21 @@ fn a_tensor_outlives_every_owner_of_its_region() {
     assert_eq!(sizes(seen.strides, seen.ndim), [3, 1]);
     assert_eq!(&data::<4>(seen.data), b"kept");
 
-    // The region grows, and the tensor is where it was.
+    // The region grows, and the tensor keeps its address.
     let grown = shared.grow_to(Bytes(3 * GRANULE.0)).unwrap();
     assert_eq!((grown.how, grown.end), (GrowthKind::Within, Bytes(3 * GRANULE.0)));
     assert_eq!(&data::<4>(seen.data), b"kept");
     shared.write(Bytes(4096), b"anew").unwrap();
     assert_eq!(&data::<4>(seen.data), b"anew");
 
-    // What the consumer writes is in the region.
-    // SAFETY: the tensor may be written, and nobody else looks.
+    // The consumer's writes are in the region.
+    // SAFETY: the tensor is writable, and no other code accesses it.
     unsafe { seen.data.cast::<[u8; 4]>().write(*b"back") };
     let mut bytes = [0; 4];
     shared.read(Bytes(4096), &mut bytes).unwrap();
     assert_eq!(&bytes, b"back");
 
-    // It is the owner of the region when all others are gone.
+    // It owns the region once all others are gone.
     drop(shared.clone());
     let shared = shared.try_into_region().expect_err("the tensor has the region too");
     drop(shared);
@@ -106,7 +105,7 @@ fn a_tensor_outlives_every_owner_of_its_region() {
 
     let raw = tensor.into_raw();
     assert_eq!(&data::<4>(seen.data), b"back");
-    // SAFETY: the structure lives, and this is the only call of its deleter.
+    // SAFETY: the structure is valid, and this is the only call of its deleter.
     unsafe {
         let deleter = raw.as_ref().deleter.unwrap();
         deleter(raw.as_ptr());
@@ -126,7 +125,7 @@ fn a_legacy_tensor_does_the_same() {
     assert_eq!(shared.exports(), 1);
     drop(shared);
     assert_eq!(&data::<4>(seen.data), b"kept");
-    // SAFETY: it was made above, and nobody else has it.
+    // SAFETY: it was created above, and has no other owner.
     drop(unsafe { LegacyTensor::from_raw(raw) });
     assert_nothing_left(&machine);
 }
@@ -148,7 +147,7 @@ fn memory_is_taken_away_when_no_tensor_is_left() {
         "shrink: 1 tensor of this region is still in use elsewhere; drop it first"
     );
     assert_eq!(shared.with(Region::end).unwrap(), Bytes(4 * GRANULE.0));
-    // The deleter waits for no lock.
+    // The deleter takes no lock.
     shared.with(|_| drop(low)).unwrap();
     assert_eq!(shared.exports(), 0);
     let _ = shared.shrink_to(GRANULE, IDLE).unwrap();
@@ -166,7 +165,7 @@ fn a_tensor_is_good_again_after_suspend_and_resume() {
     let machine = machine();
     let store = BackingStore::pinned(&machine, Bytes::mib(4)).unwrap();
     let shared = shared(&machine, 1);
-    shared.grow_to(Bytes(2 * GRANULE.0)).unwrap(); // a handle of its own, which can go alone
+    shared.grow_to(Bytes(2 * GRANULE.0)).unwrap(); // a separate handle, which can be removed alone
     shared.write(Bytes(8), b"kept").unwrap();
     let tensor = shared.dlpack(None, &bytes_view(8, 4)).unwrap();
     let seen = *tensor.dl_tensor();
@@ -197,7 +196,7 @@ fn a_tensor_is_good_again_after_suspend_and_resume() {
     assert_nothing_left(&machine);
 }
 
-/// What goes to another thread with a tensor, and to C.
+/// A tensor's pointer that is passed to another thread, and to C.
 struct Raw(NonNull<gpu_vmm::dlpack::DLManagedTensorVersioned>);
 // SAFETY: a deleter may be called from any thread.
 unsafe impl Send for Raw {}
@@ -227,7 +226,7 @@ fn any_thread_may_have_the_last_of_it() {
         assert_eq!(&data::<4>(tensor.dl_tensor().data), b"kept");
         drop(tensor);
         let Raw(raw) = { raw };
-        // SAFETY: it was made above, and nobody else has it.
+        // SAFETY: it was created above, and has no other owner.
         let tensor = unsafe { Tensor::from_raw(raw) };
         assert_eq!(&data::<4>(tensor.dl_tensor().data), b"kept");
     })
@@ -262,16 +261,16 @@ fn views_that_are_right() {
         (compact(end - 4, &[]), &[]),
         (compact(0, &[2, 512, 1024]), &[524_288, 1024, 1]),
         (compact(end - 16, &[4, 1]), &[1, 1]),
-        // No element at all: anywhere in the region, mapped or not, and the strides are those of size 1.
+        // Without elements: anywhere in the region, mapped or not, and with the strides of size 1.
         (compact(0, &[0]), &[1]),
         (compact(8 * GRANULE.0, &[3, 0, 2]), &[2, 2, 1]),
         (compact(4 * GRANULE.0, &[i64::MAX, 0]), &[1, 1]),
-        // The farthest element is the last one that there is.
+        // The farthest element is the last one of the region.
         (strided(&[2, 2], &[2, 1]), &[2, 1]),
         (strided(&[2, 2], &[1, 2]), &[1, 2]),
         (strided(&[4, 1000], &[1, 0]), &[1, 0]),
         (strided(&[2], &[3]), &[3]),
-        // Where there is no next one, a stride says nothing.
+        // In a dimension of size 1, the stride is ignored.
         (strided(&[1, 4], &[-7, 1]), &[-7, 1]),
         (strided(&[4, 0], &[i64::MAX, -1]), &[i64::MAX, -1]),
     ];
@@ -358,7 +357,7 @@ fn views_of_what_is_not_there() {
     let granule = GRANULE.0 as i64;
     let refused = |view: &TensorView| shared.dlpack(None, view).unwrap_err();
 
-    // One byte behind what is mapped.
+    // One byte after the mapped memory.
     shared.dlpack(None, &bytes_view(1, 2 * granule - 1)).unwrap();
     let error = refused(&bytes_view(1, 2 * granule));
     let hole = Bytes(2 * GRANULE.0);
@@ -371,7 +370,7 @@ fn views_of_what_is_not_there() {
         refused(&over)
     );
     shared.dlpack(None, &bytes_view(3 * GRANULE.0, granule)).unwrap();
-    // Behind the addresses.
+    // Beyond the addresses.
     let error = refused(&bytes_view(0, 8 * granule + 1));
     assert!(
         matches!(error.detail(), Detail::OutOfRange { limit, .. } if *limit == Bytes(8 * GRANULE.0)),
@@ -393,7 +392,7 @@ fn views_of_what_is_not_there() {
 fn a_part_that_is_out_of_use_is_in_no_tensor() {
     let machine = machine();
     let mut region = region(&machine, 1);
-    // After the wait for the device, the call fails, and so does every one that would undo it.
+    // After the wait for the device, the call fails, and so does every call that would undo it.
     machine.set_access_though_failing(true);
     machine.fail(1, 1000);
     let failed = region.set_access(Bytes(0), GRANULE, DeviceId(0), Access::None);
@@ -409,7 +408,7 @@ fn a_part_that_is_out_of_use_is_in_no_tensor() {
     assert!(poisoned, "{failed:?}");
     let refused = SharedRegion::new(region).dlpack(None, &bytes_view(0, 1));
     assert!(matches!(refused.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })), "{refused:?}");
-    // SAFETY: the region is gone, and host memory has no devices that use it.
+    // SAFETY: the region is dropped, and no device uses host memory.
     unsafe { machine.reclaim() }.unwrap();
 }
 
@@ -422,10 +421,10 @@ fn a_tensor_is_on_one_device() {
     region.grow_to_on(zero, Bytes(3 * GRANULE.0)).unwrap();
     let shared = SharedRegion::new(region);
     let (on_zero, on_one) = (bytes_view(0, 8), bytes_view(GRANULE.0, 8));
-    // The second one ends where it begins: on device 0.
+    // The second range ends on the device where it begins: device 0.
     let both = [2, GRANULE.0 as i64 + 2].map(|length| bytes_view(GRANULE.0 - 1, length));
 
-    // The host's own memory is the one CPU's, whichever device it plays.
+    // Host memory belongs to the only CPU, for every simulated device.
     let cpu = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
     for (device, view) in [(None, &on_zero), (Some(zero), &on_zero), (None, &on_one), (Some(one), &on_one)] {
         assert_eq!(shared.dlpack(device, view).unwrap().dl_tensor().device, cpu);
@@ -438,7 +437,7 @@ fn a_tensor_is_on_one_device() {
         let reason = text(shared.dlpack(Some(device), view));
         assert!(reason.contains(&format!("are memory of {owner}, not of {device}")), "{reason}");
     }
-    // Where there is no element, it is where the memory is, or would be.
+    // A tensor without elements is on the device of the memory at its address, or of the region.
     shared.dlpack(Some(one), &bytes_view(GRANULE.0, 0)).unwrap();
     shared.dlpack(Some(zero), &bytes_view(GRANULE.0, 0)).unwrap_err();
     shared.dlpack(Some(zero), &bytes_view(4 * GRANULE.0, 0)).unwrap();
@@ -470,15 +469,15 @@ fn the_access_is_what_the_consumer_needs() {
             "{refused}"
         );
     }
-    // The CPU has to have been given access by name.
+    // The CPU's access must have been set explicitly.
     let refused = shared.dlpack(Some(DeviceId::HOST), &read_only(0)).unwrap_err();
     assert!(matches!(refused.detail(), Detail::NoAccess { device: DeviceId::HOST, .. }), "{refused}");
-    // A tensor without a version would be written.
+    // Consumers may write a tensor without a version.
     let refused = text(shared.dlpack_unversioned(None, &read_only(0)));
     assert!(refused.contains("cannot say that it is read-only"), "{refused}");
 }
 
-/// A child that was forked has the tensor too, and what it does with it changes nothing here.
+/// A forked child has the tensor too, and its calls change nothing here.
 #[test]
 fn a_forked_child_changes_nothing() {
     let machine = machine();
@@ -487,7 +486,7 @@ fn a_forked_child_changes_nothing() {
     let tensor = shared.dlpack(None, &bytes_view(0, 4)).unwrap();
     let raw = shared.dlpack(None, &bytes_view(0, 4)).unwrap().into_raw();
     let seen = *tensor.dl_tensor();
-    // SAFETY: the child drops what it has and ends.
+    // SAFETY: the child drops its objects and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = [
@@ -503,7 +502,7 @@ fn a_forked_child_changes_nothing() {
             .all(|result| matches!(result.as_ref().map_err(Error::detail), Err(Detail::Forked)));
         drop(shared);
         drop(tensor);
-        // SAFETY: it was made above, and in this process nobody else has it; the child ends here.
+        // SAFETY: it was created above, and has no other owner in this process; the child ends here.
         unsafe {
             let deleter = raw.as_ref().deleter.unwrap_or_else(|| libc::_exit(2));
             deleter(raw.as_ptr());
@@ -516,7 +515,7 @@ fn a_forked_child_changes_nothing() {
     assert_eq!(status, 0);
     assert_eq!(shared.exports(), 2);
     assert_eq!(&data::<4>(seen.data), b"kept");
-    // SAFETY: it was made above, and nobody else has it.
+    // SAFETY: it was created above, and has no other owner.
     drop(unsafe { Tensor::from_raw(raw) });
     drop((tensor, shared));
     assert_eq!(machine.drop_log().count(), 0);

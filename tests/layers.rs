@@ -1,17 +1,17 @@
 //! The layers: no module imports from a layer above its own, and no crate depends on one above it.
 //!
-//! Inside vmm-core a file names the layer of everything that it imports, `use crate::types::Bytes`, so that its imports show
-//! where it stands. Documentation may link upwards.
+//! Inside vmm-core a file names the layer of everything that it imports, as in `use crate::types::Bytes`, so that its imports
+//! show its layer. Documentation may link upwards.
 #![allow(clippy::expect_used)] // a test program may panic
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The layers of vmm-core, the lowest first. Those of one line know nothing of each other.
+/// The layers of vmm-core, the lowest first. Those in one line are independent of each other.
 const CORE: [&[&str]; 6] = [&["types"], &["driver"], &["memory"], &["region"], &["multicast"], &["testkit"]];
 
-/// The crates, the lowest first. Those of one line know nothing of each other.
+/// The crates, the lowest first. Those in one line are independent of each other.
 const CRATES: [&[&str]; 8] = [
     &["gpu-vmm-core", "gpu-vmm-sync"],
     &["gpu-vmm-cuda", "gpu-vmm-hip", "gpu-vmm-host", "gpu-vmm-premap", "gpu-vmm-share", "gpu-vmm-snapshot"],
@@ -23,12 +23,12 @@ const CRATES: [&[&str]; 8] = [
     &["gpu-vmm-cli"],
 ];
 
-/// The line in which a name stands.
+/// Returns the line that has a name.
 fn rank(layers: &[&[&str]], name: &str) -> Option<usize> {
     layers.iter().position(|line| line.contains(&name))
 }
 
-/// True if what stands at `from` may import what stands at `to`.
+/// Returns whether layer `from` may import layer `to`.
 fn may_import(layers: &[&[&str]], from: &str, to: &str) -> bool {
     match (rank(layers, from), rank(layers, to)) {
         (Some(above), Some(below)) => from == to || below < above,
@@ -36,12 +36,13 @@ fn may_import(layers: &[&[&str]], from: &str, to: &str) -> bool {
     }
 }
 
-/// The names behind each `crate::` of a source, without its comments. A list in braces gives each of its members' names.
+/// Returns the names after each `crate::` of a source, without its comments. A list in braces yields each of its members'
+/// names.
 fn imports(source: &str) -> Vec<String> {
     let code: String = source.lines().map(|line| line.split("//").next().unwrap_or(line)).collect();
     let behind = code.split("crate::").skip(1).zip(code.match_indices("crate::"));
     let name = |text: &str| text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-    // `$crate` of a macro is the name that a user has.
+    // `$crate` in a macro is the name for a user's crate.
     let own = behind.filter(|(_, (at, _))| !code[..*at].ends_with(['$', '_']));
     own.flat_map(|(text, _)| match text.strip_prefix('{') {
         Some(list) => list
@@ -57,7 +58,7 @@ fn imports(source: &str) -> Vec<String> {
     .collect()
 }
 
-/// What one file imports that it must not.
+/// Returns the forbidden imports of one file.
 fn upward(layer: &str, source: &str) -> Vec<String> {
     imports(source).into_iter().filter(|import| !may_import(&CORE, layer, import)).collect()
 }
@@ -89,7 +90,7 @@ fn no_module_imports_from_above() {
             );
         }
     }
-    assert!(looked_at > 100, "{looked_at} imports were found, so that this looked at something else");
+    assert!(looked_at > 100, "only {looked_at} imports were found");
     assert!(wrong.is_empty(), "imports from above:\n{}", wrong.join("\n"));
 }
 
@@ -129,10 +130,10 @@ fn no_crate_depends_on_one_above() {
             }
         }
     }
-    assert!(seen >= 8, "{seen} dependencies were found");
+    assert!(seen >= 8, "only {seen} dependencies were found");
 }
 
-/// The file and the item in each row of the page's table of rules.
+/// Returns the file and the item in each row of the page's table of rules.
 fn rules(page: &str) -> Vec<(String, String)> {
     let cells = |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let named = |cell: &str| Some(cell.strip_prefix('`')?.strip_suffix('`')?.to_owned());
@@ -147,7 +148,7 @@ fn the_architecture_page_names_what_is_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("the page");
     let rules = rules(&page);
-    assert!(rules.len() >= 18, "{} rules were found", rules.len());
+    assert!(rules.len() >= 18, "only {} rules were found", rules.len());
     for (file, item) in rules {
         let source = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert!(source.contains(&item), "{file} has no {item:?}");

@@ -1,13 +1,13 @@
-//! A table of files at the head of a library, or of a folder of one, names each module that is declared there.
+//! Checks the tables of files: a table in a crate's root, or in a folder's module, names each module that is declared there.
 #![allow(clippy::expect_used)] // a test program may panic
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a table of modules begins with.
+/// The start of a table of modules.
 const HEAD: &str = "//! | file | subject |";
 
-/// The modules that a source declares, without those of its tests.
+/// Returns the modules that a source declares, without those of its tests.
 fn declared(source: &str) -> Vec<&str> {
     let mut only_tests = false;
     let mut modules = Vec::new();
@@ -28,7 +28,7 @@ fn declared(source: &str) -> Vec<&str> {
     modules
 }
 
-/// The modules that the first column of the table names; nothing without a table.
+/// Returns the modules in the first column of the table; `None` without a table.
 fn named(source: &str) -> Option<Vec<&str>> {
     let mut lines = source.lines();
     lines.find(|line| *line == HEAD)?;
@@ -40,7 +40,7 @@ fn named(source: &str) -> Option<Vec<&str>> {
     )
 }
 
-/// What is wrong with the table of one file.
+/// Returns the errors in the table of one file.
 fn wrong(file: &Path, source: &str) -> Vec<String> {
     let (Some(named), declared) = (named(source), declared(source)) else { return Vec::new() };
     let missing =
@@ -52,7 +52,7 @@ fn wrong(file: &Path, source: &str) -> Vec<String> {
     missing.chain(gone).map(|what| format!("{}: the table {what}", file.display())).collect()
 }
 
-/// The sources in a folder and those below it, without what was built.
+/// Returns the sources in a folder and those below it, without build outputs.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("the repository can be read");
     let paths = entries.map(|entry| entry.expect("the folder can be read").path());
@@ -74,7 +74,7 @@ fn tables_name_every_module() {
         tables += usize::from(named(&source).is_some());
         problems.extend(wrong(&file, &source));
     }
-    assert!(tables > 50, "{tables} tables were found");
+    assert!(tables > 50, "only {tables} tables were found");
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 

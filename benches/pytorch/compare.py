@@ -4,24 +4,24 @@
     cargo build --release
     python3 benches/pytorch/compare.py TRACES
 
-TRACES is a folder of *.trace.gz. It needs PyTorch with CUDA, a C++ compiler and ninja for PyTorch's side (replay.cpp, built
-once into a folder for it), and the command gpu-vmm; no network.
+TRACES is a folder of *.trace.gz. The script needs PyTorch with CUDA, a C++ compiler and ninja for PyTorch's side (replay.cpp,
+built once into its own folder), and the command gpu-vmm; no network.
 
-A trace has one event a line: `a ID BYTES STREAM` allocates, `f ID` is where the owner frees, `r ID` where the streams that
-used the block are done, which is the same moment unless another stream than the block's own was recorded on it.
+A trace has one event per line. `a ID BYTES STREAM` allocates a block, at `f ID` the owner frees it, and at `r ID` the streams
+that used it have finished. The latter two coincide unless another stream than the block's own was recorded on it.
 
-What is compared:
+The two sides:
 
-- PyTorch by c10::cuda::CUDACachingAllocator::raw_alloc_with_stream and raw_delete: no Python and no tensor is in its times.
-  Nothing runs on the GPU, so that an event that PyTorch recorded for another stream (record_stream) would be done at once,
-  and memory would come back earlier than in the program that was traced. So PyTorch's side frees at `r`, when that program
-  could have had the memory again, and has no work with events. Frees at `f` that wait for `r` would cost it more.
-- The pool by `gpu-vmm replay`, which frees at `f` and lets the memory wait until `r`.
+- PyTorch by c10::cuda::CUDACachingAllocator::raw_alloc_with_stream and raw_delete: its times include no Python and no tensor.
+  Nothing runs on the GPU. So an event that PyTorch recorded for another stream (record_stream) would complete at once, and
+  memory would be reusable earlier than in the traced program. Therefore PyTorch's side frees at `r`, when that program could
+  reuse the memory, and needs no events. Frees at `f` that wait for `r` would cost it more.
+- The pool by `gpu-vmm replay`, which frees at `f` and keeps the memory waiting until `r`.
 
-Each round is a process of its own that replays a trace three times: cold, for the peak of what is held; warm, for the time of
-all allocations and frees together; and warm once more with a clock around each call, for the median of an allocation and that
-of a free, which together are the pair, without what asking for the time takes. What the trace leaves live is freed behind each, outside of the times. The times are
-the medians of the rounds, in which everybody has a turn, beginning with another one each time.
+Each round is a process of its own that replays a trace three times: cold, for the peak of the held memory; warm, for the total
+time of all allocations and frees; and warm with a clock around each call, for the medians of an allocation and of a free. Their
+sum is the pair, without the cost of reading the clock. Blocks that the trace leaves are freed after each replay, untimed. The
+times are the medians of the rounds. Each allocator runs once per round, in changing order.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 EXTENSION = "gpu_vmm_replay"
 POOL = "pool"
-# What PyTorch is told by its environment.
+# PyTorch's settings in its environment.
 PYTORCH = {
     "native": "expandable_segments:False",
     "expandable": "expandable_segments:True",
@@ -48,12 +48,12 @@ PYTORCH = {
 
 
 class Failed(Exception):
-    """What ends the comparison, in words."""
+    """The error that ends the comparison."""
 
 
 def read_trace(path):
-    """The events as PyTorch's side plays them, three numbers each, how many blocks and streams there are, and the most
-    that was asked for and live at one time."""
+    """Returns the events for PyTorch's side, three numbers each, the numbers of blocks and streams, and the largest total
+    size of live blocks."""
     events = array.array("q")
     sizes, freed = {}, set()
     live = peak = 0
@@ -84,19 +84,19 @@ def read_trace(path):
                     freed.add(block)
                 elif kind == "r":
                     (block,) = numbers
-                    freed.remove(block)  # it is freed once, and has been
+                    freed.remove(block)  # freed before, and once
                     events.extend((-1, block, 0))
                 else:
                     raise ValueError
             except (ValueError, KeyError, TypeError):
-                raise Failed(f"{path}, line {number}: {line.strip()!r} is no event that can follow") from None
+                raise Failed(f"{path}, line {number}: {line.strip()!r} is not a valid event here") from None
     if len(events) == 3 * len(sizes):
         raise Failed(f"{path} has no `a ID BYTES STREAM` with an `f ID` and an `r ID`")
     return events, blocks, streams, peak
 
 
 def build(directory):
-    """Compiles PyTorch's side; gives the library's path."""
+    """Compiles PyTorch's side, and returns the library's path."""
     try:
         from torch.utils import cpp_extension
     except ImportError as error:
@@ -113,12 +113,12 @@ def build(directory):
             is_python_module=False,
         )
     except (RuntimeError, OSError) as error:
-        raise Failed(f"replay.cpp cannot be built, for which a C++ compiler, ninja and CUDA's headers are needed: {error}") from None
+        raise Failed(f"replay.cpp cannot be built, which needs a C++ compiler, ninja and CUDA's headers: {error}") from None
     return directory / f"{EXTENSION}.so"
 
 
 def play(library, which, events_file, blocks, streams):
-    """One round of PyTorch's, in this process: what `--play` does."""
+    """Runs one round of PyTorch in this process, for `--play`."""
     import torch
 
     torch.cuda.init()
@@ -132,18 +132,18 @@ def play(library, which, events_file, blocks, streams):
     def once(times):
         took = replay.replay_round(events.buffer_info()[0], count, blocks, streams, times)
         if took < 0:
-            raise Failed(f"PyTorch's {which} allocator did not get through the trace")
+            raise Failed(f"PyTorch's {which} allocator failed on the trace")
         return took
 
     once(None)
     held = torch.cuda.memory_stats()["reserved_bytes.all.peak"]
-    # That the environment was understood.
+    # Check that PyTorch has applied the environment.
     backend = torch.cuda.get_allocator_backend()
     found = "async" if backend == "cudaMallocAsync" else backend
     if backend == "native" and any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot()):
         found = "expandable"
     if found != which:
-        raise Failed(f"PyTorch was to use its {which} allocator and used {found}")
+        raise Failed(f"PyTorch should use its {which} allocator, but uses {found}")
     total = once(None)
     once(nanos.buffer_info()[0])
     cost = replay.cost_of_asking()
@@ -155,7 +155,7 @@ def play(library, which, events_file, blocks, streams):
 
 
 def run(command, environment=None):
-    """What a program prints as JSON."""
+    """Runs a program and returns its JSON output."""
     try:
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=False)
     except OSError as error:
@@ -186,42 +186,42 @@ def play_pool(command, trace):
             "calls": answer["driver_calls"],
         }
     except (KeyError, TypeError) as error:
-        raise Failed(f"{command} replay --json says nothing of {error}") from None
+        raise Failed(f"{command} replay --json reports no {error}") from None
 
 
 def compare(trace, command, library, others, rounds):
-    """The rows of one trace."""
+    """Returns the rows of one trace, and the results."""
     events, blocks, streams, asked = read_trace(trace)
     players = [*others, POOL]
-    results = {who: [] for who in players}
+    results = {player: [] for player in players}
     with tempfile.NamedTemporaryFile(prefix="gpu-vmm-trace-") as file:
         events.tofile(file)
         file.flush()
         for number in range(rounds):
             turn = number % len(players)
-            for who in players[turn:] + players[:turn]:
-                if who == POOL:
-                    results[who].append(play_pool(command, trace))
+            for player in players[turn:] + players[:turn]:
+                if player == POOL:
+                    results[player].append(play_pool(command, trace))
                 else:
-                    results[who].append(play_pytorch(library, who, file.name, blocks, streams))
+                    results[player].append(play_pytorch(library, player, file.name, blocks, streams))
     theirs = results[POOL][0]["asked"]
     if theirs != asked:
-        raise Failed(f"{trace}: at most {asked} bytes are asked for at one time, and {command} replay says {theirs}")
+        raise Failed(f"{trace}: at most {asked} bytes are requested at one time, but {command} replay reports {theirs}")
     middle = {
-        who: {key: statistics.median(result[key] for result in of) for key in ("total_ns", "pair_ns", "held")}
-        for who, of in results.items()
+        player: {key: statistics.median(result[key] for result in of) for key in ("total_ns", "pair_ns", "held")}
+        for player, of in results.items()
     }
     rows = []
-    for who, of in middle.items():
-        part = "" if who == POOL else f"{middle[POOL]['total_ns'] / of['total_ns']:.3f}"
+    for player, of in middle.items():
+        part = "" if player == POOL else f"{middle[POOL]['total_ns'] / of['total_ns']:.3f}"
         name = trace.name.removesuffix(".trace.gz")
         total, pair, held = of["total_ns"] / 1e6, of["pair_ns"], of["held"]
-        rows.append((name, who, f"{total:.1f}", f"{pair:.0f}", f"{held:.0f}", f"{held / asked:.4f}", part))
+        rows.append((name, player, f"{total:.1f}", f"{pair:.0f}", f"{held:.0f}", f"{held / asked:.4f}", part))
     return rows, results
 
 
 def table(rows):
-    """Lines in columns: words to the left, numbers to the right."""
+    """Yields lines in columns: words to the left, numbers to the right."""
     head = ("trace", "allocator", "total, ms", "pair, ns", "peak held, B", "held/asked", "pool/it")
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
@@ -240,32 +240,32 @@ def arguments(words):
         default=HERE.parent.parent / "target" / "release" / "gpu-vmm",
         help="the command, built with --release (default: %(default)s)",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="how often everybody has a turn (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="the number of rounds (default: %(default)s)")
     parser.add_argument(
         "--allocators",
         default="native,expandable",
-        help=f"PyTorch's that stand beside the pool, of {', '.join(PYTORCH)} (default: %(default)s)",
+        help=f"PyTorch's allocators to compare with the pool, of {', '.join(PYTORCH)} (default: %(default)s)",
     )
     parser.add_argument(
         "--build",
         type=Path,
         default=HERE.parent.parent / "target" / "pytorch",
-        help="where replay.cpp is built (default: %(default)s)",
+        help="the folder in which replay.cpp is built (default: %(default)s)",
     )
     given = parser.parse_args(words)
     given.allocators = given.allocators.split(",")
     unknown = [name for name in given.allocators if name not in PYTORCH]
     if unknown:
-        parser.error(f"--allocators: {', '.join(unknown) or 'nothing'} is none of {', '.join(PYTORCH)}")
+        parser.error(f"--allocators: {', '.join(unknown) or 'nothing'} is not one of {', '.join(PYTORCH)}")
     if given.rounds < 1:
         parser.error("--rounds: at least 1")
     if not given.traces.is_dir():
-        parser.error(f"{given.traces} is no folder")
+        parser.error(f"{given.traces} is not a folder")
     given.files = sorted(given.traces.glob("*.trace.gz"))
     if not given.files:
         parser.error(f"{given.traces} has no *.trace.gz")
     if not os.access(given.gpu_vmm, os.X_OK) or given.gpu_vmm.is_dir():
-        parser.error(f"{given.gpu_vmm} is no program: cargo build --release makes it, or name it with --gpu-vmm")
+        parser.error(f"{given.gpu_vmm} is not a program: build it with cargo build --release, or name it with --gpu-vmm")
     return given
 
 
@@ -281,7 +281,7 @@ def main(words):
         print(f"replaying {trace.name}", file=sys.stderr)
         of_trace, results = compare(trace, given.gpu_vmm, library, given.allocators, given.rounds)
         rows += of_trace
-        devices |= {result["device"] for who in given.allocators for result in results[who]}
+        devices |= {result["device"] for player in given.allocators for result in results[player]}
     import torch
 
     print(f"{', '.join(sorted(devices))}, PyTorch {torch.__version__}, median of {given.rounds} rounds")

@@ -1,4 +1,4 @@
-// Replays a trace through PyTorch's caching allocator by its own C++ entry, for compare.py, which builds and loads this.
+// Replays a trace through the C++ interface of PyTorch's caching allocator. compare.py builds and loads this.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// As compare.py writes them.
+// As written by compare.py.
 struct Event {
   int64_t stream;  // -1: the block is freed
   int64_t block;
@@ -39,7 +39,7 @@ void play(const Event* events, int64_t count, const std::vector<cudaStream_t>& s
   }
 }
 
-// The same with the time of each call.
+// Does the same, and measures each call.
 void play_timed(const Event* events, int64_t count, const std::vector<cudaStream_t>& streams,
                 std::vector<void*>& blocks, int64_t* nanos) {
   for (int64_t at = 0; at < count; ++at) {
@@ -58,7 +58,7 @@ void play_timed(const Event* events, int64_t count, const std::vector<cudaStream
   }
 }
 
-// What the trace leaves is freed, so that the next round begins with nothing live. It is not timed.
+// Frees the remaining blocks, untimed, so that the next round begins without live blocks.
 void end(std::vector<void*>& blocks) {
   for (void*& block : blocks) {
     if (block != nullptr) {
@@ -70,7 +70,7 @@ void end(std::vector<void*>& blocks) {
 
 }  // namespace
 
-// What it takes to ask for the time: that much of each call's is not the call's.
+// Returns the cost of reading the clock, which each measured time includes.
 extern "C" int64_t cost_of_asking() {
   std::vector<int64_t> costs(10001);
   for (int64_t& cost : costs) {
@@ -80,7 +80,7 @@ extern "C" int64_t cost_of_asking() {
   return costs[5000];
 }
 
-// One round. `nanos` has room for each event, or is null. Gives the nanoseconds of the round, -1 where it failed.
+// Runs one round. `nanos` has space for each event, or is null. Returns the nanoseconds of the round, or -1 if it failed.
 extern "C" int64_t replay_round(const Event* events, int64_t count, int64_t blocks_count, int64_t streams_count,
                                 int64_t* nanos) {
   try {

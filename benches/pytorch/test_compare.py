@@ -1,5 +1,4 @@
-"""What of compare.py can be tested without a GPU: reading traces, the table, what is refused, and that it ends where PyTorch
-is missing.
+"""Tests of compare.py that need no GPU: reading traces, the table, refused arguments, and the error if PyTorch is missing.
 
     python3 -m unittest discover benches/pytorch
 """
@@ -19,7 +18,7 @@ import compare
 
 
 class Folder(unittest.TestCase):
-    """Tests with a folder of their own."""
+    """Tests with their own folder."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -62,11 +61,11 @@ class Refusing(Folder):
         return said.getvalue()
 
     def test_what_is_asked_for_wrongly(self):
-        self.assertIn("is no folder", self.refused(self.folder / "nowhere"))
+        self.assertIn("is not a folder", self.refused(self.folder / "nowhere"))
         self.assertIn("has no *.trace.gz", self.refused(self.folder))
         self.trace("")
-        self.assertIn("is no program", self.refused(self.folder, "--gpu-vmm", self.folder))
-        self.assertIn("none of native", self.refused(self.folder, "--allocators", "native,mine"))
+        self.assertIn("is not a program", self.refused(self.folder, "--gpu-vmm", self.folder))
+        self.assertIn("not one of native", self.refused(self.folder, "--allocators", "native,mine"))
         self.assertIn("at least 1", self.refused(self.folder, "--rounds", 0))
 
     def test_what_is_right_is_taken(self):
@@ -85,7 +84,7 @@ class Failing(Folder):
             with self.subTest(words), self.assertRaisesRegex(compare.Failed, words):
                 compare.run(command)
 
-    @unittest.skipIf(importlib.util.find_spec("torch"), "PyTorch is there")
+    @unittest.skipIf(importlib.util.find_spec("torch"), "PyTorch is installed")
     def test_without_pytorch(self):
         with self.assertRaisesRegex(compare.Failed, "PyTorch is needed"):
             compare.build(self.folder)
@@ -95,7 +94,7 @@ class Failing(Folder):
         program = self.folder / "program"
         program.write_text("#!/bin/sh\necho '{\"peak_held\": 1}'\n")
         program.chmod(0o755)
-        with self.assertRaisesRegex(compare.Failed, "says nothing of 'warm'"):
+        with self.assertRaisesRegex(compare.Failed, "reports no 'warm'"):
             compare.play_pool(program, "a trace")
 
 

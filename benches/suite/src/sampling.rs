@@ -52,11 +52,11 @@ impl Sampling<'_> {
                 others_kept.clear();
                 (self.settle)()?;
             }
-            for who in 0..2 {
+            for side in 0..2 {
                 if let Keep::Settled = self.keep {
                     (self.settle)()?;
                 }
-                let (took, into) = if (sample + who) % 2 == 0 {
+                let (took, into) = if (sample + side) % 2 == 0 {
                     let (took, made) = baseline()?;
                     others_kept.push(made);
                     (took, &mut times.baseline)

@@ -34,13 +34,13 @@ pub(crate) type Found = (u32, Answer<Packages>);
 
 /// Reads each list of a folder, in the order of HIP's versions.
 pub(crate) fn read(folder: &Path) -> Answer<Vec<Found>> {
-    let entries = fs::read_dir(folder).doing(|| "the folder of packages cannot be read".to_owned())?;
+    let entries = fs::read_dir(folder).doing(|| "which is not a folder that can be read".to_owned())?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let mut majors: Vec<u32> = files.filter_map(|file| list_of(&file)).collect();
     majors.sort_unstable();
     if majors.is_empty() {
         return Err(Trouble::new(
-            "the folder has no list of packages; name those of HIP 7 in a file 7.list, one per line",
+            "which has no list of packages; name those of HIP 7 in a file 7.list, one per line",
         ));
     }
     Ok(majors.into_iter().map(|major| (major, one(folder, major))).collect())

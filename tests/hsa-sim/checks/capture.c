@@ -1,7 +1,7 @@
-/* What HIP does with calls of the program while one of its streams captures. A table: for each of the three modes and each
- * call, who calls (the thread that captures or another one, each as it is or after hipThreadExchangeStreamCaptureMode to
- * relaxed), and "what the call answers/what hipStreamEndCapture then answers". Every line runs in a child of its own,
- * so that no call sees what another one left. `capture.6.4.3.txt` and `capture.7.2.4.txt` are what it prints. */
+/* HIP's results of calls while a stream of the program captures. A table: for each of the three modes and each call, the
+ * calling thread (the capturing one or another, each in its own mode or after hipThreadExchangeStreamCaptureMode to
+ * relaxed), and "the call's result/the later result of hipStreamEndCapture". Every line runs in a child of its own,
+ * so that calls do not affect each other. `capture.6.4.3.txt` and `capture.7.2.4.txt` have its output. */
 #define _GNU_SOURCE
 #include <hip/hip_runtime_api.h>
 #include <pthread.h>
@@ -43,7 +43,7 @@ static hipError_t c_wait_legacy(void) { return hipStreamSynchronize(LEGACY); }
 static hipError_t c_wait_per_thread(void) { return hipStreamSynchronize(PER_THREAD); }
 static hipError_t c_wait_device(void) { return hipDeviceSynchronize(); }
 static hipError_t c_wait_other_device(void) { hipError_t a = hipSetDevice(1), b = hipDeviceSynchronize(); (void)hipSetDevice(0); return first(a, b); }
-/* What it says is told as 1000 and more. */
+/* Its status is printed plus 1000. */
 static hipError_t capturing(hipStream_t stream) {
     hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
     hipError_t error = hipStreamIsCapturing(stream, &status);
@@ -126,7 +126,7 @@ static void run(struct cell cell, hipStreamCaptureMode mode, unsigned flags, int
     answers[0] = cell.answer;
     answers[1] = hipStreamEndCapture(captured, &graph);
     if (write(out, answers, sizeof answers) < 0) exit(4);
-    (void)hipStreamDestroy(captured); /* one whose capture was spoilt would stay so */
+    (void)hipStreamDestroy(captured); /* an invalidated capture would stay invalid */
 }
 
 static void line(int call, hipStreamCaptureMode mode, unsigned flags, int out) {

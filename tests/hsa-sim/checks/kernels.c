@@ -1,5 +1,5 @@
 /* Kernels through AMD's compiler and runtime: compiled from kernels.hip by hiprtc, launched as modules.
- * kernels FILE.hip; exit status 0: every check held. kernels FILE.hip fault: one kernel writes where it may not. */
+ * kernels FILE.hip; exit status 0: every check passed. kernels FILE.hip fault: one kernel makes a forbidden write. */
 #define _GNU_SOURCE
 #include <hip/hip_runtime_api.h>
 #include <hip/hiprtc.h>

@@ -1,5 +1,5 @@
-// The kernels that the simulation knows beside those of backend-hip/src/kernels.hip, right on a real GPU too. Each goes
-// over all of its data with any grid. Indices, counts and strides are 64 bits wide and count words of 8 bytes.
+// The simulated kernels besides those of backend-hip/src/kernels.hip. They also work on a real GPU. Each processes all
+// of its data with any grid. Indices, counts and strides are 64 bits wide and count words of 8 bytes.
 
 typedef unsigned long long word;
 
@@ -20,7 +20,7 @@ extern "C" __global__ void gpu_vmm_fill(word *words, word count, word value)
         words[index] = value;
 }
 
-// Adds to *sum each word times the odd number 2 * index + 1: words that changed places change the sum.
+// Adds to *sum each word times the odd number 2 * index + 1: exchanged words change the sum.
 extern "C" __global__ void gpu_vmm_checksum(const word *words, word count, word *sum)
 {
     word mine = 0;

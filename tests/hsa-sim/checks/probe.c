@@ -1,4 +1,4 @@
-/* What real HIP answers to unusual virtual memory calls. Every case runs in a child of its own:
+/* Real HIP's results of unusual virtual memory calls. Every case runs in a child of its own:
  * some of them crash HIP. Prints findings; checks nothing. `probe NAME` runs one case. */
 #define _GNU_SOURCE
 #include <hip/hip_runtime_api.h>
@@ -47,7 +47,7 @@ static void setup(void) {
   if (hipMemAddressReserve(&p, 8 * S, 0, 0, 0) || hipMemCreate(&h, S, &prop, 0) || hipMemCreate(&h2, S, &prop, 0) || hipMemCreate(&h4, 2 * S, &prop, 0)) { SAY("setup failed"); exit(3); }
   va = p;
 }
-/* does the GPU really have that memory there? */
+/* checks that the GPU has this memory at the address */
 static void works(char *at, size_t n) {
   memset(b, 0, n);
   hipError_t e1 = hipMemcpy(at, a, n, hipMemcpyHostToDevice), e2 = hipMemcpy(b, at, n, hipMemcpyDeviceToHost);
@@ -238,7 +238,7 @@ static void c_rounds_sync_unmap(void) { rounds(1); }
 static void c_rounds_sync_free(void) { rounds(2); }
 static void c_rounds_keep_va(void) { rounds(3); }
 static void c_rounds_pause(void) { rounds(4); }
-static void c_retain_as_cuda(void) { /* in CUDA: each retain wants a release */
+static void c_retain_as_cuda(void) { /* in CUDA each retain requires a release */
   H r = 0; T(hipMemMap(va, S, 0, h, 0)); T(hipMemSetAccess(va, S, &rw, 1)); T(hipMemRetainAllocationHandle(&r, va)); T(hipMemRelease(h)); counts("after the release of h"); T(hipMemRelease(r)); counts("after the release of the retained one"); works(va, S); T(hipMemUnmap(va, S)); counts("after the unmap");
 }
 static void c_release_then_retain(void) { H r = 0; T(hipMemMap(va, S, 0, h, 0)); T(hipMemSetAccess(va, S, &rw, 1)); T(hipMemRelease(h)); T(hipMemRetainAllocationHandle(&r, va)); T(hipMemMap(va + S, S, 0, r, 0)); T(hipMemSetAccess(va + S, S, &rw, 1)); works(va + S, S); T(hipMemUnmap(va, S)); T(hipMemUnmap(va + S, S)); counts("(h2, h4 are left)"); }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh PREFIX [SIM]: runs the checks on the HIP runtime in PREFIX, over libhsa-runtime64.so.1 in the folder SIM (PREFIX/sim),
-# and compares what it answers to unusual calls with what is known of its version. Needs a C compiler and HIP's headers in
-# PREFIX. Exit status 0: all is as it should be.
+# and compares its results of unusual calls with the recorded ones of its version. Needs a C compiler and HIP's headers in
+# PREFIX. Exit status 0: all results are as expected.
 set -eu
 [ $# -eq 1 ] || [ $# -eq 2 ] || { echo "usage: $0 PREFIX [SIM]" >&2; exit 2; }
 prefix=$(cd "$1" && pwd); here=$(cd "$(dirname "$0")" && pwd); sim=$(cd "${2:-$1/sim}" && pwd)
@@ -24,7 +24,7 @@ verdict "vmm.c" "$([ "$answer" = "0 failed" ] && echo "as it should be" || echo 
 answer=$($run "$work/kernels" "$here/kernels.hip" | tail -1) || true
 verdict "kernels.c" "$([ "$answer" = "0 failed" ] && echo "as it should be" || echo "$answer")"
 
-# A kernel's fault: the process ends as ROCr ends it, or goes on where that is asked for.
+# A kernel's fault: the process ends as with ROCr, or continues if the settings say so.
 if $run "$work/kernels" "$here/kernels.hip" fault >"$work/out" 2>"$work/err"; then told="it went on"
 elif grep -q "Memory access fault by GPU node-1" "$work/err"; then told="as it should be"
 else told=$(tail -1 "$work/err"); fi
@@ -34,7 +34,7 @@ verdict "a kernel's fault, skipped" "$([ "$answer" = "went on" ] && echo "as it 
 
 # Addresses differ in every run; so do the rounds after which HIP 6 crashes. How HIP 7.2 sets access after mappings of
 # unequal sizes depends on where its own objects lie: so one case is left out there, and a number in another.
-# Whether hipMemset still returns before the fault of its kernel ends the process is a matter of time.
+# Whether hipMemset returns before the fault of its kernel ends the process depends on timing.
 same() {
     sed -E -e 's/0x[0-9a-f]{8,}/ADDRESS/g' -e 's/(failed at|steps,) [0-9]+/\1 N/' -e '/^  step [0-9]+, /d' "$1" |
         awk -v version="$version" '
@@ -49,7 +49,7 @@ if [ -f "$here/probe.$version.txt" ]; then
     if diff "$work/known" "$work/now" >"$work/diff"; then told="as it should be"; else head -40 "$work/diff"; told="differs from probe.$version.txt"; fi
 else told="nothing is known of this version"; fi
 verdict "probe.c" "$told"
-# How HIP's calls and captures of streams go together; the blanks at the ends of lines are not kept.
+# HIP's calls during captures of streams; blanks at the ends of lines are removed.
 HSA_SIM_GPUS=2 $run "$work/capture" 2>"$work/err" | sed 's/ *$//' >"$work/answers" || true
 if [ ! -f "$here/capture.$version.txt" ]; then told="nothing is known of this version"
 elif diff "$here/capture.$version.txt" "$work/answers" >"$work/diff"; then told="as it should be"

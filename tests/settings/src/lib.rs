@@ -1,14 +1,14 @@
-//! What the environment tells a library that stands in for a driver, or for what is below one: variables with a prefix, and
-//! the forms that their values have.
+//! Settings from the environment, for the fake drivers and the simulator: variables with a prefix, and the forms of their
+//! values.
 //!
-//! A setting that is unknown or ill-formed ends the process: a test with a misspelt one would pass and mean nothing.
+//! A setting that is unknown or ill-formed ends the process: a test with a misspelt one would pass without testing anything.
 
 use std::fmt::Display;
 use std::io::Write;
 use std::str::FromStr;
 
-/// Takes the settings of this process: `set` gets each name without the prefix, and its value. Where one is wrong, the
-/// error stream says so in the name of `who`, and the process ends with status 2.
+/// Reads the settings of this process: `set` gets each name without the prefix, and its value. If one is wrong, reports it on
+/// standard error in the name of `who`, and ends the process with status 2.
 pub fn of_process<T: Default>(
     who: &str,
     prefix: &str,
@@ -21,11 +21,11 @@ pub fn of_process<T: Default>(
     from_variables(prefix, environment, set).unwrap_or_else(|wrong| refuse(who, &wrong))
 }
 
-/// Takes variables that begin with the prefix.
+/// Reads the variables that begin with the prefix.
 ///
 /// # Errors
 ///
-/// The variable that is wrong, with what is wrong with it.
+/// The wrong variable, and what is wrong with it.
 pub fn from_variables<T: Default>(
     prefix: &str,
     variables: impl Iterator<Item = (String, String)>,
@@ -42,50 +42,50 @@ pub fn from_variables<T: Default>(
 /// Ends the process without its exit handlers, which would call back into the library.
 #[allow(unsafe_code)]
 fn refuse(who: &str, wrong: &str) -> ! {
-    // Where nobody reads it, the status is left.
+    // The status remains if standard error is closed.
     let _ = writeln!(std::io::stderr(), "{who}: {wrong}");
-    // SAFETY: it takes a number and does not return.
+    // SAFETY: the call takes a number and does not return.
     unsafe { libc::_exit(2) }
 }
 
-/// The answer to a name that `set` does not know.
+/// Returns the error for a name that `set` does not know.
 ///
 /// # Errors
 ///
-/// Always: that is the answer.
+/// Always.
 pub fn unknown(prefix: &str, names: &str) -> Result<(), String> {
     Err(format!("there is no such setting; there are {prefix}...: {names}"))
 }
 
-/// What stands between commas.
+/// Splits a value at commas.
 pub fn items(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// A number with its bounds.
+/// Parses a number with its bounds.
 ///
 /// # Errors
 ///
-/// What it must be.
+/// What the value must be.
 pub fn number<T: FromStr + PartialOrd + Display>(value: &str, least: T, most: T) -> Result<T, String> {
     let number = value.parse().ok().filter(|number| least <= *number && *number <= most);
     number.ok_or_else(|| format!("it must be a number from {least} to {most}"))
 }
 
-/// 0 or 1.
+/// Parses 0 or 1.
 ///
 /// # Errors
 ///
-/// What it must be.
+/// What the value must be.
 pub fn switch(value: &str) -> Result<bool, String> {
     either(value, "1", "0").map_err(|_| "it must be 0 or 1".to_owned())
 }
 
-/// One of two words, of which the first is true.
+/// Parses one of two words, of which the first means true.
 ///
 /// # Errors
 ///
-/// What it must be.
+/// What the value must be.
 pub fn either(value: &str, yes: &str, no: &str) -> Result<bool, String> {
     match value {
         value if value == yes => Ok(true),
@@ -94,24 +94,24 @@ pub fn either(value: &str, yes: &str, no: &str) -> Result<bool, String> {
     }
 }
 
-/// A number and its unit: `500us`.
+/// Parses a number and its unit: `500us`.
 #[must_use]
 pub fn with_unit(value: &str) -> Option<(u64, &str)> {
     let (count, unit) = value.split_at(value.find(|sign: char| !sign.is_ascii_digit())?);
     Some((count.parse().ok()?, unit))
 }
 
-/// Which calls of a function, counted from 1.
+/// Calls of a function, counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Times {
-    /// One of them.
+    /// One call.
     Once(u64),
-    /// That one and all that follow.
+    /// That call and all later ones.
     From(u64),
 }
 
 impl Times {
-    /// `3` is the third, `3+` the third and all that follow.
+    /// Parses `3`, the third call, or `3+`, the third and all later ones.
     #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
         let (digits, open) = value.strip_suffix('+').map_or((value, false), |digits| (digits, true));
@@ -119,7 +119,7 @@ impl Times {
         Some(if open { Self::From(first) } else { Self::Once(first) })
     }
 
-    /// Whether the call of this number is one of them.
+    /// Returns whether it includes the call with this number.
     #[must_use]
     pub const fn contains(self, number: u64) -> bool {
         match self {

@@ -66,8 +66,8 @@ fn growth<B: TestKit, A: TestKit>(
         Ok((took, memory))
     };
     scene.compare(what, COPYING, plan, || ours(&mut grown), copying)?;
-    for (who, points) in [(OURS, grown), (COPYING, copied)] {
-        scene.curve(points.curve(what, who, steps));
+    for (name, points) in [(OURS, grown), (COPYING, copied)] {
+        scene.curve(points.curve(what, name, steps));
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ fn setup(rig: &Rig) -> Command {
 
 fn a_package_is_missing(rig: &Rig) {
     fs::remove_file(rig.libc()).unwrap();
-    rig.refuses(&mut setup(rig), &["9.list", "libc6_2.99-1_amd64.deb", "not there", "put the package"]);
+    rig.refuses(&mut setup(rig), &["9.list", "libc6_2.99-1_amd64.deb", "does not exist", "put the package"]);
 }
 
 fn a_package_is_truncated(rig: &Rig) {
@@ -67,7 +67,7 @@ fn a_list_without_hip(rig: &Rig) {
 
 fn a_path_in_a_list(rig: &Rig) {
     rig.list(&["../debs/libc6_2.99-1_amd64.deb"]);
-    rig.refuses(&mut setup(rig), &["9.list", "no file's name", "beside the list"]);
+    rig.refuses(&mut setup(rig), &["9.list", "not a file name", "next to the list"]);
 }
 
 fn no_folder(rig: &Rig) {
@@ -81,13 +81,13 @@ fn no_list(rig: &Rig) {
 }
 
 fn no_dpkg(rig: &Rig) {
-    rig.refuses(setup(rig).env("PATH", "/nonexistent"), &["no dpkg-deb", "install dpkg"]);
+    rig.refuses(setup(rig).env("PATH", "/nonexistent"), &["dpkg-deb", "not installed", "install dpkg"]);
 }
 
 fn no_apt(rig: &Rig) {
     let mut command = setup(rig);
     command.env("PATH", "/nonexistent").env_remove("HIP_RUNTIME_DEBS");
-    rig.refuses(&mut command, &["no apt-get", "install apt", "HIP_RUNTIME_DEBS"]);
+    rig.refuses(&mut command, &["apt-get", "not installed", "install apt", "HIP_RUNTIME_DEBS"]);
 }
 
 /// apt itself, if it is installed, with a mirror that cannot be reached.
@@ -103,7 +103,7 @@ fn no_network(rig: &Rig) {
 fn a_folder_that_cannot_be_made(rig: &Rig) {
     // No user can create a folder in a file, not even root.
     fs::write(rig.runtimes(), "").unwrap();
-    rig.refuses(&mut setup(rig), &["hip runtimes", "cannot be made", "--folder"]);
+    rig.refuses(&mut setup(rig), &["hip runtimes", "cannot be created", "--folder"]);
 }
 
 /// Without a version of HIP its tests are reported as skipped, with the reason, and never as passed.

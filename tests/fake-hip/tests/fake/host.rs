@@ -86,8 +86,8 @@ fn memory(rig: &mut Rig) {
         assert_eq!(created.properties(), properties);
         let mut region = rig.region(4).memory(properties).build().must("addresses");
         region.map(Bytes::ZERO, &created).must("mapped");
-        for who in [ONE, ZERO, HOST] {
-            region.set_access(Bytes::ZERO, units(3), who, RW).must("access");
+        for device in [ONE, ZERO, HOST] {
+            region.set_access(Bytes::ZERO, units(3), device, RW).must("access");
         }
         check(&mut region, ONE, Bytes::ZERO, units(3), 2);
         // SAFETY: the host has access.

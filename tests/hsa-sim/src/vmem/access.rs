@@ -4,6 +4,7 @@
 //! access. From ROCr: a range must begin at a mapping and have no hole; the last mapping may reach beyond its end, and
 //! changes as a whole. A query does not distinguish access that was never set from access that was removed. A query of the
 //! byte after a mapping still reports the mapping's access if nothing else is there.
+#![allow(unsafe_code)] // exported to C
 
 use super::Vmem;
 use super::mapping::Mapping;
