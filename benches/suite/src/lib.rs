@@ -47,7 +47,7 @@ pub struct Options<'a> {
     pub samples: Option<usize>,
     /// The most memory that pairs may take, if less than the free memory.
     pub memory: Option<Bytes>,
-    /// The folder of PyTorch's libraries (`torch/lib`), whose allocator is to be compared too.
+    /// The folder of PyTorch's libraries (`torch/lib`), to compare its allocator too.
     pub torch: Option<&'a Path>,
 }
 

@@ -44,7 +44,7 @@ fn every_pair_has_figures_or_says_what_it_lacks() {
     for (about, came) in pairs {
         match came {
             Ok(rows) => assert!(rows > 0, "{about:?}"),
-            Err(reason) => assert!(reason.contains("it takes"), "{about:?}: {reason}"),
+            Err(reason) => assert!(reason.contains("it needs"), "{about:?}: {reason}"),
         }
     }
 }

@@ -25,9 +25,11 @@ fn names_can_be_listed_without_a_driver() {
 #[test]
 fn figures_are_printed_as_tables() {
     let text = stdout(&dispatch(&[]));
-    for part in
-        ["host: host memory, no GPU", "dispatch: a backend that is chosen", "compared with host's own type"]
-    {
+    for part in [
+        "host: host memory, no GPU",
+        "dispatch: a backend with dynamic dispatch",
+        "compared with host's own type",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert!(text.contains("2 MiB: full cycle"), "{text}");

@@ -275,7 +275,7 @@ mod tests {
             ("sm_50", "sm_100", "newer than the device"),
             (".address_size 64", ".address_size 32", "no .address_size 64"),
             ("{ ret; }", "{ ret;", "braces"),
-            (".u64 b", ".u32 b", "is no .u64"),
+            (".u64 b", ".u32 b", "is not .u64"),
         ] {
             let said = read(&TEXT.replace(from, to)).unwrap_err();
             assert!(said.contains(wrong), "{said}");

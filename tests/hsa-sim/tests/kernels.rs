@@ -191,7 +191,7 @@ fn a_kernel_that_is_declared_otherwise_ends_the_process() {
     });
     let Some(output) = output else { return };
     assert_eq!(output.status.signal(), Some(libc::SIGABRT));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is declared otherwise"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the declarations differ"));
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn an_unknown_version(rig: &Rig) {
     let wanted = |version| run(rig, &["run-hip", "--version", version], ["sh"]);
     rig.refuses(&mut wanted("9.2"), &["no HIP 9.2", "there are 9.1.2"]);
     fs::write(rig.debs().join("8.list"), "libamdhip64-8_8.0.1-1_amd64.deb\n").unwrap();
-    rig.refuses(&mut wanted("8"), &["8.list", "not there"]);
+    rig.refuses(&mut wanted("8"), &["8.list", "does not exist"]);
 }
 
 fn a_program_that_is_missing(rig: &Rig) {

@@ -50,7 +50,12 @@ pub(crate) const ROWS: &[Row] = &[
         flow::on_its_device,
         "free memory after"
     ),
-    row!("import-on-current-device", &["6.2", "6.4.1", "7.1", "7.15"], flow::shared, "whose HIP says"),
+    row!(
+        "import-on-current-device",
+        &["6.2", "6.4.1", "7.1", "7.15"],
+        flow::shared,
+        "the device that HIP reports"
+    ),
     row!("import-descriptor-zero", &["7.1", "7.12", "7.15"], descriptor_zero, "hipErrorInvalidValue"),
     row!("alignment-ignored", ALL, aligned, "alignment"),
     row!(
