@@ -44,6 +44,8 @@ cases! { "deferred":
     no_poison_under_a_capture,
     /// Several threads drop, wait and collect at once: all memory is released, each part once.
     by_many_threads,
+    /// A call that collects returns the size of the memory of all devices.
+    collected_from_several_devices,
 }
 
 /// Creates a backend that can simulate captures on streams of the chosen device.
@@ -438,4 +440,17 @@ fn by_many_threads<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((deferred(&backend).kept(), live.mappings, live.handles), (Bytes::ZERO, 0, 0));
     assert!(*collected.lock().unwrap() <= subject.units(u64::from(4 * ROUNDS)));
     assert!(subject.backend.drop_log().take_last().is_none());
+}
+
+fn collected_from_several_devices<B: TestKit>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    let backend = faulty(subject);
+    for device in [one, other] {
+        let mut region = Region::builder(&backend).on(device).reserve(subject.unit()).build().unwrap();
+        region.grow_to(subject.unit()).unwrap();
+        region.release_later();
+    }
+    assert_eq!(deferred(&backend).kept(), subject.units(2));
+    assert_eq!(collect(&backend).unwrap(), subject.units(2));
+    assert_eq!((deferred(&backend).kept(), backend.live().mappings), (Bytes::ZERO, 0));
 }

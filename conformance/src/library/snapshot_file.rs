@@ -45,6 +45,12 @@ cases! { "snapshot_file":
     sizes_of_blocks,
     /// Overlapping regions are refused; adjacent regions are accepted.
     regions_that_overlap,
+    /// A check of a file reports each block of zeros as progress too, wherever it is.
+    progress_of_zeros,
+    /// A file names an earlier snapshot only if it was written since that one, whatever its description says.
+    no_parent_but_the_given_one,
+    /// A snapshot is refused if the name of its temporary file is that of an earlier snapshot that it needs.
+    an_earlier_snapshot_is_no_temporary_file,
 }
 
 const BLOCK: Bytes = Bytes::kib(4);
@@ -357,4 +363,43 @@ fn regions_that_overlap<B: TestKit>(subject: &Subject<B>) {
     };
     is_bad(create(Address(end.0 - BLOCK.0)), "overlap");
     create(end).unwrap();
+}
+
+fn progress_of_zeros<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("a");
+    let writer = begin(subject, &path, None).unwrap();
+    for place in 0..BLOCKS.len() as u64 {
+        writer.write_block(0, place, &[0; BLOCK.0 as usize]).unwrap();
+    }
+    let contents = writer.finish().unwrap().contents;
+    let verified = AtomicU64::new(0);
+    let count = |bytes: Bytes| {
+        verified.fetch_add(bytes.0, Ordering::Relaxed);
+    };
+    SnapshotFile::open(&path).unwrap().verify(&count).unwrap();
+    assert_eq!(Bytes(verified.into_inner()), contents);
+}
+
+fn no_parent_but_the_given_one<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let [first, second, third] = ["a", "b", "c"].map(|name| folder.file(name));
+    write(subject, &first, 1, None);
+    write(subject, &second, 1, Some(&SnapshotFile::open(&first).unwrap()));
+    let described = SnapshotFile::open(&second).unwrap().description().clone();
+    assert!(described.parent.is_some());
+    let options = WriteOptions { compress: false, block: Some(BLOCK), since: None };
+    let writer = SnapshotWriter::create(&third, &described, options).unwrap();
+    write_blocks(&writer, 1, BLOCKS.len()).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(SnapshotFile::open(&third).unwrap().description().parent, None);
+}
+
+fn an_earlier_snapshot_is_no_temporary_file<B: TestKit>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let earlier = folder.file(".a.partial");
+    write(subject, &earlier, 1, None);
+    let since = SnapshotFile::open(&earlier).unwrap();
+    is_bad(begin(subject, &folder.file("a"), Some(&since)).map(drop), "which it needs");
+    check(&earlier, 1).unwrap();
 }

@@ -20,6 +20,8 @@ cases! { "banks":
     refused_sets,
     /// Converting to a region releases all banks except the selected one.
     as_a_region,
+    /// A bank of several pieces has the size of all of them.
+    size_of_several_pieces,
 }
 
 fn memory_of_a_set<B: TestKit>(subject: &Subject<B>) {
@@ -125,4 +127,11 @@ fn as_a_region<B: TestKit>(subject: &Subject<B>) {
     if subject.gives_back_at_once() {
         assert_eq!(subject.free_here(), free + subject.granules(2));
     }
+}
+
+fn size_of_several_pieces<B: TestKit>(subject: &Subject<B>) {
+    let mut banked = BankedRegion::build(subject.space(4)).unwrap();
+    let pieces = [2, 1].map(|granules| subject.piece(granules));
+    let bank = banked.add_bank_of(pieces.into()).unwrap();
+    assert_eq!(banked.banks().collect::<Vec<_>>(), [(bank, subject.granules(3))]);
 }

@@ -26,6 +26,8 @@ cases! { "grow":
     up_to_what_is_in_the_way,
     /// Dropping a region frees all of its reservations.
     address_space_is_given_back,
+    /// An extension has the size that the builder sets, rounded up to whole units, if the step needs less.
+    extended_by_what_the_builder_sets,
 }
 
 fn extended<B: TestKit>(subject: &Subject<B>) {
@@ -161,4 +163,14 @@ fn address_space_is_given_back<B: TestKit>(subject: &Subject<B>) {
     let first = subject.region(2).at(Placement::Exact(range.base)).build().unwrap();
     let second = subject.region(1).at(Placement::Exact(first.range().end())).build().unwrap();
     assert_eq!(second.range().end(), range.base + subject.units(3));
+}
+
+fn extended_by_what_the_builder_sets<B: TestKit>(subject: &Subject<B>) {
+    let at = Placement::Exact(subject.hole(64));
+    let size = subject.units(2) - Bytes(1);
+    let mut region = subject.region(4).at(at).extend_by(size).build().unwrap();
+    assert_eq!(region.settings().extend_by, subject.units(2));
+    region.grow_to(subject.units(5)).unwrap();
+    let sizes: Vec<Bytes> = region.reservations().map(|range| range.size).collect();
+    assert_eq!(sizes, [subject.units(4), subject.units(2)]);
 }

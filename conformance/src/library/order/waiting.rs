@@ -28,6 +28,8 @@ cases! { "order":
     any_mapping_needs_the_wait,
     /// The null stream can be named as a stream to wait for.
     the_null_stream,
+    /// A shrink waits for the devices that have access to any of the parts that it removes.
+    a_shrink_waits_for_every_part,
 }
 
 fn region<B: TestKit>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
@@ -167,4 +169,21 @@ fn the_null_stream<B: TestKit>(subject: &Subject<B>) {
     // SAFETY: null is the default stream of both vendors.
     let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
     region.unmap(Bytes(0), subject.units(2), streams_idle(&[stream])).unwrap();
+}
+
+fn a_shrink_waits_for_every_part<B: TestKit>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    let backend = FaultInject::new(subject.backend.clone());
+    let mut region = Region::builder(&backend).on(one).reserve(subject.units(3)).build().unwrap();
+    for (offset, device) in [(Bytes(0), one), (subject.units(2), other)] {
+        let memory = PhysicalMemory::create(&backend, subject.unit(), subject.properties()).unwrap();
+        region.map(offset, &memory).unwrap();
+        region.set_access(offset, subject.unit(), device, Access::ReadWrite).unwrap();
+    }
+    // The second call is the wait for the second device.
+    backend.fail(1, 1);
+    let error = region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap_err();
+    backend.stop();
+    assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
+    assert_eq!(region.mapped(), subject.units(2));
 }

@@ -3,10 +3,10 @@
 use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
-use crate::subject::{RW, Subject, skip};
+use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{
-    Access, BankedRegion, Bytes, Detail, DeviceId, Error, Operation, PhysicalMemory, Properties, Region,
-    Result, StagingRing,
+    Access, BankedRegion, Bytes, Detail, DeviceId, Error, Location, Operation, PhysicalMemory, Properties,
+    Region, Result, StagingRing,
 };
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::{FaultInject, TestKit};
@@ -20,6 +20,10 @@ cases! { "peer":
     a_set_of_mixed_memory,
     /// A snapshot is not restored if one of its pieces of memory cannot be accessed.
     a_snapshot_of_mixed_memory,
+    /// A region refuses to grow with given memory that another device of its access cannot reach.
+    growth_with_given_unreachable_memory,
+    /// A device has access to host memory that another device owns, even if it cannot reach the memory of that device.
+    host_memory_of_an_unreachable_device,
 }
 
 /// A backend and two of its devices, of which the first cannot access the second one's memory.
@@ -121,4 +125,24 @@ fn a_snapshot_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(backend.live(), live);
     backend.hide_memory(there, false);
     assert_eq!(Restore::new().relocate().regions(&file, &ring(&backend)).unwrap().len(), 1);
+}
+
+fn growth_with_given_unreachable_memory<B: TestKit>(subject: &Subject<B>) {
+    let (backend, here, there) = apart(subject);
+    let builder = Region::builder(&backend).on(here).access(here, RW).reserve(subject.granules(4));
+    let mut region = builder.build().unwrap();
+    let [first, second] = pieces(subject, &backend, [here, there]);
+    unreachable(region.grow_with(&[first.clone(), second]), here, there);
+    assert_eq!((backend.live().mappings, region.end()), (0, Bytes(0)));
+    region.grow_with(&[first]).unwrap();
+}
+
+fn host_memory_of_an_unreachable_device<B: TestKit>(subject: &Subject<B>) {
+    let (backend, here, there) = apart(subject);
+    let properties = Properties::on(there).located(Location::Host);
+    let memory = or_skip(PhysicalMemory::create(&backend, subject.granules(1), properties));
+    let mut region = Region::builder(&backend).memory(properties).reserve(memory.size()).build().unwrap();
+    region.map(Bytes(0), &memory).unwrap();
+    region.set_access(Bytes(0), memory.size(), here, RW).unwrap();
+    assert_eq!(region.access(Bytes(0), here), RW);
 }

@@ -40,6 +40,10 @@ cases! { "pool":
     dropped_while_suspended,
     /// The occupied size of a tag is the size of the memory with its blocks, without free memory.
     occupied_by_blocks,
+    /// A resume within a budget returns as much of the kept memory as it needs, even if other tags use some of the budget.
+    resumed_beside_other_blocks,
+    /// A resume that lacks memory takes the memory of freed blocks from the thread caches.
+    resumed_with_the_memory_of_caches,
 }
 
 /// A backing store that is large enough for all of these cases.
@@ -379,4 +383,36 @@ fn occupied_by_blocks<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((occupied(), adds_up(&base).held), (Bytes(page.0 * 4), page.0 * 6));
     drop(one);
     assert_eq!(occupied(), page);
+}
+
+fn resumed_beside_other_blocks<B: TestKit>(subject: &Subject<B>) {
+    let page = page(&pool(subject)).0;
+    let base = builder(subject).budget(Bytes(page * 8)).build().unwrap();
+    let (pool, store) = (base.tagged("weights").unwrap(), store(subject));
+    let block = alloc(&pool, Bytes(page * 2));
+    write(subject, &block, 9);
+    base.suspend("weights", &store, idle()).unwrap();
+    let (other, freed) = (alloc(&base, Bytes(page * 4)), alloc(&base, Bytes(page * 4)));
+    drop(freed);
+    base.resume("weights").unwrap();
+    check(subject, &block, 9);
+    let stats = adds_up(&base);
+    assert_eq!((stats.held, stats.kept), (page * 8, page * 2));
+    drop((block, other));
+    is_empty(&base);
+}
+
+fn resumed_with_the_memory_of_caches<B: TestKit>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    let base = builder(subject).budget(page).build().unwrap();
+    let (pool, store) = (base.tagged("weights").unwrap(), store(subject));
+    let block = alloc(&pool, page);
+    write(subject, &block, 9);
+    base.suspend("weights", &store, idle()).unwrap();
+    drop(alloc(&base, Bytes(5000)));
+    assert!(adds_up(&base).cached > 0, "a cache has the freed block");
+    base.resume("weights").unwrap();
+    check(subject, &block, 9);
+    drop(block);
+    is_empty(&base);
 }

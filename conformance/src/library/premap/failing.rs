@@ -27,6 +27,8 @@ cases! { "premap":
     a_step_of_a_pool_that_fails,
     /// If a device has no memory to premap, none is taken, and growth for which there is enough memory succeeds.
     no_memory_to_map_ahead,
+    /// A failed step is not reported once the thread has mapped memory after it.
+    a_failure_that_is_past,
 }
 
 /// A region on a backend with fault injection, with six granules in use and two premapped.
@@ -220,4 +222,18 @@ fn out_of_use_after_a_lock<B: TestKit>(subject: &Subject<B>) {
         unsafe { backend.reclaim() }.unwrap();
     }
     assert!(spoiled > 0, "growth used poisoned addresses");
+}
+
+fn a_failure_that_is_past<B: TestKit>(subject: &Subject<B>) {
+    let (backend, thread) = (FaultInject::new(subject.backend.clone()), thread());
+    let region = ready(subject, &backend, &thread);
+    step_with(subject, &backend, &region, &thread, &[0]);
+    assert_eq!(region.premapped(), Bytes::ZERO);
+    // A user who unlocks the region asks the thread, which tries again after a pause.
+    until(|| {
+        drop(region.lock().unwrap());
+        settled(&region, &thread) == subject.granules(2)
+    });
+    let grown = region.grow_to(subject.granules(12)).unwrap();
+    assert!(matches!(grown.outcome, PremapOutcome::Not(None)), "{grown:?}");
 }

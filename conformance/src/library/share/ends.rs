@@ -19,6 +19,8 @@ cases! { "share":
     what_is_not_released with cannot_release,
     /// An importer that applies a change no longer holds memory that has left the region.
     what_left_is_released with holds_what_is_left,
+    /// An importer that detaches its region tells the exporter that it keeps the memory.
+    what_is_detached with detaches,
 }
 
 fn asked_more_than_once<B: TestKit>(subject: &Subject<B>) {
@@ -91,4 +93,17 @@ fn holds_what_is_left<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.apply(idle()).unwrap(), GrowthKind::Within);
     assert_eq!((backend.live().handles, backend.live().mappings), (1, 1));
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn what_is_detached<B: TestKit>(subject: &Subject<B>) {
+    let region = shareable_region(subject, &[1, 1]);
+    let mut child = subject.child();
+    let mut exporter = share(subject, channel_to(&mut child), &region);
+    assert_eq!(exporter.wait_released(SOON).unwrap(), ReleaseOutcome::Kept);
+    child.finish();
+}
+
+fn detaches<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
+    let imported = receive(subject, ImportOptions::new(), channel_from(peer));
+    assert_eq!(imported.detach().end(), subject.units(2));
 }

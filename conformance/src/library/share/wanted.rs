@@ -20,6 +20,8 @@ cases! { "share":
     grows_for_who_was_wanted,
     /// A region with memory of a larger granularity behind other memory is imported at an address that aligns it.
     aligned_for_what_comes_later,
+    /// No device writes to a read-only import, even one to which the importer gave the right to write.
+    read_only_for_every_device,
 }
 
 fn reserved_as_wanted<B: TestKit>(subject: &Subject<B>) {
@@ -91,4 +93,13 @@ fn aligned_for_what_comes_later<B: TestKit>(subject: &Subject<B>) {
         let address = held[held.len() - 1].address();
         assert!(address.is_aligned_to(size), "{size} at {address}");
     }
+}
+
+fn read_only_for_every_device<B: TestKit>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    let region = region(subject);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    let wanted = ImportOptions::new().access(other, RW).read_only();
+    let imported = import(subject, offered.offer(), &wanted);
+    assert_eq!([one, other].map(|device| imported.access(Bytes(0), device)), [Access::Read; 2]);
 }

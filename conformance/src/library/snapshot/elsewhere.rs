@@ -4,7 +4,7 @@ use super::{filled, restore_one, ring, save};
 use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Placement, Properties, Region};
 use gpu_vmm_snapshot::Restore;
 use gpu_vmm_testkit::TestKit;
 
@@ -23,6 +23,8 @@ cases! { "snapshot":
     devices_change_places,
     /// Access of a device that is left out is dropped; leaving out a device whose memory is in the snapshot is refused.
     without_a_device,
+    /// A function that sets the properties of restored memory does not choose its device.
+    the_device_of_new_properties,
 }
 
 fn relocated<B: TestKit>(subject: &Subject<B>) {
@@ -154,4 +156,18 @@ fn without_a_device<B: TestKit>(subject: &Subject<B>) {
         matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("device")),
         "{error}"
     );
+}
+
+fn the_device_of_new_properties<B: TestKit>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    let folder = Folder::new();
+    let region = filled(subject, 2, 1);
+    let (file, _) = save(&folder, "a", &[&region]);
+    drop(region);
+    let options = Restore::new().device(one, other).memory(|_| Properties::on(DeviceId(999)));
+    let mut region = restore_one(&subject.backend, &options, &file).region;
+    region.grow_to(subject.units(3)).unwrap();
+    for offset in [Bytes(0), subject.units(2)] {
+        assert_eq!(region.mapping_at(offset).unwrap().memory.properties(), Properties::on(other));
+    }
 }
