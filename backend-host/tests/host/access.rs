@@ -141,3 +141,16 @@ fn addresses_that_are_not_the_backends_are_refused() {
     assert!(matches!(result.as_ref().map_err(Error::detail), Err(Detail::Overflow { .. })));
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
+
+#[test]
+fn a_refusal_names_the_first_address_of_the_copy() {
+    let host = pair();
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, GRANULE);
+    range.map(Bytes::ZERO, &handle).unwrap();
+    let (name, text) = refused(range.read(ONE, Bytes(4096), 1));
+    let address = range.inner.range().base + Bytes(4096);
+    assert_eq!(name, "EACCES");
+    assert!(text.contains(&format!("has no access at {address} ")), "{text}");
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
