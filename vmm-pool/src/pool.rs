@@ -227,7 +227,7 @@ impl<B: Backend> Pool<B> {
                 Shortage::Memory(_) | Shortage::Addresses { .. }
                     if ladder.climb(&self.owner.inner, OPERATION)? => {}
                 Shortage::Memory(_) if self.owner.call_for_memory(size) => {
-                    // Memory that the callback freed may must be waited for.
+                    // The memory that the callback freed can still be in use by a stream: wait for it.
                     ladder = Ladder::Streams;
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }

@@ -162,7 +162,7 @@ fn what_comes_back_stays_within_the_budget() {
     asleep.request(A).alignment(A).stream(S).alloc().unwrap();
 }
 
-/// Memory that a callback frees may must be waited for. The pool waits before it calls the callback again.
+/// A stream may still use the memory that a callback frees. The pool waits for it before it calls the callback again.
 #[test]
 fn what_the_program_frees_is_waited_for() {
     let backend = host(Bytes::mib(64));
