@@ -4,8 +4,10 @@
 //! show its layer. Documentation may link upwards.
 #![allow(clippy::expect_used)] // a test program may panic
 
+mod tree;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// The layers of vmm-core, the lowest first. Those in one line are independent of each other.
@@ -63,26 +65,13 @@ fn upward(layer: &str, source: &str) -> Vec<String> {
     imports(source).into_iter().filter(|import| !may_import(&CORE, layer, import)).collect()
 }
 
-fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder of sources") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            sources(&path, into);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            into.push(path);
-        }
-    }
-}
-
 #[test]
 fn no_module_imports_from_above() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("vmm-core/src");
     let mut wrong = Vec::new();
     let mut looked_at = 0;
     for layer in CORE.concat() {
-        let mut files = Vec::new();
-        sources(&core.join(layer), &mut files);
-        for file in files {
+        for file in tree::files(&core.join(layer), &[".rs"]) {
             let source = fs::read_to_string(&file).expect("a source");
             looked_at += imports(&source).len();
             wrong.extend(

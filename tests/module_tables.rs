@@ -1,8 +1,10 @@
 //! Checks the tables of files: a table in a crate's root, or in a folder's module, names each module that is declared there.
 #![allow(clippy::expect_used)] // a test program may panic
 
+mod tree;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The start of a table of modules.
 const HEAD: &str = "//! | file | subject |";
@@ -52,24 +54,12 @@ fn wrong(file: &Path, source: &str) -> Vec<String> {
     missing.chain(gone).map(|what| format!("{}: the table {what}", file.display())).collect()
 }
 
-/// Returns the sources in a folder and those below it, without build outputs.
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).expect("the repository can be read");
-    let paths = entries.map(|entry| entry.expect("the folder can be read").path());
-    let hidden = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name == "target" || name.as_encoded_bytes()[0] == b'.')
-    };
-    let wanted = paths
-        .filter(|path| !hidden(path) && (path.is_dir() || path.extension().is_some_and(|kind| kind == "rs")));
-    wanted.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
-}
-
 #[test]
 fn tables_name_every_module() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut tables = 0;
     let mut problems = Vec::new();
-    for file in sources(root) {
+    for file in tree::files(root, &[".rs"]) {
         let source = fs::read_to_string(&file).expect("a source is text");
         tables += usize::from(named(&source).is_some());
         problems.extend(wrong(&file, &source));

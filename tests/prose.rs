@@ -3,10 +3,12 @@
 //! CONTRIBUTING.md says how texts are written here. Spelling is checked by `typos`, in CI.
 #![allow(clippy::expect_used)] // a test program may panic
 
+mod tree;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// The phrases, in lowercase, and what to write instead. `$` at the end of a word stands for any ending.
 const RETIRED: &[(&str, &str)] = &[
@@ -32,27 +34,14 @@ const RETIRED: &[(&str, &str)] = &[
     ("stash$", "backing store"),
 ];
 
-/// Files with texts, by their endings.
-const TEXTS: &[&str] = &["c", "cpp", "h", "just", "md", "py", "pyi", "rs", "toml", "yml"];
+/// Files with texts, by the ends of their names.
+const TEXTS: &[&str] = &[".c", ".cpp", ".h", ".md", ".py", ".pyi", ".rs", ".toml", ".yml", "justfile"];
 
-/// All files of the repository with texts, without what was built and what is hidden, but for templates.
+/// All files of the repository with texts.
 fn texts() -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut folders = vec![PathBuf::from(env!("CARGO_MANIFEST_DIR"))];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("the repository can be read") {
-            let path = entry.expect("the folder can be read").path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let hidden = name.starts_with('.') && name != ".github";
-            if path.is_dir() && !hidden && name != "target" && name != "node_modules" {
-                folders.push(path);
-            } else if path.is_file()
-                && TEXTS.iter().any(|ending| path.extension() == Some(OsStr::new(ending)))
-            {
-                files.push(path);
-            }
-        }
-    }
+    // Links are compared by their canonical paths.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().expect("the repository can be read");
+    let files = tree::files(&root, TEXTS);
     assert!(files.len() > 500, "only {} files with texts were found", files.len());
     files
 }
@@ -141,21 +130,6 @@ fn anchors(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// A path without `.` and `..`.
-fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                normal.pop();
-            }
-            Component::CurDir => {}
-            part => normal.push(part),
-        }
-    }
-    normal
-}
-
 #[test]
 fn links_lead_to_files_and_headings() {
     let pages: HashMap<_, _> = texts()
@@ -172,12 +146,14 @@ fn links_lead_to_files_and_headings() {
             seen += 1;
             let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
             let folder = file.parent().expect("a page is in a folder");
-            let target = if path.is_empty() { file.clone() } else { normal(&folder.join(path)) };
+            let target = if path.is_empty() { Ok(file.clone()) } else { folder.join(path).canonicalize() };
+            let Ok(target) = target else {
+                wrong.push(format!("{}: no file {path}", file.display()));
+                continue;
+            };
             let heading =
                 pages.get(&target).is_none_or(|page| anchors(page).iter().any(|known| known == anchor));
-            if !target.exists() {
-                wrong.push(format!("{}: no file {path}", file.display()));
-            } else if !anchor.is_empty() && !heading {
+            if !anchor.is_empty() && !heading {
                 wrong.push(format!("{}: no heading #{anchor} in {}", file.display(), target.display()));
             }
             // A page of the guide is shown without the rest of the repository.
