@@ -93,7 +93,7 @@ static long long held(const gpu_vmm_pool *pool) {
     return bytes;
 }
 
-// Whether a pool still holds the memory of ten freed blocks after so many milliseconds, in each of which a block is
+// Whether a pool still holds the memory of ten freed blocks after the given number of milliseconds, in each of which a block is
 // allocated and freed.
 static int keeps(const gpu_vmm_backend *backend, const gpu_vmm_pool_options *options, int milliseconds) {
     gpu_vmm_pool *pool = NULL;
