@@ -21,6 +21,7 @@ lint:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+    RUSTDOCFLAGS="-D warnings" cargo doc --package gpu-vmm-cli --bin gpu-vmm --no-deps --document-private-items --target-dir target/command-doc
     typos
     cargo test --quiet --test prose
 
