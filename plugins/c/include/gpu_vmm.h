@@ -89,7 +89,8 @@ typedef struct {
 // The call succeeded.
 #define GPU_VMM_OK 0
 
-// An argument is invalid: null, a size of zero, an alignment that is no power of two, a malformed tensor.
+// An argument is invalid: null, a size of zero, an alignment that is no power of two, a range that ends outside of a block, a
+// malformed tensor.
 #define GPU_VMM_INVALID_ARGUMENT 1
 
 // The device is out of memory or the pool's budget is exhausted; the text of a pool's error has the pool's statistics.
@@ -299,6 +300,9 @@ gpu_vmm_status gpu_vmm_find(const gpu_vmm_pool *pool, uint64_t address, gpu_vmm_
 
 // Copies bytes of a block to the host and waits for the copy. It does not wait for work on streams.
 //
+// `address` is any address in a live block. The range may reach to the end of the block's rounded size, which gpu_vmm_find
+// reports. Beyond that, the call returns GPU_VMM_INVALID_ARGUMENT.
+//
 // # Safety
 //
 // `pool` is null or a pool. `to` is null or points to `size` writable bytes. No other thread frees or suspends the block during
@@ -308,7 +312,8 @@ gpu_vmm_status gpu_vmm_read(const gpu_vmm_pool *pool,
                             void *to,
                             uint64_t size);
 
-// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams.
+// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams. The limits of the range are
+// those of gpu_vmm_read.
 //
 // # Safety
 //

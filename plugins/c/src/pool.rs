@@ -317,6 +317,9 @@ pub unsafe extern "C" fn gpu_vmm_find(pool: *const Pool, address: u64, block: *m
 
 /// Copies bytes of a block to the host and waits for the copy. It does not wait for work on streams.
 ///
+/// `address` is any address in a live block. The range may reach to the end of the block's rounded size, which gpu_vmm_find
+/// reports. Beyond that, the call returns GPU_VMM_INVALID_ARGUMENT.
+///
 /// # Safety
 ///
 /// `pool` is null or a pool. `to` is null or points to `size` writable bytes. No other thread frees or suspends the block during
@@ -332,7 +335,8 @@ pub unsafe extern "C" fn gpu_vmm_read(pool: *const Pool, address: u64, to: *mut 
     })
 }
 
-/// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams.
+/// Copies bytes of the host to a block and waits for the copy. It does not wait for work on streams. The limits of the range are
+/// those of gpu_vmm_read.
 ///
 /// # Safety
 ///

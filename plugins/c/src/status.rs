@@ -13,7 +13,8 @@ pub type Status = i32;
 
 /// The call succeeded.
 pub const GPU_VMM_OK: Status = 0;
-/// An argument is invalid: null, a size of zero, an alignment that is no power of two, a malformed tensor.
+/// An argument is invalid: null, a size of zero, an alignment that is no power of two, a range that ends outside of a block, a
+/// malformed tensor.
 pub const GPU_VMM_INVALID_ARGUMENT: Status = 1;
 /// The device is out of memory or the pool's budget is exhausted; the text of a pool's error has the pool's statistics.
 pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
