@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 impl CudaBackend {
-    /// Opens the driver. The backend uses cudarc's context for that context's device and primary contexts for the others.
+    /// Opens the driver with cudarc's context for that context's device, and primary contexts for the others.
     ///
     /// The backend and all objects made with it keep the context alive. cudarc searches its own list of library names for the
     /// driver; if `GPU_VMM_CUDA_LIBRARY` is set, it must name the library that cudarc has loaded.
@@ -27,8 +27,7 @@ impl CudaBackend {
         unsafe { Self::attach(device, raw, Some(Arc::clone(context))) }
     }
 
-    /// Opens the driver. The backend uses the program's own context for one device and primary contexts for the others. CUDA:
-    /// `CUcontext`.
+    /// Opens the driver with the program's own context for one device, and primary contexts for the others. CUDA: `CUcontext`.
     ///
     /// # Safety
     ///

@@ -181,7 +181,7 @@ impl CudaBackend {
         Driver::get().map(|driver| Self::new(driver, None))
     }
 
-    /// Returns whether this process has already loaded the driver's library, through this crate or otherwise.
+    /// Returns true if this process has already loaded the driver's library, through this crate or otherwise.
     #[must_use]
     pub fn is_loaded() -> bool {
         loader::is_loaded()

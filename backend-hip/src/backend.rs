@@ -53,7 +53,7 @@ impl HipBackend {
         Ok(Self { driver: Driver::open()? })
     }
 
-    /// Whether this process has already loaded the HIP runtime, through gpu-vmm or otherwise.
+    /// Returns true if this process has already loaded the HIP runtime, through gpu-vmm or otherwise.
     #[must_use]
     pub fn is_loaded() -> bool {
         loader::is_loaded()

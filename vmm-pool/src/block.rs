@@ -63,7 +63,7 @@ impl<B: Backend> Block<B> {
         self.body.stream
     }
 
-    /// Notes that work on another stream uses the block too. After the block is freed, its memory is reused once that stream
+    /// Records that work on another stream uses the block too. After the block is freed, its memory is reused once that stream
     /// has done the work that was queued on it at the free. PyTorch: `record_stream`.
     ///
     /// The stream may belong to another device. The memory is then free only after a wait for all devices, which happens when
@@ -102,14 +102,14 @@ impl<B: Backend> Block<B> {
         &self.body.thread_cache.inner
     }
 
-    /// Returns true if [`record_use`](Block::record_use) has noted another stream.
+    /// Returns true if [`record_use`](Block::record_use) has recorded another stream.
     #[must_use]
     pub fn is_used_elsewhere(&self) -> bool {
         self.body.others.as_ref().is_some_and(|others| !others.streams.is_empty())
     }
 
     /// Frees the block. Requests for any stream reuse its memory once `fence` and the work of the streams that
-    /// [`record_use`](Block::record_use) has noted are done. The fence must cover the work on the block's own stream, which the
+    /// [`record_use`](Block::record_use) has recorded are done. The fence must cover the work on the block's own stream, which the
     /// pool does not wait for separately.
     pub fn free_after(mut self, fence: Arc<dyn Fence>) {
         self.body.others.get_or_insert_default().fence = Some(fence);

@@ -92,7 +92,7 @@ impl<B: Backend> PoolStream<B> {
         self.pool.request(size).stream(self.stream)
     }
 
-    /// Notes that work on this stream uses a block, as [`Block::record_use`] does.
+    /// Records that work on this stream uses a block, as [`Block::record_use`] does.
     ///
     /// # Errors
     ///

@@ -43,7 +43,7 @@ impl<B: Backend> Pool<B> {
         self.release(Operation::Free, address).map(|block| block.free_after(fence))
     }
 
-    /// [Notes](Block::record_use) that work on another stream uses a block that the pool [keeps](Pool::keep).
+    /// [Records](Block::record_use) that work on another stream uses a block that the pool [keeps](Pool::keep).
     ///
     /// # Errors
     ///

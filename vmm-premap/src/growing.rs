@@ -52,7 +52,7 @@ pub struct PremapGrowth {
     pub outcome: PremapOutcome,
 }
 
-/// How the memory of a step of growth was mapped.
+/// The way in which the memory of a step of growth was mapped.
 #[derive(Clone, Debug)]
 pub enum PremapOutcome {
     /// It was mapped: no driver was called.

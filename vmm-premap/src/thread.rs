@@ -120,8 +120,8 @@ pub struct Registration {
 }
 
 impl PremapThread {
-    /// Starts a thread. All [regions](crate::GrowingRegion) that use it may together have up to `budget` of memory mapped behind
-    /// their ends.
+    /// Starts a thread that does registered work. All [regions](crate::GrowingRegion) that use it may together have up to `budget`
+    /// of memory mapped behind their ends.
     ///
     /// # Errors
     ///

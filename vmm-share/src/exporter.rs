@@ -13,7 +13,7 @@ use gpu_vmm_core::{Backend, Error, Operation, Region, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// How an exchange with an importer ended.
+/// The way in which an exchange with an importer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ReleaseOutcome {
     /// The importer has reported that it unmapped and released the memory.

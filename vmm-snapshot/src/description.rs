@@ -89,7 +89,7 @@ pub struct DeviceRecord {
     pub total_memory: Bytes,
 }
 
-/// A region.
+/// A region as it was when the snapshot was written: its addresses, its settings and its mappings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RegionRecord {
     /// [`Region::tag`](gpu_vmm_core::Region::tag).
@@ -136,7 +136,7 @@ pub struct MappingRecord {
     pub access: AccessMap,
 }
 
-/// Physical memory.
+/// A piece of physical memory that the snapshot contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRecord {
     /// The size in bytes.

@@ -243,7 +243,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         self.region.write(offset, bytemuck::cast_slice(values))
     }
 
-    /// Reads all elements.
+    /// Copies all elements to the host and returns them.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ pub const FLAG_READ_ONLY: u64 = 1 << 0;
 /// The producer made the tensor as a copy for this consumer. No tensor of a region is a copy.
 pub const FLAG_IS_COPIED: u64 = 1 << 1;
 
-/// The version of a structure. The layout changes only with the major number.
+/// The version of DLPack that defines the layout of a structure. The layout changes only with the major number.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DLPackVersion {
