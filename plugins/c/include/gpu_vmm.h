@@ -67,7 +67,7 @@ typedef struct {
   // Its first address.
   uint64_t base;
   // The bytes that it occupies: the requested size, rounded up.
-  uint64_t size;
+  uint64_t capacity;
   // The distance of the queried address from `base`, in bytes.
   uint64_t offset;
   // The stream that it was allocated for.
@@ -89,8 +89,7 @@ typedef struct {
 // The call succeeded.
 #define GPU_VMM_OK 0
 
-// An argument is invalid: null, a size of zero, an alignment that is no power of two, a range that ends outside of a block, a
-// malformed tensor.
+// An argument is invalid: null, a size of zero, an alignment that is no power of two, a malformed tensor.
 #define GPU_VMM_INVALID_ARGUMENT 1
 
 // The device is out of memory or the pool's budget is exhausted; the text of a pool's error has the pool's statistics.
@@ -129,7 +128,7 @@ typedef struct {
 // A size, offset or address that is not a multiple of the granularity.
 #define GPU_VMM_UNALIGNED 14
 
-// A range that ends outside of the region.
+// A range that ends outside of the region or block.
 #define GPU_VMM_OUT_OF_RANGE 15
 
 // Memory is mapped there already.
@@ -300,8 +299,8 @@ gpu_vmm_status gpu_vmm_find(const gpu_vmm_pool *pool, uint64_t address, gpu_vmm_
 
 // Copies bytes of a block to the host and waits for the copy. It does not wait for work on streams.
 //
-// `address` is any address in a live block. The range may reach to the end of the block's rounded size, which gpu_vmm_find
-// reports. Beyond that, the call returns GPU_VMM_INVALID_ARGUMENT.
+// `address` is any address in a live block. The range may reach to the end of the block's capacity, which gpu_vmm_find reports.
+// Beyond that, the call returns GPU_VMM_OUT_OF_RANGE.
 //
 // # Safety
 //

@@ -5,7 +5,7 @@
 
 use crate::backend::Backend;
 use crate::call::status;
-use crate::status::{Answer, Failure, Status};
+use crate::status::{Answer, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::stores::Stores;
 use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
@@ -119,12 +119,15 @@ impl Pool {
             .find(address)
             .ok_or_else(|| Error::of_extension(operation, PoolError::NotABlock { address, inside: None }))?;
         if size > found.capacity.0 - found.offset.0 {
-            return Err(Failure::invalid(format!(
-                "{operation}: {} at {address} exceed the block at {}, which ends {} after that address",
-                Bytes(size),
-                found.base,
-                found.capacity - found.offset
-            )));
+            return Err(Failure::new(
+                GPU_VMM_OUT_OF_RANGE,
+                format!(
+                    "{operation}: {} at {address} exceed the block at {}, which ends {} after that address",
+                    Bytes(size),
+                    found.base,
+                    found.capacity - found.offset
+                ),
+            ));
         }
         if self.blocks.is_suspended(&found.tag)? {
             return Err(Error::of_extension(operation, PoolError::Suspended { tag: found.tag }).into());
@@ -143,7 +146,7 @@ pub struct BlockInfo {
     /// Its first address.
     pub base: u64,
     /// The bytes that it occupies: the requested size, rounded up.
-    pub size: u64,
+    pub capacity: u64,
     /// The distance of the queried address from `base`, in bytes.
     pub offset: u64,
     /// The stream that it was allocated for.
@@ -164,7 +167,7 @@ impl From<Found> for BlockInfo {
         tag.iter_mut().zip(&found.tag.as_bytes()[..room]).for_each(|(to, from)| *to = *from as c_char);
         Self {
             base: found.base.0,
-            size: found.capacity.0,
+            capacity: found.capacity.0,
             offset: found.offset.0,
             stream: found.stream.as_raw(),
             device: found.device.0,
@@ -317,8 +320,8 @@ pub unsafe extern "C" fn gpu_vmm_find(pool: *const Pool, address: u64, block: *m
 
 /// Copies bytes of a block to the host and waits for the copy. It does not wait for work on streams.
 ///
-/// `address` is any address in a live block. The range may reach to the end of the block's rounded size, which gpu_vmm_find
-/// reports. Beyond that, the call returns GPU_VMM_INVALID_ARGUMENT.
+/// `address` is any address in a live block. The range may reach to the end of the block's capacity, which gpu_vmm_find reports.
+/// Beyond that, the call returns GPU_VMM_OUT_OF_RANGE.
 ///
 /// # Safety
 ///

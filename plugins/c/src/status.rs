@@ -13,8 +13,7 @@ pub type Status = i32;
 
 /// The call succeeded.
 pub const GPU_VMM_OK: Status = 0;
-/// An argument is invalid: null, a size of zero, an alignment that is no power of two, a range that ends outside of a block, a
-/// malformed tensor.
+/// An argument is invalid: null, a size of zero, an alignment that is no power of two, a malformed tensor.
 pub const GPU_VMM_INVALID_ARGUMENT: Status = 1;
 /// The device is out of memory or the pool's budget is exhausted; the text of a pool's error has the pool's statistics.
 pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
@@ -41,7 +40,7 @@ pub const GPU_VMM_INTERNAL: Status = 13;
 
 /// A size, offset or address that is not a multiple of the granularity.
 pub const GPU_VMM_UNALIGNED: Status = 14;
-/// A range that ends outside of the region.
+/// A range that ends outside of the region or block.
 pub const GPU_VMM_OUT_OF_RANGE: Status = 15;
 /// Memory is mapped there already.
 pub const GPU_VMM_ALREADY_MAPPED: Status = 16;

@@ -75,6 +75,13 @@ int main(int count, char **arguments) {
     uint64_t none = 0;
     demand(gpu_vmm_alloc(pool, 0, 0, NULL, &none) == GPU_VMM_INVALID_ARGUMENT, "a size of zero is an error");
     printf("an error: %s\n", gpu_vmm_last_error());
+    gpu_vmm_block info;
+    check(gpu_vmm_find(pool, block, &info), "find");
+    char *beyond = malloc(info.capacity + 1);
+    demand(beyond != NULL, "the test has memory");
+    check(gpu_vmm_read(pool, block, beyond, info.capacity), "read the whole block");
+    demand(gpu_vmm_read(pool, block, beyond, info.capacity + 1) == GPU_VMM_OUT_OF_RANGE, "a copy ends within the block");
+    free(beyond);
     demand(gpu_vmm_alloc(pool, 2ull << 30, 0, NULL, &none) == GPU_VMM_OUT_OF_MEMORY, "an allocation beyond the budget is an error");
     printf("an error: %s\n", gpu_vmm_last_error());
     demand(gpu_vmm_suspend(pool, "weight", "host", NULL) == GPU_VMM_NOT_FOUND, "an unknown tag is an error");

@@ -31,7 +31,7 @@ class BlockFound(ctypes.Structure):
     """``gpu_vmm_block``."""
 
     _fields_ = [
-        ("base", c_uint64), ("size", c_uint64), ("offset", c_uint64), ("stream", c_void_p), ("device", c_uint32),
+        ("base", c_uint64), ("capacity", c_uint64), ("offset", c_uint64), ("stream", c_void_p), ("device", c_uint32),
         ("tag", c_char * 64),
     ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from ._library import BlockFound, check, library, take_text
 from ._lock import Lock
 from ._owner import Owner
 from ._typing import Buffer
-from .errors import Busy, InvalidArgument, NotFound
+from .errors import Busy, InvalidArgument, NotFound, OutOfRange
 from .results import PoolSnapshot, PoolStats
 
 
@@ -40,8 +40,8 @@ class BlockInfo:
 
     base: int
     """Its first address."""
-    size: int
-    """Its size, rounded up."""
+    capacity: int
+    """The bytes that it occupies: the requested size, rounded up."""
     offset: int
     """The distance of the queried address from ``base``."""
     device: int
@@ -136,7 +136,7 @@ class Block(Owner):
     def read(self, offset: SupportsIndex = 0, size: Optional[SupportsIndex] = None) -> bytes:
         """Returns a copy of ``size`` bytes at ``offset``, by default all that follow. Does not wait for work on streams.
 
-        Raises InvalidArgument for a range beyond the end, Suspended if the block's tag sleeps.
+        Raises OutOfRange for a range beyond the end, Suspended if the block's tag sleeps.
         """
         first = unsigned("offset", offset)
         number = max(self.size - first, 0) if size is None else unsigned("size", size)
@@ -162,7 +162,7 @@ class Block(Owner):
 
     def _check(self, operation: str, offset: int, size: int) -> None:
         if offset + size > self.size:
-            raise InvalidArgument(f"{operation}: {size} bytes at offset {offset} exceed the block of {self.size} bytes")
+            raise OutOfRange(f"{operation}: {size} bytes at offset {offset} exceed the block of {self.size} bytes")
 
     def __enter__(self) -> Block:
         return self
@@ -245,7 +245,7 @@ class Pool(Owner):
         found = BlockFound()
         check(library().gpu_vmm_find(self._handle, unsigned("address", address), ctypes.byref(found)))
         tag = found.tag.decode("utf-8", "replace")
-        return BlockInfo(found.base, found.size, found.offset, found.device, found.stream or 0, tag)
+        return BlockInfo(found.base, found.capacity, found.offset, found.device, found.stream or 0, tag)
 
     def suspend(
         self, tag: str, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False

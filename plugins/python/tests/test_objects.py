@@ -82,7 +82,7 @@ class Shown(Case):
             (gpu_vmm.Status.BUSY, "<Status.BUSY: 9>"), (gpu_vmm.Busy("in use"), "Busy('in use')"),
         ):  # fmt: skip
             self.assertEqual(repr(owner), text)
-        self.assertRegex(repr(pool.find(block.address)), r"^BlockInfo\(base=\d+, size=\d+, offset=0, device=0, stream=0, tag=''\)$")
+        self.assertRegex(repr(pool.find(block.address)), r"^BlockInfo\(base=\d+, capacity=\d+, offset=0, device=0, stream=0, tag=''\)$")
         block.free()
         self.assertEqual(repr(block), "<gpu_vmm.Block of 64 bytes freed>")
         vec.suspend()

@@ -63,7 +63,7 @@ class Pools(Case):
         self.assertEqual(block.address % 4096, 0)
         found = self.pool.find(block.address + 7)
         self.assertEqual((found.base, found.offset, found.device, found.stream, found.tag), (block.address, 7, 0, 0, ""))
-        self.assertGreaterEqual(found.size, 1000)
+        self.assertGreaterEqual(found.capacity, 1000)
         self.assertEqual(self.pool.stats()["live"], 1000)
         address = block.address
         block.free()
@@ -159,9 +159,9 @@ class Pools(Case):
         with self.pool.alloc(4096) as block, self.raises(gpu_vmm.NotFound):
             other.free(block.address)
         with self.pool.alloc(16) as block:
-            with self.raises(gpu_vmm.InvalidArgument, "exceed the block of 16 bytes"):
+            with self.raises(gpu_vmm.OutOfRange, "exceed the block of 16 bytes"):
                 block.read(8, 9)
-            with self.raises(gpu_vmm.InvalidArgument, "exceed the block of 16 bytes"):
+            with self.raises(gpu_vmm.OutOfRange, "exceed the block of 16 bytes"):
                 block.write(b"x" * 17)
         self.assertEqual(self.pool.stats()["live"], 0)
 
