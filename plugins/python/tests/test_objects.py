@@ -133,7 +133,7 @@ class Made(Case):
         block.write(b"kept")
         other = gpu_vmm.Block(pool, block.address, 1 << 20, 0)
         self.assertEqual(other.read(0, 4), b"kept")
-        with self.raises(gpu_vmm.InvalidArgument):
+        with self.raises(gpu_vmm.OutOfRange):
             other.read(0, 1 << 20)
         with self.raises(gpu_vmm.NotFound):
             other.free()
