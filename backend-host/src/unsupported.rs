@@ -180,7 +180,7 @@ unsafe impl SyncCalls for HostBackend {
 unsafe impl MulticastBackend for HostBackend {
     type Driver = NoMulticast<HostHandle>;
 
-    fn multicast(&self, _: &'static str) -> Result<Self::Driver> {
+    fn multicast(&self, _: Operation) -> Result<Self::Driver> {
         match *self {}
     }
 }
