@@ -3,11 +3,12 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
+use crate::driver::Opened;
 use crate::ffi::HANDLE_FABRIC;
-use crate::handle::Whence;
-use crate::{CudaBackend, CudaHandle};
+use crate::handle::{CudaHandle, Whence};
 use gpu_vmm_core::{Bytes, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::ptr::from_mut;
+use std::sync::Arc;
 
 impl CudaHandle {
     pub(crate) fn export_for_fabric(&self) -> Result<FabricHandle> {
@@ -29,7 +30,7 @@ impl CudaHandle {
     ///
     /// As [`MemoryCalls::import_fabric`](gpu_vmm_core::MemoryCalls::import_fabric).
     pub(crate) unsafe fn import_fabric(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         handle: &FabricHandle,
         whence: Whence,
         size: Bytes,

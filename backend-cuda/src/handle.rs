@@ -3,13 +3,12 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
+use crate::driver::Opened;
 use crate::ffi::{COMPRESSION_GENERIC, LOCATION_DEVICE, LOCATION_INVISIBLE, MemAllocationProp, MemLocation};
 use crate::memory_types::{Told, allocation_prop, location};
-use gpu_vmm_core::{
-    Backend, Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result,
-};
+use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// A handle of physical memory of one device or of the host. CUDA: `CUmemGenericAllocationHandle`.
 ///
@@ -17,7 +16,7 @@ use std::ffi::c_void;
 /// nothing.
 #[derive(Debug)]
 pub struct CudaHandle {
-    pub(crate) backend: CudaBackend,
+    pub(crate) backend: Arc<Opened>,
     pub(crate) raw: u64,
     size: Bytes,
     properties: Properties,
@@ -42,7 +41,7 @@ impl CudaHandle {
     /// # Safety
     ///
     /// As [`MemoryCalls::create`](gpu_vmm_core::MemoryCalls::create).
-    pub(crate) unsafe fn create(backend: &CudaBackend, size: Bytes, properties: &Properties) -> Result<Self> {
+    pub(crate) unsafe fn create(backend: &Arc<Opened>, size: Bytes, properties: &Properties) -> Result<Self> {
         const OPERATION: Operation = Operation::CreateMemory;
         backend.here(OPERATION)?;
         let prop = backend.prop(OPERATION, properties)?;
@@ -68,7 +67,7 @@ impl CudaHandle {
     /// As [`MemoryCalls::import`](gpu_vmm_core::MemoryCalls::import), and `shareable` is a handle of this type in the form that
     /// `cuda.h` requires.
     pub(crate) unsafe fn import_as(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         shareable: *mut c_void,
         handle_type: u32,
         whence: Whence,
@@ -104,13 +103,13 @@ impl CudaHandle {
 
     /// Takes ownership of a handle that the driver has just returned.
     pub(crate) fn own(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         raw: u64,
         size: Bytes,
         properties: &Properties,
         imported: bool,
     ) -> Self {
-        Self { backend: backend.clone(), raw, size, properties: *properties, imported }
+        Self { backend: Arc::clone(backend), raw, size, properties: *properties, imported }
     }
 
     /// Queries the memory's properties from the driver.
@@ -144,7 +143,7 @@ const fn is_compressible(told: &MemAllocationProp) -> bool {
     told.flags.compression_type == COMPRESSION_GENERIC
 }
 
-impl CudaBackend {
+impl Opened {
     /// Returns whether a location is one that this process has no device for, such as another machine's device.
     fn does_not_see(&self, place: MemLocation) -> bool {
         let is_device = usize::try_from(place.id).is_ok_and(|id| id < self.devices().len());
