@@ -43,10 +43,12 @@
 //!
 //! While a stream captures, `cuCtxSynchronize` fails in its context and invalidates the capture. The driver reports captures on
 //! blocking streams without invalidating them (`cuStreamIsCapturing` of the legacy stream). In that case this crate returns
-//! [`Detail::Capturing`](gpu_vmm_core::Detail::Capturing) and does not call `cuCtxSynchronize`. A program must announce captures on non-blocking streams
+//! [`Detail::Capturing`] and does not call `cuCtxSynchronize`. A program must announce captures on non-blocking streams
 //! ([`Deferred::capture_begins`](gpu_vmm_core::extend::Deferred::capture_begins)): otherwise the first call that waits for the
 //! device invalidates the capture. Memory that this call would have released stays mapped. This crate makes its other calls with
 //! the thread in relaxed capture mode, so they invalidate no capture of another stream.
+//!
+//! [`Detail::Capturing`]: gpu_vmm_core::Detail::Capturing
 //!
 //! # Memory types
 //!

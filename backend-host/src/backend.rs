@@ -45,8 +45,20 @@ impl HostBackend {
         Self::with(&HostConfig::new())
     }
 
-    pub(crate) fn with(config: &HostConfig) -> Result<Self> {
+    fn with(config: &HostConfig) -> Result<Self> {
         Host::open(config).map(|host| Self(Arc::new(host)))
+    }
+}
+
+impl HostConfig {
+    /// Opens a backend with this configuration. Each opened backend is an instance of its own: another cannot map its handles.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Unsupported`] for settings out of range, and on systems other than 64-bit Linux; [`Detail::Driver`] if the kernel
+    /// cannot create a memfd.
+    pub fn open(&self) -> Result<HostBackend> {
+        HostBackend::with(self)
     }
 }
 
