@@ -19,8 +19,8 @@ struct Source(BTreeMap<Names, File>);
 /// The paths that a file has, each from the crate's root.
 #[derive(Default)]
 struct File {
-    /// What `use` brings in: the path behind each name.
-    used: BTreeMap<String, Names>,
+    /// What `use` brings in: each name and the path behind it. Systems and features can differ in it.
+    used: Vec<(String, Names)>,
     /// Paths in the code.
     named: Vec<Names>,
 }
@@ -49,21 +49,22 @@ impl Source {
         Self::new(&files)
     }
 
-    /// Returns the module that has the item at the end of a path, behind re-exports.
-    fn home(&self, path: &[String], steps: usize) -> Names {
+    /// Returns the module that has the item at the end of a path, behind re-exports. It can be one of several.
+    fn homes(&self, path: &[String], steps: usize) -> Vec<Names> {
         let length = (0..=path.len()).rev().find(|length| self.0.contains_key(&path[..*length])).unwrap_or(0);
         let module = &path[..length];
-        let behind = path.get(length).and_then(|name| self.0.get(module)?.used.get(name));
-        match behind {
-            Some(behind) if steps > 0 && behind != path => self.home(behind, steps - 1),
-            _ => module.to_vec(),
-        }
+        let used = self.0.get(module).map(|file| file.used.as_slice()).unwrap_or_default();
+        let behind = used.iter().filter(|(name, behind)| Some(name) == path.get(length) && behind != path);
+        let homes: Vec<_> =
+            behind.filter(|_| steps > 0).flat_map(|(_, behind)| self.homes(behind, steps - 1)).collect();
+        if homes.is_empty() { vec![module.to_vec()] } else { homes }
     }
 
     /// Returns the modules that a module imports, but for its parents and children.
     fn imports(&self, module: &Names) -> BTreeSet<Names> {
         let file = &self.0[module];
-        let homes = file.used.values().chain(&file.named).map(|path| self.home(path, 8));
+        let paths = file.used.iter().map(|(_, path)| path).chain(&file.named);
+        let homes = paths.flat_map(|path| self.homes(path, 8));
         homes.filter(|home| !home.starts_with(module) && !module.starts_with(home)).collect()
     }
 
@@ -119,7 +120,7 @@ impl File {
             for path in leaves(statement[start + 4..].trim_end_matches(';')) {
                 let name = path.last().cloned().unwrap_or_default();
                 if let Some(path) = absolute(module, &path, Some(modules)) {
-                    file.used.insert(name, path);
+                    file.used.push((name, path));
                 }
             }
         }
@@ -212,6 +213,13 @@ fn a_circle_is_seen_through_reexports_and_in_paths() {
     assert_eq!(circle.circles(), ["a imports [\"b\"]", "b imports [\"a\"]"]);
     let by_name = crate_of(&[("", ""), ("a", "use super::b;"), ("b", "fn f() { super::a::g() }")]);
     assert_eq!(by_name.circles().len(), 2);
+    let by_system = crate_of(&[
+        ("", "#[cfg(unix)]\npub use a::Thing;\n#[cfg(windows)]\npub use none::Thing;"),
+        ("a", "use crate::b::B;"),
+        ("b", "use crate::Thing;"),
+        ("none", ""),
+    ]);
+    assert_eq!(by_system.circles().len(), 2);
     let of_three =
         crate_of(&[("a", "use crate::b::B;"), ("b", "pub use crate::c::C;"), ("c", "use crate::a::{A};")]);
     assert_eq!(of_three.circles().len(), 3);

@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::capture::Waiting;
+use crate::config::HostConfig;
+use crate::handle::HostHandle;
 use crate::host::Host;
 use crate::memory::{CREATE, Memory};
+use crate::reservation::HostReservation;
 use crate::stream_names::default_of;
-use crate::{
-    HostConfig, HostHandle, HostReservation, capabilities, copy, event, memory_types, quirks, share, staging,
-    stream,
-};
+use crate::{capabilities, copy, event, memory_types, quirks, share, staging, stream};
 use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
@@ -93,7 +93,9 @@ unsafe impl Backend for HostBackend {
     }
 
     fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
-        capabilities::of(self, device)
+        const OPERATION: Operation = Operation::QueryCapabilities;
+        self.0.process.check(OPERATION)?;
+        capabilities::of(&self.0, self.device(OPERATION, device)?)
     }
 
     fn quirks(&self) -> Vec<Quirk> {

@@ -1,6 +1,6 @@
 //! The emulated devices: a name, a granularity, and a counted amount of memory.
 
-use crate::HostConfig;
+use crate::config::HostConfig;
 use gpu_vmm_core::{
     Bytes, Detail, Device, DeviceId, DeviceUuid, DriverInfo, Error, Granularity, MemoryInfo, Operation,
     Result,

@@ -1,6 +1,6 @@
 //! The state that a backend, its handles and its reservations share.
 
-use crate::HostConfig;
+use crate::config::HostConfig;
 use crate::device::{self, Account};
 use crate::mappings::Mappings;
 use crate::queues::Queues;

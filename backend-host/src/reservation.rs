@@ -1,7 +1,7 @@
 //! Address ranges of the process and their mappings.
 #![allow(unsafe_code)]
 
-use crate::HostHandle;
+use crate::handle::HostHandle;
 use crate::host::Host;
 use crate::mappings::{Kept, Mapping};
 use crate::memory::Memory;

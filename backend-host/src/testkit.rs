@@ -1,7 +1,7 @@
 //! The test kit: patterns that the CPU writes and counts in plain loops, and plain allocations for comparison.
 #![allow(unsafe_code)]
 
-use crate::HostBackend;
+use crate::backend::HostBackend;
 use crate::capture::Waiting;
 use crate::device::page_size;
 use crate::host::Host;

@@ -1,7 +1,7 @@
 //! The backend on systems other than 64-bit Linux: an uninhabited type.
 #![allow(unsafe_code)]
 
-use crate::HostConfig;
+use crate::config::HostConfig;
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
