@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::driver::{Driver, Opened};
-use crate::handle::{CudaHandle, Whence};
+use crate::handle::{CudaHandle, ImportSource};
 use crate::lease::Attached;
 #[cfg(feature = "experimental-multicast")]
 use crate::multicast::CudaMulticast;
@@ -148,7 +148,7 @@ unsafe impl MemoryCalls for CudaBackend {
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { CudaHandle::import(&self.opened, fd, Whence::ThisMachine, size, properties) }
+        unsafe { CudaHandle::import(&self.opened, fd, ImportSource::ThisMachine, size, properties) }
     }
 
     #[cfg(windows)]
@@ -169,7 +169,7 @@ unsafe impl MemoryCalls for CudaBackend {
         properties: &Properties,
     ) -> Result<CudaHandle> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { CudaHandle::import_fabric(&self.opened, handle, Whence::Fabric, size, properties) }
+        unsafe { CudaHandle::import_fabric(&self.opened, handle, ImportSource::Fabric, size, properties) }
     }
 
     unsafe fn reserve(

@@ -5,7 +5,7 @@
 
 use crate::driver::Opened;
 use crate::ffi::HANDLE_FABRIC;
-use crate::handle::{CudaHandle, Whence};
+use crate::handle::{CudaHandle, ImportSource};
 use gpu_vmm_core::{Bytes, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::ptr::from_mut;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl CudaHandle {
     pub(crate) unsafe fn import_fabric(
         backend: &Arc<Opened>,
         handle: &FabricHandle,
-        whence: Whence,
+        source: ImportSource,
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
@@ -41,7 +41,7 @@ impl CudaHandle {
         // SAFETY: the pointer is valid for the 64 bytes of this kind of handle during the call; the object it names is as the
         // caller promises.
         unsafe {
-            Self::import_as(backend, from_mut(&mut bytes).cast(), HANDLE_FABRIC, whence, size, properties)
+            Self::import_as(backend, from_mut(&mut bytes).cast(), HANDLE_FABRIC, source, size, properties)
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::driver::Opened;
 use crate::ffi::{COMPRESSION_GENERIC, LOCATION_DEVICE, LOCATION_INVISIBLE, MemAllocationProp, MemLocation};
-use crate::memory_types::{Told, allocation_prop, location};
+use crate::memory_types::{Reported, allocation_prop, location};
 use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct CudaHandle {
 
 /// The kind of object that is imported, which decides how its location is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whence {
+pub(crate) enum ImportSource {
     /// Memory of this machine.
     ThisMachine,
     /// Memory of this or another machine, possibly on a device that this process does not see.
@@ -55,7 +55,7 @@ impl CudaHandle {
         let mut handle = Self::own(backend, raw, size, properties, false);
         if properties.compressible {
             // The driver may ignore the request for compression.
-            handle.properties.compressible = is_compressible(&handle.told(OPERATION)?);
+            handle.properties.compressible = is_compressible(&handle.reported(OPERATION)?);
         }
         Ok(handle)
     }
@@ -70,7 +70,7 @@ impl CudaHandle {
         backend: &Arc<Opened>,
         shareable: *mut c_void,
         handle_type: u32,
-        whence: Whence,
+        source: ImportSource,
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
@@ -82,22 +82,22 @@ impl CudaHandle {
         let result = unsafe { (backend.functions().mem_import)(&raw mut raw, shareable, handle_type) };
         backend.check_kind(OPERATION, "cuMemImportFromShareableHandle", result, size, properties)?;
         let mut handle = Self::own(backend, raw, size, properties, true);
-        if whence == Whence::Multicast {
+        if source == ImportSource::Multicast {
             return Ok(handle);
         }
-        let told = handle.told(OPERATION)?;
-        let is_elsewhere = whence == Whence::Fabric && backend.does_not_see(told.location);
-        if told.location != location(properties) && !is_elsewhere {
+        let reported = handle.reported(OPERATION)?;
+        let is_elsewhere = source == ImportSource::Fabric && backend.does_not_see(reported.location);
+        if reported.location != location(properties) && !is_elsewhere {
             return Err(Error::new(
                 OPERATION,
                 Detail::Mismatch {
                     what: "location",
-                    theirs: Told(told.location).to_string(),
-                    ours: format!("the importer was told {}", Told(location(properties))),
+                    theirs: Reported(reported.location).to_string(),
+                    ours: format!("the importer expects {}", Reported(location(properties))),
                 },
             ));
         }
-        handle.properties.compressible = is_compressible(&told);
+        handle.properties.compressible = is_compressible(&reported);
         Ok(handle)
     }
 
@@ -113,14 +113,14 @@ impl CudaHandle {
     }
 
     /// Queries the memory's properties from the driver.
-    fn told(&self, operation: Operation) -> Result<MemAllocationProp> {
-        let mut told = allocation_prop(&self.properties);
+    fn reported(&self, operation: Operation) -> Result<MemAllocationProp> {
+        let mut reported = allocation_prop(&self.properties);
         // SAFETY: the pointer is valid for the properties, and the handle is the driver's.
         let result =
-            unsafe { (self.backend.functions().mem_get_allocation_properties)(&raw mut told, self.raw) };
+            unsafe { (self.backend.functions().mem_get_allocation_properties)(&raw mut reported, self.raw) };
         let context = || format!("{} of {}", self.size, self.properties);
         self.backend.check(operation, "cuMemGetAllocationPropertiesFromHandle", result, context)?;
-        Ok(told)
+        Ok(reported)
     }
 
     /// Refuses to export memory that CUDA cannot export as `kind`.
@@ -139,8 +139,8 @@ impl CudaHandle {
     }
 }
 
-const fn is_compressible(told: &MemAllocationProp) -> bool {
-    told.flags.compression_type == COMPRESSION_GENERIC
+const fn is_compressible(reported: &MemAllocationProp) -> bool {
+    reported.flags.compression_type == COMPRESSION_GENERIC
 }
 
 impl Opened {

@@ -200,9 +200,9 @@ impl Opened {
 }
 
 /// Formats a location that the driver reported.
-pub(crate) struct Told(pub(crate) MemLocation);
+pub(crate) struct Reported(pub(crate) MemLocation);
 
-impl fmt::Display for Told {
+impl fmt::Display for Reported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MemLocation { kind, id } = self.0;
         match kind {

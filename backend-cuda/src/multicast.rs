@@ -10,7 +10,7 @@ use crate::driver::Opened;
 use crate::ffi::{
     CuResult, MULTICAST_MINIMUM, MULTICAST_RECOMMENDED, MulticastFunctions, MulticastObjectProp,
 };
-use crate::handle::{CudaHandle, Whence};
+use crate::handle::{CudaHandle, ImportSource};
 use gpu_vmm_core::multicast::{MulticastDriver, MulticastGranularity};
 use gpu_vmm_core::{
     Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Handle, Operation, Properties, Result,
@@ -140,7 +140,7 @@ unsafe impl MulticastDriver for CudaMulticast {
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { CudaHandle::import(&self.backend, fd, Whence::Multicast, size, properties) }
+        unsafe { CudaHandle::import(&self.backend, fd, ImportSource::Multicast, size, properties) }
     }
 
     unsafe fn import_fabric(
@@ -150,7 +150,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         properties: &Properties,
     ) -> Result<CudaHandle> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { CudaHandle::import_fabric(&self.backend, from, Whence::Multicast, size, properties) }
+        unsafe { CudaHandle::import_fabric(&self.backend, from, ImportSource::Multicast, size, properties) }
     }
 
     unsafe fn add(&self, object: &CudaHandle, device: DeviceId) -> Result<()> {

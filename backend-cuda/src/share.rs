@@ -5,7 +5,7 @@
 
 use crate::driver::Opened;
 use crate::ffi::HANDLE_FILE_DESCRIPTOR;
-use crate::handle::{CudaHandle, Whence};
+use crate::handle::{CudaHandle, ImportSource};
 use gpu_vmm_core::{Bytes, Detail, Error, Handle, HandleTypes, Operation, Properties, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{from_mut, without_provenance_mut};
@@ -39,7 +39,7 @@ impl CudaHandle {
     pub(crate) unsafe fn import(
         backend: &Arc<Opened>,
         fd: BorrowedFd<'_>,
-        whence: Whence,
+        source: ImportSource,
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
@@ -52,7 +52,7 @@ impl CudaHandle {
         let descriptor = without_provenance_mut(number as usize);
         // SAFETY: the descriptor is open, of this kind of handle by the caller's promise, and passed as `cuda.h` says. The driver
         // keeps a reference of its own.
-        unsafe { Self::import_as(backend, descriptor, HANDLE_FILE_DESCRIPTOR, whence, size, properties) }
+        unsafe { Self::import_as(backend, descriptor, HANDLE_FILE_DESCRIPTOR, source, size, properties) }
     }
 }
 

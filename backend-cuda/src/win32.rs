@@ -9,7 +9,7 @@
 pub(crate) mod security;
 
 use crate::driver::Opened;
-use crate::handle::{CudaHandle, Whence};
+use crate::handle::{CudaHandle, ImportSource};
 use gpu_vmm_core::extend::handles;
 use gpu_vmm_core::{Bytes, Handle, HandleTypes, Operation, Properties, Result};
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
@@ -47,7 +47,7 @@ impl CudaHandle {
         // SAFETY: the Windows handle is open, of this type by the caller's promise, and passed by value as `cuda.h` says. The
         // driver keeps a reference of its own.
         unsafe {
-            Self::import_as(backend, from.as_raw_handle(), WIN32, Whence::ThisMachine, size, properties)
+            Self::import_as(backend, from.as_raw_handle(), WIN32, ImportSource::ThisMachine, size, properties)
         }
     }
 }

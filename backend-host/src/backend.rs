@@ -82,12 +82,12 @@ unsafe impl Backend for HostBackend {
 
     /// Counts only the memory of this backend; other use of the machine's memory is not included.
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        self.0.account(Operation::QueryMemory, device).map(|account| account.info())
+        self.0.device_memory(Operation::QueryMemory, device).map(|device_memory| device_memory.info())
     }
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
         for one in [device, owner] {
-            self.0.account(Operation::QueryPeerAccess, one)?;
+            self.0.device_memory(Operation::QueryPeerAccess, one)?;
         }
         Ok(device == owner || self.0.peers)
     }
@@ -146,7 +146,7 @@ unsafe impl MemoryCalls for HostBackend {
     }
 
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
-        self.0.account(Operation::ImportMemory, properties.device)?;
+        self.0.device_memory(Operation::ImportMemory, properties.device)?;
         Ok(HostHandle {
             memory: Memory::import(&self.0, fd, size)?,
             properties: memory_types::given(properties),
@@ -209,7 +209,7 @@ unsafe impl SyncCalls for HostBackend {
     /// is complete when its call returns.
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         let operation = Operation::WaitForDevice;
-        self.0.account(operation, device)?;
+        self.0.device_memory(operation, device)?;
         self.0.queues.wait_for_device(operation, device)?;
         self.0.queues.check_alive(operation, device)
     }
