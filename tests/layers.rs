@@ -1,7 +1,7 @@
 //! The layers: no module imports from a layer above its own, and no crate depends on one above it.
 //!
 //! Inside vmm-core a file names the layer of everything that it imports, as in `use crate::types::Bytes`, so that its imports
-//! show its layer. Documentation may link upwards.
+//! show its layer. In a backend it names the module. Documentation may link upwards.
 #![allow(clippy::expect_used)] // a test program may panic
 
 mod tree;
@@ -12,6 +12,80 @@ use std::process::Command;
 
 /// The layers of vmm-core, the lowest first. Those in one line are independent of each other.
 const CORE: [&[&str]; 6] = [&["types"], &["driver"], &["memory"], &["region"], &["multicast"], &["testkit"]];
+
+/// The layers of a backend, the lowest first, which are the same for all vendors, and the modules of each. Modules of one layer can
+/// import each other, without circles.
+type Backend = [(&'static str, &'static [&'static str]); 6];
+
+const CUDA: Backend = [
+    ("library", &["error", "ffi", "imex", "kernels", "loader", "memory_info", "quirks"]),
+    (
+        "driver",
+        &[
+            "check",
+            "context",
+            "device",
+            "device_state",
+            "driver",
+            "lease",
+            "memory_types",
+            "open",
+            "own_context",
+            "relaxed",
+        ],
+    ),
+    ("memory", &["fabric", "handle", "host", "multicast", "share", "win32"]),
+    ("addresses", &["access", "dma_buf", "reservation"]),
+    ("work", &["copy", "event", "idle", "staging", "stream"]),
+    ("backend", &["backend", "capabilities", "interop", "testkit", "view"]),
+];
+
+const HIP: Backend = [
+    ("library", &["compiler", "descriptor", "ffi", "kernels", "library", "loader", "quirks"]),
+    (
+        "driver",
+        &[
+            "attributes",
+            "device",
+            "device_state",
+            "driver",
+            "error",
+            "hsa",
+            "kept_addresses",
+            "launch",
+            "open",
+            "plain",
+            "relaxed",
+        ],
+    ),
+    ("memory", &["handle", "share", "win32"]),
+    ("addresses", &["access", "addresses", "mappings", "reservation"]),
+    ("work", &["copy", "event", "staging", "stream"]),
+    ("backend", &["backend", "capabilities", "memory_types", "probe", "testkit"]),
+];
+
+const HOST: Backend = [
+    ("library", &["config", "extents", "memory_types", "quirks", "share", "store"]),
+    (
+        "driver",
+        &[
+            "capture",
+            "captures",
+            "device",
+            "host",
+            "mappings",
+            "pages",
+            "queues",
+            "reserve_mappings",
+            "stream_names",
+            "work",
+        ],
+    ),
+    ("memory", &["handle", "memory"]),
+    ("addresses", &["reservation"]),
+    ("work", &["copy", "event", "staging", "stream"]),
+    ("backend", &["backend", "capabilities", "testkit", "unsupported"]),
+];
 
 /// The crates, the lowest first. Those in one line are independent of each other.
 const CRATES: [&[&str]; 8] = [
@@ -81,6 +155,58 @@ fn no_module_imports_from_above() {
     }
     assert!(looked_at > 100, "only {looked_at} imports were found");
     assert!(wrong.is_empty(), "imports from above:\n{}", wrong.join("\n"));
+}
+
+/// Returns the forbidden imports of a module of a backend: those from above, and those that name no module.
+fn upward_in(backend: &Backend, module: &str, source: &str) -> Vec<String> {
+    let rank = |module: &str| backend.iter().position(|(_, modules)| modules.contains(&module));
+    let allowed = |import: &String| rank(import).is_some_and(|below| Some(below) <= rank(module));
+    imports(source).into_iter().filter(|import| !allowed(import)).collect()
+}
+
+#[test]
+fn no_module_of_a_backend_imports_from_above() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut wrong = Vec::new();
+    for (folder, backend) in [("backend-cuda", CUDA), ("backend-hip", HIP), ("backend-host", HOST)] {
+        let source = root.join(folder).join("src");
+        let mut looked_at = 0;
+        for file in tree::files(&source, &[".rs"]) {
+            let inside = file.strip_prefix(&source).expect("a file of the backend").with_extension("");
+            let module = inside.iter().next().expect("a name").to_string_lossy();
+            if module == "lib" {
+                continue;
+            }
+            let is_listed = backend.iter().any(|(_, modules)| modules.contains(&&*module));
+            assert!(is_listed, "{folder}: add {module} to its layer in tests/layers.rs");
+            let text = fs::read_to_string(&file).expect("a source");
+            looked_at += imports(&text).len();
+            let upward = upward_in(&backend, &module, &text);
+            wrong.extend(upward.into_iter().map(|import| format!("{}: {import}", file.display())));
+        }
+        assert!(looked_at > 50, "only {looked_at} imports were found in {folder}");
+        for module in backend.iter().flat_map(|(_, modules)| *modules) {
+            let is_there =
+                [format!("{module}.rs"), module.to_string()].iter().any(|name| source.join(name).exists());
+            assert!(is_there, "{folder} has no module {module}");
+        }
+    }
+    assert!(wrong.is_empty(), "imports from above:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_import_from_above_is_seen_in_a_backend() {
+    assert_eq!(upward_in(&HIP, "handle", "use crate::driver::Driver;\nuse crate::probe::export;"), ["probe"]);
+    assert_eq!(
+        upward_in(&CUDA, "error", "fn f(of: &crate::reservation::CudaReservation) {}"),
+        ["reservation"]
+    );
+    assert_eq!(
+        upward_in(&CUDA, "handle", "use crate::CudaBackend;"),
+        ["CudaBackend"],
+        "the import hides the module"
+    );
+    assert!(upward_in(&HOST, "backend", "use crate::{handle::HostHandle, capabilities};").is_empty());
 }
 
 #[test]

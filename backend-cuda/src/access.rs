@@ -3,10 +3,10 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaReservation;
 use crate::ffi::{ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, MemAccessDesc};
 use crate::host;
 use crate::memory_types::device_location;
+use crate::reservation::CudaReservation;
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Error, Grant, Operation, Result};
 
 /// The number of grants that one call passes from the stack, enough for a machine with eight devices.

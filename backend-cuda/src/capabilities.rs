@@ -11,22 +11,25 @@ mod memory;
 mod multicast;
 
 use crate::device::attribute as ask;
+use crate::driver::Opened;
+use crate::handle::CudaHandle;
 use crate::host::NO_HOST_ACCESS;
-use crate::{CudaBackend, CudaHandle, CudaReservation};
+use crate::reservation::CudaReservation;
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, Detail, DeviceId, DriverError, Error, Evidence, Feature, Grant,
-    MemoryCalls, Operation, Properties, Reservation, Result,
+    Access, Bytes, Capability, Detail, DeviceId, DriverError, Error, Evidence, Feature, Grant, Operation,
+    Properties, Reservation, Result,
 };
+use std::sync::Arc;
 
 const OPERATION: Operation = Operation::QueryCapabilities;
 
-impl CudaBackend {
+impl Opened {
     /// Returns the device's capabilities. They are stored by the first call that can try all of them: one is not tried while the
     /// device has no context.
-    pub(crate) fn known_capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
+    pub(crate) fn known_capabilities(self: &Arc<Self>, device: DeviceId) -> Result<Vec<Capability>> {
         self.here(OPERATION)?;
-        let slot = self.slot(OPERATION, device)?;
-        if let Some(known) = slot.capabilities.get() {
+        let state = self.state(OPERATION, device)?;
+        if let Some(known) = state.capabilities.get() {
             return Ok(known.clone());
         }
         let tries_all = self.existing_context(OPERATION, device)?.is_some();
@@ -34,13 +37,13 @@ impl CudaBackend {
             Some(reason) => vec![Capability::no(Feature::VirtualMemory, Evidence::Attribute, reason)],
             None => Probe { backend: self, device }.all()?,
         };
-        Ok(if tries_all { slot.capabilities.get_or_init(|| found).clone() } else { found })
+        Ok(if tries_all { state.capabilities.get_or_init(|| found).clone() } else { found })
     }
 }
 
 /// Queries and tries the capabilities of one device.
 struct Probe<'a> {
-    backend: &'a CudaBackend,
+    backend: &'a Arc<Opened>,
     device: DeviceId,
 }
 
@@ -70,8 +73,8 @@ impl Probe<'_> {
 
     /// Queries an attribute of the device. The inner result is an error if the driver does not know the attribute.
     fn attribute(&self, number: u32) -> Result<Result<i32, DriverError>> {
-        let slot = self.backend.slot(OPERATION, self.device)?;
-        Ok(ask(self.backend.functions(), slot.raw, number))
+        let state = self.backend.state(OPERATION, self.device)?;
+        Ok(ask(self.backend.functions(), state.raw, number))
     }
 
     /// Returns why memory of a type is unavailable, as far as that is known without trying: from the driver's version, or from an
@@ -97,13 +100,13 @@ impl Probe<'_> {
         grants: &[Grant],
         look: impl FnOnce(&mut CudaReservation, Bytes) -> Result<T>,
     ) -> Result<T> {
-        let granularity = self.backend.granularity_of(OPERATION, properties)?;
+        let granularity = self.backend.granularity_of_kind(OPERATION, properties)?;
         let size = granularity.bytes();
         // SAFETY: the size is the granularity of such memory, of a usable device; one handle is mapped at the beginning of a new
         // reservation of its size and unmapped as a whole. No work has ever used it.
         unsafe {
-            let handle = self.backend.create(size, properties)?;
-            let mut reservation = self.backend.reserve(size, granularity.into(), None)?;
+            let handle = CudaHandle::create(self.backend, size, properties)?;
+            let mut reservation = CudaReservation::new(self.backend, size, granularity.into(), None)?;
             reservation.map(Bytes::ZERO, &handle)?;
             let looked =
                 reservation.set_access(Bytes::ZERO, size, grants).and_then(|()| look(&mut reservation, size));
@@ -114,9 +117,9 @@ impl Probe<'_> {
 
     /// Creates a granule of such memory and maps it nowhere.
     fn create(&self, properties: &Properties) -> Result<CudaHandle> {
-        let size = self.backend.granularity_of(OPERATION, properties)?.bytes();
+        let size = self.backend.granularity_of_kind(OPERATION, properties)?.bytes();
         // SAFETY: the device is usable, and the size is the granularity of such memory.
-        unsafe { self.backend.create(size, properties) }
+        unsafe { CudaHandle::create(self.backend, size, properties) }
     }
 
     /// Returns the capability that a trial has shown: available with a note, or unavailable with the driver's reason. If memory is
@@ -133,7 +136,7 @@ impl Probe<'_> {
         let granularity = self.backend.devices()[self.device.0 as usize].granularity;
         let reserve = |hint| {
             // SAFETY: size and hint are multiples of the granularity.
-            unsafe { self.backend.reserve(granularity.bytes(), granularity.into(), hint) }
+            unsafe { CudaReservation::new(self.backend, granularity.bytes(), granularity.into(), hint) }
         };
         let mut offered = String::new();
         // Another thread may take the address between freeing it and requesting it.
@@ -169,7 +172,7 @@ impl Probe<'_> {
         let mut peers = Vec::new();
         let others = self.backend.devices().iter().map(|device| device.id).filter(|id| *id != self.device);
         for other in others {
-            if self.backend.can_access(self.device, other)? {
+            if self.backend.can_access_peer(self.device, other)? {
                 peers.push(other.to_string());
             }
         }

@@ -7,41 +7,16 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
+use crate::device_state::Context;
+use crate::driver::Opened;
 use crate::ffi::{CuContext, CuResult, CuStream};
-use crate::kernels::Kernels;
-use crate::lease::Lease;
-use crate::{CudaBackend, Inner};
+use crate::lease::Attached;
 use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, ErrorKind, MemoryInfo, Operation, Result};
-use std::sync::{Arc, Mutex};
-
-/// A context, and the kernels loaded into it.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) raw: CuContext,
-    pub(crate) kernels: Mutex<Option<Kernels>>,
-}
-
-impl Context {
-    pub(crate) const fn new(raw: CuContext) -> Self {
-        Self { raw, kernels: Mutex::new(None) }
-    }
-}
-
-/// A context that the program gave for its device.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    pub(crate) device: DeviceId,
-    pub(crate) context: Context,
-    /// Lets other backends wait for the context's work.
-    pub(crate) lease: Arc<Lease>,
-    /// Keeps the context alive if it is cudarc's.
-    pub(crate) _keep: Option<Arc<cudarc::driver::CudaContext>>,
-}
 
 /// A guard that keeps a context current on the calling thread.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
-    backend: &'a CudaBackend,
+    backend: &'a Opened,
 }
 
 impl Drop for Entered<'_> {
@@ -57,12 +32,12 @@ impl Drop for Entered<'_> {
         if let Err(error) = checked
             && error.kind() != ErrorKind::DeviceLost
         {
-            self.backend.inner.drop_log.record(error);
+            self.backend.drop_log.record(error);
         }
     }
 }
 
-impl CudaBackend {
+impl Opened {
     /// Makes a context current.
     pub(crate) fn enter(&self, operation: Operation, context: CuContext) -> Result<Entered<'_>> {
         // SAFETY: the context is a primary one that is retained and never released, or one whose owner has promised to keep it, or
@@ -89,24 +64,20 @@ impl CudaBackend {
 
     /// Returns the device's primary context; creates it if it does not exist.
     fn primary(&self, operation: Operation, device: DeviceId) -> Result<&Context> {
-        let slot = self.slot(operation, device)?;
-        if let Some(primary) = slot.primary.get() {
+        let state = self.state(operation, device)?;
+        if let Some(primary) = state.primary.get() {
             return Ok(primary);
         }
         let mut raw = CuContext::NULL;
         // SAFETY: the pointer is valid for one context, and the device exists.
-        let result = unsafe { (self.functions().primary_ctx_retain)(&raw mut raw, slot.raw) };
+        let result = unsafe { (self.functions().primary_ctx_retain)(&raw mut raw, state.raw) };
         self.check(operation, "cuDevicePrimaryCtxRetain", result, || device.to_string())?;
         // Two threads that get here at once retain the same context twice, which is harmless.
-        Ok(slot.primary.get_or_init(|| Context::new(raw)))
+        Ok(state.primary.get_or_init(|| Context::new(raw)))
     }
 
     fn attached(&self, device: DeviceId) -> Option<&Context> {
-        self.inner
-            .attached
-            .as_ref()
-            .filter(|attached| attached.device == device)
-            .map(|attached| &attached.context)
+        self.attached.as_ref().filter(|attached| attached.device == device).map(|attached| &attached.context)
     }
 
     /// Returns the context that this backend uses for a device, if it already exists in this process. If it does not, no work can
@@ -129,14 +100,14 @@ impl CudaBackend {
         device: DeviceId,
     ) -> Result<Option<&Context>> {
         self.here(operation)?;
-        let slot = self.slot(operation, device)?;
-        if let Some(primary) = slot.primary.get() {
+        let state = self.state(operation, device)?;
+        if let Some(primary) = state.primary.get() {
             return Ok(Some(primary));
         }
         let (mut flags, mut active) = (0, 0);
         // SAFETY: the pointers are valid for one int each, and the device exists.
         let result =
-            unsafe { (self.functions().primary_ctx_get_state)(slot.raw, &raw mut flags, &raw mut active) };
+            unsafe { (self.functions().primary_ctx_get_state)(state.raw, &raw mut flags, &raw mut active) };
         self.check(operation, "cuDevicePrimaryCtxGetState", result, || device.to_string())?;
         if active == 0 { Ok(None) } else { self.primary(operation, device).map(Some) }
     }
@@ -167,7 +138,7 @@ impl CudaBackend {
         // SAFETY: the pointer is valid for one CUdevice, and a context is current.
         let result = unsafe { (self.functions().ctx_get_device)(&raw mut raw) };
         self.check(operation, "cuCtxGetDevice", result, || format!("context {context:?}"))?;
-        let ordinal = self.inner.driver.slots.iter().position(|slot| slot.raw == raw);
+        let ordinal = self.driver.states.iter().position(|state| state.raw == raw);
         ordinal.map(|ordinal| DeviceId(ordinal as u32)).ok_or_else(|| {
             Error::new(
                 operation,
@@ -181,7 +152,7 @@ impl CudaBackend {
     }
 }
 
-impl Drop for Inner {
+impl Drop for Opened {
     /// Unloads the kernels from the program's own context. cudarc's context itself is released with its `Arc`.
     fn drop(&mut self) {
         if !self.driver.process.is_this() {

@@ -8,10 +8,10 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
+use crate::driver::Opened;
 use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Operation, Result};
 
-impl CudaBackend {
+impl Opened {
     /// Copies from the host to the device.
     ///
     /// # Safety

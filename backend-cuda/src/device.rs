@@ -3,12 +3,12 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
+use crate::device_state::DeviceState;
+use crate::driver::Opened;
 use crate::error::{answer, failed};
 use crate::ffi::{CuResult, Functions, attribute};
 use crate::loader::{Loaded, no_device};
 use crate::memory_types;
-use crate::slot::Slot;
 use gpu_vmm_core::{
     Bytes, Device, DeviceId, DeviceUuid, DriverError, Granularity, Operation, Properties, Result,
 };
@@ -23,8 +23,8 @@ const NO_GRANULARITY: Granularity = match Granularity::new(Bytes::mib(2)) {
     None => unreachable!(),
 };
 
-/// Lists all devices in the order of their ordinals, each with its [`Slot`].
-pub(crate) fn list(loaded: &Loaded) -> Result<Vec<(Device, Slot)>> {
+/// Lists all devices in the order of their ordinals, each with its [`DeviceState`].
+pub(crate) fn list(loaded: &Loaded) -> Result<Vec<(Device, DeviceState)>> {
     let functions = &loaded.functions;
     let check = |call, result: CuResult| match result {
         CuResult::SUCCESS => Ok(()),
@@ -42,8 +42,8 @@ pub(crate) fn list(loaded: &Loaded) -> Result<Vec<(Device, Slot)>> {
             let mut raw = 0;
             // SAFETY: the pointer is valid for one CUdevice, and the ordinal is below the count.
             check("cuDeviceGet", unsafe { (functions.device_get)(&raw mut raw, ordinal as c_int) })?;
-            let slot = Slot { raw, primary: OnceLock::new(), capabilities: OnceLock::new() };
-            Ok((describe(functions, DeviceId(ordinal), raw), slot))
+            let state = DeviceState { raw, primary: OnceLock::new(), capabilities: OnceLock::new() };
+            Ok((describe(functions, DeviceId(ordinal), raw), state))
         })
         .collect()
 }
@@ -123,11 +123,11 @@ fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granul
         .ok_or_else(|| format!("cuMemGetAllocationGranularity: {}", memory_types::no_power_of_two(bytes)))
 }
 
-impl CudaBackend {
+impl Opened {
     pub(crate) fn can_access_peer(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
         const OPERATION: Operation = Operation::QueryPeerAccess;
         self.here(OPERATION)?;
-        let (from, to) = (self.slot(OPERATION, device)?, self.slot(OPERATION, owner)?);
+        let (from, to) = (self.state(OPERATION, device)?, self.state(OPERATION, owner)?);
         if device == owner {
             return Ok(true);
         }

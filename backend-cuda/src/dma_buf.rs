@@ -3,9 +3,9 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaReservation;
 use crate::error::answer;
 use crate::ffi::{CuResult, RANGE_HANDLE_DMA_BUF};
+use crate::reservation::CudaReservation;
 use crate::share::owned;
 use gpu_vmm_core::{AddressRange, Bytes, Detail, DeviceId, Error, Operation, Reservation, Result};
 use std::os::fd::{OwnedFd, RawFd};
@@ -29,7 +29,7 @@ impl CudaReservation {
         if self.host.has(Bytes(part.base.0 - self.range().base.0)) {
             return unsupported(NO_HOST_MEMORY.to_owned());
         }
-        let Some(export) = self.backend.inner.driver.loaded.mem_get_handle_for_address_range else {
+        let Some(export) = self.backend.driver.loaded.mem_get_handle_for_address_range else {
             return unsupported(NO_FUNCTION.to_owned());
         };
         // Quirk `dma-buf-wants-a-context`.

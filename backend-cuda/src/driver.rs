@@ -1,12 +1,12 @@
-//! The process's one driver, shared by all backends.
+//! The process's one driver, and what a backend shares with its handles, reservations and streams.
 
-use crate::device;
-use crate::lease::Leases;
+use crate::device_state::DeviceState;
+use crate::ffi::Functions;
+use crate::lease::{Attached, Leases};
 use crate::loader::Loaded;
-use crate::slot::Slot;
-use gpu_vmm_core::extend::{Deferred, InstanceId, Process};
-use gpu_vmm_core::{Device, Operation, Result};
-use std::sync::OnceLock;
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process, usable_device};
+use gpu_vmm_core::{Detail, Device, DeviceId, Error, Operation, Result, Vendor};
+use std::fmt;
 
 /// The started driver and the state that the process has once.
 #[derive(Debug)]
@@ -19,24 +19,52 @@ pub(crate) struct Driver {
     pub(crate) leases: Leases,
     pub(crate) devices: Vec<Device>,
     /// The state of each of `devices`.
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) states: Vec<DeviceState>,
 }
 
-static DRIVER: OnceLock<Driver> = OnceLock::new();
+/// The driver as one backend has opened it. The backend's handles, reservations and streams share it.
+pub(crate) struct Opened {
+    pub(crate) driver: &'static Driver,
+    pub(crate) attached: Option<Attached>,
+    pub(crate) drop_log: DropLog,
+}
 
-impl Driver {
-    /// Returns the driver; the first call starts it. A call that fails leaves no state behind, and the next call tries again.
-    pub(crate) fn get() -> Result<&'static Self> {
-        if let Some(driver) = DRIVER.get() {
-            driver.process.check(Operation::Open)?;
-            return Ok(driver);
-        }
-        let process = Process::current();
-        let loaded = Loaded::new()?;
-        let (devices, slots) = device::list(&loaded)?.into_iter().unzip();
-        let (instance, deferred, leases) = (InstanceId::unique(), Deferred::new(), Leases::default());
-        let driver = Self { loaded, process, instance, deferred, leases, devices, slots };
-        // If two threads get here at once, both have started the same driver, and one of the two records is dropped.
-        Ok(DRIVER.get_or_init(|| driver))
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = &self.driver.loaded.info;
+        write!(f, "CUDA {} from {}, devices: {}", info.version, info.library, self.driver.devices.len())
+    }
+}
+
+impl Opened {
+    #[inline]
+    pub(crate) fn functions(&self) -> &'static Functions {
+        &self.driver.loaded.functions
+    }
+
+    /// Returns [`Detail::Forked`] in a forked child.
+    #[inline]
+    pub(crate) fn here(&self, operation: Operation) -> Result<()> {
+        self.driver.process.check(operation)
+    }
+
+    pub(crate) fn devices(&self) -> &'static [Device] {
+        &self.driver.devices
+    }
+
+    /// Returns a device, if it exists and is usable.
+    pub(crate) fn device(&self, operation: Operation, device: DeviceId) -> Result<&'static Device> {
+        usable_device(operation, Vendor::Cuda, self.devices(), device)
+    }
+
+    /// Returns the state that the process keeps for a device, usable or not.
+    pub(crate) fn state(&self, operation: Operation, device: DeviceId) -> Result<&'static DeviceState> {
+        let states = &self.driver.states;
+        states.get(device.0 as usize).ok_or_else(|| {
+            Error::new(
+                operation,
+                Detail::NoSuchDevice { device, vendor: Vendor::Cuda, count: states.len() as u32 },
+            )
+        })
     }
 }

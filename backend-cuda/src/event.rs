@@ -9,15 +9,16 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
 use crate::context::Entered;
+use crate::driver::Opened;
 use crate::ffi::{CuContext, CuEvent, CuResult, CuStream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING};
 use gpu_vmm_core::{Detail, DeviceId, Error, Event, Operation, Result, Stream, WaitFor};
+use std::sync::Arc;
 
 /// An event and its context. In a forked child dropping does nothing.
 #[derive(Debug)]
 struct CudaEvent {
-    backend: CudaBackend,
+    backend: Arc<Opened>,
     device: DeviceId,
     context: CuContext,
     event: CuEvent,
@@ -25,13 +26,13 @@ struct CudaEvent {
     joint: Option<CuStream>,
 }
 
-impl CudaBackend {
-    pub(crate) fn create_event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
+impl Opened {
+    pub(crate) fn create_event(self: &Arc<Self>, device: DeviceId) -> Result<Box<dyn Event>> {
         const OPERATION: Operation = Operation::CreateEvent;
         let context = self.context(OPERATION, device)?.raw;
         let _entered = self.enter(OPERATION, context)?;
         let event = self.new_event(OPERATION, device)?;
-        Ok(Box::new(CudaEvent { backend: self.clone(), device, context, event, joint: None }))
+        Ok(Box::new(CudaEvent { backend: Arc::clone(self), device, context, event, joint: None }))
     }
 
     /// Creates an event in the current context.

@@ -3,11 +3,12 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
+use crate::driver::Opened;
 use crate::ffi::HANDLE_FABRIC;
-use crate::handle::Whence;
-use crate::{CudaBackend, CudaHandle};
+use crate::handle::{CudaHandle, ImportSource};
 use gpu_vmm_core::{Bytes, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::ptr::from_mut;
+use std::sync::Arc;
 
 impl CudaHandle {
     pub(crate) fn export_for_fabric(&self) -> Result<FabricHandle> {
@@ -29,9 +30,9 @@ impl CudaHandle {
     ///
     /// As [`MemoryCalls::import_fabric`](gpu_vmm_core::MemoryCalls::import_fabric).
     pub(crate) unsafe fn import_fabric(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         handle: &FabricHandle,
-        whence: Whence,
+        source: ImportSource,
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
@@ -40,7 +41,7 @@ impl CudaHandle {
         // SAFETY: the pointer is valid for the 64 bytes of this kind of handle during the call; the object it names is as the
         // caller promises.
         unsafe {
-            Self::import_as(backend, from_mut(&mut bytes).cast(), HANDLE_FABRIC, whence, size, properties)
+            Self::import_as(backend, from_mut(&mut bytes).cast(), HANDLE_FABRIC, source, size, properties)
         }
     }
 }

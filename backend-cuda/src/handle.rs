@@ -3,13 +3,12 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
+use crate::driver::Opened;
 use crate::ffi::{COMPRESSION_GENERIC, LOCATION_DEVICE, LOCATION_INVISIBLE, MemAllocationProp, MemLocation};
-use crate::memory_types::{Told, allocation_prop, location};
-use gpu_vmm_core::{
-    Backend, Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result,
-};
+use crate::memory_types::{Reported, allocation_prop, location};
+use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// A handle of physical memory of one device or of the host. CUDA: `CUmemGenericAllocationHandle`.
 ///
@@ -17,7 +16,7 @@ use std::ffi::c_void;
 /// nothing.
 #[derive(Debug)]
 pub struct CudaHandle {
-    pub(crate) backend: CudaBackend,
+    pub(crate) backend: Arc<Opened>,
     pub(crate) raw: u64,
     size: Bytes,
     properties: Properties,
@@ -27,7 +26,7 @@ pub struct CudaHandle {
 
 /// The kind of object that is imported, which decides how its location is checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whence {
+pub(crate) enum ImportSource {
     /// Memory of this machine.
     ThisMachine,
     /// Memory of this or another machine, possibly on a device that this process does not see.
@@ -42,7 +41,7 @@ impl CudaHandle {
     /// # Safety
     ///
     /// As [`MemoryCalls::create`](gpu_vmm_core::MemoryCalls::create).
-    pub(crate) unsafe fn create(backend: &CudaBackend, size: Bytes, properties: &Properties) -> Result<Self> {
+    pub(crate) unsafe fn create(backend: &Arc<Opened>, size: Bytes, properties: &Properties) -> Result<Self> {
         const OPERATION: Operation = Operation::CreateMemory;
         backend.here(OPERATION)?;
         let prop = backend.prop(OPERATION, properties)?;
@@ -56,7 +55,7 @@ impl CudaHandle {
         let mut handle = Self::own(backend, raw, size, properties, false);
         if properties.compressible {
             // The driver may ignore the request for compression.
-            handle.properties.compressible = is_compressible(&handle.told(OPERATION)?);
+            handle.properties.compressible = is_compressible(&handle.reported(OPERATION)?);
         }
         Ok(handle)
     }
@@ -68,10 +67,10 @@ impl CudaHandle {
     /// As [`MemoryCalls::import`](gpu_vmm_core::MemoryCalls::import), and `shareable` is a handle of this type in the form that
     /// `cuda.h` requires.
     pub(crate) unsafe fn import_as(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         shareable: *mut c_void,
         handle_type: u32,
-        whence: Whence,
+        source: ImportSource,
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
@@ -83,45 +82,45 @@ impl CudaHandle {
         let result = unsafe { (backend.functions().mem_import)(&raw mut raw, shareable, handle_type) };
         backend.check_kind(OPERATION, "cuMemImportFromShareableHandle", result, size, properties)?;
         let mut handle = Self::own(backend, raw, size, properties, true);
-        if whence == Whence::Multicast {
+        if source == ImportSource::Multicast {
             return Ok(handle);
         }
-        let told = handle.told(OPERATION)?;
-        let is_elsewhere = whence == Whence::Fabric && backend.does_not_see(told.location);
-        if told.location != location(properties) && !is_elsewhere {
+        let reported = handle.reported(OPERATION)?;
+        let is_elsewhere = source == ImportSource::Fabric && backend.does_not_see(reported.location);
+        if reported.location != location(properties) && !is_elsewhere {
             return Err(Error::new(
                 OPERATION,
                 Detail::Mismatch {
                     what: "location",
-                    theirs: Told(told.location).to_string(),
-                    ours: format!("the importer was told {}", Told(location(properties))),
+                    theirs: Reported(reported.location).to_string(),
+                    ours: format!("the importer expects {}", Reported(location(properties))),
                 },
             ));
         }
-        handle.properties.compressible = is_compressible(&told);
+        handle.properties.compressible = is_compressible(&reported);
         Ok(handle)
     }
 
     /// Takes ownership of a handle that the driver has just returned.
     pub(crate) fn own(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         raw: u64,
         size: Bytes,
         properties: &Properties,
         imported: bool,
     ) -> Self {
-        Self { backend: backend.clone(), raw, size, properties: *properties, imported }
+        Self { backend: Arc::clone(backend), raw, size, properties: *properties, imported }
     }
 
     /// Queries the memory's properties from the driver.
-    fn told(&self, operation: Operation) -> Result<MemAllocationProp> {
-        let mut told = allocation_prop(&self.properties);
+    fn reported(&self, operation: Operation) -> Result<MemAllocationProp> {
+        let mut reported = allocation_prop(&self.properties);
         // SAFETY: the pointer is valid for the properties, and the handle is the driver's.
         let result =
-            unsafe { (self.backend.functions().mem_get_allocation_properties)(&raw mut told, self.raw) };
+            unsafe { (self.backend.functions().mem_get_allocation_properties)(&raw mut reported, self.raw) };
         let context = || format!("{} of {}", self.size, self.properties);
         self.backend.check(operation, "cuMemGetAllocationPropertiesFromHandle", result, context)?;
-        Ok(told)
+        Ok(reported)
     }
 
     /// Refuses to export memory that CUDA cannot export as `kind`.
@@ -140,11 +139,11 @@ impl CudaHandle {
     }
 }
 
-const fn is_compressible(told: &MemAllocationProp) -> bool {
-    told.flags.compression_type == COMPRESSION_GENERIC
+const fn is_compressible(reported: &MemAllocationProp) -> bool {
+    reported.flags.compression_type == COMPRESSION_GENERIC
 }
 
-impl CudaBackend {
+impl Opened {
     /// Returns whether a location is one that this process has no device for, such as another machine's device.
     fn does_not_see(&self, place: MemLocation) -> bool {
         let is_device = usize::try_from(place.id).is_ok_and(|id| id < self.devices().len());

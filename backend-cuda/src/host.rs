@@ -3,8 +3,8 @@
 //! The CPU can be granted access to host memory only, so the offsets of its mappings are recorded. For device memory this costs one
 //! check of the properties.
 
-use crate::CudaHandle;
 use crate::ffi::{LOCATION_HOST_NUMA, MemLocation};
+use crate::handle::CudaHandle;
 use gpu_vmm_core::{Bytes, Detail, Error, Handle, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
@@ -64,12 +64,12 @@ mod tests {
 
     #[test]
     fn the_hosts_memory_is_known_by_its_mappings() {
-        let at = |slot: u64| Bytes::mib(2 * slot);
-        let mut mappings = HostMappings([0, 1, 2, 4].map(|slot| (at(slot), Bytes::mib(2))).into());
+        let at = |state: u64| Bytes::mib(2 * state);
+        let mut mappings = HostMappings([0, 1, 2, 4].map(|state| (at(state), Bytes::mib(2))).into());
         assert!(mappings.cover(at(0), Bytes::mib(6)) && mappings.cover(at(1), Bytes::mib(2)));
         // A range without an entry is device memory.
-        for (slot, length) in [(0, 8), (3, 2), (3, 4), (4, 4), (2, 6)] {
-            assert!(!mappings.cover(at(slot), Bytes::mib(length)), "{slot} {length}");
+        for (state, length) in [(0, 8), (3, 2), (3, 4), (4, 4), (2, 6)] {
+            assert!(!mappings.cover(at(state), Bytes::mib(length)), "{state} {length}");
         }
         assert!(mappings.has(Bytes(at(3).0 - 1)) && !mappings.has(at(3)));
         mappings.unmapped(Bytes::ZERO, at(2));

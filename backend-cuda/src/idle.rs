@@ -6,7 +6,7 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
+use crate::driver::Opened;
 use crate::ffi::{CAPTURE_NONE, CuContext, CuResult, CuStream};
 use gpu_vmm_core::{Detail, DeviceId, Error, ErrorKind, Operation, Result, Stream};
 
@@ -37,7 +37,7 @@ impl Answers {
     }
 }
 
-impl CudaBackend {
+impl Opened {
     /// Calls `act` in each context of a device in which this process can have work, with that context current.
     pub(crate) fn in_contexts_of(
         &self,
@@ -64,7 +64,7 @@ impl CudaBackend {
         if let Some(primary) = primary {
             answers.add(primary, act(primary))?;
         }
-        let leases = self.inner.driver.leases.of(device);
+        let leases = self.driver.leases.of(device);
         let mut done = Vec::with_capacity(leases.len());
         for lease in &leases {
             let context = lease.context();
@@ -101,7 +101,7 @@ impl CudaBackend {
             return Ok(None);
         }
         self.check(operation, "cuCtxGetDevice", result, || format!("context {current:?}"))?;
-        Ok((raw == self.slot(operation, device)?.raw).then_some(current))
+        Ok((raw == self.state(operation, device)?.raw).then_some(current))
     }
 
     pub(crate) fn wait_for_device(&self, device: DeviceId) -> Result<()> {
@@ -117,7 +117,7 @@ impl CudaBackend {
     pub(crate) fn wait_for_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
         const OPERATION: Operation = Operation::WaitForStream;
         self.here(OPERATION)?;
-        self.slot(OPERATION, device)?;
+        self.state(OPERATION, device)?;
         let stream = CuStream(stream.as_raw());
         let wait = |_| {
             if self.captures_here(OPERATION, stream)? {
@@ -159,7 +159,7 @@ impl CudaBackend {
             return self.captures_here(OPERATION, stream);
         }
         let mut any = false;
-        for device in &self.inner.driver.devices {
+        for device in &self.driver.devices {
             self.in_contexts_of(OPERATION, device.id, |_| {
                 any |= self.would_break(OPERATION, stream)?;
                 Ok(())

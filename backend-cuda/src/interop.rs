@@ -3,10 +3,11 @@
 //! Unsafe, since the caller guarantees that raw contexts are valid.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
-use crate::context::{Attached, Context};
+use crate::backend::CudaBackend;
+use crate::device_state::Context;
 use crate::driver::Driver;
 use crate::ffi::CuContext;
+use crate::lease::Attached;
 use cudarc::driver::{CudaContext, CudaStream};
 use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Stream};
 use std::ffi::c_void;
@@ -52,8 +53,8 @@ impl CudaBackend {
     unsafe fn attach(device: DeviceId, raw: CuContext, keep: Option<Arc<CudaContext>>) -> Result<Self> {
         const OPERATION: Operation = Operation::Open;
         let plain = Self::open()?;
-        plain.slot(OPERATION, device)?;
-        let owner = plain.device_of(OPERATION, raw)?;
+        plain.opened.state(OPERATION, device)?;
+        let owner = plain.opened.device_of(OPERATION, raw)?;
         if owner != device {
             let reason = format!("the context belongs to {owner}, not to {device}");
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
@@ -81,7 +82,7 @@ impl CudaBackend {
         let context = stream.context();
         if named.is_default() {
             let device = DeviceId(context.ordinal() as u32);
-            if self.context(OPERATION, device)?.raw != CuContext(context.cu_ctx().cast()) {
+            if self.opened.context(OPERATION, device)?.raw != CuContext(context.cu_ctx().cast()) {
                 let reason = format!(
                     "it is the default stream of a context for {device} that this backend does not use; open the \
                      backend with that context, or make a stream"

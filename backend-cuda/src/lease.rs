@@ -3,6 +3,7 @@
 //! Every backend waits for the work in all of them. A program may destroy its context once its backend is dropped. So a context is
 //! used only while its lease is held, and dropping a backend waits until no call uses its context.
 
+use crate::device_state::Context;
 use crate::ffi::CuContext;
 use gpu_vmm_core::DeviceId;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +16,17 @@ pub(crate) struct Lease {
     raw: CuContext,
     /// Read-locked while a call uses the context, write-locked when its backend is dropped.
     alive: RwLock<bool>,
+}
+
+/// A context that the program gave for its device.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) device: DeviceId,
+    pub(crate) context: Context,
+    /// Lets other backends wait for the context's work.
+    pub(crate) lease: Arc<Lease>,
+    /// Keeps the context alive if it is cudarc's.
+    pub(crate) _keep: Option<Arc<cudarc::driver::CudaContext>>,
 }
 
 /// The leases of a process.

@@ -48,6 +48,8 @@
 //! device invalidates the capture. Memory that this call would have released stays mapped. This crate makes its other calls with
 //! the thread in relaxed capture mode, so they invalidate no capture of another stream.
 //!
+//! [`Detail::Capturing`]: gpu_vmm_core::Detail::Capturing
+//!
 //! # Memory types
 //!
 //! | [`Properties`](gpu_vmm_core::Properties) | `CUmemAllocationProp` | notes |
@@ -65,9 +67,10 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `backend` | the trait implementations, which call the other modules |
-//! | `loader`, `ffi`, `driver`, `error` | finding and starting the driver, the used part of `cuda.h`, the process's one driver, its status codes |
-//! | `device`, `slot`, `memory_info` | devices, the state that the process keeps for each, the host's free memory |
+//! | `backend` | [`CudaBackend`] and the trait implementations, which call the other modules |
+//! | `loader`, `open`, `driver`, `ffi` | finding and starting the driver, the process's one driver, the used part of `cuda.h` |
+//! | `error`, `check` | status codes as errors, checks of results |
+//! | `device`, `device_state`, `memory_info` | devices, the state that the process keeps for each, the host's free memory |
 //! | `context`, `lease`, `idle`, `relaxed` | contexts for copies and kernels, contexts that programs lend, waiting for both, calls that invalidate no capture |
 //! | `handle`, `memory_types`, `host` | physical memory, its types, host memory |
 //! | `reservation`, `access` | address ranges and mappings in them, access rights |
@@ -86,9 +89,11 @@ compile_error!("NVIDIA's driver exists for 64-bit processes alone");
 mod access;
 mod backend;
 mod capabilities;
+mod check;
 mod context;
 mod copy;
 mod device;
+mod device_state;
 #[cfg(unix)]
 mod dma_buf;
 mod driver;
@@ -108,13 +113,13 @@ mod memory_info;
 mod memory_types;
 #[cfg(feature = "experimental-multicast")]
 mod multicast;
+mod open;
 mod own_context;
 mod quirks;
 mod relaxed;
 mod reservation;
 #[cfg(unix)]
 mod share;
-mod slot;
 mod staging;
 mod stream;
 #[cfg(feature = "testkit")]
@@ -123,93 +128,10 @@ mod view;
 #[cfg(windows)]
 mod win32;
 
+pub use backend::CudaBackend;
 pub use cudarc;
 pub use handle::CudaHandle;
 #[cfg(feature = "experimental-multicast")]
 pub use multicast::CudaMulticast;
 pub use reservation::CudaReservation;
 pub use view::{MaybeCuda, MemoryView, MemoryViewMut};
-
-use context::Attached;
-use driver::Driver;
-use ffi::Functions;
-use gpu_vmm_core::extend::DropLog;
-use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Vendor};
-use slot::Slot;
-use std::fmt;
-use std::sync::Arc;
-
-/// NVIDIA's CUDA driver.
-///
-/// A clone shares the backend. All CUDA backends of a process have the same [`InstanceId`](gpu_vmm_core::extend::InstanceId), since
-/// the process has one driver: any of them can map another's memory. Each opened backend has its own [`DropLog`].
-#[derive(Clone)]
-pub struct CudaBackend {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    driver: &'static Driver,
-    attached: Option<Attached>,
-    drop_log: DropLog,
-}
-
-impl fmt::Debug for CudaBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let info = &self.inner.driver.loaded.info;
-        write!(f, "CUDA {} from {}, devices: {}", info.version, info.library, self.inner.driver.devices.len())
-    }
-}
-
-impl CudaBackend {
-    /// Loads and starts the driver, or uses the one that this process has already started.
-    ///
-    /// The library is `libcuda.so.1`, then `libcuda.so`, then the one of WSL. If the environment variable `GPU_VMM_CUDA_LIBRARY` is
-    /// set, only the library that it names is tried. On Windows the library is `nvcuda.dll` from the system folder only. CUDA:
-    /// `cuInit`.
-    ///
-    /// # Errors
-    ///
-    /// - [`Detail::LibraryNotFound`] with every name that was tried.
-    /// - [`Detail::LibraryRefused`] if the library is not a CUDA driver, is the toolkit's stub, is older than 11.4 or does not
-    ///   start.
-    /// - [`Detail::NoDevice`] if the driver lists no device.
-    /// - [`Detail::Forked`] in a forked child of a process that had opened the driver.
-    ///
-    /// A later call tries again.
-    pub fn open() -> Result<Self> {
-        Driver::get().map(|driver| Self::new(driver, None))
-    }
-
-    /// Returns true if this process has already loaded the driver's library, through this crate or otherwise.
-    #[must_use]
-    pub fn is_loaded() -> bool {
-        loader::is_loaded()
-    }
-
-    fn new(driver: &'static Driver, attached: Option<Attached>) -> Self {
-        Self { inner: Arc::new(Inner { driver, attached, drop_log: DropLog::new() }) }
-    }
-
-    #[inline]
-    fn functions(&self) -> &'static Functions {
-        &self.inner.driver.loaded.functions
-    }
-
-    /// Returns [`Detail::Forked`] in a forked child.
-    #[inline]
-    fn here(&self, operation: Operation) -> Result<()> {
-        self.inner.driver.process.check(operation)
-    }
-
-    /// Returns the state that the process keeps for a device, usable or not.
-    fn slot(&self, operation: Operation, device: DeviceId) -> Result<&'static Slot> {
-        let slots = &self.inner.driver.slots;
-        slots.get(device.0 as usize).ok_or_else(|| {
-            Error::new(
-                operation,
-                Detail::NoSuchDevice { device, vendor: Vendor::Cuda, count: slots.len() as u32 },
-            )
-        })
-    }
-}

@@ -3,16 +3,17 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
+use crate::driver::Opened;
 use crate::error::{answer, failed};
 use crate::ffi::{
     ALLOCATION_PINNED, COMPRESSION_GENERIC, CuResult, Functions, GRANULARITY_MINIMUM, LOCATION_DEVICE,
     LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_INVISIBLE, MemAllocationFlags, MemAllocationProp,
     MemLocation,
 };
-use crate::{CudaBackend, imex};
+use crate::imex;
 use gpu_vmm_core::{
-    Backend, Bytes, Detail, DeviceId, DriverError, Error, Granularity, HandleTypes, Location, Operation,
-    Properties, Result,
+    Bytes, Detail, DeviceId, DriverError, Error, Granularity, HandleTypes, Location, Operation, Properties,
+    Result,
 };
 use std::ffi::c_int;
 use std::fmt;
@@ -84,7 +85,7 @@ pub(crate) fn no_power_of_two(bytes: Bytes) -> String {
     format!("it reports a granularity of {} bytes, which is not a power of two", bytes.0)
 }
 
-impl CudaBackend {
+impl Opened {
     /// Returns the driver's structure for these properties, or an error if such memory is known to be unavailable.
     pub(crate) fn prop(&self, operation: Operation, properties: &Properties) -> Result<MemAllocationProp> {
         if !is_plain(properties)
@@ -98,7 +99,7 @@ impl CudaBackend {
     /// Returns why no driver of this version can create such memory, as far as that is known without calling the driver.
     pub(crate) fn why_none(&self, properties: &Properties) -> Option<String> {
         let Properties { location, handle_types, .. } = *properties;
-        let version = &self.inner.driver.loaded.info;
+        let version = &self.driver.loaded.info;
         let since = |first: u32, what: &str, named: &str| {
             (version.version_number < first)
                 .then(|| format!("{what} came with CUDA {named}, and the driver is of {}", version.version))
@@ -199,9 +200,9 @@ impl CudaBackend {
 }
 
 /// Formats a location that the driver reported.
-pub(crate) struct Told(pub(crate) MemLocation);
+pub(crate) struct Reported(pub(crate) MemLocation);
 
-impl fmt::Display for Told {
+impl fmt::Display for Reported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MemLocation { kind, id } = self.0;
         match kind {

@@ -6,36 +6,24 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
+use crate::driver::Opened;
 use crate::ffi::{
     CuResult, MULTICAST_MINIMUM, MULTICAST_RECOMMENDED, MulticastFunctions, MulticastObjectProp,
 };
-use crate::handle::Whence;
-use crate::{CudaBackend, CudaHandle};
-use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
+use crate::handle::{CudaHandle, ImportSource};
+use gpu_vmm_core::multicast::{MulticastDriver, MulticastGranularity};
 use gpu_vmm_core::{
     Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Handle, Operation, Properties, Result,
 };
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// The driver's multicast calls.
 #[derive(Debug)]
 pub struct CudaMulticast {
-    backend: CudaBackend,
+    backend: Arc<Opened>,
     functions: &'static MulticastFunctions,
-}
-
-// SAFETY: the objects are the driver's own.
-unsafe impl MulticastBackend for CudaBackend {
-    type Driver = CudaMulticast;
-
-    fn multicast(&self, operation: Operation) -> Result<CudaMulticast> {
-        self.here(operation)?;
-        match self.multicast_functions() {
-            Ok(functions) => Ok(CudaMulticast { backend: self.clone(), functions }),
-            Err(reason) => Err(Error::new(operation, Detail::Unsupported { reason })),
-        }
-    }
 }
 
 /// Returns advice for a status code, from what other users have found out.
@@ -61,6 +49,15 @@ fn advice(result: CuResult) -> &'static str {
 }
 
 impl CudaMulticast {
+    /// Returns the calls, if the driver has them.
+    pub(crate) fn of(backend: &Arc<Opened>, operation: Operation) -> Result<Self> {
+        backend.here(operation)?;
+        match backend.multicast_functions() {
+            Ok(functions) => Ok(Self { backend: Arc::clone(backend), functions }),
+            Err(reason) => Err(Error::new(operation, Detail::Unsupported { reason })),
+        }
+    }
+
     fn check(
         &self,
         operation: Operation,
@@ -72,7 +69,7 @@ impl CudaMulticast {
     }
 
     fn raw(&self, operation: Operation, device: DeviceId) -> Result<i32> {
-        self.backend.slot(operation, device).map(|slot| slot.raw)
+        self.backend.state(operation, device).map(|state| state.raw)
     }
 }
 
@@ -143,7 +140,7 @@ unsafe impl MulticastDriver for CudaMulticast {
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { CudaHandle::import(&self.backend, fd, Whence::Multicast, size, properties) }
+        unsafe { CudaHandle::import(&self.backend, fd, ImportSource::Multicast, size, properties) }
     }
 
     unsafe fn import_fabric(
@@ -153,7 +150,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         properties: &Properties,
     ) -> Result<CudaHandle> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { CudaHandle::import_fabric(&self.backend, from, Whence::Multicast, size, properties) }
+        unsafe { CudaHandle::import_fabric(&self.backend, from, ImportSource::Multicast, size, properties) }
     }
 
     unsafe fn add(&self, object: &CudaHandle, device: DeviceId) -> Result<()> {

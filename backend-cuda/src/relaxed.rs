@@ -9,18 +9,18 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
+use crate::driver::Opened;
 use crate::ffi::CAPTURE_RELAXED;
 use gpu_vmm_core::{ErrorKind, Operation, Result};
 
 /// A guard that keeps the calling thread in relaxed capture mode.
 #[derive(Debug)]
 pub(crate) struct Relaxed<'a> {
-    backend: &'a CudaBackend,
+    backend: &'a Opened,
     before: u32,
 }
 
-impl CudaBackend {
+impl Opened {
     /// Puts the calling thread into relaxed capture mode.
     pub(crate) fn relax(&self, operation: Operation) -> Result<Relaxed<'_>> {
         let before = self.exchange_mode(operation, CAPTURE_RELAXED)?;
@@ -43,7 +43,7 @@ impl Drop for Relaxed<'_> {
         if let Err(error) = restored
             && error.kind() != ErrorKind::DeviceLost
         {
-            self.backend.inner.drop_log.record(error);
+            self.backend.drop_log.record(error);
         }
     }
 }

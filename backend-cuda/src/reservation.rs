@@ -5,20 +5,22 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
+use crate::driver::Opened;
+use crate::handle::CudaHandle;
 use crate::host::HostMappings;
 use crate::memory_types::owner;
-use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, Grant, Handle, Operation,
     Reservation, Result,
 };
+use std::sync::Arc;
 
 /// A range of addresses that all devices and the host share.
 ///
 /// Dropping it frees the addresses. In a forked child dropping does nothing.
 #[derive(Debug)]
 pub struct CudaReservation {
-    pub(crate) backend: CudaBackend,
+    pub(crate) backend: Arc<Opened>,
     range: AddressRange,
     pub(crate) host: HostMappings,
 }
@@ -30,7 +32,7 @@ impl CudaReservation {
     ///
     /// As [`MemoryCalls::reserve`](gpu_vmm_core::MemoryCalls::reserve).
     pub(crate) unsafe fn new(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         size: Bytes,
         alignment: Alignment,
         hint: Option<Address>,
@@ -53,7 +55,7 @@ impl CudaReservation {
             format!("{size} of addresses, aligned to {}, hint {hint}", alignment.bytes())
         })?;
         let range = AddressRange { base: Address(base), size };
-        let reservation = Self { backend: backend.clone(), range, host: HostMappings::default() };
+        let reservation = Self { backend: Arc::clone(backend), range, host: HostMappings::default() };
         if reservation.range.base.is_aligned_to(alignment.bytes()) {
             return Ok(reservation);
         }

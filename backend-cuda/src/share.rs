@@ -3,12 +3,13 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
+use crate::driver::Opened;
 use crate::ffi::HANDLE_FILE_DESCRIPTOR;
-use crate::handle::Whence;
-use crate::{CudaBackend, CudaHandle};
+use crate::handle::{CudaHandle, ImportSource};
 use gpu_vmm_core::{Bytes, Detail, Error, Handle, HandleTypes, Operation, Properties, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{from_mut, without_provenance_mut};
+use std::sync::Arc;
 
 impl CudaHandle {
     pub(crate) fn export_descriptor(&self) -> Result<OwnedFd> {
@@ -36,9 +37,9 @@ impl CudaHandle {
     ///
     /// As [`MemoryCalls::import`](gpu_vmm_core::MemoryCalls::import).
     pub(crate) unsafe fn import(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         fd: BorrowedFd<'_>,
-        whence: Whence,
+        source: ImportSource,
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
@@ -51,7 +52,7 @@ impl CudaHandle {
         let descriptor = without_provenance_mut(number as usize);
         // SAFETY: the descriptor is open, of this kind of handle by the caller's promise, and passed as `cuda.h` says. The driver
         // keeps a reference of its own.
-        unsafe { Self::import_as(backend, descriptor, HANDLE_FILE_DESCRIPTOR, whence, size, properties) }
+        unsafe { Self::import_as(backend, descriptor, HANDLE_FILE_DESCRIPTOR, source, size, properties) }
     }
 }
 

@@ -6,17 +6,18 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
 use crate::copy::part;
+use crate::driver::Opened;
 use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE, STREAM_NON_BLOCKING};
 use crate::stream::OwnStream;
-use gpu_vmm_core::{Address, Backend, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result};
+use gpu_vmm_core::{Address, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result};
 use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
 
 /// Page-locked memory. In a forked child dropping does nothing: the pages are the parent's.
 #[derive(Debug)]
 struct CudaPinned {
-    backend: CudaBackend,
+    backend: Arc<Opened>,
     context: CuContext,
     start: NonNull<u8>,
     size: Bytes,
@@ -28,9 +29,9 @@ unsafe impl Send for CudaPinned {}
 // SAFETY: as above.
 unsafe impl Sync for CudaPinned {}
 
-impl CudaBackend {
+impl Opened {
     /// Allocates host memory that all devices copy to and from at full speed.
-    pub(crate) fn host_alloc(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+    pub(crate) fn host_alloc(self: &Arc<Self>, size: Bytes) -> Result<Box<dyn Pinned>> {
         const OPERATION: Operation = Operation::PinMemory;
         if size.is_zero() {
             return Err(Error::new(OPERATION, Detail::ZeroSize));
@@ -53,7 +54,7 @@ impl CudaBackend {
                 },
             )
         })?;
-        Ok(Box::new(CudaPinned { backend: self.clone(), context, start, size }))
+        Ok(Box::new(CudaPinned { backend: Arc::clone(self), context, start, size }))
     }
 
     /// Returns an existing context, or else the context of the first usable device. So no context is created if the program already
@@ -72,7 +73,7 @@ impl CudaBackend {
     }
 
     /// Creates a copy stream.
-    pub(crate) fn open_lane(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
+    pub(crate) fn open_copy_stream(self: &Arc<Self>, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         const OPERATION: Operation = Operation::CreateStream;
         Ok(Box::new(OwnStream::new(OPERATION, self, device, STREAM_NON_BLOCKING)?))
     }

@@ -3,23 +3,24 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
 use crate::context::Entered;
+use crate::driver::Opened;
 use crate::ffi::{CuContext, CuStream};
 use crate::own_context::OwnContext;
 use gpu_vmm_core::{DeviceId, Operation, Result};
+use std::sync::Arc;
 
 /// A stream and its context. Dropping it waits for the stream. In a forked child dropping does nothing.
 #[derive(Debug)]
 pub(crate) struct OwnStream {
-    pub(crate) backend: CudaBackend,
+    pub(crate) backend: Arc<Opened>,
     context: CuContext,
     stream: CuStream,
     /// A context that was created for the stream and is destroyed after it.
     pub(crate) own: Option<OwnContext>,
 }
 
-impl CudaBackend {
+impl Opened {
     /// Creates a stream in the current context with these flags (`CUstream_flags`).
     pub(crate) fn new_stream(&self, operation: Operation, flags: u32) -> Result<CuStream> {
         let mut stream = CuStream::NULL;
@@ -34,7 +35,7 @@ impl OwnStream {
     /// Creates a stream in the device's context with these flags (`CUstream_flags`).
     pub(crate) fn new(
         operation: Operation,
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         device: DeviceId,
         flags: u32,
     ) -> Result<Self> {
@@ -44,20 +45,20 @@ impl OwnStream {
 
     /// Creates a stream in a context that is destroyed with the stream.
     pub(crate) fn elsewhere(operation: Operation, own: OwnContext, flags: u32) -> Result<Self> {
-        let (backend, context) = (own.backend.clone(), own.raw);
+        let (backend, context) = (Arc::clone(&own.backend), own.raw);
         Self::inside(operation, &backend, context, flags, Some(own))
     }
 
     fn inside(
         operation: Operation,
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         context: CuContext,
         flags: u32,
         own: Option<OwnContext>,
     ) -> Result<Self> {
         let _entered = backend.enter(operation, context)?;
         let stream = backend.new_stream(operation, flags)?;
-        Ok(Self { backend: backend.clone(), context, stream, own })
+        Ok(Self { backend: Arc::clone(backend), context, stream, own })
     }
 
     pub(crate) const fn raw(&self) -> CuStream {

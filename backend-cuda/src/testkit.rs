@@ -8,7 +8,8 @@
 
 mod graph;
 
-use crate::CudaBackend;
+use crate::backend::CudaBackend;
+use crate::driver::Opened;
 use crate::ffi::{
     CuContext, CuFunction, CuModule, CuResult, CuStream, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, STREAM_BLOCKING,
     STREAM_NON_BLOCKING,
@@ -59,7 +60,7 @@ impl Grid {
     }
 }
 
-impl CudaBackend {
+impl Opened {
     /// Returns the kernels of the device's context, which is current.
     fn kernels(&self, operation: Operation, device: DeviceId) -> Result<Kernels> {
         let mut loaded =
@@ -199,6 +200,32 @@ impl CudaBackend {
         let answer = answer?;
         freed.map(|()| answer)
     }
+
+    /// Allocates memory by `cuMemAlloc`.
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        const OPERATION: Operation = Operation::Allocate;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let _relaxed = self.relax(OPERATION)?;
+        let mut address = 0;
+        // SAFETY: the pointer is valid for one address; the driver returns an error for a size it cannot allocate.
+        let result = unsafe { (self.functions().mem_alloc)(&raw mut address, size.0 as usize) };
+        self.check_memory(OPERATION, "cuMemAlloc_v2", result, device, size)?;
+        Ok(Address(address))
+    }
+
+    /// Frees a plain allocation.
+    ///
+    /// # Safety
+    ///
+    /// As [`TestKit::free_plain`].
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        const OPERATION: Operation = Operation::Free;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let _relaxed = self.relax(OPERATION)?;
+        // SAFETY: the address is a plain allocation that is no longer used, by the caller's promise.
+        let result = unsafe { (self.functions().mem_free)(at.0) };
+        self.check(OPERATION, "cuMemFree_v2", result, || AddressRange { base: at, size }.to_string())
+    }
 }
 
 impl TestKit for CudaBackend {
@@ -209,27 +236,27 @@ impl TestKit for CudaBackend {
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         const OPERATION: Operation = Operation::WritePattern;
         let words = words(OPERATION, at, length)?;
-        let _entered = self.enter_device(OPERATION, device)?;
-        let kernels = self.kernels(OPERATION, device)?;
+        let _entered = self.opened.enter_device(OPERATION, device)?;
+        let kernels = self.opened.kernels(OPERATION, device)?;
         // SAFETY: the kernel takes address, count and seed, and writes exactly the words that the caller allows.
         unsafe {
-            self.launch(OPERATION, kernels.write_pattern, Grid::wide(words), &mut [at.0, words, seed])
+            self.opened.launch(OPERATION, kernels.write_pattern, Grid::wide(words), &mut [at.0, words, seed])
         }?;
-        self.finish_default(OPERATION)
+        self.opened.finish_default(OPERATION)
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
         const OPERATION: Operation = Operation::CheckPattern;
         let words = words(OPERATION, at, length)?;
-        let _entered = self.enter_device(OPERATION, device)?;
-        let kernels = self.kernels(OPERATION, device)?;
+        let _entered = self.opened.enter_device(OPERATION, device)?;
+        let kernels = self.opened.kernels(OPERATION, device)?;
         let grid = Grid::wide(words);
         let count = Count::begin();
         // SAFETY: the kernel takes address, count, seed and the first of the two counters, and reads exactly the words that the
         // caller allows.
         let ended = unsafe {
-            self.ask(OPERATION, device, count.start(), |[counted, _]| {
-                self.launch(OPERATION, kernels.count_wrong, grid, &mut [at.0, words, seed, counted.0])
+            self.opened.ask(OPERATION, device, count.start(), |[counted, _]| {
+                self.opened.launch(OPERATION, kernels.count_wrong, grid, &mut [at.0, words, seed, counted.0])
             })
         };
         count.end(OPERATION, words, ended?)
@@ -238,37 +265,37 @@ impl TestKit for CudaBackend {
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
         const OPERATION: Operation = Operation::WalkList;
         words(OPERATION, head, Bytes::ZERO)?;
-        let _entered = self.enter_device(OPERATION, device)?;
-        let kernels = self.kernels(OPERATION, device)?;
+        let _entered = self.opened.enter_device(OPERATION, device)?;
+        let kernels = self.opened.kernels(OPERATION, device)?;
         // SAFETY: the kernel takes the first address, the number of nodes and the words for its result; the addresses that it
         // follows are nodes by the caller's promise.
         let answer = unsafe {
-            self.ask(OPERATION, device, Walked::UNWRITTEN, |[nodes, sum]| {
+            self.opened.ask(OPERATION, device, Walked::UNWRITTEN, |[nodes, sum]| {
                 let parameters = &mut [head.0, most, nodes.0, sum.0];
-                self.launch(OPERATION, kernels.walk_list, Grid::single(), parameters)
+                self.opened.launch(OPERATION, kernels.walk_list, Grid::single(), parameters)
             })
         };
         Walked::written(OPERATION, answer?)
     }
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        Ok(Box::new(OwnStream::new(Operation::CreateStream, self, device, STREAM_NON_BLOCKING)?))
+        Ok(Box::new(OwnStream::new(Operation::CreateStream, &self.opened, device, STREAM_NON_BLOCKING)?))
     }
 
     fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        Ok(Box::new(OwnStream::new(Operation::CreateStream, self, device, STREAM_BLOCKING)?))
+        Ok(Box::new(OwnStream::new(Operation::CreateStream, &self.opened, device, STREAM_BLOCKING)?))
     }
 
     fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
         const OPERATION: Operation = Operation::CreateContext;
-        let context = OwnContext::new(OPERATION, self, device)?;
+        let context = OwnContext::new(OPERATION, &self.opened, device)?;
         Ok(Box::new(OwnStream::elsewhere(OPERATION, context, STREAM_NON_BLOCKING)?))
     }
 
     fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
         const OPERATION: Operation = Operation::EnterContext;
-        self.here(OPERATION)?;
-        let _entered = self.enter(OPERATION, own_context(OPERATION, stream)?)?;
+        self.opened.here(OPERATION)?;
+        let _entered = self.opened.enter(OPERATION, own_context(OPERATION, stream)?)?;
         act();
         Ok(())
     }
@@ -281,11 +308,11 @@ impl TestKit for CudaBackend {
 
     unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
         // SAFETY: the caller upholds the same contract.
-        unsafe { self.start_capture(device, stream, mode) }
+        unsafe { self.opened.start_capture(device, stream, mode) }
     }
 
     fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
-        self.finish_capture(device, stream)
+        self.opened.finish_capture(device, stream)
     }
 
     unsafe fn start_pattern_on(
@@ -300,35 +327,24 @@ impl TestKit for CudaBackend {
         const OPERATION: Operation = Operation::WritePattern;
         let words = words(OPERATION, at, length)?;
         let stream = CuStream(stream.as_raw());
-        let context = self.context_for(OPERATION, device, stream)?;
-        let _entered = self.enter(OPERATION, context)?;
-        let kernels = self.kernels_in(OPERATION, device, context)?;
+        let context = self.opened.context_for(OPERATION, device, stream)?;
+        let _entered = self.opened.enter(OPERATION, context)?;
+        let kernels = self.opened.kernels_in(OPERATION, device, context)?;
         let grid = Grid::slow(stream);
         for seed in round_seeds(seed, rounds) {
             // SAFETY: as in `write_pattern`; the stream belongs to the current context.
-            unsafe { self.launch(OPERATION, kernels.write_pattern, grid, &mut [at.0, words, seed]) }?;
+            unsafe { self.opened.launch(OPERATION, kernels.write_pattern, grid, &mut [at.0, words, seed]) }?;
         }
         Ok(())
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        const OPERATION: Operation = Operation::Allocate;
-        let _entered = self.enter_device(OPERATION, device)?;
-        let _relaxed = self.relax(OPERATION)?;
-        let mut address = 0;
-        // SAFETY: the pointer is valid for one address; the driver returns an error for a size it cannot allocate.
-        let result = unsafe { (self.functions().mem_alloc)(&raw mut address, size.0 as usize) };
-        self.check_memory(OPERATION, "cuMemAlloc_v2", result, device, size)?;
-        Ok(Address(address))
+        self.opened.allocate_plain(device, size)
     }
 
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        const OPERATION: Operation = Operation::Free;
-        let _entered = self.enter_device(OPERATION, device)?;
-        let _relaxed = self.relax(OPERATION)?;
-        // SAFETY: the address is a plain allocation that is no longer used, by the caller's promise.
-        let result = unsafe { (self.functions().mem_free)(at.0) };
-        self.check(OPERATION, "cuMemFree_v2", result, || AddressRange { base: at, size }.to_string())
+        // SAFETY: the caller upholds the same contract.
+        unsafe { self.opened.free_plain(device, at, size) }
     }
 }
 

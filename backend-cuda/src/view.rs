@@ -4,7 +4,7 @@
 //! events only from cudarc's own types.
 #![allow(unsafe_code)] // makes a slice of an address
 
-use crate::CudaBackend;
+use crate::backend::CudaBackend;
 use crate::ffi::{CuContext, CuResult};
 use bytemuck::Pod;
 use cudarc::driver::{
@@ -164,6 +164,7 @@ impl<'a, T: Pod> MemoryView<'a, T> {
         // cudarc panics if it cannot create the events of the slice; earlier errors of the context are reported here.
         if let Err(error) = stream.context().new_event(None) {
             backend
+                .opened
                 .check(OPERATION, "cuEventCreate", CuResult(error.0 as u32), || grant.device.to_string())?;
         }
         // SAFETY: the elements are mapped for the stream's device as long as the owner is borrowed, any bytes are valid elements of
@@ -209,8 +210,10 @@ impl CudaBackend {
     fn device_of_stream(&self, stream: &CudaStream) -> Result<DeviceId> {
         let context = stream.context();
         let (device, raw) = (DeviceId(context.ordinal() as u32), CuContext(context.cu_ctx().cast()));
-        let primary = self.existing_primary(OPERATION, device)?;
-        if self.context(OPERATION, device)?.raw != raw && primary.is_none_or(|primary| primary.raw != raw) {
+        let primary = self.opened.existing_primary(OPERATION, device)?;
+        if self.opened.context(OPERATION, device)?.raw != raw
+            && primary.is_none_or(|primary| primary.raw != raw)
+        {
             return unsupported(format!(
                 "the stream is of context {raw:?} of {device}, whose work this backend does not wait for; open the backend with \
                  that context, or use the primary one"

@@ -8,12 +8,13 @@
 
 pub(crate) mod security;
 
-use crate::handle::Whence;
-use crate::{CudaBackend, CudaHandle};
+use crate::driver::Opened;
+use crate::handle::{CudaHandle, ImportSource};
 use gpu_vmm_core::extend::handles;
 use gpu_vmm_core::{Bytes, Handle, HandleTypes, Operation, Properties, Result};
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
 use std::ptr::{from_mut, null_mut};
+use std::sync::Arc;
 
 /// The driver's number for this type of handle.
 const WIN32: u32 = HandleTypes::WIN32.bits();
@@ -38,7 +39,7 @@ impl CudaHandle {
     ///
     /// As [`MemoryCalls::import_win32`](gpu_vmm_core::MemoryCalls::import_win32).
     pub(crate) unsafe fn import_handle(
-        backend: &CudaBackend,
+        backend: &Arc<Opened>,
         from: BorrowedHandle<'_>,
         size: Bytes,
         properties: &Properties,
@@ -46,7 +47,7 @@ impl CudaHandle {
         // SAFETY: the Windows handle is open, of this type by the caller's promise, and passed by value as `cuda.h` says. The
         // driver keeps a reference of its own.
         unsafe {
-            Self::import_as(backend, from.as_raw_handle(), WIN32, Whence::ThisMachine, size, properties)
+            Self::import_as(backend, from.as_raw_handle(), WIN32, ImportSource::ThisMachine, size, properties)
         }
     }
 }

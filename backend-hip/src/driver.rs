@@ -1,7 +1,7 @@
 //! The loaded runtime and this backend's state: one instance per process, shared by all objects of the backend.
 
 use crate::device_state::DeviceState;
-use crate::kept_addresses::Kept;
+use crate::kept_addresses::KeptAddresses;
 use crate::kernels::Compiled;
 use crate::loader::Symbols;
 use crate::quirks::{self, Quirks};
@@ -19,7 +19,7 @@ pub(crate) struct Driver {
     pub(crate) drop_log: DropLog,
     pub(crate) deferred: Deferred,
     /// Freed addresses that are kept for later reservations.
-    pub(crate) kept: Kept,
+    pub(crate) kept: KeptAddresses,
     /// Whether released physical memory returns to the device while its addresses stay reserved; set by the first
     /// probe.
     pub(crate) memory_comes_back: OnceLock<bool>,

@@ -26,9 +26,9 @@ impl Reserved {
 
 /// The kept ranges: parts of HIP's reservations that no live reservation uses.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<Vec<Reserved>>);
+pub(crate) struct KeptAddresses(Mutex<Vec<Reserved>>);
 
-impl Kept {
+impl KeptAddresses {
     fn parts(&self) -> MutexGuard<'_, Vec<Reserved>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,8 +99,8 @@ mod tests {
         Alignment::new(bytes).unwrap()
     }
 
-    fn kept(wholes: &[AddressRange]) -> Kept {
-        let kept = Kept::default();
+    fn kept(wholes: &[AddressRange]) -> KeptAddresses {
+        let kept = KeptAddresses::default();
         wholes.iter().for_each(|whole| kept.put(Reserved { whole: *whole, range: *whole }));
         kept
     }

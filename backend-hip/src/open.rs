@@ -2,7 +2,7 @@
 
 use crate::device_state::DeviceState;
 use crate::driver::Driver;
-use crate::kept_addresses::Kept;
+use crate::kept_addresses::KeptAddresses;
 use crate::kernels::Compiled;
 use crate::loader::Loaded;
 use crate::quirks::Quirks;
@@ -46,7 +46,7 @@ impl Driver {
             instance: InstanceId::unique(),
             drop_log: DropLog::new(),
             deferred: Deferred::new(),
-            kept: Kept::default(),
+            kept: KeptAddresses::default(),
             memory_comes_back: OnceLock::new(),
             compiled: Compiled::default(),
             version,

@@ -6,7 +6,7 @@
 
 mod graph;
 
-use crate::HipBackend;
+use crate::backend::HipBackend;
 use crate::driver::Driver;
 use crate::ffi::{hipError_t, hipStreamDefault, hipStreamNonBlocking};
 use crate::kernels::Grid;

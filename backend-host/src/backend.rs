@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::capture::Waiting;
+use crate::config::HostConfig;
+use crate::handle::HostHandle;
 use crate::host::Host;
 use crate::memory::{CREATE, Memory};
+use crate::reservation::HostReservation;
 use crate::stream_names::default_of;
-use crate::{
-    HostConfig, HostHandle, HostReservation, capabilities, copy, event, memory_types, quirks, share, staging,
-    stream,
-};
+use crate::{capabilities, copy, event, memory_types, quirks, share, staging, stream};
 use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
@@ -45,8 +45,20 @@ impl HostBackend {
         Self::with(&HostConfig::new())
     }
 
-    pub(crate) fn with(config: &HostConfig) -> Result<Self> {
+    fn with(config: &HostConfig) -> Result<Self> {
         Host::open(config).map(|host| Self(Arc::new(host)))
+    }
+}
+
+impl HostConfig {
+    /// Opens a backend with this configuration. Each opened backend is an instance of its own: another cannot map its handles.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Unsupported`] for settings out of range, and on systems other than 64-bit Linux; [`Detail::Driver`] if the kernel
+    /// cannot create a memfd.
+    pub fn open(&self) -> Result<HostBackend> {
+        HostBackend::with(self)
     }
 }
 
@@ -70,18 +82,20 @@ unsafe impl Backend for HostBackend {
 
     /// Counts only the memory of this backend; other use of the machine's memory is not included.
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        self.0.account(Operation::QueryMemory, device).map(|account| account.info())
+        self.0.device_memory(Operation::QueryMemory, device).map(|device_memory| device_memory.info())
     }
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
         for one in [device, owner] {
-            self.0.account(Operation::QueryPeerAccess, one)?;
+            self.0.device_memory(Operation::QueryPeerAccess, one)?;
         }
         Ok(device == owner || self.0.peers)
     }
 
     fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
-        capabilities::of(self, device)
+        const OPERATION: Operation = Operation::QueryCapabilities;
+        self.0.process.check(OPERATION)?;
+        capabilities::of(&self.0, self.device(OPERATION, device)?)
     }
 
     fn quirks(&self) -> Vec<Quirk> {
@@ -132,7 +146,7 @@ unsafe impl MemoryCalls for HostBackend {
     }
 
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
-        self.0.account(Operation::ImportMemory, properties.device)?;
+        self.0.device_memory(Operation::ImportMemory, properties.device)?;
         Ok(HostHandle {
             memory: Memory::import(&self.0, fd, size)?,
             properties: memory_types::given(properties),
@@ -195,7 +209,7 @@ unsafe impl SyncCalls for HostBackend {
     /// is complete when its call returns.
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         let operation = Operation::WaitForDevice;
-        self.0.account(operation, device)?;
+        self.0.device_memory(operation, device)?;
         self.0.queues.wait_for_device(operation, device)?;
         self.0.queues.check_alive(operation, device)
     }

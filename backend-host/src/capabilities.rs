@@ -1,21 +1,18 @@
 //! The capabilities of a host device.
 
-use crate::HostBackend;
+use crate::host::Host;
 use crate::{memory_types, pages, share};
-use gpu_vmm_core::{Backend, Capability, DeviceId, Evidence, Feature, HandleTypes, Operation, Result};
+use gpu_vmm_core::{Capability, Device, Evidence, Feature, HandleTypes, Result};
 
 /// Why there is no multicast, for capabilities and errors.
 pub(crate) const NO_MULTICAST: &str = "no hardware writes one store to several places";
 
-pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capability>> {
-    let operation = Operation::QueryCapabilities;
-    backend.0.process.check(operation)?;
-    let granularity = backend.device(operation, device)?.granularity;
+pub(crate) fn of(host: &Host, device: &Device) -> Result<Vec<Capability>> {
     let design = |feature, note: &str| Capability::yes(feature, Evidence::Design, note);
     let missing = |feature, reason: &str| Capability::no(feature, Evidence::Design, reason);
     Ok(vec![
         design(Feature::VirtualMemory, "memfd_create, mmap and mprotect"),
-        match pages::hint_is_kept(granularity)? {
+        match pages::hint_is_kept(device.granularity)? {
             true => Capability::yes(Feature::FixedAddress, Evidence::Trial, ""),
             false => Capability::no(
                 Feature::FixedAddress,
@@ -27,7 +24,7 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
             Feature::ReadOnlyAccess,
             "the MMU enforces the widest access of any device; copies check their own device's access",
         ),
-        match (backend.devices().len(), backend.0.has_peers()) {
+        match (host.devices.len(), host.has_peers()) {
             (1, _) => missing(Feature::PeerAccess, "there is no other device"),
             (_, true) => design(Feature::PeerAccess, ""),
             (_, false) => missing(Feature::PeerAccess, "the backend was opened without peers"),

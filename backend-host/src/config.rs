@@ -1,9 +1,6 @@
 //! The configuration of the emulated machine: the number of devices, their memory and their granularity.
 
-use crate::HostBackend;
-#[cfg(doc)]
-use gpu_vmm_core::Detail;
-use gpu_vmm_core::{Bytes, Result};
+use gpu_vmm_core::Bytes;
 
 /// The configuration of a host backend. Settings that are not changed are those of [`HostConfig::new`].
 #[derive(Clone, Debug)]
@@ -78,15 +75,5 @@ impl HostConfig {
     pub const fn unmapping_singly(mut self) -> Self {
         self.unmaps_runs = false;
         self
-    }
-
-    /// Opens a backend with this configuration. Each opened backend is an instance of its own: another cannot map its handles.
-    ///
-    /// # Errors
-    ///
-    /// [`Detail::Unsupported`] for settings out of range, and on systems other than 64-bit Linux; [`Detail::Driver`] if the kernel
-    /// cannot create a memfd.
-    pub fn open(&self) -> Result<HostBackend> {
-        HostBackend::with(self)
     }
 }

@@ -21,7 +21,7 @@ impl Host {
         length: Bytes,
         need: Access,
     ) -> Result<()> {
-        self.account(operation, device)?;
+        self.device_memory(operation, device)?;
         self.queues.check_alive(operation, device)?;
         let range = AddressRange { base: at, size: length };
         if at.checked_add(length).is_none() {

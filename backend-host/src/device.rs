@@ -1,6 +1,6 @@
 //! The emulated devices: a name, a granularity, and a counted amount of memory.
 
-use crate::HostConfig;
+use crate::config::HostConfig;
 use gpu_vmm_core::{
     Bytes, Detail, Device, DeviceId, DeviceUuid, DriverInfo, Error, Granularity, MemoryInfo, Operation,
     Result,
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A device's total and free memory. Dropping a [`Charge`] returns its memory.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct DeviceMemory {
     total: Bytes,
     free: AtomicU64,
 }
 
-impl Account {
+impl DeviceMemory {
     pub(crate) fn new(total: Bytes) -> Arc<Self> {
         Arc::new(Self { total, free: AtomicU64::new(total.0) })
     }
@@ -23,7 +23,7 @@ impl Account {
     /// Takes `size` bytes, or returns `None` if less is free.
     pub(crate) fn take(self: &Arc<Self>, size: Bytes) -> Option<Charge> {
         self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| free.checked_sub(size.0)).ok()?;
-        Some(Charge { account: Arc::clone(self), size })
+        Some(Charge { device_memory: Arc::clone(self), size })
     }
 
     pub(crate) fn info(&self) -> MemoryInfo {
@@ -34,7 +34,7 @@ impl Account {
 /// Memory taken from a device's free amount.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    account: Arc<Account>,
+    device_memory: Arc<DeviceMemory>,
     size: Bytes,
 }
 
@@ -47,7 +47,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.account.free.fetch_add(self.size.0, Ordering::AcqRel);
+        self.device_memory.free.fetch_add(self.size.0, Ordering::AcqRel);
     }
 }
 
@@ -137,15 +137,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_account_gives_all_it_has_and_no_more() {
-        let account = Account::new(Bytes(10));
-        let first = account.take(Bytes(4)).unwrap();
-        assert!(account.take(Bytes(7)).is_none());
-        let second = account.take(Bytes(6)).unwrap();
-        assert_eq!(account.info(), MemoryInfo { free: Bytes(0), total: Bytes(10) });
+    fn a_device_gives_all_its_memory_and_no_more() {
+        let device_memory = DeviceMemory::new(Bytes(10));
+        let first = device_memory.take(Bytes(4)).unwrap();
+        assert!(device_memory.take(Bytes(7)).is_none());
+        let second = device_memory.take(Bytes(6)).unwrap();
+        assert_eq!(device_memory.info(), MemoryInfo { free: Bytes(0), total: Bytes(10) });
         drop(first);
         second.keep();
-        assert_eq!(account.info().free, Bytes(4));
+        assert_eq!(device_memory.info().free, Bytes(4));
     }
 
     #[test]

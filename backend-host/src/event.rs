@@ -18,7 +18,7 @@ struct HostEvent {
 }
 
 pub(crate) fn create(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn Event>> {
-    host.account(Operation::CreateEvent, device)?;
+    host.device_memory(Operation::CreateEvent, device)?;
     Ok(Box::new(HostEvent { host: Arc::clone(host), device, marked: None, captured: None }))
 }
 

@@ -1,10 +1,10 @@
 //! The state that a backend, its handles and its reservations share.
 
-use crate::HostConfig;
-use crate::device::{self, Account};
+use crate::config::HostConfig;
+use crate::device::{self, DeviceMemory};
 use crate::mappings::Mappings;
 use crate::queues::Queues;
-use crate::reserve_mappings::Spare;
+use crate::reserve_mappings::ReserveMappings;
 use crate::store::Store;
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
 use gpu_vmm_core::{Detail, Device, DeviceId, DriverInfo, Error, Granularity, Operation, Result, Vendor};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) struct Host {
     pub(crate) process: Process,
     pub(crate) store: Store,
-    pub(crate) spare: Spare,
+    pub(crate) reserve_mappings: ReserveMappings,
     pub(crate) mappings: Arc<Mappings>,
     pub(crate) queues: Queues,
     pub(crate) log: DropLog,
@@ -23,7 +23,7 @@ pub(crate) struct Host {
     pub(crate) instance: InstanceId,
     pub(crate) kernel: DriverInfo,
     pub(crate) devices: Vec<Device>,
-    pub(crate) accounts: Vec<Arc<Account>>,
+    pub(crate) device_memories: Vec<Arc<DeviceMemory>>,
     pub(crate) host_granularity: Granularity,
     pub(crate) peers: bool,
     pub(crate) unmaps_runs: bool,
@@ -42,13 +42,13 @@ impl Host {
                     Detail::Driver { source, context: "the file behind physical memory".to_owned() },
                 )
             })?,
-            spare: Spare::new(),
+            reserve_mappings: ReserveMappings::new(),
             mappings,
             log: DropLog::new(),
             deferred: Deferred::new(),
             instance: InstanceId::unique(),
             kernel: device::kernel(),
-            accounts: devices.iter().map(|device| Account::new(device.total_memory)).collect(),
+            device_memories: devices.iter().map(|device| DeviceMemory::new(device.total_memory)).collect(),
             devices,
             host_granularity: device::host_granularity(config)?,
             peers: config.peers,
@@ -56,18 +56,18 @@ impl Host {
         })
     }
 
-    /// Returns the account of a device; an error in a forked child.
-    pub(crate) fn account(&self, operation: Operation, device: DeviceId) -> Result<&Arc<Account>> {
+    /// Returns the memory of a device; an error in a forked child.
+    pub(crate) fn device_memory(&self, operation: Operation, device: DeviceId) -> Result<&Arc<DeviceMemory>> {
         self.process.check(operation)?;
         let count = self.devices.len() as u32;
-        self.accounts.get(device.0 as usize).ok_or_else(|| {
+        self.device_memories.get(device.0 as usize).ok_or_else(|| {
             Error::new(operation, Detail::NoSuchDevice { device, vendor: Vendor::Host, count })
         })
     }
 
     /// Waits for the work on a device's default stream before a synchronous copy, fill or kernel of that stream.
     pub(crate) fn after_default_stream(&self, operation: Operation, device: DeviceId) -> Result<()> {
-        self.account(operation, device)?;
+        self.device_memory(operation, device)?;
         self.queues.wait_for_default(operation, device)
     }
 
@@ -80,7 +80,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         if self.process.is_this() {
             // No caller is left to receive an error, and a failure leaks only a few unused pages.
-            let _ = self.spare.release();
+            let _ = self.reserve_mappings.release();
         }
     }
 }

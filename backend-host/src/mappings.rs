@@ -23,13 +23,13 @@ pub(crate) struct Mappings {
 pub(crate) struct Mapping {
     pub(crate) size: Bytes,
     pub(crate) access: AccessMap,
-    pub(crate) kept: Kept,
+    pub(crate) kept: Backing,
 }
 
 /// The memory that a mapping keeps alive.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for what happens when they are dropped")]
-pub(crate) enum Kept {
+pub(crate) enum Backing {
     /// A whole handle, mapped in a reservation.
     Handle(Arc<dyn fmt::Debug + Send + Sync>),
     /// A plain allocation, which is its own mapping.
@@ -82,7 +82,7 @@ impl Mappings {
     pub(crate) fn remove_plain(&self, range: AddressRange) -> Option<Mapping> {
         let mut table = self.write();
         let found = table.get(&range.base)?;
-        let is_plain = matches!(found.kept, Kept::Plain(_)) && found.size == range.size;
+        let is_plain = matches!(found.kept, Backing::Plain(_)) && found.size == range.size;
         if is_plain { table.remove(&range.base) } else { None }
     }
 

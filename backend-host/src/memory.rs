@@ -1,6 +1,6 @@
 //! Physical memory, held jointly by a handle and its mappings.
 
-use crate::device::{Account, Charge};
+use crate::device::{Charge, DeviceMemory};
 use crate::host::Host;
 use crate::{memory_types, share};
 use gpu_vmm_core::extend::system::{is_no_memory, refusal};
@@ -40,8 +40,8 @@ impl Memory {
     pub(crate) fn create(host: &Arc<Host>, size: Bytes, properties: &Properties) -> Result<Arc<Self>> {
         memory_types::check(CREATE, properties)?;
         let device = properties.device;
-        let account = host.account(CREATE, device)?;
-        let charge = charge(CREATE, account, device, size)?;
+        let device_memory = host.device_memory(CREATE, device)?;
+        let charge = charge(CREATE, device_memory, device, size)?;
         let place = if properties.is_shareable() {
             share::new_shared_file(size).map(Place::Shared)
         } else {
@@ -54,7 +54,7 @@ impl Memory {
                 let context = format!("{size} on {device}");
                 Err(or_out_of_memory(
                     Error::new(CREATE, Detail::Driver { source, context }),
-                    account,
+                    device_memory,
                     device,
                     size,
                 ))
@@ -105,23 +105,28 @@ impl Drop for Memory {
 /// Takes memory from a device's free amount; the error has the device's numbers.
 pub(crate) fn charge(
     operation: Operation,
-    account: &Arc<Account>,
+    device_memory: &Arc<DeviceMemory>,
     device: DeviceId,
     size: Bytes,
 ) -> Result<Charge> {
-    account.take(size).ok_or_else(|| {
+    device_memory.take(size).ok_or_else(|| {
         let why = "the device's configured memory is used up";
         let source = refusal("the host backend", Errno::NOMEM, why);
         let error = Error::new(operation, Detail::Driver { source, context: String::new() });
-        or_out_of_memory(error, account, device, size)
+        or_out_of_memory(error, device_memory, device, size)
     })
 }
 
 /// Returns the error, with the device's numbers if it means that memory is used up.
-pub(crate) fn or_out_of_memory(error: Error, account: &Account, device: DeviceId, requested: Bytes) -> Error {
+pub(crate) fn or_out_of_memory(
+    error: Error,
+    device_memory: &DeviceMemory,
+    device: DeviceId,
+    requested: Bytes,
+) -> Error {
     error.map_detail(|detail| match detail {
         Detail::Driver { source, .. } if is_no_memory(&source) => {
-            let info = account.info();
+            let info = device_memory.info();
             Detail::OutOfMemory { device, requested, free: info.free, total: info.total, source }
         }
         other => other,

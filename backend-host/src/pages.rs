@@ -158,7 +158,7 @@ pub(crate) fn allocate(size: Bytes) -> Result<AddressRange> {
 
 /// Creates five adjacent mappings that the kernel cannot merge, as many as one call may need when it splits its neighbours. They
 /// are [released](release) at once.
-pub(crate) fn spare_mappings() -> Result<AddressRange> {
+pub(crate) fn reserve_mappings() -> Result<AddressRange> {
     let page = page_size();
     let size = Bytes(page.0 * 5);
     // SAFETY: the kernel chooses free addresses.

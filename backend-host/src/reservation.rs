@@ -1,9 +1,9 @@
 //! Address ranges of the process and their mappings.
 #![allow(unsafe_code)]
 
-use crate::HostHandle;
+use crate::handle::HostHandle;
 use crate::host::Host;
-use crate::mappings::{Kept, Mapping};
+use crate::mappings::{Backing, Mapping};
 use crate::memory::Memory;
 use crate::{pages, share};
 use gpu_vmm_core::extend::system::refusal;
@@ -82,7 +82,7 @@ unsafe impl Reservation for HostReservation {
         // SAFETY: the part lies in this reservation, nothing is mapped there, and `&mut self` keeps it so.
         unsafe { pages::map(part, file, start) }?;
         let memory: Arc<Memory> = Arc::clone(&handle.memory);
-        let kept = Kept::Handle(memory);
+        let kept = Backing::Handle(memory);
         self.host.mappings.insert(part.base, Mapping { size: part.size, access: AccessMap::NONE, kept });
         Ok(())
     }
@@ -92,7 +92,7 @@ unsafe impl Reservation for HostReservation {
         self.mapped(Operation::Unmap, part)?;
         let _untouched = self.host.mappings.untouched();
         // SAFETY: the part lies in this reservation, and nothing uses it any more by the caller's promise.
-        self.host.spare.help(|| unsafe { pages::vacate(part) })?;
+        self.host.reserve_mappings.help(|| unsafe { pages::vacate(part) })?;
         drop(self.host.mappings.remove(part));
         Ok(())
     }
@@ -147,7 +147,7 @@ impl Drop for HostReservation {
             // The memory may still be in use: leaking the addresses is the smaller harm.
             Some(left) => Err(invalid(operation, self.range, format!("{left} is still mapped"))),
             // SAFETY: the range is this reservation's, and no mapping is left in it.
-            None => self.host.spare.help(|| unsafe { pages::release(operation, self.range) }),
+            None => self.host.reserve_mappings.help(|| unsafe { pages::release(operation, self.range) }),
         };
         if let Err(error) = result {
             self.host.log.record(error);

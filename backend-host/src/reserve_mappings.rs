@@ -13,11 +13,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// The reserve; empty if the kernel refused it.
 #[derive(Debug)]
-pub(crate) struct Spare(Mutex<Option<AddressRange>>);
+pub(crate) struct ReserveMappings(Mutex<Option<AddressRange>>);
 
-impl Spare {
+impl ReserveMappings {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(pages::spare_mappings().ok()))
+        Self(Mutex::new(pages::reserve_mappings().ok()))
     }
 
     /// Calls `call`, which releases mappings. If the kernel allows no more mappings, releases the reserve and calls it again.
@@ -29,7 +29,7 @@ impl Spare {
             _ => first,
         };
         if spare.is_none() && answer.is_ok() {
-            *spare = pages::spare_mappings().ok();
+            *spare = pages::reserve_mappings().ok();
         }
         answer
     }

@@ -48,7 +48,7 @@ struct HostCopyStream {
 }
 
 pub(crate) fn copy_stream(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn CopyStream>> {
-    host.account(Operation::CreateStream, device)?;
+    host.device_memory(Operation::CreateStream, device)?;
     Ok(Box::new(HostCopyStream { host: Arc::clone(host), device }))
 }
 

@@ -11,7 +11,7 @@ pub(crate) fn of(
     device: DeviceId,
     stream: Stream<'_>,
 ) -> Result<(DeviceId, usize)> {
-    host.account(operation, device)?;
+    host.device_memory(operation, device)?;
     Ok(match check(host, operation, stream)? {
         None => (device, default_of(device)),
         Some(own) => (own, stream.as_raw().addr()),
@@ -41,5 +41,5 @@ pub(crate) fn check(host: &Host, operation: Operation, stream: Stream<'_>) -> Re
         return Err(Error::new(operation, Detail::Unsupported { reason }));
     }
     let device = device_of(name);
-    host.account(operation, device).map(|_| Some(device))
+    host.device_memory(operation, device).map(|_| Some(device))
 }

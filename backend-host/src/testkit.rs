@@ -1,11 +1,11 @@
 //! The test kit: patterns that the CPU writes and counts in plain loops, and plain allocations for comparison.
 #![allow(unsafe_code)]
 
-use crate::HostBackend;
+use crate::backend::HostBackend;
 use crate::capture::Waiting;
 use crate::device::page_size;
 use crate::host::Host;
-use crate::mappings::{Kept, Mapping};
+use crate::mappings::{Backing, Mapping};
 use crate::memory::{charge, or_out_of_memory};
 use crate::work::{Pattern, Work};
 use crate::{pages, stream, stream_names};
@@ -132,21 +132,22 @@ impl TestKit for HostBackend {
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
         let operation = Operation::Allocate;
         let host = &self.0;
-        let account = host.account(operation, device)?;
+        let device_memory = host.device_memory(operation, device)?;
         if size.is_zero() {
             return Err(Error::new(operation, Detail::ZeroSize));
         }
         let size = in_pages(operation, size)?;
-        let charge = charge(operation, account, device, size)?;
-        let range = pages::allocate(size).map_err(|error| or_out_of_memory(error, account, device, size))?;
+        let charge = charge(operation, device_memory, device, size)?;
+        let range =
+            pages::allocate(size).map_err(|error| or_out_of_memory(error, device_memory, device, size))?;
         let access = AccessMap::NONE.with(device, Access::ReadWrite);
-        host.mappings.insert(range.base, Mapping { size: range.size, access, kept: Kept::Plain(charge) });
+        host.mappings.insert(range.base, Mapping { size: range.size, access, kept: Backing::Plain(charge) });
         Ok(range.base)
     }
 
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
         let operation = Operation::Free;
-        self.0.account(operation, device)?;
+        self.0.device_memory(operation, device)?;
         let range = AddressRange { base: at, size: in_pages(operation, size)? };
         let _untouched = self.0.mappings.untouched();
         let Some(plain) = self.0.mappings.remove_plain(range) else {
@@ -163,7 +164,7 @@ impl TestKit for HostBackend {
 }
 
 fn own_stream(host: &Arc<Host>, device: DeviceId, is_blocking: bool) -> Result<Box<dyn WorkStream>> {
-    host.account(Operation::CreateStream, device)?;
+    host.device_memory(Operation::CreateStream, device)?;
     let name = stream_names::new_name(device);
     if is_blocking {
         host.queues.make_blocking(Operation::CreateStream, device, name)?;

@@ -1,7 +1,7 @@
 //! The backend on systems other than 64-bit Linux: an uninhabited type.
 #![allow(unsafe_code)]
 
-use crate::HostConfig;
+use crate::config::HostConfig;
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
@@ -39,9 +39,21 @@ impl HostBackend {
         Self::with(&HostConfig::new())
     }
 
-    pub(crate) fn with(config: &HostConfig) -> Result<Self> {
+    fn with(config: &HostConfig) -> Result<Self> {
         let reason = format!("the host backend needs 64-bit Linux; {config:?} cannot be opened");
         Err(Error::new(Operation::Open, Detail::Unsupported { reason }))
+    }
+}
+
+impl HostConfig {
+    /// Opens a backend with this configuration. Each opened backend is an instance of its own: another cannot map its handles.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Unsupported`] for settings out of range, and on systems other than 64-bit Linux; [`Detail::Driver`] if the kernel
+    /// cannot create a memfd.
+    pub fn open(&self) -> Result<HostBackend> {
+        HostBackend::with(self)
     }
 }
 
@@ -180,7 +192,7 @@ unsafe impl SyncCalls for HostBackend {
 unsafe impl MulticastBackend for HostBackend {
     type Driver = NoMulticast<HostHandle>;
 
-    fn multicast(&self, _: &'static str) -> Result<Self::Driver> {
+    fn multicast(&self, _: Operation) -> Result<Self::Driver> {
         match *self {}
     }
 }

@@ -11,7 +11,7 @@ mod offsets;
 
 use gpu_vmm::host::HostBackend;
 use gpu_vmm::{Bytes, DeviceId};
-use gpu_vmm_bench::{Answer, Options, Told, Unit, compare_with_pool, compare_with_pool_on_threads};
+use gpu_vmm_bench::{Answer, Options, Unit, Update, compare_with_pool, compare_with_pool_on_threads};
 use graphics::Graphics;
 use offsets::{Locked, Offsets};
 
@@ -38,8 +38,8 @@ fn run() -> Answer {
     compare_with_pool_on_threads(&host, DEVICE, &Locked::new(), &all, &mut tell)
 }
 
-fn tell(told: Told) {
-    let Told::Row(row) = told else { return };
+fn tell(told: Update) {
+    let Update::Row(row) = told else { return };
     let unit = if row.unit == Unit::MillionsPerSecond { "M/s" } else { "ns" };
     let [other, ours] = [&row.baseline, &row.ours].map(|side| format!("{:.1} {unit}", side.took.median));
     println!("{:<38} {:<24} {other:>10} {ours:>10} {:>7.3}", row.what, row.baseline.name, row.ratio.median);

@@ -10,7 +10,7 @@
 //! | `copying` | the same growth by allocating, copying and freeing, for comparison |
 //! | `conformance` | checks of every rule of gpu-vmm and of the driver |
 //! | `snapshot` | the contents of a snapshot, checked; `snapshot::text` writes them for people |
-//! | `picture` | a pool's snapshot, as numbers or as a page |
+//! | `pool_report` | a pool's snapshot, as numbers or as a page |
 //! | `replay` | a recorded program's allocations on a pool or the driver; `replay::text` writes the results |
 //! | `bench` | the cost of gpu-vmm compared with its alternatives |
 //! | `environment_text` | the environment of a report, for people |
@@ -26,10 +26,10 @@
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 mod args;
-#[cfg_attr(not(target_os = "linux"), path = "bench/elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "bench/unsupported.rs")]
 mod bench;
 mod choose;
-#[cfg_attr(not(target_os = "linux"), path = "conformance/elsewhere.rs")]
+#[cfg_attr(not(target_os = "linux"), path = "conformance/unsupported.rs")]
 mod conformance;
 mod copying;
 mod destination;
@@ -43,7 +43,7 @@ mod machine;
 mod numbers;
 mod output;
 mod pattern;
-mod picture;
+mod pool_report;
 mod progress;
 mod replay;
 mod report;
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Command::Grow(asked) => grow::run(asked),
         Command::Conformance(asked) => conformance::run(asked),
         Command::Snapshot(asked) => snapshot::run(asked),
-        Command::Report(asked) => picture::run(asked),
+        Command::Report(asked) => pool_report::run(asked),
         Command::Replay(asked) => replay::run(asked),
         Command::Bench(asked) => bench::run(asked),
     };

@@ -111,10 +111,10 @@ fn on_a_pool(
     let pooled = Pooled::new(backend, device, &streams)?;
     let Some(file) = snapshot else { return rounds(trace, &pooled, asked, progress, &|| {}) };
     let mut file = Output::to(Some(file));
-    let picture = Mutex::new(PoolSnapshot::default());
-    let take = || *picture.lock().unwrap_or_else(PoisonError::into_inner) = pooled.pool().snapshot();
+    let snapshot = Mutex::new(PoolSnapshot::default());
+    let take = || *snapshot.lock().unwrap_or_else(PoisonError::into_inner) = pooled.pool().snapshot();
     let outcome = rounds(trace, &pooled, asked, progress, &take)?;
-    file.json(&picture.into_inner().unwrap_or_else(PoisonError::into_inner))?;
+    file.json(&snapshot.into_inner().unwrap_or_else(PoisonError::into_inner))?;
     file.complete()?;
     Ok(outcome)
 }

@@ -118,7 +118,7 @@ fn verify(file: &SnapshotFile, progress: &mut Progress) -> Result<SnapshotStats>
 impl Report {
     fn new(file: &SnapshotFile) -> Self {
         let description = file.description();
-        let tally = file.stats();
+        let stats = file.stats();
         Self {
             file: file.path().display().to_string(),
             id: description.id.to_string(),
@@ -140,15 +140,15 @@ impl Report {
                 })
                 .collect(),
             regions: description.regions.iter().map(|one| RegionReport::new(one, description)).collect(),
-            content_bytes: tally.contents.0,
-            file_bytes: tally.file.0,
+            content_bytes: stats.contents.0,
+            file_bytes: stats.file.0,
             block_bytes: file.block_size().0,
             blocks: Blocks {
-                all: tally.blocks,
-                zero: tally.zero,
-                unchanged: tally.unchanged,
-                stored: tally.stored,
-                compressed: tally.compressed,
+                all: stats.blocks,
+                zero: stats.zero,
+                unchanged: stats.unchanged,
+                stored: stats.stored,
+                compressed: stats.compressed,
             },
             verified: false,
             error: None,

@@ -6,7 +6,7 @@ use crate::outcome::Outcome;
 use crate::report::Environment;
 use crate::suite::{Item, Layer, Suite};
 use crate::target::Target;
-use crate::work::Told;
+use crate::work::Message;
 use gpu_vmm_core::DeviceId;
 use gpu_vmm_testkit::TestKit;
 use std::io;
@@ -92,15 +92,15 @@ impl<B: TestKit> Suite<B> {
             let began = Instant::now();
             let ended = loop {
                 match child.peer.try_receive() {
-                    Ok(Told::Begins { printed: before }) => {
+                    Ok(Message::Begins { printed: before }) => {
                         printed = before;
                         tell(Event::Begins(item));
                     }
-                    Ok(Told::Ended { outcome, seconds, is_last }) => {
+                    Ok(Message::Ended { outcome, seconds, is_last }) => {
                         tell(Event::Ended(item, &outcome, Duration::from_secs_f64(seconds)));
                         break Some(is_last);
                     }
-                    Ok(Told::Opened(_)) => return Err(OUT_OF_TURN.to_owned()),
+                    Ok(Message::Opened(_)) => return Err(OUT_OF_TURN.to_owned()),
                     Err(_) => break None,
                 }
             };
@@ -133,7 +133,7 @@ impl<B: TestKit> Suite<B> {
 /// Receives the environment of the backend that a process has opened.
 fn opened(child: &mut Child) -> Result<Environment, String> {
     match child.peer.try_receive() {
-        Ok(Told::Opened(answer)) => answer.map(|environment| *environment),
+        Ok(Message::Opened(answer)) => answer.map(|environment| *environment),
         Ok(_) => Err(OUT_OF_TURN.to_owned()),
         Err(_) => {
             let ended = child.wait(PATIENCE).map_err(system)?;

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 /// A message from a worker process. It reports the items in the order of the request.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum Message {
     /// The backend is open, or why it is not.
     Opened(Result<Box<Environment>, String>),
     /// An item begins, after the process has printed `printed` bytes.
@@ -86,11 +86,11 @@ pub(crate) fn work<B: TestKit>(
     items: &[usize],
     peer: &Peer,
 ) {
-    let tell = |told: &Told| peer.try_send(told).is_ok();
+    let tell = |told: &Message| peer.try_send(told).is_ok();
     let opened = open(target, device);
     let environment =
         opened.as_ref().map(|backend| Box::new(Environment::of(target.name(), backend, device)));
-    if !tell(&Told::Opened(environment.map_err(Clone::clone))) {
+    if !tell(&Message::Opened(environment.map_err(Clone::clone))) {
         return;
     }
     let Ok(backend) = opened else { return };
@@ -100,7 +100,7 @@ pub(crate) fn work<B: TestKit>(
     for item in items {
         // This process's output is one file. Both streams share its position, which follows the last write.
         let printed = rustix::fs::tell(std::io::stderr()).unwrap_or(0);
-        if !tell(&Told::Begins { printed }) {
+        if !tell(&Message::Begins { printed }) {
             return;
         }
         let began = Instant::now();
@@ -117,7 +117,7 @@ pub(crate) fn work<B: TestKit>(
             },
         };
         let seconds = began.elapsed().as_secs_f64();
-        if !tell(&Told::Ended { outcome, seconds, is_last }) || is_last {
+        if !tell(&Message::Ended { outcome, seconds, is_last }) || is_last {
             return;
         }
     }
@@ -132,7 +132,7 @@ pub(crate) fn look<B: TestKit>(target: &Arc<dyn Target<B>>, peer: &Peer) {
         Ok(Box::new(Environment::of(target.name(), &backend, device)))
     });
     // The requesting process may have ended; then no process reads the result.
-    let _ = peer.try_send(&Told::Opened(environment));
+    let _ = peer.try_send(&Message::Opened(environment));
 }
 
 /// Opens a target and checks that its device can be used.

@@ -90,7 +90,7 @@ impl<B: Backend> Owner<B> {
     }
 
     /// Wakes the premap thread, if there is one: a request has just used memory up.
-    pub(crate) fn ask_ahead(&self) {
+    pub(crate) fn ask_premap(&self) {
         if let Some(premap) = &self.premap {
             premap.ask();
         }

@@ -216,7 +216,7 @@ impl<B: Backend> Pool<B> {
             let shortage = match self.try_take(asked, settled) {
                 Ok(taken) => {
                     if settled {
-                        self.owner.ask_ahead();
+                        self.owner.ask_premap();
                     }
                     return Ok(taken);
                 }

@@ -31,7 +31,7 @@ impl<B: Backend> Core<B> {
             if self.spaces[space].is_small || self.check_active(tag).is_err() {
                 continue;
             }
-            let pages = self.spaces[space].unmapped_ahead(self.settings.premap.0);
+            let pages = self.spaces[space].pages_to_premap(self.settings.premap.0);
             let room = self.settings.budget.0.saturating_sub(self.held()) / self.page;
             let count = pages.len().min(STEP).min(usize::try_from(room).unwrap_or(STEP));
             if count > 0 {

@@ -39,7 +39,7 @@ impl<B: Backend> Pool<B> {
             cached.extend(thread_cache.lock().pieces().map(|piece| piece.address));
         }
         match self.owner.inner.core(Operation::QueryPool) {
-            Ok(core) => core.picture(stats, &cached),
+            Ok(core) => core.snapshot(stats, &cached),
             Err(_) => PoolSnapshot { version: PoolSnapshot::VERSION, stats, ..PoolSnapshot::default() },
         }
     }
@@ -134,7 +134,7 @@ impl<B: Backend> Core<B> {
         })
     }
 
-    fn picture(&self, stats: PoolStats, cached: &HashSet<u64>) -> PoolSnapshot {
+    fn snapshot(&self, stats: PoolStats, cached: &HashSet<u64>) -> PoolSnapshot {
         let device = self.backend.devices().get(self.settings.device.0 as usize);
         let device = device.map(|device| format!("{} {}: {}", self.backend.vendor(), device.id, device.name));
         PoolSnapshot {
@@ -143,7 +143,7 @@ impl<B: Backend> Core<B> {
             at: self.history.now(),
             page: self.page,
             stats,
-            spaces: self.spaces.iter().map(|space| self.picture_of(space, cached)).collect(),
+            spaces: self.spaces.iter().map(|space| self.snapshot_of(space, cached)).collect(),
             unmapped: self.unmapped(),
             timeline: self.history.moments().to_vec(),
         }
@@ -161,7 +161,7 @@ impl<B: Backend> Core<B> {
         runs
     }
 
-    fn picture_of(&self, space: &Space<B>, cached: &HashSet<u64>) -> SpaceSnapshot {
+    fn snapshot_of(&self, space: &Space<B>, cached: &HashSet<u64>) -> SpaceSnapshot {
         let tag = self.tags.get(space.tag);
         let pending: HashSet<_> = self.pending.iter().map(|waiting| waiting.piece.address).collect();
         let bins: HashSet<_> =

@@ -81,9 +81,9 @@ fn no_request_of_two_threads_is_lost() {
     explore("no_request_of_two_threads_is_lost", 2, || {
         let premap = PremapThread::start(ENOUGH).unwrap();
         let (asks, work) = Looks::register(&premap, Step::Done);
-        let other_ahead = premap.clone();
+        let other_premap = premap.clone();
         let other = thread::spawn(move || {
-            let (asks, work) = Looks::register(&other_ahead, Step::Done);
+            let (asks, work) = Looks::register(&other_premap, Step::Done);
             work.want(&asks, 1);
             work.wait(1);
         });

@@ -64,7 +64,7 @@ impl Probe<'_> {
     #[cfg(unix)]
     pub(super) fn dma_buf(&self) -> Result<Capability> {
         let feature = Feature::DmaBuf;
-        if self.backend.inner.driver.loaded.mem_get_handle_for_address_range.is_none() {
+        if self.backend.driver.loaded.mem_get_handle_for_address_range.is_none() {
             return Ok(Capability::no(feature, Evidence::Version, crate::dma_buf::NO_FUNCTION));
         }
         let memory = Properties::on(self.device);

@@ -1,21 +1,21 @@
 //! Whether a device can be in a multicast object, from its attribute alone.
 
-use crate::CudaBackend;
 use crate::device::attribute as ask;
+use crate::driver::Opened;
 use crate::ffi::{MulticastFunctions, attribute};
 use gpu_vmm_core::{Capability, DeviceId, Evidence, Feature, Operation, Result};
 
-impl CudaBackend {
+impl Opened {
     pub(crate) fn multicast_functions(&self) -> Result<&'static MulticastFunctions, String> {
-        self.inner.driver.loaded.multicast.as_ref().map_err(|said| {
+        self.driver.loaded.multicast.as_ref().map_err(|said| {
             format!("the driver lacks a multicast function; they came with CUDA 12.1: {said}")
         })
     }
 
     /// Checks that a device reports multicast support; otherwise returns the reason.
     pub(crate) fn says_multicast(&self, device: DeviceId) -> Result<(), String> {
-        let slot = self.slot(Operation::QueryCapabilities, device).map_err(|error| error.to_string())?;
-        match ask(self.functions(), slot.raw, attribute::MULTICAST) {
+        let state = self.state(Operation::QueryCapabilities, device).map_err(|error| error.to_string())?;
+        match ask(self.functions(), state.raw, attribute::MULTICAST) {
             Ok(0) => {
                 Err("CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0: it needs GPUs that are joined by NVSwitch"
                     .into())

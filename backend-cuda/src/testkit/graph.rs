@@ -3,21 +3,22 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
+use crate::driver::Opened;
 use crate::ffi::{CuContext, CuGraph, CuGraphExec, CuStream};
 use gpu_vmm_core::testkit::{CaptureMode, Graph};
 use gpu_vmm_core::{Detail, DeviceId, Operation, Result, Stream};
+use std::sync::Arc;
 
 /// An executable graph. In a forked child dropping does nothing.
 #[derive(Debug)]
 struct CudaGraph {
-    backend: CudaBackend,
+    backend: Arc<Opened>,
     /// The context of the stream that captured it.
     context: CuContext,
     exec: CuGraphExec,
 }
 
-impl CudaBackend {
+impl Opened {
     /// Returns the context of a stream; for a default stream, the device's.
     pub(crate) fn context_for(
         &self,
@@ -54,7 +55,11 @@ impl CudaBackend {
     }
 
     /// Ends a capture and instantiates its graph.
-    pub(crate) fn finish_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+    pub(crate) fn finish_capture(
+        self: &Arc<Self>,
+        device: DeviceId,
+        stream: Stream<'_>,
+    ) -> Result<Box<dyn Graph>> {
         const OPERATION: Operation = Operation::EndCapture;
         let functions = self.graph_functions(OPERATION)?;
         let stream = CuStream(stream.as_raw());
@@ -78,7 +83,7 @@ impl CudaBackend {
             (made, (functions.graph_destroy)(graph))
         };
         self.check(OPERATION, "cuGraphInstantiateWithFlags", made, String::new)?;
-        let ready = CudaGraph { backend: self.clone(), context, exec };
+        let ready = CudaGraph { backend: Arc::clone(self), context, exec };
         self.check(OPERATION, "cuGraphDestroy", destroyed, String::new)?;
         Ok(Box::new(ready))
     }

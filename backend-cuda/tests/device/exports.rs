@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::children::{ANSWER, QUESTION, SHARED, spawn};
-use crate::kinds::capability;
+use crate::memory_types::capability;
 use crate::support::*;
 use gpu_vmm_core::{
     Backend, Bytes, Detail, DeviceId, FabricHandle, Feature, Handle, HandleTypes, Location, MemoryCalls,
@@ -83,7 +83,7 @@ pub(crate) fn an_import_is_where_it_was_said_to_be(backend: &CudaBackend) {
         println!("{error}");
         let Detail::Mismatch { what, theirs, ours, .. } = error.detail() else { panic!("{error}") };
         assert_eq!((*what, theirs.as_str()), ("location", "memory of device 0"));
-        assert!(ours.starts_with("the importer was told memory of "), "{ours}");
+        assert!(ours.starts_with("the importer expects memory of "), "{ours}");
     }
     assert_eq!(free(backend), before);
 }

@@ -10,8 +10,8 @@ mod contexts;
 mod cost;
 mod exports;
 mod fake_driver;
-mod kinds;
 mod memory;
+mod memory_types;
 mod pattern;
 mod share;
 mod staging;
@@ -94,39 +94,51 @@ const CASES: &[Case] = &[
         share::a_forked_child_gets_errors_and_drops_nothing,
     ),
     case("share::a_fault_is_a_lost_device", share::a_fault_is_a_lost_device),
-    case("kinds::each_kind_is_made_and_used_by_the_device", kinds::each_kind_is_made_and_used_by_the_device),
     case(
-        "kinds::what_was_asked_to_be_compressible_says_whether_it_is",
-        kinds::what_was_asked_to_be_compressible_says_whether_it_is,
+        "memory_types::each_kind_is_made_and_used_by_the_device",
+        memory_types::each_kind_is_made_and_used_by_the_device,
     ),
     case(
-        "kinds::the_cpu_reads_and_writes_memory_of_the_host",
-        kinds::the_cpu_reads_and_writes_memory_of_the_host,
+        "memory_types::what_was_asked_to_be_compressible_says_whether_it_is",
+        memory_types::what_was_asked_to_be_compressible_says_whether_it_is,
     ),
     case(
-        "kinds::one_grant_for_the_cpu_spans_places_of_the_host",
-        kinds::one_grant_for_the_cpu_spans_places_of_the_host,
+        "memory_types::the_cpu_reads_and_writes_memory_of_the_host",
+        memory_types::the_cpu_reads_and_writes_memory_of_the_host,
     ),
     case(
-        "kinds::the_cpu_is_never_let_at_memory_of_a_device",
-        kinds::the_cpu_is_never_let_at_memory_of_a_device,
+        "memory_types::one_grant_for_the_cpu_spans_places_of_the_host",
+        memory_types::one_grant_for_the_cpu_spans_places_of_the_host,
     ),
     case(
-        "kinds::what_cannot_be_is_refused_before_the_driver_is_asked",
-        kinds::what_cannot_be_is_refused_before_the_driver_is_asked,
+        "memory_types::the_cpu_is_never_let_at_memory_of_a_device",
+        memory_types::the_cpu_is_never_let_at_memory_of_a_device,
     ),
-    case("kinds::each_device_has_a_number_of_its_own", kinds::each_device_has_a_number_of_its_own),
+    case(
+        "memory_types::what_cannot_be_is_refused_before_the_driver_is_asked",
+        memory_types::what_cannot_be_is_refused_before_the_driver_is_asked,
+    ),
+    case(
+        "memory_types::each_device_has_a_number_of_its_own",
+        memory_types::each_device_has_a_number_of_its_own,
+    ),
     case("exports::a_fabric_handle_is_the_same_memory", exports::a_fabric_handle_is_the_same_memory),
     case("exports::bytes_that_name_nothing_are_an_error", exports::bytes_that_name_nothing_are_an_error),
     case("exports::an_import_is_where_it_was_said_to_be", exports::an_import_is_where_it_was_said_to_be),
     case("exports::memory_of_a_node_is_shared", exports::memory_of_a_node_is_shared),
     case("exports::a_dma_buf_is_as_long_as_its_part", exports::a_dma_buf_is_as_long_as_its_part),
     case("staging::pinned_memory_is_as_large_as_asked", staging::pinned_memory_is_as_large_as_asked),
-    case("staging::lanes_copy_both_ways", staging::lanes_copy_both_ways),
+    case("staging::copy_streams_copy_both_ways", staging::copy_streams_copy_both_ways),
     case("staging::queuing_waits_for_nothing", staging::queuing_waits_for_nothing),
-    case("staging::a_lane_waits_for_no_other_stream", staging::a_lane_waits_for_no_other_stream),
-    case("staging::lanes_work_at_once", staging::lanes_work_at_once),
-    two_devices("staging::lanes_of_two_devices_work_at_once", staging::lanes_of_two_devices_work_at_once),
+    case(
+        "staging::a_copy_stream_waits_for_no_other_stream",
+        staging::a_copy_stream_waits_for_no_other_stream,
+    ),
+    case("staging::copy_streams_work_at_once", staging::copy_streams_work_at_once),
+    two_devices(
+        "staging::copy_streams_of_two_devices_work_at_once",
+        staging::copy_streams_of_two_devices_work_at_once,
+    ),
     case("views::cudarc_copies_regions_vectors_and_blocks", views::cudarc_copies_regions_vectors_and_blocks),
     case("views::a_kernel_takes_views", views::a_kernel_takes_views),
     case(

@@ -87,7 +87,7 @@ pub(crate) fn pinned_memory_is_as_large_as_asked(backend: &CudaBackend) {
     ));
 }
 
-pub(crate) fn lanes_copy_both_ways(backend: &CudaBackend) {
+pub(crate) fn copy_streams_copy_both_ways(backend: &CudaBackend) {
     let size = granules(backend, 8);
     let mut reservation = mapped(backend, DEVICE, size);
     let base = at(&reservation, Bytes::ZERO);
@@ -147,7 +147,7 @@ pub(crate) fn queuing_waits_for_nothing(backend: &CudaBackend) {
     unmap(&mut other, Bytes::ZERO, granule);
 }
 
-pub(crate) fn a_lane_waits_for_no_other_stream(backend: &CudaBackend) {
+pub(crate) fn a_copy_stream_waits_for_no_other_stream(backend: &CudaBackend) {
     let size = granules(backend, 1);
     let (mut busy, mut copied) = (mapped(backend, DEVICE, LONG), mapped(backend, DEVICE, size));
     let pinned = backend.pin(size).unwrap();
@@ -198,7 +198,7 @@ fn to_and_fro(backend: &CudaBackend, device: DeviceId, rounds: u64) {
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
-pub(crate) fn lanes_work_at_once(backend: &CudaBackend) {
+pub(crate) fn copy_streams_work_at_once(backend: &CudaBackend) {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| to_and_fro(backend, DEVICE, 10));
@@ -206,7 +206,7 @@ pub(crate) fn lanes_work_at_once(backend: &CudaBackend) {
     });
 }
 
-pub(crate) fn lanes_of_two_devices_work_at_once(backend: &CudaBackend) {
+pub(crate) fn copy_streams_of_two_devices_work_at_once(backend: &CudaBackend) {
     std::thread::scope(|scope| {
         for device in [DEVICE, DeviceId(1)] {
             scope.spawn(move || to_and_fro(backend, device, 20));

@@ -15,7 +15,7 @@ mod cycle;
 mod devices;
 mod events;
 mod half_way;
-mod kinds;
+mod memory_types;
 mod process;
 mod raw;
 mod renewal;
@@ -89,7 +89,7 @@ fn main() {
         cycle::TESTS,
         devices::TESTS,
         events::TESTS,
-        kinds::TESTS,
+        memory_types::TESTS,
         process::TESTS,
         raw::TESTS,
         renewal::TESTS,

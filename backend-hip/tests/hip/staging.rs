@@ -10,7 +10,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "staging::pinned_memory_is_what_hip_copies_fastest", needs: Needs::Device, run: pinned },
     Test { name: "staging::pinned_memory_that_cannot_be_had", needs: Needs::Device, run: not_pinned },
     Test { name: "staging::copies_overlap_with_other_work", needs: Needs::Device, run: copies },
-    Test { name: "staging::each_device_has_lanes", needs: Needs::TwoDevices, run: of_each_device },
+    Test { name: "staging::each_device_has_copy_streams", needs: Needs::TwoDevices, run: of_each_device },
     Test { name: "staging::a_forked_child_leaves_them_alone", needs: Needs::Device, run: forked },
 ];
 

@@ -89,7 +89,7 @@ fn neighbours_in_the_store_do_not_touch() {
 }
 
 #[test]
-fn the_account_is_exact_and_memory_lives_while_it_is_mapped() {
+fn free_memory_is_exact_and_memory_lives_while_it_is_mapped() {
     let host = machine(Bytes::mib(64));
     let first = create(&host, ONE, Bytes::mib(6)).unwrap();
     let second = create_as(&host, Bytes::mib(2), Properties::on(ONE).shareable()).unwrap();

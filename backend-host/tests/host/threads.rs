@@ -47,7 +47,7 @@ fn eight_threads_do_not_disturb_each_other() {
 
 /// However many threads allocate at once, no more memory is handed out than exists, and none is lost.
 #[test]
-fn the_account_holds_under_contention() {
+fn free_memory_is_exact_under_contention() {
     let host = HostConfig::new().granularity(SMALL).memory(Bytes(SMALL.0 * 10)).open().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..8 {

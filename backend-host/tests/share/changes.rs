@@ -111,7 +111,7 @@ fn a_mapping_across_two_reservations_moves_if_it_may() {
     change(&mut imported);
     let error = imported.apply(IDLE).unwrap_err();
     assert!(
-        matches!(error.detail(), Detail::CrossesReservation { seam, .. } if *seam == units(8)),
+        matches!(error.detail(), Detail::CrossesReservation { border, .. } if *border == units(8)),
         "{error}"
     );
     assert_eq!(imported.region().mappings().count(), 3);

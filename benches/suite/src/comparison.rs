@@ -4,7 +4,7 @@ use crate::allocator::{Allocator, Pooled};
 use crate::pairs::{pool, threads};
 use crate::scene::Scene;
 use crate::stop::{Answer, Stop};
-use crate::{Options, Told};
+use crate::{Options, Update};
 use gpu_vmm_core::{DeviceId, Stream};
 use gpu_vmm_testkit::TestKit;
 
@@ -19,7 +19,7 @@ pub fn compare_with_pool<B: TestKit, O: Allocator>(
     device: DeviceId,
     other: &O,
     options: &Options<'_>,
-    tell: &mut dyn FnMut(Told),
+    tell: &mut dyn FnMut(Update),
 ) -> Answer {
     let scene = &mut Scene::new(backend, backend, device, options, tell).map_err(Stop::Failed)?;
     let ours = Pooled::new(backend, device, Stream::DEFAULT)?;
@@ -36,7 +36,7 @@ pub fn compare_with_pool_on_threads<B: TestKit, O: Allocator + Sync>(
     device: DeviceId,
     other: &O,
     options: &Options<'_>,
-    tell: &mut dyn FnMut(Told),
+    tell: &mut dyn FnMut(Update),
 ) -> Answer {
     let scene = &mut Scene::new(backend, backend, device, options, tell).map_err(Stop::Failed)?;
     let ours = Pooled::new(backend, device, Stream::DEFAULT)?;

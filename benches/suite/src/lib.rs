@@ -53,7 +53,7 @@ pub struct Options<'a> {
 
 /// The events of a run, in order.
 #[derive(Debug)]
-pub enum Told {
+pub enum Update {
     /// A pair begins.
     Begins(About),
     /// A figure of it.
@@ -77,20 +77,20 @@ pub fn run<B: TestKit, A: TestKit>(
     any: &A,
     device: DeviceId,
     options: &Options<'_>,
-    tell: &mut dyn FnMut(Told),
+    tell: &mut dyn FnMut(Update),
 ) -> Result<(), String> {
     let pairs = pairs::all::<B, A>();
     let wanted = pairs.iter().filter(|pair| options.filter.is_none_or(|text| pair.about.name.contains(text)));
     for pair in wanted {
-        tell(Told::Begins(pair.about));
+        tell(Update::Begins(pair.about));
         // Each begins on a scene of its own, so that pairs do not affect each other.
         let mut scene = Scene::new(backend, any, device, options, tell)?;
         let ended = catch_unwind(AssertUnwindSafe(|| (pair.measure)(&mut scene)));
         drop(scene);
         match ended.unwrap_or_else(|panic| Err(Stop::of(panic))) {
             Ok(()) => {}
-            Err(Stop::Skipped(reason)) => tell(Told::Skipped(reason)),
-            Err(Stop::Failed(error)) => tell(Told::Failed(error)),
+            Err(Stop::Skipped(reason)) => tell(Update::Skipped(reason)),
+            Err(Stop::Failed(error)) => tell(Update::Failed(error)),
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use crate::raw::{Plain, Raw};
 use crate::row::{Curve, Row, Side, Spread, Target, Unit};
 use crate::sampling::{Keep, Sample, Sampling, Times, ratios, timed};
 use crate::stop::{Answer, Stop};
-use crate::{Options, Told};
+use crate::{Options, Update};
 use gpu_vmm_core::{Bytes, DeviceId, Operation, Region, Vendor, WaitFor};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(crate) struct Scene<'a, B, A> {
     pub(crate) options: &'a Options<'a>,
     /// Memory for the work that keeps the device awake.
     busy: Option<Plain>,
-    tell: &'a mut dyn FnMut(Told),
+    tell: &'a mut dyn FnMut(Update),
 }
 
 /// How a pair is measured.
@@ -68,7 +68,7 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
         any: &'a A,
         device: DeviceId,
         options: &'a Options<'a>,
-        tell: &'a mut dyn FnMut(Told),
+        tell: &'a mut dyn FnMut(Update),
     ) -> Result<Self, String> {
         warm_up(backend, device).map_err(|error| error.to_string())?;
         let raw = Raw::below(backend, device)?;
@@ -163,7 +163,7 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
         other: &[f64],
     ) {
         let each = |times: &[f64]| Spread::of(times.iter().map(|time| time / plan.operations as f64));
-        self.tell(Told::Row(Row {
+        self.tell(Update::Row(Row {
             what: what.into(),
             ours: Side { name: OURS.to_owned(), took: each(ours) },
             baseline: Side { name: baseline.into(), took: each(other) },
@@ -176,10 +176,10 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
     }
 
     pub(crate) fn curve(&mut self, curve: Curve) {
-        self.tell(Told::Curve(curve));
+        self.tell(Update::Curve(curve));
     }
 
-    pub(crate) fn tell(&mut self, told: Told) {
+    pub(crate) fn tell(&mut self, told: Update) {
         (self.tell)(told);
     }
 }

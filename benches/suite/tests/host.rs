@@ -1,7 +1,7 @@
 //! Every pair on host memory, once: each ends with figures, or reports what it lacks.
 #![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
 
-use gpu_vmm_bench::{About, Options, Told, about, run};
+use gpu_vmm_bench::{About, Options, Update, about, run};
 use gpu_vmm_core::{Bytes, DeviceId};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use std::sync::{Mutex, PoisonError};
@@ -17,8 +17,8 @@ fn host(devices: u32) -> HostBackend {
 fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, String>)> {
     let mut pairs: Vec<(About, Result<usize, String>)> = Vec::new();
     let mut tell = |told| match told {
-        Told::Begins(about) => pairs.push((about, Ok(0))),
-        Told::Row(row) => {
+        Update::Begins(about) => pairs.push((about, Ok(0))),
+        Update::Row(row) => {
             for figure in [row.ratio, row.ours.took, row.baseline.took] {
                 assert!(figure.low <= figure.median && figure.median <= figure.high, "{row:?}");
             }
@@ -27,9 +27,9 @@ fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, 
             let rows = &mut pairs.last_mut().unwrap().1;
             *rows = rows.clone().map(|rows| rows + 1);
         }
-        Told::Curve(_) => {}
-        Told::Skipped(reason) => pairs.last_mut().unwrap().1 = Err(reason),
-        Told::Failed(error) => panic!("{:?}: {error}", pairs.last()),
+        Update::Curve(_) => {}
+        Update::Skipped(reason) => pairs.last_mut().unwrap().1 = Err(reason),
+        Update::Failed(error) => panic!("{:?}: {error}", pairs.last()),
     };
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     run(host, host, DeviceId(0), options, &mut tell).unwrap();

@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::{Answer, choose, machine};
 use gpu_vmm::{AnyBackend, Backend, DeviceId, Operation, Vendor};
-use gpu_vmm_bench::{About, Options, Told, about};
+use gpu_vmm_bench::{About, Options, Update, about};
 use gpu_vmm_conformance::report::Environment;
 use report::{Measured, Report};
 use std::path::Path;
@@ -146,24 +146,24 @@ struct Listener {
 }
 
 impl Listener {
-    fn hear(&mut self, told: Told) {
+    fn hear(&mut self, told: Update) {
         match told {
-            Told::Begins(about) => {
+            Update::Begins(about) => {
                 self.save(false);
                 self.progress.pair(about.name, self.report.pairs.len());
                 self.report.pairs.push(Measured::new(about));
                 self.print(|text, _| text.begins(about.name, about.what));
             }
-            Told::Row(row) => {
+            Update::Row(row) => {
                 self.print(|text, _| text.row(&row));
                 self.report.last(|pair| pair.rows.push(row));
             }
-            Told::Curve(curve) => self.report.last(|pair| pair.curves.push(curve)),
-            Told::Skipped(reason) => {
+            Update::Curve(curve) => self.report.last(|pair| pair.curves.push(curve)),
+            Update::Skipped(reason) => {
                 self.print(|text, _| text.ended("skipped", &reason));
                 self.report.last(|pair| pair.skipped = Some(reason));
             }
-            Told::Failed(error) => {
+            Update::Failed(error) => {
                 self.print(|text, _| text.ended("FAILED", &error));
                 self.report.last(|pair| pair.failed = Some(error));
             }
@@ -193,7 +193,7 @@ fn on(
     any: &AnyBackend,
     device: DeviceId,
     options: &Options<'_>,
-    tell: &mut dyn FnMut(Told),
+    tell: &mut dyn FnMut(Update),
 ) -> Result<(), String> {
     match any {
         #[cfg(feature = "cuda")]

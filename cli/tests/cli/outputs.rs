@@ -1,6 +1,6 @@
 //! Written files: their permissions, targets that are not regular files, and interrupts at any time.
 
-use crate::report::picture;
+use crate::report::snapshot;
 use crate::rig::{Folder, command, stderr};
 use rustix::fs::Mode;
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 /// Writes a pool snapshot. Returns its path, and the path of a page.
 fn pool(folder: &Folder) -> (String, String) {
     let file = folder.file("pool.json");
-    fs::write(&file, serde_json::to_vec(&picture()).unwrap()).unwrap();
+    fs::write(&file, serde_json::to_vec(&snapshot()).unwrap()).unwrap();
     (file, folder.file("page.html"))
 }
 
@@ -112,7 +112,7 @@ fn an_interrupt_while_a_file_is_written_leaves_the_old_one_or_the_new_one() {
     let folder = Folder::new("outputs-interrupt");
     let (file, page) = pool(&folder);
     // Writing a large page takes a while.
-    let mut large = picture();
+    let mut large = snapshot();
     large.device = "x".repeat(4 << 20);
     fs::write(&file, serde_json::to_vec(&large).unwrap()).unwrap();
     let arguments = ["report", &file, "--html", &page];

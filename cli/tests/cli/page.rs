@@ -2,7 +2,7 @@
 //! and colours, without console messages and without loading anything.
 
 use crate::browser::Browser;
-use crate::report::{EVIL, large, picture, write};
+use crate::report::{EVIL, large, snapshot, write};
 use crate::rig::{Folder, command, stderr};
 use gpu_vmm::pool::PoolSnapshot;
 use serde_json::Value;
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Opens the page of a pool snapshot; `None` if there is no browser.
-fn opened(test: &str, folder: &Folder, picture: &PoolSnapshot) -> Option<Browser> {
+fn opened(test: &str, folder: &Folder, snapshot: &PoolSnapshot) -> Option<Browser> {
     let mut browser = Browser::start(test, folder)?;
     let out = folder.file("out.html");
-    let output = command(&["report", &write(folder, picture), "--html", &out]).output().unwrap();
+    let output = command(&["report", &write(folder, snapshot), "--html", &out]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     browser.look(1280, 900, false);
     browser.open(&out);
@@ -77,9 +77,9 @@ const OTHER: &str = "[data-space=\"1\"] canvas.base";
 const FRAMES: &str = "#frames canvas.base";
 
 #[test]
-fn the_page_shows_the_account_and_the_tables() {
-    let folder = Folder::new("page-account");
-    let Some(mut browser) = opened("page", &folder, &picture()) else { return };
+fn the_page_shows_the_statistics_and_the_tables() {
+    let folder = Folder::new("page-stats");
+    let Some(mut browser) = opened("page", &folder, &snapshot()) else { return };
     for (id, expected) in [
         ("live", "85.3 MiB"),
         ("held", "130 MiB"),
@@ -115,7 +115,7 @@ fn the_page_shows_the_account_and_the_tables() {
 #[test]
 fn parts_tell_what_they_are_and_where_else_their_memory_is() {
     let folder = Folder::new("page-parts");
-    let Some(mut browser) = opened("page", &folder, &picture()) else { return };
+    let Some(mut browser) = opened("page", &folder, &snapshot()) else { return };
     // The first range shows 96 MiB, and the second one 37.
     let block = told_at(&mut browser, WEIGHTS, 82.0 / 96.0, 20.0);
     assert_eq!(
@@ -150,7 +150,7 @@ fn parts_tell_what_they_are_and_where_else_their_memory_is() {
 #[test]
 fn pictures_are_zoomed_and_moved() {
     let folder = Folder::new("page-zoom");
-    let Some(mut browser) = opened("page", &folder, &picture()) else { return };
+    let Some(mut browser) = opened("page", &folder, &snapshot()) else { return };
     let shown = |browser: &mut Browser| {
         let value = browser.ask(
             "(view => [view.low / 2 ** 20, view.high / 2 ** 20])(views.find(view => view.number === 0))",
@@ -202,7 +202,7 @@ fn pictures_are_zoomed_and_moved() {
 #[test]
 fn every_width_and_both_colour_schemes_are_served() {
     let folder = Folder::new("page-widths");
-    let Some(mut browser) = opened("page", &folder, &picture()) else { return };
+    let Some(mut browser) = opened("page", &folder, &snapshot()) else { return };
     let mut grounds = Vec::new();
     for (name, width, dark) in [
         ("wide-light", 1280, false),

@@ -132,10 +132,10 @@ fn a_snapshot_shows_the_pool_when_most_is_asked_for() {
     let folder = Folder::new("replay-snapshot");
     let (file, to) = (small(&folder), folder.file("pool.json"));
     json(&replay(&[&file, "--json", "--snapshot", &to]));
-    let picture: Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
-    assert_eq!(picture["version"], 1);
-    assert_eq!(picture["stats"]["live_blocks"], 2, "{picture}");
-    assert!(number(&picture["stats"], "live") >= PEAK, "{picture}");
+    let snapshot: Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
+    assert_eq!(snapshot["version"], 1);
+    assert_eq!(snapshot["stats"]["live_blocks"], 2, "{snapshot}");
+    assert!(number(&snapshot["stats"], "live") >= PEAK, "{snapshot}");
 }
 
 #[test]

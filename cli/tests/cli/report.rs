@@ -24,7 +24,7 @@ fn space(tag: &str, base: u64, blocks: Vec<BlockSnapshot>, pages: Vec<PagesSnaps
 }
 
 /// A snapshot of a pool with three tags and all states. Its free frames 40 to 47 are mapped in two of the ranges.
-pub(crate) fn picture() -> PoolSnapshot {
+pub(crate) fn snapshot() -> PoolSnapshot {
     use BlockState::{Bins, Cached, Free, Live, Pending};
     let weights = space(
         "weights",
@@ -85,27 +85,27 @@ pub(crate) fn large(blocks: u64) -> PoolSnapshot {
     let one =
         |index: u64| block(index * 4, 1 + index * 7919 % 4, states[(index * index % 5) as usize], index % 16);
     let mapping = |index: u64| pages(index * 4, 2, (index * 2) as u32, !index.is_multiple_of(3));
-    let mut picture = picture();
-    picture.spaces[0].reserved = blocks * 4 * MIB;
-    picture.spaces[0].blocks = (0..blocks).map(one).collect();
-    picture.spaces[0].pages = (0..blocks).map(mapping).collect();
-    picture.timeline = (0..blocks)
+    let mut snapshot = snapshot();
+    snapshot.spaces[0].reserved = blocks * 4 * MIB;
+    snapshot.spaces[0].blocks = (0..blocks).map(one).collect();
+    snapshot.spaces[0].pages = (0..blocks).map(mapping).collect();
+    snapshot.timeline = (0..blocks)
         .map(|at| Moment { at: at as f64 / 1e3, live: at * MIB, pending: at % 9 * MIB, held: 2 * at * MIB })
         .collect();
-    picture
+    snapshot
 }
 
 /// Writes the snapshot to a file.
-pub(crate) fn write(folder: &Folder, picture: &PoolSnapshot) -> String {
+pub(crate) fn write(folder: &Folder, snapshot: &PoolSnapshot) -> String {
     let file = folder.file("pool.json");
-    std::fs::write(&file, serde_json::to_vec(picture).unwrap()).unwrap();
+    std::fs::write(&file, serde_json::to_vec(snapshot).unwrap()).unwrap();
     file
 }
 
 #[test]
 fn a_picture_is_summed_up_for_people() {
     let folder = Folder::new("report-text");
-    let output = command(&["report", &write(&folder, &picture())]).output().unwrap();
+    let output = command(&["report", &write(&folder, &snapshot())]).output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let text = stdout(&output);
     for part in [
@@ -128,7 +128,7 @@ fn a_picture_is_summed_up_for_people() {
 #[test]
 fn the_page_is_the_same_on_standard_output_and_in_a_file() {
     let folder = Folder::new("report-page");
-    let file = write(&folder, &picture());
+    let file = write(&folder, &snapshot());
     let [out, link] = ["out.html", "link.html"].map(|name| folder.file(name));
     let output = command(&["report", &file, "--html", "-"]).output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
@@ -154,7 +154,7 @@ fn the_page_is_the_same_on_standard_output_and_in_a_file() {
 #[test]
 fn a_pipe_or_a_device_is_written_to_and_not_replaced() {
     let folder = Folder::new("report-pipe");
-    let output = command(&["report", &write(&folder, &picture()), "--html", "/dev/null"]).output().unwrap();
+    let output = command(&["report", &write(&folder, &snapshot()), "--html", "/dev/null"]).output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let kind = std::fs::metadata("/dev/null").unwrap().file_type();
     assert!(std::os::unix::fs::FileTypeExt::is_char_device(&kind));
@@ -171,7 +171,7 @@ fn an_empty_pool_has_a_summary_and_a_page() {
 }
 
 #[test]
-fn what_is_no_picture_of_a_pool_is_an_error_that_says_why() {
+fn what_is_no_snapshot_of_a_pool_is_an_error_that_says_why() {
     let folder = Folder::new("report-bad");
     let [file, out] = ["pool.json", "out.html"].map(|name| folder.file(name));
     let refused = |expected: &str| {
@@ -190,9 +190,9 @@ fn what_is_no_picture_of_a_pool_is_an_error_that_says_why() {
     wrong("{}", "missing field `version` at line 1 column 2");
     wrong("{\"version\": 2}", "it has version 2, but this gpu-vmm reads version 1");
     wrong("{\"version\": 1}", "missing field `device`");
-    let text = serde_json::to_string(&picture()).unwrap();
+    let text = serde_json::to_string(&snapshot()).unwrap();
     wrong(&text[..text.len() / 2], "EOF while parsing");
-    let mut overlapping = picture();
+    let mut overlapping = snapshot();
     overlapping.spaces[0].blocks[1].offset = MIB;
     wrong(
         &serde_json::to_string(&overlapping).unwrap(),
@@ -204,7 +204,7 @@ fn what_is_no_picture_of_a_pool_is_an_error_that_says_why() {
 #[test]
 fn a_page_that_cannot_be_written_leaves_what_was_there() {
     let folder = Folder::new("report-unwritable");
-    let file = write(&folder, &picture());
+    let file = write(&folder, &snapshot());
     let missing = folder.file("none/out.html");
     fails(&["report", &file, "--html", &missing], 1, "none/out.html cannot be written: the folder ");
     let taken = folder.file("taken");

@@ -2,7 +2,7 @@
 
 use super::{PANICKED, SKIPPED, receive_number};
 use crate::peer::Peer;
-use crate::subject::skip;
+use gpu_vmm_testkit::raw::missing;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -128,7 +128,7 @@ impl Child {
     fn fail(&self, ended: Ended) -> ! {
         let said = self.output_from(0);
         if ended == Ended::Exit(SKIPPED) {
-            skip(said)
+            missing(said)
         }
         panic!("the other process: {ended}: {said}")
     }

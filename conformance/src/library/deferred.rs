@@ -360,16 +360,16 @@ fn all_that_owns_a_region<B: TestKit>(subject: &Subject<B>) {
     let builder = || Region::builder(&backend).on(subject.device).reserve(subject.unit());
     let mut vec = DeviceVec::<u32, _>::build(builder()).unwrap();
     vec.push(7).unwrap();
-    let mut slots = BankedRegion::build(builder()).unwrap();
-    let [shown, hidden] = [(); 2].map(|()| slots.add_bank(subject.unit()).unwrap());
-    slots.select(hidden, idle()).unwrap();
-    slots.select(shown, idle()).unwrap();
+    let mut banked = BankedRegion::build(builder()).unwrap();
+    let [shown, hidden] = [(); 2].map(|()| banked.add_bank(subject.unit()).unwrap());
+    banked.select(hidden, idle()).unwrap();
+    banked.select(shown, idle()).unwrap();
     let in_vec = vec.region().mapped();
     let free = subject.free_here();
     backend.capture_on(subject.device, true);
     drop(vec);
     assert_eq!(deferred(&backend).kept(), in_vec);
-    drop(slots);
+    drop(banked);
     assert_eq!(
         deferred(&backend).kept(),
         in_vec + subject.unit(),

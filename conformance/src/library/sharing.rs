@@ -3,7 +3,7 @@
 
 use crate::fork_server::Child;
 use crate::leaks;
-use crate::library::tools::told;
+use crate::library::tools::capability;
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Feature, PhysicalMemory, Properties, Result};
@@ -11,32 +11,32 @@ use gpu_vmm_testkit::TestKit;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// The device of the memory and its size in bytes, sent with a descriptor.
-type Told = (u32, u64);
+type Description = (u32, u64);
 
 /// One end of the channel between two processes.
 pub(crate) trait Channel {
-    fn put(self, told: Told, fd: &OwnedFd);
-    fn get(self) -> (Told, OwnedFd);
+    fn put(self, description: Description, fd: &OwnedFd);
+    fn get(self) -> (Description, OwnedFd);
 }
 
 impl Channel for &mut Child {
-    fn put(self, told: Told, fd: &OwnedFd) {
-        self.send(told);
+    fn put(self, description: Description, fd: &OwnedFd) {
+        self.send(description);
         self.send_fd(fd);
     }
 
-    fn get(self) -> (Told, OwnedFd) {
+    fn get(self) -> (Description, OwnedFd) {
         (self.receive(), self.receive_fd())
     }
 }
 
 impl Channel for &Peer {
-    fn put(self, told: Told, fd: &OwnedFd) {
-        self.send(told);
+    fn put(self, description: Description, fd: &OwnedFd) {
+        self.send(description);
         self.send_fd(fd);
     }
 
-    fn get(self) -> (Told, OwnedFd) {
+    fn get(self) -> (Description, OwnedFd) {
         (self.receive(), self.receive_fd())
     }
 }
@@ -44,7 +44,9 @@ impl Channel for &Peer {
 /// The result of a call that shares memory. Skips the case if the device's capabilities report that it cannot share.
 pub(crate) fn or_cannot_share<B: TestKit, T>(subject: &Subject<B>, result: Result<T>) -> T {
     match result.map_err(Error::into_detail) {
-        Err(Detail::Unsupported { reason, .. }) if !told(subject, Feature::FileDescriptor).available => {
+        Err(Detail::Unsupported { reason, .. })
+            if !capability(subject, Feature::FileDescriptor).available =>
+        {
             skip(reason)
         }
         other => other.unwrap(),

@@ -74,7 +74,7 @@ impl<B: TestKit> Subject<B> {
 }
 
 /// The chosen device's capability for a feature.
-pub(crate) fn told<B: TestKit>(subject: &Subject<B>, feature: Feature) -> Capability {
+pub(crate) fn capability<B: TestKit>(subject: &Subject<B>, feature: Feature) -> Capability {
     let all = subject.backend.capabilities(subject.device).unwrap();
     all.into_iter().find(|found| found.feature == feature).unwrap()
 }

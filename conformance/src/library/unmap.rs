@@ -30,7 +30,7 @@ cases! { "unmap":
     /// Memory with a handle stays allocated with its bytes when its mapping is removed.
     held_memory_stays,
     /// One call removes mappings on both sides of the border of two reservations.
-    across_a_seam,
+    across_a_border,
     /// A hundred rounds of mapping and unmapping at one address leak nothing.
     a_hundred_rounds,
 }
@@ -190,7 +190,7 @@ fn held_memory_stays<B: TestKit>(subject: &Subject<B>) {
     subject.check(&other, Bytes(0), memory.size(), 0);
 }
 
-fn across_a_seam<B: TestKit>(subject: &Subject<B>) {
+fn across_a_border<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let mut region = subject.region(2).at(Placement::Exact(base)).extend_by(subject.unit()).build().unwrap();
     for units in 1..=4 {

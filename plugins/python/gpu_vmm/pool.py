@@ -323,9 +323,9 @@ class Pool(Owner):
             raise InvalidArgument(
                 f"report: {name}: this writes JSON; write FILE.json, and draw it with `gpu-vmm report FILE.json --html OUT`"
             )
-        picture = self._json("gpu_vmm_pool_snapshot")
+        snapshot = self._json("gpu_vmm_pool_snapshot")
         with builtins.open(name, "w", encoding="utf-8") as file:
-            file.write(picture)
+            file.write(snapshot)
 
     def _json(self, function: str) -> str:
         pointer = ctypes.c_void_p()

@@ -5,9 +5,6 @@ use crate::violation::refuse;
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, offset_of};
 
-/// The tables have entries for this number of devices.
-pub(crate) const MAX_DEVICES: usize = 8;
-
 /// The granularity of device memory, and of reservations.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
-use crate::capture;
+use crate::capture_rules;
 use crate::code::{Answer, Code};
 use crate::device::device;
+use crate::objects::Context;
 use crate::state::state;
 use crate::violation::refuse;
 use crate::work::{Work, finish as finish_ticket, work};
@@ -12,16 +13,6 @@ use std::cell::RefCell;
 
 /// The device memory that a context takes; some hundred MiB on hardware.
 const TAKES: u64 = 64 << 20;
-
-pub(crate) struct Context {
-    pub(crate) device: usize,
-    /// The error that ended it: every call that needs the context returns it.
-    pub(crate) failed: Option<Code>,
-    /// Its default stream.
-    pub(crate) default: usize,
-    /// The number of times that the device's primary context is retained; 0 for a context that the program created.
-    pub(crate) retained: usize,
-}
 
 thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
@@ -194,7 +185,7 @@ cuda! {
         let name = {
             let mut work = work();
             let name = current(&work)?;
-            capture::refuse_in(&mut work, name)?;
+            capture_rules::refuse_in(&mut work, name)?;
             name
         };
         finish(name)

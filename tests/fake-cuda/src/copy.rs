@@ -10,11 +10,12 @@
 use crate::c::access;
 use crate::code::{Answer, Code};
 use crate::context;
+use crate::objects::Ticket;
 use crate::state::state;
 use crate::stream;
 use crate::violation::refuse;
 use crate::walk::{Need, Who, each, reach};
-use crate::work::{Ticket, finish, queue, work};
+use crate::work::{finish, queue, work};
 use std::ffi::c_void;
 use std::sync::Arc;
 

@@ -3,23 +3,15 @@
 
 use crate::c::{Out, given};
 use crate::code::{Answer, Code};
+use crate::objects::{Event, Ticket};
 use crate::violation::refuse;
-use crate::work::{self, Ticket, Work, queue, work};
-use crate::{capture, context, stream};
+use crate::work::{self, Work, queue, work};
+use crate::{capture_rules, context, stream};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
-
-pub(crate) struct Event {
-    pub(crate) context: usize,
-    flags: u32,
-    pub(crate) recorded: Option<Ticket>,
-    /// The capture, and thus the graph, in which it was last recorded.
-    captured: Option<usize>,
-    time: Arc<OnceLock<Instant>>,
-}
 
 impl Work {
     pub(crate) fn event(&mut self, name: usize) -> Answer<&mut Event> {
@@ -32,7 +24,7 @@ impl Work {
 fn place(work: &mut Work, name: usize) -> Answer<(usize, Option<Ticket>)> {
     let event = work.event(name)?;
     let (place, captured) = ((event.context, event.recorded), event.captured);
-    capture::refuse_captured(work, captured)?;
+    capture_rules::refuse_captured(work, captured)?;
     Ok(place)
 }
 
@@ -102,7 +94,7 @@ cuda! {
     fn cuEventQuery(name: usize) {
         let mut work = work();
         let (context, recorded) = place(&mut work, name)?;
-        capture::prohibits(&mut work)?;
+        capture_rules::prohibits(&mut work)?;
         work.check(context)?;
         if recorded.is_none_or(|ticket| work.is_done(ticket)) { Ok(()) } else { Err(Code::NOT_READY) }
     }
@@ -112,7 +104,7 @@ cuda! {
         let recorded = {
             let mut work = work();
             let (_, recorded) = place(&mut work, name)?;
-            capture::prohibits(&mut work)?;
+            capture_rules::prohibits(&mut work)?;
             recorded
         };
         recorded.map_or(Ok(()), work::finish)

@@ -7,10 +7,11 @@
 
 use crate::c::{Out, given};
 use crate::code::{Answer, Code};
+use crate::objects::Job;
 use crate::settings::settings;
 use crate::stream;
 use crate::violation::refuse;
-use crate::work::{Job, queue, work};
+use crate::work::{queue, work};
 use std::sync::Arc;
 
 /// The flags of an instantiation that are known: `AUTO_FREE_ON_LAUNCH`, `UPLOAD`, `DEVICE_LAUNCH` and `USE_NODE_PRIORITY`.

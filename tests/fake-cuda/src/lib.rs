@@ -19,7 +19,8 @@
 //! | `reserve`, `physical`, `host`, `map`, `access`, `share`, `fabric`, `range`, `multicast`, `team` | virtual memory, by subject |
 //! | `plain`, `pinned`, `copy` | `cuMemAlloc`; page-locked memory; copies and fills |
 //! | `walk` | a device's accesses to memory, and faults |
-//! | `work`, `stream`, `event`, `capture`, `graph` | asynchronous work |
+//! | `work`, `objects`, `stream`, `event`, `graph` | asynchronous work, its contexts, streams, events and graphs |
+//! | `capture`, `capture_rules` | captures, and what they prohibit |
 //! | `module`, `kernels` | PTX, and the known kernels |
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 
@@ -30,6 +31,7 @@ mod absent;
 mod access;
 mod c;
 mod capture;
+mod capture_rules;
 mod code;
 mod context;
 mod copy;
@@ -44,6 +46,7 @@ mod map;
 mod memory;
 mod module;
 mod multicast;
+mod objects;
 mod pages;
 mod physical;
 mod pinned;

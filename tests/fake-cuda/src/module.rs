@@ -8,6 +8,7 @@
 use crate::c::{Out, given};
 use crate::code::{Answer, Code};
 use crate::kernels;
+use crate::objects::{Entry, Function, Module};
 use crate::violation::refuse;
 use crate::work::{Work, queue, work};
 use crate::{context, stream};
@@ -22,24 +23,6 @@ const ERROR_LOG: u32 = 5;
 const ERROR_LOG_SIZE: u32 = 6;
 /// The last known option of the compiler.
 const LAST_OPTION: u32 = 35;
-
-/// A kernel of a module.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    name: String,
-    parameters: usize,
-}
-
-pub(crate) struct Module {
-    pub(crate) context: usize,
-    entries: Vec<Entry>,
-}
-
-pub(crate) struct Function {
-    pub(crate) context: usize,
-    module: usize,
-    entry: Entry,
-}
 
 /// Returns the kernels of a text, or what is wrong with it.
 fn read(text: &str) -> Result<Vec<Entry>, String> {

@@ -6,28 +6,19 @@
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given};
-use crate::capture;
+use crate::capture_rules;
 use crate::code::{Answer, Code};
 use crate::context;
+use crate::objects::Ticket;
 use crate::pages::Pages;
-use crate::state::{State, state};
+use crate::state::{Pinned, State, state};
 use crate::violation::{note, refuse};
-use crate::work::{Ticket, finish, work};
+use crate::work::{finish, work};
 use std::ffi::c_void;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`; the other two are `DEVICEMAP` and `WRITECOMBINED`.
 const PORTABLE: u32 = 1;
 const FLAGS: u32 = 7;
-
-/// An allocation; its first address is its key.
-pub(crate) struct Pinned {
-    pages: Pages,
-    size: u64,
-    context: usize,
-    portable: bool,
-    /// Copies that may still use it.
-    used_by: Vec<Ticket>,
-}
 
 impl State {
     /// Returns the key of the allocation that contains host bytes; `None` if they are pageable for the context.
@@ -65,7 +56,7 @@ fn allocate(size: u64, flags: u32) -> Answer<u64> {
     }
     let context = {
         let mut work = work();
-        capture::prohibits(&mut work)?;
+        capture_rules::prohibits(&mut work)?;
         context::usable(&work)?.0
     };
     let pages = Pages::open(size).ok_or(Code::OUT_OF_MEMORY)?;
@@ -79,7 +70,7 @@ fn allocate(size: u64, flags: u32) -> Answer<u64> {
 fn free(at: u64) -> Answer {
     let context = {
         let mut work = work();
-        capture::prohibits(&mut work)?;
+        capture_rules::prohibits(&mut work)?;
         context::current(&work)?
     };
     let Some(found) = state().pinned.remove(&at) else {

@@ -4,25 +4,16 @@
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{GRANULARITY, Out, given};
-use crate::capture;
+use crate::capture_rules;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::memory::{Kind, Memory};
 use crate::pages::Pages;
 use crate::settings::settings;
-use crate::state::{State, state};
+use crate::state::{Plain, State, state};
 use crate::violation::refuse;
 use crate::work::work;
 use std::sync::Arc;
-
-/// An allocation; its first address is its key.
-pub(crate) struct Plain {
-    pub(crate) size: u64,
-    pub(crate) device: usize,
-    pub(crate) context: usize,
-    pub(crate) memory: Arc<Memory>,
-    _addresses: Pages,
-}
 
 impl State {
     fn allocate(&mut self, device: usize, context: usize, size: u64) -> Answer<u64> {
@@ -70,7 +61,7 @@ cuda! {
         }
         let (context, device) = {
             let mut work = work();
-            capture::prohibits(&mut work)?;
+            capture_rules::prohibits(&mut work)?;
             context::usable(&work)?
         };
         out.write(state().allocate(device, context, size as u64)?);
@@ -84,7 +75,7 @@ cuda! {
         }
         let context = {
             let mut work = work();
-            capture::prohibits(&mut work)?;
+            capture_rules::prohibits(&mut work)?;
             context::usable(&work)?.0
         };
         context::finish(context)?;

@@ -5,10 +5,11 @@
 //! has the right size here and not the memory's bytes, since a memfd cannot show parts of several.
 #![allow(unsafe_code)] // exported to C
 
-use crate::c::{MAX_DEVICES, Out, access, given};
+use crate::c::{Out, access, given};
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::memory::Memory;
+use crate::settings::MAX_DEVICES;
 use crate::state::{Object, State, state};
 use crate::violation::refuse;
 use crate::work::work;

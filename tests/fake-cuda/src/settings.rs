@@ -1,11 +1,13 @@
 //! The settings from the environment, read at the first call. `README.md` explains them.
 
-use crate::c::MAX_DEVICES;
 use crate::code::Code;
 use crate::table::FUNCTIONS;
 use gpu_vmm_test_settings::{Times, either, items, number, of_process, switch, unknown, with_unit};
 use std::sync::LazyLock;
 use std::time::Duration;
+
+/// The tables have entries for this number of devices.
+pub(crate) const MAX_DEVICES: usize = 8;
 
 /// All variables begin with this.
 const PREFIX: &str = "FAKE_CUDA_";

@@ -2,12 +2,12 @@
 //!
 //! Handles, mappings and access are records under a lock. Work on memory does not hold it.
 
-use crate::c::{MAX_DEVICES, access};
+use crate::c::access;
 use crate::code::{Answer, Code};
 use crate::memory::{Identity, Memory};
-use crate::pinned::Pinned;
-use crate::plain::Plain;
-use crate::settings::settings;
+use crate::objects::Ticket;
+use crate::pages::Pages;
+use crate::settings::{MAX_DEVICES, settings};
 use crate::space::Space;
 use crate::team::Team;
 use crate::violation::refuse;
@@ -62,6 +62,25 @@ pub(crate) struct Mapping {
     pub(crate) access: [u32; MAX_DEVICES],
     /// The access of the CPU.
     pub(crate) host: u32,
+}
+
+/// An allocation of `cuMemAlloc`; its first address is its key.
+pub(crate) struct Plain {
+    pub(crate) size: u64,
+    pub(crate) device: usize,
+    pub(crate) context: usize,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) _addresses: Pages,
+}
+
+/// Page-locked memory; its first address is its key.
+pub(crate) struct Pinned {
+    pub(crate) pages: Pages,
+    pub(crate) size: u64,
+    pub(crate) context: usize,
+    pub(crate) portable: bool,
+    /// Copies that may still use it.
+    pub(crate) used_by: Vec<Ticket>,
 }
 
 pub(crate) fn state() -> MutexGuard<'static, State> {

@@ -3,9 +3,10 @@
 
 use crate::c::{Out, given};
 use crate::code::{Answer, Code};
+use crate::objects::Ticket;
 use crate::violation::refuse;
-use crate::work::{self, Ticket, Work, work};
-use crate::{capture, context};
+use crate::work::{self, Work, work};
+use crate::{capture_rules, context};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -46,7 +47,7 @@ pub(crate) fn for_work(work: &mut Work, raw: usize) -> Answer<(usize, usize)> {
         let what = format_args!("stream {raw:#x} is not of the current context");
         return Err(refuse(Code::INVALID_HANDLE, what));
     }
-    capture::refuse_implicit(work, name)?;
+    capture_rules::refuse_implicit(work, name)?;
     Ok((name, device))
 }
 
@@ -63,9 +64,9 @@ fn create(flags: u32) -> Answer<usize> {
 fn last(raw: usize) -> Answer<(Ticket, usize)> {
     let mut work = work();
     let name = meant(&mut work, raw)?;
-    capture::refuse_of(&mut work, name)?;
-    capture::refuse_implicit(&mut work, name)?;
-    capture::prohibits(&mut work)?;
+    capture_rules::refuse_of(&mut work, name)?;
+    capture_rules::refuse_implicit(&mut work, name)?;
+    capture_rules::prohibits(&mut work)?;
     Ok((work.last(name), work.streams[&name].context))
 }
 
@@ -120,7 +121,7 @@ cuda! {
     fn cuStreamWaitEvent(raw: usize, event: usize, flags: u32) {
         let mut work = work();
         let name = meant(&mut work, raw)?;
-        capture::refuse_implicit(&mut work, name)?;
+        capture_rules::refuse_implicit(&mut work, name)?;
         let recorded = work.event(event)?.recorded;
         if flags > 1 {
             return Err(refuse(Code::INVALID_VALUE, format_args!("flags {flags:#x}")));

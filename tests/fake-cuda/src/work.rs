@@ -3,29 +3,15 @@
 //! Default streams and blocking ones wait for each other as documented. A failure ends its context, whose queued work is not
 //! executed any more.
 
-use crate::c::MAX_DEVICES;
-use crate::capture::Capture;
 use crate::code::{Answer, Code};
-use crate::context::Context;
-use crate::event::Event;
-use crate::module::{Function, Module};
-use crate::settings::settings;
+use crate::objects::{Capture, Context, Event, Function, Job, Module, Ticket};
+use crate::settings::{MAX_DEVICES, settings};
 use crate::violation::stop;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// The capacity of a stream's queue. A call waits while it is full.
 const MAX_QUEUED: usize = 1024;
-
-/// A task. A graph can execute it any number of times.
-pub(crate) type Job = Arc<dyn Fn() -> Answer + Send + Sync>;
-
-/// A position in a stream: reached when the stream has completed this number of tasks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ticket {
-    pub(crate) stream: usize,
-    pub(crate) number: u64,
-}
 
 struct Task {
     number: u64,

@@ -17,7 +17,7 @@ const V7_2: u32 = 70_200_000;
 const V7_12: u32 = 71_200_000;
 const V7_14: u32 = 71_400_000;
 const V7_15: u32 = 71_500_000;
-const EVER: u32 = u32::MAX;
+const UNFIXED: u32 = u32::MAX;
 
 macro_rules! behaviours {
     ($($(#[$doc:meta])* $name:ident: $($versions:expr),+ => $source:literal;)*) => {
@@ -40,7 +40,7 @@ behaviours! {
     /// that address is lost in HIP's tables.
     free_races: V6_1..V7_0 => "seen on 6.4.3 over a simulated HSA runtime; not on 7.2.4";
     /// `hipMemCreate` takes the current device's memory, whatever the value of `location.id`.
-    create_on_current: V7_0..EVER => "clr hip_vm.cpp of 7.0 (getCurrentDevice); seen on 7.2.4";
+    create_on_current: V7_0..UNFIXED => "clr hip_vm.cpp of 7.0 (getCurrentDevice); seen on 7.2.4";
     /// Memory cannot be shared at all.
     nothing_is_shared: V6_1..V6_2 => "ROCm 6.1's hipMemCreate; 6.2 introduced descriptors (56ebf515)";
     /// Releasing a handle frees no physical memory.
@@ -56,11 +56,11 @@ behaviours! {
     /// `hipMemSetAccess` requires its size to be the sum of the reservation's first mappings, in an order of HIP's own.
     access_sums: V7_0..V7_12 => "rocm-systems #2516, #2667, PR #6977; fixed by PR #2451";
     /// The host can get access.
-    host_access: V7_2..EVER => "rocm-systems PR #1606, #1620";
+    host_access: V7_2..UNFIXED => "rocm-systems PR #1606, #1620";
     /// Memory of the host, and of its nodes, can be created.
-    host_memory: V7_15..EVER => "hip-tests hipMemCreateHostNuma.cc; rocm-systems of mid 2026 (hostVmemAlloc)";
+    host_memory: V7_15..UNFIXED => "hip-tests hipMemCreateHostNuma.cc; rocm-systems of mid 2026 (hostVmemAlloc)";
     /// A peer that gets access after the memory's own device corrupts the mapping.
-    peer_after_owner_corrupts: V7_14..EVER => "openxla/xla #46576; rocm-systems PR #9908, not known in which release";
+    peer_after_owner_corrupts: V7_14..UNFIXED => "openxla/xla #46576; rocm-systems PR #9908, not known in which release";
     /// The device of the source does a copy, or the device of the only side in device memory.
     copy_by_source: V6_1..V7_0 => "seen on 6.4.3 over a simulated HSA runtime; 7.2.4 takes the current device";
     /// Device 0 does copies between mapped and page-locked memory.
@@ -68,11 +68,11 @@ behaviours! {
     /// `hipMemImportFromShareableHandle` reads the descriptor through a pointer.
     import_by_pointer: V6_1..V7_0_2, V7_0_6..V7_1 => "rocm-systems PR #759; RCCL takes 7.0 from build 51831 below 60000 for the new form";
     /// An imported descriptor is read, by its number, when access is set.
-    import_reads_later: V7_14..EVER => "rocm-systems PR #8304, #8436";
+    import_reads_later: V7_14..UNFIXED => "rocm-systems PR #8304, #8436";
     /// Imported memory is never freed.
     import_leaks: V6_1..V7_0 => "ROCm/clr PR #193";
     /// `hipGetLastError` reports a failure even after calls that succeeded.
-    errors_stick: V7_0..EVER => "openxla/xla #31348";
+    errors_stick: V7_0..UNFIXED => "openxla/xla #31348";
 }
 
 #[cfg(test)]

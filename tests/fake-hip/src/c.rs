@@ -1,14 +1,10 @@
-//! HIP's types and codes, the frame of every function, and the end of a process.
+//! HIP's types and codes, and the end of a process.
 //!
 //! Handles, streams and addresses of devices are plain numbers here: no caller may dereference them.
 
-use crate::settings::bucket;
-use crate::state::{STATE, State};
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt::Arguments;
 use std::mem::{MaybeUninit, offset_of};
-use std::sync::PoisonError;
 
 /// `hipError_t`.
 #[repr(transparent)]
@@ -86,26 +82,6 @@ pub(crate) fn give<T>(to: Out<'_, T>, value: T) -> Answer {
     Ok(())
 }
 
-thread_local! {
-    pub(crate) static LAST_ERROR: Cell<HipError> = const { Cell::new(HipError::SUCCESS) };
-    pub(crate) static CURRENT: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Returns the calling thread's device.
-pub(crate) fn current() -> usize {
-    CURRENT.get()
-}
-
-/// Runs a HIP function's work on the tables, and stores its failure as the version does.
-pub(crate) fn call(work: impl FnOnce(&mut State) -> Answer) -> HipError {
-    let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
-    let code = work(&mut state).err().unwrap_or(HipError::SUCCESS);
-    if code != HipError::SUCCESS || !bucket().errors_stick {
-        LAST_ERROR.set(code);
-    }
-    code
-}
-
 /// Ends the process with a message.
 pub(crate) fn stop(why: Arguments<'_>) -> ! {
     eprintln!("fake-hip: {why}");
@@ -117,19 +93,6 @@ macro_rules! rule {
     ($holds:expr, $($broken:tt)+) => {
         if !$holds {
             $crate::c::stop(format_args!($($broken)+));
-        }
-    };
-}
-
-/// Defines a function with its C name, its work on the tables, and its result.
-macro_rules! hip {
-    ($name:ident, |$state:pat_param $(, $argument:ident: $type:ty)*| $body:expr) => {
-        /// # Safety
-        ///
-        /// As in HIP's headers.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $type),*) -> $crate::c::HipError {
-            $crate::c::call(|$state| $body)
         }
     };
 }

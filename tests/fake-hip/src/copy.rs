@@ -1,10 +1,12 @@
 //! Moves data: copies, fills, streams, page-locked memory, and waiting. Work on a stream is executed when the stream is
 //! waited for.
 
-use crate::c::{Answer, Out, current, fault, give, stop};
+use crate::c::{Answer, Out, fault, give, stop};
+use crate::call::current;
 use crate::memory::{self, UNIT};
 use crate::settings::bucket;
 use crate::state::{Mapping, State};
+use crate::stream::{NULL, Side, Stream, Work, null};
 use std::ffi::{c_int, c_uint};
 use std::ops::Range;
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -21,37 +23,8 @@ const TO_DEVICE: c_int = 1;
 const TO_HOST: c_int = 2;
 const ON_DEVICE: c_int = 3;
 
-/// The first numbers of streams, for null streams in the table and for others.
-const NULL: usize = 0x5c5c_0000_0000;
+/// The first number of streams that are created.
 const FIRST: usize = 0x5b5b_0000_0000;
-
-pub(crate) struct Stream {
-    device: usize,
-    pub(crate) is_null: bool,
-    queue: Vec<Work>,
-}
-
-/// A queued operation, and the device that will execute it.
-struct Work {
-    by: usize,
-    to: Side,
-    from: Side,
-    size: usize,
-}
-
-/// A source or target of bytes.
-#[derive(Clone, Copy)]
-enum Side {
-    Device(usize),
-    Host(usize),
-    /// All bytes are this one.
-    Value(u8),
-}
-
-/// Returns the key of a device's null stream in the table.
-pub(crate) const fn null(device: usize) -> usize {
-    NULL + device
-}
 
 hip!(hipMemcpy, |state, to: usize, from: usize, size: usize, kind: c_int| {
     state.copy(null(current()), (to, from), size, kind)?;

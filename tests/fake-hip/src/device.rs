@@ -1,13 +1,13 @@
 //! Devices, versions and errors; plain allocations.
 
-use crate::c::{
-    CURRENT, DEVICE, HipError, LAST_ERROR, Location, Out, PointerAttributes, current, give, stop,
-};
-use crate::copy::{READ_WRITE, null};
+use crate::c::{DEVICE, HipError, Location, Out, PointerAttributes, give, stop};
+use crate::call::{CURRENT, LAST_ERROR, current};
+use crate::copy::READ_WRITE;
 use crate::handle::device_of;
 use crate::memory::{self, UNIT};
 use crate::settings::SETTINGS;
 use crate::state::{Handle, Mapping, Place};
+use crate::stream::null;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::{Arc, OnceLock};

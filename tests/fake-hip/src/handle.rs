@@ -1,6 +1,7 @@
 //! Physical memory: creates, releases and shares it.
 
-use crate::c::{Answer, DEVICE, HOST, HOST_NODE, HipError, Location, Out, Properties, current, give, stop};
+use crate::c::{Answer, DEVICE, HOST, HOST_NODE, HipError, Location, Out, Properties, give, stop};
+use crate::call::current;
 use crate::memory::{self, PAGE};
 use crate::settings::{SETTINGS, bucket};
 use crate::state::Handle;

@@ -1,7 +1,8 @@
 //! Functions of ROCr, which gpu-vmm-hip calls through HIP's library: setting access without HIP's check, querying the owner
 //! of a plain allocation and the host's agent, and exporting a mapping as a descriptor.
 
-use crate::c::{HipError, Out, call, give, stop};
+use crate::c::{HipError, Out, give, stop};
+use crate::call::call;
 use crate::settings::SETTINGS;
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;

@@ -9,8 +9,8 @@
 //! |---|---|
 //! | `bucket` | the misbehaviour of each version, with the source of each entry; only this file compares versions |
 //! | `settings` | the settings from the environment: version, devices, memory |
-//! | `c` | HIP's types, codes, the frame of every function, and the end of a process |
-//! | `state`, `memory` | the tables of HIP and of the runtime below it; pages in memory files |
+//! | `c`, `call` | HIP's types and codes, and the end of a process; the frame of every function |
+//! | `state`, `stream`, `memory` | the tables of HIP and of the runtime below it; streams; pages in memory files |
 //! | `device`, `handle`, `space`, `access`, `copy` | HIP's functions, by subject |
 //! | `hsa` | functions of ROCr |
 //!
@@ -31,6 +31,8 @@
 
 #[macro_use]
 mod c;
+#[macro_use]
+mod call;
 mod access;
 mod bucket;
 mod copy;
@@ -41,5 +43,6 @@ mod memory;
 mod settings;
 mod space;
 mod state;
+mod stream;
 
 pub use state::Counts;

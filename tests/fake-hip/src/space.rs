@@ -1,10 +1,11 @@
 //! Ranges of addresses and their mappings: `hipMemAddressReserve`, `hipMemAddressFree`, `hipMemMap`, `hipMemUnmap`.
 
-use crate::c::{Out, current, give, stop};
-use crate::copy::null;
+use crate::c::{Out, give, stop};
+use crate::call::current;
 use crate::memory::{self, PAGE};
 use crate::settings::bucket;
 use crate::state::{Mapping, Place};
+use crate::stream::null;
 use std::ffi::c_ulonglong;
 use std::mem::forget;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! References keep an object alive.
 
 use crate::c::{Answer, HipError, Out, stop};
-use crate::copy::Stream;
 use crate::memory::Memory;
 use crate::settings::SETTINGS;
+use crate::stream::Stream;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub(crate) struct State {
     pub(crate) held: Vec<Range<usize>>,
     /// Page-locked memory of the host: its sizes, keyed by address.
     pub(crate) locked: BTreeMap<usize, usize>,
-    /// Keyed by HIP's pointer; null streams too, by [`null`](crate::copy::null).
+    /// Keyed by HIP's pointer; null streams too, by [`null`](crate::stream::null).
     pub(crate) streams: BTreeMap<usize, Stream>,
     /// Memory of which ROCr has returned a handle.
     pub(crate) retained: HashMap<u64, Arc<Memory>>,

@@ -11,7 +11,7 @@
 //! | file | subject |
 //! |---|---|
 //! | [`abi`] | the headers' types and numbers |
-//! | [`system`], [`agent`], [`pool`] | the machine, its CPU and GPUs, their memory pools |
+//! | [`system`], [`agent`], [`agent_info`], [`pool`] | the machine, its CPU and GPUs and their attributes, their memory pools |
 //! | [`memory`] | ordinary allocations, locked host memory, and the page walk |
 //! | [`vmem`] | reserved addresses, physical memory, mappings, access, descriptors |
 //! | [`work`] | signals, queues, copy engines |
@@ -29,6 +29,7 @@ mod calls;
 
 pub mod abi;
 pub mod agent;
+pub mod agent_info;
 pub mod code;
 pub mod counters;
 mod kernels;

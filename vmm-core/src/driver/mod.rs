@@ -14,7 +14,9 @@ mod event;
 mod staging;
 mod stream;
 
-pub use backend::{Backend, CopyCalls, Deferred, Handle, MemoryCalls, Reservation, SyncCalls, check_same};
+pub use backend::{
+    Backend, CopyCalls, Deferred, Handle, MemoryCalls, Reservation, SyncCalls, check_same, usable_device,
+};
 pub(crate) use backend::{Release, wait_for_devices};
 pub use drop_log::DropLog;
 pub use event::Event;

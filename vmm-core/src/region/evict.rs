@@ -10,7 +10,7 @@ use crate::types::{Detail, Error, Grant, Result};
 impl<B: Backend> Layout<B> {
     /// Removes all mappings so that their memory can return to its devices, all or nothing. Returns the removed mappings, which
     /// still hold the memory. If that succeeded but [addresses](Detail::AddressTaken) were lost, returns their error as well.
-    pub(super) fn vacate(&mut self) -> Result<(Vec<Piece<B>>, Option<Error>)> {
+    pub(super) fn evict(&mut self) -> Result<(Vec<Piece<B>>, Option<Error>)> {
         let mut taken = Vec::new();
         let removed = self.parts().into_iter().try_for_each(|part| self.unmap(part, &mut taken));
         match removed.and_then(|()| self.return_memory()) {

@@ -120,7 +120,7 @@ impl<B: Backend> Region<B> {
                 operation,
                 Detail::CrossesReservation {
                     range: OffsetRange { offset, length },
-                    seam: offset + cut.range.length,
+                    border: offset + cut.range.length,
                 },
             )),
             _ => Ok(()),

@@ -224,7 +224,7 @@ impl<B: Backend> Region<B> {
         missing: &[Missing],
     ) -> Result<(Vec<Piece<B>>, Option<Error>)> {
         if kept.is_nothing() {
-            return self.layout.vacate();
+            return self.layout.evict();
         }
         let mut opened = Vec::new();
         let result = missing
@@ -236,7 +236,7 @@ impl<B: Backend> Region<B> {
                 Ok(())
             })
             .and_then(|()| kept.fetch(&self.backend, &segments(&self.layout, missing)))
-            .and_then(|()| self.layout.vacate());
+            .and_then(|()| self.layout.evict());
         result.map_err(|error| self.close_again(error, &opened))
     }
 

@@ -1,9 +1,8 @@
 //! Devices, their memory, vendors and drivers.
 
-use crate::types::{Bytes, Detail, Error, Granularity, Operation, Result};
+use crate::types::{Bytes, Granularity};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::str::FromStr;
 
 /// A device's ordinal in its backend, from 0 to the number of visible devices minus one.
 ///
@@ -106,32 +105,6 @@ impl Vendor {
             Self::Hip => "hip",
             Self::Host => "host",
         }
-    }
-}
-
-impl FromStr for Vendor {
-    type Err = Error;
-
-    /// Parses a [name](Vendor::name) in upper or lower case: `cuda`, `hip` or `host`.
-    ///
-    /// # Errors
-    ///
-    /// [`Detail::Unsupported`] for any other text.
-    fn from_str(name: &str) -> Result<Self> {
-        let all = [Self::Cuda, Self::Hip, Self::Host];
-        all.into_iter().find(|vendor| vendor.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
-            let reason = format!("there is no backend {name:?}; write cuda, hip or host");
-            Error::new(Operation::Open, Detail::Unsupported { reason })
-        })
-    }
-}
-
-impl TryFrom<&str> for Vendor {
-    type Error = Error;
-
-    /// Parses a name, like [`str::parse`].
-    fn try_from(name: &str) -> Result<Self> {
-        name.parse()
     }
 }
 

@@ -22,6 +22,7 @@
 //! | `properties` | properties of physical memory |
 //! | `quirk` | known deviations of a driver from its documentation |
 //! | `system` | errors of system calls |
+//! | `vendor_name` | names of vendors as a user writes them |
 
 mod access;
 mod address;
@@ -46,6 +47,7 @@ mod properties;
 mod quirk;
 #[cfg(unix)]
 pub mod system;
+mod vendor_name;
 
 pub use access::{Access, AccessMap, Grant};
 pub use address::{Address, AddressRange};

@@ -108,7 +108,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns the first run of pages without memory among the `by` bytes behind everything that was ever taken.
-    pub(crate) fn unmapped_ahead(&self, by: u64) -> std::ops::Range<usize> {
+    pub(crate) fn pages_to_premap(&self, by: u64) -> std::ops::Range<usize> {
         let from = self.ranges.touched().div_ceil(self.page) as usize;
         let end = (self.region.reserved().0 / self.page) as usize;
         let end = end.min(from + (by / self.page) as usize);

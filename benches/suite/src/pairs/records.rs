@@ -1,7 +1,7 @@
 //! The memory of records: the growth of the C library's allocations after many objects of a kind were created. It includes
 //! the driver's records, and the driver's part alone is the comparison.
 
-use crate::Told;
+use crate::Update;
 use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene, nothing_runs};
 use crate::stop::Answer;
@@ -62,7 +62,7 @@ fn row<B: TestKit, A: TestKit>(
     [ours, others]: [f64; 2],
 ) {
     let side = |name: &str, bytes| Side { name: name.to_owned(), took: Spread::exact(bytes) };
-    scene.tell(Told::Row(Row {
+    scene.tell(Update::Row(Row {
         what,
         ours: side(OURS, ours),
         baseline: side(baseline, others),

@@ -1,7 +1,7 @@
 //! The throughput of several threads compared with one, each of which allocates and frees its own blocks. All use one stream,
 //! so that the other threads may reuse freed blocks at once.
 
-use crate::Told;
+use crate::Update;
 use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
 use crate::row::{Row, Side, Spread, Unit};
 use crate::sampling::ratios;
@@ -74,7 +74,7 @@ fn tell<B: TestKit, A: TestKit>(
     others: &[f64],
 ) {
     let side = |name, rates: &[f64]| Side { name, took: Spread::of(rates.iter().map(|rate| rate / 1e6)) };
-    scene.tell(Told::Row(Row {
+    scene.tell(Update::Row(Row {
         what,
         ours: side(OURS.to_owned(), ours),
         baseline: side(baseline, others),

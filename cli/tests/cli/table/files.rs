@@ -1,6 +1,6 @@
 //! The initial folder of a run, and the files in it that the run changes.
 
-use crate::report::picture;
+use crate::report::snapshot;
 use crate::snapshot;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -29,8 +29,8 @@ enum Content {
 static INPUTS: LazyLock<Vec<(&str, Vec<u8>)>> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| fs::read(root.join(path)).unwrap();
-    let pool = serde_json::to_vec(&picture()).unwrap();
-    let mut huge = picture();
+    let pool = serde_json::to_vec(&snapshot()).unwrap();
+    let mut huge = snapshot();
     huge.spaces[0].blocks[0].size = u64::MAX;
     vec![
         ("pool.json", pool),

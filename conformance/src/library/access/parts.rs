@@ -22,7 +22,7 @@ cases! { "access":
     /// Access of mappings behind a hole can be set, whatever the sizes of the mappings before it.
     behind_a_hole,
     /// One call sets access across the border of two reservations.
-    across_a_seam,
+    across_a_border,
     /// Two mappings of one allocation have separate access, also in different regions.
     each_region_has_its_own,
     /// Access can be removed from every second of 32 mappings, and the others stay usable.
@@ -143,7 +143,7 @@ fn behind_a_hole<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(region.access(subject.granules(2), subject.device), Access::None);
 }
 
-fn across_a_seam<B: TestKit>(subject: &Subject<B>) {
+fn across_a_border<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let mut region = subject.region(2).at(Placement::Exact(base)).extend_by(subject.unit()).build().unwrap();
     for units in 1..=4 {

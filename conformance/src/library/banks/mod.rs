@@ -3,9 +3,9 @@
 //! | file | subject |
 //! |---|---|
 //! | `shown` | the memory at the address, and the contents of banks that are not mapped |
-//! | `sets` | adding and removing banks |
+//! | `add_remove` | adding and removing banks |
 
-mod sets;
+mod add_remove;
 mod shown;
 
 use crate::case::Case;
@@ -16,21 +16,21 @@ use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
-    [shown::cases(), sets::cases()].concat()
+    [shown::cases(), add_remove::cases()].concat()
 }
 
 /// Creates banks of these sizes in granules, each filled with a pattern for its index.
 fn filled<B: TestKit>(subject: &Subject<B>, granules: &[u64]) -> (BankedRegion<B>, Vec<BankId>) {
     let most = granules.iter().max().copied().unwrap_or(1);
-    let mut slots = BankedRegion::build(subject.space(most)).unwrap();
-    let sets: Vec<BankId> =
-        granules.iter().map(|count| slots.add_bank(subject.granules(*count)).unwrap()).collect();
-    for (place, set) in (0..).zip(&sets) {
-        slots.select(*set, idle()).unwrap();
-        let length = slots.region().end();
-        slots.write_pattern(subject.device, Bytes(0), length, seed(place)).unwrap();
+    let mut region = BankedRegion::build(subject.space(most)).unwrap();
+    let banks: Vec<BankId> =
+        granules.iter().map(|count| region.add_bank(subject.granules(*count)).unwrap()).collect();
+    for (place, bank) in (0..).zip(&banks) {
+        region.select(*bank, idle()).unwrap();
+        let length = region.region().end();
+        region.write_pattern(subject.device, Bytes(0), length, seed(place)).unwrap();
     }
-    (slots, sets)
+    (region, banks)
 }
 
 fn seed(place: u64) -> u64 {
@@ -39,6 +39,6 @@ fn seed(place: u64) -> u64 {
 
 /// Checks that the selected bank contains its pattern.
 #[track_caller]
-fn check<B: TestKit>(subject: &Subject<B>, slots: &BankedRegion<B>, place: u64) {
-    subject.check(slots.region(), Bytes(0), slots.region().end(), seed(place));
+fn check<B: TestKit>(subject: &Subject<B>, region: &BankedRegion<B>, place: u64) {
+    subject.check(region.region(), Bytes(0), region.region().end(), seed(place));
 }

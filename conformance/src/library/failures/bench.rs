@@ -40,9 +40,9 @@ pub(super) struct Bench<B: TestKit> {
     pub(super) made: Vec<Made<B>>,
     region: Option<Region<Faulty<B>>>,
     vector: Option<DeviceVec<u64, Faulty<B>>>,
-    slots: Option<BankedRegion<Faulty<B>>>,
+    banked: Option<BankedRegion<Faulty<B>>>,
     /// Banks of one size: the first, one with the same number of allocations, and one with a different number.
-    pub(super) sets: Vec<BankId>,
+    pub(super) banks: Vec<BankId>,
     beside: Option<Region<Faulty<B>>>,
     /// Reserved directly behind the region, so that the region cannot be extended.
     _wall: Option<Region<Faulty<B>>>,
@@ -88,14 +88,14 @@ impl<B: TestKit> Bench<B> {
             Region::builder(&backend).reserve(subject.unit()).at(behind).build().unwrap()
         });
         let memory = PhysicalMemory::create(&backend, granule, subject.properties()).unwrap();
-        let (mut region, mut vector, mut slots) = (None, None, None);
+        let (mut region, mut vector, mut banked) = (None, None, None);
         match start.kind {
             Kind::Region => region = Some(builder.build().unwrap()),
-            Kind::BankedRegion => slots = Some(BankedRegion::build(builder).unwrap()),
+            Kind::BankedRegion => banked = Some(BankedRegion::build(builder).unwrap()),
             _ => vector = Some(DeviceVec::build(builder).unwrap().movable()),
         }
         // Banks begin at the start of their region.
-        let origin = if slots.is_some() { Bytes(0) } else { size - Bytes(granule.0 * GRANULES) };
+        let origin = if banked.is_some() { Bytes(0) } else { size - Bytes(granule.0 * GRANULES) };
         // One thread, so that the calls come in the same order each time. The contents need more chunks than there are buffers.
         let chunk = if start.sparse { Bytes(granule.0 / 2) + EDGE } else { granule + EDGE };
         let ring = || StagingRing::new(&backend, 1, chunk).unwrap();
@@ -109,8 +109,8 @@ impl<B: TestKit> Bench<B> {
             made: Vec::new(),
             region,
             vector,
-            slots,
-            sets: Vec::new(),
+            banked,
+            banks: Vec::new(),
             beside: None,
             _wall: wall,
             memory,
@@ -132,7 +132,7 @@ impl<B: TestKit> Bench<B> {
         };
         match start.kind {
             Kind::Region => bench.fill_region(start),
-            Kind::BankedRegion => bench.fill_slots(),
+            Kind::BankedRegion => bench.fill_banks(),
             kind => bench.fill_vector(kind, size),
         }
         // Not directly behind the region, where a growing region needs the addresses.
@@ -169,18 +169,18 @@ impl<B: TestKit> Bench<B> {
         self.beside = Some(beside);
     }
 
-    fn fill_slots(&mut self) {
+    fn fill_banks(&mut self) {
         let (device, backend, size) = (self.device, self.backend.clone(), self.granules(2));
         let single = || PhysicalMemory::create(&backend, self.granule, Properties::on(device)).unwrap();
         let pair = vec![single(), single()];
-        let slots = self.slots();
-        let sets = [slots.add_bank(size), slots.add_bank(size), slots.add_bank_of(pair)];
-        let sets = sets.map(Result::unwrap);
-        slots.select(sets[0], WaitFor::all_devices()).unwrap();
+        let banked = self.banked();
+        let banks = [banked.add_bank(size), banked.add_bank(size), banked.add_bank_of(pair)];
+        let banks = banks.map(Result::unwrap);
+        banked.select(banks[0], WaitFor::all_devices()).unwrap();
         for edge in edges(Bytes(0), size) {
-            slots.write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
+            banked.write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
         }
-        self.sets = sets.to_vec();
+        self.banks = banks.to_vec();
     }
 
     fn fill_region(&mut self, start: Start) {
@@ -300,14 +300,14 @@ impl<B: TestKit> Bench<B> {
     }
 
     /// Returns the banked region under test.
-    pub(super) fn slots(&mut self) -> &mut BankedRegion<Faulty<B>> {
-        self.slots.as_mut().expect("a bench with a banked region")
+    pub(super) fn banked(&mut self) -> &mut BankedRegion<Faulty<B>> {
+        self.banked.as_mut().expect("a bench with a banked region")
     }
 
     /// Returns the banked region under test and the second region.
-    pub(super) fn slots_and_region(&mut self) -> (&mut BankedRegion<Faulty<B>>, &Region<Faulty<B>>) {
-        let slots = self.slots.as_mut().expect("a bench with a banked region");
-        (slots, self.beside.as_ref().expect("a bench with a second region"))
+    pub(super) fn banked_and_region(&mut self) -> (&mut BankedRegion<Faulty<B>>, &Region<Faulty<B>>) {
+        let banked = self.banked.as_mut().expect("a bench with a banked region");
+        (banked, self.beside.as_ref().expect("a bench with a second region"))
     }
 
     /// Returns the vector under test.
@@ -333,7 +333,7 @@ impl<B: TestKit> Bench<B> {
     /// Returns the region, or the region below the vector or the banked region.
     pub(super) fn seen_region(&self) -> Option<&Region<Faulty<B>>> {
         let below = || self.vector.as_ref().map(DeviceVec::region);
-        self.region.as_ref().or_else(below).or_else(|| self.slots.as_ref().map(BankedRegion::region))
+        self.region.as_ref().or_else(below).or_else(|| self.banked.as_ref().map(BankedRegion::region))
     }
 
     /// Returns the second region.
@@ -344,7 +344,7 @@ impl<B: TestKit> Bench<B> {
     /// Takes the region out of the bench, or the region below the vector or the banked region.
     pub(super) fn take_region(&mut self) -> Option<Region<Faulty<B>>> {
         let below = self.vector.take().map(DeviceVec::into_region);
-        self.region.take().or(below).or_else(|| self.slots.take().map(BankedRegion::into_region))
+        self.region.take().or(below).or_else(|| self.banked.take().map(BankedRegion::into_region))
     }
 
     /// Takes the second region out of the bench.

@@ -20,10 +20,10 @@ fn suspend<B: TestKit>() -> Vec<Row<B>> {
     const PAGEABLE: BackingKind = BackingKind::Pageable;
     let ways = [
         ("with page-locked memory", Start::FREE.with(PINNED)),
-        ("through a ring, across reservations", Start::SEAM.with(PAGEABLE)),
+        ("through a ring, across reservations", Start::BORDER.with(PAGEABLE)),
         ("with memory that its owner may not read", Start::CLOSED.with(PINNED)),
         ("with memory that two devices use", Start::PEER.with(PINNED)),
-        ("with a file", Start::SEAM.with(BackingKind::File)),
+        ("with a file", Start::BORDER.with(BackingKind::File)),
     ];
     let mut rows = vec![
         Row::new("StagingRing::new", "", Start::FREE, |bench| {
@@ -39,14 +39,14 @@ fn suspend<B: TestKit>() -> Vec<Row<B>> {
         Row::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
         Row::new(OF, "in a guarded region", Start::GUARDED, Bench::suspend).poisons(),
         Row::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
-        Row::new("Region::suspend_into", "", Start::SEAM.with(PINNED), |bench| {
+        Row::new("Region::suspend_into", "", Start::BORDER.with(PINNED), |bench| {
             let (store, mut list) = (bench.store.clone(), Vec::new());
             let result = bench.region().suspend_into(&store, IDLE, &mut list).map(drop);
             let lost = matches!(result.as_ref().map_err(Error::detail), Err(Detail::AddressesLost { .. }));
             assert_eq!(list.is_empty(), result.is_err() && !lost, "{result:?}");
             result
         }),
-        Row::new("Region::resume_from", "", Start::SEAM.with(PINNED).suspended(), |bench| {
+        Row::new("Region::resume_from", "", Start::BORDER.with(PINNED).suspended(), |bench| {
             let properties = Properties::on(bench.device);
             let mut list = vec![PhysicalMemory::create(&bench.backend, bench.granules(1), properties)?];
             let id = list[0].id();

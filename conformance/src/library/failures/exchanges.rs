@@ -9,7 +9,7 @@ use gpu_vmm_testkit::TestKit;
 
 /// Returns all rows of this module.
 pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
-    [swap(), swap_all(), move_to_device(), sets(), shown()].into_iter().flatten().collect()
+    [swap(), swap_all(), move_to_device(), banks(), shown()].into_iter().flatten().collect()
 }
 
 #[allow(unsafe_code)]
@@ -53,7 +53,7 @@ fn move_to_device<B: TestKit>() -> Vec<Row<B>> {
     }
     vec![
         Row::new(OF, "by peer copies", Start::PEER, fastest).moves(),
-        Row::new(OF, "across reservations", Start::PEER_SEAM, fastest).moves(),
+        Row::new(OF, "across reservations", Start::PEER_BORDER, fastest).moves(),
         Row::new(OF, "through a ring", Start::PEER_RING, |bench| {
             let device = bench.peer;
             let (region, ring) = bench.region_and_ring();
@@ -63,56 +63,58 @@ fn move_to_device<B: TestKit>() -> Vec<Row<B>> {
     ]
 }
 
-fn sets<B: TestKit>() -> Vec<Row<B>> {
-    fn show<B: TestKit>(bench: &mut Bench<B>, set: usize) -> Result<()> {
-        let set = bench.sets[set];
-        bench.slots().select(set, IDLE)
+fn banks<B: TestKit>() -> Vec<Row<B>> {
+    fn select<B: TestKit>(bench: &mut Bench<B>, bank: usize) -> Result<()> {
+        let bank = bench.banks[bank];
+        bench.banked().select(bank, IDLE)
     }
     vec![
         Row::new("BankedRegion::build", "", Start::FREE, |bench| {
             let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
-            let slots = BankedRegion::build(builder);
-            keep(bench, slots.map(Made::BankedRegion))
+            let banked = BankedRegion::build(builder);
+            keep(bench, banked.map(Made::BankedRegion))
         }),
-        Row::new("BankedRegion::add_bank", "", Start::SLOTS, |bench| {
+        Row::new("BankedRegion::add_bank", "", Start::BANKED, |bench| {
             let size = bench.granules(1);
-            bench.slots().add_bank(size).map(drop)
+            bench.banked().add_bank(size).map(drop)
         }),
-        Row::new("BankedRegion::add_bank_of", "memory that two devices use", Start::PEER_SLOTS, |bench| {
+        Row::new("BankedRegion::add_bank_of", "memory that two devices use", Start::PEER_BANKED, |bench| {
             let memory = vec![bench.memory.clone()];
-            bench.slots().add_bank_of(memory).map(drop)
+            bench.banked().add_bank_of(memory).map(drop)
         })
         .looks(),
-        Row::new("BankedRegion::select", "one with allocations of the same sizes", Start::SLOTS, |bench| {
-            show(bench, 1)
+        Row::new("BankedRegion::select", "one with allocations of the same sizes", Start::BANKED, |bench| {
+            select(bench, 1)
         }),
-        Row::new("BankedRegion::select", "one with allocations of other sizes", Start::SLOTS, |bench| {
-            show(bench, 2)
+        Row::new("BankedRegion::select", "one with allocations of other sizes", Start::BANKED, |bench| {
+            select(bench, 2)
         })
         .cuts(),
-        Row::new("BankedRegion::select", "for two devices", Start::PEER_SLOTS, |bench| show(bench, 1)),
-        Row::new("BankedRegion::hide", "", Start::SLOTS, |bench| bench.slots().hide(IDLE)),
-        Row::new("BankedRegion::remove_bank", "the selected bank", Start::SLOTS, |bench| {
-            let set = bench.sets[0];
-            bench.slots().remove_bank(set, IDLE).map(drop)
+        Row::new("BankedRegion::select", "for two devices", Start::PEER_BANKED, |bench| select(bench, 1)),
+        Row::new("BankedRegion::hide", "", Start::BANKED, |bench| bench.banked().hide(IDLE)),
+        Row::new("BankedRegion::remove_bank", "the selected bank", Start::BANKED, |bench| {
+            let bank = bench.banks[0];
+            bench.banked().remove_bank(bank, IDLE).map(drop)
         }),
     ]
 }
 
 fn shown<B: TestKit>() -> Vec<Row<B>> {
     vec![
-        Row::new("BankedRegion::write", "", Start::SLOTS, |bench| bench.slots().write(Bytes(8), &[7; 200]))
+        Row::new("BankedRegion::write", "", Start::BANKED, |bench| bench.banked().write(Bytes(8), &[7; 200]))
             .writes(0, 1),
-        Row::new("BankedRegion::fill", "", Start::SLOTS, |bench| bench.slots().fill(Bytes(8), Bytes(200), 9))
-            .writes(0, 1),
-        Row::new("BankedRegion::copy_from", "", Start::SLOTS.beside(&[1]), |bench| {
-            let (slots, beside) = bench.slots_and_region();
-            slots.copy_from(Bytes(8), beside, Bytes(0), Bytes(200))
+        Row::new("BankedRegion::fill", "", Start::BANKED, |bench| {
+            bench.banked().fill(Bytes(8), Bytes(200), 9)
         })
         .writes(0, 1),
-        Row::new("BankedRegion::write_pattern", "", Start::SLOTS, |bench| {
+        Row::new("BankedRegion::copy_from", "", Start::BANKED.beside(&[1]), |bench| {
+            let (banked, beside) = bench.banked_and_region();
+            banked.copy_from(Bytes(8), beside, Bytes(0), Bytes(200))
+        })
+        .writes(0, 1),
+        Row::new("BankedRegion::write_pattern", "", Start::BANKED, |bench| {
             let (device, length) = (bench.device, bench.granules(1));
-            bench.slots().write_pattern(device, Bytes(0), length, 3)
+            bench.banked().write_pattern(device, Bytes(0), length, 3)
         })
         .writes(0, 1),
     ]

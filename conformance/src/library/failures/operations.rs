@@ -197,7 +197,7 @@ fn grow<B: TestKit>() -> Vec<Row<B>> {
         Row::new(SHRINK, "one mapping", Start::FREE, |bench| shrink(bench, 2)),
         Row::new(SHRINK, "past a hole", Start::FREE, |bench| shrink(bench, 1)),
         Row::new(SHRINK, "in a guarded region", Start::GUARDED, |bench| shrink(bench, 2)).poisons(),
-        Row::new(SHRINK, "past a seam and a hole", Start::EXTENDED, |bench| shrink(bench, 0)),
+        Row::new(SHRINK, "past a border and a hole", Start::EXTENDED, |bench| shrink(bench, 0)),
     ]
 }
 

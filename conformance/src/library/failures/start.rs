@@ -98,11 +98,11 @@ impl Start {
     pub(super) const FULL_VECTOR: Self = Self { kind: Kind::FullVector, ..Self::WALLED };
     pub(super) const SLACK_VECTOR: Self = Self { kind: Kind::SlackVector, ..Self::FREE };
     pub(super) const SHARED: Self = Self { shared: true, ..Self::FREE };
-    pub(super) const SEAM: Self = Self { sparse: true, ..Self::EXTENDED };
-    pub(super) const PEER_SEAM: Self = Self { peer: true, ..Self::SEAM };
-    pub(super) const PEER_RING: Self = Self { ring: true, ..Self::PEER_SEAM };
-    pub(super) const SLOTS: Self = Self { kind: Kind::BankedRegion, ..Self::FREE };
-    pub(super) const PEER_SLOTS: Self = Self { kind: Kind::BankedRegion, ..Self::PEER };
+    pub(super) const BORDER: Self = Self { sparse: true, ..Self::EXTENDED };
+    pub(super) const PEER_BORDER: Self = Self { peer: true, ..Self::BORDER };
+    pub(super) const PEER_RING: Self = Self { ring: true, ..Self::PEER_BORDER };
+    pub(super) const BANKED: Self = Self { kind: Kind::BankedRegion, ..Self::FREE };
+    pub(super) const PEER_BANKED: Self = Self { kind: Kind::BankedRegion, ..Self::PEER };
     pub(super) const CLOSED: Self = Self { closed: true, ..Self::FREE };
 
     /// Returns this start with a second region that has mappings of these numbers of granules.

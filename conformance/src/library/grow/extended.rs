@@ -17,7 +17,7 @@ cases! { "grow":
     /// If a step needs more than the requested extension size, the extension is as large as needed.
     extended_by_more_than_was_said,
     /// A step across the border of two reservations is split there, and so is every operation across it.
-    a_step_across_the_seam_is_split,
+    a_step_across_the_border_is_split,
     /// A region that shrank keeps its reservations and grows into them again.
     extended_once_for_all,
     /// If the addresses behind are taken, the error contains them and the address offered instead, and nothing has changed.
@@ -77,7 +77,7 @@ fn extended_by_more_than_was_said<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(region.end(), subject.units(7) + subject.granularity());
 }
 
-fn a_step_across_the_seam_is_split<B: TestKit>(subject: &Subject<B>) {
+fn a_step_across_the_border_is_split<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 4);
     let _ = region.shrink_to(Bytes(0), idle()).unwrap();
     region.grow_to(subject.units(2)).unwrap();

@@ -48,7 +48,7 @@ fn is_poison<B: TestKit>(region: &Region<B>) -> bool {
 
 /// Creates a guarded region that alone holds memory with the pattern, and a second mapping of that memory that the library
 /// does not know.
-fn stray<B: TestKit>(subject: &Subject<B>) -> (Region<B>, Region<B>) {
+fn two_mappings<B: TestKit>(subject: &Subject<B>) -> (Region<B>, Region<B>) {
     let memory = shareable(subject, 1);
     let mut region = subject.region(1).guarded().build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
@@ -96,7 +96,7 @@ fn free<B: TestKit>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
 
 fn freed_memory_is_poisoned<B: TestKit>(subject: &Subject<B>) {
     for how in [Free::Unmap, Free::Shrink, Free::Suspend, Free::Close, Free::Drop, Free::Later] {
-        let (region, beside) = stray(subject);
+        let (region, beside) = two_mappings(subject);
         let left = free(region, how);
         assert!(is_poison(&beside), "{how:?}");
         // The region stays usable, and its next memory is unaffected.
@@ -111,7 +111,7 @@ fn freed_memory_is_poisoned<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn what_is_held_is_not_freed<B: TestKit>(subject: &Subject<B>) {
-    let (region, beside) = stray(subject);
+    let (region, beside) = two_mappings(subject);
     let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
     let alias = mapped(subject, &[&held]);
     region.close(idle()).unwrap();
@@ -126,7 +126,7 @@ fn what_is_held_is_not_freed<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn moved_and_then_freed<B: TestKit>(subject: &Subject<B>) {
-    let (mut region, beside) = stray(subject);
+    let (mut region, beside) = two_mappings(subject);
     region.grow_or_move(subject.units(2), idle()).unwrap();
     subject.check(&region, Bytes(0), subject.unit(), SEED);
     assert!(has(subject, &beside, SEED));
@@ -135,7 +135,7 @@ fn moved_and_then_freed<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn swapped_and_then_freed<B: TestKit>(subject: &Subject<B>) {
-    let (mut region, gone) = stray(subject);
+    let (mut region, gone) = two_mappings(subject);
     let memory = shareable(subject, 1);
     let mut plain = mapped(subject, &[&memory]);
     write(subject, &mut plain, SEED + 1);
@@ -155,21 +155,21 @@ fn swapped_and_then_freed<B: TestKit>(subject: &Subject<B>) {
 fn a_set_that_was_shown<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let beside = beside(subject, &memory);
-    let mut slots = BankedRegion::build(subject.region(1).guarded()).unwrap();
-    let [one, other] = [memory, subject.memory(1)].map(|memory| slots.add_bank_of(vec![memory]).unwrap());
-    slots.select(one, idle()).unwrap();
-    slots.write_pattern(subject.device, Bytes(0), subject.unit(), SEED).unwrap();
-    slots.select(other, idle()).unwrap();
+    let mut banked = BankedRegion::build(subject.region(1).guarded()).unwrap();
+    let [one, other] = [memory, subject.memory(1)].map(|memory| banked.add_bank_of(vec![memory]).unwrap());
+    banked.select(one, idle()).unwrap();
+    banked.write_pattern(subject.device, Bytes(0), subject.unit(), SEED).unwrap();
+    banked.select(other, idle()).unwrap();
     assert!(has(subject, &beside, SEED), "the bank is hidden, not freed");
-    slots.select(one, idle()).unwrap();
-    let kept = slots.remove_bank(one, idle()).unwrap();
+    banked.select(one, idle()).unwrap();
+    let kept = banked.remove_bank(one, idle()).unwrap();
     assert!(has(subject, &beside, SEED), "the caller holds the memory");
     drop(kept);
     assert!(is_poison(&beside));
 }
 
 fn exported_memory_is_left_alone<B: TestKit>(subject: &Subject<B>) {
-    let (region, beside) = stray(subject);
+    let (region, beside) = two_mappings(subject);
     let fd = or_skip(region.mapping_at(Bytes(0)).unwrap().memory.export());
     region.close(idle()).unwrap();
     assert!(has(subject, &beside, SEED));
@@ -207,10 +207,10 @@ fn a_piece_of_several<B: TestKit>(subject: &Subject<B>) {
         region.grow_to(subject.units(units)).unwrap();
     }
     write(subject, &mut region, SEED);
-    let strays: Vec<Region<B>> = region.mappings().map(|mapping| beside(subject, mapping.memory)).collect();
+    let others: Vec<Region<B>> = region.mappings().map(|mapping| beside(subject, mapping.memory)).collect();
     let _ = region.shrink_to(subject.unit(), idle()).unwrap();
-    assert!(has(subject, &region, SEED) && has(subject, &strays[0], SEED), "the first allocation stays");
-    assert!(is_poison(&strays[1]));
+    assert!(has(subject, &region, SEED) && has(subject, &others[0], SEED), "the first allocation stays");
+    assert!(is_poison(&others[1]));
     region.close(idle()).unwrap();
-    assert!(is_poison(&strays[0]));
+    assert!(is_poison(&others[0]));
 }

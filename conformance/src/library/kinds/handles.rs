@@ -4,7 +4,7 @@
 use super::{SEED, mapped, refused, some};
 use crate::case::cases;
 use crate::leaks;
-use crate::library::tools::{has, told, write};
+use crate::library::tools::{capability, has, write};
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{
     Alignment, Bytes, Detail, FabricHandle, Feature, Grant, HandleTypes, Location, PhysicalMemory,
@@ -37,7 +37,7 @@ fn handle_types<B: TestKit>(subject: &Subject<B>) {
     ];
     for (types, feature) in types {
         let properties = subject.properties().exported_as(types);
-        if told(subject, feature).available {
+        if capability(subject, feature).available {
             assert_eq!(super::works(subject, properties).properties(), properties);
         } else {
             refused(subject, properties);
@@ -55,13 +55,13 @@ fn only_what_was_asked_for<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(1);
     is_unsupported(memory.export());
     is_unsupported(memory.export_fabric());
-    if told(subject, Feature::FileDescriptor).available {
+    if capability(subject, Feature::FileDescriptor).available {
         let properties = subject.properties().exported_as(HandleTypes::FILE_DESCRIPTOR);
         let shareable = PhysicalMemory::create(&subject.backend, subject.granules(1), properties).unwrap();
         is_unsupported(shareable.export_fabric());
         shareable.export().unwrap();
     }
-    if told(subject, Feature::FabricHandle).available {
+    if capability(subject, Feature::FabricHandle).available {
         let properties = subject.properties().exported_as(HandleTypes::FABRIC);
         is_unsupported(
             PhysicalMemory::create(&subject.backend, subject.granules(1), properties).unwrap().export(),
@@ -82,7 +82,7 @@ fn imported<B: TestKit>(
 
 fn fabric_handle<B: TestKit>(subject: &Subject<B>) {
     let properties = subject.properties().exported_as(HandleTypes::FABRIC);
-    if !told(subject, Feature::FabricHandle).available {
+    if !capability(subject, Feature::FabricHandle).available {
         is_unsupported(imported(subject, &FabricHandle([0; 64]), properties, subject.granules(1)));
         return;
     }
@@ -120,7 +120,7 @@ fn ranges<B: TestKit>(subject: &Subject<B>) -> (Bytes, [gpu_vmm_core::Result<Own
 
 fn dma_buf<B: TestKit>(subject: &Subject<B>) {
     let (size, [first, second, both]) = ranges(subject);
-    if !told(subject, Feature::DmaBuf).available {
+    if !capability(subject, Feature::DmaBuf).available {
         [first, second, both].into_iter().for_each(is_unsupported);
         return;
     }
@@ -138,9 +138,9 @@ fn dma_buf<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn dma_buf_behind_host_memory<B: TestKit>(subject: &Subject<B>) {
-    for told in [Feature::HostMemory, Feature::DmaBuf].map(|feature| told(subject, feature)) {
-        if !told.available {
-            skip(told.note);
+    for capability in [Feature::HostMemory, Feature::DmaBuf].map(|feature| capability(subject, feature)) {
+        if !capability.available {
+            skip(capability.note);
         }
     }
     let (before, mut region) = mapped(subject, subject.properties().located(Location::Host));

@@ -3,7 +3,7 @@
 
 use super::{SEED, mapped, some};
 use crate::case::cases;
-use crate::library::tools::{idle, told};
+use crate::library::tools::{capability, idle};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{
@@ -80,11 +80,11 @@ fn takes_turns<B: TestKit>(subject: &Subject<B>, properties: Properties) -> Resu
 }
 
 /// Fails if the result contradicts the capability.
-fn agrees(told: &Capability, answer: Result<(), Error>) {
+fn agrees(capability: &Capability, answer: Result<(), Error>) {
     match answer.map_err(Error::into_detail) {
-        Ok(()) => assert!(told.available, "it works, and {told:?}"),
+        Ok(()) => assert!(capability.available, "it works, and {capability:?}"),
         Err(Detail::Unsupported { reason, .. }) => {
-            assert!(!told.available && !reason.is_empty(), "{reason}, and {told:?}");
+            assert!(!capability.available && !reason.is_empty(), "{reason}, and {capability:?}");
         }
         Err(error) => panic!("{error}"),
     }
@@ -92,17 +92,17 @@ fn agrees(told: &Capability, answer: Result<(), Error>) {
 
 /// The properties of host memory. Skips the case on a backend without host memory.
 fn host_memory<B: TestKit>(subject: &Subject<B>) -> Properties {
-    let told = told(subject, Feature::HostMemory);
-    if !told.available {
-        skip(told.note);
+    let capability = capability(subject, Feature::HostMemory);
+    if !capability.available {
+        skip(capability.note);
     }
     subject.properties().located(Location::Host)
 }
 
 fn host_access<B: TestKit>(subject: &Subject<B>) {
-    let told = told(subject, Feature::HostAccess);
-    agrees(&told, subject.backend.check_host_access(Operation::QueryAccess, &subject.properties()));
-    agrees(&told, takes_turns(subject, subject.properties()));
+    let capability = capability(subject, Feature::HostAccess);
+    agrees(&capability, subject.backend.check_host_access(Operation::QueryAccess, &subject.properties()));
+    agrees(&capability, takes_turns(subject, subject.properties()));
 }
 
 fn host_access_to_host_memory<B: TestKit>(subject: &Subject<B>) {
@@ -116,8 +116,8 @@ fn regions_for_the_host<B: TestKit>(subject: &Subject<B>) {
     let size = some(subject, &subject.properties());
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(Bytes(2 * size.0));
     let built = builder.access(subject.device, RW).access(HOST, RW).build();
-    let told = told(subject, Feature::HostAccess);
-    let Ok(mut region) = built else { return agrees(&told, built.map(drop)) };
+    let capability = capability(subject, Feature::HostAccess);
+    let Ok(mut region) = built else { return agrees(&capability, built.map(drop)) };
     for end in [size, Bytes(2 * size.0)] {
         region.grow_to(end).unwrap();
         subject.write(&mut region, Bytes(0), end, SEED);
@@ -125,7 +125,7 @@ fn regions_for_the_host<B: TestKit>(subject: &Subject<B>) {
         write_by_the_cpu(&mut region, end, SEED + 1);
         subject.check(&region, Bytes(0), end, SEED + 1);
     }
-    agrees(&told, Ok(()));
+    agrees(&capability, Ok(()));
 }
 
 fn without_access_the_cpu_faults<B: TestKit>(subject: &Subject<B>) {

@@ -3,7 +3,7 @@
 use super::{refused, works};
 use crate::case::cases;
 use crate::library::sharing::import_of;
-use crate::library::tools::told;
+use crate::library::tools::capability;
 use crate::peer::Peer;
 use crate::subject::{Subject, note, or_skip, skip};
 use gpu_vmm_core::{Bytes, Capability, Detail, DeviceId, Feature, Location, PhysicalMemory, Properties};
@@ -38,9 +38,9 @@ cases! { "kinds":
 
 /// Checks that memory works, with the properties that were requested, or is refused, as the capability says.
 fn as_told<B: TestKit>(subject: &Subject<B>, feature: Feature, properties: Properties) {
-    let told = told(subject, feature);
-    note(format!("{feature}: {}", if told.available { "there" } else { "not there" }));
-    if told.available {
+    let capability = capability(subject, feature);
+    note(format!("{feature}: {}", if capability.available { "there" } else { "not there" }));
+    if capability.available {
         assert_eq!(works(subject, properties).properties(), properties);
     } else {
         refused(subject, properties);
@@ -63,13 +63,13 @@ fn host_node_memory<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn compressible<B: TestKit>(subject: &Subject<B>) {
-    let available = told(subject, Feature::Compression).available;
+    let available = capability(subject, Feature::Compression).available;
     let memory = works(subject, subject.properties().compressible());
     assert_eq!(memory.properties(), Properties { compressible: available, ..subject.properties() });
 }
 
 fn remote_dma<B: TestKit>(subject: &Subject<B>) {
-    let available = told(subject, Feature::RemoteDma).available;
+    let available = capability(subject, Feature::RemoteDma).available;
     let asked = subject.properties().remote_dma();
     match PhysicalMemory::create(&subject.backend, subject.granules(1), asked) {
         Ok(memory) => {
@@ -87,7 +87,7 @@ fn remote_dma<B: TestKit>(subject: &Subject<B>) {
 fn properties_are_told<B: TestKit>(subject: &Subject<B>) {
     let plain = subject.properties();
     assert_eq!(works(subject, plain).properties(), plain);
-    if told(subject, Feature::FileDescriptor).available {
+    if capability(subject, Feature::FileDescriptor).available {
         assert_eq!(works(subject, plain.shareable()).properties(), plain.shareable());
     }
     for device in subject.backend.devices().iter().filter(|device| device.unusable.is_none()) {
@@ -116,9 +116,9 @@ fn shareable_host_memory<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn more_than_the_host_has<B: TestKit>(subject: &Subject<B>) {
-    let told = told(subject, Feature::HostNodeMemory);
-    if !told.available {
-        skip(told.note);
+    let capability = capability(subject, Feature::HostNodeMemory);
+    if !capability.available {
+        skip(capability.note);
     }
     let properties = subject.properties().located(Location::HostNode(0));
     let size = Bytes::gib(1 << 20);

@@ -33,7 +33,7 @@ cases! { "map":
     the_books_tell,
     /// Mapping a handle across the border of two reservations is refused with the border's offset; the handle fits on either
     /// side.
-    across_a_seam,
+    across_a_border,
 }
 
 fn a_whole_cycle<B: TestKit>(subject: &Subject<B>) {
@@ -213,7 +213,7 @@ fn the_books_tell<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((region.end(), region.mapped()), (subject.granules(3), subject.granules(2)));
 }
 
-fn across_a_seam<B: TestKit>(subject: &Subject<B>) {
+fn across_a_border<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(16);
     let mut region =
         subject.region(2).at(Placement::Exact(base)).extend_by(subject.units(2)).build().unwrap();

@@ -22,7 +22,7 @@ cases! { "moved":
     /// A region that is moved away and back has the same bytes, address and access.
     there_and_back,
     /// Mappings with holes between them, and in several reservations, keep their offsets.
-    holes_and_seams,
+    holes_and_borders,
     /// Memory that already belongs to the new device stays the same memory, and is not counted as moved.
     what_is_there_already,
     /// Memory that is mapped twice is copied once and stays one piece.
@@ -112,7 +112,7 @@ fn there_and_back<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-fn holes_and_seams<B: TestKit>(subject: &Subject<B>) {
+fn holes_and_borders<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let at = Placement::Exact(subject.hole(64));
     let mut region = subject.region(3).at(at).extend_by(subject.unit()).build().unwrap();

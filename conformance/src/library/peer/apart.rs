@@ -91,11 +91,11 @@ fn a_set_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     }
     // So that both devices request the same access.
     let builder = Region::builder(&backend).on(here).access(here, RW).access(there, RW);
-    let mut slots = BankedRegion::build(builder.reserve(subject.granules(2))).unwrap();
-    unreachable(slots.add_bank_of(pieces(subject, &backend, [here, there]).into()), here, there);
-    assert_eq!(slots.banks().count(), 0);
-    let set = slots.add_bank_of(pieces(subject, &backend, [here, here]).into()).unwrap();
-    slots.select(set, idle()).unwrap();
+    let mut banked = BankedRegion::build(builder.reserve(subject.granules(2))).unwrap();
+    unreachable(banked.add_bank_of(pieces(subject, &backend, [here, there]).into()), here, there);
+    assert_eq!(banked.banks().count(), 0);
+    let bank = banked.add_bank_of(pieces(subject, &backend, [here, here]).into()).unwrap();
+    banked.select(bank, idle()).unwrap();
 }
 
 fn a_snapshot_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {

@@ -1,6 +1,6 @@
 //! Each driver call fails once: statistics and bytes stay right, a second attempt succeeds, and nothing leaks.
 
-use super::told::is_consistent;
+use super::stats::is_consistent;
 use super::waits::named;
 use super::{adds_up, is_empty, write_at, wrong_at};
 use crate::case::cases;
@@ -107,7 +107,7 @@ enum After {
     /// An error, and part of the operation is done.
     SomeDone,
     /// No error; it is recorded in the drop log.
-    Told,
+    Logged,
 }
 
 /// Makes each driver call of `act` fail in turn.
@@ -136,7 +136,7 @@ fn sweep<B: TestKit>(
             // Some calls have a fallback, so `act` can succeed.
             if let Err(error) = answer {
                 assert_eq!(injected(&error), Some(failing), "{error}");
-                assert!(after != After::Told, "{error}");
+                assert!(after != After::Logged, "{error}");
                 let now = bench.pool.stats();
                 assert_eq!((now.live, now.live_blocks), (before.live, before.live_blocks));
                 if after == After::AsBefore {
@@ -146,7 +146,7 @@ fn sweep<B: TestKit>(
                     bench.check();
                 }
                 act(&mut bench).unwrap_or_else(|error| panic!("again after call {failing}: {error}"));
-            } else if after == After::Told {
+            } else if after == After::Logged {
                 assert!(
                     log.is_some_and(|error| injected(&error) == Some(failing)),
                     "the drop log does not have the error"
@@ -160,7 +160,7 @@ fn sweep<B: TestKit>(
         let backend = bench.backend.clone();
         drop(bench);
         assert_eq!(backend.live(), Default::default(), "after driver call {failing} failed");
-        assert!(subject.backend.drop_log().take_last().is_none_or(|_| after == After::Told));
+        assert!(subject.backend.drop_log().take_last().is_none_or(|_| after == After::Logged));
         if calls <= failing {
             break;
         }
@@ -291,7 +291,7 @@ fn failing_free<B: TestKit>(subject: &Subject<B>) {
         drop(bench.blocks.pop());
         Ok(())
     };
-    sweep(subject, Bytes::mib(2), After::Told, prepare, act);
+    sweep(subject, Bytes::mib(2), After::Logged, prepare, act);
 }
 
 fn failing_free_after_use<B: TestKit>(subject: &Subject<B>) {
@@ -306,7 +306,7 @@ fn failing_free_after_use<B: TestKit>(subject: &Subject<B>) {
         }
         Ok(())
     };
-    sweep(subject, ALL, After::Told, prepare, act);
+    sweep(subject, ALL, After::Logged, prepare, act);
 }
 
 fn failing_every_reservation<B: TestKit>(subject: &Subject<B>) {

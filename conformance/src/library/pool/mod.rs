@@ -12,7 +12,7 @@
 //! | `frames` | free memory that is remapped where it is needed |
 //! | `pages` | several streams, or several tags, in one page |
 //! | `limits` | how much memory a pool holds, and what it does at the limit |
-//! | `told` | statistics, snapshots and look-ups |
+//! | `stats` | statistics, snapshots and look-ups |
 //! | `tags` | memory that is suspended, resumed and scrubbed by its tag |
 //! | `raw` | blocks that are identified by their addresses |
 //! | `ends` | drops in any order, and forks |
@@ -32,10 +32,10 @@ mod pages;
 mod random;
 mod raw;
 mod soak;
+mod stats;
 mod strangers;
 mod streams;
 mod tags;
-mod told;
 mod waits;
 
 use crate::case::Case;
@@ -59,7 +59,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         frames::cases(),
         pages::cases(),
         limits::cases(),
-        told::cases(),
+        stats::cases(),
         tags::cases(),
         raw::cases(),
         ends::cases(),
@@ -125,10 +125,10 @@ fn check<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u6
 /// Fails if the pool's statistics contradict themselves or its snapshot.
 #[track_caller]
 fn adds_up<B: Backend>(pool: &Pool<B>) -> PoolStats {
-    let picture = pool.snapshot();
-    let (stats, page) = (pool.stats(), picture.page);
+    let snapshot = pool.snapshot();
+    let (stats, page) = (pool.stats(), snapshot.page);
     // Suspended blocks are live and have no memory.
-    if picture.spaces.iter().all(|space| !space.suspended) {
+    if snapshot.spaces.iter().all(|space| !space.suspended) {
         assert!(stats.live + stats.cached + stats.pending <= stats.held - stats.kept, "{stats:?}");
     }
     assert!(stats.kept <= stats.held && stats.held.is_multiple_of(page), "{stats:?}");

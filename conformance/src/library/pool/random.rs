@@ -1,6 +1,6 @@
 //! Random operations against a model of every byte.
 
-use super::told::is_consistent;
+use super::stats::is_consistent;
 use super::waits::named;
 use super::{MIN, adds_up, is_empty, pool, write_at, wrong_at};
 use crate::case::cases;

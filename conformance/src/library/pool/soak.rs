@@ -256,7 +256,7 @@ fn round<B: TestKit>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 {
     soak.backend.stop();
     soak.hand.set(Hand::DONE);
     soak.passed().drain(..).for_each(|(block, seed)| soak.check(&block, seed));
-    super::told::is_consistent(&soak.pool);
+    super::stats::is_consistent(&soak.pool);
     // Streams that have advanced release the memory that waited for them.
     soak.pool.trim(Bytes::ZERO).unwrap();
     let stats = soak.pool.stats();

@@ -13,7 +13,7 @@ cases! { "premap":
     /// The premap size is rounded up to the granularity, and a step is at most the premap size.
     rounded_to_the_granularity,
     /// With a premap size of zero nothing is premapped, and growth works.
-    nothing_ahead,
+    nothing_premapped,
     /// The memory that is mapped behind the end never exceeds the premap size, and reaches it when the region is idle.
     never_more_than_was_said,
     /// Nothing is premapped beyond the reservation, and no reservation is added for it.
@@ -43,7 +43,7 @@ fn rounded_to_the_granularity<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((most.by, most.step), (most.step, subject.space(16).build().unwrap().reserved()));
 }
 
-fn nothing_ahead<B: TestKit>(subject: &Subject<B>) {
+fn nothing_premapped<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
     let region = growing(subject, by(subject, 0, 4), &thread);
     for granules in 1..4 {

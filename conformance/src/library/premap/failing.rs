@@ -26,7 +26,7 @@ cases! { "premap":
     /// of it at the end.
     a_step_of_a_pool_that_fails,
     /// If a device has no memory to premap, none is taken, and growth for which there is enough memory succeeds.
-    no_memory_to_map_ahead,
+    no_memory_to_premap,
     /// A failed step is not reported once the thread has mapped memory after it.
     a_failure_that_is_past,
 }
@@ -183,7 +183,7 @@ fn growth_that_fails_itself<B: TestKit>(subject: &Subject<B>) {
     assert!(matches!(region.grow_to(subject.granules(20)).unwrap().outcome, PremapOutcome::Not(None)));
 }
 
-fn no_memory_to_map_ahead<B: TestKit>(subject: &Subject<B>) {
+fn no_memory_to_premap<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
     let total = subject.backend.memory_info(subject.device).unwrap().total;
     let all = Bytes(total.0 - total.0 % subject.unit().0);

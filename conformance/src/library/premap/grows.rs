@@ -10,9 +10,9 @@ use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "premap":
     /// Growth into premapped memory makes no driver call.
-    a_foreseen_step_calls_no_driver,
+    a_premapped_step_calls_no_driver,
     /// Growth beyond the premapped memory maps the missing part itself, at the same address, and reports that.
-    an_unforeseen_step_maps_itself,
+    a_step_that_is_not_premapped_maps_itself,
     /// Over many steps the address and the bytes stay the same, and every step finds its memory premapped.
     many_steps,
     /// Growth to a size that the region already has changes nothing.
@@ -28,7 +28,7 @@ cases! { "premap":
     many_threads_grow_one_region,
 }
 
-fn a_foreseen_step_calls_no_driver<B: TestKit>(subject: &Subject<B>) {
+fn a_premapped_step_calls_no_driver<B: TestKit>(subject: &Subject<B>) {
     let (backend, thread) = (FaultInject::new(subject.backend.clone()), thread());
     let space = Region::builder(&backend).on(subject.device).reserve(subject.granules(16)).build().unwrap();
     // While part of it is unused, there is no room for another step.
@@ -50,7 +50,7 @@ fn a_foreseen_step_calls_no_driver<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(inside.end(), subject.granules(4));
 }
 
-fn an_unforeseen_step_maps_itself<B: TestKit>(subject: &Subject<B>) {
+fn a_step_that_is_not_premapped_maps_itself<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
     let region = growing(subject, by(subject, 2, 2), &thread);
     let address = region.address();

@@ -69,8 +69,8 @@ fn settled<B: Backend>(region: &GrowingRegion<B>, thread: &PremapThread) -> Byte
 }
 
 /// Whether growth found its memory premapped.
-fn is_ready(foreseen: &PremapOutcome) -> bool {
-    matches!(foreseen, PremapOutcome::Ready)
+fn is_ready(outcome: &PremapOutcome) -> bool {
+    matches!(outcome, PremapOutcome::Ready)
 }
 
 /// Grows to `granules` granules and checks the result.

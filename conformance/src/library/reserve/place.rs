@@ -1,7 +1,7 @@
 //! The address of a region.
 
 use crate::case::cases;
-use crate::library::tools::{idle, told};
+use crate::library::tools::{capability, idle};
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, Detail, Feature, Placement, Region};
 use gpu_vmm_testkit::TestKit;
@@ -44,8 +44,8 @@ fn exact_and_free<B: TestKit>(subject: &Subject<B>) {
 /// The address that the driver offers if the wanted one is taken.
 fn offered<B: TestKit>(subject: &Subject<B>, wanted: Address) -> Address {
     let error = subject.region(8).at(Placement::Exact(wanted)).build().unwrap_err();
-    let Detail::AddressTaken { wanted: told, offered, .. } = error.detail() else { panic!("{error}") };
-    assert_eq!(*told, wanted);
+    let Detail::AddressTaken { wanted: named, offered, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!(*named, wanted);
     assert_ne!(*offered, wanted);
     assert!(error.to_string().contains(&offered.to_string()), "{error}");
     *offered
@@ -75,10 +75,10 @@ fn exact_and_half_taken<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
-    let told = told(subject, Feature::FixedAddress);
+    let capability = capability(subject, Feature::FixedAddress);
     let at = Placement::Exact(subject.hole(2));
     let done = subject.region(2).at(at).build();
-    assert_eq!(told.available, done.is_ok(), "{told:?}");
+    assert_eq!(capability.available, done.is_ok(), "{capability:?}");
 }
 
 fn the_null_address<B: TestKit>(subject: &Subject<B>) {

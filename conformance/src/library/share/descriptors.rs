@@ -2,7 +2,7 @@
 
 use crate::case::cases;
 use crate::library::sharing::{import, import_of, shareable};
-use crate::library::tools::{has, idle, mapped, told, write};
+use crate::library::tools::{capability, has, idle, mapped, write};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Feature, PhysicalMemory, Vendor};
 use gpu_vmm_testkit::TestKit;
@@ -71,14 +71,17 @@ fn export_must_be_asked_for<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
-    let told = told(subject, Feature::FileDescriptor);
+    let capability = capability(subject, Feature::FileDescriptor);
     let properties = subject.properties().shareable();
     let done = PhysicalMemory::create(&subject.backend, subject.granularity(), properties)
         .and_then(|memory| memory.export());
     match done.map_err(Error::into_detail) {
-        Ok(_) => assert!(told.available, "the export works, and {told:?}"),
+        Ok(_) => assert!(capability.available, "the export works, and {capability:?}"),
         Err(Detail::Unsupported { reason, .. }) => {
-            assert!(!told.available && !told.note.is_empty() && !reason.is_empty(), "{reason}, and {told:?}");
+            assert!(
+                !capability.available && !capability.note.is_empty() && !reason.is_empty(),
+                "{reason}, and {capability:?}"
+            );
         }
         Err(error) => panic!("{error}"),
     }

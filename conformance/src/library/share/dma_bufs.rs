@@ -1,7 +1,7 @@
 //! A region as dma-bufs, for network cards.
 
 use crate::case::cases;
-use crate::library::tools::{refused, told};
+use crate::library::tools::{capability, refused};
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{Bytes, Detail, Error, Feature, Region};
 use gpu_vmm_testkit::TestKit;
@@ -15,7 +15,7 @@ cases! { "share":
     /// A dma-buf range must consist of whole mappings without a hole.
     dma_bufs_of_wrong_parts,
     /// Dma-bufs cover a region of two reservations, and no dma-buf crosses the border between them.
-    dma_bufs_over_a_seam,
+    dma_bufs_across_a_border,
     /// Dma-bufs cover a guarded region, at the offsets that the region reports.
     dma_bufs_behind_a_guard,
 }
@@ -36,16 +36,16 @@ fn parts<B: TestKit>(
     offset: Bytes,
     length: Bytes,
 ) -> Vec<(Bytes, Bytes)> {
-    let told = told(subject, Feature::DmaBuf);
+    let capability = capability(subject, Feature::DmaBuf);
     let found = match region.dma_bufs(offset, length).map_err(Error::into_detail) {
         Ok(found) => found,
         Err(Detail::Unsupported { reason, .. }) => {
-            assert!(!told.available && !reason.is_empty(), "{reason}, and {told:?}");
+            assert!(!capability.available && !reason.is_empty(), "{reason}, and {capability:?}");
             skip(reason)
         }
         Err(error) => panic!("{error}"),
     };
-    assert!(told.available, "the export works, and {told:?}");
+    assert!(capability.available, "the export works, and {capability:?}");
     let mut at = offset;
     for one in &found {
         assert_eq!(one.offset, at);
@@ -75,7 +75,7 @@ fn dma_bufs_of_wrong_parts<B: TestKit>(subject: &Subject<B>) {
     refused!(region.dma_bufs(region.reserved(), one), Detail::OutOfRange { .. });
 }
 
-fn dma_bufs_over_a_seam<B: TestKit>(subject: &Subject<B>) {
+fn dma_bufs_across_a_border<B: TestKit>(subject: &Subject<B>) {
     let place = gpu_vmm_core::Placement::Exact(subject.hole(2));
     let mut region = subject.region(1).at(place).extend_by(subject.unit()).build().unwrap();
     for units in 1..=2 {

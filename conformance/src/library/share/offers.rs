@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::leaks;
 use crate::library::sharing::shareable;
-use crate::library::tools::{has, mapped, told, write};
+use crate::library::tools::{capability, has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Error, Feature, Properties, Region};
@@ -95,17 +95,17 @@ fn an_offer_ends<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn fabric_as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
-    let told = told(subject, Feature::FabricHandle);
+    let capability = capability(subject, Feature::FabricHandle);
     let memory = Properties::on(subject.device).exported_as(gpu_vmm_core::HandleTypes::FABRIC);
     let mut region = subject.region(1).memory(memory).build().unwrap();
     match region.grow_to(subject.unit()).and_then(|_| Offered::new(&region, By::Fabric)) {
         Ok(offered) => {
-            assert!(told.available, "the offer works, and {told:?}");
+            assert!(capability.available, "the offer works, and {capability:?}");
             write(subject, &mut region, SEED);
             assert!(has(subject, &import(subject, offered.offer(), &ImportOptions::new()), SEED));
         }
         Err(error) => {
-            assert!(!told.available && !told.note.is_empty(), "{error}, and {told:?}");
+            assert!(!capability.available && !capability.note.is_empty(), "{error}, and {capability:?}");
         }
     }
 }
@@ -186,10 +186,10 @@ fn offers_that_lie<B: TestKit>(subject: &Subject<B>) {
     // If imports leak, one that precedes the error would look like a leak below.
     let leaks = subject.has_quirk("import-leaks");
     for (lie, tell) in LIES.iter().filter(|(lie, _)| !(leaks && NOTICED_LATE.contains(lie))) {
-        let mut told = truth.clone();
-        tell(&mut told, subject.unit());
-        assert_ne!(told, truth, "{lie}");
-        let offer: Offer = serde_json::from_value(told).unwrap();
+        let mut changed = truth.clone();
+        tell(&mut changed, subject.unit());
+        assert_ne!(changed, truth, "{lie}");
+        let offer: Offer = serde_json::from_value(changed).unwrap();
         if CONTRADICTIONS.contains(lie) {
             let answer = Offer::from_bytes(&offer.to_bytes().unwrap());
             assert!(

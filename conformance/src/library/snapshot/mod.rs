@@ -2,19 +2,19 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `whole` | what is restored: addresses, mappings, access, contents |
+//! | `restored` | what is restored: addresses, mappings, access, contents |
 //! | `blocks` | the contents of the file, and the blocks that it omits |
-//! | `elsewhere` | other addresses, other devices |
+//! | `relocated` | other addresses, other devices |
 //! | `described` | memory that no region of this device could have |
 //! | `refused` | snapshots and restores that fail, and leave nothing behind |
 //! | `processes` | written by one process, restored in another, where a list of device addresses is walked |
 
 mod blocks;
 mod described;
-mod elsewhere;
 mod processes;
 mod refused;
-mod whole;
+mod relocated;
+mod restored;
 
 use crate::case::Case;
 use crate::library::folder::Folder;
@@ -27,9 +27,9 @@ use gpu_vmm_testkit::TestKit;
 /// The cases of this group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [
-        whole::cases(),
+        restored::cases(),
         blocks::cases(),
-        elsewhere::cases(),
+        relocated::cases(),
         described::cases(),
         refused::cases(),
         processes::cases(),

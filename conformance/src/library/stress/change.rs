@@ -187,11 +187,11 @@ impl<B: TestKit> Run<'_, B> {
             access[self.device(1)] = RW;
         }
         let mut from = end;
-        for seam in range.seams().chain([size]).map(|seam| seam.min(size)).collect::<Vec<_>>() {
-            if from < seam {
-                let piece = self.model.create(device, seam - from);
+        for border in range.borders().chain([size]).map(|border| border.min(size)).collect::<Vec<_>>() {
+            if from < border {
+                let piece = self.model.create(device, border - from);
                 range.mapped.insert(from, Placed { piece, access });
-                from = seam;
+                from = border;
             }
         }
         Ok(())

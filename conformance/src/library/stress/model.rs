@@ -102,7 +102,7 @@ impl Range {
     }
 
     /// The borders between its reservations, and its end.
-    pub(super) fn seams(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn borders(&self) -> impl Iterator<Item = u64> {
         self.reservations.iter().scan(0, |end, size| {
             *end += size;
             Some(*end)
@@ -194,7 +194,7 @@ impl Model {
 
     /// Whether a part is inside of one reservation.
     pub(super) fn in_one(range: &Range, offset: u64, length: u64) -> Answer {
-        let crosses = range.seams().any(|seam| offset < seam && seam < offset + length);
+        let crosses = range.borders().any(|border| offset < border && border < offset + length);
         if crosses { Err("CrossesReservation") } else { Ok(()) }
     }
 

@@ -27,7 +27,7 @@ cases! { "swap":
     /// Swapping two regions without memory has no effect.
     nothing_for_nothing,
     /// A part that crosses the border of two reservations can be swapped with a part that does not.
-    over_a_seam,
+    across_a_border,
     /// Writes, fills and copies to one region after a swap do not change the other region.
     they_stay_apart,
     /// Memory that is also mapped in a third region stays the same memory after a swap.
@@ -201,7 +201,7 @@ fn nothing_for_nothing<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((one.mapped(), other.mapped()), (Bytes(0), Bytes(0)));
 }
 
-fn over_a_seam<B: TestKit>(subject: &Subject<B>) {
+fn across_a_border<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(subject.hole(64));
     let mut one = subject.region(2).at(at).extend_by(subject.unit()).build().unwrap();
     one.grow_to(subject.units(2)).unwrap();

@@ -97,13 +97,13 @@ fn over_a_border<B: TestKit>(subject: &Subject<B>) {
     other.grow_to(subject.units(2)).unwrap();
     subject.write(&mut one, Bytes(0), subject.units(2), SEEDS[0]);
     subject.write(&mut other, Bytes(0), subject.units(2), SEEDS[1]);
-    let (length, seam) = (subject.units(2), subject.unit());
+    let (length, border) = (subject.units(2), subject.unit());
     refused!(
         one.swap(Bytes(0), &mut other, Bytes(0), length, idle()),
         Detail::CrossesReservation { .. },
-        seam
+        border
     );
-    refused!(other.swap_all(&mut one, idle()), Detail::CrossesReservation { .. }, seam);
+    refused!(other.swap_all(&mut one, idle()), Detail::CrossesReservation { .. }, border);
     unchanged(subject, &one, &other);
 }
 

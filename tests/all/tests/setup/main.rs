@@ -4,8 +4,8 @@
 
 mod bad_input;
 mod own_program;
+mod repaired;
 mod rig;
-mod whole;
 
 use libtest_mimic::{Arguments, Completion, Trial};
 use rig::Rig;
@@ -25,7 +25,7 @@ pub(crate) use tests;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let trials = [bad_input::TESTS, own_program::TESTS, whole::TESTS].into_iter().flatten().map(|test| {
+    let trials = [bad_input::TESTS, own_program::TESTS, repaired::TESTS].into_iter().flatten().map(|test| {
         Trial::ignorable_test(test.name, || match rig::missing() {
             Some(reason) => Ok(Completion::ignored_with(reason)),
             None => {

@@ -6,12 +6,12 @@
 //! | module | subject |
 //! |---|---|
 //! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
-//! | `memory`, `kinds`, `work`, `multicast` | the rules, by subject |
+//! | `memory`, `memory_types`, `work`, `multicast` | the rules, by subject |
 //! | `events` | events and captures: the rules, and gpu-vmm-cuda's |
 //! | `captures` | which calls invalidate a capture, and graphs |
 //! | `contexts` | gpu-vmm-cuda in several contexts of a device, and during captures |
 //! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
-//! | `backend`, `backend_kinds` | gpu-vmm-cuda: which drivers it accepts, how errors reach it, that it releases everything |
+//! | `backend`, `backend_memory_types` | gpu-vmm-cuda: which drivers it accepts, how errors reach it, that it releases everything |
 //! | `team` | its multicast |
 //! | `child`, `rig` | runs a case; the driver's functions for cases |
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -19,13 +19,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
 
 mod backend;
-mod backend_kinds;
+mod backend_memory_types;
 mod captures;
 mod child;
 mod contexts;
 mod events;
-mod kinds;
 mod memory;
+mod memory_types;
 mod multicast;
 mod pinned;
 mod quirks;
@@ -40,7 +40,7 @@ use std::process::ExitCode;
 const GROUPS: [(&str, &[Case]); 15] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
-    ("kinds", kinds::CASES),
+    ("memory_types", memory_types::CASES),
     ("work", work::CASES),
     ("events", events::CASES),
     ("captures", captures::CASES),
@@ -48,7 +48,7 @@ const GROUPS: [(&str, &[Case]); 15] = [
     ("pinned", pinned::CASES),
     ("multicast", multicast::CASES),
     ("backend", backend::CASES),
-    ("backend_kinds", backend_kinds::CASES),
+    ("backend_memory_types", backend_memory_types::CASES),
     ("team::life", team::life::CASES),
     ("team::checks", team::checks::CASES),
     ("team::failures", team::failures::CASES),

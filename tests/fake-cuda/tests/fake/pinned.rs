@@ -22,10 +22,14 @@ pub(crate) const CASES: &[Case] = &[
     with(SLOW, "it_is_not_given_back_under_a_copy", it_is_not_given_back_under_a_copy),
     case("copies_do_not_reach_over_its_border", copies_do_not_reach_over_its_border),
     case("kernels_walk_lists", kernels_walk_lists),
-    with(SLOW, "a_lane_copies_beside_the_program", a_lane_copies_beside_the_program),
+    with(SLOW, "a_copy_stream_copies_beside_the_program", a_copy_stream_copies_beside_the_program),
     case("pinning_makes_no_context_where_there_is_one", pinning_makes_no_context_where_there_is_one),
     with(&[("FAIL", "cuMemHostAlloc:1:2")], "a_pin_that_fails_says_so", a_pin_that_fails_says_so),
-    with(&[("FAIL", "cuStreamCreate:1:2")], "a_lane_that_fails_says_so", a_lane_that_fails_says_so),
+    with(
+        &[("FAIL", "cuStreamCreate:1:2")],
+        "a_copy_stream_that_fails_says_so",
+        a_copy_stream_that_fails_says_so,
+    ),
     with(&[("FAIL", "cuMemcpyDtoHAsync_v2:1:1")], "a_copy_that_fails_says_so", a_copy_that_fails_says_so),
     with(&[("FAIL", "cuMemFreeHost:1:1")], "giving_back_that_fails_is_logged", giving_back_that_fails),
     case("a_list_that_leaves_its_memory_loses_the_device", a_list_that_leaves_its_memory),
@@ -185,7 +189,7 @@ fn region(backend: &CudaBackend, device: DeviceId) -> Region<CudaBackend> {
     region
 }
 
-fn a_lane_copies_beside_the_program(cuda: &Cuda) {
+fn a_copy_stream_copies_beside_the_program(cuda: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     for device in [DEVICE, DeviceId(1)] {
         let mut region = region(&backend, device);
@@ -247,7 +251,7 @@ fn a_pin_that_fails_says_so(_: &Cuda) {
     backend.pin(SIZE).unwrap();
 }
 
-fn a_lane_that_fails_says_so(_: &Cuda) {
+fn a_copy_stream_that_fails_says_so(_: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     assert_eq!(answered(&backend.copy_stream(DEVICE).unwrap_err()), ("cuStreamCreate", 2));
     backend.copy_stream(DEVICE).unwrap();

@@ -9,7 +9,7 @@ use super::allocation::{Allocation, Origin};
 use super::pages::Pages;
 use super::{State, holding, state};
 use crate::abi::Status;
-use crate::vmem::share;
+use crate::vmem::{physical, share};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 
@@ -35,7 +35,7 @@ impl Allocation {
         let Origin::Pool { pages, file } = &mut self.origin else { return Err(Status::INVALID_ALLOCATION) };
         if file.is_none() {
             let new =
-                share::file(self.owner, self.kind, pages.size()).map_err(|_| Status::OUT_OF_RESOURCES)?;
+                physical::file(self.owner, self.kind, pages.size()).map_err(|_| Status::OUT_OF_RESOURCES)?;
             let copy = Pages::of_file(new.as_fd(), pages.size()).map_err(|_| Status::OUT_OF_RESOURCES)?;
             // SAFETY: both are owned here and have the same size; the caller's lock excludes simulated GPUs.
             unsafe { std::ptr::copy_nonoverlapping(pages.pointer(), copy.pointer(), pages.size()) };

@@ -12,17 +12,17 @@ pub mod dmabuf;
 pub mod information;
 pub mod lock;
 pub(crate) mod pages;
+mod ranges;
 pub(crate) mod walk;
 
 use crate::settings::{AGENTS, settings};
 use crate::vmem::Vmem;
 use allocation::Allocation;
+pub(crate) use pages::PAGE;
+pub(crate) use ranges::holding;
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 pub(crate) use walk::{Fault, Need, fault, faults};
-
-/// The CPU's page size.
-pub(crate) const PAGE: usize = 4096;
 
 /// All memory that the simulator knows.
 #[derive(Default)]
@@ -59,14 +59,4 @@ impl State {
     pub(crate) fn discharge(&mut self, agent: usize, size: usize) {
         self.used[agent] = self.used[agent].saturating_sub(size);
     }
-}
-
-/// Returns the entry that contains an address, in a map of ranges keyed by their first addresses.
-pub(crate) fn holding<T>(
-    ranges: &BTreeMap<usize, T>,
-    at: usize,
-    size: impl Fn(&T) -> usize,
-) -> Option<(usize, &T)> {
-    let (base, item) = ranges.range(..=at).next_back()?;
-    (at - base < size(item)).then_some((*base, item))
 }

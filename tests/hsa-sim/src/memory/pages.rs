@@ -1,13 +1,15 @@
 //! Pages of this process, for memory and for reserved addresses.
 #![allow(unsafe_code)] // maps and unmaps
 
-use super::PAGE;
 use crate::settings::settings;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
+
+/// The CPU's page size.
+pub(crate) const PAGE: usize = 4096;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// The number of junk words at each end of new memory.

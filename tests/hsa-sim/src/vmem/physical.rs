@@ -5,13 +5,18 @@
 //! mapping is left.
 #![allow(unsafe_code)] // exported to C
 
-use super::{Vmem, share};
+use super::Vmem;
 use crate::abi::{Pool, Status, VmemHandle};
 use crate::memory::pages::Pages;
 use crate::memory::{State, state};
 use crate::pool::{self, Kind};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+
+/// The beginning of the names of files for memory.
+pub(super) const FILE_NAME: &str = "hsa-sim";
 
 /// A physical memory object.
 #[derive(Debug)]
@@ -27,6 +32,13 @@ pub(crate) struct Physical {
     pub(super) references: usize,
     /// The number of mappings, including removed ones that still keep the memory.
     pub(super) mappings: usize,
+}
+
+/// Creates a file for memory of an agent.
+pub(crate) fn file(agent: usize, kind: Kind, size: usize) -> Result<OwnedFd, Errno> {
+    let file = memfd_create(format!("{FILE_NAME}-{agent}-{}", kind as u8), MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, size as u64)?;
+    Ok(file)
 }
 
 impl Vmem {
@@ -60,8 +72,7 @@ impl State {
         if !self.charge(agent, size) {
             return Err(Status::OUT_OF_RESOURCES);
         }
-        let made =
-            share::file(agent, kind, size).and_then(|file| Ok((Pages::of_file(file.as_fd(), size)?, file)));
+        let made = file(agent, kind, size).and_then(|file| Ok((Pages::of_file(file.as_fd(), size)?, file)));
         let Ok((pages, file)) = made else {
             self.discharge(agent, size);
             return Err(Status::OUT_OF_RESOURCES);

@@ -5,25 +5,15 @@
 //! keeps its descriptor; a descriptor of anything but a GPU's memory is refused as incompatible.
 #![allow(unsafe_code)] // exported to C
 
-use super::physical::Physical;
+use super::physical::{FILE_NAME, Physical};
 use crate::abi::{Status, VmemHandle};
 use crate::agent;
 use crate::memory::pages::Pages;
 use crate::memory::state;
 use crate::pool::Kind;
-use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
-use rustix::io::Errno;
+use rustix::fs::fstat;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
-
-const NAME: &str = "hsa-sim";
-
-/// Creates a file for memory of an agent.
-pub(crate) fn file(agent: usize, kind: Kind, size: usize) -> Result<OwnedFd, Errno> {
-    let file = memfd_create(format!("{NAME}-{agent}-{}", kind as u8), MemfdFlags::CLOEXEC)?;
-    ftruncate(&file, size as u64)?;
-    Ok(file)
-}
 
 /// Duplicates a descriptor.
 pub(crate) fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, Status> {
@@ -34,7 +24,7 @@ pub(crate) fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, Status> {
 fn owner(file: i32) -> Option<(usize, Kind)> {
     let name = std::fs::read_link(format!("/proc/self/fd/{file}")).ok()?;
     // "/memfd:hsa-sim-1-2 (deleted)"
-    let name = name.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?.strip_prefix('-')?;
+    let name = name.to_str()?.strip_prefix("/memfd:")?.strip_prefix(FILE_NAME)?.strip_prefix('-')?;
     let (agent, kind) = name.split(' ').next()?.split_once('-')?;
     let kind = [Kind::Fine, Kind::Kernarg, Kind::Coarse]
         .into_iter()

@@ -2,7 +2,6 @@
 //! access, so that it is not freed (rocm-systems PR #4363). It is freed when other memory is mapped there, or when the
 //! addresses are freed. If the CPU had access, ROCr removes those pages and nothing stays.
 
-use super::reservation::Reservation;
 use crate::abi::VmemHandle;
 use crate::memory::State;
 
@@ -27,22 +26,20 @@ impl Stay {
     }
 }
 
-impl Reservation {
-    /// Removes a reused range. Returns the handles of the entries in it, and of their remaining parts, once for each part.
-    fn cover(&mut self, at: usize, size: usize) -> (Vec<VmemHandle>, Vec<VmemHandle>) {
-        let covered: Vec<Stay> =
-            self.stays.extract_if(.., |stay| stay.at < at + size && at < stay.end()).collect();
-        let left: Vec<Stay> = covered.iter().flat_map(|stay| stay.outside(at, size)).collect();
-        self.stays.extend(&left);
-        (covered.iter().map(|stay| stay.handle).collect(), left.iter().map(|stay| stay.handle).collect())
-    }
+/// Removes a reused range from a reservation's list. Returns the handles of the entries in it, and of their remaining parts, once
+/// for each part.
+fn cut_out(stays: &mut Vec<Stay>, at: usize, size: usize) -> (Vec<VmemHandle>, Vec<VmemHandle>) {
+    let covered: Vec<Stay> = stays.extract_if(.., |stay| stay.at < at + size && at < stay.end()).collect();
+    let left: Vec<Stay> = covered.iter().flat_map(|stay| stay.outside(at, size)).collect();
+    stays.extend(&left);
+    (covered.iter().map(|stay| stay.handle).collect(), left.iter().map(|stay| stay.handle).collect())
 }
 
 impl State {
     /// Frees the memory that was kept in a range of a reservation.
     pub(super) fn cover(&mut self, reservation: usize, at: usize, size: usize) {
         let Some(around) = self.vmem.reservations.get_mut(&reservation) else { return };
-        let (gone, left) = around.cover(at, size);
+        let (gone, left) = cut_out(&mut around.stays, at, size);
         for handle in left {
             if let Some(memory) = self.vmem.physical.get_mut(&handle) {
                 memory.mappings += 1;

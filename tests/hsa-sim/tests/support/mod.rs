@@ -11,7 +11,7 @@ use gpu_vmm_hsa_sim::counters::hsa_sim_vmem_counts;
 use gpu_vmm_hsa_sim::memory::{allocation, copy, information};
 use gpu_vmm_hsa_sim::vmem::{access, mapping, physical, reservation, share};
 use gpu_vmm_hsa_sim::work::{copy as engine, queue, signal};
-use gpu_vmm_hsa_sim::{agent, pool, system};
+use gpu_vmm_hsa_sim::{agent_info, pool, system};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::process::{Command, Output};
@@ -67,7 +67,7 @@ extern "C" fn collect_pool(pool: Pool, list: *mut c_void) -> Status {
 pub fn agents() -> Vec<Agent> {
     let mut list: Vec<u64> = Vec::new();
     // SAFETY: the callback gets the list.
-    unsafe { done(agent::hsa_iterate_agents(collect_agent, (&raw mut list).cast())) }.unwrap();
+    unsafe { done(agent_info::hsa_iterate_agents(collect_agent, (&raw mut list).cast())) }.unwrap();
     list.into_iter().map(Agent).collect()
 }
 
@@ -95,7 +95,7 @@ pub fn memory_of(gpu: Agent) -> Pool {
 
 pub fn agent_info<T: Copy>(agent: Agent, number: u32) -> Answer<T> {
     // SAFETY: the tests name attributes with their types.
-    attribute(|out| unsafe { agent::hsa_agent_get_info(agent, number, out) })
+    attribute(|out| unsafe { agent_info::hsa_agent_get_info(agent, number, out) })
 }
 
 pub fn system_info<T: Copy>(number: u32) -> Answer<T> {

@@ -148,20 +148,33 @@ pub unsafe trait Backend:
     ///
     /// [`Detail::NoSuchDevice`] if it does not exist, or [`Detail::Unsupported`] with the reason why it is not usable.
     fn device(&self, operation: Operation, device: DeviceId) -> Result<&Device> {
-        if device.is_host() {
-            let reason = "the host CPU is not a device; request host memory with Location::Host";
-            return Err(Error::new(operation, Detail::Unsupported { reason: reason.to_owned() }));
-        }
-        let devices = self.devices();
-        let count = devices.len() as u32;
-        let found = devices.get(device.0 as usize).ok_or_else(|| {
-            Error::new(operation, Detail::NoSuchDevice { device, vendor: self.vendor(), count })
-        })?;
-        match &found.unusable {
-            None => Ok(found),
-            Some(reason) => {
-                Err(Error::new(operation, Detail::Unsupported { reason: format!("{device}: {reason}") }))
-            }
+        usable_device(operation, self.vendor(), self.devices(), device)
+    }
+}
+
+/// Returns the device with this ordinal from all devices of a backend, if it exists and is usable.
+///
+/// # Errors
+///
+/// Those of [`Backend::device`].
+pub fn usable_device(
+    operation: Operation,
+    vendor: Vendor,
+    devices: &[Device],
+    device: DeviceId,
+) -> Result<&Device> {
+    if device.is_host() {
+        let reason = "the host CPU is not a device; request host memory with Location::Host";
+        return Err(Error::new(operation, Detail::Unsupported { reason: reason.to_owned() }));
+    }
+    let count = devices.len() as u32;
+    let found = devices
+        .get(device.0 as usize)
+        .ok_or_else(|| Error::new(operation, Detail::NoSuchDevice { device, vendor, count }))?;
+    match &found.unusable {
+        None => Ok(found),
+        Some(reason) => {
+            Err(Error::new(operation, Detail::Unsupported { reason: format!("{device}: {reason}") }))
         }
     }
 }

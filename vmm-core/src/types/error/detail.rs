@@ -103,13 +103,13 @@ pub enum Detail {
     },
     /// A handle that would be mapped across the border of two reservations, which HIP refuses.
     #[error(
-        "{range} crosses the border of two reservations at offset {seam}; map one handle up to it and another from it on"
+        "{range} crosses the border of two reservations at offset {border}; map one handle up to it and another from it on"
     )]
     CrossesReservation {
         /// The range.
         range: OffsetRange,
         /// The offset at which the next reservation begins.
-        seam: Bytes,
+        border: Bytes,
     },
     /// A required address that is not free. The addresses that the driver returned instead have been freed.
     #[error("the driver returned address {offered} instead of {wanted}, which was required")]

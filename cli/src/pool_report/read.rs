@@ -32,18 +32,18 @@ pub(super) fn content(text: &[u8]) -> Result<PoolSnapshot, String> {
         let known = PoolSnapshot::VERSION;
         return Err(format!("it has version {version}, but this gpu-vmm reads version {known}"));
     }
-    let picture: PoolSnapshot = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    check(&picture)?;
-    Ok(picture)
+    let snapshot: PoolSnapshot = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    check(&snapshot)?;
+    Ok(snapshot)
 }
 
 /// Checks that the parts of a range do not overlap, and that no number overflows.
-fn check(picture: &PoolSnapshot) -> Result<(), String> {
-    for (index, space) in picture.spaces.iter().enumerate() {
-        space_is_right(space, picture.page)
+fn check(snapshot: &PoolSnapshot) -> Result<(), String> {
+    for (index, space) in snapshot.spaces.iter().enumerate() {
+        space_is_right(space, snapshot.page)
             .map_err(|why| format!("{why}, in range {index}, tagged {:?}", space.tag))?;
     }
-    for frames in &picture.unmapped {
+    for frames in &snapshot.unmapped {
         frames_are_right(frames.frame, frames.count)?;
     }
     Ok(())

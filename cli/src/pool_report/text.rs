@@ -7,19 +7,19 @@ use crate::output::{Output, about, counted, shown};
 use gpu_vmm::pool::{BlockState, PoolSnapshot, PoolStats, SpaceSnapshot};
 use gpu_vmm::{Address, Bytes};
 
-pub(super) fn print(picture: &PoolSnapshot, output: &mut Output) -> Answer {
-    output.paragraph("pool on ", &shown(&picture.device))?;
-    let page = Bytes(picture.page);
-    output.paragraph("  ", &format!("{:.3} s after it was created, pages of {page}", picture.at))?;
-    account(picture, output)?;
-    picture.spaces.iter().try_for_each(|one| space(one, picture.page, output))?;
-    bins(&picture.stats, output)?;
-    blocks(picture, output)
+pub(super) fn print(snapshot: &PoolSnapshot, output: &mut Output) -> Answer {
+    output.paragraph("pool on ", &shown(&snapshot.device))?;
+    let page = Bytes(snapshot.page);
+    output.paragraph("  ", &format!("{:.3} s after it was created, pages of {page}", snapshot.at))?;
+    stats(snapshot, output)?;
+    snapshot.spaces.iter().try_for_each(|one| space(one, snapshot.page, output))?;
+    bins(&snapshot.stats, output)?;
+    blocks(snapshot, output)
 }
 
-fn account(picture: &PoolSnapshot, output: &mut Output) -> Answer {
-    let account = &picture.stats;
-    let calls = &account.driver_calls;
+fn stats(snapshot: &PoolSnapshot, output: &mut Output) -> Answer {
+    let stats = &snapshot.stats;
+    let calls = &stats.driver_calls;
     let of_calls = format!(
         "{} ({} create, {} map, {} unmap, {} set access, {} other)",
         calls.total(),
@@ -31,15 +31,15 @@ fn account(picture: &PoolSnapshot, output: &mut Output) -> Answer {
     );
     let size = |bytes| about(Bytes(bytes));
     for (label, text) in [
-        ("live", format!("{} in {}", size(account.live), counted(account.live_blocks, "block"))),
-        ("cached", size(account.cached)),
-        ("pending", size(account.pending)),
-        ("kept", size(account.kept)),
-        ("held", format!("{}, {} of it unused", size(account.held), unused(picture))),
-        ("mapped", size(account.mapped)),
-        ("reserved", size(account.reserved)),
-        ("peaks", format!("{} live, {} held", size(account.peak_live), size(account.peak_held))),
-        ("allocations", account.allocations.to_string()),
+        ("live", format!("{} in {}", size(stats.live), counted(stats.live_blocks, "block"))),
+        ("cached", size(stats.cached)),
+        ("pending", size(stats.pending)),
+        ("kept", size(stats.kept)),
+        ("held", format!("{}, {} of it unused", size(stats.held), unused(snapshot))),
+        ("mapped", size(stats.mapped)),
+        ("reserved", size(stats.reserved)),
+        ("peaks", format!("{} live, {} held", size(stats.peak_live), size(stats.peak_held))),
+        ("allocations", stats.allocations.to_string()),
         ("driver calls", of_calls),
     ] {
         output.paragraph(&format!("  {label:<14}"), &text)?;
@@ -69,20 +69,20 @@ fn space(space: &SpaceSnapshot, page: u64, output: &mut Output) -> Answer {
     Ok(())
 }
 
-fn bins(account: &PoolStats, output: &mut Output) -> Answer {
-    if account.bins.is_empty() {
+fn bins(stats: &PoolStats, output: &mut Output) -> Answer {
+    if stats.bins.is_empty() {
         return Ok(());
     }
     output.line("")?;
     output.line("small blocks      live      free")?;
-    for bin in &account.bins {
+    for bin in &stats.bins {
         output.line(format!("  {:>10}{:>10}{:>10}", about(Bytes(bin.size)), bin.live, bin.free))?;
     }
     Ok(())
 }
 
-fn blocks(picture: &PoolSnapshot, output: &mut Output) -> Answer {
-    let largest = largest(picture);
+fn blocks(snapshot: &PoolSnapshot, output: &mut Output) -> Answer {
+    let largest = largest(snapshot);
     if largest.is_empty() {
         return Ok(());
     }

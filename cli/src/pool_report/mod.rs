@@ -20,9 +20,9 @@ use gpu_vmm::pool::{BlockSnapshot, BlockState, PoolSnapshot, SpaceSnapshot};
 
 pub(crate) fn run(asked: &ReportArguments) -> Answer {
     let page = checked("report", "--html", asked.html.as_deref(), &[&asked.file])?;
-    let picture = read::read(&asked.file)?;
-    let Some(mut page) = page else { return text::print(&picture, &mut Output::default()) };
-    page.add(&html::page(&picture).map_err(|why| read::refused(&asked.file, &why))?)?;
+    let snapshot = read::read(&asked.file)?;
+    let Some(mut page) = page else { return text::print(&snapshot, &mut Output::default()) };
+    page.add(&html::page(&snapshot).map_err(|why| read::refused(&asked.file, &why))?)?;
     page.complete()
 }
 
@@ -41,8 +41,8 @@ fn state_name(state: BlockState) -> &'static str {
 const LARGEST: usize = 20;
 
 /// Returns the largest blocks that are not free, each with its range; blocks of one size in the order of the snapshot.
-fn largest(picture: &PoolSnapshot) -> Vec<(&SpaceSnapshot, &BlockSnapshot)> {
-    let all = picture.spaces.iter().flat_map(|space| space.blocks.iter().map(move |block| (space, block)));
+fn largest(snapshot: &PoolSnapshot) -> Vec<(&SpaceSnapshot, &BlockSnapshot)> {
+    let all = snapshot.spaces.iter().flat_map(|space| space.blocks.iter().map(move |block| (space, block)));
     let mut taken: Vec<_> = all.filter(|(_, block)| block.state != BlockState::Free).collect();
     taken.sort_by_key(|(_, block)| std::cmp::Reverse(block.size));
     taken.truncate(LARGEST);
@@ -56,8 +56,8 @@ fn mapped(space: &SpaceSnapshot, page: u64) -> u64 {
 }
 
 /// Formats the part of the held memory without a live block, in percent.
-fn unused(picture: &PoolSnapshot) -> String {
-    format!("{:.1} %", 100.0 * picture.stats.unused().max(0.0))
+fn unused(snapshot: &PoolSnapshot) -> String {
+    format!("{:.1} %", 100.0 * snapshot.stats.unused().max(0.0))
 }
 
 #[cfg(test)]

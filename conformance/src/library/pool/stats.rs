@@ -17,7 +17,7 @@ cases! { "pool":
     /// A free small block is not found, even if its neighbor is live.
     a_free_slot_is_no_block,
     /// The statistics follow each block, and are zero at the end.
-    the_account_follows,
+    the_statistics_follow,
     /// A trim counts the driver calls by which it releases memory.
     releases_are_counted,
     /// The timeline of a snapshot follows the live, the pending and the held memory.
@@ -28,7 +28,7 @@ cases! { "pool":
     counted_by_size,
     /// A snapshot agrees with the statistics: blocks and pages are in order, do not overlap, are inside of the reservations,
     /// and no page is used twice.
-    a_picture_is_consistent,
+    a_snapshot_is_consistent,
 }
 
 fn found_by_inner_addresses<B: TestKit>(subject: &Subject<B>) {
@@ -87,7 +87,7 @@ fn a_free_slot_is_no_block<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn the_account_follows<B: TestKit>(subject: &Subject<B>) {
+fn the_statistics_follow<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     assert_eq!(adds_up(&pool).reserved, 0, "addresses were reserved before the first block");
     let mut blocks = Vec::new();
@@ -174,10 +174,10 @@ fn counted_by_size<B: TestKit>(subject: &Subject<B>) {
 /// Fails if a snapshot contradicts itself or the statistics in it.
 #[track_caller]
 pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
-    let picture = pool.snapshot();
+    let snapshot = pool.snapshot();
     let (mut used, mut frames) = (HashMap::new(), std::collections::HashSet::new());
     let (mut mapped, mut reserved) = (0, 0);
-    for space in &picture.spaces {
+    for space in &snapshot.spaces {
         reserved += space.reserved;
         let mut end = 0;
         for block in &space.blocks {
@@ -189,13 +189,13 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
         let mut with_memory = std::collections::HashSet::new();
         for pages in &space.pages {
             assert!(pages.offset >= end && pages.count > 0, "pages are not in order");
-            end = pages.offset + pages.count * picture.page;
+            end = pages.offset + pages.count * snapshot.page;
             for index in 0..pages.count {
-                let (frame, offset) = (u64::from(pages.frame) + index, pages.offset + index * picture.page);
+                let (frame, offset) = (u64::from(pages.frame) + index, pages.offset + index * snapshot.page);
                 frames.insert(frame);
-                mapped += picture.page;
+                mapped += snapshot.page;
                 if pages.used {
-                    with_memory.insert(offset / picture.page);
+                    with_memory.insert(offset / snapshot.page);
                     assert_eq!(used.insert(frame, offset), None, "frame {frame} is used at two offsets");
                 }
             }
@@ -203,19 +203,19 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
         assert!(end <= space.reserved);
         let taken = space.blocks.iter().filter(|block| block.state != BlockState::Free);
         for block in taken.filter(|_| !space.suspended) {
-            let pages = block.offset / picture.page..(block.offset + block.size).div_ceil(picture.page);
+            let pages = block.offset / snapshot.page..(block.offset + block.size).div_ceil(snapshot.page);
             assert!(pages.into_iter().all(|page| with_memory.contains(&page)), "{block:?} lacks memory");
         }
     }
-    let unmapped: u64 = picture.unmapped.iter().map(|run| run.count).sum();
-    let stats = &picture.stats;
+    let unmapped: u64 = snapshot.unmapped.iter().map(|run| run.count).sum();
+    let stats = &snapshot.stats;
     assert_eq!((stats.mapped, stats.reserved), (mapped, reserved));
-    assert_eq!(stats.held, (frames.len() as u64 + unmapped) * picture.page);
-    assert_eq!(stats.held - stats.kept, used.len() as u64 * picture.page);
-    picture
+    assert_eq!(stats.held, (frames.len() as u64 + unmapped) * snapshot.page);
+    assert_eq!(stats.held - stats.kept, used.len() as u64 * snapshot.page);
+    snapshot
 }
 
-fn a_picture_is_consistent<B: TestKit>(subject: &Subject<B>) {
+fn a_snapshot_is_consistent<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let page = page(&pool).0;
     is_consistent(&pool);
@@ -230,27 +230,27 @@ fn a_picture_is_consistent<B: TestKit>(subject: &Subject<B>) {
     });
     is_consistent(&pool);
     let large = alloc(&tagged, Bytes(page * 7));
-    let picture = is_consistent(&pool);
+    let snapshot = is_consistent(&pool);
     let states = |state| {
-        let all = picture.spaces.iter().flat_map(|space| &space.blocks);
+        let all = snapshot.spaces.iter().flat_map(|space| &space.blocks);
         all.filter(|block| block.state == state).count()
     };
     assert!(states(BlockState::Live) >= 7 && states(BlockState::Bins) > 0 && states(BlockState::Free) > 0);
     let hand = Hand::new();
     pool.alloc(Bytes(page)).unwrap().free_after(hand.fence());
-    let picture = is_consistent(&pool);
-    let pending = picture.spaces.iter().flat_map(|space| &space.blocks);
+    let snapshot = is_consistent(&pool);
+    let pending = snapshot.spaces.iter().flat_map(|space| &space.blocks);
     assert_eq!(pending.filter(|block| block.state == BlockState::Pending).count(), 1);
     hand.set(Hand::DONE);
     let store = BackingStore::pinned(&subject.backend, Bytes(page * 16)).unwrap();
     pool.suspend("weights", &store, WaitFor::all_devices()).unwrap();
     assert!(is_consistent(&pool).spaces.iter().any(|space| space.suspended && space.tag == "weights"));
     pool.resume("weights").unwrap();
-    let picture = is_consistent(&pool);
-    let text = serde_json::to_string(&picture).unwrap();
+    let snapshot = is_consistent(&pool);
+    let text = serde_json::to_string(&snapshot).unwrap();
     assert_eq!(
         serde_json::from_str::<PoolSnapshot>(&text).unwrap(),
-        picture,
+        snapshot,
         "the snapshot changed on the way through JSON"
     );
     drop((blocks, large));

@@ -29,8 +29,8 @@ struct Run {
 }
 
 /// Returns all held frames in order of their numbers. Fails if there are more mappings than a page can show.
-pub(super) fn frames(picture: &PoolSnapshot) -> Result<Vec<Frames>, String> {
-    let runs = runs(picture);
+pub(super) fn frames(snapshot: &PoolSnapshot) -> Result<Vec<Frames>, String> {
+    let runs = runs(snapshot);
     // By number; at the same number, ends come before beginnings.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * runs.len());
     for (index, run) in runs.iter().enumerate() {
@@ -46,7 +46,7 @@ pub(super) fn frames(picture: &PoolSnapshot) -> Result<Vec<Frames>, String> {
             if count > MAX_PLACES {
                 return Err(format!("its memory is mapped in more than {MAX_PLACES} places"));
             }
-            all.push(part(&runs, &active, from, frame, picture.page));
+            all.push(part(&runs, &active, from, frame, snapshot.page));
         }
         from = frame;
         if begins {
@@ -58,15 +58,15 @@ pub(super) fn frames(picture: &PoolSnapshot) -> Result<Vec<Frames>, String> {
     Ok(all)
 }
 
-fn runs(picture: &PoolSnapshot) -> Vec<Run> {
-    let mapped = picture.spaces.iter().enumerate().flat_map(|(space, of)| {
+fn runs(snapshot: &PoolSnapshot) -> Vec<Run> {
+    let mapped = snapshot.spaces.iter().enumerate().flat_map(|(space, of)| {
         of.pages.iter().map(move |pages| {
             let first = u64::from(pages.frame);
             let place = Place(space, pages.offset, pages.used);
             Run { first, end: first + pages.count, place: Some(place) }
         })
     });
-    let unmapped = picture.unmapped.iter().map(|frames| {
+    let unmapped = snapshot.unmapped.iter().map(|frames| {
         let first = u64::from(frames.frame);
         Run { first, end: first + frames.count, place: None }
     });

@@ -16,7 +16,7 @@ fn pages(offset: u64, count: u64, frame: u32, used: bool) -> PagesSnapshot {
 }
 
 /// Returns a snapshot of two ranges; frames 4 to 7 are free and mapped in both.
-fn picture() -> PoolSnapshot {
+fn snapshot() -> PoolSnapshot {
     let space = |tag: &str, base, blocks, pages| SpaceSnapshot {
         tag: tag.to_owned(),
         base,
@@ -42,13 +42,13 @@ fn picture() -> PoolSnapshot {
     }
 }
 
-fn reread(picture: &PoolSnapshot) -> Result<PoolSnapshot, String> {
-    content(&serde_json::to_vec(picture).unwrap())
+fn reread(snapshot: &PoolSnapshot) -> Result<PoolSnapshot, String> {
+    content(&serde_json::to_vec(snapshot).unwrap())
 }
 
 #[test]
 fn a_picture_is_read_as_it_was_written() {
-    assert_eq!(reread(&picture()).unwrap(), picture());
+    assert_eq!(reread(&snapshot()).unwrap(), snapshot());
 }
 
 #[test]
@@ -64,39 +64,39 @@ fn frames_know_all_of_their_addresses() {
         part(5, 3, &[(0, 10, false), (1, 0, false)]),
         part(9, 2, &[]),
     ];
-    assert_eq!(frames(&picture()).unwrap(), expected);
+    assert_eq!(frames(&snapshot()).unwrap(), expected);
 }
 
 #[test]
 fn memory_in_too_many_places_is_refused_and_not_waited_for() {
-    let mut picture = picture();
+    let mut snapshot = snapshot();
     // Each begins at its own frame and continues to the end, so the number of places is quadratic.
-    picture.page = 1;
+    snapshot.page = 1;
     let run = |index: u64| PagesSnapshot {
         offset: index * 100_000,
         count: 10_000 - index,
         frame: index as u32,
         used: false,
     };
-    picture.spaces[0].pages = (0..5_000).map(run).collect();
-    assert_eq!(frames(&picture).unwrap_err(), "its memory is mapped in more than 4194304 places");
+    snapshot.spaces[0].pages = (0..5_000).map(run).collect();
+    assert_eq!(frames(&snapshot).unwrap_err(), "its memory is mapped in more than 4194304 places");
 }
 
 #[test]
 fn the_largest_blocks_are_those_that_are_taken() {
-    let picture = picture();
-    let sizes: Vec<u64> = largest(&picture).iter().map(|(_, block)| block.size / MIB).collect();
+    let snapshot = snapshot();
+    let sizes: Vec<u64> = largest(&snapshot).iter().map(|(_, block)| block.size / MIB).collect();
     assert_eq!(sizes, [8, 4]);
-    assert_eq!(unused(&picture), "60.0 %");
-    assert_eq!(mapped(&picture.spaces[0], picture.page), 16 * MIB);
+    assert_eq!(unused(&snapshot), "60.0 %");
+    assert_eq!(mapped(&snapshot.spaces[0], snapshot.page), 16 * MIB);
 }
 
 #[test]
 fn numbers_that_cannot_be_are_told_with_their_place() {
     let wrong = |change: &dyn Fn(&mut PoolSnapshot), expected: &str| {
-        let mut picture = picture();
-        change(&mut picture);
-        let why = reread(&picture).unwrap_err();
+        let mut snapshot = snapshot();
+        change(&mut snapshot);
+        let why = reread(&snapshot).unwrap_err();
         assert!(why.contains(expected), "{expected:?} is not in {why:?}");
     };
     wrong(&|one| one.version = 2, "it has version 2, but this gpu-vmm reads version 1");

@@ -41,12 +41,12 @@ struct Space<'a> {
 }
 
 /// Returns the page, or why it cannot be made.
-pub(super) fn page(picture: &PoolSnapshot) -> Result<String, String> {
+pub(super) fn page(snapshot: &PoolSnapshot) -> Result<String, String> {
     let data = Data {
-        page: picture.page,
-        spaces: picture.spaces.iter().map(Space::new).collect(),
-        frames: frames(picture)?,
-        timeline: picture
+        page: snapshot.page,
+        spaces: snapshot.spaces.iter().map(Space::new).collect(),
+        frames: frames(snapshot)?,
+        timeline: snapshot
             .timeline
             .iter()
             .map(|Moment { at, live, pending, held }| (*at, *live, *pending, *held))
@@ -57,13 +57,13 @@ pub(super) fn page(picture: &PoolSnapshot) -> Result<String, String> {
         PAGE,
         &[
             ("style", STYLE),
-            ("device", &escaped(&picture.device)),
-            ("at", &format!("{:.3} s after the pool was created", picture.at)),
-            ("page", &Bytes(picture.page).to_string()),
-            ("account", &account(picture)),
-            ("spaces", &spaces(picture)),
-            ("bins", &bins(picture)),
-            ("largest", &largest_blocks(picture)),
+            ("device", &escaped(&snapshot.device)),
+            ("at", &format!("{:.3} s after the pool was created", snapshot.at)),
+            ("page", &Bytes(snapshot.page).to_string()),
+            ("stats", &stats(snapshot)),
+            ("spaces", &spaces(snapshot)),
+            ("bins", &bins(snapshot)),
+            ("largest", &largest_blocks(snapshot)),
             // No text can end the element with the data: in JSON `<` occurs only in strings.
             ("data", &data.replace('<', "\\u003c")),
             ("script", &SCRIPTS.concat()),
@@ -131,9 +131,9 @@ fn amount(bytes: u64) -> String {
     format!("<span title=\"{bytes} bytes\">{}</span>", about(Bytes(bytes)))
 }
 
-fn account(picture: &PoolSnapshot) -> String {
-    let account = &picture.stats;
-    let calls = &account.driver_calls;
+fn stats(snapshot: &PoolSnapshot) -> String {
+    let stats = &snapshot.stats;
+    let calls = &stats.driver_calls;
     let of_calls = format!(
         "{} create, {} map, {} unmap, {} set access, {} other",
         calls.create, calls.map, calls.unmap, calls.set_access, calls.other
@@ -141,16 +141,16 @@ fn account(picture: &PoolSnapshot) -> String {
     let peak = |bytes| format!("peak {}", amount(bytes));
     let mut list = String::new();
     for (id, label, value, note) in [
-        ("live", "Live", amount(account.live), counted(account.live_blocks, "block")),
-        ("held", "Held", amount(account.held), peak(account.peak_held)),
-        ("unused", "Unused", unused(picture), "of held memory, without a live block".to_owned()),
-        ("cached", "Cached", amount(account.cached), "in thread caches".to_owned()),
-        ("pending", "Pending", amount(account.pending), "waiting for a stream or fence".to_owned()),
-        ("kept", "Kept", amount(account.kept), "held without a block".to_owned()),
-        ("mapped", "Mapped", amount(account.mapped), "addresses with memory".to_owned()),
-        ("reserved", "Reserved", amount(account.reserved), "addresses".to_owned()),
-        ("peak-live", "Peak live", amount(account.peak_live), "in rounded block sizes".to_owned()),
-        ("allocations", "Allocations", account.allocations.to_string(), "in total".to_owned()),
+        ("live", "Live", amount(stats.live), counted(stats.live_blocks, "block")),
+        ("held", "Held", amount(stats.held), peak(stats.peak_held)),
+        ("unused", "Unused", unused(snapshot), "of held memory, without a live block".to_owned()),
+        ("cached", "Cached", amount(stats.cached), "in thread caches".to_owned()),
+        ("pending", "Pending", amount(stats.pending), "waiting for a stream or fence".to_owned()),
+        ("kept", "Kept", amount(stats.kept), "held without a block".to_owned()),
+        ("mapped", "Mapped", amount(stats.mapped), "addresses with memory".to_owned()),
+        ("reserved", "Reserved", amount(stats.reserved), "addresses".to_owned()),
+        ("peak-live", "Peak live", amount(stats.peak_live), "in rounded block sizes".to_owned()),
+        ("allocations", "Allocations", stats.allocations.to_string(), "in total".to_owned()),
         ("driver-calls", "Driver calls", calls.total().to_string(), of_calls),
     ] {
         let _ = write!(
@@ -166,11 +166,11 @@ fn tag(space: &SpaceSnapshot) -> String {
 }
 
 /// Returns a section for each range, which the script draws into.
-fn spaces(picture: &PoolSnapshot) -> String {
+fn spaces(snapshot: &PoolSnapshot) -> String {
     let mut sections = String::new();
-    for (index, space) in picture.spaces.iter().enumerate() {
+    for (index, space) in snapshot.spaces.iter().enumerate() {
         let (base, tag) = (Address(space.base), tag(space));
-        let (mapped, reserved) = (amount(mapped(space, picture.page)), amount(space.reserved));
+        let (mapped, reserved) = (amount(mapped(space, snapshot.page)), amount(space.reserved));
         let suspended = if space.suspended { ", <b>suspended</b>" } else { "" };
         let _ = writeln!(
             sections,
@@ -184,9 +184,9 @@ fn spaces(picture: &PoolSnapshot) -> String {
     if sections.is_empty() { "<p class=\"none\">No addresses are reserved.</p>".to_owned() } else { sections }
 }
 
-fn bins(picture: &PoolSnapshot) -> String {
+fn bins(snapshot: &PoolSnapshot) -> String {
     let mut rows = String::new();
-    for bin in &picture.stats.bins {
+    for bin in &snapshot.stats.bins {
         let all = bin.live.saturating_add(bin.free);
         let part = if all == 0 { 0.0 } else { 100.0 * bin.live as f64 / all as f64 };
         let (size, taken) = (amount(bin.size), amount(bin.size.saturating_mul(bin.live)));
@@ -200,9 +200,9 @@ fn bins(picture: &PoolSnapshot) -> String {
     if rows.is_empty() { "<tr><td colspan=\"5\" class=\"none\">None.</td></tr>".to_owned() } else { rows }
 }
 
-fn largest_blocks(picture: &PoolSnapshot) -> String {
+fn largest_blocks(snapshot: &PoolSnapshot) -> String {
     let mut rows = String::new();
-    for (space, block) in largest(picture) {
+    for (space, block) in largest(snapshot) {
         // The check of the file has excluded an overflow.
         let address = Address(space.base.saturating_add(block.offset));
         let _ = writeln!(
@@ -233,7 +233,7 @@ mod tests {
     }
 
     const NAMES: [&str; 10] =
-        ["style", "device", "at", "page", "account", "spaces", "bins", "largest", "data", "script"];
+        ["style", "device", "at", "page", "stats", "spaces", "bins", "largest", "data", "script"];
 
     #[test]
     fn the_page_has_a_place_for_everything() {
