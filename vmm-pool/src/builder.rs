@@ -172,6 +172,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         }
         let settings = Settings {
             device,
+            access: vec![device],
             total,
             budget,
             keep,

@@ -9,6 +9,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) device: DeviceId,
+    /// The devices that have access to the memory: its own, and others that were allowed to.
+    pub(crate) access: Vec<DeviceId>,
     /// The size of the device's memory.
     pub(crate) total: Bytes,
     pub(crate) budget: Bytes,

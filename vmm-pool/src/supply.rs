@@ -27,7 +27,7 @@ impl<B: Backend> Core<B> {
         let mut chosen = Chosen::default();
         let result = self.choose(gap.missing.len(), request, &mut chosen).and_then(|()| {
             let Self { spaces, frames, settings, calls, .. } = self;
-            Ok(spaces[space].fill_gap(frames, &gap, &chosen.frames, settings.device, calls)?)
+            Ok(spaces[space].fill_gap(frames, &gap, &chosen.frames, &settings.access, calls)?)
         });
         let result = result.and_then(|()| self.scrub(space, &gap.missing, &chosen.frames, tag));
         if result.is_err() {
