@@ -1,11 +1,13 @@
 //! The pools of the process, one for each device, and each thread's tag.
 
 use super::graphs::Graphs;
+use super::private::PrivatePools;
 use crate::backend::open;
 use crate::call::status;
 use crate::pool::{Pool, PoolOptions};
 use crate::status::{Answer, Failure, GPU_VMM_BUSY, Status};
 use crate::texts::{clear, give_box, optional};
+use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
@@ -32,6 +34,7 @@ const DEVICES: usize = 64;
 pub(super) struct Device {
     pub(super) pool: Pool,
     pub(super) graphs: Graphs,
+    pub(super) private: PrivatePools,
 }
 
 struct Process {
@@ -101,7 +104,9 @@ pub(super) fn device(number: c_int) -> Answer<&'static Device> {
     let options = PoolOptions { device: number as u32, page, slack, ..process.options };
     let pool = Pool::new(&process.backend, &options)?;
     let graphs = Graphs::new(pool.tagged(GRAPHS)?);
-    let made = Device { pool: pool.tagged(TAG)?, graphs };
+    // `DEVICES` fits into a byte.
+    let private = PrivatePools::new(pool.tagged(GRAPHS)?, number as u8);
+    let made = Device { pool: pool.tagged(TAG)?, graphs, private };
     Ok(place.get_or_init(|| made))
 }
 
@@ -118,13 +123,18 @@ impl Device {
         }
         let size =
             u64::try_from(size).map_err(|_| Failure::invalid(format!("allocate: the size is {size}")))?;
-        let own = &self.pool.blocks;
-        let block = match tag {
-            Some(tag) => own.tagged(tag)?.request(Bytes(size)).alignment(ALIGNMENT).stream(stream).alloc()?,
-            None => own.request(Bytes(size)).alignment(ALIGNMENT).stream(stream).alloc()?,
-        };
+        let block = self.block(tag, Bytes(size), stream)?;
         // Kept in the pool of all tags, whatever the tag, so that `free` finds the block.
-        Ok(own.keep(block)?.as_ptr())
+        Ok(self.pool.blocks.keep(block)?.as_ptr())
+    }
+
+    /// Allocates a block under a tag.
+    fn block(&self, tag: Option<&str>, size: Bytes, stream: Stream<'static>) -> Answer<Block<AnyBackend>> {
+        let own = &self.pool.blocks;
+        Ok(match tag {
+            Some(tag) => own.tagged(tag)?.request(size).alignment(ALIGNMENT).stream(stream).alloc()?,
+            None => own.request(size).alignment(ALIGNMENT).stream(stream).alloc()?,
+        })
     }
 
     /// Frees a block of [`Device::alloc`].
@@ -140,6 +150,16 @@ impl Device {
 pub(super) fn alloc_tagged(device: &Device, size: isize, stream: Stream<'static>) -> Answer<*mut c_void> {
     OWN.try_with(|own| device.alloc(own.borrow().as_deref(), size, stream))
         .unwrap_or_else(|_| device.alloc(None, size, stream))
+}
+
+/// Allocates a block under this thread's tag.
+pub(super) fn block_tagged(
+    device: &Device,
+    size: Bytes,
+    stream: Stream<'static>,
+) -> Answer<Block<AnyBackend>> {
+    OWN.try_with(|own| device.block(own.borrow().as_deref(), size, stream))
+        .unwrap_or_else(|_| device.block(None, size, stream))
 }
 
 /// Configures the backend and the options of PyTorch's pools. A null `backend` selects as gpu_vmm_open does. `options.device` is
