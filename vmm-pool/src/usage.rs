@@ -4,7 +4,7 @@ use crate::Pool;
 use crate::classes::MEDIUM;
 use crate::core::Core;
 use crate::space::Space;
-use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Error, Operation, Result};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Result};
 
 /// Amounts of a pool's memory that can be read often: [`Pool::usage`] visits no thread cache. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Forked`](Detail::Forked) in a forked child.
+    /// [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
     pub fn reset_peak(&self) -> Result<()> {
         let mut core = self.owner.inner.core(Operation::QueryPool)?;
         core.peak_held = core.held();
@@ -82,15 +82,9 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](Detail::Unsupported) for less than one page, [`Forked`](Detail::Forked) in a forked child.
+    /// [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
     pub fn set_budget(&self, budget: Bytes) -> Result<()> {
-        let operation = Operation::Allocate;
-        let mut core = self.owner.inner.core(operation)?;
-        if budget.0 < core.page {
-            let reason =
-                format!("nothing fits: the budget of {budget} is less than one page of {}", Bytes(core.page));
-            return Err(Error::new(operation, Detail::Unsupported { reason }));
-        }
+        let mut core = self.owner.inner.core(Operation::Allocate)?;
         core.settings.budget = budget;
         Ok(())
     }
@@ -100,8 +94,8 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`PeerUnreachable`](Detail::PeerUnreachable), [`NoSuchDevice`](Detail::NoSuchDevice) or the driver's error: memory that
-    /// is mapped later is then out of the device's reach. [`Forked`](Detail::Forked) in a forked child.
+    /// [`PeerUnreachable`](gpu_vmm_core::Detail::PeerUnreachable), [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice) or the driver's error: memory that
+    /// is mapped later is then out of the device's reach. [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
     pub fn allow_access(&self, device: DeviceId) -> Result<()> {
         let mut core = self.owner.inner.core(Operation::SetAccess)?;
         if core.settings.access.contains(&device) {
@@ -265,6 +259,7 @@ mod tests {
         pool.alloc(Bytes::mib(4)).unwrap();
         pool.set_budget(Bytes::mib(64)).unwrap();
         pool.alloc(Bytes::mib(32)).unwrap();
-        assert!(pool.set_budget(Bytes(5)).unwrap_err().to_string().contains("less than one page of 2 MiB"));
+        pool.set_budget(Bytes::ZERO).unwrap();
+        assert!(pool.alloc(Bytes::mib(40)).unwrap_err().is_out_of_memory());
     }
 }

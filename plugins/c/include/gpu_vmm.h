@@ -605,7 +605,7 @@ gpu_vmm_status gpu_vmm_dlpack_device(const gpu_vmm_backend *backend,
 // `text` is null or comes from a function of this library, and was not freed yet.
 void gpu_vmm_string_free(char *text);
 
-// Returns the amounts of a device's memory, without searching.
+// Returns the amounts of a device's memory, without searching; zeros if nothing was allocated there.
 //
 // # Safety
 //
@@ -615,10 +615,9 @@ gpu_vmm_status gpu_vmm_torch_measure(int number, gpu_vmm_torch_usage *usage);
 // Sets the peak of a device's held memory to what is held now.
 gpu_vmm_status gpu_vmm_torch_reset_peak(int number);
 
-// Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes. Memory beyond it stays, and no
-// more is created.
-gpu_vmm_status gpu_vmm_torch_set_limit(int number,
-                                       uint64_t bytes);
+// Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes; at most the budget of
+// gpu_vmm_torch_configure. Memory beyond it stays, and no more is created.
+gpu_vmm_status gpu_vmm_torch_set_limit(int number, uint64_t bytes);
 
 // Gives the device `peer` access to all memory of PyTorch's pool of another device, present and future.
 gpu_vmm_status gpu_vmm_torch_allow_access(int number, int peer);

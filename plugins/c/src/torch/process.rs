@@ -28,7 +28,7 @@ const SLACK: u32 = 7;
 pub(super) const ALIGNMENT: Bytes = Bytes(512);
 
 /// The number of devices that can be served.
-const DEVICES: usize = 64;
+pub(super) const DEVICES: usize = 64;
 
 /// One device's memory.
 pub(super) struct Device {
@@ -82,6 +82,16 @@ fn process() -> Answer<&'static Process> {
 /// Returns the devices that have a pool.
 pub(super) fn devices() -> impl Iterator<Item = &'static Device> {
     PROCESS.get().into_iter().flat_map(|process| process.devices.iter().filter_map(OnceLock::get))
+}
+
+/// Returns a device that has a pool. Queries create none: on other devices that would create a context.
+pub(super) fn used(number: c_int) -> Option<&'static Device> {
+    PROCESS.get()?.devices.get(usize::try_from(number).ok()?)?.get()
+}
+
+/// Returns the limit that gpu_vmm_torch_configure has set.
+pub(super) fn limit() -> Answer<Option<u64>> {
+    Ok(Some(process()?.options.budget).filter(|budget| *budget > 0))
 }
 
 /// Returns a device, whose pool the first call creates.

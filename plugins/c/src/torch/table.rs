@@ -1,9 +1,10 @@
 //! The live blocks of PyTorch's allocator class, by address.
 
 use super::graphs::MempoolId;
+use crate::status::Answer;
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Stream};
+use gpu_vmm::{Address, AnyBackend, Operation, Stream};
 use gpu_vmm_sync::SpinMutex;
 use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
@@ -93,13 +94,23 @@ struct Table {
 
 static TABLE: OnceLock<Table> = OnceLock::new();
 
-/// Returns the table; none in a forked child, where a thread that the child lacks may hold a lock, and which owns no block.
-fn table() -> Option<&'static Table> {
-    let table = TABLE.get_or_init(|| Table {
+/// Returns the table of the process that made it, which a forked child inherits.
+fn inherited() -> &'static Table {
+    TABLE.get_or_init(|| Table {
         process: Process::current(),
         shards: std::array::from_fn(|_| SpinMutex::new(Shard::default())),
-    });
+    })
+}
+
+/// Returns the table; none in a forked child, where a thread that the child lacks may hold a lock, and which owns no block.
+fn table() -> Option<&'static Table> {
+    let table = inherited();
     table.process.is_this().then_some(table)
+}
+
+/// Returns an error in a forked child, in which no block is found.
+pub(super) fn check(operation: Operation) -> Answer {
+    Ok(inherited().process.check(operation)?)
 }
 
 fn shard(address: Address) -> Option<&'static SpinMutex<Shard>> {

@@ -4,8 +4,9 @@ use super::pools::TorchVisit;
 use crate::call::status;
 use crate::status::{Answer, Failure, Status};
 use crate::texts::{clear, give};
-use crate::torch::process::{Device, device, devices};
+use crate::torch::process::{DEVICES, Device, device, devices, limit, used};
 use crate::torch::table::{self, GPU_VMM_TORCH_FREE, GPU_VMM_TORCH_PENDING, TorchBlock};
+use gpu_vmm::pool::PoolUsage;
 use gpu_vmm::{Bytes, DeviceId};
 use std::ffi::{c_int, c_void};
 
@@ -33,7 +34,15 @@ fn of_device(number: c_int, work: impl FnOnce(&'static Device) -> Answer) -> Sta
     status(|| work(device(number)?))
 }
 
-/// Returns the amounts of a device's memory, without searching.
+/// Returns a device, or none if nothing was allocated there.
+fn known(number: c_int) -> Answer<Option<&'static Device>> {
+    if !(0..DEVICES as c_int).contains(&number) {
+        return Err(Failure::invalid(format!("query: there is no device {number}")));
+    }
+    Ok(used(number))
+}
+
+/// Returns the amounts of a device's memory, without searching; zeros if nothing was allocated there.
 ///
 /// # Safety
 ///
@@ -42,8 +51,8 @@ fn of_device(number: c_int, work: impl FnOnce(&'static Device) -> Answer) -> Sta
 pub unsafe extern "C" fn gpu_vmm_torch_measure(number: c_int, usage: *mut TorchUsage) -> Status {
     // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
     unsafe { clear(usage) };
-    of_device(number, |device| {
-        let now = device.pool.blocks.usage();
+    status(|| {
+        let now = known(number)?.map_or_else(PoolUsage::default, |device| device.pool.blocks.usage());
         let (small, large) = (now.pending_small, now.pending_large);
         let found = TorchUsage {
             held: now.held,
@@ -63,14 +72,17 @@ pub unsafe extern "C" fn gpu_vmm_torch_measure(number: c_int, usage: *mut TorchU
 /// Sets the peak of a device's held memory to what is held now.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_reset_peak(number: c_int) -> Status {
-    of_device(number, |device| Ok(device.pool.blocks.reset_peak()?))
+    status(|| known(number)?.map_or(Ok(()), |device| Ok(device.pool.blocks.reset_peak()?)))
 }
 
-/// Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes. Memory beyond it stays, and no
-/// more is created.
+/// Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes; at most the budget of
+/// gpu_vmm_torch_configure. Memory beyond it stays, and no more is created.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_set_limit(number: c_int, bytes: u64) -> Status {
-    of_device(number, |device| Ok(device.pool.blocks.set_budget(Bytes(bytes))?))
+    of_device(number, |device| {
+        let bytes = limit()?.map_or(bytes, |configured| configured.min(bytes));
+        Ok(device.pool.blocks.set_budget(Bytes(bytes))?)
+    })
 }
 
 /// Gives the device `peer` access to all memory of PyTorch's pool of another device, present and future.
@@ -125,7 +137,8 @@ pub unsafe extern "C" fn gpu_vmm_torch_walk(
     block: TorchVisit,
     context: *mut c_void,
 ) -> Status {
-    of_device(number, |device| {
+    status(|| {
+        let Some(device) = known(number)? else { return Ok(()) };
         // A block that is freed meanwhile may be in two lists.
         let mut blocks = Vec::new();
         table::each(number as u8, |entry| blocks.push(TorchBlock::of(entry)));

@@ -6,7 +6,7 @@ use crate::texts::{check_place, clear, give};
 use crate::torch::graphs::MempoolId;
 use crate::torch::process::{ALIGNMENT, Device, block_tagged, device, devices};
 use crate::torch::table::{self, Entry, TorchBlock};
-use gpu_vmm::{Address, Bytes, Stream};
+use gpu_vmm::{Address, Bytes, Operation, Stream};
 use std::ffi::{c_int, c_void};
 
 fn seen(address: Address) -> Answer<TorchBlock> {
@@ -98,6 +98,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_deallocate(address: u64, block: *mut Torc
     unsafe { clear(block) };
     status(|| {
         let address = Address(address);
+        table::check(Operation::Free)?;
         let entry = table::remove(address).ok_or_else(|| missing("free", address))?;
         if !block.is_null() {
             // SAFETY: writable, as the caller guarantees.
