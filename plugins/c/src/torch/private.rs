@@ -119,14 +119,14 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Allocates from a pool. Returns the block's address.
+    /// Allocates from a pool.
     pub(super) fn alloc(
         &self,
         id: MempoolId,
         size: Bytes,
         alignment: Bytes,
         stream: Stream<'static>,
-    ) -> Answer<Address> {
+    ) -> Answer<TorchBlock> {
         // Asked before the lock is taken. A stream that cannot be asked may capture.
         let captures = !stream.is_default() && self.pool.backend.is_capturing(stream).unwrap_or(true);
         let mut books = self.books()?;
@@ -146,7 +146,7 @@ impl PrivatePools {
     }
 
     /// Takes a free block for a request that no other memory can serve, from the pools that allow it.
-    pub(super) fn alloc_spare(&self, size: Bytes, stream: Stream<'static>) -> Answer<Option<Address>> {
+    pub(super) fn alloc_spare(&self, size: Bytes, stream: Stream<'static>) -> Answer<Option<TorchBlock>> {
         let mut books = self.books()?;
         let mut of_pools = books.pools.iter_mut().filter(|(_, private)| private.on_oom);
         let found =
@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn alloc(pools: &PrivatePools) -> Address {
-        pools.alloc(ID, SIZE, Bytes(512), STREAM).unwrap()
+        Address(pools.alloc(ID, SIZE, Bytes(512), STREAM).unwrap().address)
     }
 
     fn free(pools: &PrivatePools, address: Address) {
@@ -322,7 +322,7 @@ mod tests {
         pools.acquire(OTHER).unwrap();
         let first = alloc(&pools);
         free(&pools, first);
-        let other = pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap();
+        let other = Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address);
         assert_ne!(other, first);
         assert_eq!(alloc(&pools), first);
         free(&pools, other);
@@ -343,6 +343,7 @@ mod tests {
         let checkpoint = pools.checkpoint(ID).unwrap();
         free(&pools, freed);
         let smaller = pools.alloc(ID, SIZE - Bytes(2048), Bytes(512), STREAM).unwrap();
+        let smaller = Address(smaller.address);
         assert_eq!(smaller, freed, "the block serves the next request");
         let later = alloc(&pools);
         let before = pools.restore(&checkpoint).unwrap();
@@ -423,7 +424,8 @@ mod tests {
         free(&pools, block);
         assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
         pools.set_on_oom(ID, true).unwrap();
-        assert_eq!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap(), Some(block));
+        let spare = pools.alloc_spare(Bytes::kib(100), STREAM).unwrap();
+        assert_eq!(spare.map(|spare| spare.address), Some(block.0));
         assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
         free(&pools, block);
     }

@@ -119,12 +119,13 @@ fn shard(address: Address) -> Option<&'static SpinMutex<Shard>> {
     table().map(|table| &table.shards[index])
 }
 
-/// Inserts a block. Returns its address.
-pub(super) fn insert(entry: Entry) -> Address {
+/// Inserts a block. Returns how it is seen.
+pub(super) fn insert(entry: Entry) -> TorchBlock {
+    let seen = TorchBlock::of(&entry);
     let address = entry.block.address();
     let before = shard(address).and_then(|shard| shard.lock().insert(address, entry));
     debug_assert!(before.is_none(), "two live blocks at {address}");
-    address
+    seen
 }
 
 /// Removes the block with this first address.

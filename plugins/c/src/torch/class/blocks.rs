@@ -10,7 +10,7 @@ use gpu_vmm::{Address, Bytes, Operation, Stream};
 use std::ffi::{c_int, c_void};
 
 fn seen(address: Address) -> Answer<TorchBlock> {
-    table::with(address, |entry| TorchBlock::of(entry)).ok_or_else(|| missing("allocate", address))
+    table::with(address, |entry| TorchBlock::of(entry)).ok_or_else(|| missing("find", address))
 }
 
 fn missing(operation: &str, address: Address) -> Failure {
@@ -39,16 +39,16 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate(
         let device = device(number)?;
         // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
         let (stream, pool) = unsafe { (Stream::from_raw(stream), pool.as_ref()) };
-        let address = match pool {
+        let made = match pool {
             Some(id) => device.private.alloc(*id, Bytes(size), ALIGNMENT, stream)?,
             None => allocate(device, number as u8, Bytes(size), stream)?,
         };
         // SAFETY: guaranteed by the caller.
-        unsafe { give("block", block, seen(address)?) }
+        unsafe { give("block", block, made) }
     })
 }
 
-fn allocate(device: &Device, number: u8, size: Bytes, stream: Stream<'static>) -> Answer<Address> {
+fn allocate(device: &Device, number: u8, size: Bytes, stream: Stream<'static>) -> Answer<TorchBlock> {
     let block = block_tagged(device, size, stream)?;
     let entry = Entry { block, size: size.0, device: number, private: None, streams: Vec::new() };
     Ok(table::insert(entry))
@@ -75,14 +75,14 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate_at_last(
         // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
         let stream = unsafe { Stream::from_raw(stream) };
         device.private.clear()?;
-        let address = match allocate(device, number as u8, Bytes(size), stream) {
+        let made = match allocate(device, number as u8, Bytes(size), stream) {
             Err(failure) if failure.status == GPU_VMM_OUT_OF_MEMORY => {
                 device.private.alloc_spare(Bytes(size), stream)?.ok_or(failure)?
             }
             answer => answer?,
         };
         // SAFETY: guaranteed by the caller.
-        unsafe { give("block", block, seen(address)?) }
+        unsafe { give("block", block, made) }
     })
 }
 
