@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) reserve_small: Bytes,
     pub(crate) reserve: Bytes,
     pub(crate) scrub: bool,
+    /// True if new memory can be exported to other processes of the machine.
+    pub(crate) shareable: bool,
     pub(crate) debug: bool,
     /// The bytes behind the highest block of a tag that are mapped in advance.
     pub(crate) premap: Bytes,

@@ -111,8 +111,17 @@ impl<B: Backend> Core<B> {
 
     pub(crate) fn create(&mut self, tag: u16, chosen: &mut Chosen) -> Result<(), Error> {
         self.calls.create += 1;
-        let memory =
-            PhysicalMemory::create(&self.backend, Bytes(self.page), Properties::on(self.settings.device))?;
+        let plain = Properties::on(self.settings.device);
+        let create = |properties| PhysicalMemory::create(&self.backend, Bytes(self.page), properties);
+        let memory = match create(if self.settings.shareable { plain.shareable() } else { plain }) {
+            Err(error) if self.settings.shareable && !error.is_out_of_memory() => {
+                self.calls.create += 1;
+                let memory = create(plain).map_err(|_| error)?;
+                self.settings.shareable = false;
+                memory
+            }
+            answer => answer?,
+        };
         chosen.frames.push(self.frames.insert(memory, tag));
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! The memory of a pool as frameworks account for it: amounts, peaks, the limit, and which memory is where.
 
-use crate::Pool;
 use crate::classes::MEDIUM;
 use crate::core::Core;
 use crate::space::Space;
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Result};
+use crate::{Pool, PoolError};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Result};
 
 /// Amounts of a pool's memory that can be read often: [`Pool::usage`] visits no thread cache. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +107,20 @@ impl<B: Backend> Pool<B> {
         Ok(())
     }
 
+    /// Returns the physical memory of the pages that contain a part of a block, in order, and the distance of the part from the
+    /// beginning of the first page. The memory outlives the block, and other blocks may lie in it.
+    ///
+    /// # Errors
+    ///
+    /// [`NotABlock`](crate::PoolError::NotABlock) if memory of the pool is not mapped in the whole part;
+    /// [`Forked`](gpu_vmm_core::Detail::Forked).
+    pub fn memory_at(&self, address: Address, size: Bytes) -> Result<(Vec<PhysicalMemory<B>>, Bytes)> {
+        let core = self.owner.inner.core(Operation::ExportMemory)?;
+        core.memory_at(address.0, size.0).ok_or_else(|| {
+            Error::of_extension(Operation::ExportMemory, PoolError::NotABlock { address, inside: None })
+        })
+    }
+
     /// Returns where the pool's memory is; nothing in a forked child.
     #[must_use]
     pub fn layout(&self) -> PoolLayout {
@@ -118,6 +132,21 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> Core<B> {
+    fn memory_at(&self, address: u64, size: u64) -> Option<(Vec<PhysicalMemory<B>>, Bytes)> {
+        let inside = |space: &&Space<B>| {
+            address.checked_sub(space.base).is_some_and(|at| at < space.region.reserved().0)
+        };
+        let space = self.spaces.iter().find(inside)?;
+        let offset = address - space.base;
+        let pages = offset / self.page..offset.checked_add(size)?.div_ceil(self.page);
+        let memory = pages.map(|page| {
+            let page = space.page_at(page as usize);
+            let frame = page.is_mapped().then_some(page.frame)?;
+            self.frames.get(frame).memory.clone()
+        });
+        Some((memory.collect::<Option<Vec<_>>>()?, Bytes(offset % self.page)))
+    }
+
     fn usage(&self) -> PoolUsage {
         let mut usage = PoolUsage {
             held: self.held(),

@@ -40,6 +40,9 @@ typedef struct gpu_vmm_backend gpu_vmm_backend;
 // A checkpoint of a private pool: its identifier, and its live blocks by address.
 typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
 
+// Memory of another process that is mapped here.
+typedef struct gpu_vmm_torch_imported gpu_vmm_torch_imported;
+
 // A pool of one device's memory that allocates under one tag.
 typedef struct gpu_vmm_pool gpu_vmm_pool;
 
@@ -69,6 +72,8 @@ typedef struct {
   bool scrub;
   // Whether the pool records where each block was allocated.
   bool debug;
+  // Whether the pool creates memory that other processes of the machine can map, if the driver has such memory.
+  bool shareable;
   // Must be zero. Later versions place their settings here, so the size of the struct does not change. A setting that this
   // version does not know is an error.
   uint64_t reserved[4];
@@ -740,6 +745,34 @@ gpu_vmm_status gpu_vmm_torch_restore(int number,
 //
 // `checkpoint` is null or comes from gpu_vmm_torch_checkpoint, and was not freed yet.
 void gpu_vmm_torch_checkpoint_free(gpu_vmm_torch_checkpoint_state *checkpoint);
+
+// Makes a live block of PyTorch importable. `handle` receives text for gpu_vmm_torch_import in another process of the same user, and
+// `offset` the distance of the block from the beginning of the memory that the import maps. The same block has one handle. Its memory
+// must not be freed before the other process has imported it. Free the text with gpu_vmm_string_free.
+//
+// # Safety
+//
+// `handle` is null or points to a writable pointer, and `offset` to a writable number.
+gpu_vmm_status gpu_vmm_torch_export(uint64_t address,
+                                    char **handle,
+                                    uint64_t *offset);
+
+// Maps the memory that a handle of another process describes. `address` receives its first address. Free the result with
+// gpu_vmm_torch_imported_free when no work uses it any more.
+//
+// # Safety
+//
+// `handle` is null or a string. `imported` is null or points to a writable pointer, and `address` to a writable number.
+gpu_vmm_status gpu_vmm_torch_import(const char *handle,
+                                    gpu_vmm_torch_imported **imported,
+                                    uint64_t *address);
+
+// Unmaps memory of gpu_vmm_torch_import, after a wait for the devices. Null does nothing.
+//
+// # Safety
+//
+// `imported` is null or comes from gpu_vmm_torch_import, and was not freed yet.
+void gpu_vmm_torch_imported_free(gpu_vmm_torch_imported *imported);
 
 // Allocates memory for a tensor in the order of a stream. If memory is short, throws a C++ exception (std::runtime_error) with
 // the pool's statistics, which Python gets as a RuntimeError. Returns null for a size of 0.

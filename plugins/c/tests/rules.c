@@ -55,6 +55,8 @@ static void class_results(void) {
     gpu_vmm_torch_block block;
     gpu_vmm_torch_usage usage;
     gpu_vmm_torch_checkpoint_state *state;
+    gpu_vmm_torch_imported *imported;
+    char *text;
     uint64_t number;
 
     FAILS(block, gpu_vmm_torch_allocate(0, 0, NULL, NULL, &block));
@@ -65,6 +67,8 @@ static void class_results(void) {
     FAILS(usage, gpu_vmm_torch_measure(-1, &usage));
     FAILS(number, gpu_vmm_torch_pool_uses(-1, id, &number));
     FAILS(state, gpu_vmm_torch_checkpoint(0, id, no_block, NULL, &state));
+    FAILS(text, gpu_vmm_torch_export(512, &text, &number));
+    FAILS(imported, gpu_vmm_torch_import("{}", &imported, &number));
     REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_torch_restore(0, NULL, no_block, no_block, NULL));
     REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_torch_walk(-1, no_run, no_block, NULL));
     REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_record_use(512, NULL));

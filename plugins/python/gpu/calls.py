@@ -16,6 +16,13 @@ from harness import MIB, Failed, child, environment, gpu_vmm, say, start
 
 WHO = ("native", "gpu-vmm")
 TIMEOUT = 300.0
+# Tells a row in which process it runs.
+VARIABLE = "GPU_VMM_CALLS"
+
+
+def enable(who: str) -> None:
+    if who == "gpu-vmm":
+        gpu_vmm("torch").enable()
 
 
 def statistics(torch: Any) -> Any:
@@ -149,7 +156,8 @@ def graph(torch: Any) -> Any:
     return [sums, train(torch, graphed, net, 5)]
 
 
-def receive(queue: Any, back: Any) -> None:
+def receive(who: str, queue: Any, back: Any) -> None:
+    enable(who)
     tensor = queue.get(timeout=120)
     back.put(tensor.sum().item())
     del tensor
@@ -159,7 +167,7 @@ def processes(torch: Any) -> Any:
     """torch.multiprocessing shares a CUDA tensor"""
     spawn = torch.multiprocessing.get_context("spawn")
     queue, back = spawn.Queue(), spawn.Queue()
-    process = spawn.Process(target=receive, args=(queue, back))
+    process = spawn.Process(target=receive, args=(os.environ[VARIABLE], queue, back))
     process.start()
     tensor = torch.arange(MIB, device="cuda", dtype=torch.float64)
     queue.put(tensor)
@@ -235,8 +243,8 @@ ROWS: dict[str, Callable[[Any], Any]] = {
 def worker(who: str, name: str) -> int:
     import torch
 
-    if who == "gpu-vmm":
-        gpu_vmm("torch").enable()
+    os.environ[VARIABLE] = who
+    enable(who)
     try:
         torch.ones(1, device="cuda")
         answer = {"result": ROWS[name](torch)}

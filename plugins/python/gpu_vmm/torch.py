@@ -116,6 +116,8 @@ def enable(
     global _allocator, _configured, _settings
     torch = _torch()
     wanted = options(0, budget, keep, page, slack)
+    # NVIDIA's driver takes no longer for memory that torch.multiprocessing can send to other processes.
+    wanted.shareable = _backend(torch) != b"hip"
     settings = (wanted.budget, wanted.keep, wanted.page, wanted.slack)
     with _lock:
         if _settings is not None:

@@ -142,7 +142,7 @@ impl PrivatePools {
     }
 
     fn entry(&self, block: Block<AnyBackend>, size: u64, id: MempoolId) -> Entry {
-        Entry { block, size, device: self.device, private: Some(id), streams: Vec::new() }
+        Entry { block, size, device: self.device, private: Some(id), streams: Vec::new(), shared: None }
     }
 
     /// Takes a free block for a request that no other memory can serve, from the pools that allow it.

@@ -89,6 +89,11 @@ pub(super) fn used(number: c_int) -> Option<&'static Device> {
     PROCESS.get()?.devices.get(usize::try_from(number).ok()?)?.get()
 }
 
+/// Returns the backend of PyTorch's pools.
+pub(super) fn backend() -> Answer<&'static AnyBackend> {
+    Ok(&process()?.backend)
+}
+
 /// Returns the limit that gpu_vmm_torch_configure has set.
 pub(super) fn limit() -> Answer<Option<u64>> {
     Ok(Some(process()?.options.budget).filter(|budget| *budget > 0))

@@ -2,13 +2,14 @@
 
 use super::graphs::MempoolId;
 use crate::status::Answer;
+use crate::torch::class::Shared;
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Operation, Stream};
 use gpu_vmm_sync::SpinMutex;
 use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The number of shards, each of which has a lock of its own.
 const SHARDS: usize = 16;
@@ -24,6 +25,8 @@ pub(super) struct Entry {
     pub(super) private: Option<MempoolId>,
     /// Other streams whose work uses it. The pool learns of them when the block is freed.
     pub(super) streams: Vec<Stream<'static>>,
+    /// What other processes need to map it, once it was shared.
+    pub(super) shared: Option<Arc<Shared>>,
 }
 
 /// The block is allocated.

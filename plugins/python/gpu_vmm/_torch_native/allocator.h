@@ -5,7 +5,8 @@
 // | allocate.cpp | allocating and freeing, and what happens when memory is short |
 // | pools.cpp | private pools, captures and checkpoints |
 // | report.cpp | statistics, snapshots, history |
-// | devices.cpp | limits, access between devices, copies, other processes |
+// | devices.cpp | limits, access between devices, copies |
+// | share.cpp | tensors in other processes |
 // | install.cpp | the functions that Python calls |
 #pragma once
 
@@ -88,9 +89,11 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex owner) override;
   cudaError_t memcpyAsync(
       void* to, int to_device, const void* from, int from_device, size_t size, cudaStream_t stream, bool peers) override;
+  std::string name() override;
+
+  // share.cpp
   torch_allocator::ShareableHandle shareIpcHandle(void* address) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
-  std::string name() override;
 
  private:
   struct Device {
@@ -121,6 +124,8 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
   Foreign foreign_;
   std::mutex observers_mutex_;
   std::vector<torch_allocator::OutOfMemoryObserver> observers_;
+  std::mutex imported_mutex_;
+  std::unordered_map<std::string, std::weak_ptr<void>> imported_;
 };
 
 // The process's allocator, which lives until the process ends: PyTorch frees tensors while it ends.

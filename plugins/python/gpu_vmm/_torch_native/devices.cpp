@@ -1,4 +1,4 @@
-// Limits, access between devices, copies, other processes.
+// Limits, access between devices, copies.
 
 #include "allocator.h"
 
@@ -78,17 +78,6 @@ cudaError_t GpuVmmAllocator::memcpyAsync(
     return cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, stream);
   }
   return cudaMemcpyPeerAsync(to, to_device, from, from_device, size, stream);
-}
-
-torch_allocator::ShareableHandle GpuVmmAllocator::shareIpcHandle(void*) {
-  TORCH_CHECK(
-      false,
-      "gpu-vmm: CUDA tensors cannot be sent to other processes yet; send tensor.cpu(), or use PyTorch's own allocator in "
-      "programs that share CUDA tensors");
-}
-
-std::shared_ptr<void> GpuVmmAllocator::getIpcDevPtr(std::string) {
-  TORCH_CHECK(false, "gpu-vmm: CUDA tensors of other processes cannot be received yet; let the sender send tensor.cpu()");
 }
 
 std::string GpuVmmAllocator::name() {

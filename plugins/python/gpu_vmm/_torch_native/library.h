@@ -28,7 +28,11 @@ namespace gpu_vmm {
   each(gpu_vmm_torch_set_limit)    \
   each(gpu_vmm_torch_allow_access) \
   each(gpu_vmm_torch_collect)      \
-  each(gpu_vmm_torch_walk)
+  each(gpu_vmm_torch_walk)         \
+  each(gpu_vmm_torch_export)       \
+  each(gpu_vmm_torch_import)       \
+  each(gpu_vmm_torch_imported_free) \
+  each(gpu_vmm_string_free)
 
 // Each member is named like its function.
 struct Library {

@@ -16,6 +16,7 @@
 #include <map>
 #include <cstring>
 #include <ctime>
+#include <unistd.h>
 #include <unordered_set>
 #include <thread>
 
@@ -294,6 +295,53 @@ static void devices() {
     demand(installed().name() == "gpu-vmm" && installed().isEnabled(), "its name");
 }
 
+// Writes what another process reads.
+static void other_process(char **arguments) {
+    now = "another process";
+    auto first = tensor(5000), block = tensor(9 << 20);
+    auto *bytes = static_cast<unsigned char *>(block.get());
+    for (size_t at = 0; at < 9 << 20; ++at) {
+        bytes[at] = static_cast<unsigned char>(at * 7);
+    }
+    const auto handle = native::shareIpcHandle(bytes);
+    demand(native::shareIpcHandle(bytes).handle == handle.handle, "a block has one handle");
+    demand(native::shareIpcHandle(bytes + 512).offset == handle.offset + 512, "an inner address has another offset");
+    char name[] = "/tmp/gpu-vmm-handle-XXXXXX";
+    const int file = mkstemp(name);
+    demand(file >= 0 && write(file, handle.handle.data(), handle.handle.size()) == static_cast<ssize_t>(handle.handle.size()), "a file");
+    close(file);
+    const auto command = std::string(arguments[0]) + " " + arguments[1] + " " + arguments[2] + " receive " + name + " " +
+        std::to_string(handle.offset);
+    const int status = std::system(command.c_str());
+    unlink(name);
+    demand(status == 0, "the other process sees the block");
+    demand(bytes[100] == 0xEE, "and this one sees what it has written");
+    try {
+        native::getIpcDevPtr("c a handle of cudaMalloc");
+        demand(false, "it is none of gpu-vmm");
+    } catch (const c10::Error &error) {
+        demand(says(error.what(), "enable gpu-vmm in both processes"), error.what());
+    }
+}
+
+static void receive(const char *name, size_t offset) {
+    now = "the receiver";
+    std::string handle(1 << 20, '\0');
+    FILE *file = std::fopen(name, "r");
+    demand(file != nullptr, name);
+    handle.resize(std::fread(handle.data(), 1, handle.size(), file));
+    std::fclose(file);
+    auto memory = native::getIpcDevPtr(handle);
+    demand(native::getIpcDevPtr(handle) == memory, "a handle is mapped once");
+    auto *bytes = static_cast<unsigned char *>(memory.get()) + offset;
+    for (size_t at = 0; at < 9 << 20; ++at) {
+        demand(bytes[at] == static_cast<unsigned char>(at * 7), "the bytes of the sender");
+    }
+    bytes[100] = 0xEE;
+    memory.reset();
+    demand(native::getIpcDevPtr(handle) != nullptr, "it is mapped again after the last use");
+}
+
 static void threads() {
     now = "threads";
     std::vector<std::thread> all_threads;
@@ -346,6 +394,7 @@ int main(int count, char **arguments) {
     auto configure = reinterpret_cast<decltype(&gpu_vmm_torch_configure)>(dlsym(library, "gpu_vmm_torch_configure"));
     gpu_vmm_pool_options options = {};
     options.page = 2 << 20;
+    options.shareable = true;
     demand(configure("host", &options) == GPU_VMM_OK, "the host backend");
     void *built = dlopen(arguments[2], RTLD_NOW);
     demand(built != nullptr, dlerror());
@@ -356,6 +405,10 @@ int main(int count, char **arguments) {
     demand(!native::get()->initialized(), "nothing is initialized yet");
     native::init(2);
     demand(install(arguments[1], reason, sizeof reason) == 1 && says(reason, "used already"), "it is too late then");
+    if (count == 6) {
+        receive(arguments[4], std::strtoull(arguments[5], nullptr, 10));
+        return 0;
+    }
     if (count > 3) {
         time_pairs();
         return 0;
@@ -366,6 +419,7 @@ int main(int count, char **arguments) {
     spare_pools();
     history();
     devices();
+    other_process(arguments);
     threads();
     std::puts("every check holds");
     return 0;

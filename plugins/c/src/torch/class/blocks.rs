@@ -50,7 +50,8 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate(
 
 fn allocate(device: &Device, number: u8, size: Bytes, stream: Stream<'static>) -> Answer<TorchBlock> {
     let block = block_tagged(device, size, stream)?;
-    let entry = Entry { block, size: size.0, device: number, private: None, streams: Vec::new() };
+    let entry =
+        Entry { block, size: size.0, device: number, private: None, streams: Vec::new(), shared: None };
     Ok(table::insert(entry))
 }
 

@@ -7,8 +7,12 @@
 //! |---|---|
 //! | `blocks` | allocating, freeing, finding |
 //! | `pools` | private pools and their checkpoints |
+//! | `share` | blocks in other processes |
 //! | `account` | amounts, the limit, and which memory is where |
 
 mod account;
 mod blocks;
 mod pools;
+mod share;
+
+pub(super) use share::Shared;
