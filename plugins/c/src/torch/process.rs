@@ -100,13 +100,19 @@ pub(super) fn limit() -> Answer<Option<u64>> {
 }
 
 /// Returns a device, whose pool the first call creates.
+#[inline]
 pub(super) fn device(number: c_int) -> Answer<&'static Device> {
+    match used(number) {
+        Some(device) => Ok(device),
+        None => make_device(number),
+    }
+}
+
+#[cold]
+fn make_device(number: c_int) -> Answer<&'static Device> {
     let process = process()?;
     let place = usize::try_from(number).ok().and_then(|number| process.devices.get(number));
     let place = place.ok_or_else(|| Failure::invalid(format!("allocate: there is no device {number}")))?;
-    if let Some(device) = place.get() {
-        return Ok(device);
-    }
     let _making = process.making.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = place.get() {
         return Ok(device);
