@@ -17,6 +17,7 @@ pub struct PoolBuilder<'a, B: Backend> {
     slack: Option<u32>,
     addresses: Option<Bytes>,
     scrub: bool,
+    shareable: bool,
     debug: bool,
     premap: Option<(PremapThread, Bytes)>,
     calls: Callbacks,
@@ -47,6 +48,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             slack: None,
             addresses: None,
             scrub: false,
+            shareable: false,
             debug: false,
             premap: None,
             calls: Callbacks::default(),
@@ -112,6 +114,14 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
+    /// Creates memory that can be exported to other processes of this machine, as [`Pool::memory_at`] returns it. A driver that
+    /// refuses such memory provides ordinary memory instead.
+    #[must_use]
+    pub fn shareable(mut self) -> Self {
+        self.shareable = true;
+        self
+    }
+
     /// Records where each block was allocated, for [`Pool::unfreed`]. This costs some hundred nanoseconds for each block.
     #[must_use]
     pub fn debug(mut self) -> Self {
@@ -155,8 +165,20 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) for a page larger than the budget.
     pub fn build(self) -> Result<Pool<B>> {
         const OPERATION: Operation = Operation::CreatePool;
-        let Self { backend, device, budget, keep, page, slack, addresses, scrub, debug, premap, calls } =
-            self;
+        let Self {
+            backend,
+            device,
+            budget,
+            keep,
+            page,
+            slack,
+            addresses,
+            scrub,
+            shareable,
+            debug,
+            premap,
+            calls,
+        } = self;
         if !page.is_zero() && Alignment::new(page).is_none() {
             return Err(Error::new(OPERATION, Detail::BadAlignment { alignment: page }));
         }
@@ -172,6 +194,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         }
         let settings = Settings {
             device,
+            access: vec![device],
             total,
             budget,
             keep,
@@ -181,6 +204,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             reserve_small: total,
             reserve: Bytes(total.0.saturating_mul(ADDRESSES_PER_TAG)),
             scrub,
+            shareable,
             debug,
             premap: premap.as_ref().map_or(Bytes::ZERO, |(_, by)| *by),
         };

@@ -55,6 +55,8 @@ pub(crate) struct Frames<B: Backend> {
     free_map: Vec<u64>,
     free: usize,
     vacant: Vec<FrameIndex>,
+    /// The number of frames that were ever added.
+    created: u64,
     search: u32,
 }
 
@@ -66,6 +68,7 @@ impl<B: Backend> Frames<B> {
             free_map: Vec::new(),
             free: 0,
             vacant: Vec::new(),
+            created: 0,
             search: 0,
         }
     }
@@ -95,6 +98,11 @@ impl<B: Backend> Frames<B> {
         self.list.len() - self.vacant.len()
     }
 
+    /// Returns the number of frames that were ever added.
+    pub(crate) fn created(&self) -> u64 {
+        self.created
+    }
+
     /// Returns the number of free frames.
     pub(crate) fn free(&self) -> usize {
         self.free
@@ -104,6 +112,7 @@ impl<B: Backend> Frames<B> {
     pub(crate) fn insert(&mut self, memory: PhysicalMemory<B>, tenant: u16) -> FrameIndex {
         let frame = Frame { memory: Some(memory), mapped: Vec::new() };
         let usage = Use { turn: Turn::FREE, seen: 0, used: true, tenant };
+        self.created += 1;
         if let Some(index) = self.vacant.pop() {
             *self.at(index) = frame;
             self.uses[index as usize] = usage;

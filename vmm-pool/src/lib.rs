@@ -30,7 +30,7 @@
 //! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
 //! | `waits` | waiting for that work, without a lock |
 //! | `tags`, `tag_spaces` | tags, and their addresses |
-//! | `queries`, `stats`, `snapshot`, `history`, `tracking`, `trace` | statistics, snapshots and tracing |
+//! | `queries`, `stats`, `usage`, `snapshot`, `history`, `tracking`, `trace` | statistics, snapshots and tracing |
 //!
 //! # Tracing
 //!
@@ -77,6 +77,7 @@ mod thread_cache;
 mod trace;
 mod tracking;
 mod trim;
+mod usage;
 mod waits;
 
 pub use block::{Block, BlockInfo};
@@ -91,3 +92,4 @@ pub use snapshot::{
 };
 pub use stats::{BinStats, DriverCalls, PoolStats};
 pub use tracking::Unfreed;
+pub use usage::{MemoryRun, PoolLayout, PoolUsage, WaitingBlocks};

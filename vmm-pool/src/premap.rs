@@ -50,7 +50,7 @@ impl<B: Backend> Core<B> {
         let created = gap.missing.iter().try_for_each(|_| self.create(tag, &mut chosen));
         let Self { spaces, frames, settings, calls, .. } = self;
         let result = created
-            .and_then(|()| spaces[space].fill_gap(frames, &gap, &chosen.frames, settings.device, calls));
+            .and_then(|()| spaces[space].fill_gap(frames, &gap, &chosen.frames, &settings.access, calls));
         match result {
             Ok(()) => chosen.frames.iter().for_each(|frame| self.frames.release(*frame, Turn::FREE)),
             Err(_) => self.give_up(&chosen),

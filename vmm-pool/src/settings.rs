@@ -9,6 +9,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) device: DeviceId,
+    /// The devices that have access to the memory: its own, and others that were allowed to.
+    pub(crate) access: Vec<DeviceId>,
     /// The size of the device's memory.
     pub(crate) total: Bytes,
     pub(crate) budget: Bytes,
@@ -22,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) reserve_small: Bytes,
     pub(crate) reserve: Bytes,
     pub(crate) scrub: bool,
+    /// True if new memory can be exported to other processes of the machine.
+    pub(crate) shareable: bool,
     pub(crate) debug: bool,
     /// The bytes behind the highest block of a tag that are mapped in advance.
     pub(crate) premap: Bytes,

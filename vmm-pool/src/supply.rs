@@ -27,7 +27,7 @@ impl<B: Backend> Core<B> {
         let mut chosen = Chosen::default();
         let result = self.choose(gap.missing.len(), request, &mut chosen).and_then(|()| {
             let Self { spaces, frames, settings, calls, .. } = self;
-            Ok(spaces[space].fill_gap(frames, &gap, &chosen.frames, settings.device, calls)?)
+            Ok(spaces[space].fill_gap(frames, &gap, &chosen.frames, &settings.access, calls)?)
         });
         let result = result.and_then(|()| self.scrub(space, &gap.missing, &chosen.frames, tag));
         if result.is_err() {
@@ -111,8 +111,17 @@ impl<B: Backend> Core<B> {
 
     pub(crate) fn create(&mut self, tag: u16, chosen: &mut Chosen) -> Result<(), Error> {
         self.calls.create += 1;
-        let memory =
-            PhysicalMemory::create(&self.backend, Bytes(self.page), Properties::on(self.settings.device))?;
+        let plain = Properties::on(self.settings.device);
+        let create = |properties| PhysicalMemory::create(&self.backend, Bytes(self.page), properties);
+        let memory = match create(if self.settings.shareable { plain.shareable() } else { plain }) {
+            Err(error) if self.settings.shareable && !error.is_out_of_memory() => {
+                self.calls.create += 1;
+                let memory = create(plain).map_err(|_| error)?;
+                self.settings.shareable = false;
+                memory
+            }
+            answer => answer?,
+        };
         chosen.frames.push(self.frames.insert(memory, tag));
         Ok(())
     }

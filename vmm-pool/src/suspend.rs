@@ -279,8 +279,8 @@ impl<B: Backend> Core<B> {
             }
             Err(error) => return Err(error),
         };
-        let Self { spaces, frames, .. } = self;
-        let space = &mut spaces[index];
+        let space = &mut self.spaces[index];
+        let frames = &mut self.frames;
         let mappings = space.region.mappings().map(|mapping| (mapping.offset, mapping.memory.clone()));
         for (offset, memory) in mappings.collect::<Vec<_>>() {
             let page = (offset.0 / space.page) as usize;
@@ -290,6 +290,8 @@ impl<B: Backend> Core<B> {
                 frames.release(frame, Turn::FREE);
             }
         }
+        // Devices that were allowed meanwhile have no access yet.
+        space.grant_all(&self.settings.access[1..], &mut self.calls)?;
         Ok(resumed.memory)
     }
 }

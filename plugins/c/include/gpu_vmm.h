@@ -25,8 +25,23 @@
 // For `keep` of gpu_vmm_pool_options: the pool returns free memory to the driver at once. (One byte is less than any page.)
 #define GPU_VMM_KEEP_NOTHING 1
 
+// The block is allocated.
+#define GPU_VMM_TORCH_LIVE 0
+
+// The block was freed and is kept for its private pool.
+#define GPU_VMM_TORCH_FREE 1
+
+// The block was freed and waits for work on a stream.
+#define GPU_VMM_TORCH_PENDING 2
+
 // An open driver. Pools and regions that were created from it stay valid when it is closed.
 typedef struct gpu_vmm_backend gpu_vmm_backend;
+
+// A checkpoint of a private pool: its identifier, and its live blocks by address.
+typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
+
+// Memory of another process that is mapped here.
+typedef struct gpu_vmm_torch_imported gpu_vmm_torch_imported;
 
 // A pool of one device's memory that allocates under one tag.
 typedef struct gpu_vmm_pool gpu_vmm_pool;
@@ -57,6 +72,8 @@ typedef struct {
   bool scrub;
   // Whether the pool records where each block was allocated.
   bool debug;
+  // Whether the pool creates memory that other processes of the machine can map, if the driver has such memory.
+  bool shareable;
   // Must be zero. Later versions place their settings here, so the size of the struct does not change. A setting that this
   // version does not know is an error.
   uint64_t reserved[4];
@@ -78,6 +95,39 @@ typedef struct {
   char tag[64];
 } gpu_vmm_block;
 
+// The amounts of one device's memory. All sizes are bytes.
+typedef struct {
+  // All physical memory.
+  uint64_t held;
+  // The most physical memory since gpu_vmm_torch_reset_peak.
+  uint64_t peak_held;
+  // The physical memory that contains blocks of up to 1 MiB.
+  uint64_t held_small;
+  // The number and the size of freed blocks that wait for work on a stream: those of up to 1 MiB, and the larger ones.
+  uint64_t pending_blocks[2];
+  uint64_t pending_bytes[2];
+  // The number of pages of physical memory that were ever created, and returned to the driver.
+  uint64_t created;
+  uint64_t released;
+  // The size of a page.
+  uint64_t page;
+} gpu_vmm_torch_usage;
+
+// A run of physical memory that is mapped at consecutive addresses.
+typedef struct {
+  // The first address; zero if the memory is mapped nowhere.
+  uint64_t address;
+  // The size.
+  uint64_t size;
+  // Whether blocks lie in the run.
+  bool used;
+  // Whether the blocks are of up to 1 MiB each.
+  bool small;
+} gpu_vmm_torch_run;
+
+// A function that receives runs one by one, with the context of its caller; null for none.
+typedef void (*gpu_vmm_torch_visit_run)(void*, const gpu_vmm_torch_run*);
+
 // PyTorch's identifier of memory that several captures may share: `c10::cuda::MempoolId_t`, a `std::pair` of two numbers.
 typedef struct {
   // The number of an identifier that PyTorch created itself.
@@ -85,6 +135,29 @@ typedef struct {
   // The number of an identifier that the user created.
   uint64_t second;
 } gpu_vmm_torch_mempool_id;
+
+// A block as the allocator class of gpu_vmm.torch sees it.
+typedef struct {
+  // Its first address.
+  uint64_t address;
+  // The requested size.
+  uint64_t size;
+  // The bytes that it occupies: the requested size, rounded up.
+  uint64_t capacity;
+  // The stream that it was allocated for.
+  void *stream;
+  // Its private pool; zeros if it has none.
+  gpu_vmm_torch_mempool_id pool;
+  // The number of its device.
+  int32_t device;
+  // GPU_VMM_TORCH_LIVE, GPU_VMM_TORCH_FREE or GPU_VMM_TORCH_PENDING.
+  uint32_t state;
+  // Whether work on other streams uses it.
+  bool used_elsewhere;
+} gpu_vmm_torch_block;
+
+// A function that receives blocks one by one, with the context of its caller; null for none.
+typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
 
 // The call succeeded.
 #define GPU_VMM_OK 0
@@ -540,6 +613,170 @@ gpu_vmm_status gpu_vmm_dlpack_device(const gpu_vmm_backend *backend,
 //
 // `text` is null or comes from a function of this library, and was not freed yet.
 void gpu_vmm_string_free(char *text);
+
+// Returns the amounts of a device's memory, without searching; zeros if nothing was allocated there.
+//
+// # Safety
+//
+// `usage` is null or points to a writable gpu_vmm_torch_usage.
+gpu_vmm_status gpu_vmm_torch_measure(int number, gpu_vmm_torch_usage *usage);
+
+// Sets the peak of a device's held memory to what is held now.
+gpu_vmm_status gpu_vmm_torch_reset_peak(int number);
+
+// Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes; at most the budget of
+// gpu_vmm_torch_configure. Memory beyond it stays, and no more is created.
+gpu_vmm_status gpu_vmm_torch_set_limit(int number, uint64_t bytes);
+
+// Gives the device `peer` access to all memory of PyTorch's pool of another device, present and future.
+gpu_vmm_status gpu_vmm_torch_allow_access(int number, int peer);
+
+// Returns all free memory of every device to the driver, that of destroyed graphs included.
+gpu_vmm_status gpu_vmm_torch_collect(void);
+
+// Calls `run` for all memory of a device, each part once, by address, and then `block` for its live blocks, the free blocks of
+// private pools, and freed blocks that wait for a stream. Other threads may allocate and free meanwhile.
+//
+// # Safety
+//
+// The functions accept `context`.
+gpu_vmm_status gpu_vmm_torch_walk(int number,
+                                  gpu_vmm_torch_visit_run run,
+                                  gpu_vmm_torch_visit block,
+                                  void *context);
+
+// Allocates `size` bytes in the order of a stream: from a private pool, or, if `pool` is null, under this thread's tag. `block`
+// receives the new block.
+//
+// # Safety
+//
+// `stream` is null or a live stream of the device's vendor. `pool` is null or points to an identifier. `block` is null or points
+// to a writable block.
+gpu_vmm_status gpu_vmm_torch_allocate(int number,
+                                      uint64_t size,
+                                      void *stream,
+                                      const gpu_vmm_torch_mempool_id *pool,
+                                      gpu_vmm_torch_block *block);
+
+// Allocates as gpu_vmm_torch_allocate without a private pool does, after everything that frees memory: blocks whose graphs are
+// destroyed, and then the free blocks of private pools that gpu_vmm_torch_pool_use_on_oom has named.
+//
+// # Safety
+//
+// As for gpu_vmm_torch_allocate.
+gpu_vmm_status gpu_vmm_torch_allocate_at_last(int number,
+                                              uint64_t size,
+                                              void *stream,
+                                              gpu_vmm_torch_block *block);
+
+// Frees the block with this first address, in the order of its stream and after the work on other streams that
+// gpu_vmm_torch_record_use has noted. `block` receives what it was; it may be null.
+//
+// # Safety
+//
+// `block` is null or points to a writable block.
+gpu_vmm_status gpu_vmm_torch_deallocate(uint64_t address, gpu_vmm_torch_block *block);
+
+// Notes that work on another stream uses a block. After it is freed, its memory is reused once that stream has done the work that
+// was queued on it at the free.
+//
+// # Safety
+//
+// `stream` is null or a live stream of the vendor of the block's device.
+gpu_vmm_status gpu_vmm_torch_record_use(uint64_t address,
+                                        void *stream);
+
+// Finds the live block that contains an address. Addresses other than a block's first are slow to find.
+//
+// # Safety
+//
+// `block` is null or points to a writable block.
+gpu_vmm_status gpu_vmm_torch_find(uint64_t address, gpu_vmm_torch_block *block);
+
+// Creates a private pool, or adds a user to it: a graph, a `torch.cuda.MemPool`, or code that allocates from one.
+gpu_vmm_status gpu_vmm_torch_pool_acquire(int number, gpu_vmm_torch_mempool_id id);
+
+// Removes a user of a private pool. With the last one, the pool's free blocks return to the general pool; those that graphs may
+// use do so in gpu_vmm_torch_collect or when memory is short.
+gpu_vmm_status gpu_vmm_torch_pool_release(int number,
+                                          gpu_vmm_torch_mempool_id id);
+
+// Notes that the caller diverts requests to a private pool from now on. Until the end the library waits for no device.
+gpu_vmm_status gpu_vmm_torch_pool_begin(int number, gpu_vmm_torch_mempool_id id);
+
+// Notes that the caller no longer diverts requests to a private pool. If it captured a graph, the capture has ended.
+gpu_vmm_status gpu_vmm_torch_pool_end(int number, gpu_vmm_torch_mempool_id id);
+
+// Returns the number of a private pool's users; 0 if there is no such pool.
+//
+// # Safety
+//
+// `uses` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_torch_pool_uses(int number, gpu_vmm_torch_mempool_id id, uint64_t *uses);
+
+// Sets whether the free blocks of a private pool may serve other requests when memory is short.
+gpu_vmm_status gpu_vmm_torch_pool_use_on_oom(int number, gpu_vmm_torch_mempool_id id, bool use_on_oom);
+
+// Records which blocks of a private pool are live, and calls `visit` for each of them, by address. Free the
+// checkpoint with gpu_vmm_torch_checkpoint_free.
+//
+// # Safety
+//
+// `checkpoint` is null or points to a writable pointer. `visit` is null or a function that accepts `context`.
+gpu_vmm_status gpu_vmm_torch_checkpoint(int number,
+                                        gpu_vmm_torch_mempool_id id,
+                                        gpu_vmm_torch_visit visit,
+                                        void *context,
+                                        gpu_vmm_torch_checkpoint_state **checkpoint);
+
+// Restores a checkpoint of a private pool: exactly its blocks are live then. Calls `freed` for each block that was live before,
+// and then `allocated` for each block of the checkpoint; a block that is in both is passed to both. Free blocks of the pool stay
+// in it, so that the caller may restore any checkpoint that is not older than the pool. Returns GPU_VMM_NOT_FOUND if a block of
+// the checkpoint is gone; nothing has changed then.
+//
+// # Safety
+//
+// `checkpoint` is null or a checkpoint. The functions accept `context`.
+gpu_vmm_status gpu_vmm_torch_restore(int number,
+                                     const gpu_vmm_torch_checkpoint_state *checkpoint,
+                                     gpu_vmm_torch_visit freed,
+                                     gpu_vmm_torch_visit allocated,
+                                     void *context);
+
+// Frees a checkpoint. Null does nothing. The pool does not change.
+//
+// # Safety
+//
+// `checkpoint` is null or comes from gpu_vmm_torch_checkpoint, and was not freed yet.
+void gpu_vmm_torch_checkpoint_free(gpu_vmm_torch_checkpoint_state *checkpoint);
+
+// Makes a live block of PyTorch importable. `handle` receives text for gpu_vmm_torch_import in another process of the same user, and
+// `offset` the distance of the block from the beginning of the memory that the import maps. The same block has one handle. Its memory
+// must not be freed before the other process has imported it. Free the text with gpu_vmm_string_free.
+//
+// # Safety
+//
+// `handle` is null or points to a writable pointer, and `offset` to a writable number.
+gpu_vmm_status gpu_vmm_torch_export(uint64_t address,
+                                    char **handle,
+                                    uint64_t *offset);
+
+// Maps the memory that a handle of another process describes. `address` receives its first address. Free the result with
+// gpu_vmm_torch_imported_free when no work uses it any more.
+//
+// # Safety
+//
+// `handle` is null or a string. `imported` is null or points to a writable pointer, and `address` to a writable number.
+gpu_vmm_status gpu_vmm_torch_import(const char *handle,
+                                    gpu_vmm_torch_imported **imported,
+                                    uint64_t *address);
+
+// Unmaps memory of gpu_vmm_torch_import, after a wait for the devices. Null does nothing.
+//
+// # Safety
+//
+// `imported` is null or comes from gpu_vmm_torch_import, and was not freed yet.
+void gpu_vmm_torch_imported_free(gpu_vmm_torch_imported *imported);
 
 // Allocates memory for a tensor in the order of a stream. If memory is short, throws a C++ exception (std::runtime_error) with
 // the pool's statistics, which Python gets as a RuntimeError. Returns null for a size of 0.

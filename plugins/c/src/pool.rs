@@ -40,6 +40,8 @@ pub struct PoolOptions {
     pub scrub: bool,
     /// Whether the pool records where each block was allocated.
     pub debug: bool,
+    /// Whether the pool creates memory that other processes of the machine can map, if the driver has such memory.
+    pub shareable: bool,
     /// Must be zero. Later versions place their settings here, so the size of the struct does not change. A setting that this
     /// version does not know is an error.
     pub reserved: [u64; 4],
@@ -55,6 +57,7 @@ impl PoolOptions {
         slack: 0,
         scrub: false,
         debug: false,
+        shareable: false,
         reserved: [0; 4],
     };
 
@@ -100,6 +103,9 @@ impl Pool {
         }
         if options.scrub {
             builder = builder.scrub();
+        }
+        if options.shareable {
+            builder = builder.shareable();
         }
         if options.debug {
             builder = builder.debug();

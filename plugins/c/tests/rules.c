@@ -36,6 +36,47 @@ static int is_zero(const void *place, size_t size) {
         demand(is_zero(&(result), sizeof(result)), "after an error the result is zero: " #call);                                 \
     } while (0)
 
+static void no_run(void *context, const gpu_vmm_torch_run *run) {
+    (void)context;
+    (void)run;
+}
+
+static void no_block(void *context, const gpu_vmm_torch_block *block) {
+    (void)context;
+    (void)block;
+}
+
+// A call without a result that must fail, and with which status.
+#define REFUSES(status, call) demand(status == (call), #call " is refused with " #status)
+
+// The functions of the allocator class for PyTorch.
+static void class_results(void) {
+    const gpu_vmm_torch_mempool_id id = {0, 4711};
+    gpu_vmm_torch_block block;
+    gpu_vmm_torch_usage usage;
+    gpu_vmm_torch_checkpoint_state *state;
+    gpu_vmm_torch_imported *imported;
+    char *text;
+    uint64_t number;
+
+    FAILS(block, gpu_vmm_torch_allocate(0, 0, NULL, NULL, &block));
+    FAILS(block, gpu_vmm_torch_allocate(0, 512, NULL, &id, &block));
+    FAILS(block, gpu_vmm_torch_allocate_at_last(-1, 512, NULL, &block));
+    FAILS(block, gpu_vmm_torch_deallocate(512, &block));
+    FAILS(block, gpu_vmm_torch_find(512, &block));
+    FAILS(usage, gpu_vmm_torch_measure(-1, &usage));
+    FAILS(number, gpu_vmm_torch_pool_uses(-1, id, &number));
+    FAILS(state, gpu_vmm_torch_checkpoint(0, id, no_block, NULL, &state));
+    FAILS(text, gpu_vmm_torch_export(512, &text, &number));
+    FAILS(imported, gpu_vmm_torch_import("{}", &imported, &number));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_torch_restore(0, NULL, no_block, no_block, NULL));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_torch_walk(-1, no_run, no_block, NULL));
+    REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_record_use(512, NULL));
+    REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_pool_release(0, id));
+    REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_pool_begin(0, id));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_torch_allow_access(0, -1));
+}
+
 // tests/header.rs checks that every function of the header with a result is called here.
 static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, const gpu_vmm_region *region) {
     union {
@@ -81,6 +122,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(object.pool, gpu_vmm_torch_pool(-1, &object.pool));
     FAILS(pointer, gpu_vmm_torch_functions("tag", &pointer, NULL));
     FAILS(other_pointer, gpu_vmm_torch_functions("tag", NULL, &other_pointer));
+    class_results();
 }
 
 static long long held(const gpu_vmm_pool *pool) {

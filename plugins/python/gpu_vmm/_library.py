@@ -23,7 +23,7 @@ class PoolOptions(ctypes.Structure):
 
     _fields_ = [
         ("device", c_uint32), ("budget", c_uint64), ("keep", c_uint64), ("page", c_uint64), ("slack", c_uint32), ("scrub", c_bool),
-        ("debug", c_bool), ("reserved", c_uint64 * 4),
+        ("debug", c_bool), ("shareable", c_bool), ("reserved", c_uint64 * 4),
     ]  # fmt: skip
 
 

@@ -11,8 +11,10 @@ import gc
 import importlib
 import os
 import threading
+import warnings
 from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
 
+from . import _torch_build
 from ._arguments import KEEP_NOTHING, Folder, text
 from ._handles import PoolHandle
 from ._library import address_of, check, find, library
@@ -28,6 +30,15 @@ _HOOKS = (
     ("set_begin_allocate_to_pool", "gpu_vmm_torch_begin_allocate_to_pool"),
     ("set_end_allocate_to_pool_fn", "gpu_vmm_torch_end_allocate_to_pool"),
     ("set_release_pool", "gpu_vmm_torch_release_pool"),
+)
+
+CLASS = "GPU_VMM_TORCH_CLASS"
+"""The environment variable that, set to "off", makes :func:`enable` use PyTorch's hook for foreign allocators."""
+
+_WITHOUT_CLASS = (
+    "gpu_vmm.torch.enable: PyTorch is served through its hook for foreign allocators, because the allocator class cannot be compiled. "
+    "These do not work: torch.cuda.memory_* and snapshots, `except torch.OutOfMemoryError`, torch.compile(mode=\"reduce-overhead\"), "
+    "memory in the profiler, set_per_process_memory_fraction, torch.cuda.MemPool() without an allocator."
 )
 
 _lock = threading.RLock()
@@ -95,37 +106,75 @@ def enable(
     that it keeps, None for all. ``page`` and ``slack`` are as for ``Backend.pool``, but None means 16 MiB and 7 percent: steps then
     rarely wait for mapping. Smaller values hold less memory. A second call with the same settings does nothing.
 
+    The first call on a machine compiles an allocator class against the installed PyTorch and keeps it in ``~/.cache/gpu-vmm``; it takes
+    a C++ compiler and about a minute. ``python -m gpu_vmm.torch build`` does so ahead. Without a compiler, PyTorch's hook for foreign
+    allocators serves the memory, and a warning lists what does not work then.
+
     Raises NotInstalled without PyTorch; Unavailable without a driver or if PyTorch is too old; Error if PyTorch has used a GPU
     already, or if it is already served with other settings.
     """
     global _allocator, _configured, _settings
     torch = _torch()
     wanted = options(0, budget, keep, page, slack)
+    # NVIDIA's driver takes no longer for memory that torch.multiprocessing can send to other processes.
+    wanted.shareable = _backend(torch) != b"hip"
     settings = (wanted.budget, wanted.keep, wanted.page, wanted.slack)
     with _lock:
         if _settings is not None:
             if _settings != settings:
                 raise Error(f"enable: PyTorch is already served, with {_said(_settings)}, which cannot be changed to {_said(settings)}")
             return
-        memory = torch.cuda.memory
-        make = _has(torch, memory, "CUDAPluggableAllocator", "2.3")
-        change = _has(torch, memory, "change_current_allocator", "2.3")
         try:
             check(library().gpu_vmm_torch_configure(_backend(torch), ctypes.byref(wanted)))
         except Busy as error:
             raise Error(f"enable: call it before the first use of the GPU, and before gpu_vmm.torch.pool(): {error}", Busy.status) from error
         try:
-            made = make(find(), "gpu_vmm_torch_alloc", "gpu_vmm_torch_free")
-            setters = [_has(torch, made.allocator(), setter, "2.3") for setter, _ in _HOOKS]
-            for setter, (_, function) in zip(setters, _HOOKS):
-                setter(address_of(function))
-            change(made)
-        except Exception as error:
+            made = _install(torch)
+        except BaseException:
             library().gpu_vmm_torch_configure(_backend(torch), None)  # restores the defaults
-            if isinstance(error, RuntimeError) and not isinstance(error, Error):
-                raise Error(f"enable: call it before the first use of the GPU; PyTorch's error: {error}", Busy.status) from error
             raise
         _allocator, _settings, _configured = made, settings, True
+
+
+def _install(torch: Any) -> Any:
+    """Makes PyTorch allocate from gpu-vmm: by the allocator class, or without it by PyTorch's hook for foreign allocators."""
+    if os.environ.get(CLASS, "on") != "off":
+        try:
+            return _install_class(_torch_build.build(torch))
+        except (Unavailable, OSError) as error:
+            warnings.warn(f"{_WITHOUT_CLASS} The reason: {error}", RuntimeWarning, stacklevel=4)
+    return _install_hook(torch)
+
+
+def _install_class(file: str) -> Any:
+    try:
+        built = ctypes.CDLL(file)
+    except OSError as error:
+        raise Unavailable(f"gpu_vmm.torch: {file} cannot be loaded: {error}") from error
+    reason = ctypes.create_string_buffer(512)
+    install = built.gpu_vmm_torch_install
+    install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+    if install(os.fsencode(find()), reason, len(reason)):
+        said = reason.value.decode("utf-8", "replace")
+        raise Error(f"enable: call it before the first use of the GPU; {said}", Busy.status)
+    return built
+
+
+def _install_hook(torch: Any) -> Any:
+    memory = torch.cuda.memory
+    make = _has(torch, memory, "CUDAPluggableAllocator", "2.3")
+    change = _has(torch, memory, "change_current_allocator", "2.3")
+    try:
+        made = make(find(), "gpu_vmm_torch_alloc", "gpu_vmm_torch_free")
+        setters = [_has(torch, made.allocator(), setter, "2.3") for setter, _ in _HOOKS]
+        for setter, (_, function) in zip(setters, _HOOKS):
+            setter(address_of(function))
+        change(made)
+    except RuntimeError as error:
+        if isinstance(error, Error):
+            raise
+        raise Error(f"enable: call it before the first use of the GPU; PyTorch's error: {error}", Busy.status) from error
+    return made
 
 
 def _said(settings: Tuple[int, int, int, int]) -> str:
@@ -287,3 +336,11 @@ def report(path: Union[str, "os.PathLike[str]"], device: Any = None) -> None:
 def trim(keep: SupportsIndex = 0, device: Any = None) -> int:
     """Returns free memory of a device's pool to the driver until it keeps at most ``keep`` bytes. Returns the number of bytes returned."""
     return device_pool(device).trim(keep)
+
+
+if __name__ == "__main__":
+    import sys
+
+    from gpu_vmm._torch_command import main
+
+    sys.exit(main(sys.argv[1:]))

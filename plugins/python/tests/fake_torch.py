@@ -5,6 +5,7 @@
 
 import contextlib
 import ctypes
+import os
 import sys
 import types
 
@@ -18,8 +19,8 @@ SETTERS = (
 )  # fmt: skip
 
 
-def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0"):
-    """Returns the module, and the list of recorded calls."""
+def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0", native=None):
+    """Returns the module, and the list of recorded calls. `native`: a folder in which PyTorch's headers are, for the allocator class."""
     calls = []
     torch = types.ModuleType("torch")
     torch.__version__ = "2.0.9"
@@ -89,4 +90,9 @@ def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0"):
     torch.empty, torch.active = empty, active
     sys.modules["torch"] = torch
     gpu_vmm.torch._backend = lambda torch: NAME.encode()
+    if native is None:
+        os.environ[gpu_vmm.torch.CLASS] = "off"
+    else:
+        torch.__version__, torch.__file__ = "2.11.0", os.path.join(native, "torch", "__init__.py")
+        torch.compiled_with_cxx11_abi = lambda: True
     return torch, calls

@@ -1,7 +1,9 @@
 //! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on host memory, on the fake NVIDIA driver and on
 //! each version of HIP. The flagship examples run there as well.
 //!
-//! Python is `python3`, or the program that GPU_VMM_PYTHON names. Tests with NumPy run if it is installed.
+//! Python is `python3`, or the program that GPU_VMM_PYTHON names. Tests with NumPy run if it is installed. The allocator class for
+//! PyTorch is compiled against each PyTorch that GPU_VMM_TEST_TORCH names: `TORCH=INCLUDE`, separated by commas, where TORCH is the folder
+//! `torch` of an unpacked wheel and INCLUDE a folder with cuda_runtime_api.h.
 
 use crate::cargo;
 use crate::compiler::compile;
@@ -12,7 +14,7 @@ use crate::layout::Layout;
 use crate::runtime::Runtime;
 use crate::suites::{Job, LIMIT, prepare};
 use crate::summary::{Outcome, Row, Summary};
-use crate::trouble::{Answer, Doing};
+use crate::trouble::{Answer, Doing, Trouble};
 use crate::{process, queue, shell};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,9 @@ use std::process::Command;
 
 /// The environment variable that names the Python for the tests.
 const PYTHON: &str = "GPU_VMM_PYTHON";
+
+/// The environment variable that names the versions of PyTorch for the allocator class.
+const TORCH: &str = "GPU_VMM_TEST_TORCH";
 
 /// The programs of `plugins/c`: the compiler and the source of each.
 const PROGRAMS: [(&str, &str); 4] =
@@ -116,6 +121,21 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         command.env("GPU_VMM_C_LIBRARY", &library).env("GPU_VMM_TEST_BACKEND", place.backend());
         let log = layout.logs().join(format!("{stem}-python.txt"));
         jobs.push(Job { name: format!("{}, plugins/python", place.shown()), command, log });
+    }
+    let torches = std::env::var(TORCH).unwrap_or_default();
+    if torches.is_empty() {
+        let reason = Trouble::new(format!("{TORCH} names no PyTorch"));
+        summary.add(Row::skipped("PyTorch's allocator class", reason, false));
+    }
+    for (index, pair) in torches.split(',').filter(|pair| !pair.is_empty()).enumerate() {
+        let wrong = || Trouble::new(format!("{TORCH}: {pair:?} is not of the form TORCH=INCLUDE"));
+        let (torch, include) = pair.split_once('=').ok_or_else(wrong)?;
+        let mut command = Command::new(&python);
+        command.arg(folder.join("python/tests/native/run.py")).arg(&library).args([torch, include]);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        leave_the_machines(&mut command);
+        let log = layout.logs().join(format!("torch-class-{index}.txt"));
+        jobs.push(Job { name: format!("allocator class, {torch}"), command, log });
     }
     queue::each(jobs, one)?.into_iter().for_each(|row| summary.add(row));
     Ok(())

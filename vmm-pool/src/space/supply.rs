@@ -61,14 +61,14 @@ impl<B: Backend> Space<B> {
         frames: &mut Frames<B>,
         gap: &Gap,
         chosen: &[FrameIndex],
-        device: DeviceId,
+        devices: &[DeviceId],
         calls: &mut DriverCalls,
     ) -> Result<()> {
         let stale: Vec<_> =
             gap.missing.iter().copied().filter(|page| self.pages[*page].frame != NO_FRAME).collect();
         unmap_runs(self, frames, &stale, calls)?;
         let mut done = 0;
-        if let Err(mut error) = self.map_and_grant(frames, gap, chosen, device, calls, &mut done) {
+        if let Err(mut error) = self.map_and_grant(frames, gap, chosen, devices, calls, &mut done) {
             for (page, frame) in gap.missing.iter().zip(chosen).take(done) {
                 self.note_mapped(frames, *page, *frame);
             }
@@ -125,7 +125,7 @@ impl<B: Backend> Space<B> {
         frames: &Frames<B>,
         gap: &Gap,
         chosen: &[FrameIndex],
-        device: DeviceId,
+        devices: &[DeviceId],
         calls: &mut DriverCalls,
         done: &mut usize,
     ) -> Result<()> {
@@ -137,11 +137,31 @@ impl<B: Backend> Space<B> {
             *done += 1;
         }
         for (first, count) in runs(&gap.missing) {
-            calls.set_access += 1;
-            let length = Bytes(count as u64 * self.page);
-            self.region.set_access(self.offset_of(first), length, device, Access::ReadWrite)?;
+            self.grant(first, count, devices, calls)?;
         }
         Ok(())
+    }
+
+    /// Gives devices access to mapped pages.
+    fn grant(
+        &mut self,
+        first: usize,
+        count: usize,
+        devices: &[DeviceId],
+        calls: &mut DriverCalls,
+    ) -> Result<()> {
+        let (offset, length) = (self.offset_of(first), Bytes(count as u64 * self.page));
+        devices.iter().try_for_each(|device| {
+            calls.set_access += 1;
+            self.region.set_access(offset, length, *device, Access::ReadWrite)
+        })
+    }
+
+    /// Gives devices access to everything that is mapped.
+    pub(crate) fn grant_all(&mut self, devices: &[DeviceId], calls: &mut DriverCalls) -> Result<()> {
+        let mapped = self.pages.iter().enumerate().filter(|(_, page)| page.is_mapped());
+        let mapped: Vec<_> = mapped.map(|(index, _)| index).collect();
+        runs(&mapped).try_for_each(|(first, count)| self.grant(first, count, devices, calls))
     }
 }
 

@@ -7,18 +7,19 @@
 //! The library cannot know on which stream a graph is replayed. So it waits for the device before it returns the graph's
 //! memory to the pool.
 
+use super::free_blocks::FreeBlocks;
 use crate::pool::Pool;
 use crate::status::Answer;
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Stream, WaitFor};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// PyTorch's identifier of memory that several captures may share: `c10::cuda::MempoolId_t`, a `std::pair` of two numbers.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MempoolId {
     /// The number of an identifier that PyTorch created itself.
     pub first: u64,
@@ -60,8 +61,7 @@ struct Books {
 struct Owner {
     /// The number of begun captures that were not released.
     uses: usize,
-    /// Freed blocks, by stream and capacity.
-    free: BTreeMap<(usize, u64), Vec<Block<AnyBackend>>>,
+    free: FreeBlocks,
 }
 
 impl Graphs {
@@ -118,7 +118,7 @@ impl Graphs {
         if owner.uses > 0 {
             return Ok(());
         }
-        let free = books.owners.remove(&id).into_iter().flat_map(|owner| owner.free.into_values().flatten());
+        let free = books.owners.remove(&id).into_iter().flat_map(|owner| owner.free.into_blocks());
         books.gone.extend(free);
         let aside = std::mem::take(&mut books.aside);
         let (stays, gone) = aside.into_iter().partition(|(_, ids)| books.is_owned(ids));
@@ -163,7 +163,7 @@ impl Graphs {
         ids.dedup();
         let kept = match ids[..] {
             [] => return Ok(None),
-            [one] => books.owners.entry(one).or_default().take(size, stream),
+            [one] => books.owners.entry(one).or_default().free.take(size, stream),
             _ => None,
         };
         let block = match kept {
@@ -184,7 +184,7 @@ impl Graphs {
         let Some((block, ids)) = books.live.remove(&address) else { return Ok(false) };
         match ids[..] {
             _ if !books.is_owned(&ids) => books.gone.push(block),
-            [one] if !block.is_used_elsewhere() => books.owners.entry(one).or_default().keep(block),
+            [one] if !block.is_used_elsewhere() => books.owners.entry(one).or_default().free.keep(block),
             _ => books.aside.push((block, ids)),
         }
         drop(books);
@@ -208,26 +208,6 @@ impl Books {
     /// Whether graphs of any of these identifiers exist.
     fn is_owned(&self, ids: &[MempoolId]) -> bool {
         ids.iter().any(|id| self.owners.contains_key(id))
-    }
-}
-
-impl Owner {
-    /// Takes a freed block of this stream that is at most a quarter plus 4 KiB larger than `size`.
-    fn take(&mut self, size: Bytes, stream: Stream<'static>) -> Option<Block<AnyBackend>> {
-        let stream = stream.as_raw().addr();
-        let most = size.0.saturating_add(size.0 / 4).saturating_add(4096);
-        let key = *self.free.range((stream, size.0)..=(stream, most)).next()?.0;
-        let of_size = self.free.get_mut(&key)?;
-        let block = of_size.pop();
-        if of_size.is_empty() {
-            self.free.remove(&key);
-        }
-        block
-    }
-
-    fn keep(&mut self, block: Block<AnyBackend>) {
-        let key = (block.stream().as_raw().addr(), block.capacity().0);
-        self.free.entry(key).or_default().push(block);
     }
 }
 

@@ -1,11 +1,13 @@
 //! The pools of the process, one for each device, and each thread's tag.
 
 use super::graphs::Graphs;
+use super::private::PrivatePools;
 use crate::backend::open;
 use crate::call::status;
 use crate::pool::{Pool, PoolOptions};
 use crate::status::{Answer, Failure, GPU_VMM_BUSY, Status};
 use crate::texts::{clear, give_box, optional};
+use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
@@ -26,12 +28,13 @@ const SLACK: u32 = 7;
 pub(super) const ALIGNMENT: Bytes = Bytes(512);
 
 /// The number of devices that can be served.
-const DEVICES: usize = 64;
+pub(super) const DEVICES: usize = 64;
 
 /// One device's memory.
 pub(super) struct Device {
     pub(super) pool: Pool,
     pub(super) graphs: Graphs,
+    pub(super) private: PrivatePools,
 }
 
 struct Process {
@@ -81,14 +84,35 @@ pub(super) fn devices() -> impl Iterator<Item = &'static Device> {
     PROCESS.get().into_iter().flat_map(|process| process.devices.iter().filter_map(OnceLock::get))
 }
 
+/// Returns a device that has a pool. Queries create none: on other devices that would create a context.
+pub(super) fn used(number: c_int) -> Option<&'static Device> {
+    PROCESS.get()?.devices.get(usize::try_from(number).ok()?)?.get()
+}
+
+/// Returns the backend of PyTorch's pools.
+pub(super) fn backend() -> Answer<&'static AnyBackend> {
+    Ok(&process()?.backend)
+}
+
+/// Returns the limit that gpu_vmm_torch_configure has set.
+pub(super) fn limit() -> Answer<Option<u64>> {
+    Ok(Some(process()?.options.budget).filter(|budget| *budget > 0))
+}
+
 /// Returns a device, whose pool the first call creates.
+#[inline]
 pub(super) fn device(number: c_int) -> Answer<&'static Device> {
+    match used(number) {
+        Some(device) => Ok(device),
+        None => make_device(number),
+    }
+}
+
+#[cold]
+fn make_device(number: c_int) -> Answer<&'static Device> {
     let process = process()?;
     let place = usize::try_from(number).ok().and_then(|number| process.devices.get(number));
     let place = place.ok_or_else(|| Failure::invalid(format!("allocate: there is no device {number}")))?;
-    if let Some(device) = place.get() {
-        return Ok(device);
-    }
     let _making = process.making.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(device) = place.get() {
         return Ok(device);
@@ -101,7 +125,9 @@ pub(super) fn device(number: c_int) -> Answer<&'static Device> {
     let options = PoolOptions { device: number as u32, page, slack, ..process.options };
     let pool = Pool::new(&process.backend, &options)?;
     let graphs = Graphs::new(pool.tagged(GRAPHS)?);
-    let made = Device { pool: pool.tagged(TAG)?, graphs };
+    // `DEVICES` fits into a byte.
+    let private = PrivatePools::new(pool.tagged(GRAPHS)?, number as u8);
+    let made = Device { pool: pool.tagged(TAG)?, graphs, private };
     Ok(place.get_or_init(|| made))
 }
 
@@ -118,13 +144,18 @@ impl Device {
         }
         let size =
             u64::try_from(size).map_err(|_| Failure::invalid(format!("allocate: the size is {size}")))?;
-        let own = &self.pool.blocks;
-        let block = match tag {
-            Some(tag) => own.tagged(tag)?.request(Bytes(size)).alignment(ALIGNMENT).stream(stream).alloc()?,
-            None => own.request(Bytes(size)).alignment(ALIGNMENT).stream(stream).alloc()?,
-        };
+        let block = self.block(tag, Bytes(size), stream)?;
         // Kept in the pool of all tags, whatever the tag, so that `free` finds the block.
-        Ok(own.keep(block)?.as_ptr())
+        Ok(self.pool.blocks.keep(block)?.as_ptr())
+    }
+
+    /// Allocates a block under a tag.
+    fn block(&self, tag: Option<&str>, size: Bytes, stream: Stream<'static>) -> Answer<Block<AnyBackend>> {
+        let own = &self.pool.blocks;
+        Ok(match tag {
+            Some(tag) => own.tagged(tag)?.request(size).alignment(ALIGNMENT).stream(stream).alloc()?,
+            None => own.request(size).alignment(ALIGNMENT).stream(stream).alloc()?,
+        })
     }
 
     /// Frees a block of [`Device::alloc`].
@@ -140,6 +171,16 @@ impl Device {
 pub(super) fn alloc_tagged(device: &Device, size: isize, stream: Stream<'static>) -> Answer<*mut c_void> {
     OWN.try_with(|own| device.alloc(own.borrow().as_deref(), size, stream))
         .unwrap_or_else(|_| device.alloc(None, size, stream))
+}
+
+/// Allocates a block under this thread's tag.
+pub(super) fn block_tagged(
+    device: &Device,
+    size: Bytes,
+    stream: Stream<'static>,
+) -> Answer<Block<AnyBackend>> {
+    OWN.try_with(|own| device.block(own.borrow().as_deref(), size, stream))
+        .unwrap_or_else(|_| device.block(None, size, stream))
 }
 
 /// Configures the backend and the options of PyTorch's pools. A null `backend` selects as gpu_vmm_open does. `options.device` is

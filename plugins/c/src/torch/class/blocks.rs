@@ -1,0 +1,156 @@
+//! Allocating, freeing and finding blocks.
+
+use crate::call::status;
+use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OUT_OF_MEMORY, Status};
+use crate::texts::{check_place, clear, give};
+use crate::torch::graphs::MempoolId;
+use crate::torch::process::{ALIGNMENT, Device, block_tagged, device, devices};
+use crate::torch::table::{self, Entry, TorchBlock};
+use gpu_vmm::{Address, Bytes, Operation, Stream};
+use std::ffi::{c_int, c_void};
+
+fn seen(address: Address) -> Answer<TorchBlock> {
+    table::with(address, |entry| TorchBlock::of(entry)).ok_or_else(|| missing("find", address))
+}
+
+fn missing(operation: &str, address: Address) -> Failure {
+    Failure::new(GPU_VMM_NOT_FOUND, format!("{operation}: no live block of PyTorch begins at {address}"))
+}
+
+/// Allocates `size` bytes in the order of a stream: from a private pool, or, if `pool` is null, under this thread's tag. `block`
+/// receives the new block.
+///
+/// # Safety
+///
+/// `stream` is null or a live stream of the device's vendor. `pool` is null or points to an identifier. `block` is null or points
+/// to a writable block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_allocate(
+    number: c_int,
+    size: u64,
+    stream: *mut c_void,
+    pool: *const MempoolId,
+    block: *mut TorchBlock,
+) -> Status {
+    // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
+    unsafe { clear(block) };
+    status(|| {
+        check_place("block", block)?;
+        let device = device(number)?;
+        // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
+        let (stream, pool) = unsafe { (Stream::from_raw(stream), pool.as_ref()) };
+        let made = match pool {
+            Some(id) => device.private.alloc(*id, Bytes(size), ALIGNMENT, stream)?,
+            None => allocate(device, number as u8, Bytes(size), stream)?,
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("block", block, made) }
+    })
+}
+
+fn allocate(device: &Device, number: u8, size: Bytes, stream: Stream<'static>) -> Answer<TorchBlock> {
+    let block = block_tagged(device, size, stream)?;
+    let entry =
+        Entry { block, size: size.0, device: number, private: None, streams: Vec::new(), shared: None };
+    Ok(table::insert(entry))
+}
+
+/// Allocates as gpu_vmm_torch_allocate without a private pool does, after everything that frees memory: blocks whose graphs are
+/// destroyed, and then the free blocks of private pools that gpu_vmm_torch_pool_use_on_oom has named.
+///
+/// # Safety
+///
+/// As for gpu_vmm_torch_allocate.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_allocate_at_last(
+    number: c_int,
+    size: u64,
+    stream: *mut c_void,
+    block: *mut TorchBlock,
+) -> Status {
+    // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
+    unsafe { clear(block) };
+    status(|| {
+        check_place("block", block)?;
+        let device = device(number)?;
+        // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
+        let stream = unsafe { Stream::from_raw(stream) };
+        device.private.clear()?;
+        let made = match allocate(device, number as u8, Bytes(size), stream) {
+            Err(failure) if failure.status == GPU_VMM_OUT_OF_MEMORY => {
+                device.private.alloc_spare(Bytes(size), stream)?.ok_or(failure)?
+            }
+            answer => answer?,
+        };
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("block", block, made) }
+    })
+}
+
+/// Frees the block with this first address, in the order of its stream and after the work on other streams that
+/// gpu_vmm_torch_record_use has noted. `block` receives what it was; it may be null.
+///
+/// # Safety
+///
+/// `block` is null or points to a writable block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_deallocate(address: u64, block: *mut TorchBlock) -> Status {
+    // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
+    unsafe { clear(block) };
+    status(|| {
+        let address = Address(address);
+        table::check(Operation::Free)?;
+        let entry = table::remove(address).ok_or_else(|| missing("free", address))?;
+        if !block.is_null() {
+            // SAFETY: writable, as the caller guarantees.
+            unsafe { block.write(TorchBlock::of(&entry)) };
+        }
+        match entry.private {
+            Some(id) => device(c_int::from(entry.device))?.private.free(entry, id),
+            None if entry.streams.is_empty() => {
+                drop(entry);
+                Ok(())
+            }
+            None => device(c_int::from(entry.device))?.private.free_after(entry.block, &entry.streams),
+        }
+    })
+}
+
+/// Notes that work on another stream uses a block. After it is freed, its memory is reused once that stream has done the work that
+/// was queued on it at the free.
+///
+/// # Safety
+///
+/// `stream` is null or a live stream of the vendor of the block's device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_record_use(address: u64, stream: *mut c_void) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let stream = unsafe { Stream::from_raw(stream) };
+        let address = Address(address);
+        let note = |entry: &mut Entry| {
+            if entry.block.stream() != stream && !entry.streams.contains(&stream) {
+                entry.streams.push(stream);
+            }
+        };
+        table::with(address, note).ok_or_else(|| missing("record use", address))
+    })
+}
+
+/// Finds the live block that contains an address. Addresses other than a block's first are slow to find.
+///
+/// # Safety
+///
+/// `block` is null or points to a writable block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_find(address: u64, block: *mut TorchBlock) -> Status {
+    // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
+    unsafe { clear(block) };
+    status(|| {
+        let address = Address(address);
+        let base = || devices().find_map(|device| device.pool.blocks.find(address)).map(|found| found.base);
+        let found = seen(address).or_else(|_| seen(base().ok_or_else(|| missing("find", address))?))?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("block", block, found) }
+    })
+}

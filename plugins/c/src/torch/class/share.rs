@@ -1,0 +1,157 @@
+//! Blocks in other processes.
+//!
+//! The exporter names descriptors of its physical memory, page by page, as an offer. The importer takes them from the exporter's
+//! process and maps them at one range. PyTorch keeps the exporter's block alive until every importer has freed its tensors, and sends
+//! the offer by its own means.
+
+use crate::call::status;
+use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, Status};
+use crate::texts::{clear, give, give_box, give_json, required, take_box};
+use crate::torch::process::{backend, used};
+use crate::torch::table;
+use gpu_vmm::share::{By, Offer, Offered};
+use gpu_vmm::{Access, Address, AnyBackend, Bytes, Region};
+use serde::{Deserialize, Serialize};
+use std::ffi::{c_char, c_int};
+use std::sync::{Arc, Once};
+
+/// What other processes need to map a block. Its descriptors stay open as long as the block lives.
+pub(in crate::torch) struct Shared {
+    handle: Handle,
+    _offered: Vec<Offered<AnyBackend>>,
+}
+
+/// The handle that travels to the other process.
+#[derive(Serialize, Deserialize)]
+struct Handle {
+    /// The distance of the block from the beginning of its first page.
+    offset: u64,
+    page: u64,
+    pages: Vec<Offer>,
+}
+
+/// Memory of another process that is mapped here.
+pub struct Imported {
+    _region: Region<AnyBackend>,
+}
+
+/// Lets processes of the same user take descriptors from this one. Where the kernel restricts tracing to ancestors, they could not
+/// otherwise; a kernel without that restriction does not know the call.
+fn allow_importers() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        #[cfg(target_os = "linux")]
+        // SAFETY: the call changes a permission of this process alone.
+        let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    });
+}
+
+/// Makes a live block of PyTorch importable. `handle` receives text for gpu_vmm_torch_import in another process of the same user, and
+/// `offset` the distance of the block from the beginning of the memory that the import maps. The same block has one handle. Its memory
+/// must not be freed before the other process has imported it. Free the text with gpu_vmm_string_free.
+///
+/// # Safety
+///
+/// `handle` is null or points to a writable pointer, and `offset` to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_export(
+    address: u64,
+    handle: *mut *mut c_char,
+    offset: *mut u64,
+) -> Status {
+    // SAFETY: each is null or writable, as the caller guarantees.
+    unsafe {
+        clear(handle);
+        clear(offset);
+    };
+    status(|| {
+        let shared = share(Address(address))?;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            give("offset", offset, shared.handle.offset)?;
+            give_json(handle, &shared.handle)
+        }
+    })
+}
+
+fn share(address: Address) -> Answer<Arc<Shared>> {
+    let missing =
+        || Failure::new(GPU_VMM_NOT_FOUND, format!("share: no live block of PyTorch begins at {address}"));
+    let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.shared.clone()));
+    let (number, size, shared) = seen.ok_or_else(missing)?;
+    if let Some(shared) = shared {
+        return Ok(shared);
+    }
+    let device = used(c_int::from(number)).ok_or_else(missing)?;
+    let (memory, offset) = device.pool.blocks.memory_at(address, size)?;
+    allow_importers();
+    let page = memory.first().map_or(0, |page| page.size().0);
+    let offer = |page| Offered::of_memory(&device.pool.backend, page, By::Process);
+    let offered = memory.iter().map(offer).collect::<Result<Vec<_>, _>>()?;
+    let pages = offered.iter().map(|one| one.offer().clone()).collect();
+    let shared = Arc::new(Shared { handle: Handle { offset: offset.0, page, pages }, _offered: offered });
+    // Another thread may have shared it meanwhile: all use the first handle.
+    table::with(address, |entry| Arc::clone(entry.shared.get_or_insert(shared))).ok_or_else(missing)
+}
+
+/// Maps the memory that a handle of another process describes. `address` receives its first address. Free the result with
+/// gpu_vmm_torch_imported_free when no work uses it any more.
+///
+/// # Safety
+///
+/// `handle` is null or a string. `imported` is null or points to a writable pointer, and `address` to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_import(
+    handle: *const c_char,
+    imported: *mut *mut Imported,
+    address: *mut u64,
+) -> Status {
+    // SAFETY: each is null or writable, as the caller guarantees.
+    unsafe {
+        clear(imported);
+        clear(address);
+    };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let text = unsafe { required("handle", handle) }?;
+        let wrong = |error| Failure::invalid(format!("import: the handle is none of gpu-vmm: {error}"));
+        let region = import(&serde_json::from_str(text).map_err(wrong)?)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            give("address", address, region.address().0)?;
+            give_box("imported", imported, || Ok(Imported { _region: region }))
+        }
+    })
+}
+
+fn import(handle: &Handle) -> Answer<Region<AnyBackend>> {
+    let Handle { page, pages, .. } = handle;
+    let invalid = || Failure::invalid(format!("import: {} pages of {page} bytes", pages.len()));
+    let size = page.checked_mul(pages.len() as u64).filter(|size| *size > 0).ok_or_else(invalid)?;
+    let backend = backend()?;
+    let mut region = Region::builder(backend).alignment(Bytes(*page)).reserve(Bytes(size)).build()?;
+    let mut device = None;
+    for (index, offer) in pages.iter().enumerate() {
+        if offer.memory() != Bytes(*page) {
+            return Err(invalid());
+        }
+        let memory = offer.import_memory(backend)?;
+        device = Some(memory.properties().device);
+        region.map(Bytes(page * index as u64), &memory)?;
+    }
+    if let Some(device) = device {
+        region.set_access(Bytes::ZERO, Bytes(size), device, Access::ReadWrite)?;
+    }
+    Ok(region)
+}
+
+/// Unmaps memory of gpu_vmm_torch_import, after a wait for the devices. Null does nothing.
+///
+/// # Safety
+///
+/// `imported` is null or comes from gpu_vmm_torch_import, and was not freed yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_imported_free(imported: *mut Imported) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { take_box(imported) }
+}

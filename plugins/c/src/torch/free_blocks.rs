@@ -1,0 +1,64 @@
+//! Freed blocks that serve only requests of the same captures or of the same memory pool.
+
+use gpu_vmm::pool::Block;
+use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
+use std::collections::BTreeMap;
+
+/// Freed blocks, by stream and capacity.
+#[derive(Default)]
+pub(super) struct FreeBlocks(BTreeMap<(usize, u64), Vec<Block<AnyBackend>>>);
+
+/// The size up to which blocks lie among small blocks: PyTorch's as well as the pool's.
+const SMALL: u64 = 1 << 20;
+
+impl FreeBlocks {
+    /// Takes a block of this stream that is at most a quarter plus 4 KiB larger than `size`, and small if `size` is.
+    pub(super) fn take(&mut self, size: Bytes, stream: Stream<'static>) -> Option<Block<AnyBackend>> {
+        let most = size.0.saturating_add(size.0 / 4).saturating_add(4096);
+        self.take_up_to(size, if size.0 <= SMALL { most.min(SMALL) } else { most }, stream)
+    }
+
+    /// Takes the smallest block of this stream with `size` to `most` bytes.
+    pub(super) fn take_up_to(
+        &mut self,
+        size: Bytes,
+        most: u64,
+        stream: Stream<'static>,
+    ) -> Option<Block<AnyBackend>> {
+        let stream = stream.as_raw().addr();
+        let key = *self.0.range((stream, size.0)..=(stream, most)).next()?.0;
+        self.take_from(key, None)
+    }
+
+    /// Takes the block with an address.
+    pub(super) fn take_at(&mut self, address: Address) -> Option<Block<AnyBackend>> {
+        let holds = |blocks: &Vec<Block<_>>| blocks.iter().position(|block| block.address() == address);
+        let (key, place) = self.0.iter().find_map(|(key, blocks)| Some((*key, holds(blocks)?)))?;
+        self.take_from(key, Some(place))
+    }
+
+    fn take_from(&mut self, key: (usize, u64), place: Option<usize>) -> Option<Block<AnyBackend>> {
+        let blocks = self.0.get_mut(&key)?;
+        let block = match place {
+            Some(place) => Some(blocks.swap_remove(place)),
+            None => blocks.pop(),
+        };
+        if blocks.is_empty() {
+            self.0.remove(&key);
+        }
+        block
+    }
+
+    pub(super) fn keep(&mut self, block: Block<AnyBackend>) {
+        let key = (block.stream().as_raw().addr(), block.capacity().0);
+        self.0.entry(key).or_default().push(block);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Block<AnyBackend>> {
+        self.0.values().flatten()
+    }
+
+    pub(super) fn into_blocks(self) -> impl Iterator<Item = Block<AnyBackend>> {
+        self.0.into_values().flatten()
+    }
+}

@@ -1,0 +1,149 @@
+//! The live blocks of PyTorch's allocator class, by address.
+
+use super::graphs::MempoolId;
+use crate::status::Answer;
+use crate::torch::class::Shared;
+use gpu_vmm::extend::Process;
+use gpu_vmm::pool::Block;
+use gpu_vmm::{Address, AnyBackend, Operation, Stream};
+use gpu_vmm_sync::SpinMutex;
+use rustc_hash::FxHashMap;
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, OnceLock};
+
+/// The number of shards, each of which has a lock of its own.
+const SHARDS: usize = 16;
+
+/// A live block.
+pub(super) struct Entry {
+    pub(super) block: Block<AnyBackend>,
+    /// The size of this request. A block of a private pool may be larger than the block's own request was.
+    pub(super) size: u64,
+    /// The number of its device.
+    pub(super) device: u8,
+    /// The private pool that it belongs to.
+    pub(super) private: Option<MempoolId>,
+    /// Other streams whose work uses it. The pool learns of them when the block is freed.
+    pub(super) streams: Vec<Stream<'static>>,
+    /// What other processes need to map it, once it was shared.
+    pub(super) shared: Option<Arc<Shared>>,
+}
+
+/// The block is allocated.
+pub const GPU_VMM_TORCH_LIVE: u32 = 0;
+/// The block was freed and is kept for its private pool.
+pub const GPU_VMM_TORCH_FREE: u32 = 1;
+/// The block was freed and waits for work on a stream.
+pub const GPU_VMM_TORCH_PENDING: u32 = 2;
+
+/// A block as the allocator class of gpu_vmm.torch sees it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TorchBlock {
+    /// Its first address.
+    pub address: u64,
+    /// The requested size.
+    pub size: u64,
+    /// The bytes that it occupies: the requested size, rounded up.
+    pub capacity: u64,
+    /// The stream that it was allocated for.
+    pub stream: *mut c_void,
+    /// Its private pool; zeros if it has none.
+    pub pool: MempoolId,
+    /// The number of its device.
+    pub device: i32,
+    /// GPU_VMM_TORCH_LIVE, GPU_VMM_TORCH_FREE or GPU_VMM_TORCH_PENDING.
+    pub state: u32,
+    /// Whether work on other streams uses it.
+    pub used_elsewhere: bool,
+}
+
+impl TorchBlock {
+    /// Returns a block of which only the place is known.
+    pub(super) fn at(device: c_int, address: u64, capacity: u64) -> Self {
+        Self {
+            address,
+            size: capacity,
+            capacity,
+            stream: std::ptr::null_mut(),
+            pool: MempoolId::default(),
+            device,
+            state: GPU_VMM_TORCH_LIVE,
+            used_elsewhere: false,
+        }
+    }
+
+    pub(super) fn of(entry: &Entry) -> Self {
+        Self {
+            address: entry.block.address().0,
+            size: entry.size,
+            capacity: entry.block.capacity().0,
+            stream: entry.block.stream().as_raw(),
+            pool: entry.private.unwrap_or_default(),
+            device: i32::from(entry.device),
+            state: GPU_VMM_TORCH_LIVE,
+            used_elsewhere: !entry.streams.is_empty(),
+        }
+    }
+}
+
+type Shard = FxHashMap<Address, Entry>;
+
+/// The blocks of all devices. PyTorch frees by address alone, so one lookup must find the device as well.
+struct Table {
+    process: Process,
+    shards: [SpinMutex<Shard>; SHARDS],
+}
+
+static TABLE: OnceLock<Table> = OnceLock::new();
+
+/// Returns the table of the process that made it, which a forked child inherits.
+fn inherited() -> &'static Table {
+    TABLE.get_or_init(|| Table {
+        process: Process::current(),
+        shards: std::array::from_fn(|_| SpinMutex::new(Shard::default())),
+    })
+}
+
+/// Returns the table; none in a forked child, where a thread that the child lacks may hold a lock, and which owns no block.
+fn table() -> Option<&'static Table> {
+    let table = inherited();
+    table.process.is_this().then_some(table)
+}
+
+/// Returns an error in a forked child, in which no block is found.
+pub(super) fn check(operation: Operation) -> Answer {
+    Ok(inherited().process.check(operation)?)
+}
+
+fn shard(address: Address) -> Option<&'static SpinMutex<Shard>> {
+    // The addresses of neighbouring blocks differ in these bits.
+    let index = (address.0 >> 9 ^ address.0 >> 21) as usize % SHARDS;
+    table().map(|table| &table.shards[index])
+}
+
+/// Inserts a block. Returns how it is seen.
+pub(super) fn insert(entry: Entry) -> TorchBlock {
+    let seen = TorchBlock::of(&entry);
+    let address = entry.block.address();
+    let before = shard(address).and_then(|shard| shard.lock().insert(address, entry));
+    debug_assert!(before.is_none(), "two live blocks at {address}");
+    seen
+}
+
+/// Removes the block with this first address.
+pub(super) fn remove(address: Address) -> Option<Entry> {
+    shard(address)?.lock().remove(&address)
+}
+
+/// Works on the block with this first address. `work` must not wait: other threads spin meanwhile.
+pub(super) fn with<T>(address: Address, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    shard(address)?.lock().get_mut(&address).map(work)
+}
+
+/// Calls `visit` for all blocks of a device, which must not wait.
+pub(super) fn each(device: u8, mut visit: impl FnMut(&Entry)) {
+    for shard in table().into_iter().flat_map(|table| &table.shards) {
+        shard.lock().values().filter(|entry| entry.device == device).for_each(&mut visit);
+    }
+}

@@ -1,0 +1,263 @@
+// Allocating and freeing, and what happens when memory is short.
+
+#include "allocator.h"
+
+#include <c10/core/impl/GPUTrace.h>
+
+namespace gpu_vmm {
+
+namespace {
+
+void delete_block(void* address) {
+  allocator().raw_delete(address);
+}
+
+void trace_python(void* address, bool is_allocated) {
+  const c10::impl::PyInterpreter* interpreter = c10::impl::GPUTrace::get_trace();
+  if (C10_UNLIKELY(interpreter != nullptr)) {
+    const auto number = reinterpret_cast<uintptr_t>(address);
+    if (is_allocated) {
+      (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, number);
+    } else {
+      (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, number);
+    }
+  }
+}
+
+c10::DeviceIndex current_device() {
+  c10::DeviceIndex device = 0;
+  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
+} // namespace
+
+c10::DataPtr GpuVmmAllocator::allocate(size_t size) {
+  constexpr size_t exabyte = size_t{1} << 60;
+  TORCH_CHECK_WITH(OutOfMemoryError, size < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  const auto device = current_device();
+  void* address = size == 0 ? nullptr : take(device, size, c10::cuda::getCurrentCUDAStream(device));
+  return {address, address, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+}
+
+c10::DeleterFnPtr GpuVmmAllocator::raw_deleter() const {
+  return &delete_block;
+}
+
+void GpuVmmAllocator::copy_data(void* to, const void* from, size_t size) const {
+  C10_CUDA_CHECK(cudaMemcpy(to, from, size, cudaMemcpyKind::cudaMemcpyDeviceToDevice));
+}
+
+void* GpuVmmAllocator::raw_alloc(size_t size) {
+  if (size == 0) {
+    return nullptr;
+  }
+  const auto device = current_device();
+  return take(device, size, c10::cuda::getCurrentCUDAStream(device));
+}
+
+void* GpuVmmAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
+  return size == 0 ? nullptr : take(current_device(), size, stream);
+}
+
+void GpuVmmAllocator::raw_delete(void* address) {
+  if (address != nullptr) {
+    give(address);
+  }
+}
+
+void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
+  auto context = history_.gather(RecordContext::STATE);
+  const auto block = take_block(device, size, stream, context);
+  note_allocated(block, std::move(context));
+  void* address = reinterpret_cast<void*>(block.address);
+  trace_python(address, true);
+  return address;
+}
+
+gpu_vmm_torch_block GpuVmmAllocator::take_block(
+    c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context) {
+  gpu_vmm_torch_block block;
+  MempoolId_t pool;
+  const bool diverted = at(device).diversions.find(stream, pool);
+  if (C10_UNLIKELY(diverted) && foreign_.allocate(device, pool, size, stream, block)) {
+    return block;
+  }
+  const gpu_vmm_torch_mempool_id id{pool.first, pool.second};
+  const auto status = library.gpu_vmm_torch_allocate(device, size, stream, diverted ? &id : nullptr, &block);
+  if (C10_LIKELY(status == GPU_VMM_OK)) {
+    return block;
+  }
+  if (status != GPU_VMM_OUT_OF_MEMORY) {
+    check(status);
+  }
+  if (diverted) {
+    throw_out_of_memory(device, size, stream, context);
+  }
+  return take_at_last(device, size, stream, context);
+}
+
+gpu_vmm_torch_block GpuVmmAllocator::take_at_last(
+    c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context) {
+  gpu_vmm_torch_block block;
+  at(device).statistics.retried();
+  // Libraries register callbacks that free memory of theirs.
+  auto* callbacks = c10::FreeCudaMemoryCallbacksRegistry();
+  for (const auto& name : callbacks->Keys()) {
+    callbacks->Create(name)->Execute();
+  }
+  const auto status = library.gpu_vmm_torch_allocate_at_last(device, size, stream, &block);
+  if (status == GPU_VMM_OK) {
+    return block;
+  }
+  if (status != GPU_VMM_OUT_OF_MEMORY) {
+    check(status);
+  }
+  throw_out_of_memory(device, size, stream, context);
+}
+
+void GpuVmmAllocator::throw_out_of_memory(
+    c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context) {
+  const std::string account = library.gpu_vmm_last_error();
+  Device& of = at(device);
+  const auto [free, total] = getMemoryInfo(device);
+  std::string allowed;
+  size_t limit = total;
+  {
+    std::lock_guard<std::mutex> guard(of.mutex);
+    if (of.fraction) {
+      limit = static_cast<size_t>(*of.fraction * static_cast<double>(total));
+      allowed = format_size(limit) + " allowed; ";
+    }
+  }
+  history_.out_of_memory(device, rounded(size), stream, free, context);
+  of.statistics.out_of_memory();
+  const size_t allocated = of.statistics.allocated_bytes();
+  const size_t held = usage(device).held;
+  c10::reportOutOfMemoryToProfiler(
+      static_cast<int64_t>(rounded(size)), allocated, held, c10::Device(c10::DeviceType::CUDA, device));
+  std::vector<torch_allocator::OutOfMemoryObserver> observers;
+  {
+    std::lock_guard<std::mutex> guard(observers_mutex_);
+    observers = observers_;
+  }
+  // Without a lock: an observer may wait for Python's.
+  for (const auto& observer : observers) {
+    observer(device, rounded(size), limit, free);
+  }
+  const size_t kept = kept_in_private_pools(device);
+  const std::string in_pools =
+      kept == 0 ? "" : "with " + format_size(kept) + " allocated in private pools (e.g., CUDA Graphs), ";
+  const size_t used = allocated + kept;
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(size), ". GPU ", static_cast<int>(device),
+      " has a total capacity of ", format_size(total), " of which ", format_size(free), " is free. ", allowed,
+      "Of the allocated memory ", format_size(used), " is allocated by PyTorch, ", in_pools, "and ",
+      format_size(held > used ? held - used : 0), " is reserved by PyTorch but unallocated. gpu-vmm: ", account);
+}
+
+void GpuVmmAllocator::give(void* address) {
+  const auto number = reinterpret_cast<uint64_t>(address);
+  gpu_vmm_torch_block block;
+  auto context = history_.gather(RecordContext::ALL);
+  if (C10_UNLIKELY(history_.is_on()) && find(number, block) && block.address == number) {
+    history_.freed(block, std::move(context));
+  }
+  const auto status = library.gpu_vmm_torch_deallocate(number, &block);
+  if (C10_UNLIKELY(status != GPU_VMM_OK)) {
+    if (status == GPU_VMM_FORKED) {
+      // The memory is the parent's.
+      return;
+    }
+    if (status == GPU_VMM_NOT_FOUND) {
+      TORCH_CHECK(foreign_.free(number, block), "invalid device pointer: ", address);
+    } else {
+      // The block is freed; the pool reuses its memory only when the device is idle.
+      TORCH_WARN("gpu-vmm: ", library.gpu_vmm_last_error());
+    }
+  }
+  note_freed(block);
+  trace_python(address, false);
+}
+
+void GpuVmmAllocator::note_allocated(const gpu_vmm_torch_block& block, Context context) {
+  devices_[block.device].statistics.allocated(block);
+  if (C10_UNLIKELY(history_.is_on() || context)) {
+    history_.allocated(block, std::move(context));
+  }
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    report(block, static_cast<int64_t>(rounded(block.size)));
+  }
+}
+
+void GpuVmmAllocator::note_freed(const gpu_vmm_torch_block& block) {
+  devices_[block.device].statistics.freed(block);
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    report(block, -static_cast<int64_t>(rounded(block.size)));
+  }
+}
+
+void GpuVmmAllocator::report(const gpu_vmm_torch_block& block, int64_t size) {
+  const auto device = static_cast<c10::DeviceIndex>(block.device);
+  c10::reportMemoryUsageToProfiler(
+      reinterpret_cast<void*>(block.address), size, devices_[device].statistics.allocated_bytes(), usage(device).held,
+      c10::Device(c10::DeviceType::CUDA, device));
+}
+
+void GpuVmmAllocator::recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) {
+  // Memory of other allocators, such as another process's, has its own rules for reuse.
+  if (data.get() == nullptr || data.get_deleter() != &delete_block) {
+    return;
+  }
+  const auto status = library.gpu_vmm_torch_record_use(reinterpret_cast<uint64_t>(data.get()), stream.stream());
+  gpu_vmm_torch_block block;
+  if (status == GPU_VMM_NOT_FOUND && foreign_.find(reinterpret_cast<uint64_t>(data.get()), block)) {
+    // The block may serve another request at once, so the stream's work is waited for here.
+    C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
+    return;
+  }
+  check(status);
+}
+
+void GpuVmmAllocator::recordStream(const c10::DataPtr& data, c10::Stream stream) {
+  recordStream(data, c10::cuda::CUDAStream(stream));
+}
+
+bool GpuVmmAllocator::find(uint64_t address, gpu_vmm_torch_block& block) {
+  return library.gpu_vmm_torch_find(address, &block) == GPU_VMM_OK || foreign_.find(address, block);
+}
+
+void* GpuVmmAllocator::getBaseAllocation(void* address, size_t* size) {
+  gpu_vmm_torch_block block;
+  TORCH_CHECK(find(reinterpret_cast<uint64_t>(address), block), "invalid device pointer: ", address);
+  if (size != nullptr) {
+    *size = block.capacity;
+  }
+  return reinterpret_cast<void*>(block.address);
+}
+
+void GpuVmmAllocator::cacheInfo(c10::DeviceIndex device, size_t* largest) {
+  // Any free memory of the pool serves a request of any size, at new addresses.
+  const auto [free, total] = getMemoryInfo(device);
+  const auto now = usage(device);
+  const size_t used = at(device).statistics.allocated_bytes();
+  *largest = std::max({*largest, free, now.held > used ? now.held - used : 0});
+}
+
+void GpuVmmAllocator::emptyCache(MempoolId_t) {
+  for (int device = 0; device < count_; ++device) {
+    devices_[device].statistics.synchronized();
+  }
+  check(library.gpu_vmm_torch_collect());
+}
+
+void GpuVmmAllocator::emptyCache() {
+  emptyCache({0, 0});
+}
+
+void GpuVmmAllocator::attachOutOfMemoryObserver(torch_allocator::OutOfMemoryObserver observer) {
+  std::lock_guard<std::mutex> guard(observers_mutex_);
+  observers_.push_back(std::move(observer));
+}
+
+} // namespace gpu_vmm

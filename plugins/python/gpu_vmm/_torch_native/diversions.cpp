@@ -1,0 +1,41 @@
+#include "diversions.h"
+
+#include <algorithm>
+
+namespace gpu_vmm {
+
+bool Diversions::begin(MempoolId_t id, Filter filter) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& one : list_) {
+    if (one.first == id) {
+      return false;
+    }
+  }
+  list_.emplace_back(id, std::move(filter));
+  count_ = static_cast<int>(list_.size());
+  return true;
+}
+
+bool Diversions::end(MempoolId_t id) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = std::find_if(list_.begin(), list_.end(), [&](const auto& one) { return one.first == id; });
+  if (found == list_.end()) {
+    return false;
+  }
+  list_.erase(found);
+  count_ = static_cast<int>(list_.size());
+  return true;
+}
+
+bool Diversions::search(cudaStream_t stream, MempoolId_t& id) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& [pool, filter] : list_) {
+    if (filter(stream)) {
+      id = pool;
+      return true;
+    }
+  }
+  return false;
+}
+
+} // namespace gpu_vmm

@@ -1,0 +1,144 @@
+#include "foreign.h"
+
+#include <algorithm>
+
+namespace gpu_vmm {
+
+void Foreign::create(int device, MempoolId_t id, Allocator allocator) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  pools_[{device, id}].allocator = std::move(allocator);
+  any_ = true;
+}
+
+void Foreign::release(int device, MempoolId_t id) {
+  if (!any_) {
+    return;
+  }
+  Pool ended;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto found = pools_.find({device, id});
+    if (found == pools_.end()) {
+      return;
+    }
+    ended = std::move(found->second);
+    pools_.erase(found);
+  }
+  // Without the lock: the allocator may be Python's.
+  for (const auto& [key, block] : ended.free) {
+    ended.allocator->raw_delete(reinterpret_cast<void*>(block.address));
+  }
+}
+
+bool Foreign::allocate(int device, MempoolId_t id, size_t size, void* stream, gpu_vmm_torch_block& block) {
+  if (!any_) {
+    return false;
+  }
+  Allocator allocator;
+  const size_t capacity = rounded(size);
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto found = pools_.find({device, id});
+    if (found == pools_.end()) {
+      return false;
+    }
+    Pool& pool = found->second;
+    auto kept = pool.free.lower_bound({stream, capacity});
+    if (kept != pool.free.end() && kept->first.first == stream && kept->first.second <= capacity + capacity / 8) {
+      block = kept->second;
+      block.size = size;
+      block.state = GPU_VMM_TORCH_LIVE;
+      pool.free.erase(kept);
+      live_[block.address] = {block, pool.allocator};
+      return true;
+    }
+    allocator = pool.allocator;
+  }
+  void* made = allocator->raw_alloc(capacity);
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, made != nullptr, "CUDA out of memory. Tried to allocate ", format_size(size),
+      " from the allocator of a torch.cuda.MemPool, which has returned none.");
+  block = {};
+  block.address = reinterpret_cast<uint64_t>(made);
+  block.size = size;
+  block.capacity = capacity;
+  block.stream = stream;
+  block.pool = {id.first, id.second};
+  block.device = device;
+  std::lock_guard<std::mutex> guard(mutex_);
+  live_[block.address] = {block, std::move(allocator)};
+  return true;
+}
+
+bool Foreign::free(uint64_t address, gpu_vmm_torch_block& block) {
+  if (!any_) {
+    return false;
+  }
+  Allocator allocator;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto found = live_.find(address);
+    if (found == live_.end()) {
+      return false;
+    }
+    block = found->second.block;
+    allocator = std::move(found->second.allocator);
+    live_.erase(found);
+    auto pool = pools_.find({block.device, {block.pool.first, block.pool.second}});
+    if (pool != pools_.end()) {
+      auto kept = block;
+      kept.state = GPU_VMM_TORCH_FREE;
+      pool->second.free.insert({{block.stream, block.capacity}, kept});
+      return true;
+    }
+  }
+  allocator->raw_delete(reinterpret_cast<void*>(address));
+  return true;
+}
+
+bool Foreign::find(uint64_t address, gpu_vmm_torch_block& block) {
+  if (!any_) {
+    return false;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& [base, live] : live_) {
+    if (address >= base && address < base + live.block.capacity) {
+      block = live.block;
+      return true;
+    }
+  }
+  return false;
+}
+
+ForeignUsage Foreign::usage(int device) {
+  ForeignUsage usage;
+  for (const auto& block : blocks(device)) {
+    usage.segments += 1;
+    usage.bytes += block.capacity;
+  }
+  return usage;
+}
+
+std::vector<gpu_vmm_torch_block> Foreign::blocks(int device) {
+  std::vector<gpu_vmm_torch_block> all;
+  if (!any_) {
+    return all;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& [base, live] : live_) {
+    if (live.block.device == device) {
+      all.push_back(live.block);
+    }
+  }
+  for (const auto& [key, pool] : pools_) {
+    for (const auto& [fit, block] : pool.free) {
+      if (block.device == device) {
+        all.push_back(block);
+      }
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const auto& one, const auto& other) { return one.address < other.address; });
+  return all;
+}
+
+} // namespace gpu_vmm

@@ -1,0 +1,44 @@
+// The functions that Python calls.
+
+#include "allocator.h"
+
+#include <cstring>
+
+namespace gpu_vmm {
+
+GpuVmmAllocator& allocator() {
+  static auto* const instance = new GpuVmmAllocator();
+  return *instance;
+}
+
+} // namespace gpu_vmm
+
+namespace {
+
+int answer(const std::string& text, char* reason, size_t size) {
+  std::strncpy(reason, text.c_str(), size - 1);
+  reason[size - 1] = '\0';
+  return text.empty() ? 0 : 1;
+}
+
+} // namespace
+
+// Makes PyTorch allocate from gpu-vmm. `path` is the file of libgpu_vmm_c. Returns 0, or writes the reason and returns 1.
+extern "C" C10_EXPORT int gpu_vmm_torch_install(const char* path, char* reason, size_t size) {
+  using namespace gpu_vmm;
+  try {
+    if (torch_allocator::get()->initialized()) {
+      return answer("PyTorch's allocator has been used already", reason, size);
+    }
+    auto failure = load(path);
+    if (!failure.empty()) {
+      return answer(failure, reason, size);
+    }
+    torch_allocator::allocator.store(&allocator());
+    // What c10::GetAllocator returns. The priority is that of PyTorch's own registration.
+    c10::SetAllocator(c10::DeviceType::CUDA, &allocator(), 0);
+    return answer("", reason, size);
+  } catch (const std::exception& error) {
+    return answer(error.what(), reason, size);
+  }
+}

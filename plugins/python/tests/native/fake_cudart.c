@@ -1,0 +1,75 @@
+// A libcudart with one device, of host memory, for PyTorch's libc10_cuda. Functions that gpu-vmm's tests do not need report an error.
+
+#include <stddef.h>
+#include <string.h>
+
+typedef int Error;
+enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_SUPPORTED = 801, MEMORY = 2 };
+
+static _Thread_local int device;
+
+Error cudaGetDevice(int *out) { return *out = device, SUCCESS; }
+Error cudaGetDeviceCount(int *out) { return *out = 1, SUCCESS; }
+Error cudaSetDevice(int number) {
+    if (number < 0 || number >= 1) {
+        return INVALID_VALUE;
+    }
+    return device = number, SUCCESS;
+}
+Error cudaMemGetInfo(size_t *free, size_t *total) {
+    *free = (size_t)1 << 30;
+    *total = (size_t)4 << 30;
+    return SUCCESS;
+}
+Error cudaMemcpy(void *to, const void *from, size_t size, int kind) { return (void)kind, memcpy(to, from, size), SUCCESS; }
+Error cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
+    return (void)stream, cudaMemcpy(to, from, size, kind);
+}
+Error cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t size, void *stream) {
+    return (void)to_device, (void)from_device, cudaMemcpyAsync(to, from, size, 3, stream);
+}
+Error cudaDeviceEnablePeerAccess(int peer, unsigned flags) { return (void)peer, (void)flags, SUCCESS; }
+Error cudaDeviceSynchronize(void) { return SUCCESS; }
+Error cudaStreamSynchronize(void *stream) { return (void)stream, SUCCESS; }
+Error cudaStreamIsCapturing(void *stream, int *out) { return (void)stream, *out = 0, SUCCESS; }
+Error cudaGetLastError(void) { return SUCCESS; }
+Error cudaPeekAtLastError(void) { return SUCCESS; }
+Error cudaDriverGetVersion(int *out) { return *out = 13000, SUCCESS; }
+Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -1, SUCCESS; }
+const char *cudaGetErrorString(Error error) { return error == SUCCESS ? "no error" : "an error of the fake runtime"; }
+const char *cudaGetErrorName(Error error) { return error == SUCCESS ? "cudaSuccess" : "cudaErrorFake"; }
+
+#define ABSENT(name) \
+    Error name(void) { return NOT_SUPPORTED; }
+ABSENT(cudaDeviceCanAccessPeer)
+ABSENT(cudaDeviceGetDefaultMemPool)
+ABSENT(cudaDeviceGetByPCIBusId)
+ABSENT(cudaDeviceGetPCIBusId)
+ABSENT(cudaEventCreateWithFlags)
+ABSENT(cudaEventDestroy)
+ABSENT(cudaEventElapsedTime)
+ABSENT(cudaEventQuery)
+ABSENT(cudaEventRecord)
+ABSENT(cudaEventSynchronize)
+ABSENT(cudaFree)
+ABSENT(cudaFreeAsync)
+ABSENT(cudaGetDeviceProperties)
+ABSENT(cudaGetDeviceProperties_v2)
+ABSENT(cudaGetDriverEntryPoint)
+ABSENT(cudaGetDriverEntryPointByVersion)
+ABSENT(cudaGraphNodeGetDependencies)
+ABSENT(cudaIpcCloseMemHandle)
+ABSENT(cudaIpcGetMemHandle)
+ABSENT(cudaIpcOpenMemHandle)
+ABSENT(cudaMalloc)
+ABSENT(cudaMallocAsync)
+ABSENT(cudaMemPoolGetAttribute)
+ABSENT(cudaMemPoolSetAccess)
+ABSENT(cudaMemPoolSetAttribute)
+ABSENT(cudaMemPoolTrimTo)
+ABSENT(cudaStreamCreateWithPriority)
+ABSENT(cudaStreamGetCaptureInfo)
+ABSENT(cudaStreamGetCaptureInfo_v2)
+ABSENT(cudaStreamQuery)
+ABSENT(cudaStreamWaitEvent)
+ABSENT(cudaThreadExchangeStreamCaptureMode)

@@ -1,0 +1,294 @@
+//! The memory of a pool as frameworks account for it: amounts, peaks, the limit, and which memory is where.
+
+use crate::classes::MEDIUM;
+use crate::core::Core;
+use crate::space::Space;
+use crate::{Pool, PoolError};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Result};
+
+/// Amounts of a pool's memory that can be read often: [`Pool::usage`] visits no thread cache. All sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// All physical memory.
+    pub held: u64,
+    /// The most physical memory since the pool was created, or since [`Pool::reset_peak`].
+    pub peak_held: u64,
+    /// The physical memory that contains blocks of up to 1 MiB.
+    pub held_small: u64,
+    /// Freed memory of up to 1 MiB each that waits for a stream or a fence.
+    pub pending_small: WaitingBlocks,
+    /// Larger freed memory that waits for a stream or a fence.
+    pub pending_large: WaitingBlocks,
+    /// The number of pages of physical memory that the pool has ever created.
+    pub created: u64,
+    /// The number of pages that the pool has returned to the driver, for [suspension](Pool::suspend) as well.
+    pub released: u64,
+    /// The size of a page.
+    pub page: u64,
+}
+
+/// The number and the size of freed blocks that wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitingBlocks {
+    /// The number of blocks.
+    pub blocks: u64,
+    /// The bytes that they occupy.
+    pub bytes: u64,
+}
+
+/// All physical memory of a pool, each part at one address, and the freed blocks that wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolLayout {
+    /// The memory, by address.
+    pub runs: Vec<MemoryRun>,
+    /// The first address and the size of each freed block that waits for a stream or a fence.
+    pub pending: Vec<(Address, Bytes)>,
+}
+
+/// A run of mapped pages that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRun {
+    /// The first address; zero if the memory is mapped nowhere.
+    pub address: Address,
+    /// The size.
+    pub size: Bytes,
+    /// True if blocks lie in the run. Memory without blocks may be mapped at several addresses, of which this is one.
+    pub used: bool,
+    /// True if the blocks are of up to 1 MiB each.
+    pub small: bool,
+}
+
+impl<B: Backend> Pool<B> {
+    /// Returns the amounts of the pool's memory; all zeros in a forked child.
+    #[must_use]
+    pub fn usage(&self) -> PoolUsage {
+        self.owner.inner.core(Operation::QueryPool).map_or_else(|_| PoolUsage::default(), |core| core.usage())
+    }
+
+    /// Sets the peak of the held memory to what the pool holds now. [`PoolStats::peak_held`](crate::PoolStats::peak_held)
+    /// follows.
+    ///
+    /// # Errors
+    ///
+    /// [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
+    pub fn reset_peak(&self) -> Result<()> {
+        let mut core = self.owner.inner.core(Operation::QueryPool)?;
+        core.peak_held = core.held();
+        Ok(())
+    }
+
+    /// Sets the largest amount of physical memory that the pool may hold. A pool that holds more returns nothing because of
+    /// that, and creates no more memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
+    pub fn set_budget(&self, budget: Bytes) -> Result<()> {
+        let mut core = self.owner.inner.core(Operation::Allocate)?;
+        core.settings.budget = budget;
+        Ok(())
+    }
+
+    /// Gives another device read and write access to all memory of the pool, present and future. Each such device costs time
+    /// whenever memory is mapped. A device that has access keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerUnreachable`](gpu_vmm_core::Detail::PeerUnreachable), [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice) or the driver's error: memory that
+    /// is mapped later is then out of the device's reach. [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
+    pub fn allow_access(&self, device: DeviceId) -> Result<()> {
+        let mut core = self.owner.inner.core(Operation::SetAccess)?;
+        if core.settings.access.contains(&device) {
+            return Ok(());
+        }
+        let Core { spaces, calls, .. } = &mut *core;
+        spaces.iter_mut().try_for_each(|space| space.grant_all(&[device], calls))?;
+        core.settings.access.push(device);
+        Ok(())
+    }
+
+    /// Returns the physical memory of the pages that contain a part of a block, in order, and the distance of the part from the
+    /// beginning of the first page. The memory outlives the block, and other blocks may lie in it.
+    ///
+    /// # Errors
+    ///
+    /// [`NotABlock`](crate::PoolError::NotABlock) if memory of the pool is not mapped in the whole part;
+    /// [`Forked`](gpu_vmm_core::Detail::Forked).
+    pub fn memory_at(&self, address: Address, size: Bytes) -> Result<(Vec<PhysicalMemory<B>>, Bytes)> {
+        let core = self.owner.inner.core(Operation::ExportMemory)?;
+        core.memory_at(address.0, size.0).ok_or_else(|| {
+            Error::of_extension(Operation::ExportMemory, PoolError::NotABlock { address, inside: None })
+        })
+    }
+
+    /// Returns where the pool's memory is; nothing in a forked child.
+    #[must_use]
+    pub fn layout(&self) -> PoolLayout {
+        self.owner
+            .inner
+            .core(Operation::QueryPool)
+            .map_or_else(|_| PoolLayout::default(), |core| core.layout())
+    }
+}
+
+impl<B: Backend> Core<B> {
+    fn memory_at(&self, address: u64, size: u64) -> Option<(Vec<PhysicalMemory<B>>, Bytes)> {
+        let inside = |space: &&Space<B>| {
+            address.checked_sub(space.base).is_some_and(|at| at < space.region.reserved().0)
+        };
+        let space = self.spaces.iter().find(inside)?;
+        let offset = address - space.base;
+        let pages = offset / self.page..offset.checked_add(size)?.div_ceil(self.page);
+        let memory = pages.map(|page| {
+            let page = space.page_at(page as usize);
+            let frame = page.is_mapped().then_some(page.frame)?;
+            self.frames.get(frame).memory.clone()
+        });
+        Some((memory.collect::<Option<Vec<_>>>()?, Bytes(offset % self.page)))
+    }
+
+    fn usage(&self) -> PoolUsage {
+        let mut usage = PoolUsage {
+            held: self.held(),
+            peak_held: self.peak_held,
+            created: self.frames.created(),
+            released: self.frames.created() - self.frames.count() as u64,
+            page: self.page,
+            ..PoolUsage::default()
+        };
+        for space in self.spaces.iter().filter(|space| space.is_small) {
+            usage.held_small += space.pages.iter().filter(|page| page.is_used()).count() as u64 * self.page;
+        }
+        for piece in self.pending.iter().map(|one| &one.piece) {
+            let of_size =
+                if piece.size <= MEDIUM { &mut usage.pending_small } else { &mut usage.pending_large };
+            of_size.blocks += 1;
+            of_size.bytes += piece.size;
+        }
+        usage
+    }
+
+    fn layout(&self) -> PoolLayout {
+        let mut runs: Vec<MemoryRun> = Vec::new();
+        for space in &self.spaces {
+            add_used(space, &mut runs);
+        }
+        let size = Bytes(self.page);
+        for frame in self.frames.free_ones() {
+            let address = self.frames.get(frame).mapped.first().map_or(Address(0), |at| {
+                let space = &self.spaces[usize::from(at.space)];
+                Address(space.base + space.offset_of(at.page as usize).0)
+            });
+            runs.push(MemoryRun { address, size, used: false, small: false });
+        }
+        runs.sort_unstable_by_key(|run| run.address);
+        let mut merged: Vec<MemoryRun> = Vec::new();
+        for run in runs {
+            match merged.last_mut() {
+                Some(last)
+                    if !last.used
+                        && !run.used
+                        && run.address.0 != 0
+                        && last.address.0 + last.size.0 == run.address.0 =>
+                {
+                    last.size += run.size;
+                }
+                _ => merged.push(run),
+            }
+        }
+        let pending = self.pending.iter().map(|one| (Address(one.piece.address), Bytes(one.piece.size)));
+        PoolLayout { runs: merged, pending: pending.collect() }
+    }
+}
+
+/// Adds the pages of a space that contain blocks, in runs.
+fn add_used<B: Backend>(space: &Space<B>, runs: &mut Vec<MemoryRun>) {
+    let begin = runs.len();
+    for (index, _) in space.pages.iter().enumerate().filter(|(_, page)| page.is_used()) {
+        let address = Address(space.base + space.offset_of(index).0);
+        match runs[begin..].last_mut() {
+            Some(last) if last.address.0 + last.size.0 == address.0 => last.size += Bytes(space.page),
+            _ => runs.push(MemoryRun { address, size: Bytes(space.page), used: true, small: space.is_small }),
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use gpu_vmm_host::HostConfig;
+
+    const PAGE: u64 = 2 << 20;
+
+    fn pool() -> Pool<gpu_vmm_host::HostBackend> {
+        Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap()
+    }
+
+    #[test]
+    fn small_and_large_blocks_count_apart() {
+        let pool = pool();
+        assert_eq!(pool.usage(), PoolUsage { page: PAGE, ..PoolUsage::default() });
+        let (_small, large) = (pool.alloc(Bytes::kib(3)).unwrap(), pool.alloc(Bytes::mib(5)).unwrap());
+        let usage = pool.usage();
+        assert_eq!((usage.held_small, usage.held, usage.created), (PAGE, 4 * PAGE, 4));
+        drop(large);
+        pool.trim(Bytes::ZERO).unwrap();
+        let usage = pool.usage();
+        assert_eq!((usage.held, usage.peak_held, usage.released), (PAGE, 4 * PAGE, 3));
+        pool.reset_peak().unwrap();
+        assert_eq!((pool.usage().peak_held, pool.stats().peak_held), (PAGE, PAGE));
+    }
+
+    #[test]
+    fn all_memory_is_in_the_layout_once() {
+        let pool = pool();
+        let small = pool.alloc(Bytes::kib(3)).unwrap();
+        let (large, other) = (pool.alloc(Bytes::mib(6)).unwrap(), pool.alloc(Bytes::mib(2)).unwrap());
+        let (address, kept) = (large.address(), other.address());
+        drop(large);
+        let layout = pool.layout();
+        assert_eq!(layout.runs.iter().map(|run| run.size.0).sum::<u64>(), pool.stats().held);
+        let with = |address: Address| {
+            layout.runs.iter().find(|run| (run.address.0..run.address.0 + run.size.0).contains(&address.0))
+        };
+        let (small, free, used) =
+            (with(small.address()).unwrap(), with(address).unwrap(), with(kept).unwrap());
+        assert!(small.used && small.small && used.used && !used.small && !free.used);
+        assert_eq!((free.size.0, used.size.0), (3 * PAGE, PAGE));
+    }
+
+    #[test]
+    fn another_device_has_access_to_memory_of_before_and_after() {
+        let backend = HostConfig::new().devices(2).open().unwrap();
+        let pool = Pool::builder(&backend).build().unwrap();
+        let before = pool.alloc(Bytes::mib(4)).unwrap();
+        pool.allow_access(DeviceId(1)).unwrap();
+        pool.allow_access(DeviceId(1)).unwrap();
+        let after = pool.alloc(Bytes::mib(4)).unwrap();
+        let core = pool.owner.inner.core(Operation::QueryPool).unwrap();
+        for block in [&before, &after] {
+            let space = core.spaces.iter().find(|space| !space.is_small).unwrap();
+            let offset = Bytes(block.address().0 - space.base);
+            assert_eq!(space.region.access(offset, DeviceId(1)), gpu_vmm_core::Access::ReadWrite);
+        }
+        drop(core);
+        assert!(pool.allow_access(DeviceId(7)).is_err());
+    }
+
+    #[test]
+    fn the_budget_changes_at_run_time() {
+        let pool = pool();
+        let first = pool.alloc(Bytes::mib(4)).unwrap();
+        pool.set_budget(Bytes::mib(2)).unwrap();
+        let error = pool.alloc(Bytes::mib(2)).unwrap_err();
+        assert!(error.is_out_of_memory() && error.to_string().contains("budget is 2 MiB"), "{error}");
+        drop(first);
+        pool.alloc(Bytes::mib(4)).unwrap();
+        pool.set_budget(Bytes::mib(64)).unwrap();
+        pool.alloc(Bytes::mib(32)).unwrap();
+        pool.set_budget(Bytes::ZERO).unwrap();
+        assert!(pool.alloc(Bytes::mib(40)).unwrap_err().is_out_of_memory());
+    }
+}
