@@ -117,6 +117,16 @@ fn examples() -> Vec<(ErrorKind, Operation, Detail)> {
             Detail::BackingStoreFull { needed: B::gib(2), free: B::mib(512), capacity: B::gib(4) },
         ),
         (
+            ErrorKind::OutOfMemory,
+            Operation::CreateMemory,
+            Detail::BudgetExhausted {
+                requested: B::mib(4),
+                held: B::mib(64),
+                free: B::mib(2),
+                budget: B::mib(64),
+            },
+        ),
+        (
             ErrorKind::OutOfAddressSpace,
             Operation::Reserve,
             Detail::AddressSpaceExhausted { size: B::gib(1 << 20), limit: B::gib(1 << 17) },

@@ -3,6 +3,7 @@
 //! | item | what |
 //! |---|---|
 //! | [`FaultInject`] | a backend around a backend, whose driver calls fail on demand |
+//! | [`time_in_driver`] | the time that a thread has spent in the calls of such a backend |
 //! | [`TestKit`] | a backend with kernels that write and check memory, streams, captures |
 //! | [`raw`] | the drivers' own calls |
 //! | [`short()`] | an error in a few words |
@@ -21,6 +22,6 @@ pub use gpu_vmm_core::testkit::{
     CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, count_wrong_words, handle_of,
     pattern_word, round_seeds, write_pattern_words,
 };
-pub use layers::{FaultHandle, FaultInject, FaultMulticast, FaultReservation, Live};
+pub use layers::{FaultHandle, FaultInject, FaultMulticast, FaultReservation, Live, time_in_driver};
 pub use random::Random;
 pub use short::short;

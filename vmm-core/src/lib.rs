@@ -12,6 +12,7 @@
 //! | type | purpose |
 //! |---|---|
 //! | [`PhysicalMemory`] | physical memory without an address; its clones share it |
+//! | [`PageList`] | free physical memory in pages of one size, with a budget |
 //! | [`Region`] | a contiguous range of device addresses and the memory mapped into it |
 //! | [`DeviceVec`] | a typed vector on a region |
 //! | [`BankedRegion`] | one address range and several banks of memory, of which one is mapped at a time |
@@ -63,7 +64,7 @@ pub use driver::{
     Backend, CopyCalls, CopyStream, Event, Handle, MemoryCalls, Pinned, Reservation, Stream, SyncCalls,
     WaitFor,
 };
-pub use memory::{BackingKind, BackingStore, POISON, PhysicalMemory, StagingRing};
+pub use memory::{BackingKind, BackingStore, POISON, PageList, PageListStats, PhysicalMemory, StagingRing};
 #[cfg(unix)]
 pub use region::DmaBuf;
 #[cfg(feature = "dlpack")]

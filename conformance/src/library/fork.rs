@@ -9,8 +9,8 @@ use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::extend::DropLog;
 use gpu_vmm_core::{
-    Access, BackingStore, Bytes, CopyStream, Detail, DeviceVec, Error, Event, Operation, PhysicalMemory,
-    Pinned, Placement, Properties, Region, Result, StagingRing, Stream, WaitFor,
+    Access, BackingStore, Bytes, CopyStream, Detail, DeviceVec, Error, Event, Operation, PageList,
+    PhysicalMemory, Pinned, Placement, Properties, Region, Result, StagingRing, Stream, WaitFor,
 };
 use gpu_vmm_testkit::{PATTERN_WORD, TestKit, WorkStream, pattern_word};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,7 +85,7 @@ fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
 fn first_that_reaches_the_driver<B: TestKit>(
     subject: &Subject<B>,
     region: &mut Region<B>,
-    memory: &PhysicalMemory<B>,
+    (pages, memory): (&PageList<B>, &PhysicalMemory<B>),
     vec: &mut DeviceVec<u32, B>,
     event: &mut dyn Event,
 ) -> i32 {
@@ -95,6 +95,12 @@ fn first_that_reaches_the_driver<B: TestKit>(
     let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
     first_wrong(&[
         is_forked(PhysicalMemory::create(backend, unit, Properties::on(device))),
+        is_forked(
+            PageList::new(backend, unit, Properties::on(device), unit).and_then(|list| list.take(unit)),
+        ),
+        is_forked(pages.take(unit)),
+        is_forked(pages.set_budget(unit)),
+        pages.stats().held == Bytes::ZERO,
         is_forked(Region::builder(backend).reserve(unit).build()),
         is_forked(subject.region(1).at(Placement::Prefer(region.address())).build()),
         is_forked(region.grow_to(behind + unit)),
@@ -134,6 +140,8 @@ struct Parent<B: TestKit> {
     event: Box<dyn Event>,
     own: Box<dyn WorkStream>,
     region: Region<B>,
+    /// The list of `memory`, which has another page that is free.
+    pages: PageList<B>,
     memory: PhysicalMemory<B>,
     vec: DeviceVec<u32, B>,
 }
@@ -145,7 +153,10 @@ impl<B: TestKit> Parent<B> {
         let (copy_stream, pinned) =
             (subject.backend.copy_stream(subject.device), subject.backend.pin(Bytes(8)));
         // Freed memory of a guarded region is poisoned. A child must not do so, because it frees no memory.
-        let (memory, mut guarded) = (subject.memory(1), subject.region(1).guarded().build().unwrap());
+        let (unit, properties) = (subject.unit(), subject.properties());
+        let pages = PageList::new(&subject.backend, unit, properties, subject.units(2)).unwrap();
+        let memory = pages.take(subject.units(2)).unwrap().swap_remove(0);
+        let mut guarded = subject.region(1).guarded().build().unwrap();
         subject.open(&mut guarded, Bytes(0), &memory);
         write(subject, &mut guarded, SEED + 2);
         guarded.unmap(Bytes(0), subject.unit(), WaitFor::all_devices()).unwrap();
@@ -153,7 +164,7 @@ impl<B: TestKit> Parent<B> {
         let own = subject.backend.own_stream(subject.device).unwrap();
         event.record(own.stream()).unwrap();
         let (copy_stream, pinned) = (copy_stream.unwrap(), pinned.unwrap());
-        Self { copy_stream, pinned, event, own, region: region(subject), memory, vec }
+        Self { copy_stream, pinned, event, own, region: region(subject), pages, memory, vec }
     }
 
     /// Checks that the parent has all of its objects and can use them.
@@ -176,14 +187,16 @@ impl<B: TestKit> Parent<B> {
         assert!(has(subject, &self.region, SEED + 1));
         self.vec.push(8).unwrap();
         assert_eq!(self.vec.to_vec().unwrap()[99..], [7, 8]);
+        let stats = self.pages.stats();
+        assert_eq!((stats.held, stats.free), (subject.units(2), subject.unit()));
     }
 }
 
 fn a_forked_child_gets_errors<B: TestKit>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let ended = forked(|| {
-        let Parent { region, memory, vec, event, .. } = &mut parent;
-        first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
+        let Parent { region, pages, memory, vec, event, .. } = &mut parent;
+        first_that_reaches_the_driver(subject, region, (pages, memory), vec, &mut **event)
     });
     assert_eq!(ended, Ended::Exit(0), "the number of the call without the error about the fork");
     parent.check(subject);
@@ -193,8 +206,8 @@ fn a_grandchild_gets_errors<B: TestKit>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let ended = forked(|| {
         let grandchild = forked(|| {
-            let Parent { region, memory, vec, event, .. } = &mut parent;
-            first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
+            let Parent { region, pages, memory, vec, event, .. } = &mut parent;
+            first_that_reaches_the_driver(subject, region, (pages, memory), vec, &mut **event)
         });
         match grandchild {
             Ended::Exit(status) => status,
@@ -209,9 +222,10 @@ fn what_a_child_drops_is_the_parents<B: TestKit>(subject: &Subject<B>) {
     let mut parent = Some(Parent::new(subject));
     let free = subject.free_here();
     let ended = forked(|| {
-        let Parent { copy_stream, pinned, event, own, region, memory, vec } =
+        let Parent { copy_stream, pinned, event, own, region, pages, memory, vec } =
             parent.take().expect("the child's copy");
-        drop((copy_stream, pinned, event, own, memory, vec));
+        // A page that returns to its list in the child, and the list with its pages.
+        drop((copy_stream, pinned, event, own, memory, pages, vec));
         let closed = region.close(WaitFor::all_devices());
         first_wrong(&[is_forked(closed), subject.backend.drop_log().take_last().is_none()])
     });
@@ -273,8 +287,8 @@ fn forked_while_threads_are_at_work<B: TestKit>(subject: &Subject<B>) {
         assert!(has(subject, &region, thread));
     };
     forked_beside(6, 3, work, || {
-        let Parent { region, memory, vec, event, .. } = &mut parent;
-        first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
+        let Parent { region, pages, memory, vec, event, .. } = &mut parent;
+        first_that_reaches_the_driver(subject, region, (pages, memory), vec, &mut **event)
     });
     parent.check(subject);
 }

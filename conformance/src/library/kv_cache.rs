@@ -1,18 +1,21 @@
 //! The paged cache of the example `kv_cache` under load. Kernels write and check its contents.
+//!
+//! `GPU_VMM_STRESS_SEQUENCES` is the number of sequences; the default is 200.
 
 #[path = "../../../examples/kv_cache/cache.rs"]
 #[allow(unreachable_pub)] // a program's own
 mod cache;
 
 use crate::case::cases;
-use crate::library::tools::{idle, setting};
+use crate::library::tools::setting;
 use crate::subject::{Subject, note};
-use cache::{PagedCache, Prefix, Sequence};
-use gpu_vmm_core::{BackingStore, Bytes, DeviceId};
-use gpu_vmm_testkit::{PATTERN_WORD, TestKit, write_pattern_words};
+use cache::PagedCache;
+use gpu_vmm_core::{BackingStore, Bytes, DeviceId, PageList, PageListStats, PhysicalMemory, Region, Result};
+use gpu_vmm_testkit::{FaultInject, PATTERN_WORD, TestKit, time_in_driver, write_pattern_words};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread;
+use std::time::{Duration, Instant};
 
 cases! { "kv_cache":
     /// Sequences of a paged cache keep what kernels wrote while 8 threads serve, evict and restore them, and the cache holds
@@ -29,25 +32,30 @@ const PREFIXES: u64 = 4;
 /// The maximum number of pages of a sequence behind its prefix.
 const LONGEST: u64 = 8;
 /// The budget of the cache in pages during the second half: the oldest sequence of each thread fits.
-const BUDGET: usize = (2 * PREFIXES + THREADS * LONGEST) as usize;
+const BUDGET: u64 = 2 * PREFIXES + THREADS * LONGEST;
 
-struct Load<'a, B: TestKit> {
-    cache: &'a PagedCache<B>,
+/// The backend that measures the time of the driver's calls.
+type Timed<B> = FaultInject<B>;
+
+struct Load<B: TestKit> {
+    cache: PagedCache<Timed<B>>,
     device: DeviceId,
     sequences: u64,
-    queue: Mutex<VecDeque<(u64, Sequence<'a, B>)>>,
+    queue: Mutex<VecDeque<(u64, Region<Timed<B>>)>>,
     /// The numbers of the sequences that have not started yet.
     arriving: Mutex<std::ops::Range<u64>>,
-    prefixes: Vec<Arc<Prefix<'a, B>>>,
+    prefixes: Vec<Vec<PhysicalMemory<Timed<B>>>>,
     seen: Mutex<Seen>,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Seen {
     evictions: u64,
-    /// The maximum number of pages that sequences and prefixes had at one time, and that the cache had.
-    needed: usize,
-    held: usize,
+    /// The maximum size of the pages that sequences and prefixes had at one time, and that the cache had.
+    needed: Bytes,
+    held: Bytes,
+    /// The time of each step, without the driver's calls.
+    bookkeeping: Vec<Duration>,
 }
 
 fn under_load<B: TestKit>(subject: &Subject<B>) {
@@ -55,36 +63,44 @@ fn under_load<B: TestKit>(subject: &Subject<B>) {
     // Drivers allocate memory of their own when kernels first run on several threads.
     load(subject, 4 * THREADS);
     let before = subject.free_here();
-    let Seen { evictions, needed, held } = load(subject, sequences);
+    let Seen { evictions, needed, held, mut bookkeeping } = load(subject, sequences);
     assert!(sequences < 100 || evictions > 0, "nothing was evicted");
-    assert!(held as f64 <= 1.02 * needed as f64 + 1.0, "{held} pages were held, and {needed} needed");
+    let ratio = held.0 as f64 / needed.0 as f64;
+    let page = subject.granularity().0 as f64;
+    assert!(held.0 as f64 <= 1.02 * needed.0 as f64 + page, "{held} were held, and {needed} needed");
+    bookkeeping.sort_unstable();
+    let [median, slow] = [50, 99].map(|percent| bookkeeping[(bookkeeping.len() - 1) * percent / 100]);
     note(format!(
-        "{sequences} sequences, {evictions} evictions, {held} pages held and {needed} needed at most"
+        "{sequences} sequences, {evictions} evictions; at most {held} held and {needed} needed: {ratio:.3}; \
+         {} steps, bookkeeping per step {:.2} µs (99 %: {:.2} µs)",
+        bookkeeping.len(),
+        median.as_secs_f64() * 1e6,
+        slow.as_secs_f64() * 1e6,
     ));
     assert_eq!(subject.free_here(), before);
 }
 
 /// Serves sequences until all have ended.
 fn load<B: TestKit>(subject: &Subject<B>, sequences: u64) -> Seen {
+    let backend = FaultInject::new(subject.backend.clone());
     let store =
-        BackingStore::pinned(&subject.backend, subject.granules((AT_A_TIME as u64 + THREADS) * LONGEST))
-            .unwrap();
-    let longest = subject.granules(LONGEST + 2);
-    let cache =
-        PagedCache::new(&subject.backend, subject.device, longest, BUDGET + BUDGET / 4, store).unwrap();
+        BackingStore::pinned(&backend, subject.granules((AT_A_TIME as u64 + THREADS) * LONGEST)).unwrap();
+    let page = subject.granularity();
+    let pages = PageList::new(&backend, page, subject.properties(), page * (BUDGET + BUDGET / 4)).unwrap();
+    let cache = PagedCache { backend, pages, longest: page * (LONGEST + 2), store };
     let prefix = |number| {
-        let mut words = vec![0; (2 * cache.page.0 / PATTERN_WORD.0) as usize];
+        let mut words = vec![0; (2 * page.0 / PATTERN_WORD.0) as usize];
         write_pattern_words(&mut words, seed_of_prefix(number), 0);
-        let bytes: &[u8] = bytemuck::cast_slice(&words);
-        cache.prefix(bytes).unwrap().expect("room for a prefix")
+        cache.prefix(bytemuck::cast_slice(&words)).unwrap()
     };
+    let prefixes = (0..PREFIXES).map(prefix).collect();
     let mut load = Load {
-        cache: &cache,
+        cache,
         device: subject.device,
         sequences,
         queue: Mutex::default(),
         arriving: Mutex::new(0..sequences),
-        prefixes: (0..PREFIXES).map(prefix).collect(),
+        prefixes,
         seen: Mutex::default(),
     };
     thread::scope(|scope| {
@@ -92,8 +108,11 @@ fn load<B: TestKit>(subject: &Subject<B>, sequences: u64) -> Seen {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     load.prefixes.clear();
-    let (held, free) = cache.held();
-    assert!(held == free && held <= BUDGET, "{held} pages are left, {free} of them free");
+    let PageListStats { held, free, budget } = load.cache.pages.stats();
+    assert!(
+        held == free && held <= budget,
+        "{held} are left, {free} of them free, with a budget of {budget}"
+    );
     load.seen.into_inner().unwrap()
 }
 
@@ -101,11 +120,11 @@ fn seed_of_prefix(number: u64) -> u64 {
     (number % PREFIXES) << 20
 }
 
-impl<'a, B: TestKit> Load<'a, B> {
+impl<B: TestKit> Load<B> {
     fn serve(&self) {
-        while let Some((number, sequence)) = self.next() {
-            let sequence = self.step(number, sequence);
-            if sequence.region.end() < self.cache.page * (2 + 1 + number % LONGEST) {
+        while let Some((number, mut sequence)) = self.next() {
+            self.step(number, &mut sequence);
+            if sequence.end() < self.page() * (2 + 1 + number % LONGEST) {
                 let mut queue = self.queue.lock().unwrap();
                 let place = queue.len().min(AT_A_TIME);
                 queue.insert(place, (number, sequence));
@@ -116,37 +135,42 @@ impl<'a, B: TestKit> Load<'a, B> {
         }
     }
 
-    /// Notes how many pages the cache has, and how many of them are in use. The number in use is at its maximum before pages are
-    /// returned, by an eviction or by a sequence that ends.
+    fn page(&self) -> Bytes {
+        self.cache.pages.page_size()
+    }
+
+    /// Notes the size of the cache's pages, and of those in use. The latter is at its maximum before pages are returned, by an
+    /// eviction or by a sequence that ends.
     fn sample(&self) {
-        let (held, free) = self.cache.held();
+        let PageListStats { held, free, .. } = self.cache.pages.stats();
         let mut seen = self.seen.lock().unwrap();
         (seen.held, seen.needed) = (seen.held.max(held), seen.needed.max(held - free));
     }
 
     /// Takes the oldest sequence that no thread is serving. Starts a new one if fewer than [`AT_A_TIME`] run.
-    fn next(&self) -> Option<(u64, Sequence<'a, B>)> {
+    fn next(&self) -> Option<(u64, Region<Timed<B>>)> {
         let mut queue = self.queue.lock().unwrap();
         if queue.len() < AT_A_TIME
             && let Some(number) = self.arriving.lock().unwrap().next()
         {
             let prefix = &self.prefixes[(number % PREFIXES) as usize];
-            queue.push_back((number, Sequence::new(prefix).unwrap()));
+            queue.push_back((number, self.cache.begin(prefix).unwrap()));
             if number == self.sequences / 2 {
-                self.cache.set_budget(BUDGET);
+                self.cache.pages.set_budget(self.page() * BUDGET).unwrap();
             }
         }
         queue.pop_front()
     }
 
     /// Appends a page, which a kernel writes. If there is no room, evicts the youngest sequences.
-    fn step(&self, number: u64, mut sequence: Sequence<'a, B>) -> Sequence<'a, B> {
-        while !(sequence.restore().unwrap() && sequence.append().unwrap()) {
+    fn step(&self, number: u64, sequence: &mut Region<Timed<B>>) {
+        while let Err(error) = self.cache.restore(sequence).and_then(|()| self.append(sequence)) {
+            assert!(error.is_out_of_memory(), "{error}");
             let mut queue = self.queue.lock().unwrap();
-            match queue.iter_mut().rev().find(|(_, one)| one.own_pages() > 0) {
+            match queue.iter_mut().rev().find(|(_, one)| one.mapped() > self.page() * 2) {
                 Some((_, youngest)) => {
                     self.sample();
-                    youngest.evict(idle()).unwrap();
+                    self.cache.evict(youngest).unwrap();
                     self.seen.lock().unwrap().evictions += 1;
                 }
                 None => {
@@ -156,21 +180,29 @@ impl<'a, B: TestKit> Load<'a, B> {
             }
         }
         self.sample();
-        let (page, end) = (self.cache.page, sequence.region.end());
+        let (page, end) = (self.page(), sequence.end());
         let seed = seed_of_page(number, (end - page) / PATTERN_WORD);
-        sequence.region.write_pattern(self.device, end - page, page, seed).unwrap();
-        sequence
+        sequence.write_pattern(self.device, end - page, page, seed).unwrap();
+    }
+
+    /// Appends a page and notes the time outside of the driver.
+    fn append(&self, sequence: &mut Region<Timed<B>>) -> Result<()> {
+        let (start, driver) = (Instant::now(), time_in_driver());
+        self.cache.append(sequence)?;
+        let bookkeeping = start.elapsed().saturating_sub(time_in_driver() - driver);
+        self.seen.lock().unwrap().bookkeeping.push(bookkeeping);
+        Ok(())
     }
 
     /// Checks that the prefix and the pages behind it are as they were written.
-    fn check(&self, number: u64, sequence: &Sequence<'a, B>) {
-        let (prefix, end) = (self.cache.page * 2, sequence.region.end());
+    fn check(&self, number: u64, sequence: &Region<Timed<B>>) {
+        let (prefix, end) = (self.page() * 2, sequence.end());
         let parts = [
             (Bytes(0), prefix, seed_of_prefix(number)),
             (prefix, end - prefix, seed_of_page(number, prefix / PATTERN_WORD)),
         ];
         for (offset, length, seed) in parts {
-            let wrong = sequence.region.count_wrong(self.device, offset, length, seed).unwrap();
+            let wrong = sequence.count_wrong(self.device, offset, length, seed).unwrap();
             assert_eq!(wrong, 0, "sequence {number} from {offset} on");
         }
     }

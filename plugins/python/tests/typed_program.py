@@ -1,6 +1,6 @@
 """A program that type checkers must accept, and lines that they must refuse: an unused `type: ignore` is an error itself.
 
-The tests check this file with mypy and never run it.
+The tests check this file with mypy and pyright, and never run it.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ impl FaultCopyStream {
 // SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl CopyStream for FaultCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
-        self.plan.call(Operation::QueueCopyToHost)?;
+        let _call = self.plan.call(Operation::QueueCopyToHost)?;
         // SAFETY: the caller's promises are passed on; so below.
         unsafe { self.inner.copy_to_host(to, from, length) }
     }
 
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
-        self.plan.call(Operation::QueueCopyFromHost)?;
+        let _call = self.plan.call(Operation::QueueCopyFromHost)?;
         // SAFETY: as above.
         unsafe { self.inner.copy_from_host(to, from, length) }
     }
@@ -34,6 +34,6 @@ unsafe impl CopyStream for FaultCopyStream {
     fn finish(&mut self) -> Result<()> {
         let planned = self.plan.call(Operation::FinishCopies);
         // The queued copies must have finished before any code accesses the memory, also if the call fails.
-        self.inner.finish().and(planned)
+        self.inner.finish().and(planned.map(drop))
     }
 }

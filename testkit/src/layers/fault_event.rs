@@ -20,22 +20,22 @@ impl FaultEvent {
 // SAFETY: every call is forwarded to the inner backend, or fails before it.
 unsafe impl Event for FaultEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
-        self.plan.call(Operation::RecordEvent)?;
+        let _call = self.plan.call(Operation::RecordEvent)?;
         self.inner.record(stream)
     }
 
     fn is_done(&self) -> Result<bool> {
-        self.plan.call(Operation::QueryEvent)?;
+        let _call = self.plan.call(Operation::QueryEvent)?;
         self.inner.is_done()
     }
 
     fn wait(&self) -> Result<()> {
-        self.plan.call(Operation::WaitForEvent)?;
+        let _call = self.plan.call(Operation::WaitForEvent)?;
         self.inner.wait()
     }
 
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
-        self.plan.call(Operation::StreamWaitEvent)?;
+        let _call = self.plan.call(Operation::StreamWaitEvent)?;
         self.inner.hold(stream)
     }
 }

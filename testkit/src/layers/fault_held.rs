@@ -54,18 +54,18 @@ unsafe impl<H: Handle> Handle for FaultHandle<H> {
 
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd> {
-        self.plan.call(Operation::ExportMemory)?;
+        let _call = self.plan.call(Operation::ExportMemory)?;
         self.inner.export()
     }
 
     #[cfg(windows)]
     fn export_win32(&self) -> Result<OwnedHandle> {
-        self.plan.call(Operation::ExportMemory)?;
+        let _call = self.plan.call(Operation::ExportMemory)?;
         self.inner.export_win32()
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        self.plan.call(Operation::ExportMemory)?;
+        let _call = self.plan.call(Operation::ExportMemory)?;
         self.inner.export_fabric()
     }
 }
@@ -199,7 +199,7 @@ where
     }
 
     unsafe fn map(&mut self, offset: Bytes, handle: &FaultHandle<H>) -> Result<()> {
-        self.plan.call(Operation::Map)?;
+        let _call = self.plan.call(Operation::Map)?;
         if self.lost {
             return Err(self.taken(Operation::Map));
         }
@@ -211,7 +211,7 @@ where
     }
 
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
-        self.plan.call(Operation::Unmap)?;
+        let _call = self.plan.call(Operation::Unmap)?;
         let mut held = lock(&self.held);
         // SAFETY: as in `map`.
         unsafe { held.inner(Operation::Unmap)?.unmap(offset, length) }?;
@@ -225,7 +225,7 @@ where
             // SAFETY: as in `map`.
             unsafe { lock(&self.held).inner(Operation::SetAccess)?.set_access(offset, length, grants) }?;
         }
-        planned
+        planned.map(drop)
     }
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
@@ -234,7 +234,7 @@ where
     }
 
     unsafe fn return_memory(&mut self) -> Result<()> {
-        self.plan.call(Operation::ReturnMemory)?;
+        let _call = self.plan.call(Operation::ReturnMemory)?;
         // SAFETY: as in `map`.
         unsafe { lock(&self.held).inner(Operation::ReturnMemory)?.return_memory() }?;
         self.lost = self.plan.loses_addresses();
@@ -242,7 +242,7 @@ where
     }
 
     fn regain(&mut self) -> Result<()> {
-        self.plan.call(Operation::RegainAddresses)?;
+        let _call = self.plan.call(Operation::RegainAddresses)?;
         if self.lost && self.plan.loses_addresses() {
             return Err(self.taken(Operation::RegainAddresses));
         }
@@ -252,7 +252,7 @@ where
 
     #[cfg(unix)]
     unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
-        self.plan.call(Operation::ExportDmaBuf)?;
+        let _call = self.plan.call(Operation::ExportDmaBuf)?;
         // SAFETY: as in `map`.
         unsafe { lock(&self.held).inner(Operation::ExportDmaBuf)?.dma_buf(owner, offset, length) }
     }

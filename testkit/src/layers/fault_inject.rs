@@ -135,7 +135,7 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
     forward!(inner: granularity, granularity_of, check_host_access, reservation_unit, deferred, drop_log);
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        self.plan.call(Operation::QueryPeerAccess)?;
+        let _call = self.plan.call(Operation::QueryPeerAccess)?;
         Ok((device == owner || !self.plan.is_hidden(owner)) && self.inner.can_access(device, owner)?)
     }
 }
@@ -147,7 +147,7 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
     type Reservation = FaultReservation<B::Reservation>;
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
-        self.plan.call(Operation::CreateMemory)?;
+        let _call = self.plan.call(Operation::CreateMemory)?;
         // SAFETY: the caller's promises are passed on; so in every function below.
         let inner = unsafe { self.inner.create(size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
@@ -160,7 +160,7 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.plan.call(Operation::ImportMemory)?;
+        let _call = self.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import(fd, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
@@ -173,7 +173,7 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.plan.call(Operation::ImportMemory)?;
+        let _call = self.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import_win32(from, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
@@ -185,7 +185,7 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.plan.call(Operation::ImportMemory)?;
+        let _call = self.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import_fabric(handle, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
@@ -197,7 +197,7 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<Self::Reservation> {
-        self.plan.call(Operation::Reserve)?;
+        let _call = self.plan.call(Operation::Reserve)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
         Ok(FaultReservation::new(inner, &self.plan, &self.registry))
@@ -207,36 +207,36 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
 // SAFETY: as above.
 unsafe impl<B: Backend> CopyCalls for FaultInject<B> {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
-        self.plan.call(Operation::CopyFromHost)?;
+        let _call = self.plan.call(Operation::CopyFromHost)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.copy_from_host(device, to, from) }
     }
 
     unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
-        self.plan.call(Operation::CopyToHost)?;
+        let _call = self.plan.call(Operation::CopyToHost)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.copy_to_host(device, to, from) }
     }
 
     unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
-        self.plan.call(Operation::Copy)?;
+        let _call = self.plan.call(Operation::Copy)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.copy(device, to, from, length) }
     }
 
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
-        self.plan.call(Operation::Fill)?;
+        let _call = self.plan.call(Operation::Fill)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.fill(device, at, length, value) }
     }
 
     fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
-        self.plan.call(Operation::PinMemory)?;
+        let _call = self.plan.call(Operation::PinMemory)?;
         self.inner.pin(size)
     }
 
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
-        self.plan.call(Operation::CreateStream)?;
+        let _call = self.plan.call(Operation::CreateStream)?;
         Ok(Box::new(FaultCopyStream::new(self.inner.copy_stream(device)?, &self.plan)))
     }
 }
@@ -244,22 +244,22 @@ unsafe impl<B: Backend> CopyCalls for FaultInject<B> {
 // SAFETY: as above.
 unsafe impl<B: Backend> SyncCalls for FaultInject<B> {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
-        self.plan.wait(device)?;
+        let _call = self.plan.wait(device)?;
         self.inner.synchronize(device)
     }
 
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        self.plan.call(Operation::WaitForStream)?;
+        let _call = self.plan.call(Operation::WaitForStream)?;
         self.inner.synchronize_stream(device, stream)
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
-        self.plan.call(Operation::CreateEvent)?;
+        let _call = self.plan.call(Operation::CreateEvent)?;
         Ok(Box::new(FaultEvent::new(self.inner.event(device)?, &self.plan)))
     }
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
-        self.plan.call(Operation::QueryCapture)?;
+        let _call = self.plan.call(Operation::QueryCapture)?;
         self.inner.is_capturing(stream)
     }
 
@@ -272,19 +272,19 @@ impl<B: TestKit> TestKit for FaultInject<B> {
     }
 
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
-        self.plan.call(Operation::WritePattern)?;
+        let _call = self.plan.call(Operation::WritePattern)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.write_pattern(device, at, length, seed) }
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        self.plan.call(Operation::CheckPattern)?;
+        let _call = self.plan.call(Operation::CheckPattern)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.count_wrong(device, at, length, seed) }
     }
 
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
-        self.plan.call(Operation::WalkList)?;
+        let _call = self.plan.call(Operation::WalkList)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.walk_list(device, head, most) }
     }

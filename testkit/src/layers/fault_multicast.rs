@@ -40,12 +40,12 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<MulticastGranularity> {
-        self.backend.plan.call(Operation::QueryMulticast)?;
+        let _call = self.backend.plan.call(Operation::QueryMulticast)?;
         self.inner.granularity(operation, devices, size, properties)
     }
 
     unsafe fn create(&self, devices: u32, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
-        self.backend.plan.call(Operation::CreateMulticast)?;
+        let _call = self.backend.plan.call(Operation::CreateMulticast)?;
         // SAFETY: the caller's promises are passed on; so in every function below.
         let inner = unsafe { self.inner.create(devices, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
@@ -58,7 +58,7 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.backend.plan.call(Operation::ImportMemory)?;
+        let _call = self.backend.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import(fd, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
@@ -70,14 +70,14 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.backend.plan.call(Operation::ImportMemory)?;
+        let _call = self.backend.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import_fabric(from, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
     }
 
     unsafe fn add(&self, object: &Self::Handle, device: DeviceId) -> Result<()> {
-        self.backend.plan.call(Operation::AddDevice)?;
+        let _call = self.backend.plan.call(Operation::AddDevice)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.add(&object.inner, device) }
     }
@@ -90,7 +90,7 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         memory_offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        self.backend.plan.call(Operation::Bind)?;
+        let _call = self.backend.plan.call(Operation::Bind)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.bind(&object.inner, offset, &memory.inner, memory_offset, length) }?;
         self.backend.registry.bindings.fetch_add(1, Ordering::Relaxed);
@@ -104,7 +104,7 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        self.backend.plan.call(Operation::Unbind)?;
+        let _call = self.backend.plan.call(Operation::Unbind)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.unbind(&object.inner, device, offset, length) }?;
         self.backend.registry.bindings.fetch_sub(1, Ordering::Relaxed);

@@ -1,10 +1,33 @@
 //! The plan: which driver calls fail.
 
 use gpu_vmm_core::{Detail, DeviceId, DriverError, Error, Operation, Result};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+thread_local! {
+    static IN_CALLS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Returns the time that this thread has spent in calls of [`FaultInject`](super::FaultInject) backends.
+#[must_use]
+pub fn time_in_driver() -> Duration {
+    IN_CALLS.get()
+}
+
+/// A call in progress, from its count to the return of the inner backend.
+#[derive(Debug)]
+#[must_use = "the call's time ends when this is dropped"]
+pub(super) struct Call(Instant);
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        IN_CALLS.set(IN_CALLS.get() + self.0.elapsed());
+    }
+}
 
 /// Counts calls, and makes the planned ones fail.
 #[derive(Debug, Default)]
@@ -103,17 +126,18 @@ impl Plan {
     }
 
     /// Counts a call that waits for a device, and fails it if it is planned to fail or a stream of the device captures.
-    pub(super) fn wait(&self, device: DeviceId) -> Result<()> {
+    pub(super) fn wait(&self, device: DeviceId) -> Result<Call> {
         let operation = Operation::WaitForDevice;
-        self.call(operation)?;
+        let call = self.call(operation)?;
         if self.counting().capturing.contains(&device) {
             return Err(Error::new(operation, Detail::Capturing { source: None }));
         }
-        Ok(())
+        Ok(call)
     }
 
     /// Counts a call, runs its [`during`](Self::during) action, and fails it if it is planned to fail.
-    pub(super) fn call(&self, call: Operation) -> Result<()> {
+    pub(super) fn call(&self, call: Operation) -> Result<Call> {
+        let begun = Call(Instant::now());
         let mut counting = self.counting();
         let number = counting.next;
         counting.next += 1;
@@ -125,7 +149,7 @@ impl Plan {
             act();
         }
         if !fails {
-            return Ok(());
+            return Ok(begun);
         }
         let source = DriverError {
             call: call.name(),

@@ -10,3 +10,4 @@ mod fault_plan;
 pub use fault_held::{FaultHandle, FaultReservation, Live};
 pub use fault_inject::FaultInject;
 pub use fault_multicast::FaultMulticast;
+pub use fault_plan::time_in_driver;

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `backing` | backing stores for the contents of suspended regions |
 //! | `files` | reads and writes at file offsets, and their errors |
+//! | `free_handles` | the handles of a page list, and their number |
+//! | `page_list` | free physical memory in pages of one size, with a budget |
 //! | `physical` | shared ownership of physical memory |
 //! | `poison` | overwriting of freed memory |
 //! | `segment` | mapped memory that one driver call may use |
@@ -11,6 +13,8 @@
 
 mod backing;
 pub mod files;
+mod free_handles;
+mod page_list;
 mod physical;
 mod poison;
 mod segment;
@@ -18,6 +22,7 @@ mod staging_ring;
 
 pub use backing::{BackingKind, BackingStore};
 pub(crate) use backing::{Batch, SavedContents};
+pub use page_list::{PageList, PageListStats};
 pub use physical::{MemoryId, PhysicalMemory, rounded_size};
 pub use poison::POISON;
 pub(crate) use poison::poison;

@@ -2,11 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, Handle, check_same};
+use crate::memory::free_handles::FreeHandles;
 use crate::memory::poison;
 use crate::types::{
     Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Operation, Properties, Result,
 };
 use std::hash::{Hash, Hasher};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -53,13 +55,16 @@ impl<B: Backend> Hash for MemoryId<B> {
 
 #[derive(Debug)]
 struct Owned<B: Backend> {
-    handle: B::Handle,
+    /// Taken out when the last clone is dropped.
+    handle: ManuallyDrop<B::Handle>,
     size: Bytes,
     properties: Properties,
     granularity: Granularity,
     backend: B,
     /// Whether another process may have the memory too.
     leaves: Leaves,
+    /// The list to which the memory returns; it may be gone, and most memory has none.
+    list: Weak<FreeHandles<B::Handle>>,
 }
 
 /// Whether another process may have the memory, and whether it is overwritten before it is freed.
@@ -91,15 +96,30 @@ impl<B: Backend> PhysicalMemory<B> {
     /// - [`Detail::Unsupported`] for properties that the driver does not support.
     pub fn create(backend: &B, size: Bytes, properties: Properties) -> Result<Self> {
         let (size, granularity) = rounded_size(backend, Operation::CreateMemory, size, &properties)?;
+        let handle = Self::create_handle(backend, size, &properties)?;
+        Ok(Self::own(backend, handle, granularity, false, Weak::new()))
+    }
+
+    /// Creates a handle, after freeing deferred memory if necessary. [`rounded_size`] has returned the size for the properties.
+    pub(super) fn create_handle(backend: &B, size: Bytes, properties: &Properties) -> Result<B::Handle> {
         // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
-        let create = || unsafe { backend.create(size, &properties) };
-        let handle = match create() {
+        let create = || unsafe { backend.create(size, properties) };
+        match create() {
             Err(error) if matches!(error.detail(), Detail::OutOfMemory { .. }) && collected(backend) => {
                 create()
             }
             other => other,
-        }?;
-        Ok(Self::own(backend, handle, granularity, false))
+        }
+    }
+
+    /// Creates the memory of a handle that returns to a list with the last clone and the last mapping.
+    pub(super) fn of_list(
+        backend: &B,
+        handle: B::Handle,
+        granularity: Granularity,
+        list: &Arc<FreeHandles<B::Handle>>,
+    ) -> Self {
+        Self::own(backend, handle, granularity, false, Arc::downgrade(list))
     }
 
     /// Imports memory that another process exported as a file descriptor. The descriptor can be closed afterwards. CUDA:
@@ -123,7 +143,7 @@ impl<B: Backend> PhysicalMemory<B> {
         let granularity = imported_size(backend, size, &properties)?;
         // SAFETY: the caller guarantees the descriptor, size and properties.
         let handle = unsafe { backend.import(fd, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity, true))
+        Ok(Self::own(backend, handle, granularity, true, Weak::new()))
     }
 
     /// Imports memory that another process exported as a Windows handle. The handle can be closed afterwards. CUDA:
@@ -149,7 +169,7 @@ impl<B: Backend> PhysicalMemory<B> {
         let granularity = imported_size(backend, size, &properties)?;
         // SAFETY: the caller guarantees the handle, size and properties.
         let handle = unsafe { backend.import_win32(from, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity, true))
+        Ok(Self::own(backend, handle, granularity, true, Weak::new()))
     }
 
     /// Imports memory that was exported as a fabric handle, on this machine or another one of its fabric.
@@ -171,13 +191,20 @@ impl<B: Backend> PhysicalMemory<B> {
         let granularity = imported_size(backend, size, &properties)?;
         // SAFETY: the caller guarantees the handle, size and properties.
         let handle = unsafe { backend.import_fabric(from, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity, true))
+        Ok(Self::own(backend, handle, granularity, true, Weak::new()))
     }
 
-    fn own(backend: &B, handle: B::Handle, granularity: Granularity, imported: bool) -> Self {
+    fn own(
+        backend: &B,
+        handle: B::Handle,
+        granularity: Granularity,
+        imported: bool,
+        list: Weak<FreeHandles<B::Handle>>,
+    ) -> Self {
         let (size, properties) = (handle.size(), handle.properties());
+        let (handle, backend) = (ManuallyDrop::new(handle), backend.clone());
         let leaves = Leaves { imported, ..Leaves::default() };
-        Self(Arc::new(Owned { handle, size, properties, granularity, backend: backend.clone(), leaves }))
+        Self(Arc::new(Owned { handle, size, properties, granularity, backend, leaves, list }))
     }
 
     /// Returns the size of the memory: the requested size, rounded up to the granularity.
@@ -306,7 +333,7 @@ impl<B: Backend> PhysicalMemory<B> {
 }
 
 /// Frees the memory that destructors had to keep, after an allocation has failed. Returns true if any was freed.
-fn collected<B: Backend>(backend: &B) -> bool {
+pub(super) fn collected<B: Backend>(backend: &B) -> bool {
     let deferred = backend.deferred();
     let before = deferred.kept();
     if before == Bytes::ZERO || deferred.is_capturing() {
@@ -324,8 +351,16 @@ fn collected<B: Backend>(backend: &B) -> bool {
 impl<B: Backend> Drop for Owned<B> {
     fn drop(&mut self) {
         let Leaves { imported, exported, poisoned } = &mut self.leaves;
-        if *poisoned.get_mut() && !*exported.get_mut() && !*imported {
+        let leaves = *exported.get_mut() || *imported;
+        if *poisoned.get_mut() && !leaves {
             poison(&self.backend, &self.handle, self.granularity);
+        }
+        // SAFETY: the handle is taken once, and this value is not used any more.
+        let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
+        match self.list.upgrade() {
+            None => drop(handle),
+            Some(list) if leaves => list.forget(1),
+            Some(list) => list.put(handle),
         }
     }
 }

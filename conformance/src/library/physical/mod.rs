@@ -4,14 +4,16 @@
 //! |---|---|
 //! | `counted` | the free memory of a device at each step |
 //! | `kept` | size, owner and bytes of a piece |
+//! | `page_list` | pages that return to a list |
 
 mod counted;
 mod kept;
+mod page_list;
 
 use crate::case::Case;
 use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
-    [counted::cases(), kept::cases()].concat()
+    [counted::cases(), kept::cases(), page_list::cases()].concat()
 }

@@ -6,9 +6,10 @@ impl Detail {
     /// Returns the kind.
     pub(super) fn kind(&self) -> ErrorKind {
         match self {
-            Self::OutOfMemory { .. } | Self::ExceedsDevice { .. } | Self::BackingStoreFull { .. } => {
-                ErrorKind::OutOfMemory
-            }
+            Self::OutOfMemory { .. }
+            | Self::ExceedsDevice { .. }
+            | Self::BudgetExhausted { .. }
+            | Self::BackingStoreFull { .. } => ErrorKind::OutOfMemory,
             Self::AddressSpaceExhausted { .. } => ErrorKind::OutOfAddressSpace,
             Self::ZeroSize
             | Self::BadAlignment { .. }

@@ -286,6 +286,21 @@ pub enum Detail {
         /// The driver's error.
         source: DriverError,
     },
+    /// More pages than the budget of a [`PageList`](crate::PageList) allows.
+    #[error(
+        "{requested} exceed the page list's budget of {budget}, with {held} held, {free} of them free; drop pages or raise the \
+         budget"
+    )]
+    BudgetExhausted {
+        /// The size of the requested pages.
+        requested: Bytes,
+        /// The size of all pages of the list, free and in use.
+        held: Bytes,
+        /// The size of its free pages.
+        free: Bytes,
+        /// The budget.
+        budget: Bytes,
+    },
     /// An operation that this backend, device or driver version does not support.
     #[error("not supported: {reason}")]
     Unsupported {

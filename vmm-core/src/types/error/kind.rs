@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The device or the backing store has too little memory. Free some, or request less.
+    /// The device or the backing store has too little memory, or a budget is used up. Free some, or request less.
     OutOfMemory,
     /// The address space is too small. Freeing memory elsewhere does not help; reserve less.
     OutOfAddressSpace,
