@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use gpu_vmm::dlpack::{
-    DLDataTypeCode, DLDevice, DLDeviceType, DLPackVersion, DataType, LegacyTensor, SharedRegion, Tensor,
+    DLDataTypeCode, DLDevice, DLDeviceType, DLPackVersion, DataType, LegacyTensor, Tensor, TensorRegion,
     TensorView,
 };
 use gpu_vmm::host::{HostBackend, HostConfig};
@@ -31,8 +31,8 @@ fn region(machine: &Machine, granules: u64) -> Region<Machine> {
     region
 }
 
-fn shared(machine: &Machine, granules: u64) -> SharedRegion<Machine> {
-    SharedRegion::new(region(machine, granules))
+fn shared(machine: &Machine, granules: u64) -> TensorRegion<Machine> {
+    TensorRegion::new(region(machine, granules))
 }
 
 fn bytes_view(offset: u64, length: i64) -> TensorView {
@@ -353,7 +353,7 @@ fn views_of_what_is_not_there() {
     let memory = PhysicalMemory::create(&machine, GRANULE, Properties::on(DeviceId(0))).unwrap();
     region.map(Bytes(3 * GRANULE.0), &memory).unwrap();
     region.set_access(Bytes(3 * GRANULE.0), GRANULE, DeviceId(0), Access::ReadWrite).unwrap();
-    let shared = SharedRegion::new(region);
+    let shared = TensorRegion::new(region);
     let granule = GRANULE.0 as i64;
     let refused = |view: &TensorView| shared.dlpack(None, view).unwrap_err();
 
@@ -406,7 +406,7 @@ fn a_part_that_is_out_of_use_is_in_no_tensor() {
     );
     let poisoned = region.mapping_at(Bytes(0)).is_some_and(|mapping| mapping.poisoned);
     assert!(poisoned, "{failed:?}");
-    let refused = SharedRegion::new(region).dlpack(None, &bytes_view(0, 1));
+    let refused = TensorRegion::new(region).dlpack(None, &bytes_view(0, 1));
     assert!(matches!(refused.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })), "{refused:?}");
     // SAFETY: the region is dropped, and no device uses host memory.
     unsafe { machine.reclaim() }.unwrap();
@@ -419,7 +419,7 @@ fn a_tensor_is_on_one_device() {
     let mut region = region(&machine, 1);
     region.grow_to_on(one, Bytes(2 * GRANULE.0)).unwrap();
     region.grow_to_on(zero, Bytes(3 * GRANULE.0)).unwrap();
-    let shared = SharedRegion::new(region);
+    let shared = TensorRegion::new(region);
     let (on_zero, on_one) = (bytes_view(0, 8), bytes_view(GRANULE.0, 8));
     // The second range ends on the device where it begins: device 0.
     let both = [2, GRANULE.0 as i64 + 2].map(|length| bytes_view(GRANULE.0 - 1, length));
@@ -453,7 +453,7 @@ fn the_access_is_what_the_consumer_needs() {
     region.grow_to(Bytes(2 * GRANULE.0)).unwrap();
     region.set_access(GRANULE, GRANULE, zero, Access::Read).unwrap();
     region.set_access(GRANULE, GRANULE, DeviceId::HOST, Access::Read).unwrap();
-    let shared = SharedRegion::new(region);
+    let shared = TensorRegion::new(region);
     let read_only = |offset| TensorView { read_only: true, ..bytes_view(offset, 4) };
 
     let tensor = shared.dlpack(None, &read_only(GRANULE.0)).unwrap();

@@ -32,6 +32,26 @@ const RETIRED: &[(&str, &str)] = &[
     ("comes to lie", "is mapped"),
     ("drawer$", "bin"),
     ("stash$", "backing store"),
+    ("is told", "is notified, receives, reports"),
+    ("be told", "be notified, receive, report"),
+    ("seam$", "border of two reservations"),
+    ("foreseen", "premapped"),
+    ("workbench$", "test kit"),
+    ("tally$", "statistics"),
+    // Names of types that other names replaced.
+    ("aheadthread", "PremapThread"),
+    ("bytag", "the pool's tags"),
+    ("crossesseam", "CrossesReservation"),
+    ("driverbroke", "DriverContractViolated"),
+    ("foundby", "Evidence"),
+    ("grownahead", "PremapGrowth"),
+    ("letgo", "ReleaseOutcome"),
+    ("outofuse", "Poisoned"),
+    ("setid", "BankId"),
+    ("sharedregion", "TensorRegion, Arc<Mutex<Region>>"),
+    ("stashkind", "BackingKind"),
+    ("toomanyaddresses", "AddressSpaceExhausted"),
+    ("undofailed", "RollbackFailed"),
 ];
 
 /// Files with texts, by the ends of their names.

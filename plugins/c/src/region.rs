@@ -8,7 +8,7 @@ use crate::call::status;
 use crate::status::{Failure, Status};
 use crate::stores::Stores;
 use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional, room, take_box};
-use gpu_vmm::dlpack::SharedRegion;
+use gpu_vmm::dlpack::TensorRegion;
 use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, Error, Region as Memory, WaitFor};
 use std::ffi::{c_char, c_void};
 
@@ -16,7 +16,7 @@ use std::ffi::{c_char, c_void};
 #[derive(Debug)]
 pub struct Region {
     pub(crate) backend: AnyBackend,
-    pub(crate) memory: SharedRegion<AnyBackend>,
+    pub(crate) memory: TensorRegion<AnyBackend>,
     stores: Stores,
 }
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn gpu_vmm_region_new(
                 if reserve > 0 {
                     builder = builder.reserve(Bytes(reserve));
                 }
-                let memory = SharedRegion::new(builder.build()?);
+                let memory = TensorRegion::new(builder.build()?);
                 Ok(Region { backend: backend.clone(), memory, stores: Stores::default() })
             })
         }

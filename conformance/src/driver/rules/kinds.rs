@@ -43,8 +43,8 @@ fn of_the_node<'a>(lab: &'a Lab, seen: &mut Seen) -> Memory<'a> {
 
 fn host_numa(lab: &Lab, seen: &mut Seen) {
     let memory = of_the_node(lab, seen);
-    let told = lab.must(lab.properties(memory.handle));
-    seen.holds(told.location == node(lab), || format!("its place is {:?}", told.location));
+    let reported = lab.must(lab.properties(memory.handle));
+    seen.holds(reported.location == node(lab), || format!("its place is {:?}", reported.location));
     let reserved = lab.must(lab.reserve(memory.size, 0, 0, 0));
     let mapping = lab.map_rw(reserved.base, &memory);
     seen.accepted("filling it", lab.set(mapping.at, 7, mapping.size));
@@ -62,8 +62,10 @@ fn host_numa_access(lab: &Lab, seen: &mut Seen) {
     lab.must(lab.set(mapping.at, 8, mapping.size));
     let given = seen.accepted("access for the CPU", lab.set_access(mapping.at, mapping.size, &[for_cpu]));
     if given.is_some() {
-        let told = seen.accepted("asking for it", lab.get_access(node(lab), mapping.at));
-        seen.holds(told.is_none_or(|told| told == abi::RW), || format!("the CPU's access is {told:?}"));
+        let reported = seen.accepted("asking for it", lab.get_access(node(lab), mapping.at));
+        seen.holds(reported.is_none_or(|reported| reported == abi::RW), || {
+            format!("the CPU's access is {reported:?}")
+        });
         let byte = lab.peek(mapping.at);
         seen.holds(byte == 8, || format!("the CPU reads {byte} where the device has written 8"));
     }
@@ -80,7 +82,7 @@ fn remote_dma(lab: &Lab, seen: &mut Seen) {
     }
     let asked = Prop { rdma: 1, ..lab.prop() };
     let Some(memory) = seen.accepted("memory for RDMA", lab.create(lab.unit, &asked, 0)) else { return };
-    if let Some(told) = seen.accepted("its properties", lab.properties(memory.handle)) {
-        seen.note(format!("RDMA is read back as {}", told.rdma));
+    if let Some(reported) = seen.accepted("its properties", lab.properties(memory.handle)) {
+        seen.note(format!("RDMA is read back as {}", reported.rdma));
     }
 }

@@ -56,15 +56,15 @@ fn region_to_region<B: TestKit>(subject: &Subject<B>) {
     subject.check(&one, Bytes(0), length, 1);
     // Copies between a region of two reservations and one of a single one, in both directions, at offsets that are not multiples
     // of a granule.
-    let mut seamed = extended(subject);
+    let mut extended = extended(subject);
     let (at, size) = (subject.unit() - Bytes(40), Bytes(80));
-    subject.write(&mut seamed, Bytes(0), subject.units(2), 500);
-    other.copy_from(Bytes(24), &seamed, at, size).unwrap();
+    subject.write(&mut extended, Bytes(0), subject.units(2), 500);
+    other.copy_from(Bytes(24), &extended, at, size).unwrap();
     subject.check(&other, Bytes(24), size, 500 + at.0 / 8);
     subject.check(&other, Bytes(0), Bytes(24), 1);
-    seamed.copy_from(at, &one, Bytes(8), size).unwrap();
-    subject.check(&seamed, at, size, 2);
-    subject.check(&seamed, at + size, Bytes(8), 500 + (at + size).0 / 8);
+    extended.copy_from(at, &one, Bytes(8), size).unwrap();
+    subject.check(&extended, at, size, 2);
+    subject.check(&extended, at + size, Bytes(8), 500 + (at + size).0 / 8);
 }
 
 /// Creates a fully mapped region of two reservations of one unit each.

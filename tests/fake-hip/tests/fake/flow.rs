@@ -269,7 +269,7 @@ pub(crate) fn rounds(rig: &mut Rig) {
 
 fn capabilities(rig: &mut Rig) {
     let all = rig.backend.capabilities(ZERO).must("capabilities");
-    let found = |feature| all.iter().find(|one| one.feature == feature).expect("each is told");
+    let found = |feature| all.iter().find(|one| one.feature == feature).expect("each is reported");
     for feature in
         [Feature::VirtualMemory, Feature::FixedAddress, Feature::ReadOnlyAccess, Feature::PeerAccess]
     {

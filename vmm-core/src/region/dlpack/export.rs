@@ -4,7 +4,7 @@
 use super::abi::{
     DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_READ_ONLY,
 };
-use super::shared::{Export, SharedRegion};
+use super::shared::{Export, TensorRegion};
 use super::tensor::{LegacyTensor, Tensor};
 use super::view::{LaidOut, TensorView};
 use crate::driver::Backend;
@@ -16,7 +16,7 @@ use std::ptr::{self, NonNull};
 
 const OPERATION: Operation = Operation::ExportTensor;
 
-impl<B: Backend> SharedRegion<B> {
+impl<B: Backend> TensorRegion<B> {
     /// Exports a part of the region as a tensor for another library.
     ///
     /// The tensor is on the device that owns the memory. That device needs read access, and write access unless the view is
@@ -34,11 +34,11 @@ impl<B: Backend> SharedRegion<B> {
         Ok(unsafe { Tensor::from_raw(exported) })
     }
 
-    /// Exports a part of the region as [`SharedRegion::dlpack`] does, for libraries that do not support version 1 of DLPack.
+    /// Exports a part of the region as [`TensorRegion::dlpack`] does, for libraries that do not support version 1 of DLPack.
     ///
     /// # Errors
     ///
-    /// Those of [`SharedRegion::dlpack`], and [`Detail::BadTensor`] for a read-only view, since such a tensor has no flag for it.
+    /// Those of [`TensorRegion::dlpack`], and [`Detail::BadTensor`] for a read-only view, since such a tensor has no flag for it.
     pub fn dlpack_unversioned(&self, device: Option<DeviceId>, view: &TensorView) -> Result<LegacyTensor> {
         if view.read_only {
             let reason = "a tensor without a version cannot say that it is read-only; export one with a version, or a \
@@ -192,7 +192,7 @@ impl Managed for DLManagedTensor {
 
 /// # Safety
 ///
-/// `SharedRegion::<B>::dlpack` has returned the tensor, and this is the only call for it; or it is null.
+/// `TensorRegion::<B>::dlpack` has returned the tensor, and this is the only call for it; or it is null.
 unsafe extern "C" fn delete<B: Backend>(tensor: *mut DLManagedTensorVersioned) {
     if !tensor.is_null() {
         // SAFETY: the caller's promise.
@@ -202,7 +202,7 @@ unsafe extern "C" fn delete<B: Backend>(tensor: *mut DLManagedTensorVersioned) {
 
 /// # Safety
 ///
-/// `SharedRegion::<B>::dlpack_unversioned` has returned the tensor, and this is the only call for it; or it is null.
+/// `TensorRegion::<B>::dlpack_unversioned` has returned the tensor, and this is the only call for it; or it is null.
 unsafe extern "C" fn delete_unversioned<B: Backend>(tensor: *mut DLManagedTensor) {
     if !tensor.is_null() {
         // SAFETY: the caller's promise.

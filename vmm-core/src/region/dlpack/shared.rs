@@ -7,12 +7,12 @@ use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-/// A region from which tensors can be exported. Clones are the same region. The last clone or [tensor](SharedRegion::dlpack) that
+/// A region from which tensors can be exported. Clones are the same region. The last clone or [tensor](TensorRegion::dlpack) that
 /// is dropped drops the region.
 ///
 /// It allows only changes of the region that keep its tensors valid. Each call locks the region for other threads.
 #[derive(Debug)]
-pub struct SharedRegion<B: Backend>(Arc<Shared<B>>);
+pub struct TensorRegion<B: Backend>(Arc<Shared<B>>);
 
 #[derive(Debug)]
 struct Shared<B: Backend> {
@@ -22,13 +22,13 @@ struct Shared<B: Backend> {
     region: Lock<Region<B>>,
 }
 
-impl<B: Backend> Clone for SharedRegion<B> {
+impl<B: Backend> Clone for TensorRegion<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<B: Backend> SharedRegion<B> {
+impl<B: Backend> TensorRegion<B> {
     /// Creates a shared region from a region.
     #[must_use]
     pub fn new(region: Region<B>) -> Self {
@@ -37,7 +37,7 @@ impl<B: Backend> SharedRegion<B> {
 
     /// Calls `look` with the region, which no other thread changes meanwhile.
     ///
-    /// A closure that calls the same `SharedRegion` waits for itself, except in [`SharedRegion::exports`]. It may drop tensors.
+    /// A closure that calls the same `TensorRegion` waits for itself, except in [`TensorRegion::exports`]. It may drop tensors.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl<B: Backend> SharedRegion<B> {
 
     /// Suspends the region even if tensors of it exist.
     ///
-    /// They can be used again after [`SharedRegion::resume`]; until then their consumers must not access the memory. `done` must
+    /// They can be used again after [`TensorRegion::resume`]; until then their consumers must not access the memory. `done` must
     /// cover the work that they have queued.
     ///
     /// # Errors
