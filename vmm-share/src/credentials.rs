@@ -62,7 +62,6 @@ enum Who {
     SameUser,
     User(u32),
     Process(u32),
-    Anyone,
 }
 
 impl Allowed {
@@ -84,12 +83,6 @@ impl Allowed {
     #[must_use]
     pub const fn process(pid: u32) -> Self {
         Self(Who::Process(pid))
-    }
-
-    /// Allows every process that can open the socket.
-    #[must_use]
-    pub const fn anyone() -> Self {
-        Self(Who::Anyone)
     }
 
     /// Fails if `peer` is not allowed.
@@ -131,7 +124,6 @@ mod tests {
             (Allowed::same_user(), peer(7, us)),
             (Allowed::user(us + 1), peer(7, us + 1)),
             (Allowed::process(7), peer(7, us)),
-            (Allowed::anyone(), peer(0, us + 1)),
         ] {
             check(allowed, other).unwrap();
         }
