@@ -16,8 +16,8 @@ use crate::handle::CudaHandle;
 use crate::host::NO_HOST_ACCESS;
 use crate::reservation::CudaReservation;
 use gpu_vmm_core::{
-    Access, Bytes, Capability, Detail, DeviceId, DriverError, Error, Evidence, Feature, Grant, Operation,
-    Properties, Reservation, Result,
+    Access, Bytes, Capability, DeviceId, DriverError, Evidence, Feature, Grant, Operation, Properties,
+    Reservation, Result,
 };
 use std::sync::Arc;
 
@@ -122,15 +122,6 @@ impl Probe<'_> {
         unsafe { CudaHandle::create(self.backend, size, properties) }
     }
 
-    /// Returns the capability that a trial has shown: available with a note, or unavailable with the driver's reason. If memory is
-    /// short or the device is lost, the trial decides nothing and the error is returned.
-    fn tried(feature: Feature, tried: Result<String>) -> Result<Capability> {
-        match tried {
-            Ok(note) => Ok(Capability::yes(feature, Evidence::Trial, note)),
-            Err(error) => said_against(error).map(|said| Capability::no(feature, Evidence::Trial, said)),
-        }
-    }
-
     fn fixed_address(&self) -> Result<Capability> {
         const TRIES: u32 = 3;
         let granularity = self.backend.devices()[self.device.0 as usize].granularity;
@@ -164,7 +155,7 @@ impl Probe<'_> {
                 let said = format!("access was set to read, but the driver reports {other}");
                 Ok(Capability::no(feature, Evidence::Trial, said))
             }
-            told => Self::tried(feature, told.map(|_| String::new())),
+            told => Capability::tried(feature, told.map(|_| "")),
         }
     }
 
@@ -173,26 +164,9 @@ impl Probe<'_> {
         let others = self.backend.devices().iter().map(|device| device.id).filter(|id| *id != self.device);
         for other in others {
             if self.backend.can_access_peer(self.device, other)? {
-                peers.push(other.to_string());
+                peers.push(other);
             }
         }
-        Ok(match (peers.is_empty(), self.backend.devices().len()) {
-            (true, 1) => Capability::no(Feature::PeerAccess, Evidence::Attribute, "there is no other device"),
-            (true, _) => {
-                Capability::no(Feature::PeerAccess, Evidence::Attribute, "no other device can be reached")
-            }
-            (false, _) => {
-                Capability::yes(Feature::PeerAccess, Evidence::Attribute, format!("to {}", peers.join(", ")))
-            }
-        })
-    }
-}
-
-/// Returns the reason that a failed trial gives against a feature, or the error if it gives none.
-fn said_against(error: Error) -> Result<String> {
-    match error.detail() {
-        Detail::Driver { source, .. } => Ok(source.to_string()),
-        Detail::Unsupported { reason } => Ok(reason.clone()),
-        _ => Err(error),
+        Ok(Capability::peer_access(&peers, self.backend.devices().len() - 1))
     }
 }

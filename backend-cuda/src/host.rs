@@ -1,7 +1,8 @@
 //! Host memory that the driver created: which mappings have it, and why the CPU has access to no other.
 //!
 //! The CPU can be granted access to host memory only, so the offsets of its mappings are recorded. For device memory this costs one
-//! check of the properties.
+//! check of the properties. A region's records cannot be used: they change when an operation has succeeded, and access is set in
+//! the middle of one.
 
 use crate::ffi::{LOCATION_HOST_NUMA, MemLocation};
 use crate::handle::CudaHandle;

@@ -79,19 +79,19 @@ pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<Capab
     }
     let known = &driver.devices_state(device.id)?.tried.host_access;
     let note = "the CPU reads and writes over the bus; HIP does not report the host's access";
-    Ok(tried(known, FEATURE, note, || probe::host_access(driver, device)))
+    tried(known, FEATURE, note, || probe::host_access(driver, device))
 }
 
 /// Whether HIP supports host memory on a node of the driver's choice.
 pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
     let known = &driver.devices_state(device.id)?.tried.host_memory;
-    Ok(memory_at(driver, device, Location::Host, Feature::HostMemory, known))
+    memory_at(driver, device, Location::Host, Feature::HostMemory, known)
 }
 
 /// Whether HIP supports memory of one of the host's NUMA nodes.
 pub(crate) fn host_node_memory(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
     let known = &driver.devices_state(device.id)?.tried.host_node_memory;
-    Ok(memory_at(driver, device, Location::HostNode(0), Feature::HostNodeMemory, known))
+    memory_at(driver, device, Location::HostNode(0), Feature::HostNodeMemory, known)
 }
 
 fn memory_at(
@@ -100,13 +100,13 @@ fn memory_at(
     location: Location,
     feature: Feature,
     known: &OnceLock<Capability>,
-) -> Capability {
+) -> Result<Capability> {
     if driver.quirks.no_host_memory {
         let reason = format!(
             "HIP {} has none: 6.x refuses it, 7.0 to 7.14 allocate device memory instead, 7.15 and later support it",
             driver.info().version
         );
-        return Capability::no(feature, Evidence::Version, reason);
+        return Ok(Capability::no(feature, Evidence::Version, reason));
     }
     tried(known, feature, "mapped for the device and for the host", || {
         probe::host_memory(driver, device, location)
@@ -142,23 +142,18 @@ fn required(operation: Operation, found: Capability) -> Result<()> {
     }
 }
 
-/// Returns the result of a probe, which runs once. A probe that ran out of memory is repeated at the next call.
+/// Returns the result of a probe, which runs once. A probe that decides nothing is repeated at the next call.
 fn tried(
     known: &OnceLock<Capability>,
     feature: Feature,
     note: &str,
     trial: impl FnOnce() -> Result<()>,
-) -> Capability {
+) -> Result<Capability> {
     if let Some(found) = known.get() {
-        return found.clone();
+        return Ok(found.clone());
     }
-    match trial() {
-        Ok(()) => known.get_or_init(|| Capability::yes(feature, Evidence::Trial, note)).clone(),
-        Err(error) => {
-            let found = Capability::no(feature, Evidence::Trial, error.to_string());
-            if error.is_out_of_memory() { found } else { known.get_or_init(|| found).clone() }
-        }
-    }
+    let found = Capability::tried(feature, trial().map(|()| note))?;
+    Ok(known.get_or_init(|| found).clone())
 }
 
 /// Whether the kernel has this NUMA node. A kernel without the folder has node 0 only.

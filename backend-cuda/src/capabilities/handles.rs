@@ -19,7 +19,7 @@ impl Probe<'_> {
             return Ok(no);
         }
         let exported = self.create(&memory).and_then(|handle| handle.export());
-        Self::tried(feature, exported.map(|_| String::new()))
+        Capability::tried(feature, exported.map(|_| ""))
     }
 
     #[cfg(not(unix))]
@@ -36,7 +36,7 @@ impl Probe<'_> {
             return Ok(no);
         }
         let exported = self.create(&memory).and_then(|handle| handle.export_win32());
-        Self::tried(feature, exported.map(|_| String::new()))
+        Capability::tried(feature, exported.map(|_| ""))
     }
 
     #[cfg(not(windows))]
@@ -54,7 +54,7 @@ impl Probe<'_> {
             return Ok(no);
         }
         let exported = self.create(&memory).and_then(|handle| handle.export_fabric());
-        let mut found = Self::tried(feature, exported.map(|_| String::new()))?;
+        let mut found = Capability::tried(feature, exported.map(|_| ""))?;
         if !found.available {
             found.note = format!("the device attribute is 1, but: {}", found.note);
         }
@@ -80,7 +80,7 @@ impl Probe<'_> {
             // SAFETY: one granule is mapped there.
             unsafe { reservation.dma_buf(self.device, Bytes::ZERO, size) }
         });
-        Self::tried(feature, exported.map(|_| String::new()))
+        Capability::tried(feature, exported.map(|_| ""))
     }
 
     #[cfg(not(unix))]

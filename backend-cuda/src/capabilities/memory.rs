@@ -1,7 +1,7 @@
 //! Capabilities of memory types other than plain device memory.
 #![allow(unsafe_code)]
 
-use super::{Probe, said_against};
+use super::Probe;
 use crate::ffi::attribute;
 use gpu_vmm_core::{
     Access, Bytes, Capability, DeviceId, Evidence, Feature, Grant, Handle, Location, Properties, Reservation,
@@ -20,7 +20,7 @@ impl Probe<'_> {
                 let note = "asked for compressible memory, the driver created memory that is not";
                 Ok(Capability::no(feature, Evidence::Trial, note))
             }
-            created => Self::tried(feature, created.map(|_| String::new())),
+            created => Capability::tried(feature, created.map(|_| "")),
         }
     }
 
@@ -30,7 +30,7 @@ impl Probe<'_> {
         if let Some(no) = self.excluded(feature, &memory, attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM)? {
             return Ok(no);
         }
-        Self::tried(feature, self.create(&memory).map(|_| String::new()))
+        Capability::tried(feature, self.create(&memory).map(|_| ""))
     }
 
     pub(super) fn host_memory(&self) -> Result<Capability> {
@@ -59,10 +59,12 @@ impl Probe<'_> {
         });
         let note = match mapped {
             Ok(Ok(())) => Ok(format!("{location}, for the device and the host")),
-            Ok(Err(error)) => said_against(error)
-                .map(|said| format!("{location}, for the device; the host was given no access: {said}")),
+            Ok(Err(error)) => {
+                let refused = Capability::tried(feature, Err::<&str, _>(error))?.note;
+                Ok(format!("{location}, for the device; the host was given no access: {refused}"))
+            }
             Err(error) => Err(error),
         };
-        Self::tried(feature, note)
+        Capability::tried(feature, note)
     }
 }

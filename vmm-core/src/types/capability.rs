@@ -1,5 +1,6 @@
 //! Optional features, whether a device has them, and the evidence for that.
 
+use crate::types::{Detail, DeviceId, ErrorKind, Result};
 use std::fmt;
 
 /// A feature that not every driver, version or device has.
@@ -113,5 +114,95 @@ impl Capability {
     #[must_use]
     pub fn no(feature: Feature, found_by: Evidence, reason: impl Into<String>) -> Self {
         Self { feature, available: false, found_by, note: reason.into() }
+    }
+
+    /// Creates the capability that a trial on one granule has shown: the device has the feature, with the trial's note, or the
+    /// driver refused the trial.
+    ///
+    /// # Errors
+    ///
+    /// The trial's error if it shows nothing about the feature: memory or addresses are short, a stream captures, the device is
+    /// lost, or the process is a forked child.
+    pub fn tried(feature: Feature, trial: Result<impl Into<String>>) -> Result<Self> {
+        let error = match trial {
+            Ok(note) => return Ok(Self::yes(feature, Evidence::Trial, note)),
+            Err(error) => error,
+        };
+        match (error.kind(), error.detail()) {
+            (
+                ErrorKind::OutOfMemory
+                | ErrorKind::OutOfAddressSpace
+                | ErrorKind::Busy
+                | ErrorKind::DeviceLost
+                | ErrorKind::Forked,
+                _,
+            ) => Err(error),
+            (_, Detail::Driver { source, .. }) => Ok(Self::no(feature, Evidence::Trial, source.to_string())),
+            (_, Detail::Unsupported { reason }) => Ok(Self::no(feature, Evidence::Trial, reason)),
+            _ => Ok(Self::no(feature, Evidence::Trial, error.to_string())),
+        }
+    }
+
+    /// Creates the capability of access to other devices' memory, from the devices that the driver reports as reachable and the
+    /// number of other devices.
+    #[must_use]
+    pub fn peer_access(reachable: &[DeviceId], others: usize) -> Self {
+        const FEATURE: Feature = Feature::PeerAccess;
+        match (reachable, others) {
+            (_, 0) => Self::no(FEATURE, Evidence::Attribute, "there is no other device"),
+            ([], _) => Self::no(FEATURE, Evidence::Attribute, "no other device can be reached"),
+            (reachable, _) => {
+                let names: Vec<_> = reachable.iter().map(ToString::to_string).collect();
+                Self::yes(FEATURE, Evidence::Attribute, format!("to {}", names.join(", ")))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Bytes, DriverError, Error, Operation};
+
+    #[test]
+    fn only_an_error_about_the_feature_decides() {
+        let source = DriverError { call: "call", code: 801, name: "REFUSED".into(), description: "".into() };
+        let tried = |detail| {
+            let trial: Result<&str> = Err(Error::new(Operation::CreateMemory, detail));
+            Capability::tried(Feature::Compression, trial)
+        };
+        let refused = tried(Detail::Driver { source: source.clone(), context: "2 MiB".to_owned() }).unwrap();
+        assert!(!refused.available && refused.note == source.to_string(), "{refused:?}");
+        assert_eq!(tried(Detail::Unsupported { reason: "why".to_owned() }).unwrap().note, "why");
+        assert_eq!(
+            tried(Detail::ZeroSize).unwrap().note,
+            Error::new(Operation::CreateMemory, Detail::ZeroSize).to_string()
+        );
+        let short = Detail::OutOfMemory {
+            device: DeviceId(0),
+            requested: Bytes::mib(2),
+            free: Bytes(0),
+            total: Bytes::gib(1),
+            source: source.clone(),
+        };
+        for undecided in
+            [short, Detail::DeviceLost { source }, Detail::Forked, Detail::Capturing { source: None }]
+        {
+            let kind = tried(undecided).unwrap_err().kind();
+            assert_ne!(kind, ErrorKind::Unsupported, "{kind}");
+        }
+        assert!(Capability::tried(Feature::Compression, Ok("note")).unwrap().available);
+    }
+
+    #[test]
+    fn peers_are_named() {
+        let note = |reachable: &[u32], others| {
+            let reachable: Vec<_> = reachable.iter().map(|device| DeviceId(*device)).collect();
+            let found = Capability::peer_access(&reachable, others);
+            (found.available, found.note)
+        };
+        assert_eq!(note(&[], 0), (false, "there is no other device".to_owned()));
+        assert_eq!(note(&[], 2), (false, "no other device can be reached".to_owned()));
+        assert_eq!(note(&[1, 3], 3), (true, "to device 1, device 3".to_owned()));
     }
 }
