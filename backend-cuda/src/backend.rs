@@ -105,7 +105,7 @@ unsafe impl Backend for CudaBackend {
 
     fn quirks(&self) -> Vec<Quirk> {
         let version = self.opened.driver.loaded.info.version_number;
-        quirks::ALL.iter().copied().filter(|quirk| quirk.is_in(version)).collect()
+        quirks::QUIRKS.iter().copied().filter(|quirk| quirk.is_in(version)).collect()
     }
 
     fn unmaps_runs(&self) -> bool {

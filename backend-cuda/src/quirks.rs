@@ -15,7 +15,7 @@ pub(crate) const RESERVATION_UNIT: Granularity = match Granularity::new(Bytes::m
 };
 
 /// Every known quirk.
-pub(crate) const ALL: &[Quirk] = &[
+pub(crate) const QUIRKS: &[Quirk] = &[
     Quirk {
         id: "hint-moves",
         from: ALWAYS,
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn each_has_a_name_of_its_own_and_says_everything() {
-        let ids: HashSet<_> = ALL.iter().map(|quirk| quirk.id).collect();
-        assert_eq!(ids.len(), ALL.len());
-        for quirk in ALL {
+        let ids: HashSet<_> = QUIRKS.iter().map(|quirk| quirk.id).collect();
+        assert_eq!(ids.len(), QUIRKS.len());
+        for quirk in QUIRKS {
             let texts = [quirk.id, quirk.effect, quirk.handling, quirk.evidence];
             assert!(texts.iter().all(|text| !text.is_empty()) && quirk.from < quirk.below, "{quirk:?}");
         }

@@ -116,7 +116,7 @@ unsafe impl Backend for HipBackend {
 
     fn quirks(&self) -> Vec<Quirk> {
         let version = self.driver.version();
-        quirks::LIST.iter().filter(|quirk| quirk.is_in(version)).copied().collect()
+        quirks::QUIRKS.iter().filter(|quirk| quirk.is_in(version)).copied().collect()
     }
 
     /// False: HIP 6 leaks all mappings but the first, and one mapping per call works on all versions.

@@ -18,7 +18,7 @@ use gpu_vmm_core::Quirk;
 pub(crate) use host::{HOST_ACCESS_LEAVES_A_HOLE, HOST_ACCESS_UNTOLD};
 #[cfg(unix)]
 pub(crate) use list::IMPORT_DESCRIPTOR_ZERO;
-pub(crate) use list::LIST;
+pub(crate) use list::QUIRKS;
 use list::{
     ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
     MEMORY_STAYS,
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn entries_are_whole() {
         let mut names = HashSet::new();
-        for quirk in LIST {
+        for quirk in QUIRKS {
             assert!(names.insert((quirk.id, quirk.from)), "{} is there twice", quirk.id);
             assert!(quirk.from < quirk.below && OLDEST <= quirk.from, "{}", quirk.id);
             assert!(![quirk.effect, quirk.handling, quirk.evidence].contains(&""), "{}", quirk.id);

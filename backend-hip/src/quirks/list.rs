@@ -170,7 +170,7 @@ pub(crate) const GRANULARITY_TOO_SMALL: Quirk = quirk(
 );
 
 /// All entries.
-pub(crate) const LIST: &[Quirk] = &[
+pub(crate) const QUIRKS: &[Quirk] = &[
     FREE_RACES,
     ACCESS_SUMS,
     COPY_BY_SOURCE,

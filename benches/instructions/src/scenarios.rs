@@ -35,7 +35,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     scenario("pool: alloc, keep, free_at, 512 B", 5000, || kept(&host()?, Bytes(512))),
     scenario("pool: alloc, keep, free_at, 4 MiB", 5000, || kept(&host()?, Bytes::mib(4))),
     scenario("pool: find inside of one of 64 blocks", 640, || find(&host()?)),
-    scenario("pool: account with 64 blocks", 100, || account(&host()?)),
+    scenario("pool: stats with 64 blocks", 100, || stats(&host()?)),
     scenario("region: mapping_at, 10 mappings", 1000, || mapping_at(&fine()?, 10)),
     scenario("region: mapping_at, 1,000 mappings", 1000, || mapping_at(&fine()?, 1000)),
     scenario("region: mapping_at, 100,000 mappings", 1000, || mapping_at(&fine()?, 100_000)),
@@ -130,7 +130,7 @@ fn find<B: Backend>(backend: &B) -> Result<Work, Failed> {
     }))
 }
 
-fn account<B: Backend>(backend: &B) -> Result<Work, Failed> {
+fn stats<B: Backend>(backend: &B) -> Result<Work, Failed> {
     let pool = pool(backend)?;
     let blocks = blocks(&pool, &MIXED)?;
     Ok(Box::new(move || {
