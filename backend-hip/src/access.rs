@@ -23,13 +23,13 @@ use gpu_vmm_core::{
 const OPERATION: Operation = Operation::SetAccess;
 
 /// The addresses and mappings of one reservation.
-pub(crate) struct Place<'a> {
+pub(crate) struct MappedRange<'a> {
     pub(crate) driver: &'a Driver,
     pub(crate) range: AddressRange,
     pub(crate) mappings: &'a mut Mappings,
 }
 
-impl Place<'_> {
+impl MappedRange<'_> {
     fn at(&self, part: OffsetRange) -> AddressRange {
         AddressRange { base: self.range.base + part.offset, size: part.length }
     }

@@ -1,7 +1,7 @@
 //! A range of addresses and its mappings: `hipMemMap` and `hipMemUnmap`.
 #![allow(unsafe_code)] // calls into HIP
 
-use crate::access::{self, Place};
+use crate::access::{self, MappedRange};
 use crate::addresses;
 use crate::driver::Driver;
 use crate::error::is_invalid_value;
@@ -136,7 +136,7 @@ unsafe impl Reservation for HipReservation {
         self.check_held(OPERATION)?;
         let _entered = self.driver.enter(OPERATION)?;
         let range = self.reserved.range;
-        let mut place = Place { driver: &self.driver, range, mappings: &mut self.mappings };
+        let mut place = MappedRange { driver: &self.driver, range, mappings: &mut self.mappings };
         place.set(OffsetRange { offset, length }, grants)
     }
 

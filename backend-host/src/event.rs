@@ -3,7 +3,7 @@
 
 use crate::host::Host;
 use crate::stream;
-use crate::work::{Place, Work};
+use crate::work::{Position, Work};
 use gpu_vmm_core::{DeviceId, Event, Operation, Result, Stream};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ struct HostEvent {
     host: Arc<Host>,
     device: DeviceId,
     /// None if all work was done when the event was recorded, or if it was never recorded.
-    marked: Option<Place>,
+    marked: Option<Position>,
     /// The capture in which the event was recorded.
     captured: Option<u64>,
 }

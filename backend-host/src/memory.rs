@@ -15,14 +15,14 @@ pub(crate) const CREATE: Operation = Operation::CreateMemory;
 /// Pages of a memfd, and the amount that they take from their device.
 pub(crate) struct Memory {
     host: Arc<Host>,
-    place: Place,
+    place: Storage,
     size: Bytes,
     /// None for imported memory, which counts in the process that created it.
     charge: Option<Charge>,
 }
 
 #[derive(Debug)]
-enum Place {
+enum Storage {
     /// A part of the backend's store.
     Stored { offset: u64 },
     /// A file of its own, since a descriptor gives access to the whole file.
@@ -43,9 +43,9 @@ impl Memory {
         let device_memory = host.device_memory(CREATE, device)?;
         let charge = charge(CREATE, device_memory, device, size)?;
         let place = if properties.is_shareable() {
-            share::new_shared_file(size).map(Place::Shared)
+            share::new_shared_file(size).map(Storage::Shared)
         } else {
-            host.store.take(size).map(|offset| Place::Stored { offset })
+            host.store.take(size).map(|offset| Storage::Stored { offset })
         };
         match place {
             Ok(place) => Ok(Arc::new(Self { host: Arc::clone(host), place, size, charge: Some(charge) })),
@@ -63,7 +63,7 @@ impl Memory {
     }
 
     pub(crate) fn import(host: &Arc<Host>, fd: BorrowedFd<'_>, size: Bytes) -> Result<Arc<Self>> {
-        let place = Place::Shared(share::import(fd, size)?);
+        let place = Storage::Shared(share::import(fd, size)?);
         Ok(Arc::new(Self { host: Arc::clone(host), place, size, charge: None }))
     }
 
@@ -78,8 +78,8 @@ impl Memory {
     /// Returns the file that has the pages, and their offset in it.
     pub(crate) fn pages(&self) -> (BorrowedFd<'_>, u64) {
         match &self.place {
-            Place::Stored { offset } => (self.host.store.file(), *offset),
-            Place::Shared(file) => (file.as_fd(), 0),
+            Storage::Stored { offset } => (self.host.store.file(), *offset),
+            Storage::Shared(file) => (file.as_fd(), 0),
         }
     }
 }
@@ -90,7 +90,7 @@ impl Drop for Memory {
         if !self.host.process.is_this() {
             return;
         }
-        if let Place::Stored { offset } = self.place
+        if let Storage::Stored { offset } = self.place
             && let Err(source) = self.host.store.give_back(offset, self.size)
         {
             let context = format!("{} at offset {offset:#x} of the store", self.size);

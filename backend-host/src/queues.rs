@@ -6,7 +6,7 @@
 use crate::capture::{Capture, Waiting};
 use crate::mappings::Mappings;
 use crate::stream_names::default_of;
-use crate::work::{Place, Work};
+use crate::work::{Position, Work};
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::{Detail, DeviceId, DriverError, Error, Operation, Result};
@@ -74,13 +74,13 @@ pub(crate) struct Queue {
 }
 
 impl State {
-    fn is_done(&self, place: Place) -> bool {
+    fn is_done(&self, place: Position) -> bool {
         self.queues.get(&place.stream).is_none_or(|queue| queue.done >= place.count)
     }
 
     /// Returns the current ends of the streams of a device that new work on `stream` must wait for: the blocking streams if it is
     /// the default stream, and the default stream if it is a blocking one.
-    fn others(&self, device: DeviceId, stream: usize) -> Vec<Place> {
+    fn others(&self, device: DeviceId, stream: usize) -> Vec<Position> {
         let default = default_of(device);
         let is_blocking = self.queues.get(&stream).is_some_and(|queue| queue.is_blocking);
         let comes_after = |name: usize, queue: &Queue| match stream == default {
@@ -90,7 +90,7 @@ impl State {
         let others = self.queues.iter().filter(|(name, queue)| {
             **name != stream && queue.done < queue.queued && comes_after(**name, queue)
         });
-        others.map(|(name, queue)| Place { stream: *name, count: queue.queued }).collect()
+        others.map(|(name, queue)| Position { stream: *name, count: queue.queued }).collect()
     }
 
     /// Returns a stream whose first work can be done, with that work. Removes completed holds on the way.
@@ -250,20 +250,20 @@ impl Queues {
     }
 
     /// Returns the current end of a stream, or `None` if all its work is done.
-    pub(crate) fn place(&self, operation: Operation, stream: usize) -> Result<Option<Place>> {
+    pub(crate) fn place(&self, operation: Operation, stream: usize) -> Result<Option<Position>> {
         let Some(state) = self.busy(operation)? else { return Ok(None) };
         let queue = state.queues.get(&stream).filter(|queue| queue.done < queue.queued);
-        Ok(queue.map(|queue| Place { stream, count: queue.queued }))
+        Ok(queue.map(|queue| Position { stream, count: queue.queued }))
     }
 
     /// Returns whether all work before a place is done.
-    pub(crate) fn is_done(&self, operation: Operation, place: Option<Place>) -> Result<bool> {
+    pub(crate) fn is_done(&self, operation: Operation, place: Option<Position>) -> Result<bool> {
         let state = self.busy(operation)?;
         Ok(state.zip(place).is_none_or(|(state, place)| state.is_done(place)))
     }
 
     /// Waits until all work before a place is done.
-    pub(crate) fn wait(&self, operation: Operation, place: Option<Place>) -> Result<()> {
+    pub(crate) fn wait(&self, operation: Operation, place: Option<Position>) -> Result<()> {
         let (Some(mut state), Some(place)) = (self.busy(operation)?, place) else { return Ok(()) };
         while !state.is_done(place) {
             state = self.shared.wait(state);
@@ -286,7 +286,9 @@ impl Queues {
         let Some(mut state) = self.busy(operation)? else { return Ok(()) };
         let default = default_of(device);
         let mut places = state.others(device, default);
-        places.extend(state.queues.get(&default).map(|queue| Place { stream: default, count: queue.queued }));
+        places.extend(
+            state.queues.get(&default).map(|queue| Position { stream: default, count: queue.queued }),
+        );
         while !places.iter().all(|place| state.is_done(*place)) {
             state = self.shared.wait(state);
         }
@@ -298,8 +300,8 @@ impl Queues {
         self.check_waiting(operation, Waiting::Device(device))?;
         let Some(mut state) = self.busy(operation)? else { return Ok(()) };
         let queues = state.queues.iter().filter(|(_, queue)| queue.device == device);
-        let places: Vec<Place> =
-            queues.map(|(stream, queue)| Place { stream: *stream, count: queue.queued }).collect();
+        let places: Vec<Position> =
+            queues.map(|(stream, queue)| Position { stream: *stream, count: queue.queued }).collect();
         while !places.iter().all(|place| state.is_done(*place)) {
             state = self.shared.wait(state);
         }

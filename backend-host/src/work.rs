@@ -20,7 +20,7 @@ const ROUND: Duration = Duration::from_micros(200);
 
 /// A position in a stream: after the first `count` pieces of work ever queued on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     /// The name of the stream.
     pub(crate) stream: usize,
     pub(crate) count: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Place {
 pub(crate) enum Work {
     Pattern(Pattern),
     /// Delays the work after it until all work before this place is done.
-    Hold(Place),
+    Hold(Position),
 }
 
 /// The pattern, written once per round.

@@ -14,18 +14,18 @@ use gpu_vmm_core::{
 pub struct ImportOptions {
     access: AccessMap,
     read_only: bool,
-    place: Place,
+    place: ImportAddress,
     reserve: Bytes,
 }
 
 /// The address of an imported region.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum ImportAddress {
     Chosen(Placement),
     AsExported,
 }
 
-impl Default for Place {
+impl Default for ImportAddress {
     fn default() -> Self {
         Self::Chosen(Placement::Anywhere)
     }
@@ -57,7 +57,7 @@ impl ImportOptions {
     /// Chooses the address of the region.
     #[must_use]
     pub fn at(mut self, placement: Placement) -> Self {
-        self.place = Place::Chosen(placement);
+        self.place = ImportAddress::Chosen(placement);
         self
     }
 
@@ -66,7 +66,7 @@ impl ImportOptions {
     /// too.
     #[must_use]
     pub fn same_address(mut self) -> Self {
-        self.place = Place::AsExported;
+        self.place = ImportAddress::AsExported;
         self
     }
 
@@ -80,7 +80,7 @@ impl ImportOptions {
     /// Returns true if the region must be at the exporter's address.
     #[cfg(target_os = "linux")]
     pub(crate) const fn is_as_exported(&self) -> bool {
-        matches!(self.place, Place::AsExported)
+        matches!(self.place, ImportAddress::AsExported)
     }
 
     /// Returns a mapping with the access of these options.
@@ -107,8 +107,8 @@ impl ImportOptions {
         let end = wanted.last().map_or(Bytes::ZERO, |one| one.offset + one.memory.size());
         let unit = wanted.iter().map(|one| one.memory.granularity()).max();
         let placement = match self.place {
-            Place::Chosen(placement) => placement,
-            Place::AsExported => Placement::Exact(base),
+            ImportAddress::Chosen(placement) => placement,
+            ImportAddress::AsExported => Placement::Exact(base),
         };
         let mut builder = Region::builder(backend).at(placement).reserve(self.reserve.max(end).max(Bytes(1)));
         if let Some(unit) = unit {

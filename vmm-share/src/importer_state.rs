@@ -8,6 +8,7 @@ use crate::manifest::{SharedMapping, SharedPiece};
 use gpu_vmm_core::extend::ADDRESS_SPACE;
 use gpu_vmm_core::{Address, Bytes, Error, Operation, Result};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// The most pieces of a region: 256 GiB in units of 2 MiB. Each piece needs a descriptor while it is in transit.
 pub(crate) const MAX_PIECES: usize = 1 << 17;
@@ -62,13 +63,6 @@ struct NewPiece {
     is_used: bool,
 }
 
-/// The range of a mapping.
-#[derive(Clone, Copy)]
-struct Place {
-    offset: u64,
-    end: u64,
-}
-
 impl<P> ImporterState<P> {
     /// Returns the region's address in the exporter.
     pub(crate) fn base(&self) -> Address {
@@ -108,10 +102,10 @@ impl<P> ImporterState<P> {
     pub(crate) fn check(&self, operation: Operation, claim: &Claim) -> Result<()> {
         let removed = self.removed(operation, claim)?;
         let mut new = self.new_pieces(operation, claim)?;
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<Range<u64>> = Vec::new();
         for (offset, id) in self.mappings.iter().filter(|(offset, _)| !removed.contains(offset)) {
             let size = self.pieces.get(id).map_or(0, |piece| piece.shape.size);
-            places.push(Place { offset: *offset, end: offset.saturating_add(size) });
+            places.push(*offset..offset.saturating_add(size));
         }
         for mapping in &claim.mappings {
             places.push(self.place(operation, &mut new, mapping)?);
@@ -161,7 +155,12 @@ impl<P> ImporterState<P> {
     }
 
     /// Returns the range of a new mapping, if its piece is known and fits there.
-    fn place(&self, operation: Operation, new: &mut [NewPiece], mapping: &SharedMapping) -> Result<Place> {
+    fn place(
+        &self,
+        operation: Operation,
+        new: &mut [NewPiece],
+        mapping: &SharedMapping,
+    ) -> Result<Range<u64>> {
         let SharedMapping { offset, piece: id } = *mapping;
         let shape = match new.binary_search_by_key(&id, |piece| piece.id) {
             Ok(at) => {
@@ -185,7 +184,7 @@ impl<P> ImporterState<P> {
             );
         }
         match offset.checked_add(size) {
-            Some(end) => Ok(Place { offset, end }),
+            Some(end) => Ok(offset..end),
             None => bad(operation, format!("{size:#x} bytes at offset {offset:#x} end beyond 2^64")),
         }
     }
@@ -221,11 +220,11 @@ fn check_count(operation: Operation, what: &str, count: usize, most: usize) -> R
 }
 
 /// Fails if mappings overlap, or if the end or the base is impossible.
-fn check_places(operation: Operation, mut places: Vec<Place>, base: u64, end: u64) -> Result<()> {
-    places.sort_unstable_by_key(|place| place.offset);
+fn check_places(operation: Operation, mut places: Vec<Range<u64>>, base: u64, end: u64) -> Result<()> {
+    places.sort_unstable_by_key(|place| place.start);
     for (one, next) in places.iter().zip(places.iter().skip(1)) {
-        if next.offset < one.end {
-            let (from, to, at) = (one.offset, one.end, next.offset);
+        if next.start < one.end {
+            let (from, to, at) = (one.start, one.end, next.start);
             return bad(
                 operation,
                 format!("the mapping at offset {at:#x} overlaps that from {from:#x} to {to:#x}"),

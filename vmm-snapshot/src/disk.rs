@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The destination of a snapshot. Tests use one that fails.
-pub(crate) trait Place: Send + Sync + std::fmt::Debug {
+pub(crate) trait Destination: Send + Sync + std::fmt::Debug {
     /// Writes all bytes at an offset of the file.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Makes the system write the file to the disk.
@@ -102,7 +102,7 @@ impl Temporary {
     }
 }
 
-impl Place for Temporary {
+impl Destination for Temporary {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         write_all_at(&self.file, bytes, offset)
     }

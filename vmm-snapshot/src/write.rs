@@ -1,7 +1,7 @@
 //! Writing a snapshot: several threads write blocks to a temporary file, which gets the target's name when it is complete.
 
 use crate::SnapshotError;
-use crate::disk::{Place, Temporary, is_same, temporary_of};
+use crate::disk::{Destination, Temporary, is_same, temporary_of};
 use crate::format::{
     Cut, DEFAULT_BLOCK, Entry, Footer, Hash, Header, MAX_BLOCK, MAX_BLOCKS, MAX_NEEDED, MIN_BLOCK, Stored,
     check_of, hash,
@@ -39,7 +39,7 @@ pub struct WriteOptions<'a> {
 /// target unchanged.
 #[derive(Debug)]
 pub struct SnapshotWriter {
-    place: Box<dyn Place>,
+    place: Box<dyn Destination>,
     target: PathBuf,
     head: Head,
     cut: Cut,
@@ -82,7 +82,7 @@ impl SnapshotWriter {
         target: &Path,
         description: &Description,
         options: WriteOptions<'_>,
-        place: impl FnOnce(&Path) -> Result<Box<dyn Place>>,
+        place: impl FnOnce(&Path) -> Result<Box<dyn Destination>>,
     ) -> Result<Self> {
         let block = options.block.or(options.since.map(SnapshotFile::block_size)).unwrap_or(DEFAULT_BLOCK);
         if !Cut::allows(block) {

@@ -10,12 +10,12 @@ pub(super) struct Frames {
     pub(super) first: u64,
     pub(super) count: u64,
     /// Where they are mapped; empty if they are not.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<MappedAt>,
 }
 
 /// Where the first of them is mapped: the number of the range, the offset in it, and whether a block lies there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Place(pub(super) usize, pub(super) u64, pub(super) bool);
+pub(super) struct MappedAt(pub(super) usize, pub(super) u64, pub(super) bool);
 
 /// More than any pool has, and than a page can show.
 const MAX_PLACES: usize = 4 << 20;
@@ -25,7 +25,7 @@ struct Run {
     first: u64,
     end: u64,
     /// None if the memory is held but not mapped.
-    place: Option<Place>,
+    place: Option<MappedAt>,
 }
 
 /// Returns all held frames in order of their numbers. Fails if there are more mappings than a page can show.
@@ -62,7 +62,7 @@ fn runs(snapshot: &PoolSnapshot) -> Vec<Run> {
     let mapped = snapshot.spaces.iter().enumerate().flat_map(|(space, of)| {
         of.pages.iter().map(move |pages| {
             let first = u64::from(pages.frame);
-            let place = Place(space, pages.offset, pages.used);
+            let place = MappedAt(space, pages.offset, pages.used);
             Run { first, end: first + pages.count, place: Some(place) }
         })
     });
@@ -75,8 +75,8 @@ fn runs(snapshot: &PoolSnapshot) -> Vec<Run> {
 
 fn part(runs: &[Run], active: &BTreeSet<usize>, first: u64, end: u64, page: u64) -> Frames {
     let place = |run: &Run| {
-        let Place(space, offset, used) = run.place?;
-        Some(Place(space, offset + (first - run.first) * page, used))
+        let MappedAt(space, offset, used) = run.place?;
+        Some(MappedAt(space, offset + (first - run.first) * page, used))
     };
     let places = active.iter().filter_map(|index| runs.get(*index)).filter_map(place).collect();
     Frames { first, count: end - first, places }

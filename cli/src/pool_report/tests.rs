@@ -1,6 +1,6 @@
 //! Valid and invalid pool snapshots.
 
-use super::frames::{Frames, Place, frames};
+use super::frames::{Frames, MappedAt, frames};
 use super::read::content;
 use super::*;
 use gpu_vmm::pool::{FramesSnapshot, PagesSnapshot, PoolStats};
@@ -56,7 +56,7 @@ fn frames_know_all_of_their_addresses() {
     let part = |first, count, places: &[(usize, u64, bool)]| Frames {
         first,
         count,
-        places: places.iter().map(|(space, offset, used)| Place(*space, offset * MIB, *used)).collect(),
+        places: places.iter().map(|(space, offset, used)| MappedAt(*space, offset * MIB, *used)).collect(),
     };
     let expected = [
         part(0, 4, &[(0, 0, true)]),

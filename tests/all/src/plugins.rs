@@ -34,13 +34,13 @@ const PROGRAMS: [(&str, &str); 4] =
 const EXAMPLES: [&str; 3] = ["arena", "kv_cache", "ring"];
 
 /// A driver that tests run on.
-enum Place<'a> {
+enum TestDriver<'a> {
     Host,
     FakeDriver,
     Hip(&'a Runtime),
 }
 
-impl Place<'_> {
+impl TestDriver<'_> {
     fn shown(&self) -> String {
         match self {
             Self::Host => "host memory".to_owned(),
@@ -93,10 +93,11 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     let examples = examples.into_iter().collect::<Answer<Vec<_>>>()?;
     let documented = documented::programs(layout, &library)?;
     let python = python()?;
-    let places = [Place::Host, Place::FakeDriver].into_iter().chain(runtimes.iter().map(Place::Hip));
+    let places =
+        [TestDriver::Host, TestDriver::FakeDriver].into_iter().chain(runtimes.iter().map(TestDriver::Hip));
     let mut jobs = Vec::new();
     for (name, program) in &documented {
-        let command = Place::Host.command(layout, program);
+        let command = TestDriver::Host.command(layout, program);
         jobs.push(Job { name: format!("host memory, {name}"), command, log: program.with_extension("txt") });
     }
     for place in places {

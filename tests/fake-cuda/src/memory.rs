@@ -15,7 +15,7 @@ const NAME: &str = "fake-cuda";
 pub(crate) type Identity = u64;
 
 /// A byte in memory: the memory and an offset.
-pub(crate) type Place = (Arc<Memory>, u64);
+pub(crate) type Byte = (Arc<Memory>, u64);
 
 /// The location of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@
 
 use crate::c::{MULTICAST_MINIMUM, MulticastProperties};
 use crate::code::{Answer, Code};
-use crate::memory::{Identity, Memory, Place, named, new_file};
+use crate::memory::{Byte, Identity, Memory, named, new_file};
 use crate::pages::Pages;
 use crate::violation::refuse;
 use rustix::fs::fstat;
@@ -197,7 +197,7 @@ impl Team {
 
     /// Returns the targets of a store at an offset: a place in each device's memory of this process, and the length for which
     /// all are contiguous.
-    pub(crate) fn members(&self, offset: u64, size: u64) -> Result<(Vec<Place>, u64), &'static str> {
+    pub(crate) fn members(&self, offset: u64, size: u64) -> Result<(Vec<Byte>, u64), &'static str> {
         let (mut members, mut left) = (Vec::new(), size);
         for device in (0..u32::BITS as usize).filter(|device| self.here & (1 << device) != 0) {
             let before = self.bound.range((device, 0)..=(device, offset)).next_back();

@@ -5,7 +5,7 @@
 use crate::c::{GRANULARITY, access};
 use crate::code::{Answer, Code};
 use crate::device;
-use crate::memory::{Identity, Memory, Place};
+use crate::memory::{Byte, Identity, Memory};
 use crate::state::{Object, State, state};
 use crate::violation::say;
 use std::slice;
@@ -32,7 +32,7 @@ pub(crate) struct Piece {
     offset: u64,
     pub(crate) size: u64,
     /// Further targets of a write: the other members of a multicast object.
-    others: Vec<Place>,
+    others: Vec<Byte>,
 }
 
 impl Piece {

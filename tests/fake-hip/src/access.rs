@@ -4,7 +4,7 @@ use crate::c::{AccessDescription, Answer, DEVICE, HipError, Location, Out, fault
 use crate::handle::device_of;
 use crate::memory;
 use crate::settings::bucket;
-use crate::state::{Place, State};
+use crate::state::{Reserved, State};
 use std::ffi::c_ulonglong;
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ impl State {
 
 /// Implements HIP 7.0 to 7.2's check: from its first object on, HIP adds up the sizes of the reservation's mappings, wherever
 /// the call's range is, until the sum is exactly the size.
-fn is_a_sum(place: &Place, size: usize) -> bool {
+fn is_a_sum(place: &Reserved, size: usize) -> bool {
     let mut objects: Vec<_> = place.mappings.values().map(|mapping| (mapping.order, mapping.size)).collect();
     objects.sort_unstable();
     let mut sum = 0;

@@ -6,7 +6,7 @@ use crate::copy::READ_WRITE;
 use crate::handle::device_of;
 use crate::memory::{self, UNIT};
 use crate::settings::SETTINGS;
-use crate::state::{Handle, Mapping, Place};
+use crate::state::{Handle, Mapping, Reserved};
 use crate::stream::null;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint};
@@ -102,7 +102,7 @@ hip!(hipMalloc, |state, at: Out<'_, usize>, size: usize| {
     let mut mapping = Mapping::new(size, handle, 0);
     mapping.access[device] = READ_WRITE;
     let (range, mappings) = (base..base + size, BTreeMap::from([(base, mapping)]));
-    state.places.insert(base, Place { range, is_plain: true, mappings, ..Place::default() });
+    state.places.insert(base, Reserved { range, is_plain: true, mappings, ..Reserved::default() });
     give(at, base)
 });
 

@@ -4,7 +4,7 @@ use crate::c::{Out, give, stop};
 use crate::call::current;
 use crate::memory::{self, PAGE};
 use crate::settings::bucket;
-use crate::state::{Mapping, Place};
+use crate::state::{Mapping, Reserved};
 use crate::stream::null;
 use std::ffi::c_ulonglong;
 use std::mem::forget;
@@ -25,7 +25,7 @@ hip!(hipMemAddressReserve, |state,
     // The system returns a range that was just freed again, if it is large enough.
     let again = || state.held.iter().find(|held| size <= held.len()).map_or(0, |held| held.start);
     let start = memory::reserve(if hint == 0 { again() } else { hint }, size)?;
-    let mut place = Place { range: start..start + size, ..Place::default() };
+    let mut place = Reserved { range: start..start + size, ..Reserved::default() };
     let before = state.held.len();
     state.held.retain(|held| held.end <= start || place.range.end <= held.start);
     place.is_lost = state.held.len() < before;

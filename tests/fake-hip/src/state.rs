@@ -18,7 +18,7 @@ pub(crate) struct State {
     /// Keyed by HIP's pointer, until the caller releases them.
     pub(crate) handles: HashMap<usize, Arc<Handle>>,
     /// Reservations and plain allocations, keyed by address.
-    pub(crate) places: BTreeMap<usize, Place>,
+    pub(crate) places: BTreeMap<usize, Reserved>,
     /// Freed ranges that a thread of HIP still holds.
     pub(crate) held: Vec<Range<usize>>,
     /// Page-locked memory of the host: its sizes, keyed by address.
@@ -45,7 +45,7 @@ pub(crate) struct Handle {
 
 /// A reservation, or a plain allocation as one with one mapping.
 #[derive(Default)]
-pub(crate) struct Place {
+pub(crate) struct Reserved {
     pub(crate) range: Range<usize>,
     pub(crate) is_plain: bool,
     pub(crate) mappings: BTreeMap<usize, Mapping>,
@@ -83,13 +83,13 @@ impl State {
     }
 
     /// Returns the reservation or plain allocation that contains an address.
-    pub(crate) fn place(&self, address: usize) -> Option<&Place> {
+    pub(crate) fn place(&self, address: usize) -> Option<&Reserved> {
         let (_, place) = self.places.range(..=address).next_back()?;
         place.range.contains(&address).then_some(place)
     }
 
     /// Returns the reservation that contains an address, for a function that works on one.
-    pub(crate) fn reservation(&mut self, function: &str, address: usize) -> &mut Place {
+    pub(crate) fn reservation(&mut self, function: &str, address: usize) -> &mut Reserved {
         match self.places.range_mut(..=address).next_back() {
             Some((_, place)) if place.range.contains(&address) && !place.is_plain => place,
             _ => stop(format_args!("{function} at {address:#x}, which is not reserved")),

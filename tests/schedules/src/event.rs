@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // implements unsafe traits
 
 use crate::chance::Chance;
-use crate::machine::{Machine, Place};
+use crate::machine::{Machine, Position};
 use gpu_vmm_core::{Detail, Error, Event, Operation, Result, Stream};
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) struct SimulatedEvent {
     machine: Arc<Machine>,
     chance: Chance,
-    place: Option<Place>,
+    place: Option<Position>,
 }
 
 impl SimulatedEvent {

@@ -72,7 +72,7 @@ pub(crate) struct Machine {
 
 /// A position in a stream's work, for an event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     stream: usize,
     number: u64,
     /// The capture in which it was recorded, counted from 1.
@@ -264,16 +264,16 @@ impl Machine {
 /// The interface for the driver's calls.
 impl Machine {
     /// Returns the position after all work queued on a stream; it is in a graph while the stream captures.
-    pub(crate) fn place(&self, stream: Stream<'_>) -> Place {
+    pub(crate) fn place(&self, stream: Stream<'_>) -> Position {
         let mut state = self.state();
         let queue = state.queue(stream);
         assert!(!queue.destroyed, "an event is recorded on a destroyed stream");
         let capture = queue.graph.is_some().then_some(queue.captures);
-        Place { stream: name(stream), number: queue.queued, capture }
+        Position { stream: name(stream), number: queue.queued, capture }
     }
 
     /// Refuses queries of a position in a graph. Panics if its capture is not over.
-    pub(crate) fn check_asking(&self, operation: Operation, place: Place) -> Result<()> {
+    pub(crate) fn check_asking(&self, operation: Operation, place: Position) -> Result<()> {
         let Some(capture) = place.capture else { return Ok(()) };
         let queue = &self.state().streams[&place.stream];
         let goes_on = queue.graph.is_some() && queue.captures == capture;
@@ -281,7 +281,7 @@ impl Machine {
         Err(Error::new(operation, Detail::Capturing { source: None }))
     }
 
-    pub(crate) fn is_past(&self, place: Place) -> bool {
+    pub(crate) fn is_past(&self, place: Position) -> bool {
         self.state().streams[&place.stream].done >= place.number
     }
 
@@ -294,13 +294,13 @@ impl Machine {
 
     /// Waits for the work that is queued now, on one stream or on all.
     pub(crate) fn synchronize(&self, only: Option<Stream<'_>>) -> Result<()> {
-        let places: Vec<Place> = {
+        let places: Vec<Position> = {
             let state = self.state();
             if state.streams.values().any(|queue| queue.graph.is_some()) {
                 return Err(Error::new(Operation::WaitForDevice, Detail::Capturing { source: None }));
             }
             let of = |stream: &usize| only.is_none_or(|only| name(only) == *stream);
-            let place = |(stream, queue): (&usize, &Queue)| Place {
+            let place = |(stream, queue): (&usize, &Queue)| Position {
                 stream: *stream,
                 number: queue.queued,
                 capture: None,

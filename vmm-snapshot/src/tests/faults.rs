@@ -1,7 +1,7 @@
 //! Failed writes: each system call fails in turn, and the disk is full.
 
 use super::*;
-use crate::disk::{Place, Temporary};
+use crate::disk::{Destination, Temporary};
 use gpu_vmm_core::{Detail, Operation};
 use gpu_vmm_testkit::Random;
 use gpu_vmm_testkit::forked::alone;
@@ -25,7 +25,7 @@ impl Failing {
     }
 }
 
-impl Place for Failing {
+impl Destination for Failing {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.may().or_else(|error| self.inner.write_at(&bytes[..bytes.len() / 2], offset).and(Err(error)))?;
         self.inner.write_at(bytes, offset)
@@ -61,7 +61,7 @@ fn write_some(
     let place = |target: &Path| {
         let inner = Temporary::create(Operation::Allocate, target)?;
         Ok(Box::new(Failing { inner, left: Arc::clone(&left), published: AtomicBool::new(false) })
-            as Box<dyn Place>)
+            as Box<dyn Destination>)
     };
     let writer = SnapshotWriter::create_in(path, &description(), small(), place);
     let answer = writer.and_then(|writer| {

@@ -6,7 +6,9 @@ use crate::library::sharing::import_of;
 use crate::library::tools::capability;
 use crate::peer::Peer;
 use crate::subject::{Subject, note, or_skip, skip};
-use gpu_vmm_core::{Bytes, Capability, Detail, DeviceId, Feature, Location, PhysicalMemory, Properties};
+use gpu_vmm_core::{
+    Bytes, Capability, Detail, DeviceId, Feature, Location, Operation, PhysicalMemory, Properties,
+};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "kinds":
@@ -151,7 +153,8 @@ fn asks_on_a_full_device<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
             Err(_) => units /= 2,
         }
     }
-    // The query may fail; either way its results hold only for now.
+    // The queries may fail; either way their results hold only for now.
+    drop(subject.backend.check_host_access(Operation::QueryAccess, &subject.properties()));
     drop(subject.backend.capabilities(subject.device));
     drop(taken);
     peer.send(features(subject));

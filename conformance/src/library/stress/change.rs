@@ -3,7 +3,7 @@
 use super::free::Checked;
 use super::model::{Answer, Placed, Range};
 use super::run::{Run, Slot, Watched};
-use super::step::{Place, Size, Step};
+use super::step::{InGranule, Size, Step};
 use crate::subject::RW;
 use gpu_vmm_core::{Access, Bytes, Detail, Error, Growth, GrowthKind, Region, WaitFor};
 use gpu_vmm_testkit::TestKit;
@@ -76,9 +76,9 @@ impl<B: TestKit> Run<'_, B> {
             }
             Step::Write { part, place, length, value, .. } => {
                 let inside = match place {
-                    Place::Begin => 0,
-                    Place::Inside => 101,
-                    Place::End => self.model.granule - 20,
+                    InGranule::Begin => 0,
+                    InGranule::Inside => 101,
+                    InGranule::End => self.model.granule - 20,
                 };
                 let offset = self.model.resolve(range, part).0 + inside;
                 let bytes: Vec<u8> = (0..length).map(|index| value.wrapping_add(index as u8)).collect();

@@ -64,7 +64,7 @@ pub(super) enum Step {
     Write {
         region: usize,
         part: Part,
-        place: Place,
+        place: InGranule,
         length: u64,
         value: u8,
     },
@@ -121,7 +121,7 @@ pub(super) enum Size {
 
 /// The place in a granule at which bytes are written.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum InGranule {
     Begin,
     Inside,
     /// So close to the end that some bytes are in the next granule.
@@ -138,7 +138,7 @@ fn step() -> impl Strategy<Value = Step> {
     let memory = || 0..MEMORIES;
     let device = || 0..2_usize;
     let access = prop_oneof![1 => Just(Access::None), 1 => Just(Access::Read), 3 => Just(Access::ReadWrite)];
-    let place = prop_oneof![Just(Place::Begin), Just(Place::Inside), Just(Place::End)];
+    let place = prop_oneof![Just(InGranule::Begin), Just(InGranule::Inside), Just(InGranule::End)];
     prop_oneof![
         3 => (memory(), device(), 1..=3_u64)
             .prop_map(|(memory, device, granules)| Step::Create { memory, device, granules }),

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `list` | the mutations in `tests/mutations` |
 //! | `tree` | the copy of the workspace, with a switch for each mutation |
-//! | `place` | one run of the suite on the copy, and which cases failed |
+//! | `runner` | one run of the suite on the copy, and which cases failed |
 
 mod list;
-mod place;
+mod runner;
 mod tree;
 
 use crate::cargo;
@@ -15,7 +15,7 @@ use crate::layout::Layout;
 use crate::queue;
 use crate::trouble::{Answer, Doing, Trouble};
 use list::{List, Mutation, On};
-use place::{Place, Runner};
+use runner::{OnDriver, Runner};
 use std::fs;
 use std::time::Instant;
 
@@ -40,10 +40,10 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
     fs::create_dir_all(&logs).doing(|| logs.display().to_string())?;
     eprintln!("building the tests for {} mutations of the library", list.change.len());
     let runner = Runner { copy, build: folder.join("build"), logs };
-    let mut places: Vec<(On, Answer<Place<'_>>)> = Vec::new();
+    let mut places: Vec<(On, Answer<OnDriver<'_>>)> = Vec::new();
     for mutation in &chosen {
         if places.iter().all(|(on, _)| *on != mutation.on) {
-            places.push((mutation.on, Place::new(&runner, layout, mutation.on)));
+            places.push((mutation.on, OnDriver::new(&runner, layout, mutation.on)));
         }
     }
     let width = chosen.iter().map(|mutation| mutation.name.len()).max().unwrap_or_default();

@@ -48,7 +48,7 @@ enum Thief {
 }
 
 /// A reserved address and its mapping.
-pub(crate) struct Place {
+pub(crate) struct ReservedRange {
     pub(crate) base: usize,
     pub(crate) size: usize,
     /// The agent whose memory is mapped there, if any.
@@ -102,15 +102,15 @@ impl Vmem {
     }
 
     /// Describes an address, if it is reserved.
-    pub(crate) fn place(&self, at: usize) -> Option<Place> {
+    pub(crate) fn place(&self, at: usize) -> Option<ReservedRange> {
         if let Some((base, mapping)) = holding(&self.mappings, at, |mapping| mapping.size) {
             let owner = self.physical.get(&mapping.handle)?.agent;
             let with_access = (0..AGENTS).filter(|agent| mapping.access[*agent] != permission::NONE);
             let agents = with_access.fold(0, |bits, agent| bits | agent::bit(agent));
-            return Some(Place { base, size: mapping.size, owner: Some(owner), agents });
+            return Some(ReservedRange { base, size: mapping.size, owner: Some(owner), agents });
         }
         let (base, reservation) = holding(&self.reservations, at, Reservation::size)?;
-        Some(Place { base, size: reservation.size(), owner: None, agents: 0 })
+        Some(ReservedRange { base, size: reservation.size(), owner: None, agents: 0 })
     }
 
     /// Returns the first address of the reservation that contains a whole range.

@@ -171,7 +171,7 @@ impl<B: Backend> BackingStore<B> {
             return Ok(SavedContents::nothing(self.kind()));
         }
         Ok(match &self.0 {
-            Kind::Pinned(_, locked) => SavedContents::locked(locked.room(operation, needed)?),
+            Kind::Pinned(_, arena) => SavedContents::pinned(arena.extent(operation, needed)?),
             Kind::Pageable(ring) => SavedContents::stored(ring, self.kind(), Pages::new(operation, needed)?),
             Kind::File(directory, ring) => {
                 SavedContents::stored(ring, self.kind(), File::new(operation, directory)?)

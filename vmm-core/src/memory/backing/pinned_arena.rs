@@ -52,7 +52,7 @@ impl PinnedArena {
     }
 
     /// Allocates `needed` bytes, or returns [`Detail::BackingStoreFull`].
-    pub(super) fn room(self: &Arc<Self>, operation: Operation, needed: Bytes) -> Result<PinnedExtent> {
+    pub(super) fn extent(self: &Arc<Self>, operation: Operation, needed: Bytes) -> Result<PinnedExtent> {
         let mut free = self.extents.lock(operation)?;
         let there = self.free();
         if there < needed {

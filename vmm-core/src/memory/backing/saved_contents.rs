@@ -14,12 +14,12 @@ use std::thread;
 #[derive(Debug)]
 pub(crate) struct SavedContents<B: Backend> {
     kind: BackingKind,
-    place: Place<B>,
+    storage: Storage<B>,
 }
 
 #[derive(Debug)]
-enum Place<B: Backend> {
-    Locked(PinnedExtent),
+enum Storage<B: Backend> {
+    Pinned(PinnedExtent),
     Stored(Arc<StagingRing<B>>, AnyStore),
     Nothing,
 }
@@ -33,15 +33,15 @@ pub(crate) struct Batch {
 
 impl<B: Backend> SavedContents<B> {
     pub(super) const fn nothing(kind: BackingKind) -> Self {
-        Self { kind, place: Place::Nothing }
+        Self { kind, storage: Storage::Nothing }
     }
 
-    pub(super) fn locked(room: PinnedExtent) -> Self {
-        Self { kind: BackingKind::Pinned, place: Place::Locked(room) }
+    pub(super) fn pinned(extent: PinnedExtent) -> Self {
+        Self { kind: BackingKind::Pinned, storage: Storage::Pinned(extent) }
     }
 
     pub(super) fn stored(ring: &Arc<StagingRing<B>>, kind: BackingKind, store: impl Into<AnyStore>) -> Self {
-        Self { kind, place: Place::Stored(Arc::clone(ring), store.into()) }
+        Self { kind, storage: Storage::Stored(Arc::clone(ring), store.into()) }
     }
 
     pub(crate) fn kind(&self) -> BackingKind {
@@ -50,15 +50,15 @@ impl<B: Backend> SavedContents<B> {
 
     /// Returns true if the contents are not kept.
     pub(crate) fn is_nothing(&self) -> bool {
-        matches!(self.place, Place::Nothing)
+        matches!(self.storage, Storage::Nothing)
     }
 
     /// Saves the contents of the segments. Each segment must be mapped in one reservation, and its owner must have read access.
     pub(crate) fn fetch(&self, backend: &B, segments: &[Segment]) -> Result<()> {
-        match &self.place {
-            Place::Locked(room) => {
+        match &self.storage {
+            Storage::Pinned(extent) => {
                 let mut copy_streams = CopyStreams::default();
-                let queued = each_run(room, Bytes::ZERO, segments, |to, from| {
+                let queued = each_run(extent, Bytes::ZERO, segments, |to, from| {
                     let copy_stream = copy_streams.of(backend, from.device)?;
                     // SAFETY: the caller guarantees the segment. This value owns the pinned memory, and the queued copies have
                     // ended when the copy streams are finished or dropped.
@@ -66,12 +66,12 @@ impl<B: Backend> SavedContents<B> {
                 });
                 copy_streams.finish(queued)
             }
-            Place::Stored(ring, store) => {
+            Storage::Stored(ring, store) => {
                 // SAFETY: the caller guarantees the segments.
                 unsafe { ring.fetch(segments, &|at, bytes| store.write(at, bytes)) }?;
                 store.settle()
             }
-            Place::Nothing => Ok(()),
+            Storage::Nothing => Ok(()),
         }
     }
 
@@ -81,12 +81,12 @@ impl<B: Backend> SavedContents<B> {
     /// have ended when this function returns, even with an error. Each segment must be mapped in one reservation, and its owner
     /// must have write access.
     pub(crate) fn send(&self, backend: &B, mut batches: impl Iterator<Item = Result<Batch>>) -> Result<()> {
-        match &self.place {
-            Place::Locked(room) => {
+        match &self.storage {
+            Storage::Pinned(extent) => {
                 let mut copy_streams = CopyStreams::default();
                 let queued = batches.try_for_each(|batch| {
                     let Batch { from, segments } = batch?;
-                    each_run(room, from, &segments, |from, to| {
+                    each_run(extent, from, &segments, |from, to| {
                         let copy_stream = copy_streams.of(backend, to.device)?;
                         // SAFETY: as above, for writing.
                         unsafe { copy_stream.copy_from_host(to.address, from, to.length) }
@@ -94,12 +94,12 @@ impl<B: Backend> SavedContents<B> {
                 });
                 copy_streams.finish(queued)
             }
-            Place::Stored(ring, store) => beside(batches, |Batch { from, segments }| {
+            Storage::Stored(ring, store) => beside(batches, |Batch { from, segments }| {
                 let read = |at, bytes: &mut [u8]| store.read(from + at, bytes).map(|()| ChunkContents::Bytes);
                 // SAFETY: the caller guarantees the segments.
                 unsafe { ring.send(&segments, &read) }
             }),
-            Place::Nothing => batches.try_for_each(|batch| batch.map(drop)),
+            Storage::Nothing => batches.try_for_each(|batch| batch.map(drop)),
         }
     }
 }
@@ -107,7 +107,7 @@ impl<B: Backend> SavedContents<B> {
 /// Calls `copy` for each run of bytes that lies in one extent of the pinned memory and in one segment. The segments' contents
 /// start at `from` in the stream.
 fn each_run(
-    room: &PinnedExtent,
+    extent: &PinnedExtent,
     from: Bytes,
     segments: &[Segment],
     mut copy: impl FnMut(*mut u8, Segment) -> Result<()>,
@@ -115,7 +115,7 @@ fn each_run(
     let mut at = from;
     for segment in segments {
         let mut rest = *segment;
-        for (place, length) in room.runs(at, segment.length) {
+        for (place, length) in extent.runs(at, segment.length) {
             copy(place, Segment { length, ..rest })?;
             rest.address = rest.address + length;
         }

@@ -55,7 +55,7 @@ enum Driver {
 
 /// A driver and the program that runs on it.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct OnDriver<'a> {
     runner: &'a Runner,
     on: On,
     /// The suite, or the tests of schedules.
@@ -65,7 +65,7 @@ pub(crate) struct Place<'a> {
     limits: Mutex<BTreeMap<String, Duration>>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> OnDriver<'a> {
     /// Sets the driver up; returns an error if it is not available.
     pub(crate) fn new(runner: &'a Runner, layout: &Layout, on: On) -> Answer<Self> {
         let driver = match on {
