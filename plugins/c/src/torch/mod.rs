@@ -8,6 +8,7 @@
 //! | `graphs` | memory that captured graphs use, and that serves nothing else while they exist |
 //! | `free_blocks` | freed blocks that serve only the same graphs or the same private pool |
 //! | `class`, `table`, `private` | the functions that the allocator class of gpu_vmm.torch calls, its live blocks and its private pools |
+//! | `shared` | a block as other processes map it |
 //! | `hooks` | the functions of an allocator for the whole process |
 //! | `slots` | pairs of functions for PyTorch's memory pools, one pair for each tag |
 //! | `throw` | errors as C++ exceptions |
@@ -21,6 +22,7 @@ mod graphs;
 mod hooks;
 mod private;
 mod process;
+mod shared;
 mod slots;
 mod table;
 mod throw;

@@ -1,8 +1,8 @@
 //! The live blocks of PyTorch's allocator class, by address.
 
 use super::graphs::MempoolId;
+use super::shared::Shared;
 use crate::status::Answer;
-use crate::torch::class::Shared;
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Operation, Stream};

@@ -14,5 +14,3 @@ mod account;
 mod blocks;
 mod pools;
 mod share;
-
-pub(super) use share::Shared;

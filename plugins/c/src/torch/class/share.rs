@@ -8,27 +8,12 @@ use crate::call::status;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, Status};
 use crate::texts::{clear, give, give_box, give_json, required, take_box};
 use crate::torch::process::{backend, used};
+use crate::torch::shared::{Handle, Shared};
 use crate::torch::table;
-use gpu_vmm::share::{By, Offer, Offered};
+use gpu_vmm::share::{By, Offered};
 use gpu_vmm::{Access, Address, AnyBackend, Bytes, Region};
-use serde::{Deserialize, Serialize};
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Once};
-
-/// What other processes need to map a block. Its descriptors stay open as long as the block lives.
-pub(in crate::torch) struct Shared {
-    handle: Handle,
-    _offered: Vec<Offered<AnyBackend>>,
-}
-
-/// The handle that travels to the other process.
-#[derive(Serialize, Deserialize)]
-struct Handle {
-    /// The distance of the block from the beginning of its first page.
-    offset: u64,
-    page: u64,
-    pages: Vec<Offer>,
-}
 
 /// Memory of another process that is mapped here.
 pub struct Imported {
