@@ -5,13 +5,12 @@
 //! cargo run --release --example share_region
 //! ```
 
-use gpu_vmm::share::{Allowed, Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
+use gpu_vmm::share::{Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm::{
     Address, AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Operation, Placement, Properties, Region,
     Result, WaitFor,
 };
-use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -42,14 +41,11 @@ fn parent(backend: &AnyBackend) -> Result<()> {
 
     // A channel is a Unix socket. Here the child inherits one end; unrelated processes connect to a `Listener`, which accepts
     // processes of the same user unless told otherwise.
-    let (ours, theirs) = Channel::pair()?;
-    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.env(CHILD, "1").stdin(Stdio::from(theirs.into_socket()));
-    let mut process = command.spawn().map_err(failed)?;
-    drop(command);
+    let program = std::env::current_exe().map_err(failed)?;
+    let (channel, mut process) = Channel::spawn(Command::new(program).env(CHILD, "1"))?;
 
     // The child receives the size, device and mappings of every piece of memory, each with a descriptor.
-    let mut exporter = Exporter::share(ours, &region)?;
+    let mut exporter = Exporter::share(channel, &region)?;
     exporter.wait_applied(SOON)?;
 
     // The child learns of growth when the parent publishes it, and applies it when it chooses.
@@ -72,8 +68,7 @@ fn parent(backend: &AnyBackend) -> Result<()> {
 }
 
 fn child(backend: &AnyBackend) -> Result<()> {
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
-    let channel = Channel::from_socket(socket, Allowed::same_user())?;
+    let channel = Channel::from_stdin()?;
 
     // At the same address, pointers into the region are valid in both processes. Reserving more than the region has now
     // leaves room for it to grow.

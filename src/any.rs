@@ -25,7 +25,7 @@ use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 #[cfg(feature = "cuda")]
 use gpu_vmm_cuda::{CudaBackend, MaybeCuda};
 #[cfg(feature = "hip")]
-use gpu_vmm_hip::HipBackend;
+use gpu_vmm_hip::{HipBackend, MaybeHip};
 #[cfg(feature = "host")]
 use gpu_vmm_host::HostBackend;
 
@@ -127,6 +127,17 @@ impl MaybeCuda for AnyBackend {
     fn as_cuda(&self) -> Option<&CudaBackend> {
         match self {
             Self::Cuda(backend) => Some(backend),
+            #[allow(unreachable_patterns)] // with one vendor built in
+            _ => None,
+        }
+    }
+}
+
+#[cfg(feature = "hip")]
+impl MaybeHip for AnyBackend {
+    fn as_hip(&self) -> Option<&HipBackend> {
+        match self {
+            Self::Hip(backend) => Some(backend),
             #[allow(unreachable_patterns)] // with one vendor built in
             _ => None,
         }

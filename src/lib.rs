@@ -12,6 +12,8 @@
     all(feature = "host", not(feature = "experimental-multicast")),
     doc = "\n[`multicast`]: #features"
 )]
+// Examples use the results that a call asks to look at.
+#![doc(test(attr(deny(unused_must_use))))]
 
 mod any;
 mod open;

@@ -1,6 +1,8 @@
 //! The chapters of the guide that list something list all of it, and nothing else.
 #![allow(clippy::expect_used)] // a test program may panic
 
+mod tree;
+
 use gpu_vmm::pool::PoolError;
 use gpu_vmm::share::PeerError;
 use gpu_vmm::{
@@ -67,6 +69,42 @@ fn every_quirk_is_on_the_page_about_deviations() {
         assert!(missing.is_empty(), "docs/guide/deviations.md, {heading}: add {missing:?}");
         assert!(unknown.is_empty(), "docs/guide/deviations.md, {heading}: no such quirks: {unknown:?}");
     }
+}
+
+/// The environment variables that a source names, without those that only tests of gpu-vmm set.
+fn variables(source: &str) -> BTreeSet<String> {
+    let names = source.split('"').filter(|text| text.starts_with("GPU_VMM_") && !text.contains(' '));
+    let names = names.filter(|name| !name.contains("TEST") && *name != "GPU_VMM_HIP_WITHOUT_QUIRK");
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_environment_variable_is_in_the_table() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = [
+        "src",
+        "vmm-core/src",
+        "vmm-share/src",
+        "vmm-snapshot/src",
+        "vmm-premap/src",
+        "vmm-pool/src",
+        "backend-cuda/src",
+        "backend-hip/src",
+        "backend-host/src",
+        "plugins/c/src",
+        "plugins/python/gpu_vmm",
+        "cli/src",
+        "conformance/src",
+    ];
+    let files = folders.iter().flat_map(|folder| tree::files(&root.join(folder), &[".rs", ".py"]));
+    let used: BTreeSet<_> =
+        files.flat_map(|file| variables(&fs::read_to_string(file).expect("a source"))).collect();
+    let table = section(&read("docs/guide/support.md"), "## Environment variables");
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let named = rows.flat_map(|(names, _)| names.split('`')).filter(|name| name.starts_with("GPU_VMM_"));
+    let named: BTreeSet<_> = named.map(str::to_owned).collect();
+    assert!(used.contains("GPU_VMM_BACKEND"), "{used:?}");
+    assert_eq!(named, used, "the table in docs/guide/support.md, and the variables in the sources");
 }
 
 #[test]

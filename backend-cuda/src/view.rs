@@ -11,10 +11,8 @@ use cudarc::driver::{
     CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg,
     SyncOnDrop, sys,
 };
-use gpu_vmm_core::extend::{LendMemory, Process};
-use gpu_vmm_core::{
-    Access, Backend, Bytes, Detail, DeviceId, DeviceVec, Error, Grant, OffsetRange, Operation, Result,
-};
+use gpu_vmm_core::extend::{LendMemory, Process, lend_elements};
+use gpu_vmm_core::{Access, Backend, Bytes, Detail, DeviceId, DeviceVec, Error, Grant, Operation, Result};
 use std::any::type_name;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -148,19 +146,8 @@ impl<'a, T: Pod> MemoryView<'a, T> {
             ));
         };
         let grant = Grant { device: backend.device_of_stream(stream)?, access };
-        let element = size_of::<T>();
-        let length = Bytes::of::<T>(count)
-            .ok_or_else(|| Error::new(OPERATION, Detail::TooManyElements { count, element }))?;
-        let address =
-            memory.lend(OPERATION, OffsetRange { offset, length }, grant, backend.stream(stream)?)?;
-        let alignment = Bytes(align_of::<T>() as u64);
-        if element == 0 || !address.is_aligned_to(alignment) {
-            return unsupported(format!(
-                "{count} elements of type {} ({element} bytes each, alignment {alignment}) cannot begin at offset {offset}, \
-                 address {address}; pass a type with a size, and an offset that is aligned",
-                type_name::<T>()
-            ));
-        }
+        let on = backend.stream(stream)?;
+        let address = lend_elements::<T>(memory, OPERATION, offset, count, grant, on)?;
         // cudarc panics if it cannot create the events of the slice; earlier errors of the context are reported here.
         if let Err(error) = stream.context().new_event(None) {
             backend

@@ -100,25 +100,12 @@ impl HipEvent {
     /// Refuses a stream of another device, if HIP can report a stream's device.
     fn check_device(&self, operation: Operation, stream: Stream<'_>) -> Result<()> {
         // The null stream and the per-thread stream belong to the current device, which is the event's.
-        let is_named = !stream.is_default() && !stream.is_per_thread();
-        let Some(device_of) = self.driver.hip.hipStreamGetDevice.filter(|_| is_named) else {
-            return Ok(());
-        };
-        let stream = raw(stream);
-        let mut device = -1;
-        // SAFETY: the stream is alive, by the promise of `Stream`; HIP writes one number.
-        let code = unsafe { device_of(stream, &raw mut device) };
-        self.driver.check(operation, "hipStreamGetDevice", code, || format!("stream {stream:p}"))?;
-        match u32::try_from(device).map(DeviceId) {
-            Ok(device) if device == self.device => Ok(()),
-            Ok(device) => {
+        match self.driver.device_of(operation, stream)? {
+            Some(device) if device != self.device => {
                 let (theirs, ours) = (device.to_string(), self.device.to_string());
                 Err(Error::new(operation, Detail::ForeignStream { theirs, ours }))
             }
-            Err(_) => {
-                let what = format!("hipStreamGetDevice returned device {device} for stream {stream:p}");
-                Err(Error::new(operation, Detail::DriverContractViolated { what }))
-            }
+            _ => Ok(()),
         }
     }
 

@@ -15,14 +15,15 @@
 //! | `share`, `descriptor`, `win32` | memory exported and imported as file descriptors or Windows handles |
 //! | `reservation`, `addresses`, `kept_addresses`, `mappings`, `access` | address ranges, their mappings, and the access of each device |
 //! | `copy`, `staging`, `stream`, `event` | copies and fills; page-locked memory and copy streams; streams; events |
+//! | `view` | regions, vectors and blocks for work on a program's own streams |
 //! | `plain` | memory from `hipMalloc`, for comparison in tests |
 //! | `relaxed` | calls in relaxed capture mode, which invalidate no capture |
 //! | `testkit`, `kernels`, `launch`, `compiler` | writes and checks of a test pattern, by kernels or by copies |
 //! | `quirks`, `probe`, `capabilities` | what each version and device supports |
 //!
 //! To name a `hipStream_t` of your own, use `unsafe { Stream::from_raw(stream.cast()) }` ([`Stream::from_raw`]). The
-//! bindings have no type that owns a stream, so the caller must keep it alive. Pass a region to a kernel as
-//! `region.address().as_ptr()`, and a vector as `vec.as_device_ptr().as_raw()`.
+//! bindings have no type that owns a stream, so the caller must keep it alive. [`MemoryView`] and [`MemoryViewMut`] are
+//! arguments of kernels on such a stream: they borrow the memory, and check the device's access to it.
 //!
 //! [`Stream::from_raw`]: gpu_vmm_core::Stream::from_raw
 //!
@@ -66,9 +67,11 @@ mod staging;
 mod stream;
 #[cfg(feature = "testkit")]
 mod testkit;
+mod view;
 #[cfg(windows)]
 mod win32;
 
 pub use backend::HipBackend;
 pub use handle::HipHandle;
 pub use reservation::HipReservation;
+pub use view::{MaybeHip, MemoryView, MemoryViewMut};

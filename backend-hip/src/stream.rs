@@ -79,6 +79,26 @@ pub(crate) fn raw(stream: Stream<'_>) -> hipStream_t {
     if stream.is_default() { null_mut() } else { stream.as_raw().cast() }
 }
 
+impl Driver {
+    /// Returns a stream's device; `None` for the null stream and the per-thread stream, which belong to the current device, and if
+    /// this HIP cannot report it.
+    pub(crate) fn device_of(&self, operation: Operation, stream: Stream<'_>) -> Result<Option<DeviceId>> {
+        let is_named = !stream.is_default() && !stream.is_per_thread();
+        let Some(device_of) = self.hip.hipStreamGetDevice.filter(|_| is_named) else {
+            return Ok(None);
+        };
+        let stream = raw(stream);
+        let mut device = -1;
+        // SAFETY: the stream is alive, by the promise of `Stream`; HIP writes one number.
+        let code = unsafe { device_of(stream, &raw mut device) };
+        self.check(operation, "hipStreamGetDevice", code, || format!("stream {stream:p}"))?;
+        u32::try_from(device).map(|device| Some(DeviceId(device))).map_err(|_| {
+            let what = format!("hipStreamGetDevice returned device {device} for stream {stream:p}");
+            Error::new(operation, Detail::DriverContractViolated { what })
+        })
+    }
+}
+
 /// Returns a function that some versions of HIP lack, or the error that names it.
 pub(crate) fn needed<T>(operation: Operation, name: &str, function: Option<T>) -> Result<T> {
     function.ok_or_else(|| {

@@ -4,7 +4,9 @@ pub use crate::driver::{Deferred, DropLog, check_same, usable_device};
 #[doc(inline)]
 pub use crate::forward;
 pub use crate::memory::{ChunkContents, MemoryId, Segment, files, rounded_size};
-pub use crate::region::{ADDRESS_SPACE, LendMemory, MappedMemory, RegionSettings, check_reach};
+pub use crate::region::{
+    ADDRESS_SPACE, LendMemory, MappedMemory, RegionSettings, check_reach, lend_elements,
+};
 #[cfg(windows)]
 pub use crate::types::handles;
 #[cfg(unix)]

@@ -22,6 +22,10 @@ use std::sync::Arc;
 
 /// A memory pool of one device. Clones refer to the same pool.
 ///
+/// It does not implement `Allocator` for Rust's collections: [`suspend`](Self::suspend), a safe call, unmaps memory of live
+/// blocks, and CPUs have no access to the memory of a GPU's pool. [`Block`] and [`DeviceVec`](gpu_vmm_core::DeviceVec) own
+/// device memory.
+///
 /// Each block belongs to a stream. Memory that was freed on a stream serves the next request for the same stream at once, since
 /// the device runs the work of a stream in order. It serves other streams when an event reports that the earlier work is
 /// done.

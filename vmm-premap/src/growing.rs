@@ -29,7 +29,8 @@ use gpu_vmm_sync::Arc;
 /// }
 /// cache.lock()?.write(Bytes(0), b"all operations of a region")?;
 /// // Premapped memory is released as well. None is mapped until the region grows again.
-/// cache.shrink_to(Bytes::mib(1), WaitFor::all_devices())?;
+/// let shrunk = cache.shrink_to(Bytes::mib(1), WaitFor::all_devices())?;
+/// println!("{} returned to the device", shrunk.removed);
 /// # Ok(())
 /// # }
 /// ```

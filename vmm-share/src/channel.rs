@@ -86,27 +86,9 @@ pub struct Channel {
 impl Channel {
     /// Creates both ends of a channel, for a child process or another thread.
     ///
-    /// A forked child keeps one end. A child that executes a program inherits the socket of one end, which neither side
-    /// has used yet, and calls [`from_socket`](Self::from_socket):
-    ///
-    /// ```
-    /// use gpu_vmm_share::{Allowed, Channel};
-    /// use std::os::fd::AsFd;
-    /// use std::process::{Command, Stdio};
-    ///
-    /// let (ours, theirs) = Channel::pair()?;
-    /// // The `Command` also owns the socket, until it is dropped at the end of this statement.
-    /// let mut child = Command::new("true").stdin(Stdio::from(theirs.into_socket())).spawn().unwrap();
-    /// child.wait().unwrap();
-    ///
-    /// // And in the child:
-    /// fn channel() -> gpu_vmm_core::Result<Channel> {
-    ///     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    ///     Channel::from_socket(socket, Allowed::same_user())
-    /// }
-    /// # drop(ours);
-    /// # Ok::<(), gpu_vmm_core::Error>(())
-    /// ```
+    /// A forked child keeps one end. [`spawn`](Self::spawn) starts a program with one end as its standard input. A program
+    /// that inherits the socket of one end in another way, which neither side has used yet, calls
+    /// [`from_socket`](Self::from_socket).
     ///
     /// # Errors
     ///
@@ -374,5 +356,6 @@ fn hint(errno: Errno) -> &'static str {
     }
 }
 
+mod child;
 #[cfg(test)]
 mod tests;

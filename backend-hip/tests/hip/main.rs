@@ -23,6 +23,7 @@ mod rig;
 mod share;
 mod staging;
 mod testkit;
+mod views;
 
 use counts::Counts;
 use gpu_vmm_hip::HipBackend;
@@ -96,6 +97,7 @@ fn main() {
         share::TESTS,
         staging::TESTS,
         testkit::TESTS,
+        views::TESTS,
     ];
     let trial = |test: &'static Test| {
         let backend = backend.clone();

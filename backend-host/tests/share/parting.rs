@@ -7,7 +7,7 @@ use crate::left::Left;
 use crate::{LONG, units};
 use gpu_vmm_core::{Error, WaitFor};
 use gpu_vmm_share::PeerError;
-use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
+use gpu_vmm_share::{Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm_testkit::FaultInject;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -126,8 +126,7 @@ fn die() -> ! {
 }
 
 fn childs_channel() -> Channel {
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    Channel::from_socket(socket, Allowed::same_user()).unwrap()
+    Channel::from_stdin().unwrap()
 }
 
 /// Waits for the end of the peer, without receiving anything.

@@ -9,8 +9,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_share::PeerError;
-use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, ImportedRegion, ReleaseOutcome};
-use std::os::fd::AsFd;
+use gpu_vmm_share::{Channel, Event, Exporter, ImportOptions, ImportedRegion, ReleaseOutcome};
 
 #[test]
 fn a_region_arrives_with_its_holes_aliases_and_bytes() {
@@ -133,8 +132,7 @@ fn an_address_that_is_taken_is_named_with_the_one_that_was_offered() {
 fn another_process_has_the_region_at_the_same_address() {
     let host = machine();
     if is_child() {
-        let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        let channel = Channel::from_socket(socket, Allowed::same_user()).unwrap();
+        let channel = Channel::from_stdin().unwrap();
         let mut imported = ImportOptions::new().same_address().receive(&host, channel).unwrap();
         assert_eq!(Placement::Exact(imported.region().address()), far(0));
         imported.region_mut().write(units(6), b"from the child").unwrap();
@@ -169,8 +167,7 @@ fn a_region_at_the_same_address_goes_after_the_exporters() {
     let host = machine();
     let done = WaitFor::all_devices();
     if is_child() {
-        let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        let channel = Channel::from_socket(socket, Allowed::same_user()).unwrap();
+        let channel = Channel::from_stdin().unwrap();
         let mut imported = ImportOptions::new().same_address().receive(&host, channel).unwrap();
         let Some(Event::Changed(change)) = imported.next(LONG).unwrap() else { panic!("no change") };
         let error = imported.apply(done).unwrap_err();

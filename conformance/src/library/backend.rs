@@ -21,7 +21,8 @@ cases! { "backend":
     /// Each listed quirk applies to this driver's version, is listed once, and states its effect, its handling and the evidence
     /// for it.
     quirks_have_evidence,
-    /// The backend reports the driver's version and library, and a clone of the backend reports the same.
+    /// The backend reports the driver's version and library, a clone of the backend reports the same, and its `Debug` is one line
+    /// with the number of devices.
     the_driver_is_told,
     /// Devices are numbered in order. Each has a name, memory, and a granularity that is a power of two and divides the unit
     /// of addresses.
@@ -126,6 +127,9 @@ fn the_driver_is_told<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(clone.driver().version, driver.version);
     assert_eq!(clone.instance(), subject.backend.instance());
     assert_eq!(clone.vendor(), subject.backend.vendor());
+    let line = format!("{clone:?}");
+    let count = clone.devices().len();
+    assert!(!line.contains('\n') && line.contains(&format!(", devices: {count}")), "{line}");
 }
 
 fn devices_are_described<B: TestKit>(subject: &Subject<B>) {

@@ -52,7 +52,27 @@ pub struct Growth {
     pub added: Bytes,
 }
 
-/// The result of shrinking. Handles are removed as wholes: a region of one handle keeps all of it, and `removed` is zero.
+/// The result of shrinking. Handles are removed as wholes: a region of one handle keeps all of it, and `removed` is zero. So the
+/// compiler warns if a program does not look at the result.
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # use gpu_vmm_core::{Backend, Bytes, Region, Result, WaitFor};
+/// # fn example<B: Backend>(region: &mut Region<B>) -> Result<()> {
+/// region.shrink_to(Bytes::mib(2), WaitFor::all_devices())?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```
+/// #![deny(unused_must_use)]
+/// # use gpu_vmm_core::{Backend, Bytes, Region, Result, WaitFor};
+/// # fn example<B: Backend>(region: &mut Region<B>) -> Result<()> {
+/// let shrunk = region.shrink_to(Bytes::mib(2), WaitFor::all_devices())?;
+/// println!("{} removed, {} left", shrunk.removed, shrunk.end);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "handles are removed whole, so the region can end behind the size that was asked for"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shrunk {

@@ -4,10 +4,13 @@
 use super::Region;
 use super::data::By;
 use crate::driver::{Backend, Stream};
-use crate::types::{Address, Detail, Error, Grant, OffsetRange, Operation, Result};
+use crate::types::{Address, Bytes, Detail, Error, Grant, OffsetRange, Operation, Result};
+use bytemuck::Pod;
+use std::any::type_name;
 
 /// An owner of mapped memory that can be borrowed: a [`Region`] or a block of a pool. For authors of extensions, such as the
-/// views for cudarc in [gpu-vmm-cuda](https://docs.rs/gpu-vmm-cuda).
+/// views for cudarc in [gpu-vmm-cuda](https://docs.rs/gpu-vmm-cuda) and for HIP's streams in
+/// [gpu-vmm-hip](https://docs.rs/gpu-vmm-hip).
 ///
 /// # Safety
 ///
@@ -38,6 +41,36 @@ pub unsafe trait LendMemory {
         grant: Grant,
         stream: Stream<'_>,
     ) -> Result<Address>;
+}
+
+/// Lends `count` elements from `offset` on, as [`LendMemory::lend`] does for bytes, and returns the first one's address.
+///
+/// # Errors
+///
+/// Those of [`LendMemory::lend`]; [`Detail::TooManyElements`] if the length overflows; [`Detail::Unsupported`] if the first element
+/// is not aligned or the type has size zero.
+pub fn lend_elements<T: Pod>(
+    memory: &impl LendMemory,
+    operation: Operation,
+    offset: Bytes,
+    count: usize,
+    grant: Grant,
+    stream: Stream<'_>,
+) -> Result<Address> {
+    let element = size_of::<T>();
+    let length = Bytes::of::<T>(count)
+        .ok_or_else(|| Error::new(operation, Detail::TooManyElements { count, element }))?;
+    let address = memory.lend(operation, OffsetRange { offset, length }, grant, stream)?;
+    let alignment = Bytes(align_of::<T>() as u64);
+    if element == 0 || !address.is_aligned_to(alignment) {
+        let reason = format!(
+            "{count} elements of type {} ({element} bytes each, alignment {alignment}) cannot begin at offset {offset}, \
+             address {address}; pass a type with a size, and an offset that is aligned",
+            type_name::<T>()
+        );
+        return Err(Error::new(operation, Detail::Unsupported { reason }));
+    }
+    Ok(address)
 }
 
 // SAFETY: the mappings of a region change by `&mut` alone, and each change waits as its `WaitFor` says: for all devices, or for

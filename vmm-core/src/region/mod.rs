@@ -68,7 +68,7 @@ pub use device_vec::{DevicePtr, DeviceVec};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
 pub use grow::{Growth, GrowthKind, Shrunk};
-pub use lend::LendMemory;
+pub use lend::{LendMemory, lend_elements};
 #[cfg(feature = "experimental-multicast")]
 pub(crate) use map::check_inside;
 pub use map::check_reach;

@@ -102,3 +102,16 @@ impl fmt::Debug for AddressRange {
         fmt::Display::fmt(self, f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_sizes() {
+        let (low, high) = (Address(0x1000), Address(0x3000));
+        assert_eq!((high - low, high - Bytes(0x2000), low + Bytes(0x2000)), (Bytes(0x2000), low, high));
+        assert_eq!((low - high, low - Bytes(0x2000)), (Bytes::ZERO, Address(0)));
+        assert_eq!(Address(u64::MAX) + Bytes(1), Address(u64::MAX));
+    }
+}

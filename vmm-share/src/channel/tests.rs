@@ -1,6 +1,7 @@
 //! Messages that a channel transfers, and channels whose peer breaks the protocol.
 
 mod bad;
+mod child;
 mod gone;
 mod malformed;
 

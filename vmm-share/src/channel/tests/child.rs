@@ -1,0 +1,29 @@
+//! Programs that a process starts with one end of a channel.
+
+use super::*;
+use std::process::Command;
+
+#[test]
+fn the_end_of_a_child_is_seen_while_its_command_exists() {
+    alone(|| {
+        let mut command = Command::new("sh");
+        let (channel, mut child) = Channel::spawn(command.args(["-c", "read line; exit 7"])).unwrap();
+        assert!(channel.is_connected());
+        drop(channel);
+        assert_eq!(child.wait().unwrap().code(), Some(7), "a channel that is closed ends the child's input");
+
+        let (channel, mut child) = Channel::spawn(&mut command).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!channel.is_connected());
+        drop(command);
+    });
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_named() {
+    alone(|| {
+        let error = Channel::spawn(&mut Command::new("/no/such/program")).unwrap_err().to_string();
+        assert!(error.contains("spawn answered ENOENT") && error.contains("/no/such/program"), "{error}");
+    });
+}
