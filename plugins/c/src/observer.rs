@@ -61,7 +61,8 @@ pub struct BackingChange {
 
 /// Callbacks before and after each change of the memory behind a region's addresses, for code that has registered the memory with a
 /// network card, opened it in another process, or captured its addresses in a graph. Calls of one region come one at a time, on the
-/// thread of the operation, and of several regions at the same time. A callback must return normally: no exception and no longjmp.
+/// thread of the operation, and of several regions at the same time. A callback must return normally, without an exception or a
+/// longjmp, and must not free the region.
 ///
 /// A call of the library from a callback with the region that changes returns GPU_VMM_BUSY and does not wait, and so does one with
 /// another region that is in use.

@@ -125,8 +125,8 @@ impl<B: Backend> Region<B> {
         if !plan.pairs.is_empty() {
             let parts = OffsetRange::joined(plan.pieces.iter().map(Piece::part));
             let announced = self.announce(operation, BackingEffect::Replaced, || parts.clone())?;
-            let exchanged = self
-                .wait(&self.layout, Bytes::ZERO, self.reserved(), done)
+            let waited = self.wait(&self.layout, Bytes::ZERO, self.reserved(), done);
+            let exchanged = waited
                 .and_then(|()| self.copy_over(operation, &plan.pairs, device, via))
                 .and_then(|moved| self.layout.exchange(&parts, &plan.pieces).map(|()| moved));
             moved = announced.end(&self.layout, exchanged)?;

@@ -123,10 +123,8 @@ impl<B: Backend> Region<B> {
         let missing = &before.missing;
         let kept = store.room(operation, &self.backend, total(missing))?;
         let announced = self.announce(operation, BackingEffect::Removed, || self.layout.parts())?;
-        let emptied = self
-            .wait(&self.layout, Bytes::ZERO, self.reserved(), done)
-            .and_then(|()| self.empty_into(&kept, missing));
-        let (gone, lost) = match emptied {
+        let waited = self.wait(&self.layout, Bytes::ZERO, self.reserved(), done);
+        let (gone, lost) = match waited.and_then(|()| self.empty_into(&kept, missing)) {
             Ok(emptied) => emptied,
             Err(error) => return announced.end(&self.layout, Err(error)),
         };

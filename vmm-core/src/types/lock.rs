@@ -39,7 +39,7 @@ impl<T> Lock<T> {
     ///
     /// [`Detail::Forked`] in a forked child of the process that created the lock.
     pub fn try_lock(&self, operation: Operation) -> Result<Option<MutexGuard<'_, T>>> {
-        self.process.check(operation)?;
+        self.process().check(operation)?;
         match self.value.try_lock() {
             Ok(guard) => Ok(Some(guard)),
             Err(TryLockError::Poisoned(poisoned)) => Ok(Some(poisoned.into_inner())),
