@@ -75,8 +75,10 @@ impl<B: Backend> Region<B> {
         self.layout.table.check_whole(operation, offset, length)?;
         let part = OffsetRange { offset, length };
         let announced = self.announce(operation, BackingEffect::Removed, || vec![part])?;
-        let removed =
-            self.wait(&self.layout, offset, length, done).and_then(|()| self.layout.remove(&[part]));
+        if let Err(error) = self.wait(&self.layout, offset, length, done) {
+            return announced.end(&self.layout, Err(error));
+        }
+        let removed = self.layout.remove(&[part]);
         announced.end(&self.layout, removed)
     }
 

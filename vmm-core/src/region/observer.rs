@@ -188,6 +188,22 @@ impl<B: Backend> Announcement<B> {
         Ok(())
     }
 
+    /// Reports the result of the operation. Not inlined into operations, which seldom have observers.
+    #[cold]
+    #[inline(never)]
+    fn end(&mut self, layout: &Layout<B>, is_ok: bool) {
+        let is_poisoned = |part: &OffsetRange| {
+            let mut touching = layout.table.touching(part.offset, part.length);
+            touching.any(|(_, mapping)| mapping.poisoned.is_some())
+        };
+        let outcome = match is_ok {
+            true => BackingOutcome::Changed,
+            false if self.parts.iter().any(is_poisoned) => BackingOutcome::Poisoned,
+            false => BackingOutcome::Unchanged,
+        };
+        self.tell(outcome);
+    }
+
     fn tell(&mut self, outcome: BackingOutcome) {
         for observer in std::mem::take(&mut self.called) {
             let change = self.change();
@@ -201,19 +217,10 @@ impl<B: Backend> Announcement<B> {
 
 impl<B: Backend> Announced<B> {
     /// Reports the result of the operation, and returns it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end<T>(self, layout: &Layout<B>, result: Result<T>) -> Result<T> {
-        if let Some(announcement) = &self.0 {
-            let is_poisoned = |part: &OffsetRange| {
-                let mut touching = layout.table.touching(part.offset, part.length);
-                touching.any(|(_, mapping)| mapping.poisoned.is_some())
-            };
-            let outcome = match result {
-                Ok(_) => BackingOutcome::Changed,
-                Err(_) if announcement.parts.iter().any(is_poisoned) => BackingOutcome::Poisoned,
-                Err(_) => BackingOutcome::Unchanged,
-            };
-            self.tell(outcome);
+        if let Some(mut announcement) = self.0 {
+            announcement.end(layout, result.is_ok());
         }
         result
     }
@@ -290,7 +297,7 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// [`Detail::Vetoed`]: the observers that had been called already have been called again. [`Detail::Forked`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn announce(
         &self,
         operation: Operation,
@@ -303,6 +310,8 @@ impl<B: Backend> Region<B> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn announce_to(
         &self,
         list: &[(ObserverId, Shared)],
