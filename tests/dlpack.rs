@@ -9,11 +9,12 @@ use gpu_vmm::dlpack::{
 };
 use gpu_vmm::host::{HostBackend, HostConfig};
 use gpu_vmm::{
-    Access, Backend, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, GrowthKind, Operation,
-    PhysicalMemory, Properties, Region, WaitFor,
+    Access, Backend, BackingChange, BackingObserver, BackingOutcome, BackingStore, Bytes, Detail, DeviceId,
+    Error, ErrorKind, GrowthKind, Operation, PhysicalMemory, Properties, Region, WaitFor,
 };
 use gpu_vmm_testkit::FaultInject;
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
 
 type Machine = FaultInject<HostBackend>;
 
@@ -157,6 +158,37 @@ fn memory_is_taken_away_when_no_tensor_is_left() {
     let region = shared.try_into_region().unwrap();
     assert_eq!(region.mapped(), GRANULE);
     drop(region);
+    assert_nothing_left(&machine);
+}
+
+/// Calls the region that it observes.
+struct Calling(TensorRegion<Machine>, Arc<Mutex<Vec<Detail>>>);
+
+impl BackingObserver for Calling {
+    fn before(&self, _: &BackingChange<'_>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let answers = [self.0.with(Region::address).map(drop), self.0.resume().map(drop)];
+        self.1.lock().unwrap().extend(answers.into_iter().map(|answer| answer.unwrap_err().into_detail()));
+        Ok(())
+    }
+
+    fn after(&self, _: &BackingChange<'_>, _: BackingOutcome) {
+        self.1.lock().unwrap().push(self.0.grow_to(Bytes(3 * GRANULE.0)).unwrap_err().into_detail());
+    }
+}
+
+#[test]
+fn an_observer_that_calls_its_region_gets_an_error_and_does_not_wait() {
+    let machine = machine();
+    let (shared, answers) = (shared(&machine, 1), Arc::default());
+    let observer = shared.on_backing_change(Calling(shared.clone(), Arc::clone(&answers))).unwrap();
+    let _ = shared.shrink_to(Bytes(0), IDLE).unwrap();
+    let answers = std::mem::take(&mut *answers.lock().unwrap());
+    assert_eq!(answers.len(), 3);
+    assert!(answers.iter().all(|answer| matches!(answer, Detail::Notifying)), "{answers:?}");
+    // The observer holds a clone of its own region.
+    assert!(shared.remove_observer(observer).unwrap());
+    shared.grow_to(GRANULE).unwrap();
+    drop(shared);
     assert_nothing_left(&machine);
 }
 

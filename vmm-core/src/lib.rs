@@ -16,6 +16,7 @@
 //! | [`Region`] | a contiguous range of device addresses and the memory mapped into it |
 //! | [`DeviceVec`] | a typed vector on a region |
 //! | [`BankedRegion`] | one address range and several banks of memory, of which one is mapped at a time |
+//! | [`BackingObserver`] | code that is called before and after the memory behind an address changes |
 //! | [`BackingStore`] | the store for the contents of suspended regions |
 //! | [`StagingRing`] | page-locked buffers for copies through host memory, allocated in advance |
 //! | [`Event`] | a point in the work of a stream, and whether the device has reached it |
@@ -70,8 +71,9 @@ pub use region::DmaBuf;
 #[cfg(feature = "dlpack")]
 pub use region::dlpack;
 pub use region::{
-    BankedRegion, DevicePtr, DeviceVec, Growth, GrowthKind, MappingInfo, MovePath, Moved, Placement, Region,
-    RegionBuilder, RegionState, Resumed, Shrunk, Suspended,
+    BackingChange, BackingEffect, BackingObserver, BackingOutcome, BankedRegion, DevicePtr, DeviceVec,
+    Growth, GrowthKind, MappingInfo, MovePath, Moved, ObserverId, Placement, Region, RegionBuilder,
+    RegionState, Resumed, Shrunk, Suspended,
 };
 pub use types::{
     Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, Detail, Device, DeviceId,

@@ -1,7 +1,7 @@
 //! The library layer: what gpu-vmm promises through its public API, the same on every backend.
 //!
 //! Each module is a group of cases, except for these, which several groups use: `tools`, `plain` (allocations without virtual
-//! memory management), `sharing` (memory that another process imports), `flights` (work that runs meanwhile) and `folder`
+//! memory management), `registrar` (an observer that records its calls), `sharing` (memory that another process imports), `flights` (work that runs meanwhile) and `folder`
 //! (files).
 
 mod access;
@@ -24,6 +24,7 @@ mod kv_cache;
 mod lifetime;
 mod map;
 mod moved;
+mod observers;
 mod order;
 mod peer;
 mod physical;
@@ -31,6 +32,7 @@ mod plain;
 mod pool;
 mod premap;
 mod refused;
+mod registrar;
 mod reserve;
 mod share;
 mod sharing;
@@ -76,6 +78,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         suspend::cases(),
         premap::cases(),
         deferred::cases(),
+        observers::cases(),
         pool::cases(),
         threads::cases(),
         fork::cases(),

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define CHECK(call) \
     if ((call) != GPU_VMM_OK) return fprintf(stderr, "%s\n", gpu_vmm_last_error()), EXIT_FAILURE
@@ -15,7 +16,9 @@
 int main(int count, char **arguments) {
     gpu_vmm_backend *backend;
     CHECK(gpu_vmm_open(count > 1 ? arguments[1] : NULL, &backend));
-    gpu_vmm_pool_options options = {.budget = 1 << 30}; // other fields are zero, the default
+    gpu_vmm_pool_options options;
+    memset(&options, 0, sizeof options); // zeros are the default
+    options.budget = 1 << 30;
     gpu_vmm_pool *pool, *weights;
     CHECK(gpu_vmm_pool_new(backend, &options, &pool));
     CHECK(gpu_vmm_pool_tagged(pool, "weights", &weights));

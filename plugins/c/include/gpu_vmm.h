@@ -1,14 +1,21 @@
-// gpu-vmm for C: pools and growing regions of GPU virtual memory, on NVIDIA's driver, AMD's HIP runtime or host memory.
+// gpu-vmm for C: GPU virtual memory on NVIDIA's driver, AMD's HIP runtime or host memory. Physical memory, regions of addresses,
+// mappings and access; memory that is exchanged behind a fixed address, shared and saved; pools.
 //
 // Every function that can fail returns a status: GPU_VMM_OK or the code of an error. gpu_vmm_last_error returns the error's text.
 // All sizes are bytes, and all addresses are device addresses. Several threads may use one object at the same time.
 //
 // Results: every function with a status first sets its out-parameters to zero or NULL. After an error they hold that. The bytes
-// that gpu_vmm_read and gpu_vmm_region_read have copied to `to` by then are undefined.
+// that a function has copied to `to` by then are undefined. A call that fails has changed nothing, unless it returns
+// GPU_VMM_POISONED.
+//
+// Statuses: the comment of a function names the statuses that depend on its arguments. Besides these, every function returns
+// GPU_VMM_INVALID_ARGUMENT for null and for values that it does not know, and GPU_VMM_INTERNAL for a defect of gpu-vmm; every function
+// that changes an object or calls a driver returns GPU_VMM_FORKED in a forked child, GPU_VMM_DEVICE_LOST, GPU_VMM_DRIVER, and
+// GPU_VMM_POISONED for memory on which a rollback has failed.
 //
 // Options: a struct of zeros, `gpu_vmm_pool_options options = {0};`, is the default.
 //
-// Memory in use: functions that take a region's memory away (gpu_vmm_region_shrink, gpu_vmm_region_suspend) fail with
+// Memory in use: functions that take a region's memory away (such as gpu_vmm_region_shrink and gpu_vmm_region_suspend) fail with
 // GPU_VMM_BUSY while a DLPack tensor of the region exists, unless `force` is true. gpu_vmm_region_grow never moves memory, and
 // after gpu_vmm_region_free the memory stays as long as its tensors. A pool does not know who uses a block: the caller must stop
 // using it before gpu_vmm_free, gpu_vmm_suspend and the last gpu_vmm_pool_free.
@@ -22,8 +29,78 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+// For gpu_vmm_banked_selected: no bank is mapped.
+#define GPU_VMM_NO_BANK 4294967295
+
+// For `effect` of gpu_vmm_backing_change: the memory is unmapped, and nothing is mapped afterwards.
+#define GPU_VMM_BACKING_REMOVED 0
+
+// For `effect` of gpu_vmm_backing_change: a resume or the selection of a bank maps memory where none was.
+#define GPU_VMM_BACKING_RESTORED 1
+
+// For `effect` of gpu_vmm_backing_change: other memory is mapped at the same addresses.
+#define GPU_VMM_BACKING_REPLACED 2
+
+// For `effect` of gpu_vmm_backing_change: the memory is mapped from `new_address` on, and nothing at the old addresses.
+#define GPU_VMM_BACKING_MOVED 3
+
+// An outcome of a change: the memory has changed as announced.
+#define GPU_VMM_OUTCOME_CHANGED 0
+
+// An outcome of a change: the operation failed, and the memory is the same as before.
+#define GPU_VMM_OUTCOME_UNCHANGED 1
+
+// An outcome of a change: the rollback failed too, and it is unknown which memory is mapped.
+#define GPU_VMM_OUTCOME_POISONED 2
+
 // For `keep` of gpu_vmm_pool_options: the pool returns free memory to the driver at once. (One byte is less than any page.)
 #define GPU_VMM_KEEP_NOTHING 1
+
+// For `location` of gpu_vmm_properties: the device's own memory.
+#define GPU_VMM_LOCATION_DEVICE 0
+
+// For `location` of gpu_vmm_properties: host memory on a NUMA node that the driver chooses.
+#define GPU_VMM_LOCATION_HOST 1
+
+// For `location` of gpu_vmm_properties: host memory on the NUMA node `node`.
+#define GPU_VMM_LOCATION_HOST_NODE 2
+
+// For `handle_types` of gpu_vmm_properties: file descriptors, for processes of one Linux machine.
+#define GPU_VMM_HANDLE_FD 1
+
+// For `handle_types` of gpu_vmm_properties: fabric handles, for machines whose GPUs share a fabric.
+#define GPU_VMM_HANDLE_FABRIC 8
+
+// No reads and no writes.
+#define GPU_VMM_ACCESS_NONE 0
+
+// Reads only.
+#define GPU_VMM_ACCESS_READ 1
+
+// Reads and writes.
+#define GPU_VMM_ACCESS_READ_WRITE 3
+
+// The CPU, in calls that set or query access. It is not a device.
+#define GPU_VMM_DEVICE_HOST 127
+
+// For `placement` of gpu_vmm_region_options: any address that the driver chooses.
+#define GPU_VMM_PLACE_ANYWHERE 0
+
+// For `placement` of gpu_vmm_region_options: `address` if it is free, else any address.
+#define GPU_VMM_PLACE_PREFER 1
+
+// For `placement` of gpu_vmm_region_options: `address`, or the error GPU_VMM_ADDRESS_TAKEN.
+#define GPU_VMM_PLACE_EXACT 2
+
+// For `placement` of gpu_vmm_region_options: a random address that other processes can reserve as well. Set `size`.
+#define GPU_VMM_PLACE_RESTORABLE 3
+
+// For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes of this machine take the descriptors from this process
+// (pidfd_getfd), for which they need the same user and the right to trace it. Linux only.
+#define GPU_VMM_OFFER_BY_PROCESS 0
+
+// For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes on all machines of the fabric import fabric handles.
+#define GPU_VMM_OFFER_BY_FABRIC 1
 
 // The block is allocated.
 #define GPU_VMM_TORCH_LIVE 0
@@ -34,14 +111,42 @@
 // The block was freed and waits for work on a stream.
 #define GPU_VMM_TORCH_PENDING 2
 
+// The major version of the header.
+#define GPU_VMM_VERSION_MAJOR 0
+
+// The minor version of the header.
+#define GPU_VMM_VERSION_MINOR 1
+
+// The patch version of the header.
+#define GPU_VMM_VERSION_PATCH 0
+
 // An open driver. Pools and regions that were created from it stay valid when it is closed.
 typedef struct gpu_vmm_backend gpu_vmm_backend;
+
+// A fixed range of addresses and several banks of memory, of which one at a time is mapped there. The others keep their contents.
+typedef struct gpu_vmm_banked gpu_vmm_banked;
 
 // A checkpoint of a private pool: its identifier, and its live blocks by address.
 typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
 
+// A queue of copies between one device and page-locked memory. It has no order with any other stream.
+typedef struct gpu_vmm_copy_queue gpu_vmm_copy_queue;
+
+// An event of one device. CUDA: CUevent; HIP: hipEvent_t.
+typedef struct gpu_vmm_event gpu_vmm_event;
+
 // Memory of another process that is mapped here.
 typedef struct gpu_vmm_torch_imported gpu_vmm_torch_imported;
+
+// A region or physical memory that other processes can import, as bytes. Keep it until all of them have imported it.
+typedef struct gpu_vmm_offer gpu_vmm_offer;
+
+// Physical memory of one device. Several objects can share one memory: the device gets it back when all are released and no region
+// maps it.
+typedef struct gpu_vmm_physical gpu_vmm_physical;
+
+// Page-locked host memory, which devices copy to and from at full speed.
+typedef struct gpu_vmm_pinned gpu_vmm_pinned;
 
 // A pool of one device's memory that allocates under one tag.
 typedef struct gpu_vmm_pool gpu_vmm_pool;
@@ -51,6 +156,107 @@ typedef struct gpu_vmm_region gpu_vmm_region;
 
 // The result of a call: GPU_VMM_OK or the code of an error.
 typedef int32_t gpu_vmm_status;
+
+// The properties of physical memory. All zeros, as after `= {0}`, is memory of device 0 that cannot be exported.
+typedef struct {
+  // The device that owns the memory. For host memory, the device that copies to and from it.
+  uint32_t device;
+  // GPU_VMM_LOCATION_DEVICE, GPU_VMM_LOCATION_HOST or GPU_VMM_LOCATION_HOST_NODE.
+  uint32_t location;
+  // The NUMA node for GPU_VMM_LOCATION_HOST_NODE, else zero.
+  uint32_t node;
+  // The handles by which the memory can be exported, which the driver must know when it creates the memory:
+  // GPU_VMM_HANDLE_FD, GPU_VMM_HANDLE_FABRIC, both (CUDA only), or zero.
+  uint32_t handle_types;
+  // Whether the driver may compress the memory. gpu_vmm_physical_properties returns whether it does.
+  bool compressible;
+  // Whether a network card can access the memory without the host.
+  bool remote_dma;
+  // Must be zero. Later versions place their settings here.
+  uint64_t reserved[4];
+} gpu_vmm_properties;
+
+// The options of a region. All zeros, as after `= {0}`, is the default: addresses for as many bytes as device 0 has memory, wherever
+// the driver chooses, and growth with memory of device 0.
+typedef struct {
+  // The memory with which the region grows.
+  gpu_vmm_properties memory;
+  // The number of bytes of addresses, rounded up; 0 for the size of the device's memory.
+  uint64_t size;
+  // GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_PREFER, GPU_VMM_PLACE_EXACT or GPU_VMM_PLACE_RESTORABLE.
+  uint32_t placement;
+  // Whether the region has units that every driver supports, so that another driver can restore it at its address.
+  bool portable;
+  // The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT, else zero.
+  uint64_t address;
+  // The alignment of the address beyond the granularity, a power of two; 0 for none.
+  uint64_t alignment;
+  // The least number of addresses that growth adds behind a full reservation; 0 for twice the size.
+  uint64_t extend_by;
+  // The number of bytes of addresses to keep free on either side, rounded up; 0 for none. Freed memory is then overwritten.
+  uint64_t guard;
+  // Must be zero. Later versions place their settings here.
+  uint64_t reserved[4];
+} gpu_vmm_region_options;
+
+// A range of offsets in a region.
+typedef struct {
+  // The first offset.
+  uint64_t offset;
+  // The length.
+  uint64_t length;
+} gpu_vmm_range;
+
+// A change of the memory behind addresses of a region. It and what it points to are valid during the callback.
+typedef struct {
+  // The name of the operation, such as "suspend".
+  const char *operation;
+  // What happens to the memory, such as GPU_VMM_BACKING_REMOVED.
+  uint32_t effect;
+  // The first address of the region before the change.
+  uint64_t address;
+  // The first address of the region after GPU_VMM_BACKING_MOVED, else zero.
+  uint64_t new_address;
+  // The ranges of the region whose memory changes, in ascending order.
+  const gpu_vmm_range *parts;
+  // The number of ranges.
+  uint64_t count;
+} gpu_vmm_backing_change;
+
+// Callbacks before and after each change of the memory behind a region's addresses, for code that has registered the memory with a
+// network card, opened it in another process, or captured its addresses in a graph. Calls of one region come one at a time, on the
+// thread of the operation, and of several regions at the same time. A callback must return normally, without an exception or a
+// longjmp, and must not free the region.
+//
+// A call of the library from a callback with the region that changes returns GPU_VMM_BUSY and does not wait, and so does one with
+// another region that is in use.
+typedef struct {
+  // The first argument of each callback.
+  void *context;
+  // Called before anything changes and before the operation waits for the devices. Any status except GPU_VMM_OK refuses the
+  // change: the operation returns GPU_VMM_BUSY, and nothing has changed. The end of a region cannot be refused. May be null.
+  gpu_vmm_status (*before)(void *context, const gpu_vmm_backing_change *change);
+  // Called once for each `before` that did not refuse, with an outcome such as GPU_VMM_OUTCOME_CHANGED, on every path. May be
+  // null.
+  void (*after)(void *context, const gpu_vmm_backing_change *change, uint32_t outcome);
+  // Called once when no callback will be called any more: the observer was removed, or the region's memory was released. May be
+  // null.
+  void (*released)(void *context);
+  // Must be zero. Later versions place their settings here.
+  uint64_t reserved[4];
+} gpu_vmm_observer;
+
+// One mapping of a region.
+typedef struct {
+  // The offset in the region at which the mapping begins.
+  uint64_t offset;
+  // The length of the mapping: the size of the memory.
+  uint64_t length;
+  // The device that owns the memory.
+  uint32_t device;
+  // Whether the mapping cannot be used, because an operation on it failed and so did the rollback.
+  bool poisoned;
+} gpu_vmm_mapping;
 
 // The options of a pool. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
 typedef struct {
@@ -94,6 +300,13 @@ typedef struct {
   // Its tag, terminated by a zero; a tag of more than 63 bytes is truncated.
   char tag[64];
 } gpu_vmm_block;
+
+// A fabric handle, which any network can carry. Every process on a machine of the same fabric that has its bytes can import the
+// memory.
+typedef struct {
+  // The handle.
+  uint8_t bytes[64];
+} gpu_vmm_fabric_handle;
 
 // The amounts of one device's memory. All sizes are bytes.
 typedef struct {
@@ -183,7 +396,7 @@ typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
 // A file for contents cannot be created, written or read; the text has its path and the system's error.
 #define GPU_VMM_FILE 7
 
-// The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
+// The memory is in use: a tensor of it exists, it is held elsewhere, a stream captures, or an observer refuses the change.
 #define GPU_VMM_BUSY 9
 
 // The process is a forked child, in which no driver works.
@@ -283,6 +496,115 @@ gpu_vmm_status gpu_vmm_memory(const gpu_vmm_backend *backend,
                               uint64_t *free_bytes,
                               uint64_t *total_bytes);
 
+// Reserves the addresses of a banked region, without a bank. `size` of the options must be that of the largest bank. Null options
+// mean the default. Free it with gpu_vmm_banked_free.
+//
+// Returns the statuses of gpu_vmm_region_reserve.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `options` is null or points to options. `banked` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_banked_new(const gpu_vmm_backend *backend,
+                                  const gpu_vmm_region_options *options,
+                                  gpu_vmm_banked **banked);
+
+// Frees a banked region and its banks. Null does nothing.
+//
+// # Safety
+//
+// `banked` is null or comes from gpu_vmm_banked_new, and was not freed yet.
+void gpu_vmm_banked_free(gpu_vmm_banked *banked);
+
+// Returns the first address, which never changes.
+//
+// # Safety
+//
+// `banked` is null or a banked region. `address` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_banked_address(const gpu_vmm_banked *banked, uint64_t *address);
+
+// Adds a bank of new memory of at least `size` bytes. Nothing is mapped. `bank` receives its number.
+//
+// Returns GPU_VMM_OUT_OF_MEMORY, and GPU_VMM_OUT_OF_RANGE for a bank larger than the address range.
+//
+// # Safety
+//
+// `banked` is null or a banked region. `bank` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_banked_add(const gpu_vmm_banked *banked, uint64_t size, uint32_t *bank);
+
+// Adds a bank of `count` pieces of existing memory, one behind the other. `bank` receives its number.
+//
+// Returns GPU_VMM_OUT_OF_RANGE for a bank larger than the address range, GPU_VMM_UNALIGNED, GPU_VMM_PEER_UNREACHABLE, and
+// GPU_VMM_INVALID_ARGUMENT for no piece or memory of another backend.
+//
+// # Safety
+//
+// `banked` is null or a banked region. `physicals` is null or points to `count` pointers, each null or physical memory. `bank` is
+// null or points to a writable number.
+gpu_vmm_status gpu_vmm_banked_add_physical(const gpu_vmm_banked *banked,
+                                           const gpu_vmm_physical *const *physicals,
+                                           uint64_t count,
+                                           uint32_t *bank);
+
+// Maps a bank at the address, after waiting for the devices. The previous bank keeps its contents. The selected bank stays.
+//
+// Returns GPU_VMM_NOT_FOUND if there is no such bank, and GPU_VMM_BUSY for a capture or if an observer refuses.
+//
+// # Safety
+//
+// `banked` is null or a banked region.
+gpu_vmm_status gpu_vmm_banked_select(const gpu_vmm_banked *banked,
+                                     uint32_t bank);
+
+// Unmaps the selected bank, after waiting for the devices, so that nothing is mapped.
+//
+// Returns GPU_VMM_BUSY for a capture or if an observer refuses.
+//
+// # Safety
+//
+// `banked` is null or a banked region.
+gpu_vmm_status gpu_vmm_banked_hide(const gpu_vmm_banked *banked);
+
+// Removes a bank, hides it first if it is selected, and releases its memory.
+//
+// Returns GPU_VMM_NOT_FOUND if there is no such bank, and GPU_VMM_BUSY for a capture or if an observer refuses.
+//
+// # Safety
+//
+// `banked` is null or a banked region.
+gpu_vmm_status gpu_vmm_banked_remove(const gpu_vmm_banked *banked, uint32_t bank);
+
+// Returns the number of the selected bank, or GPU_VMM_NO_BANK.
+//
+// # Safety
+//
+// `banked` is null or a banked region. `bank` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_banked_selected(const gpu_vmm_banked *banked, uint32_t *bank);
+
+// Copies `size` bytes at `offset` of the selected bank to the host, as gpu_vmm_region_read does.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED.
+//
+// # Safety
+//
+// `banked` is null or a banked region. `to` is null or points to `size` writable bytes.
+gpu_vmm_status gpu_vmm_banked_read(const gpu_vmm_banked *banked, uint64_t offset, void *to, uint64_t size);
+
+// Copies `size` bytes of the host to `offset` of the selected bank, as gpu_vmm_region_write does.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED.
+//
+// # Safety
+//
+// `banked` is null or a banked region. `from` is null or points to `size` bytes.
+gpu_vmm_status gpu_vmm_banked_write(const gpu_vmm_banked *banked, uint64_t offset, const void *from, uint64_t size);
+
+// Adds an observer to a banked region, as gpu_vmm_region_on_backing_change does. It is removed with the banked region.
+//
+// # Safety
+//
+// As for gpu_vmm_region_on_backing_change.
+gpu_vmm_status gpu_vmm_banked_on_backing_change(const gpu_vmm_banked *banked, const gpu_vmm_observer *observer);
+
 // Sets the addresses of Python's PyCapsule_IsValid, PyCapsule_GetPointer and Py_IsFinalizing for gpu_vmm_python_capsule_dropped.
 // The last may be null. If one of the first two is null, or after the first successful call, it does nothing.
 //
@@ -300,6 +622,265 @@ void gpu_vmm_python_capsules(const void *is_valid,
 // `capsule` is a PyObject * of a capsule with a tensor from gpu_vmm_region_dlpack. The caller holds Python's global interpreter
 // lock, as Python does when it calls a destructor.
 void gpu_vmm_python_capsule_dropped(void *capsule);
+
+// Returns the granularity of memory with these properties: the unit of its size. Null properties mean the default.
+//
+// Returns GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE if the driver has no such memory.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `properties` is null or points to properties. `granularity` is null or points to a
+// writable number.
+gpu_vmm_status gpu_vmm_granularity(const gpu_vmm_backend *backend,
+                                   const gpu_vmm_properties *properties,
+                                   uint64_t *granularity);
+
+// Returns the unit of address ranges: the sizes of regions are multiples of it.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `unit` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_reservation_unit(const gpu_vmm_backend *backend, uint64_t *unit);
+
+// Returns whether `device` can access memory of the device `owner`. CUDA: cuDeviceCanAccessPeer; HIP: hipDeviceCanAccessPeer.
+//
+// Returns GPU_VMM_NO_SUCH_DEVICE.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `reachable` is null or points to a writable bool.
+gpu_vmm_status gpu_vmm_can_access(const gpu_vmm_backend *backend,
+                                  uint32_t device,
+                                  uint32_t owner,
+                                  bool *reachable);
+
+// Describes the capabilities of a device as a JSON array. Each element has `feature` (such as "peer access"), `available`,
+// `found_by` (how it was found) and `note` (why the feature is missing, or its limits). The first call may allocate one granule of
+// memory for trials. Free the text with gpu_vmm_string_free.
+//
+// Returns GPU_VMM_NO_SUCH_DEVICE.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `json` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_capabilities(const gpu_vmm_backend *backend,
+                                    uint32_t device,
+                                    char **json);
+
+// Creates an event, which is done until it is recorded. Free it with gpu_vmm_event_free.
+//
+// Returns GPU_VMM_NO_SUCH_DEVICE.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `event` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_event_new(const gpu_vmm_backend *backend, uint32_t device, gpu_vmm_event **event);
+
+// Frees an event. Streams that wait for it still do. Null does nothing.
+//
+// # Safety
+//
+// `event` is null or comes from gpu_vmm_event_new, and was not freed yet.
+void gpu_vmm_event_free(gpu_vmm_event *event);
+
+// Records the work that is queued on a stream now. Null is the default stream of the event's device.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for a stream of another device.
+//
+// # Safety
+//
+// `event` is null or an event. `stream` is null or a live CUstream or hipStream_t of the event's vendor.
+gpu_vmm_status gpu_vmm_event_record(const gpu_vmm_event *event, void *stream);
+
+// Returns whether the recorded work is done. Nothing recorded, and a lost device, count as done.
+//
+// # Safety
+//
+// `event` is null or an event. `done` is null or points to a writable bool.
+gpu_vmm_status gpu_vmm_event_done(const gpu_vmm_event *event, bool *done);
+
+// Waits until the recorded work is done. Other calls with the event wait meanwhile.
+//
+// # Safety
+//
+// `event` is null or an event.
+gpu_vmm_status gpu_vmm_event_wait(const gpu_vmm_event *event);
+
+// Makes all work that is queued on a stream from now on wait for the recorded work. The CPU does not wait.
+//
+// # Safety
+//
+// `event` is null or an event. `stream` is null or a live CUstream or hipStream_t of the event's vendor, of any device.
+gpu_vmm_status gpu_vmm_event_hold(const gpu_vmm_event *event, void *stream);
+
+// Maps physical memory as a whole at an offset. No device has access yet. The same memory can be mapped several times. CUDA:
+// cuMemMap; HIP: hipMemMap.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_ALREADY_MAPPED, GPU_VMM_SUSPENDED, and GPU_VMM_INVALID_ARGUMENT for
+// memory of another backend.
+//
+// # Safety
+//
+// `region` is null or a region. `physical` is null or physical memory.
+gpu_vmm_status gpu_vmm_region_map(const gpu_vmm_region *region,
+                                  uint64_t offset,
+                                  const gpu_vmm_physical *physical);
+
+// Unmaps a range, which must consist of whole mappings without a hole, after waiting for the devices. The addresses stay
+// reserved. With `force`, tensors of the region may exist; nothing may use their elements in the range. CUDA: cuMemUnmap; HIP:
+// hipMemUnmap.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_SUSPENDED, GPU_VMM_INVALID_ARGUMENT for a part of a
+// mapping, and GPU_VMM_BUSY for a tensor, a capture, or if an observer refuses.
+//
+// # Safety
+//
+// `region` is null or a region.
+gpu_vmm_status gpu_vmm_region_unmap(const gpu_vmm_region *region,
+                                    uint64_t offset,
+                                    uint64_t length,
+                                    bool force);
+
+// Sets the access of a device, or of GPU_VMM_DEVICE_HOST, to whole mappings. `level` is GPU_VMM_ACCESS_NONE, GPU_VMM_ACCESS_READ or
+// GPU_VMM_ACCESS_READ_WRITE. If the device has another access already, the call waits for it first. CUDA: cuMemSetAccess; HIP:
+// hipMemSetAccess.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE,
+// GPU_VMM_SUSPENDED, and GPU_VMM_UNAVAILABLE if the driver gives the host no access.
+//
+// # Safety
+//
+// `region` is null or a region.
+gpu_vmm_status gpu_vmm_region_set_access(const gpu_vmm_region *region,
+                                         uint64_t offset,
+                                         uint64_t length,
+                                         uint32_t device,
+                                         uint32_t level);
+
+// Returns the access of a device, or of GPU_VMM_DEVICE_HOST, at an offset: GPU_VMM_ACCESS_NONE where nothing is mapped.
+//
+// # Safety
+//
+// `region` is null or a region. `level` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_access(const gpu_vmm_region *region, uint64_t offset, uint32_t device, uint32_t *level);
+
+// Returns the mapping that contains an offset.
+//
+// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there.
+//
+// # Safety
+//
+// `region` is null or a region. `mapping` is null or points to a writable mapping.
+gpu_vmm_status gpu_vmm_region_mapping(const gpu_vmm_region *region, uint64_t offset, gpu_vmm_mapping *mapping);
+
+// Returns the memory that is mapped at an offset, as an object that the caller must release.
+//
+// Returns GPU_VMM_NOT_MAPPED if nothing is mapped there.
+//
+// # Safety
+//
+// `region` is null or a region. `physical` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_region_physical(const gpu_vmm_region *region, uint64_t offset, gpu_vmm_physical **physical);
+
+// Adds an observer to a region: its callbacks are called before and after each change of the memory behind the region's addresses.
+// `id` receives a number for gpu_vmm_region_remove_observer; it may be null. Growing and mapping call no callback: they add memory
+// where none was mapped.
+//
+// After gpu_vmm_region_free, callbacks can still come until `released` is called: tensors keep the region, and memory that a
+// captured graph uses is released later.
+//
+// Returns GPU_VMM_BUSY in a callback of the same region.
+//
+// # Safety
+//
+// `region` is null or a region. `observer` is null or points to an observer, whose callbacks any thread may call with `context`
+// until `released` has been called. `id` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_on_backing_change(const gpu_vmm_region *region,
+                                                const gpu_vmm_observer *observer,
+                                                uint64_t *id);
+
+// Removes an observer. Its callbacks are not called any more, except for `released`.
+//
+// Returns GPU_VMM_NOT_FOUND if the region has no such observer, and GPU_VMM_BUSY in a callback of the same region.
+//
+// # Safety
+//
+// `region` is null or a region.
+gpu_vmm_status gpu_vmm_region_remove_observer(const gpu_vmm_region *region, uint64_t id);
+
+// Creates physical memory of at least `size` bytes, rounded up to the granularity. Null properties mean the default. Release it
+// with gpu_vmm_physical_release. CUDA: cuMemCreate; HIP: hipMemCreate.
+//
+// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE if the driver has no such memory.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `properties` is null or points to properties. `physical` is null or points to a writable
+// pointer.
+gpu_vmm_status gpu_vmm_physical_create(const gpu_vmm_backend *backend,
+                                       const gpu_vmm_properties *properties,
+                                       uint64_t size,
+                                       gpu_vmm_physical **physical);
+
+// Returns another object for the same memory. Each is released on its own.
+//
+// # Safety
+//
+// `physical` is null or physical memory. `retained` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_physical_retain(const gpu_vmm_physical *physical, gpu_vmm_physical **retained);
+
+// Releases an object. Mappings of the memory stay valid. Null does nothing.
+//
+// # Safety
+//
+// `physical` is null or comes from a function of this library, and was not released yet.
+void gpu_vmm_physical_release(gpu_vmm_physical *physical);
+
+// Returns the size, which is a multiple of the granularity.
+//
+// # Safety
+//
+// `physical` is null or physical memory. `size` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_physical_size(const gpu_vmm_physical *physical, uint64_t *size);
+
+// Returns the properties that the memory has.
+//
+// # Safety
+//
+// `physical` is null or physical memory. `properties` is null or points to writable properties.
+gpu_vmm_status gpu_vmm_physical_properties(const gpu_vmm_physical *physical, gpu_vmm_properties *properties);
+
+// Returns whether two objects share one memory.
+//
+// # Safety
+//
+// `physical` and `other` are null or physical memory. `same` is null or points to a writable bool.
+gpu_vmm_status gpu_vmm_physical_same(const gpu_vmm_physical *physical, const gpu_vmm_physical *other, bool *same);
+
+// Copies `size` bytes at `offset` to the host, whether or not the memory is mapped, and waits for the copy. Each call maps the
+// memory at addresses of its own: for many copies, map it in a region.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESSES.
+//
+// # Safety
+//
+// `physical` is null or physical memory. `to` is null or points to `size` writable bytes.
+gpu_vmm_status gpu_vmm_physical_read(const gpu_vmm_physical *physical,
+                                     uint64_t offset,
+                                     void *to,
+                                     uint64_t size);
+
+// Copies `size` bytes of the host to `offset`, as gpu_vmm_physical_read does in the other direction.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_OUT_OF_ADDRESSES.
+//
+// # Safety
+//
+// `physical` is null or physical memory. `from` is null or points to `size` bytes.
+gpu_vmm_status gpu_vmm_physical_write(const gpu_vmm_physical *physical,
+                                      uint64_t offset,
+                                      const void *from,
+                                      uint64_t size);
 
 // Creates a pool of a device's memory. The pool reserves and creates nothing before the first block. A null `options` is the
 // default: device 0, without limits. Free the pool with gpu_vmm_pool_free.
@@ -432,6 +1013,85 @@ gpu_vmm_status gpu_vmm_pool_stats(const gpu_vmm_pool *pool,
 // As for gpu_vmm_pool_stats.
 gpu_vmm_status gpu_vmm_pool_snapshot(const gpu_vmm_pool *pool, char **json);
 
+// Allocates page-locked host memory of `size` bytes. Allocating is slow, about 0.3 s for each GiB. Free it with
+// gpu_vmm_pinned_free. CUDA: cuMemHostAlloc; HIP: hipHostMalloc.
+//
+// Returns GPU_VMM_DRIVER if the host has too little memory.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `pinned` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_pinned_new(const gpu_vmm_backend *backend, uint64_t size, gpu_vmm_pinned **pinned);
+
+// Frees page-locked memory, after the copies that are queued with it. Null does nothing.
+//
+// # Safety
+//
+// `pinned` is null or comes from gpu_vmm_pinned_new, and was not freed yet. Nothing uses its bytes any more.
+void gpu_vmm_pinned_free(gpu_vmm_pinned *pinned);
+
+// Returns the address of page-locked memory, for the CPU.
+//
+// # Safety
+//
+// `pinned` is null or page-locked memory. `data` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_pinned_data(const gpu_vmm_pinned *pinned, void **data);
+
+// Creates a queue for copies of one device. Free it with gpu_vmm_copy_queue_free. CUDA: cuStreamCreate; HIP:
+// hipStreamCreateWithFlags.
+//
+// Returns GPU_VMM_NO_SUCH_DEVICE.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `queue` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_copy_queue_new(const gpu_vmm_backend *backend, uint32_t device, gpu_vmm_copy_queue **queue);
+
+// Frees a queue after its copies. Null does nothing.
+//
+// # Safety
+//
+// `queue` is null or comes from gpu_vmm_copy_queue_new, and was not freed yet.
+void gpu_vmm_copy_queue_free(gpu_vmm_copy_queue *queue);
+
+// Queues a copy of `size` bytes of page-locked memory to a region and returns at once. Until gpu_vmm_copy_queue_finish, nothing may
+// write to either range. The queue's device must own the range and have write access. CUDA: cuMemcpyHtoDAsync; HIP: hipMemcpyAsync.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_ACCESS_DENIED, GPU_VMM_SUSPENDED, and GPU_VMM_INVALID_ARGUMENT for
+// memory of another device or backend.
+//
+// # Safety
+//
+// `queue` is null or a queue, `region` null or a region, `pinned` null or page-locked memory.
+gpu_vmm_status gpu_vmm_copy_queue_write(const gpu_vmm_copy_queue *queue,
+                                        const gpu_vmm_region *region,
+                                        uint64_t offset,
+                                        const gpu_vmm_pinned *pinned,
+                                        uint64_t pinned_offset,
+                                        uint64_t size);
+
+// Queues a copy of `size` bytes of a region to page-locked memory, as gpu_vmm_copy_queue_write does in the other direction. The
+// bytes are there after gpu_vmm_copy_queue_finish. CUDA: cuMemcpyDtoHAsync; HIP: hipMemcpyAsync.
+//
+// Returns the statuses of gpu_vmm_copy_queue_write.
+//
+// # Safety
+//
+// `queue` is null or a queue, `region` null or a region, `pinned` null or page-locked memory.
+gpu_vmm_status gpu_vmm_copy_queue_read(const gpu_vmm_copy_queue *queue,
+                                       const gpu_vmm_region *region,
+                                       uint64_t offset,
+                                       const gpu_vmm_pinned *pinned,
+                                       uint64_t pinned_offset,
+                                       uint64_t size);
+
+// Waits until all queued copies are done. Returns the error of one that failed.
+//
+// # Safety
+//
+// `queue` is null or a queue.
+gpu_vmm_status gpu_vmm_copy_queue_finish(const gpu_vmm_copy_queue *queue);
+
 // Creates a region: reserves device addresses, without memory. `reserve` is the size that the region can grow to, in bytes; 0 for
 // the size of the device's memory. Free the region with gpu_vmm_region_free.
 //
@@ -447,7 +1107,7 @@ gpu_vmm_status gpu_vmm_region_new(const gpu_vmm_backend *backend,
 //
 // # Safety
 //
-// `region` is null or comes from gpu_vmm_region_new, and was not freed yet.
+// `region` is null or comes from a function of this library, and was not freed yet.
 void gpu_vmm_region_free(gpu_vmm_region *region);
 
 // Grows a region in place to at least `size` bytes. Pointers into it stay valid, and no byte is copied.
@@ -525,6 +1185,235 @@ gpu_vmm_status gpu_vmm_region_suspend(const gpu_vmm_region *region,
 gpu_vmm_status gpu_vmm_region_resume(const gpu_vmm_region *region,
                                      uint64_t *bytes);
 
+// Exchanges the memory of a range with that of a range of another region, after waiting for the devices. The addresses stay the
+// same, and no byte is copied. Both ranges must consist of whole mappings. With `force`, tensors may exist; they then have the
+// other contents.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_SUSPENDED,
+// GPU_VMM_INVALID_ARGUMENT for the same region twice or for a part of a mapping, and GPU_VMM_BUSY for a tensor, a capture, or if an
+// observer refuses.
+//
+// # Safety
+//
+// `region` and `other` are null or regions.
+gpu_vmm_status gpu_vmm_region_swap(const gpu_vmm_region *region,
+                                   uint64_t offset,
+                                   const gpu_vmm_region *other,
+                                   uint64_t other_offset,
+                                   uint64_t length,
+                                   bool force);
+
+// Exchanges all memory of two regions, which must be mapped at the same offsets, as gpu_vmm_region_swap does for a range.
+//
+// Returns the statuses of gpu_vmm_region_swap.
+//
+// # Safety
+//
+// `region` and `other` are null or regions.
+gpu_vmm_status gpu_vmm_region_swap_all(const gpu_vmm_region *region,
+                                       const gpu_vmm_region *other,
+                                       bool force);
+
+// Moves the contents of a region to memory of another device, at the same addresses, after waiting for the devices. From then on
+// the region grows with memory of that device. Fails while a tensor of the region exists: tensors name their device.
+//
+// Returns GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_SUSPENDED, and GPU_VMM_BUSY for a
+// tensor, for memory that is exported, imported or held elsewhere, for a capture, or if an observer refuses.
+//
+// # Safety
+//
+// `region` is null or a region.
+gpu_vmm_status gpu_vmm_region_move_to_device(const gpu_vmm_region *region,
+                                             uint32_t device);
+
+// Sets every byte of a range to `value` and waits until that is done. It does not wait for work on streams. CUDA: cuMemsetD8; HIP:
+// hipMemset.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_ACCESS_DENIED, GPU_VMM_SUSPENDED.
+//
+// # Safety
+//
+// `region` is null or a region.
+gpu_vmm_status gpu_vmm_region_fill(const gpu_vmm_region *region,
+                                   uint64_t offset,
+                                   uint64_t length,
+                                   uint8_t value);
+
+// Copies a range of the region `from` into the region `to` and waits for the copy. It does not wait for work on streams. The
+// device that owns the target copies, and must have read access to the source. CUDA: cuMemcpyDtoD; HIP: hipMemcpyDtoD.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED, GPU_VMM_ACCESS_DENIED, GPU_VMM_SUSPENDED, and GPU_VMM_INVALID_ARGUMENT for the
+// same region twice.
+//
+// # Safety
+//
+// `to` and `from` are null or regions.
+gpu_vmm_status gpu_vmm_region_copy(const gpu_vmm_region *to,
+                                   uint64_t offset,
+                                   const gpu_vmm_region *from,
+                                   uint64_t from_offset,
+                                   uint64_t length);
+
+// Reserves addresses and maps nothing. Null options mean the default. Free the region with gpu_vmm_region_free. CUDA:
+// cuMemAddressReserve; HIP: hipMemAddressReserve.
+//
+// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no restorable place is free;
+// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE for memory that the driver lacks.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `options` is null or points to options. `region` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_region_reserve(const gpu_vmm_backend *backend,
+                                      const gpu_vmm_region_options *options,
+                                      gpu_vmm_region **region);
+
+// Returns the number of bytes of addresses that the region has, mapped or not.
+//
+// # Safety
+//
+// `region` is null or a region. `size` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_reserved(const gpu_vmm_region *region, uint64_t *size);
+
+// Returns the unit of every offset and length of the region.
+//
+// # Safety
+//
+// `region` is null or a region. `granularity` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_granularity(const gpu_vmm_region *region, uint64_t *granularity);
+
+// Grows a region to at least `size` bytes, at another address if the addresses behind it are taken. The same memory is mapped at
+// the new address, which `address` receives; it may be null. Pointers into the old range are then invalid, so the call fails while
+// a tensor of the region exists. It waits for the devices before it unmaps the old addresses.
+//
+// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_SUSPENDED, GPU_VMM_BUSY for a tensor or if an observer refuses.
+//
+// # Safety
+//
+// `region` is null or a region. `address` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_region_grow_or_move(const gpu_vmm_region *region,
+                                           uint64_t size,
+                                           uint64_t *address);
+
+// Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
+// GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).
+//
+// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it.
+//
+// # Safety
+//
+// `physical` is null or physical memory. `fd` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_physical_export_fd(const gpu_vmm_physical *physical, int32_t *fd);
+
+// Imports memory from a file descriptor, which stays open and stays the caller's. `size` and `properties` must be those of the
+// exported memory: no driver reports them.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNAVAILABLE, or GPU_VMM_DRIVER for another kind of descriptor.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `properties` is null or points to properties. `fd` is a descriptor that the same vendor's
+// driver exported for memory of this size and device. `physical` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_physical_import_fd(const gpu_vmm_backend *backend,
+                                          const gpu_vmm_properties *properties,
+                                          uint64_t size,
+                                          int32_t fd,
+                                          gpu_vmm_physical **physical);
+
+// Exports memory as a fabric handle. The memory must have been created with GPU_VMM_HANDLE_FABRIC.
+//
+// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it, or if the driver has no fabric handles.
+//
+// # Safety
+//
+// `physical` is null or physical memory. `handle` is null or points to a writable handle.
+gpu_vmm_status gpu_vmm_physical_export_fabric(const gpu_vmm_physical *physical, gpu_vmm_fabric_handle *handle);
+
+// Imports memory from a fabric handle. `size` and `properties` must be those of the exported memory: no driver reports them.
+//
+// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNAVAILABLE, or GPU_VMM_DRIVER for an invalid handle.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `properties` is null or points to properties. `handle` is null or points to a handle that
+// the same vendor's driver exported for memory of this size and device. `physical` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_physical_import_fabric(const gpu_vmm_backend *backend,
+                                              const gpu_vmm_properties *properties,
+                                              uint64_t size,
+                                              const gpu_vmm_fabric_handle *handle,
+                                              gpu_vmm_physical **physical);
+
+// Offers a region as it is now to other processes. Its memory must have been created for it. `by` is GPU_VMM_OFFER_BY_PROCESS or
+// GPU_VMM_OFFER_BY_FABRIC. Free the offer with gpu_vmm_offer_free when all processes have imported it.
+//
+// From then on, the region's memory cannot be suspended or moved: other processes would keep the old memory.
+//
+// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it, GPU_VMM_SUSPENDED.
+//
+// # Safety
+//
+// `region` is null or a region. `offer` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_region_offer(const gpu_vmm_region *region,
+                                    uint32_t by,
+                                    gpu_vmm_offer **offer);
+
+// Offers physical memory to other processes, as gpu_vmm_region_offer offers a region.
+//
+// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it.
+//
+// # Safety
+//
+// `backend` is null or the open backend of the memory. `physical` is null or physical memory. `offer` is null or points to a
+// writable pointer.
+gpu_vmm_status gpu_vmm_physical_offer(const gpu_vmm_backend *backend,
+                                      const gpu_vmm_physical *physical,
+                                      uint32_t by,
+                                      gpu_vmm_offer **offer);
+
+// Returns the bytes of an offer, to be sent to other processes by any means. They are valid until the offer is freed. Treat those
+// of an offer by fabric as a secret: every process that has them can map the memory.
+//
+// # Safety
+//
+// `offer` is null or an offer. `data` and `size` are null or point to a writable pointer and a writable number.
+gpu_vmm_status gpu_vmm_offer_bytes(const gpu_vmm_offer *offer,
+                                   const void **data,
+                                   uint64_t *size);
+
+// Frees an offer. Processes that have imported it keep the memory. Null does nothing.
+//
+// # Safety
+//
+// `offer` is null or an offer that was not freed yet.
+void gpu_vmm_offer_free(gpu_vmm_offer *offer);
+
+// Imports an offer as a region: the devices that own its memory read and write it. Import offers only from senders that you trust:
+// an offer by process takes descriptors with the rights of the caller.
+//
+// Returns GPU_VMM_PEER for bytes that are no offer, and if the process that made it has ended or has other devices;
+// GPU_VMM_ACCESS_DENIED or GPU_VMM_DRIVER if the system refuses its descriptors.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `data` is null or points to `size` bytes. `region` is null or points to a writable
+// pointer.
+gpu_vmm_status gpu_vmm_region_import(const gpu_vmm_backend *backend,
+                                     const void *data,
+                                     uint64_t size,
+                                     gpu_vmm_region **region);
+
+// Imports an offer of physical memory.
+//
+// Returns the statuses of gpu_vmm_region_import, and GPU_VMM_PEER for an offer of several pieces of memory.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `data` is null or points to `size` bytes. `physical` is null or points to a writable
+// pointer.
+gpu_vmm_status gpu_vmm_physical_import(const gpu_vmm_backend *backend,
+                                       const void *data,
+                                       uint64_t size,
+                                       gpu_vmm_physical **physical);
+
 // Returns whether a tag is suspended. While it is, allocations under the tag fail, and nothing may use its blocks.
 //
 // # Safety
@@ -559,12 +1448,36 @@ gpu_vmm_status gpu_vmm_resume(const gpu_vmm_pool *pool,
                               const char *tag,
                               uint64_t *bytes);
 
+// Writes a region to a file, after waiting for the devices: its address, mappings, access and contents. An existing file of that
+// name is replaced when the new one is complete. Nothing may write to the region meanwhile. `compress` compresses the contents.
+//
+// Returns GPU_VMM_FILE if the file cannot be written, GPU_VMM_SUSPENDED, and GPU_VMM_BUSY for a capture.
+//
+// # Safety
+//
+// `region` is null or a region. `path` is null or a string.
+gpu_vmm_status gpu_vmm_region_snapshot(const gpu_vmm_region *region,
+                                       const char *path,
+                                       bool compress);
+
+// Recreates a region from a file with exactly one, with its contents and at its address. With `relocate`, the region lies elsewhere
+// if its address is taken. The file may come from another process, device or vendor.
+//
+// Returns GPU_VMM_ADDRESS_TAKEN without `relocate`, GPU_VMM_FILE for a file that cannot be read or is no snapshot,
+// GPU_VMM_OUT_OF_MEMORY, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_PEER_UNREACHABLE, GPU_VMM_UNAVAILABLE for memory that the driver lacks, and
+// GPU_VMM_INVALID_ARGUMENT for a file with several regions or none.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `path` is null or a string. `region` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_region_restore(const gpu_vmm_backend *backend,
+                                      const char *path,
+                                      bool relocate,
+                                      gpu_vmm_region **region);
+
 // Returns the text of this thread's last error: the operation, the numbers, what would have been right, and the driver's own
 // code and name. Empty if no call of this thread has failed. The pointer is valid until this thread's next call that fails.
 const char *gpu_vmm_last_error(void);
-
-// Returns the library's version, such as "0.1.0". The string is static.
-const char *gpu_vmm_version(void);
 
 // Exports a part of a region, from `offset` bytes on, as a DLPack tensor. The memory stays as long as the tensor exists, also
 // after the region grows or is freed.
@@ -848,6 +1761,10 @@ gpu_vmm_status gpu_vmm_torch_pool(int device_number,
 gpu_vmm_status gpu_vmm_torch_functions(const char *tag,
                                        void **alloc_function,
                                        void **free_function);
+
+// Returns the library's version, such as "0.1.0". The string is static. GPU_VMM_VERSION_MAJOR, GPU_VMM_VERSION_MINOR and
+// GPU_VMM_VERSION_PATCH are those of the header.
+const char *gpu_vmm_version(void);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,8 +1,12 @@
 //! The wrapper of every exported function: a failure becomes a status, and a panic is caught.
 
-use crate::status::{Answer, Failure, GPU_VMM_INTERNAL, GPU_VMM_OK, Status, keep};
+use crate::observer::is_running;
+use crate::status::{Answer, Failure, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_OK, Status, keep};
+use gpu_vmm::Operation;
+use gpu_vmm::extend::Lock;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::MutexGuard;
 
 /// Runs the body of an exported function and returns its status.
 pub(crate) fn status(work: impl FnOnce() -> Answer) -> Status {
@@ -18,6 +22,17 @@ pub(crate) fn status(work: impl FnOnce() -> Answer) -> Status {
 /// can panic, or report themselves as poisoned.
 pub(crate) fn run<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(stopped(&*panic)))
+}
+
+/// Locks an object for one call. In a callback of an observer it does not wait: this thread may hold the lock, or its owner may wait
+/// for a lock that this thread holds.
+pub(crate) fn held<T>(lock: &Lock<T>, operation: Operation) -> Answer<MutexGuard<'_, T>> {
+    if !is_running() {
+        return Ok(lock.lock(operation)?);
+    }
+    let text =
+        || format!("{operation}: the object is in use by another call, for which a callback does not wait");
+    lock.try_lock(operation)?.ok_or_else(|| Failure::new(GPU_VMM_BUSY, text()))
 }
 
 /// Runs the body of a function that returns no status, such as freeing an object.

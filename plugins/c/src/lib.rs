@@ -7,6 +7,13 @@
 //! | `texts` | strings, objects and out-parameters that cross the border to C |
 //! | `backend` | opening a vendor's driver |
 //! | `pool`, `sleep`, `stores` | allocating blocks; suspending and resuming them; where their contents are kept |
+//! | `version` | the version of the library |
+//! | `properties`, `device` | properties of memory; granularities and capabilities of devices |
+//! | `physical`, `share` | physical memory; memory and regions in other processes |
+//! | `reservation`, `mapping`, `replace` | regions of chosen addresses; mappings in them; other memory at the same addresses |
+//! | `banked`, `snapshot` | one address with several banks of memory; regions in files |
+//! | `queue`, `event` | queued copies and page-locked memory; events |
+//! | `observer` | callbacks before and after the memory behind an address changes |
 //! | `region`, `tensor`, `capsule` | memory that grows in place, its DLPack tensors, and their capsules in Python |
 //! | `torch` | the functions that PyTorch calls, and their pools |
 //!
@@ -16,13 +23,26 @@
 #![allow(unreachable_pub)]
 
 mod backend;
+mod banked;
 mod call;
 mod capsule;
+mod device;
+mod event;
+mod mapping;
+mod observer;
+mod physical;
 mod pool;
+mod properties;
+mod queue;
 mod region;
+mod replace;
+mod reservation;
+mod share;
 mod sleep;
+mod snapshot;
 mod status;
 mod stores;
 mod tensor;
 mod texts;
 mod torch;
+mod version;

@@ -20,6 +20,13 @@ pub struct Region {
     stores: Stores,
 }
 
+impl Region {
+    pub(crate) fn of(backend: &AnyBackend, region: Memory<AnyBackend>) -> Self {
+        let memory = TensorRegion::new(region);
+        Self { backend: backend.clone(), memory, stores: Stores::default() }
+    }
+}
+
 /// Creates a region: reserves device addresses, without memory. `reserve` is the size that the region can grow to, in bytes; 0 for
 /// the size of the device's memory. Free the region with gpu_vmm_region_free.
 ///
@@ -44,8 +51,7 @@ pub unsafe extern "C" fn gpu_vmm_region_new(
                 if reserve > 0 {
                     builder = builder.reserve(Bytes(reserve));
                 }
-                let memory = TensorRegion::new(builder.build()?);
-                Ok(Region { backend: backend.clone(), memory, stores: Stores::default() })
+                Ok(Region::of(backend, builder.build()?))
             })
         }
     })
@@ -55,7 +61,7 @@ pub unsafe extern "C" fn gpu_vmm_region_new(
 ///
 /// # Safety
 ///
-/// `region` is null or comes from gpu_vmm_region_new, and was not freed yet.
+/// `region` is null or comes from a function of this library, and was not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_free(region: *mut Region) {
     // SAFETY: guaranteed by the caller.
@@ -78,7 +84,7 @@ pub unsafe extern "C" fn gpu_vmm_region_grow(region: *const Region, size: u64) -
 }
 
 /// Converts the error of a call that takes memory away. If tensors prevent it, the text mentions `force`.
-fn taken_away(error: Error) -> Failure {
+pub(crate) fn taken_away(error: Error) -> Failure {
     let is_exported = matches!(error.detail(), Detail::Exported { .. });
     let mut failure = Failure::from(error);
     if is_exported {
@@ -208,7 +214,7 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
         // SAFETY: guaranteed by the caller.
         let (region, keep) = unsafe { (object("region", region)?, optional("keep", keep)?) };
         let contents = || Ok(region.memory.with(Memory::mapped)?);
-        let mut stores = region.stores.lock();
+        let mut stores = region.stores.lock()?;
         let store = stores.store(&region.backend, keep, contents)?;
         let done = WaitFor::all_devices();
         let suspended = if force {

@@ -13,7 +13,7 @@ use std::ffi::c_char;
 impl Pool {
     /// Suspends a tag after the devices have finished.
     pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> Answer<Bytes> {
-        let mut stores = self.stores.lock();
+        let mut stores = self.stores.lock()?;
         let store = stores.store(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
         Ok(self.blocks.suspend(tag, &store, WaitFor::all_devices())?)
     }

@@ -27,7 +27,7 @@ pub const GPU_VMM_NOT_FOUND: Status = 5;
 pub const GPU_VMM_SUSPENDED: Status = 6;
 /// A file for contents cannot be created, written or read; the text has its path and the system's error.
 pub const GPU_VMM_FILE: Status = 7;
-/// The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
+/// The memory is in use: a tensor of it exists, it is held elsewhere, a stream captures, or an observer refuses the change.
 pub const GPU_VMM_BUSY: Status = 9;
 /// The process is a forked child, in which no driver works.
 pub const GPU_VMM_FORKED: Status = 10;
@@ -130,11 +130,4 @@ pub(crate) fn keep(failure: Failure) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
-}
-
-/// Returns the library's version, such as "0.1.0". The string is static.
-#[unsafe(no_mangle)]
-pub extern "C" fn gpu_vmm_version() -> *const c_char {
-    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-    VERSION.as_ptr().cast()
 }

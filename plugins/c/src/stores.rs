@@ -1,16 +1,18 @@
 //! The stores that keep the contents of suspended memory.
 
+use crate::call::held;
 use crate::status::{Answer, Failure};
-use gpu_vmm::{AnyBackend, BackingStore, Bytes, StagingRing};
+use gpu_vmm::extend::Lock;
+use gpu_vmm::{AnyBackend, BackingStore, Bytes, Operation, StagingRing};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// The number of threads that copy at a time.
-const THREADS: usize = 2;
+pub(crate) const THREADS: usize = 2;
 
 /// The stores of a pool or a region. Stores that are slow to create are created on first use and kept.
 #[derive(Debug, Default)]
-pub(crate) struct Stores(Mutex<Made>);
+pub(crate) struct Stores(Lock<Made>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Made {
@@ -21,8 +23,8 @@ pub(crate) struct Made {
 impl Stores {
     /// Locks the stores. The caller holds the lock until the contents are in the chosen store, so that no other thread chooses
     /// the same free space.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Made> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Answer<MutexGuard<'_, Made>> {
+        held(&self.0, Operation::KeepContents)
     }
 }
 

@@ -41,6 +41,30 @@ fn c_and_cpp_take_it() {
     }
 }
 
+/// The names of all functions of the header, in order.
+fn functions(header: &str) -> BTreeSet<&str> {
+    let code = header.lines().filter(|line| !line.starts_with("//") && !line.starts_with(' '));
+    let named = code.filter_map(|line| line.split_once('(').map(|(before, _)| before));
+    let names = named.filter_map(|before| before.rsplit([' ', '*']).next());
+    names.filter(|name| name.starts_with("gpu_vmm_")).collect()
+}
+
+#[test]
+fn the_list_of_symbols_is_that_of_the_header() {
+    let header = std::fs::read_to_string(folder().join("include/gpu_vmm.h")).unwrap();
+    let made: String = functions(&header).iter().map(|name| format!("{name}\n")).collect();
+    let file = folder().join("abi.txt");
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&file, &made).unwrap();
+    }
+    let kept = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        kept == made,
+        "abi.txt is not up to date: {WRITE}=1 cargo test -p gpu-vmm-c --test header writes it; a symbol that disappears breaks \
+         programs"
+    );
+}
+
 /// The functions of the header that return a status and have an out-parameter.
 fn with_results(header: &str) -> BTreeSet<&str> {
     let declarations = header.split("\ngpu_vmm_status ").skip(1).filter_map(|rest| rest.split_once(");"));

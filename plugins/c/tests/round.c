@@ -39,7 +39,9 @@ int main(int count, char **arguments) {
            free_before, total);
 
     // A pool that holds at most 1 GiB, and the same pool under the tag "weights".
-    gpu_vmm_pool_options options = {.budget = 1ull << 30}; // other fields are zero, the default
+    gpu_vmm_pool_options options;
+    memset(&options, 0, sizeof options); // zeros are the default
+    options.budget = 1ull << 30;
     gpu_vmm_pool *pool = NULL, *weights = NULL;
     check(gpu_vmm_pool_new(backend, &options, &pool), "make a pool");
     check(gpu_vmm_pool_tagged(pool, "weights", &weights), "tag");

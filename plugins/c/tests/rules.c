@@ -19,7 +19,7 @@ static void demand(int holds, const char *what) {
 }
 
 static int is_zero(const void *place, size_t size) {
-    const unsigned char *bytes = place;
+    const unsigned char *bytes = (const unsigned char *)place;
     for (size_t at = 0; at < size; ++at) {
         if (bytes[at] != 0) {
             return 0;
@@ -92,7 +92,9 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     void *pointer, *other_pointer;
     gpu_vmm_block block;
     const int64_t shape[1] = {-1};
-    gpu_vmm_pool_options options = {.device = 4711};
+    gpu_vmm_pool_options options;
+    memset(&options, 0, sizeof options);
+    options.device = 4711;
 
     FAILS(object.backend, gpu_vmm_open("vulkan", &object.backend));
     FAILS(count, gpu_vmm_backend_devices(NULL, &count));
@@ -125,6 +127,78 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     class_results();
 }
 
+// The same for physical memory and regions of the caller's layout.
+static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_region *region) {
+    union {
+        gpu_vmm_physical *physical;
+        gpu_vmm_region *region;
+        gpu_vmm_banked *banked;
+        gpu_vmm_offer *offer;
+        gpu_vmm_event *event;
+        gpu_vmm_pinned *pinned;
+        gpu_vmm_copy_queue *queue;
+    } object;
+    gpu_vmm_properties properties, filled;
+    gpu_vmm_region_options options;
+    gpu_vmm_fabric_handle handle, any_handle;
+    memset(&properties, 0, sizeof properties);
+    memset(&options, 0, sizeof options);
+    memset(&any_handle, 0, sizeof any_handle);
+    properties.device = options.placement = 4711;
+    gpu_vmm_mapping mapping;
+    uint64_t number;
+    uint32_t level;
+    int fd;
+    bool flag;
+    char *text;
+    void *pointer;
+    const void *bytes;
+
+    FAILS(number, gpu_vmm_granularity(backend, &properties, &number));
+    FAILS(number, gpu_vmm_reservation_unit(NULL, &number));
+    FAILS(flag, gpu_vmm_can_access(backend, 0, 4711, &flag));
+    FAILS(text, gpu_vmm_capabilities(backend, 4711, &text));
+    FAILS(object.physical, gpu_vmm_physical_create(backend, &properties, 1, &object.physical));
+    FAILS(object.physical, gpu_vmm_physical_create(backend, NULL, 0, &object.physical));
+    FAILS(object.physical, gpu_vmm_physical_retain(NULL, &object.physical));
+    FAILS(number, gpu_vmm_physical_size(NULL, &number));
+    FAILS(filled, gpu_vmm_physical_properties(NULL, &filled));
+    FAILS(flag, gpu_vmm_physical_same(NULL, NULL, &flag));
+    FAILS(fd, gpu_vmm_physical_export_fd(NULL, &fd));
+    FAILS(handle, gpu_vmm_physical_export_fabric(NULL, &handle));
+    FAILS(object.physical, gpu_vmm_physical_import_fd(backend, NULL, 1, -1, &object.physical));
+    FAILS(object.physical, gpu_vmm_physical_import_fabric(backend, &properties, 1, &any_handle, &object.physical));
+    FAILS(object.physical, gpu_vmm_physical_import(backend, "no offer", 8, &object.physical));
+    FAILS(object.offer, gpu_vmm_physical_offer(backend, NULL, GPU_VMM_OFFER_BY_PROCESS, &object.offer));
+    FAILS(object.offer, gpu_vmm_region_offer(region, 4711, &object.offer));
+    FAILS(bytes, gpu_vmm_offer_bytes(NULL, &bytes, &number));
+    FAILS(number, gpu_vmm_offer_bytes(NULL, &bytes, &number));
+    FAILS(object.region, gpu_vmm_region_import(backend, "no offer", 8, &object.region));
+    FAILS(object.region, gpu_vmm_region_reserve(backend, &options, &object.region));
+    FAILS(object.region, gpu_vmm_region_restore(backend, "/no/such/file", false, &object.region));
+    FAILS(number, gpu_vmm_region_reserved(NULL, &number));
+    FAILS(number, gpu_vmm_region_granularity(NULL, &number));
+    FAILS(number, gpu_vmm_region_grow_or_move(region, UINT64_MAX, &number));
+    FAILS(level, gpu_vmm_region_access(NULL, 0, 0, &level));
+    FAILS(mapping, gpu_vmm_region_mapping(region, UINT64_MAX, &mapping));
+    FAILS(object.physical, gpu_vmm_region_physical(region, UINT64_MAX, &object.physical));
+    FAILS(number, gpu_vmm_region_on_backing_change(region, NULL, &number));
+    FAILS(object.banked, gpu_vmm_banked_new(backend, &options, &object.banked));
+    FAILS(number, gpu_vmm_banked_address(NULL, &number));
+    FAILS(level, gpu_vmm_banked_add(NULL, 1, &level));
+    FAILS(level, gpu_vmm_banked_add_physical(NULL, NULL, 0, &level));
+    FAILS(level, gpu_vmm_banked_selected(NULL, &level));
+    FAILS(object.event, gpu_vmm_event_new(backend, 4711, &object.event));
+    FAILS(flag, gpu_vmm_event_done(NULL, &flag));
+    FAILS(object.pinned, gpu_vmm_pinned_new(backend, 0, &object.pinned));
+    FAILS(pointer, gpu_vmm_pinned_data(NULL, &pointer));
+    FAILS(object.queue, gpu_vmm_copy_queue_new(backend, 4711, &object.queue));
+    properties.device = 0;
+    properties.reserved[3] = 1;
+    FAILS(object.physical, gpu_vmm_physical_create(backend, &properties, 1, &object.physical));
+    demand(strstr(gpu_vmm_last_error(), "reserved") != NULL, "the error names the field");
+}
+
 static long long held(const gpu_vmm_pool *pool) {
     char *statistics = NULL;
     demand(gpu_vmm_pool_stats(pool, &statistics) == GPU_VMM_OK, "the pool has statistics");
@@ -148,7 +222,7 @@ static int keeps(const gpu_vmm_backend *backend, const gpu_vmm_pool_options *opt
         demand(gpu_vmm_free(pool, blocks[at]) == GPU_VMM_OK, "and freed");
     }
     // Memory returns to the driver with a later free, once the device has finished with it: when, the driver decides.
-    const struct timespec millisecond = {.tv_nsec = 1000000};
+    const struct timespec millisecond = {0, 1000000};
     int kept = 1;
     for (int turn = 0; turn < milliseconds && kept; ++turn) {
         nanosleep(&millisecond, NULL);
@@ -161,7 +235,8 @@ static int keeps(const gpu_vmm_backend *backend, const gpu_vmm_pool_options *opt
 }
 
 static void options_of_zeros(const gpu_vmm_backend *backend) {
-    gpu_vmm_pool_options options = {0};
+    gpu_vmm_pool_options options;
+    memset(&options, 0, sizeof options);
     demand(keeps(backend, NULL, 100), "a pool keeps its memory by default");
     demand(keeps(backend, &options, 100), "options of zeros are the default");
     options.keep = UINT64_MAX;
@@ -208,6 +283,7 @@ int main(int count, char **arguments) {
     demand(gpu_vmm_pool_new(backend, NULL, &pool) == GPU_VMM_OK, "a pool is created");
     demand(gpu_vmm_region_new(backend, 0, 64 << 20, &region) == GPU_VMM_OK, "a region is created");
     results(backend, pool, region);
+    low_level_results(backend, region);
     options_of_zeros(backend);
     memory_that_is_shown(region);
     gpu_vmm_region_free(region);

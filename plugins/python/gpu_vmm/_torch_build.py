@@ -149,10 +149,21 @@ def _compile(compiler: List[str], flags: List[str], place: str) -> str:
         for done in [threads.submit(_run, job) for job in jobs]:
             done.result()
     file = os.path.join(place, _FILE)
-    _run([*compiler, *flags, "-shared", *objects, "-lc10", "-lc10_cuda", "-o", file])
+    _run([*compiler, *flags, "-shared", *objects, *_cxx_library(), "-lc10", "-lc10_cuda", "-o", file])
     for made in objects:
         os.remove(made)
     return file
+
+
+def _cxx_library() -> List[str]:
+    """Returns the C++ library of this process, which PyTorch uses, for the linker to take before the compiler's own.
+
+    Some compilers link their own statically. A class with a second C++ library crashes when it formats a number: the facets of
+    the process's locale have other numbers there.
+    """
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        files = [line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "libstdc++.so" in line]
+    return files[:1]
 
 
 def _run(command: List[str]) -> None:

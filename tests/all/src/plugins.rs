@@ -16,6 +16,7 @@ use crate::suites::{Job, LIMIT, prepare};
 use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use crate::{process, queue, shell};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,8 +28,17 @@ const PYTHON: &str = "GPU_VMM_PYTHON";
 const TORCH: &str = "GPU_VMM_TEST_TORCH";
 
 /// The programs of `plugins/c`: the compiler and the source of each.
-const PROGRAMS: [(&str, &str); 4] =
-    [("cc", "examples/pool.c"), ("cc", "tests/round.c"), ("cc", "tests/rules.c"), ("c++", "tests/torch.cpp")];
+const PROGRAMS: [(&str, &str); 9] = [
+    ("cc", "examples/pool.c"),
+    ("cc", "examples/mapping.c"),
+    ("cc", "tests/round.c"),
+    ("cc", "tests/rules.c"),
+    ("cc", "tests/memory.c"),
+    ("cc", "tests/exchange.c"),
+    ("cc", "tests/observers.c"),
+    ("cc", "tests/random.c"),
+    ("c++", "tests/torch.cpp"),
+];
 
 /// Examples of the facade. `cargo test --workspace` runs all of them on host memory.
 const EXAMPLES: [&str; 3] = ["arena", "kv_cache", "ring"];
@@ -77,6 +87,7 @@ impl TestDriver<'_> {
 pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) -> Answer {
     let library = cargo::c_library()?;
     let folder = cargo::workspace()?.join("plugins");
+    check_symbols(&library, &folder.join("c/abi.txt"))?;
     fake_driver::set_up(layout)?;
     if !runtimes.is_empty() {
         cargo::simulator(&layout.simulator())?;
@@ -86,6 +97,10 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     for (compiler, source) in PROGRAMS {
         let program = layout.logs().join(source.replace(['/', '.'], "-"));
         let (include, file) = (folder.join("c/include"), folder.join("c").join(source));
+        if compiler == "cc" {
+            let object = program.with_extension("o");
+            compile(source, "c++", &["-std=c++17", "-x", "c++", "-c"], &include, &object, &[&file])?;
+        }
         compile(source, compiler, &[], &include, &program, &[&file, &library])?;
         programs.push((source, program));
     }
@@ -140,6 +155,27 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     }
     queue::each(jobs, one)?.into_iter().for_each(|row| summary.add(row));
     Ok(())
+}
+
+/// Compares the functions that the library exports with the list in the repository, by which a change of the ABI is seen in review.
+fn check_symbols(library: &Path, list: &Path) -> Answer {
+    let mut command = Command::new("nm");
+    command.args(["-D", "--defined-only"]).arg(library);
+    let output = command.output().doing(|| format!("nm, for the symbols of {}", library.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = text.lines().filter_map(|line| line.split_whitespace().last());
+    let exported: BTreeSet<&str> = names.filter_map(|name| name.split('@').next()).collect();
+    let listed = fs::read_to_string(list).doing(|| list.display().to_string())?;
+    let listed: BTreeSet<&str> = listed.lines().collect();
+    let differing: Vec<&&str> = exported.symmetric_difference(&listed).collect();
+    if differing.is_empty() {
+        return Ok(());
+    }
+    Err(Trouble::new(format!(
+        "{} and the symbols of {} differ in {differing:?}",
+        list.display(),
+        library.display()
+    )))
 }
 
 /// Runs one. A C program only passes or fails; Python reports its tests.

@@ -5,7 +5,7 @@
 use super::map::{check_addresses, check_reach};
 use super::placement::{ADDRESS_SPACE, Placement};
 use super::table::{Mapping, Piece};
-use super::{Region, check_aligned};
+use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;
 use crate::types::{AccessMap, Bytes, Detail, Error, OffsetRange, Operation, Properties, Result};
@@ -55,6 +55,17 @@ impl<B: Backend> Region<B> {
         wanted: &[MappedMemory<B>],
         done: WaitFor<'_>,
     ) -> Result<()> {
+        self.arrange(operation, wanted, false, done)
+    }
+
+    /// Does the same. With `restores`, the observers are also called if all of the memory comes where none is mapped.
+    pub(super) fn arrange(
+        &mut self,
+        operation: Operation,
+        wanted: &[MappedMemory<B>],
+        restores: bool,
+        done: WaitFor<'_>,
+    ) -> Result<()> {
         self.check_active(operation)?;
         check_order(operation, wanted)?;
         let gone = self.unwanted(wanted);
@@ -65,11 +76,33 @@ impl<B: Backend> Region<B> {
             wanted.iter().filter(|one| self.kept(one).is_none()).map(MappedMemory::piece).collect();
         self.check_pieces(operation, &new)?;
         check_addresses(operation, self.address(), &new)?;
-        let (reserved, end) = (self.reserved(), end_of(wanted));
+        let effect = match (gone.is_empty(), new.is_empty()) {
+            (true, _) => BackingEffect::Restored,
+            (false, true) => BackingEffect::Removed,
+            (false, false) => BackingEffect::Replaced,
+        };
+        let parts = || match gone.is_empty() && !restores {
+            true => Vec::new(),
+            false => changed(&gone, &new),
+        };
+        let announced = self.announce(operation, effect, parts)?;
+        let exchanged = self.extend_and_exchange(operation, end_of(wanted), &gone, &new, done);
+        announced.end(&self.layout, exchanged)
+    }
+
+    fn extend_and_exchange(
+        &mut self,
+        operation: Operation,
+        end: Bytes,
+        gone: &[OffsetRange],
+        new: &[Piece<B>],
+        done: WaitFor<'_>,
+    ) -> Result<()> {
+        let reserved = self.reserved();
         if end > reserved {
             self.extend_by(operation, self.addresses(operation, end - reserved)?)?;
         }
-        self.exchange(operation, &gone, &new, done).inspect_err(|_| self.take_back(reserved))
+        self.exchange(operation, gone, new, done).inspect_err(|_| self.take_back(reserved))
     }
 
     /// Does the same as [`apply_layout`](Self::apply_layout) at another address: in a range of at least twice the size with
@@ -97,7 +130,7 @@ impl<B: Backend> Region<B> {
             Placement::Anywhere => self.reserve_for_move(operation, target, &pieces)?,
             _ => self.reserve_elsewhere(operation, target, placement, &pieces)?,
         };
-        self.move_to(layout, &pieces, done)
+        self.move_to(operation, layout, &pieces, done)
     }
 
     /// Refuses mappings that [`apply_layout`](Self::apply_layout) would refuse, without changing anything.
@@ -195,6 +228,22 @@ fn check_order<B: Backend>(operation: Operation, wanted: &[MappedMemory<B>]) -> 
         before = Some((offset, length));
     }
     Ok(())
+}
+
+/// The ranges that are mapped before or after an exchange and change, without overlaps.
+fn changed<B: Backend>(gone: &[OffsetRange], new: &[Piece<B>]) -> Vec<OffsetRange> {
+    let mut all: Vec<OffsetRange> = gone.iter().copied().chain(new.iter().map(Piece::part)).collect();
+    all.sort_unstable_by_key(|part| part.offset);
+    let mut changed: Vec<OffsetRange> = Vec::new();
+    for part in all {
+        match changed.last_mut() {
+            Some(last) if part.offset <= last.end() => {
+                last.length = last.end().max(part.end()) - last.offset;
+            }
+            _ => changed.push(part),
+        }
+    }
+    changed
 }
 
 /// The offset at which the last mapping ends.

@@ -5,7 +5,7 @@
 
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
-use crate::region::{MappedMemory, Region, RegionBuilder, rounded};
+use crate::region::{BackingObserver, MappedMemory, ObserverId, Region, RegionBuilder, rounded};
 use crate::types::{Address, BankId, Bytes, Detail, Error, Operation, Result};
 use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ impl<B: Backend> BankedRegion<B> {
             return Ok(());
         }
         let wanted = self.wanted(memory);
-        self.region.apply_layout(operation, &wanted, done)?;
+        self.region.arrange(operation, &wanted, true, done)?;
         self.selected = Some(set);
         Ok(())
     }
@@ -164,6 +164,16 @@ impl<B: Backend> BankedRegion<B> {
     #[must_use]
     pub fn into_region(self) -> Region<B> {
         self.region
+    }
+
+    /// Adds an observer as [`Region::on_backing_change`] does. Selecting a bank calls it, also if no bank was selected.
+    pub fn on_backing_change(&mut self, observer: impl BackingObserver) -> ObserverId {
+        self.region.on_backing_change(observer)
+    }
+
+    /// Removes an observer as [`Region::remove_observer`] does.
+    pub fn remove_observer(&mut self, id: ObserverId) -> bool {
+        self.region.remove_observer(id)
     }
 
     /// Writes to the selected bank as [`Region::write`] does.

@@ -1,6 +1,7 @@
 //! The builder of a region: its size, its place, and the settings for growth.
 
 use super::guard::reserve_guarded;
+use super::observer::Observers;
 use super::placement::{Placement, as_granularity, rounded};
 use super::{Region, restorable};
 use crate::driver::Backend;
@@ -233,6 +234,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             growing: Growing { memory: self.memory, access: self.access, extend_by, unit, elsewhere, guard },
             tag: self.tag,
             suspended: None,
+            observers: Observers::NONE,
             layout: reserve_guarded(backend, operation, size, alignment, granularity, self.placement, guard)?,
         })
     }

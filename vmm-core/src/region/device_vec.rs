@@ -2,7 +2,7 @@
 
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
-use crate::region::{Region, RegionBuilder, Resumed, Suspended};
+use crate::region::{BackingObserver, ObserverId, Region, RegionBuilder, Resumed, Suspended};
 use crate::types::{Address, Bytes, Detail, DeviceId, Error, Operation, Result};
 use bytemuck::Pod;
 use std::fmt;
@@ -106,6 +106,16 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     #[must_use]
     pub fn region(&self) -> &Region<B> {
         &self.region
+    }
+
+    /// Adds an observer of the vector's memory as [`Region::on_backing_change`] does.
+    pub fn on_backing_change(&mut self, observer: impl BackingObserver) -> ObserverId {
+        self.region.on_backing_change(observer)
+    }
+
+    /// Removes an observer as [`Region::remove_observer`] does.
+    pub fn remove_observer(&mut self, id: ObserverId) -> bool {
+        self.region.remove_observer(id)
     }
 
     /// Returns the region and drops the rest of the vector.
@@ -279,7 +289,11 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
             false => self.region.grow_to(size),
         };
         match grow(generous) {
-            Err(error) if generous > needed && !matches!(error.detail(), Detail::RollbackFailed { .. }) => {
+            // An observer that refuses the move is not called a second time.
+            Err(error)
+                if generous > needed
+                    && !matches!(error.detail(), Detail::RollbackFailed { .. } | Detail::Vetoed { .. }) =>
+            {
                 grow(needed).map(drop)
             }
             answer => answer.map(drop),

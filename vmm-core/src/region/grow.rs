@@ -9,7 +9,7 @@ use super::map::{check_addresses, check_reach};
 use super::placement::{Placement, rounded};
 use super::reserve::reserve;
 use super::table::{Mapping, Piece};
-use super::{Region, check_aligned};
+use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
 use crate::types::{
@@ -221,10 +221,13 @@ impl<B: Backend> Region<B> {
         }
         let parts: Vec<OffsetRange> =
             self.layout.parts().into_iter().filter_map(|part| self.tail(part, size)).collect();
-        if let Some(first) = parts.first() {
-            self.wait(&self.layout, first.offset, end - first.offset, done)?;
-        }
-        self.layout.remove(&parts)?;
+        let announced = self.announce(operation, BackingEffect::Removed, || parts.clone())?;
+        let waited = match parts.first() {
+            Some(first) => self.wait(&self.layout, first.offset, end - first.offset, done),
+            None => Ok(()),
+        };
+        let removed = waited.and_then(|()| self.layout.remove(&parts));
+        announced.end(&self.layout, removed)?;
         Ok(Shrunk { end: self.end(), removed: before - self.mapped() })
     }
 
@@ -342,17 +345,25 @@ impl<B: Backend> Region<B> {
         let mut moved = self.pieces_for_move(operation)?;
         let layout = self.reserve_for_move(operation, target, &moved)?;
         moved.extend(self.new_pieces(&layout, end, target, device)?);
-        self.move_to(layout, &moved, done)?;
+        self.move_to(operation, layout, &moved, done)?;
         Ok(Growth { how: GrowthKind::Remapped, address: self.address(), end: target, added: target - end })
     }
 
     /// Maps pieces in an empty layout, which then replaces the old one.
     pub(super) fn move_to(
         &mut self,
-        mut layout: Layout<B>,
+        operation: Operation,
+        layout: Layout<B>,
         moved: &[Piece<B>],
         done: WaitFor<'_>,
     ) -> Result<()> {
+        let effect = BackingEffect::Moved { to: layout.spans.base() };
+        let announced = self.announce(operation, effect, || self.layout.parts())?;
+        let replaced = self.replace_by(layout, moved, done);
+        announced.end(&self.layout, replaced)
+    }
+
+    fn replace_by(&mut self, mut layout: Layout<B>, moved: &[Piece<B>], done: WaitFor<'_>) -> Result<()> {
         layout.place(moved)?;
         let emptied = self
             .wait(&self.layout, Bytes::ZERO, self.reserved(), done)

@@ -2,21 +2,29 @@
 
 use super::Region;
 use super::layout::Layout;
+use super::observer::Announced;
 use crate::driver::{Backend, Release};
 use crate::types::{Bytes, ErrorKind, Result};
 use std::collections::BTreeSet;
 
-/// The layout of a dropped region. Everything is still mapped.
+/// The layout of a dropped region. Everything is still mapped, and the observers must learn when that has changed.
 #[derive(Debug)]
-struct Late<B: Backend>(Layout<B>);
+struct Late<B: Backend> {
+    layout: Layout<B>,
+    ending: Option<Announced<B>>,
+}
 
 impl<B: Backend> Release for Late<B> {
     fn size(&self) -> Bytes {
-        self.0.table.mapped()
+        self.layout.table.mapped()
     }
 
     fn release(&mut self) -> Result<()> {
-        self.0.give_up()
+        let released = self.layout.give_up();
+        if let Some(ending) = self.ending.take() {
+            ending.released(&self.layout);
+        }
+        released
     }
 }
 
@@ -32,13 +40,15 @@ impl<B: Backend> Region<B> {
 
     /// Hands the layout over and leaves the region empty.
     pub(super) fn defer(&mut self) {
+        self.announce_end();
         let mut layout = self.layout.take();
         if layout.table.is_empty() {
             return;
         }
         let devices: BTreeSet<_> = layout.table.devices(Bytes::ZERO, layout.spans.size()).collect();
         if !devices.is_empty() {
-            self.backend.deferred().keep(devices, Box::new(Late(layout)));
+            let ending = Some(self.observers.take_ending());
+            self.backend.deferred().keep(devices, Box::new(Late { layout, ending }));
             return;
         }
         // No device has access, so there is nothing to wait for.
@@ -47,5 +57,6 @@ impl<B: Backend> Region<B> {
             Err(error) if error.kind() == ErrorKind::Forked => {}
             Err(error) => self.backend.drop_log().record(error),
         }
+        self.observers.ended(&layout);
     }
 }

@@ -1,7 +1,7 @@
 //! The single operations map, unmap and set access, and their checks.
 
 use super::table::{Mapping, Piece};
-use super::{Region, check_aligned};
+use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor, wait_for_devices};
 use crate::memory::PhysicalMemory;
 use crate::types::{
@@ -73,8 +73,13 @@ impl<B: Backend> Region<B> {
         let operation = Operation::Unmap;
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
-        self.wait(&self.layout, offset, length, done)?;
-        self.layout.remove(&[OffsetRange { offset, length }])
+        let part = OffsetRange { offset, length };
+        let announced = self.announce(operation, BackingEffect::Removed, || vec![part])?;
+        if let Err(error) = self.wait(&self.layout, offset, length, done) {
+            return announced.end(&self.layout, Err(error));
+        }
+        let removed = self.layout.remove(&[part]);
+        announced.end(&self.layout, removed)
     }
 
     /// Sets the access of a device to the mappings of a part, which must consist of whole mappings without a hole. Other devices

@@ -16,6 +16,7 @@
 //! | `arrange` | replacing all mappings of a region at once |
 //! | `swap` | the exchange of memory between two regions |
 //! | `move_device` | the move of a region's contents to another device's memory |
+//! | `observer` | calls of the program's code before and after memory changes |
 //! | `sharing` | memory that other regions, clones or processes hold as well |
 //! | `settings` | the settings of a region, and a new region with the same settings |
 //! | `data` | reading, writing and filling by the devices |
@@ -50,6 +51,7 @@ mod layout;
 mod lend;
 mod map;
 mod move_device;
+mod observer;
 mod placement;
 mod reserve;
 mod restorable;
@@ -73,6 +75,7 @@ pub use lend::{LendMemory, lend_elements};
 pub(crate) use map::check_inside;
 pub use map::check_reach;
 pub use move_device::{MovePath, Moved};
+pub use observer::{BackingChange, BackingEffect, BackingObserver, BackingOutcome, ObserverId};
 pub(crate) use placement::rounded;
 pub use placement::{ADDRESS_SPACE, Placement};
 #[cfg(feature = "experimental-multicast")]
@@ -90,6 +93,7 @@ use builder::Growing;
 #[cfg(any(feature = "dlpack", feature = "testkit"))]
 pub(crate) use data::By;
 use layout::Layout;
+use observer::Observers;
 use suspension::Suspension;
 use table::Mapping;
 
@@ -126,6 +130,7 @@ pub struct Region<B: Backend> {
     /// The data for the resume, in a suspended region. Nothing is mapped then.
     suspended: Option<Box<Suspension<B>>>,
     layout: Layout<B>,
+    observers: Observers<B>,
 }
 
 /// One mapping of a region.
@@ -274,6 +279,7 @@ impl<B: Backend> Region<B> {
         if self.layout.table.is_empty() {
             return Ok(());
         }
+        self.announce_end();
         self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
         self.layout.poison_all();
         self.layout.clear()
@@ -294,6 +300,7 @@ impl<B: Backend> Drop for Region<B> {
             Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => self.defer(),
             Err(error) => self.backend.drop_log().record(error),
         }
+        self.observers.ended(&self.layout);
     }
 }
 

@@ -5,11 +5,11 @@
 //! the new memory replaces the old in a single transaction.
 #![allow(unsafe_code)]
 
-use super::Region;
 use super::layout::Layout;
 use super::map::check_reach;
 use super::reserve::reserve;
 use super::table::{Mapping, Piece};
+use super::{BackingEffect, Region};
 use super::{Placement, check_aligned};
 use crate::driver::{Backend, WaitFor, check_same};
 use crate::memory::{MemoryId, PhysicalMemory, Segment, StagingRing};
@@ -123,9 +123,13 @@ impl<B: Backend> Region<B> {
         let plan = self.plan(device)?;
         let mut moved = Moved::default();
         if !plan.pairs.is_empty() {
-            self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
-            moved = self.copy_over(operation, &plan.pairs, device, via)?;
-            self.layout.exchange(&OffsetRange::joined(plan.pieces.iter().map(Piece::part)), &plan.pieces)?;
+            let parts = OffsetRange::joined(plan.pieces.iter().map(Piece::part));
+            let announced = self.announce(operation, BackingEffect::Replaced, || parts.clone())?;
+            let waited = self.wait(&self.layout, Bytes::ZERO, self.reserved(), done);
+            let exchanged = waited
+                .and_then(|()| self.copy_over(operation, &plan.pairs, device, via))
+                .and_then(|moved| self.layout.exchange(&parts, &plan.pieces).map(|()| moved));
+            moved = announced.end(&self.layout, exchanged)?;
         }
         self.growing = growing;
         Ok(moved)

@@ -126,6 +126,10 @@ impl<B: Backend> Region<B> {
     #[allow(unsafe_code)]
     pub unsafe fn discard(mut self) -> Result<()> {
         // The destructor would wait, and could not return the error.
-        self.layout.take().give_up()
+        self.announce_end();
+        let mut layout = self.layout.take();
+        let released = layout.give_up();
+        self.observers.ended(&layout);
+        released
     }
 }

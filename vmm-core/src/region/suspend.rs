@@ -3,10 +3,10 @@
 //! Each piece of memory is saved and restored once, however often it is mapped. Its contents are copied through one of its
 //! mappings. If the owner of the memory lacks the access for that, it receives the access for the copy.
 
-use super::Region;
 use super::layout::Layout;
 use super::suspension::{Missing, Suspension, total};
 use super::table::Piece;
+use super::{BackingEffect, Region};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
 use crate::types::{Access, Bytes, Detail, Error, Operation, Result};
@@ -122,8 +122,12 @@ impl<B: Backend> Region<B> {
         let before = self.layout.table.survey(operation, list.is_some())?;
         let missing = &before.missing;
         let kept = store.room(operation, &self.backend, total(missing))?;
-        self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
-        let (gone, lost) = self.empty_into(&kept, missing)?;
+        let announced = self.announce(operation, BackingEffect::Removed, || self.layout.parts())?;
+        let waited = self.wait(&self.layout, Bytes::ZERO, self.reserved(), done);
+        let (gone, lost) = match waited.and_then(|()| self.empty_into(&kept, missing)) {
+            Ok(emptied) => emptied,
+            Err(error) => return announced.end(&self.layout, Err(error)),
+        };
         if let Some(list) = list {
             let is_own =
                 |piece: &Piece<B>| missing.binary_search_by_key(&piece.offset, |one| one.home).is_ok();
@@ -135,6 +139,8 @@ impl<B: Backend> Region<B> {
         let suspension = Suspension { before, kept };
         let did = Suspended::of(&suspension, false);
         self.suspended = Some(Box::new(suspension));
+        // Also if addresses were lost: the memory is gone.
+        announced.end(&self.layout, Ok(()))?;
         match lost {
             None => Ok(did),
             Some(source) => Err(Error::new(
@@ -176,6 +182,16 @@ impl<B: Backend> Region<B> {
         };
         // The failed rollback of an earlier resume can have left mappings.
         self.layout.check_in_use(operation)?;
+        let announced = self.announce(operation, BackingEffect::Restored, || suspended.parts())?;
+        let restored = self.restore(list);
+        announced.end(&self.layout, restored)
+    }
+
+    /// Resumes a suspended region, or changes nothing.
+    fn restore(&mut self, list: &mut Vec<PhysicalMemory<B>>) -> Result<Resumed> {
+        let Some(suspended) = &self.suspended else {
+            return Ok(Resumed { memory: Bytes::ZERO, contents: Bytes::ZERO, already: true });
+        };
         self.layout.regain()?;
         let obtained = suspended.obtain(&self.backend, list)?;
         let mut pieces = suspended.pieces(&obtained);

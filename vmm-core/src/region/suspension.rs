@@ -89,6 +89,14 @@ impl<B: Backend> Suspension<B> {
         if self.kept.is_nothing() { Bytes::ZERO } else { self.memory() }
     }
 
+    /// The ranges that the resume maps.
+    pub(super) fn parts(&self) -> Vec<OffsetRange> {
+        let sizes = self.before.missing.iter().map(|one| one.size);
+        let sizes: Vec<Bytes> = sizes.chain(self.before.shared.iter().map(PhysicalMemory::size)).collect();
+        let part = |one: &SavedMapping| OffsetRange { offset: one.offset, length: sizes[one.memory] };
+        OffsetRange::joined(self.before.mappings.iter().map(part))
+    }
+
     /// Takes fitting pieces without other holders out of `list` and creates the rest. Maps nothing. After an error the list has
     /// all its pieces again.
     pub(super) fn obtain(&self, backend: &B, list: &mut Vec<PhysicalMemory<B>>) -> Result<Obtained<B>> {

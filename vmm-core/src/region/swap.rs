@@ -2,10 +2,10 @@
 //!
 //! The addresses keep their access: every device that could use an address before can use the memory that is mapped there now.
 
-use super::Region;
 use super::check_aligned;
 use super::layout::{Exchange, Layout};
 use super::table::{Mapping, Piece};
+use super::{BackingEffect, Region};
 use crate::driver::{Backend, WaitFor, check_same};
 use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
 use std::collections::BTreeSet;
@@ -91,14 +91,24 @@ impl<B: Backend> Region<B> {
     ) -> Result<()> {
         let ours = self.coming(operation, &parts, other, &other_parts)?;
         let theirs = other.coming(operation, &other_parts, self, &parts)?;
-        done.wait(&self.backend, || {
+        let announced = self.announce(operation, BackingEffect::Replaced, || parts.clone())?;
+        let theirs_announced =
+            match other.announce(operation, BackingEffect::Replaced, || other_parts.clone()) {
+                Ok(announced) => announced,
+                Err(error) => return announced.end(&self.layout, Err(error)),
+            };
+        let waited = done.wait(&self.backend, || {
             let users = users(&self.layout, &parts).chain(users(&other.layout, &other_parts));
             users.collect::<BTreeSet<_>>().into_iter()
-        })?;
-        Layout::exchange_both(
-            Exchange::new(&mut self.layout, parts, ours),
-            Exchange::new(&mut other.layout, other_parts, theirs),
-        )
+        });
+        let exchanged = waited.and_then(|()| {
+            Layout::exchange_both(
+                Exchange::new(&mut self.layout, parts, ours),
+                Exchange::new(&mut other.layout, other_parts, theirs),
+            )
+        });
+        let exchanged = announced.end(&self.layout, exchanged);
+        theirs_announced.end(&other.layout, exchanged)
     }
 
     /// The pieces of another region's parts at this region's offsets and with this region's access there. An error if they do not

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The identifier of a bank in a [`BankedRegion`](crate::BankedRegion). The identifier of a removed bank is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct BankId(pub(crate) u32);
+pub struct BankId(pub u32);
 
 impl fmt::Display for BankId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,7 +6,7 @@
 #[cfg(doc)]
 use crate::types::Detail;
 use crate::types::{Operation, Process, Result};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A mutex that can be locked only in the process that created it.
 #[derive(Debug)]
@@ -31,6 +31,20 @@ impl<T> Lock<T> {
     pub fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, T>> {
         self.process.check(operation)?;
         Ok(self.value.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Locks the value, or returns `None` at once if a thread holds it, the calling one included.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Forked`] in a forked child of the process that created the lock.
+    pub fn try_lock(&self, operation: Operation) -> Result<Option<MutexGuard<'_, T>>> {
+        self.process().check(operation)?;
+        match self.value.try_lock() {
+            Ok(guard) => Ok(Some(guard)),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(Some(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => Ok(None),
+        }
     }
 
     /// Returns the process that created the lock.

@@ -3,6 +3,7 @@
 use super::edges::{EDGE, Faulty, edges};
 use super::saved::{InFile, Saved};
 use super::start::{Beside, Kind, Start, far};
+use crate::library::registrar::Registrar;
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::{
     Access, Address, BackingKind, BackingStore, BankId, BankedRegion, Bytes, DeviceId, DeviceVec,
@@ -313,6 +314,20 @@ impl<B: TestKit> Bench<B> {
     /// Returns the vector under test.
     pub(super) fn vector(&mut self) -> &mut DeviceVec<u64, Faulty<B>> {
         self.vector.as_mut().expect("a bench with a vector")
+    }
+
+    /// Adds an observer to the region under test and one to the second region.
+    pub(super) fn observe(&mut self, [one, beside]: [Registrar; 2]) {
+        if let Some(region) = &mut self.region {
+            region.on_backing_change(one);
+        } else if let Some(vector) = &mut self.vector {
+            vector.on_backing_change(one);
+        } else if let Some(banked) = &mut self.banked {
+            banked.on_backing_change(one);
+        }
+        if let Some(region) = &mut self.beside {
+            region.on_backing_change(beside);
+        }
     }
 
     /// Returns exportable memory and a descriptor of it.

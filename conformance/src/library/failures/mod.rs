@@ -18,6 +18,7 @@
 //! | `undo` | a second call fails, in what follows the first |
 //! | `asleep` | the same for a region that is suspended and stays suspended |
 //! | `ends` | the end of a region |
+//! | `observed` | the same with observers on the regions, for the group `observers` |
 //! | `coverage` | comparison of the table with the sources: no operation is missing |
 //!
 //! An injected failure prevents the driver call, with one exception: a set access may be carried out and then report a
@@ -31,6 +32,7 @@ mod coverage;
 mod edges;
 mod ends;
 mod exchanges;
+pub(crate) mod observed;
 mod operations;
 mod rounds;
 mod row;

@@ -1,7 +1,7 @@
 //! Memory that destructors could not free yet, because no device can be waited for while a stream captures.
 
 use crate::driver::Backend;
-use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, Lock, Operation, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, Lock, Operation, Process, Result};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -106,6 +106,11 @@ impl Deferred {
             return Err(Error::new(operation, Detail::Capturing { source: None }));
         }
         call()
+    }
+
+    /// Returns the process that the store belongs to.
+    pub(crate) fn process(&self) -> Process {
+        self.items.process()
     }
 
     /// Returns the amount of kept memory.

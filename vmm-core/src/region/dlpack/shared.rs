@@ -2,7 +2,8 @@
 
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
-use crate::region::{Growth, Region, Resumed, Shrunk, Suspended};
+use crate::region::observer::is_running;
+use crate::region::{BackingObserver, Growth, ObserverId, Region, Resumed, Shrunk, Suspended};
 use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -44,6 +45,43 @@ impl<B: Backend> TensorRegion<B> {
     /// [`Detail::Forked`].
     pub fn with<R>(&self, look: impl FnOnce(&Region<B>) -> R) -> Result<R> {
         Ok(look(&*self.lock(Operation::LockRegion)?))
+    }
+
+    /// Calls `change` with the region for a change that its tensors survive, or that `force` allows.
+    ///
+    /// The caller must keep every tensor valid: the closure must not move the region or unmap memory that a tensor shows, unless
+    /// `force` is true and no consumer uses the memory meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Exported`] while a tensor of the region exists, unless `force` is true; [`Detail::Forked`];
+    /// [`Detail::Notifying`] in an observer if the region is in use; the error of `change`.
+    pub fn change<R>(
+        &self,
+        operation: Operation,
+        force: bool,
+        change: impl FnOnce(&mut Region<B>) -> Result<R>,
+    ) -> Result<R> {
+        let mut region = if force { self.lock(operation)? } else { self.lock_unexported(operation)? };
+        change(&mut region)
+    }
+
+    /// Adds an observer as [`Region::on_backing_change`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Forked`]; [`Detail::Notifying`] in an observer if the region is in use.
+    pub fn on_backing_change(&self, observer: impl BackingObserver) -> Result<ObserverId> {
+        Ok(self.lock(Operation::LockRegion)?.on_backing_change(observer))
+    }
+
+    /// Removes an observer as [`Region::remove_observer`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Forked`]; [`Detail::Notifying`] in an observer if the region is in use.
+    pub fn remove_observer(&self, id: ObserverId) -> Result<bool> {
+        Ok(self.lock(Operation::LockRegion)?.remove_observer(id))
     }
 
     /// Grows at the same address, as [`Region::grow_to`] does. Tensors stay valid.
@@ -140,7 +178,11 @@ impl<B: Backend> TensorRegion<B> {
 
     /// Locks the region for one call.
     pub(super) fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, Region<B>>> {
-        self.0.region.lock(operation)
+        if !is_running() {
+            return self.0.region.lock(operation);
+        }
+        // The calling thread may hold the lock, or the owner of the lock may wait for one that this thread holds.
+        self.0.region.try_lock(operation)?.ok_or_else(|| Error::new(operation, Detail::Notifying))
     }
 
     /// Locks the region for one call that removes memory. No tensor can be exported until the lock is released.

@@ -22,6 +22,7 @@ impl Detail {
             | Self::ForeignStream { .. }
             | Self::BadTeam { .. }
             | Self::NotInTeam { .. }
+            | Self::ObserverPanicked { .. }
             | Self::AccessDiffers { .. } => ErrorKind::InvalidArgument,
             Self::Unaligned { .. } => ErrorKind::Unaligned,
             Self::OutOfRange { .. } | Self::NoSuchElement { .. } => ErrorKind::OutOfRange,
@@ -38,7 +39,11 @@ impl Detail {
             Self::Unsupported { .. } | Self::LibraryNotFound { .. } | Self::LibraryRefused { .. } => {
                 ErrorKind::Unsupported
             }
-            Self::Exported { .. } | Self::StillReferenced { .. } | Self::Capturing { .. } => ErrorKind::Busy,
+            Self::Exported { .. }
+            | Self::StillReferenced { .. }
+            | Self::Capturing { .. }
+            | Self::Vetoed { .. }
+            | Self::Notifying => ErrorKind::Busy,
             Self::Suspended { .. } => ErrorKind::Suspended,
             Self::Poisoned { .. } | Self::RollbackFailed { .. } | Self::AddressesLost { .. } => {
                 ErrorKind::Poisoned

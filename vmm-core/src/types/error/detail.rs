@@ -447,6 +447,25 @@ pub enum Detail {
         /// The driver's error; `None` if gpu-vmm knew of the capture and did not call the driver.
         source: Option<DriverError>,
     },
+    /// A change of memory that an [observer](crate::BackingObserver) of the region has refused.
+    #[error("an observer refuses the change from {range} on: {reason}")]
+    Vetoed {
+        /// The first range that would have changed.
+        range: OffsetRange,
+        /// The observer's reason.
+        reason: String,
+    },
+    /// An [observer](crate::BackingObserver) that panicked after a change. Only the [drop log](crate::Backend::drop_log) has it.
+    #[error("an observer panicked after the change: {text}")]
+    ObserverPanicked {
+        /// The panic's text.
+        text: String,
+    },
+    /// A call of an [observer](crate::BackingObserver) to a region that another call uses.
+    #[error(
+        "the region is in use by another call, for which an observer does not wait; call after the observer has returned"
+    )]
+    Notifying,
     /// A device or context that has failed permanently, for example after a fault in a kernel.
     #[error("the device is lost to this process: {source}")]
     DeviceLost {

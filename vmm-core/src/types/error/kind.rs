@@ -33,7 +33,7 @@ pub enum ErrorKind {
     AccessDenied,
     /// The driver or this version of it cannot do this, or is not installed. Use another way.
     Unsupported,
-    /// The memory is in use elsewhere, or a stream captures. Try again after that has ended.
+    /// The memory is in use elsewhere, an observer refuses the change, or a stream captures. Try again after that has ended.
     Busy,
     /// The region, or the memory with the tag, is suspended. Resume it first.
     Suspended,

@@ -1,0 +1,123 @@
+//! Granularities and capabilities of devices.
+//!
+//! Uses unsafe code: C calls these functions with raw pointers.
+#![allow(unsafe_code)]
+
+use crate::backend::Backend;
+use crate::call::status;
+use crate::properties::Properties;
+use crate::status::Status;
+use crate::texts::{clear, give, give_json, object};
+use gpu_vmm::{Backend as _, DeviceId, Operation};
+use serde::Serialize;
+use std::ffi::c_char;
+
+/// Returns the granularity of memory with these properties: the unit of its size. Null properties mean the default.
+///
+/// Returns GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE if the driver has no such memory.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `properties` is null or points to properties. `granularity` is null or points to a
+/// writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_granularity(
+    backend: *const Backend,
+    properties: *const Properties,
+    granularity: *mut u64,
+) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(granularity) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let backend = &object("backend", backend)?.0;
+            let properties = Properties::read("granularity", properties.as_ref())?;
+            backend.device(Operation::QueryGranularity, properties.device)?;
+            let unit = backend.granularity_of(Operation::QueryGranularity, &properties)?;
+            give("granularity", granularity, unit.bytes().0)
+        }
+    })
+}
+
+/// Returns the unit of address ranges: the sizes of regions are multiples of it.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `unit` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_reservation_unit(backend: *const Backend, unit: *mut u64) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(unit) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("unit", unit, object("backend", backend)?.0.reservation_unit().bytes().0) }
+    })
+}
+
+/// Returns whether `device` can access memory of the device `owner`. CUDA: cuDeviceCanAccessPeer; HIP: hipDeviceCanAccessPeer.
+///
+/// Returns GPU_VMM_NO_SUCH_DEVICE.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `reachable` is null or points to a writable bool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_can_access(
+    backend: *const Backend,
+    device: u32,
+    owner: u32,
+    reachable: *mut bool,
+) -> Status {
+    // SAFETY: null or writable for a bool, as the caller guarantees.
+    unsafe { clear(reachable) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let backend = &object("backend", backend)?.0;
+            let [device, owner] = [device, owner].map(DeviceId);
+            backend.device(Operation::QueryPeerAccess, device)?;
+            backend.device(Operation::QueryPeerAccess, owner)?;
+            give("reachable", reachable, device == owner || backend.can_access(device, owner)?)
+        }
+    })
+}
+
+#[derive(Serialize)]
+struct CapabilityInfo {
+    feature: &'static str,
+    available: bool,
+    found_by: String,
+    note: String,
+}
+
+/// Describes the capabilities of a device as a JSON array. Each element has `feature` (such as "peer access"), `available`,
+/// `found_by` (how it was found) and `note` (why the feature is missing, or its limits). The first call may allocate one granule of
+/// memory for trials. Free the text with gpu_vmm_string_free.
+///
+/// Returns GPU_VMM_NO_SUCH_DEVICE.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `json` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_capabilities(
+    backend: *const Backend,
+    device: u32,
+    json: *mut *mut c_char,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(json) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let backend = &unsafe { object("backend", backend) }?.0;
+        let found = backend.capabilities(DeviceId(device))?.into_iter().map(|one| CapabilityInfo {
+            feature: one.feature.name(),
+            available: one.available,
+            found_by: one.found_by.to_string(),
+            note: one.note,
+        });
+        // SAFETY: guaranteed by the caller.
+        unsafe { give_json(json, &found.collect::<Vec<_>>()) }
+    })
+}

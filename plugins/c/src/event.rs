@@ -1,0 +1,110 @@
+//! Events: positions in the work of a stream that can be queried and waited for.
+//!
+//! Uses unsafe code: C calls these functions with raw pointers.
+#![allow(unsafe_code)]
+
+use crate::backend::Backend;
+use crate::call::{held, status};
+use crate::status::Status;
+use crate::texts::{clear, give, give_box, object, take_box};
+use gpu_vmm::extend::Lock;
+use gpu_vmm::{DeviceId, Event as Marks, Operation, Stream, SyncCalls as _};
+use std::ffi::c_void;
+
+/// An event of one device. CUDA: CUevent; HIP: hipEvent_t.
+#[derive(Debug)]
+pub struct Event(Lock<Box<dyn Marks>>);
+
+/// Creates an event, which is done until it is recorded. Free it with gpu_vmm_event_free.
+///
+/// Returns GPU_VMM_NO_SUCH_DEVICE.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `event` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_event_new(
+    backend: *const Backend,
+    device: u32,
+    event: *mut *mut Event,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(event) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let backend = &object("backend", backend)?.0;
+            give_box("event", event, || Ok(Event(Lock::new(backend.event(DeviceId(device))?))))
+        }
+    })
+}
+
+/// Frees an event. Streams that wait for it still do. Null does nothing.
+///
+/// # Safety
+///
+/// `event` is null or comes from gpu_vmm_event_new, and was not freed yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_event_free(event: *mut Event) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { take_box(event) }
+}
+
+/// Records the work that is queued on a stream now. Null is the default stream of the event's device.
+///
+/// Returns GPU_VMM_INVALID_ARGUMENT for a stream of another device.
+///
+/// # Safety
+///
+/// `event` is null or an event. `stream` is null or a live CUstream or hipStream_t of the event's vendor.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_event_record(event: *const Event, stream: *mut c_void) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let (event, stream) = unsafe { (object("event", event)?, Stream::from_raw(stream)) };
+        Ok(held(&event.0, Operation::RecordEvent)?.record(stream)?)
+    })
+}
+
+/// Returns whether the recorded work is done. Nothing recorded, and a lost device, count as done.
+///
+/// # Safety
+///
+/// `event` is null or an event. `done` is null or points to a writable bool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_event_done(event: *const Event, done: *mut bool) -> Status {
+    // SAFETY: null or writable for a bool, as the caller guarantees.
+    unsafe { clear(done) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("done", done, held(&object("event", event)?.0, Operation::QueryEvent)?.is_done()?) }
+    })
+}
+
+/// Waits until the recorded work is done. Other calls with the event wait meanwhile.
+///
+/// # Safety
+///
+/// `event` is null or an event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_event_wait(event: *const Event) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let event = unsafe { object("event", event) }?;
+        Ok(held(&event.0, Operation::WaitForEvent)?.wait()?)
+    })
+}
+
+/// Makes all work that is queued on a stream from now on wait for the recorded work. The CPU does not wait.
+///
+/// # Safety
+///
+/// `event` is null or an event. `stream` is null or a live CUstream or hipStream_t of the event's vendor, of any device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_event_hold(event: *const Event, stream: *mut c_void) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let (event, stream) = unsafe { (object("event", event)?, Stream::from_raw(stream)) };
+        Ok(held(&event.0, Operation::StreamWaitEvent)?.hold(stream)?)
+    })
+}

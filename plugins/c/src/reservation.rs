@@ -1,0 +1,169 @@
+//! Regions as reservations of addresses: where they lie, how they grow, and their units.
+//!
+//! Uses unsafe code: C calls these functions with raw pointers.
+#![allow(unsafe_code)]
+
+use crate::backend::Backend;
+use crate::call::status;
+use crate::properties::{Properties, check_reserved};
+use crate::region::Region;
+use crate::status::{Answer, Failure, Status};
+use crate::texts::{clear, give, give_box, give_if_wanted, object};
+use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Placement, Region as Memory, RegionBuilder};
+
+/// For `placement` of gpu_vmm_region_options: any address that the driver chooses.
+pub const GPU_VMM_PLACE_ANYWHERE: u32 = 0;
+/// For `placement` of gpu_vmm_region_options: `address` if it is free, else any address.
+pub const GPU_VMM_PLACE_PREFER: u32 = 1;
+/// For `placement` of gpu_vmm_region_options: `address`, or the error GPU_VMM_ADDRESS_TAKEN.
+pub const GPU_VMM_PLACE_EXACT: u32 = 2;
+/// For `placement` of gpu_vmm_region_options: a random address that other processes can reserve as well. Set `size`.
+pub const GPU_VMM_PLACE_RESTORABLE: u32 = 3;
+
+/// The options of a region. All zeros, as after `= {0}`, is the default: addresses for as many bytes as device 0 has memory, wherever
+/// the driver chooses, and growth with memory of device 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RegionOptions {
+    /// The memory with which the region grows.
+    pub memory: Properties,
+    /// The number of bytes of addresses, rounded up; 0 for the size of the device's memory.
+    pub size: u64,
+    /// GPU_VMM_PLACE_ANYWHERE, GPU_VMM_PLACE_PREFER, GPU_VMM_PLACE_EXACT or GPU_VMM_PLACE_RESTORABLE.
+    pub placement: u32,
+    /// Whether the region has units that every driver supports, so that another driver can restore it at its address.
+    pub portable: bool,
+    /// The address for GPU_VMM_PLACE_PREFER and GPU_VMM_PLACE_EXACT, else zero.
+    pub address: u64,
+    /// The alignment of the address beyond the granularity, a power of two; 0 for none.
+    pub alignment: u64,
+    /// The least number of addresses that growth adds behind a full reservation; 0 for twice the size.
+    pub extend_by: u64,
+    /// The number of bytes of addresses to keep free on either side, rounded up; 0 for none. Freed memory is then overwritten.
+    pub guard: u64,
+    /// Must be zero. Later versions place their settings here.
+    pub reserved: [u64; 4],
+}
+
+impl RegionOptions {
+    /// Returns the builder that the options describe; null means the default.
+    pub(crate) fn builder<'a>(
+        backend: &'a AnyBackend,
+        options: Option<&Self>,
+    ) -> Answer<RegionBuilder<'a, AnyBackend>> {
+        let builder = Memory::builder(backend);
+        let Some(options) = options else { return Ok(builder) };
+        check_reserved("reserve", options.reserved)?;
+        let placement = match options.placement {
+            GPU_VMM_PLACE_ANYWHERE => Placement::Anywhere,
+            GPU_VMM_PLACE_PREFER => Placement::Prefer(Address(options.address)),
+            GPU_VMM_PLACE_EXACT => Placement::Exact(Address(options.address)),
+            GPU_VMM_PLACE_RESTORABLE => Placement::Restorable,
+            other => {
+                return Err(Failure::invalid(format!(
+                    "reserve: placement is {other}; expected 0, 1, 2 or 3"
+                )));
+            }
+        };
+        let mut builder = builder
+            .memory(Properties::read("reserve", Some(&options.memory))?)
+            .at(placement)
+            .alignment(Bytes(options.alignment.max(1)))
+            .extend_by(Bytes(options.extend_by))
+            .guard(Bytes(options.guard));
+        if options.size > 0 {
+            builder = builder.reserve(Bytes(options.size));
+        }
+        Ok(if options.portable { builder.portable() } else { builder })
+    }
+}
+
+/// Reserves addresses and maps nothing. Null options mean the default. Free the region with gpu_vmm_region_free. CUDA:
+/// cuMemAddressReserve; HIP: hipMemAddressReserve.
+///
+/// Returns GPU_VMM_ADDRESS_TAKEN if the addresses of GPU_VMM_PLACE_EXACT are not free, or if no restorable place is free;
+/// GPU_VMM_UNALIGNED, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_NO_SUCH_DEVICE, or GPU_VMM_UNAVAILABLE for memory that the driver lacks.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `options` is null or points to options. `region` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_reserve(
+    backend: *const Backend,
+    options: *const RegionOptions,
+    region: *mut *mut Region,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(region) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let backend = &object("backend", backend)?.0;
+            let builder = RegionOptions::builder(backend, options.as_ref())?;
+            give_box("region", region, || Ok(Region::of(backend, builder.build()?)))
+        }
+    })
+}
+
+/// Returns the number of bytes of addresses that the region has, mapped or not.
+///
+/// # Safety
+///
+/// `region` is null or a region. `size` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_reserved(region: *const Region, size: *mut u64) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(size) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("size", size, object("region", region)?.memory.with(|region| region.reserved().0)?) }
+    })
+}
+
+/// Returns the unit of every offset and length of the region.
+///
+/// # Safety
+///
+/// `region` is null or a region. `granularity` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_granularity(region: *const Region, granularity: *mut u64) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(granularity) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let unit = object("region", region)?.memory.with(|region| region.granularity().bytes().0)?;
+            give("granularity", granularity, unit)
+        }
+    })
+}
+
+/// Grows a region to at least `size` bytes, at another address if the addresses behind it are taken. The same memory is mapped at
+/// the new address, which `address` receives; it may be null. Pointers into the old range are then invalid, so the call fails while
+/// a tensor of the region exists. It waits for the devices before it unmaps the old addresses.
+///
+/// Returns GPU_VMM_OUT_OF_MEMORY, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_SUSPENDED, GPU_VMM_BUSY for a tensor or if an observer refuses.
+///
+/// # Safety
+///
+/// `region` is null or a region. `address` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_grow_or_move(
+    region: *const Region,
+    size: u64,
+    address: *mut u64,
+) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(address) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let region = unsafe { object("region", region) }?;
+        let grow = |region: &mut Memory<AnyBackend>| {
+            region.grow_or_move(Bytes(size), gpu_vmm::WaitFor::all_devices())
+        };
+        let grown = region.memory.change(Operation::Grow, false, grow)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { give_if_wanted(address, grown.address.0) };
+        Ok(())
+    })
+}

@@ -1,0 +1,331 @@
+//! Physical memory in other processes: file descriptors, fabric handles, and offers of regions and memory as bytes.
+//!
+//! Uses unsafe code: C calls these functions with raw pointers.
+#![allow(unsafe_code)]
+
+use crate::backend::Backend;
+use crate::call::status;
+use crate::physical::Physical;
+use crate::properties::Properties;
+use crate::region::Region;
+use crate::status::{Answer, Failure, Status};
+use crate::texts::{bytes, check_place, clear, give, give_box, object, take_box};
+use gpu_vmm::share::{By, ImportOptions, Offer, Offered as Kept};
+use gpu_vmm::{AnyBackend, Bytes, FabricHandle as Handle, Operation, PhysicalMemory};
+use std::ffi::c_void;
+
+/// A fabric handle, which any network can carry. Every process on a machine of the same fabric that has its bytes can import the
+/// memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FabricHandle {
+    /// The handle.
+    pub bytes: [u8; 64],
+}
+
+impl std::fmt::Debug for FabricHandle {
+    /// Omits the bytes, because they grant access to the memory.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FabricHandle(..)")
+    }
+}
+
+/// A region or physical memory that other processes can import, as bytes. Keep it until all of them have imported it.
+#[derive(Debug)]
+pub struct Offered {
+    bytes: Vec<u8>,
+    _kept: Kept<AnyBackend>,
+}
+
+/// For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes of this machine take the descriptors from this process
+/// (pidfd_getfd), for which they need the same user and the right to trace it. Linux only.
+pub const GPU_VMM_OFFER_BY_PROCESS: u32 = 0;
+/// For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes on all machines of the fabric import fabric handles.
+pub const GPU_VMM_OFFER_BY_FABRIC: u32 = 1;
+
+fn by(number: u32) -> Answer<By> {
+    match number {
+        #[cfg(target_os = "linux")]
+        GPU_VMM_OFFER_BY_PROCESS => Ok(By::Process),
+        GPU_VMM_OFFER_BY_FABRIC => Ok(By::Fabric),
+        other => Err(Failure::invalid(format!(
+            "offer: by is {other}; expected GPU_VMM_OFFER_BY_PROCESS (0, on Linux) or GPU_VMM_OFFER_BY_FABRIC (1)"
+        ))),
+    }
+}
+
+/// Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
+/// GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).
+///
+/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it.
+///
+/// # Safety
+///
+/// `physical` is null or physical memory. `fd` is null or points to a writable number.
+#[cfg(unix)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_physical_export_fd(physical: *const Physical, fd: *mut i32) -> Status {
+    use std::os::fd::IntoRawFd;
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(fd) };
+    status(|| {
+        check_place("fd", fd)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let exported = object("physical", physical)?.0.export()?;
+            give("fd", fd, exported.into_raw_fd())
+        }
+    })
+}
+
+/// Imports memory from a file descriptor, which stays open and stays the caller's. `size` and `properties` must be those of the
+/// exported memory: no driver reports them.
+///
+/// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNAVAILABLE, or GPU_VMM_DRIVER for another kind of descriptor.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `properties` is null or points to properties. `fd` is a descriptor that the same vendor's
+/// driver exported for memory of this size and device. `physical` is null or points to a writable pointer.
+#[cfg(unix)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_physical_import_fd(
+    backend: *const Backend,
+    properties: *const Properties,
+    size: u64,
+    fd: i32,
+    physical: *mut *mut Physical,
+) -> Status {
+    use std::os::fd::BorrowedFd;
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(physical) };
+    status(|| {
+        if fd < 0 {
+            return Err(Failure::invalid(format!("import memory: fd is {fd}; expected an open descriptor")));
+        }
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let backend = &object("backend", backend)?.0;
+            let properties = Properties::read("import memory", properties.as_ref())?;
+            let import = || {
+                let fd = BorrowedFd::borrow_raw(fd);
+                Ok(Physical(PhysicalMemory::import(backend, fd, Bytes(size), properties)?))
+            };
+            give_box("physical", physical, import)
+        }
+    })
+}
+
+/// Exports memory as a fabric handle. The memory must have been created with GPU_VMM_HANDLE_FABRIC.
+///
+/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it, or if the driver has no fabric handles.
+///
+/// # Safety
+///
+/// `physical` is null or physical memory. `handle` is null or points to a writable handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_physical_export_fabric(
+    physical: *const Physical,
+    handle: *mut FabricHandle,
+) -> Status {
+    // SAFETY: null or writable for a handle, as the caller guarantees.
+    unsafe { clear(handle) };
+    status(|| {
+        check_place("handle", handle)?;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let Handle(bytes) = object("physical", physical)?.0.export_fabric()?;
+            give("handle", handle, FabricHandle { bytes })
+        }
+    })
+}
+
+/// Imports memory from a fabric handle. `size` and `properties` must be those of the exported memory: no driver reports them.
+///
+/// Returns GPU_VMM_UNALIGNED, GPU_VMM_NO_SUCH_DEVICE, GPU_VMM_UNAVAILABLE, or GPU_VMM_DRIVER for an invalid handle.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `properties` is null or points to properties. `handle` is null or points to a handle that
+/// the same vendor's driver exported for memory of this size and device. `physical` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_physical_import_fabric(
+    backend: *const Backend,
+    properties: *const Properties,
+    size: u64,
+    handle: *const FabricHandle,
+    physical: *mut *mut Physical,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(physical) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (backend, handle) = (&object("backend", backend)?.0, Handle(object("handle", handle)?.bytes));
+            let properties = Properties::read("import memory", properties.as_ref())?;
+            let import =
+                || Ok(Physical(PhysicalMemory::import_fabric(backend, &handle, Bytes(size), properties)?));
+            give_box("physical", physical, import)
+        }
+    })
+}
+
+/// Offers a region as it is now to other processes. Its memory must have been created for it. `by` is GPU_VMM_OFFER_BY_PROCESS or
+/// GPU_VMM_OFFER_BY_FABRIC. Free the offer with gpu_vmm_offer_free when all processes have imported it.
+///
+/// From then on, the region's memory cannot be suspended or moved: other processes would keep the old memory.
+///
+/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it, GPU_VMM_SUSPENDED.
+///
+/// # Safety
+///
+/// `region` is null or a region. `offer` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_offer(
+    region: *const Region,
+    by: u32,
+    offer: *mut *mut Offered,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(offer) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (region, by) = (object("region", region)?, self::by(by)?);
+            let kept = || {
+                let kept = region.memory.change(Operation::Offer, true, |region| Kept::new(region, by))?;
+                offered(kept)
+            };
+            give_box("offer", offer, kept)
+        }
+    })
+}
+
+/// Offers physical memory to other processes, as gpu_vmm_region_offer offers a region.
+///
+/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it.
+///
+/// # Safety
+///
+/// `backend` is null or the open backend of the memory. `physical` is null or physical memory. `offer` is null or points to a
+/// writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_physical_offer(
+    backend: *const Backend,
+    physical: *const Physical,
+    by: u32,
+    offer: *mut *mut Offered,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(offer) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (backend, physical) = (&object("backend", backend)?.0, object("physical", physical)?);
+            let by = self::by(by)?;
+            give_box("offer", offer, || offered(Kept::of_memory(backend, &physical.0, by)?))
+        }
+    })
+}
+
+fn offered(kept: Kept<AnyBackend>) -> Answer<Offered> {
+    Ok(Offered { bytes: kept.offer().to_bytes()?, _kept: kept })
+}
+
+/// Returns the bytes of an offer, to be sent to other processes by any means. They are valid until the offer is freed. Treat those
+/// of an offer by fabric as a secret: every process that has them can map the memory.
+///
+/// # Safety
+///
+/// `offer` is null or an offer. `data` and `size` are null or point to a writable pointer and a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_offer_bytes(
+    offer: *const Offered,
+    data: *mut *const c_void,
+    size: *mut u64,
+) -> Status {
+    // SAFETY: each is null or writable, as the caller guarantees.
+    unsafe {
+        clear(data);
+        clear(size);
+    };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let offer = object("offer", offer)?;
+            check_place("data", data)?;
+            give("size", size, offer.bytes.len() as u64)?;
+            give("data", data, offer.bytes.as_ptr().cast())
+        }
+    })
+}
+
+/// Frees an offer. Processes that have imported it keep the memory. Null does nothing.
+///
+/// # Safety
+///
+/// `offer` is null or an offer that was not freed yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_offer_free(offer: *mut Offered) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { take_box(offer) }
+}
+
+/// Imports an offer as a region: the devices that own its memory read and write it. Import offers only from senders that you trust:
+/// an offer by process takes descriptors with the rights of the caller.
+///
+/// Returns GPU_VMM_PEER for bytes that are no offer, and if the process that made it has ended or has other devices;
+/// GPU_VMM_ACCESS_DENIED or GPU_VMM_DRIVER if the system refuses its descriptors.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `data` is null or points to `size` bytes. `region` is null or points to a writable
+/// pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_import(
+    backend: *const Backend,
+    data: *const c_void,
+    size: u64,
+    region: *mut *mut Region,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(region) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (backend, bytes) = (&object("backend", backend)?.0, bytes("data", data, size)?);
+            let import = || {
+                let offer = Offer::from_bytes(bytes)?;
+                Ok(Region::of(backend, offer.import(backend, &ImportOptions::new())?))
+            };
+            give_box("region", region, import)
+        }
+    })
+}
+
+/// Imports an offer of physical memory.
+///
+/// Returns the statuses of gpu_vmm_region_import, and GPU_VMM_PEER for an offer of several pieces of memory.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `data` is null or points to `size` bytes. `physical` is null or points to a writable
+/// pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_physical_import(
+    backend: *const Backend,
+    data: *const c_void,
+    size: u64,
+    physical: *mut *mut Physical,
+) -> Status {
+    // SAFETY: null or writable for a pointer, as the caller guarantees.
+    unsafe { clear(physical) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (backend, bytes) = (&object("backend", backend)?.0, bytes("data", data, size)?);
+            let import = || Ok(Physical(Offer::from_bytes(bytes)?.import_memory(backend)?));
+            give_box("physical", physical, import)
+        }
+    })
+}

@@ -1,0 +1,182 @@
+// Other memory at the same addresses: swaps, banks, moves, snapshots; and regions at addresses of the caller's choice.
+//
+// The first argument is the backend. The exit status is 0 if every check holds.
+
+// For getpid.
+#define _POSIX_C_SOURCE 200809L
+
+#include "support.h"
+#include <unistd.h>
+
+static uint64_t address_of(const gpu_vmm_region *region) {
+    uint64_t address = 0;
+    CHECK(gpu_vmm_region_address(region, &address));
+    return address;
+}
+
+static void swaps(const gpu_vmm_backend *backend, uint64_t unit) {
+    gpu_vmm_region *one = filled(backend, 2, 1), *other = filled(backend, 2, 11);
+    CHECK(gpu_vmm_region_swap(one, 0, other, unit, unit, false));
+    demand(byte_at(one, 0) == 12 && byte_at(other, unit) == 1 && byte_at(one, unit) == 2, "one unit is exchanged");
+    CHECK(gpu_vmm_region_swap_all(other, one, false));
+    demand(byte_at(one, 0) == 11 && byte_at(one, unit) == 1 && byte_at(other, 0) == 12, "all memory is exchanged");
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_swap_all(one, one, false));
+    RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_region_swap(one, 0, other, 2 * unit, unit, false));
+    CHECK(gpu_vmm_region_copy(one, unit / 2, other, unit, unit));
+    demand(byte_at(one, unit / 2) == byte_at(other, unit), "bytes are copied");
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_copy(one, 0, one, unit, unit));
+    RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_region_copy(one, unit + 1, other, 0, unit));
+    gpu_vmm_region_free(one);
+    gpu_vmm_region_free(other);
+}
+
+static void banks(const gpu_vmm_backend *backend, uint64_t unit) {
+    gpu_vmm_region_options options;
+    memset(&options, 0, sizeof options);
+    options.size = 2 * unit;
+    gpu_vmm_banked *banked = NULL;
+    uint32_t front = 0, back = 0, own = 0, selected = 0;
+    uint64_t address = 0, later = 0;
+    char read[6] = "";
+    CHECK(gpu_vmm_banked_new(backend, &options, &banked));
+    CHECK(gpu_vmm_banked_address(banked, &address));
+    CHECK(gpu_vmm_banked_add(banked, unit, &front));
+    CHECK(gpu_vmm_banked_add(banked, 2 * unit, &back));
+    CHECK(gpu_vmm_banked_selected(banked, &selected));
+    demand(selected == GPU_VMM_NO_BANK, "no bank is selected at first");
+    RETURNS(GPU_VMM_NOT_MAPPED, gpu_vmm_banked_read(banked, 0, read, 6));
+    CHECK(gpu_vmm_banked_select(banked, front));
+    CHECK(gpu_vmm_banked_write(banked, 0, "front", 6));
+    CHECK(gpu_vmm_banked_select(banked, back));
+    CHECK(gpu_vmm_banked_write(banked, 0, "back", 5));
+    CHECK(gpu_vmm_banked_select(banked, front));
+    CHECK(gpu_vmm_banked_read(banked, 0, read, 6));
+    CHECK(gpu_vmm_banked_address(banked, &later));
+    demand(strcmp(read, "front") == 0 && address == later, "each bank keeps its bytes at one address");
+    gpu_vmm_physical *pieces[2] = {NULL, NULL};
+    CHECK(gpu_vmm_physical_create(backend, NULL, unit, &pieces[0]));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_banked_add_physical(banked, (const gpu_vmm_physical *const *)pieces, 2, &own));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_banked_add_physical(banked, NULL, 0, &own));
+    CHECK(gpu_vmm_physical_write(pieces[0], 0, "mine", 5));
+    CHECK(gpu_vmm_banked_add_physical(banked, (const gpu_vmm_physical *const *)pieces, 1, &own));
+    gpu_vmm_physical_release(pieces[0]);
+    CHECK(gpu_vmm_banked_select(banked, own));
+    CHECK(gpu_vmm_banked_read(banked, 0, read, 5));
+    demand(strcmp(read, "mine") == 0, "a bank can have the caller's memory");
+    RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_banked_add(banked, 3 * unit, &own));
+    RETURNS(GPU_VMM_NOT_FOUND, gpu_vmm_banked_select(banked, 4711));
+    CHECK(gpu_vmm_banked_hide(banked));
+    CHECK(gpu_vmm_banked_selected(banked, &selected));
+    demand(selected == GPU_VMM_NO_BANK, "a hidden bank is not selected");
+    CHECK(gpu_vmm_banked_remove(banked, back));
+    RETURNS(GPU_VMM_NOT_FOUND, gpu_vmm_banked_remove(banked, back));
+    gpu_vmm_banked_free(banked);
+    gpu_vmm_banked_free(NULL);
+}
+
+static void places(const gpu_vmm_backend *backend, uint64_t unit) {
+    gpu_vmm_region_options options;
+    memset(&options, 0, sizeof options);
+    // A place that is free: where a region was. Not every driver hands out an address again.
+    options.size = 4 * unit;
+    options.placement = GPU_VMM_PLACE_RESTORABLE;
+    gpu_vmm_region *region = NULL, *other = NULL;
+    CHECK(gpu_vmm_region_reserve(backend, &options, &region));
+    const uint64_t address = address_of(region);
+    options.placement = GPU_VMM_PLACE_EXACT;
+    options.address = address;
+    RETURNS(GPU_VMM_ADDRESS_TAKEN, gpu_vmm_region_reserve(backend, &options, &other));
+    options.placement = GPU_VMM_PLACE_PREFER;
+    CHECK(gpu_vmm_region_reserve(backend, &options, &other));
+    demand(address_of(other) != address, "a hint is advisory");
+    gpu_vmm_region_free(other);
+    options.placement = GPU_VMM_PLACE_EXACT;
+    options.address = address + 1;
+    RETURNS(GPU_VMM_UNALIGNED, gpu_vmm_region_reserve(backend, &options, &other));
+    options.placement = GPU_VMM_PLACE_ANYWHERE;
+    options.alignment = 3;
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_reserve(backend, &options, &other));
+    options.alignment = 0;
+    options.size = UINT64_C(1) << 60;
+    RETURNS(GPU_VMM_OUT_OF_ADDRESSES, gpu_vmm_region_reserve(backend, &options, &other));
+
+    uint64_t reserved = 0, moved = 0, granularity = 0;
+    CHECK(gpu_vmm_region_reserved(region, &reserved));
+    CHECK(gpu_vmm_region_granularity(region, &granularity));
+    demand(reserved >= 4 * unit && reserved % granularity == 0, "the region has its addresses");
+    CHECK(gpu_vmm_region_grow(region, 1));
+    CHECK(gpu_vmm_region_write(region, 0, "kept", 5));
+    CHECK(gpu_vmm_region_grow_or_move(region, reserved + 1, &moved));
+    char read[5] = "";
+    CHECK(gpu_vmm_region_read(region, 0, read, 5));
+    demand(moved == address_of(region) && strcmp(read, "kept") == 0, "a region that moves keeps its memory");
+    gpu_vmm_region_free(region);
+}
+
+static void moves(const gpu_vmm_backend *backend, uint64_t unit) {
+    gpu_vmm_region *region = filled(backend, 1, 5);
+    const uint64_t address = address_of(region);
+    gpu_vmm_mapping mapping;
+    bool there = false, back = false;
+    RETURNS(GPU_VMM_NO_SUCH_DEVICE, gpu_vmm_region_move_to_device(region, 4711));
+    uint32_t devices = 0;
+    CHECK(gpu_vmm_backend_devices(backend, &devices));
+    if (devices > 1) {
+        CHECK(gpu_vmm_can_access(backend, 0, 1, &there));
+        CHECK(gpu_vmm_can_access(backend, 1, 0, &back));
+    }
+    if (there && back) {
+        CHECK(gpu_vmm_region_move_to_device(region, 1));
+        CHECK(gpu_vmm_region_mapping(region, 0, &mapping));
+        demand(mapping.device == 1 && byte_at(region, unit - 1) == 5, "the contents are on the other device");
+        demand(address_of(region) == address, "at the same address");
+        gpu_vmm_physical *held = NULL;
+        CHECK(gpu_vmm_region_physical(region, 0, &held));
+        RETURNS(GPU_VMM_BUSY, gpu_vmm_region_move_to_device(region, 0));
+        gpu_vmm_physical_release(held);
+        CHECK(gpu_vmm_region_move_to_device(region, 0));
+    }
+    gpu_vmm_region_free(region);
+}
+
+static void snapshots(const gpu_vmm_backend *backend, uint64_t unit) {
+    char path[128];
+    snprintf(path, sizeof path, "/tmp/gpu-vmm-exchange-%ld.snapshot", (long)getpid());
+    gpu_vmm_region_options options;
+    memset(&options, 0, sizeof options);
+    options.size = 2 * unit;
+    options.placement = GPU_VMM_PLACE_RESTORABLE;
+    gpu_vmm_region *region = NULL, *restored = NULL;
+    CHECK(gpu_vmm_region_reserve(backend, &options, &region));
+    CHECK(gpu_vmm_region_grow(region, 1));
+    CHECK(gpu_vmm_region_write(region, 3, "in a file", 10));
+    CHECK(gpu_vmm_region_snapshot(region, path, true));
+    RETURNS(GPU_VMM_ADDRESS_TAKEN, gpu_vmm_region_restore(backend, path, false, &restored));
+    CHECK(gpu_vmm_region_restore(backend, path, true, &restored));
+    char read[10] = "";
+    CHECK(gpu_vmm_region_read(restored, 3, read, 10));
+    demand(strcmp(read, "in a file") == 0 && address_of(restored) != address_of(region), "the contents are restored elsewhere");
+    gpu_vmm_region_free(restored);
+    RETURNS(GPU_VMM_FILE, gpu_vmm_region_snapshot(region, "/no/such/folder/file", false));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_snapshot(region, NULL, false));
+    CHECK(gpu_vmm_region_suspend(region, NULL, false, NULL));
+    RETURNS(GPU_VMM_SUSPENDED, gpu_vmm_region_snapshot(region, path, false));
+    gpu_vmm_region_free(region);
+    FILE *file = fopen(path, "w");
+    demand(file != NULL && fputs("no snapshot", file) >= 0 && fclose(file) == 0, "a file is written");
+    RETURNS(GPU_VMM_FILE, gpu_vmm_region_restore(backend, path, true, &restored));
+    remove(path);
+}
+
+int main(int count, char **arguments) {
+    gpu_vmm_backend *backend = backend_of(count, arguments);
+    const uint64_t unit = unit_of(backend);
+    swaps(backend, unit);
+    banks(backend, unit);
+    places(backend, unit);
+    moves(backend, unit);
+    snapshots(backend, unit);
+    gpu_vmm_close(backend);
+    puts("passed");
+    return 0;
+}
