@@ -1,6 +1,6 @@
 //! The wrapper of every exported function: a failure becomes a status, and a panic is caught.
 
-use crate::observer::is_running;
+use crate::callback::is_running;
 use crate::status::{Answer, Failure, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_OK, Status, keep};
 use gpu_vmm::Operation;
 use gpu_vmm::extend::Lock;

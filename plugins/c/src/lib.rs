@@ -13,6 +13,7 @@
 //! | `reservation`, `mapping`, `replace` | regions of chosen addresses; mappings in them; other memory at the same addresses |
 //! | `banked`, `snapshot` | one address with several banks of memory; regions in files |
 //! | `queue`, `event` | queued copies and page-locked memory; events |
+//! | `callback` | whether a callback of C runs on the thread |
 //! | `observer` | callbacks before and after the memory behind an address changes |
 //! | `region`, `tensor`, `capsule` | memory that grows in place, its DLPack tensors, and their capsules in Python |
 //! | `torch` | the functions that PyTorch calls, and their pools |
@@ -25,6 +26,7 @@
 mod backend;
 mod banked;
 mod call;
+mod callback;
 mod capsule;
 mod device;
 mod event;

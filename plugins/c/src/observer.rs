@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::call::status;
+use crate::callback::running;
 use crate::properties::check_reserved;
 use crate::region::Region;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, Status};
@@ -11,7 +12,6 @@ use crate::texts::{clear, give_if_wanted, object};
 use gpu_vmm::{
     BackingChange as Change, BackingEffect, BackingObserver, BackingOutcome, ObserverId, OffsetRange,
 };
-use std::cell::Cell;
 use std::error::Error;
 use std::ffi::{CString, c_char, c_void};
 
@@ -88,22 +88,6 @@ impl Observer {
     pub(crate) fn check(&self) -> Answer {
         check_reserved("observe", self.reserved)
     }
-}
-
-thread_local! {
-    static RUNNING: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Returns true while a callback of C runs on this thread.
-pub(crate) fn is_running() -> bool {
-    RUNNING.get() > 0
-}
-
-fn running<T>(call: impl FnOnce() -> T) -> T {
-    RUNNING.set(RUNNING.get() + 1);
-    let answer = call();
-    RUNNING.set(RUNNING.get() - 1);
-    answer
 }
 
 /// The callbacks of an observer that was added to a region.
