@@ -61,7 +61,7 @@ const HIP: Backend = [
     ("memory", &["handle", "share", "win32"]),
     ("addresses", &["access", "addresses", "mappings", "reservation"]),
     ("work", &["copy", "event", "staging", "stream"]),
-    ("backend", &["backend", "capabilities", "memory_types", "probe", "testkit"]),
+    ("backend", &["backend", "capabilities", "memory_types", "probe", "testkit", "view"]),
 ];
 
 const HOST: Backend = [

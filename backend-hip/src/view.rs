@@ -1,6 +1,6 @@
 //! gpu-vmm's memory for work on a program's own HIP streams: arguments of kernels, and addresses of copies.
 
-use crate::HipBackend;
+use crate::backend::HipBackend;
 use bytemuck::Pod;
 use gpu_vmm_core::extend::{LendMemory, lend_elements};
 use gpu_vmm_core::{

@@ -79,7 +79,7 @@ int main(int count, char **arguments) {
     printf("an error: %s\n", gpu_vmm_last_error());
     gpu_vmm_block info;
     check(gpu_vmm_find(pool, block, &info), "find");
-    char *beyond = malloc(info.capacity + 1);
+    char *beyond = (char *)malloc(info.capacity + 1);
     demand(beyond != NULL, "the test has memory");
     check(gpu_vmm_read(pool, block, beyond, info.capacity), "read the whole block");
     demand(gpu_vmm_read(pool, block, beyond, info.capacity + 1) == GPU_VMM_OUT_OF_RANGE, "a copy ends within the block");
