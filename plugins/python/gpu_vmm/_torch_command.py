@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import sys
@@ -36,10 +37,9 @@ def _run(arguments: List[str]) -> None:
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([hook, os.path.dirname(package), *([before] if before else [])])
     sys.path.insert(0, hook)
-    import _gpu_vmm_torch_hook
-
+    added = importlib.import_module("_gpu_vmm_torch_hook")
     sys.path.remove(hook)
-    _gpu_vmm_torch_hook.install()
+    added.install()
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()

@@ -4,10 +4,11 @@ import importlib.abc
 import importlib.machinery
 import sys
 import warnings
+from typing import Any
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -18,19 +19,19 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader):
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
-    def create_module(self, spec):
+    def create_module(self, spec: Any) -> Any:
         return self._loader.create_module(spec)
 
-    def exec_module(self, module):
+    def exec_module(self, module: Any) -> None:
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
         enable()
 
 
-def enable():
+def enable() -> None:
     """Enables gpu-vmm. A process that cannot goes on with PyTorch's own allocator; with a warning, unless it has no GPU to use."""
     import gpu_vmm.torch
 
@@ -42,7 +43,7 @@ def enable():
         warnings.warn(f"gpu-vmm: PyTorch keeps its own allocator: {error}", RuntimeWarning, stacklevel=2)
 
 
-def install():
+def install() -> None:
     if "torch" in sys.modules:
         enable()
     elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):

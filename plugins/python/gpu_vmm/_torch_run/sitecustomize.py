@@ -1,13 +1,12 @@
 """Python imports this in the processes of ``python -m gpu_vmm.torch run``. The environment's own ``sitecustomize`` runs as well."""
 
+import importlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
 
-import _gpu_vmm_torch_hook
-
-_gpu_vmm_torch_hook.install()
+importlib.import_module("_gpu_vmm_torch_hook").install()
 
 _here = os.path.dirname(os.path.abspath(__file__))
 _others = [place for place in sys.path if os.path.abspath(place) != _here]
