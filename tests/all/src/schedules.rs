@@ -126,7 +126,7 @@ fn sanitizer(folder: &Path) -> Tool {
     let mut command = on_nightly();
     command.args(["test", "--quiet", "-Zbuild-std", "--target", SANITIZED, "--package", "gpu-vmm-pool"]);
     command
-        .args(["--lib", "--test", "last", "--test", "shortage", "--target-dir"])
+        .args(["--lib", "--test", "last_freed", "--test", "shortage", "--target-dir"])
         .arg(folder.join("sanitized"));
     command.env("RUSTFLAGS", "-Zsanitizer=thread");
     Tool { name: "ThreadSanitizer".to_owned(), command }
