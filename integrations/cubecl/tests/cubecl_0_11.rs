@@ -1,0 +1,6 @@
+//! The storage under cubecl 0.11.
+
+use cubecl_ir;
+use cubecl_server;
+use gpu_vmm_cubecl::cubecl_0_11 as storage;
+mod cases;
