@@ -94,9 +94,9 @@ pub(crate) enum Command {
         /// A part of the names of the models and scenarios to run, without Miri and ThreadSanitizer [default: all]
         filter: Option<String>,
     },
-    /// Applies the mutations of tests/mutations to a copy of the library, and checks that the conformance suite catches each
+    /// Applies the mutations of tests/mutations to a copy of the library, and checks that the tests catch each
     Mutations {
-        /// A part of the names of the mutations, or what must catch them: host, `hip 7`, loom, shuttle [default: all]
+        /// A part of the names of the mutations, or what must catch them: host, `hip 7`, `tests gpu-vmm-pool` [default: all]
         filter: Option<String>,
     },
 }
