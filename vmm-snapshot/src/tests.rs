@@ -223,6 +223,21 @@ fn the_last_block_can_be_shorter_and_one_mib_is_usual() {
     assert_eq!(all_of(&path).unwrap(), contents);
 }
 
+/// The index is read in groups of 1024 entries.
+#[test]
+fn thousands_of_blocks_are_in_their_places() {
+    let folder = Folder::new("thousands");
+    let path = folder.file("a");
+    let mut description = description();
+    description.memories[0].size = Bytes(2500 * BLOCK.0);
+    let writer = SnapshotWriter::create(&path, &description, small()).unwrap();
+    let mut contents = contents(4);
+    contents[0] = (0..2500_u64).flat_map(|block| (block / 3).to_le_bytes().repeat(512)).collect();
+    write_all(&writer, &contents).unwrap();
+    assert_eq!(writer.finish().unwrap().blocks, 2502);
+    assert!(all_of(&path).unwrap() == contents);
+}
+
 #[test]
 fn several_threads_write_and_read_at_once() {
     let folder = Folder::new("threads");

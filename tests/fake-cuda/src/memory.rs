@@ -2,7 +2,7 @@
 //! On hardware a descriptor of memory is not a file; only this fake driver can import these.
 #![allow(unsafe_code)] // borrows descriptors
 
-use crate::c::{Location, access, location};
+use crate::c::{DEVICE_INVALID, Location, access, location};
 use crate::pages::{self, Pages};
 use rustix::fs::{MemfdFlags, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -23,14 +23,16 @@ pub(crate) enum Home {
     Device(usize),
     /// A NUMA node of the host.
     Node(i32),
+    /// A device that this process does not see, such as one of another machine.
+    Elsewhere,
 }
 
 impl Home {
-    /// Returns its device; `None` for memory of the host.
+    /// Returns its device; `None` for memory of the host, or of a device that this process does not see.
     pub(crate) const fn device(self) -> Option<usize> {
         match self {
             Self::Device(device) => Some(device),
-            Self::Node(_) => None,
+            Self::Node(_) | Self::Elsewhere => None,
         }
     }
 
@@ -38,6 +40,7 @@ impl Home {
         match self {
             Self::Device(device) => Location { kind: location::DEVICE, id: device as i32 },
             Self::Node(node) => Location { kind: location::HOST_NUMA, id: node },
+            Self::Elsewhere => Location { kind: location::INVISIBLE, id: DEVICE_INVALID },
         }
     }
 }
