@@ -109,8 +109,9 @@ impl<'a> OnDriver<'a> {
             let on = self.on;
             return Err(Trouble::new(format!("{group} fails on {on} without any mutation: {found}")));
         }
-        // A case that hangs waits a minute for its other process.
-        let limit = found.ended.time * 4 + Duration::from_secs(90);
+        // A case of the suite that hangs waits a minute for its other process.
+        let more = if matches!(self.on, On::Tests(_)) { 30 } else { 90 };
+        let limit = found.ended.time * 4 + Duration::from_secs(more);
         limits.insert(group.to_owned(), limit);
         Ok(limit)
     }
