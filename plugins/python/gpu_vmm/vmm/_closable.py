@@ -48,8 +48,10 @@ class Closable(Owner):
 
     def close(self) -> None:
         """Releases the object now instead of when it is garbage-collected. Later calls, except ``close``, raise InvalidArgument."""
-        if not self.closed:
+        try:
             del self._handle
+        except AttributeError:
+            pass
 
     if not TYPE_CHECKING:  # for type checkers, every attribute would exist
 

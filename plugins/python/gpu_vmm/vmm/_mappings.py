@@ -14,7 +14,7 @@ from ..errors import NotMapped
 from ._closable import Closable
 from .observer import changing
 from .physical import PhysicalMemory
-from .properties import Access
+from .properties import ACCESS_OF_LEVEL, Access
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Mappings(Closable):
                 self._handle, unsigned("offset", offset), unsigned("device", device, 32), ctypes.byref(level)
             )
         )
-        return Access(level.value)
+        return ACCESS_OF_LEVEL[level.value]
 
     def mapping(self, offset: SupportsIndex) -> Mapping:
         """Returns the mapping that contains an offset. Raises NotMapped."""

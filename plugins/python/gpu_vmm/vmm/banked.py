@@ -17,7 +17,7 @@ from ._options import options
 from .device import checked
 from .observer import After, Before, changing, observe_banked
 from .physical import PhysicalMemory
-from .properties import Placement, Properties
+from .properties import DEFAULT, Placement, Properties
 
 _NO_BANK = 4294967295  # GPU_VMM_NO_BANK
 
@@ -34,7 +34,7 @@ class BankedRegion(Closable):
         self,
         backend: Backend,
         size: SupportsIndex,
-        memory: Properties = Properties(),
+        memory: Properties = DEFAULT,
         *,
         placement: Placement = Placement.ANYWHERE,
         address: SupportsIndex = 0,

@@ -10,7 +10,7 @@ from .._arguments import unsigned
 from .._library import check, library, take_text
 from ..backend import Backend
 from ..results import CapabilityInfo
-from .properties import Properties, struct_of
+from .properties import DEFAULT, Properties, pointer_to
 
 
 class Device:
@@ -71,11 +71,10 @@ def devices(backend: Backend) -> List[Device]:
     return [Device(backend, number) for number in range(checked(backend).devices)]
 
 
-def granularity(backend: Backend, properties: Properties = Properties()) -> int:
+def granularity(backend: Backend, properties: Properties = DEFAULT) -> int:
     """Returns the unit of the sizes of memory with these properties. Raises NoSuchDevice, or Unavailable for memory that the driver lacks."""
     unit = ctypes.c_uint64()
-    wanted = struct_of(properties)
-    check(library().gpu_vmm_granularity(checked(backend)._handle, ctypes.byref(wanted), ctypes.byref(unit)))
+    check(library().gpu_vmm_granularity(checked(backend)._handle, pointer_to(properties), ctypes.byref(unit)))
     return unit.value
 
 

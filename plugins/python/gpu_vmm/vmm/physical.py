@@ -16,7 +16,7 @@ from ._bytes import room, source, target
 from ._closable import Closable
 from .device import checked
 from .offer import Offer, offer_by
-from .properties import OfferBy, Properties, properties_of, struct_of
+from .properties import DEFAULT, OfferBy, Properties, pointer_to, properties_of
 
 
 class PhysicalMemory(Closable):
@@ -30,12 +30,10 @@ class PhysicalMemory(Closable):
 
     __slots__ = ("_backend",)
 
-    def __init__(self, backend: Backend, size: SupportsIndex, properties: Properties = Properties()) -> None:
-        wanted, pointer = struct_of(properties), ctypes.c_void_p()
+    def __init__(self, backend: Backend, size: SupportsIndex, properties: Properties = DEFAULT) -> None:
+        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
         check(
-            library().gpu_vmm_physical_create(
-                checked(backend)._handle, ctypes.byref(wanted), unsigned("size", size), ctypes.byref(pointer)
-            )
+            library().gpu_vmm_physical_create(checked(backend)._handle, wanted, unsigned("size", size), ctypes.byref(pointer))
         )
         self._own(PhysicalHandle(pointer))
         self._backend = backend
@@ -107,7 +105,7 @@ class PhysicalMemory(Closable):
 
     @classmethod
     def import_fd(
-        cls, backend: Backend, fd: SupportsIndex, size: SupportsIndex, properties: Properties = Properties()
+        cls, backend: Backend, fd: SupportsIndex, size: SupportsIndex, properties: Properties = DEFAULT
     ) -> PhysicalMemory:
         """Imports memory from a file descriptor, which stays open and stays the caller's.
 
@@ -115,10 +113,10 @@ class PhysicalMemory(Closable):
         Unavailable, or DriverError for another kind of descriptor.
         """
         _check_descriptors()
-        wanted, pointer = struct_of(properties), ctypes.c_void_p()
+        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
         number, bytes_ = unsigned("fd", fd, 31), unsigned("size", size)
         opened = checked(backend)._handle
-        check(library().gpu_vmm_physical_import_fd(opened, ctypes.byref(wanted), bytes_, number, ctypes.byref(pointer)))
+        check(library().gpu_vmm_physical_import_fd(opened, wanted, bytes_, number, ctypes.byref(pointer)))
         return cls._from(backend, pointer)
 
     def export_fabric(self) -> bytes:
@@ -129,7 +127,7 @@ class PhysicalMemory(Closable):
 
     @classmethod
     def import_fabric(
-        cls, backend: Backend, handle: bytes, size: SupportsIndex, properties: Properties = Properties()
+        cls, backend: Backend, handle: bytes, size: SupportsIndex, properties: Properties = DEFAULT
     ) -> PhysicalMemory:
         """Imports memory from a fabric handle; ``size`` and ``properties`` as for :meth:`import_fd`.
 
@@ -137,12 +135,12 @@ class PhysicalMemory(Closable):
         """
         if len(handle) != ctypes.sizeof(FabricHandle):
             raise InvalidArgument(f"import memory: the fabric handle has {len(handle)} bytes; expected {ctypes.sizeof(FabricHandle)}")
-        wanted, pointer = struct_of(properties), ctypes.c_void_p()
+        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
         given, bytes_ = FabricHandle.from_buffer_copy(handle), unsigned("size", size)
         opened = checked(backend)._handle
         check(
             library().gpu_vmm_physical_import_fabric(
-                opened, ctypes.byref(wanted), bytes_, ctypes.byref(given), ctypes.byref(pointer)
+                opened, wanted, bytes_, ctypes.byref(given), ctypes.byref(pointer)
             )
         )
         return cls._from(backend, pointer)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import SupportsIndex
+from typing import Any, Dict, SupportsIndex
 
 from .._arguments import unsigned
 from .._signatures import PropertiesStruct
@@ -90,6 +91,18 @@ class Properties:
     """Whether the driver may compress the memory."""
     remote_dma: bool = False
     """Whether a network card can access the memory without the host."""
+
+
+DEFAULT = Properties()
+"""Memory of device 0 that cannot be exported."""
+
+ACCESS_OF_LEVEL: Dict[int, Access] = {int(access): access for access in Access}
+"""The access rights by their number in C; the class of an enumeration looks members up more slowly."""
+
+
+def pointer_to(properties: Properties) -> Any:
+    """Returns a pointer to the properties for C."""
+    return None if properties is DEFAULT else ctypes.byref(struct_of(properties))
 
 
 def struct_of(properties: Properties) -> PropertiesStruct:

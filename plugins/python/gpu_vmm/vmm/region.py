@@ -17,7 +17,7 @@ from ._options import options
 from .device import checked
 from .observer import After, Before, changing, observe
 from .offer import Offer, offer_by
-from .properties import OfferBy, Placement, Properties
+from .properties import DEFAULT, OfferBy, Placement, Properties
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -40,7 +40,7 @@ class Region(Mappings, Contents):
         self,
         backend: Backend,
         size: SupportsIndex = 0,
-        memory: Properties = Properties(),
+        memory: Properties = DEFAULT,
         *,
         placement: Placement = Placement.ANYWHERE,
         address: SupportsIndex = 0,
