@@ -165,7 +165,12 @@ int main(int count, char **arguments) {
     demand(after.heap <= before.heap + (1 << 20), "the heap has not grown");
     demand(after.addresses <= before.addresses + (UINT64_C(64) << 20), "no addresses are left");
     demand(after.violations == 0, "no call has broken a rule of the driver");
+    static const char *const NAMES[COUNTS] = {"reservations", "handles", "memories", "mappings", "allocations", "contexts", "streams",
+                                              "events", "modules", "graphs", "bindings", "page-locked memory"};
     for (int at = 0; at < COUNTS; ++at) {
+        if (after.counts[at] != before.counts[at]) {
+            printf("the driver's %s: %" PRIu64 " to %" PRIu64 "\n", NAMES[at], before.counts[at], after.counts[at]);
+        }
         demand(after.counts[at] <= before.counts[at], "the driver has no object left");
     }
     puts("passed");
