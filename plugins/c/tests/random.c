@@ -64,6 +64,15 @@ static void round_of(const char *name, uint64_t calls, uint64_t seed) {
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.pool));
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.freed_pool));
     gpu_vmm_pool_free(shared.freed_pool);
+    // Each device's context, which stays until the process ends.
+    uint32_t devices = 0;
+    CHECK(gpu_vmm_backend_devices(shared.backend, &devices));
+    for (uint32_t at = 0; at < devices; ++at) {
+        gpu_vmm_event *event = NULL;
+        CHECK(gpu_vmm_event_new(shared.backend, at, &event));
+        CHECK(gpu_vmm_event_record(event, NULL));
+        gpu_vmm_event_free(event);
+    }
     caller callers[THREADS];
     pthread_t threads[THREADS];
     memset(callers, 0, sizeof callers);
