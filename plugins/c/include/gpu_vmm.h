@@ -13,6 +13,10 @@
 // that changes an object or calls a driver returns GPU_VMM_FORKED in a forked child, GPU_VMM_DEVICE_LOST, GPU_VMM_DRIVER, and
 // GPU_VMM_POISONED for memory on which a rollback has failed.
 //
+// Objects: a pointer to an object names it and is no address. A pointer to a freed object, or to one of another type, is
+// GPU_VMM_INVALID_ARGUMENT, and the functions that free an object do nothing with it. An object must not be freed while another
+// thread uses it.
+//
 // Options: a struct of zeros, `gpu_vmm_pool_options options = {0};`, is the default.
 //
 // Memory in use: functions that take a region's memory away (such as gpu_vmm_region_shrink and gpu_vmm_region_suspend) fail with

@@ -5,6 +5,7 @@
 
 use crate::backend::Backend;
 use crate::call::{held, status};
+use crate::handles::{Kind, Object};
 use crate::status::Status;
 use crate::texts::{clear, give, give_box, object, take_box};
 use gpu_vmm::extend::Lock;
@@ -14,6 +15,11 @@ use std::ffi::c_void;
 /// An event of one device. CUDA: CUevent; HIP: hipEvent_t.
 #[derive(Debug)]
 pub struct Event(Lock<Box<dyn Marks>>);
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Event {
+    const KIND: Kind = Kind::Event;
+}
 
 /// Creates an event, which is done until it is recorded. Free it with gpu_vmm_event_free.
 ///

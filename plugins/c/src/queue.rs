@@ -5,6 +5,7 @@
 
 use crate::backend::Backend;
 use crate::call::{held, status};
+use crate::handles::{Kind, Object};
 use crate::region::Region;
 use crate::status::{Answer, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::texts::{clear, give, give_box, object, take_box};
@@ -23,12 +24,22 @@ pub struct Pinned {
     memory: Arc<dyn Locked>,
 }
 
+// SAFETY: no other type has the kind.
+unsafe impl Object for Pinned {
+    const KIND: Kind = Kind::Pinned;
+}
+
 /// A queue of copies between one device and page-locked memory. It has no order with any other stream.
 #[derive(Debug)]
 pub struct CopyQueue {
     backend: AnyBackend,
     device: DeviceId,
     state: Lock<Queued>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for CopyQueue {
+    const KIND: Kind = Kind::CopyQueue;
 }
 
 #[derive(Debug)]

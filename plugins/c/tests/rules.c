@@ -275,6 +275,29 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     demand(gpu_vmm_region_suspend(region, NULL, false, NULL) == GPU_VMM_OK, "without a tensor, suspend needs no force");
 }
 
+// Pointers that name no live object of their type.
+static void wrong_objects(const gpu_vmm_backend *backend) {
+    gpu_vmm_region *region = NULL, *next = NULL;
+    uint64_t size = 0;
+    demand(gpu_vmm_region_new(backend, 0, 64 << 20, &region) == GPU_VMM_OK, "a region is created");
+    gpu_vmm_region_free(region);
+    FAILS(size, gpu_vmm_region_size(region, &size));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_grow(region, 1));
+    demand(strstr(gpu_vmm_last_error(), "freed") != NULL, "the error says that the object was freed");
+    demand(gpu_vmm_region_new(backend, 0, 64 << 20, &next) == GPU_VMM_OK, "another region is created");
+    demand(next != region, "it does not get the pointer of the freed one");
+    gpu_vmm_region_free(region);
+    gpu_vmm_region_free((gpu_vmm_region *)backend);
+    gpu_vmm_pool_free((gpu_vmm_pool *)next);
+    gpu_vmm_region_free((gpu_vmm_region *)&size);
+    demand(gpu_vmm_region_grow(next, 1) == GPU_VMM_OK, "freeing wrong objects does nothing");
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_grow((const gpu_vmm_region *)backend, 1));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_grow((const gpu_vmm_region *)&size, 1));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_map(next, 0, (const gpu_vmm_physical *)next));
+    demand(strcmp(gpu_vmm_backend_name((const gpu_vmm_backend *)next), "") == 0, "a region has no backend's name");
+    gpu_vmm_region_free(next);
+}
+
 int main(int count, char **arguments) {
     gpu_vmm_backend *backend = NULL;
     gpu_vmm_pool *pool = NULL;
@@ -284,6 +307,7 @@ int main(int count, char **arguments) {
     demand(gpu_vmm_region_new(backend, 0, 64 << 20, &region) == GPU_VMM_OK, "a region is created");
     results(backend, pool, region);
     low_level_results(backend, region);
+    wrong_objects(backend);
     options_of_zeros(backend);
     memory_that_is_shown(region);
     gpu_vmm_region_free(region);

@@ -10,6 +10,7 @@ from ctypes import POINTER, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c
 from ctypes import c_void_p
 from typing import Any, Dict, List, Optional, Tuple
 
+from ._signatures import FUNCTIONS as LOW_LEVEL
 from .errors import Unavailable, from_status
 
 VARIABLE = "GPU_VMM_C_LIBRARY"
@@ -40,8 +41,9 @@ _OBJECT = c_void_p  # opaque: backends, pools, regions
 _STATUS = c_int32
 _U64 = POINTER(c_uint64)
 
-# The result type and the argument types of every function.
+# The result type and the argument types of every function; those of gpu_vmm.vmm are in _signatures.
 _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+    **LOW_LEVEL,
     "gpu_vmm_last_error": (c_char_p, []),
     "gpu_vmm_version": (c_char_p, []),
     "gpu_vmm_string_free": (None, [c_void_p]),

@@ -9,6 +9,7 @@
 use super::free_blocks::FreeBlocks;
 use super::graphs::MempoolId;
 use super::table::{self, Entry, TorchBlock};
+use crate::handles::{Kind, Object};
 use crate::pool::Pool;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND};
 use gpu_vmm::extend::Process;
@@ -53,6 +54,11 @@ struct Private {
 pub struct Checkpoint {
     pub(super) id: MempoolId,
     pub(super) blocks: BTreeMap<Address, TorchBlock>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Checkpoint {
+    const KIND: Kind = Kind::Checkpoint;
 }
 
 impl PrivatePools {

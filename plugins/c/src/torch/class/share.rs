@@ -5,6 +5,7 @@
 //! the offer by its own means.
 
 use crate::call::status;
+use crate::handles::{Kind, Object};
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, Status};
 use crate::texts::{clear, give, give_box, give_json, required, take_box};
 use crate::torch::process::{backend, used};
@@ -18,6 +19,11 @@ use std::sync::{Arc, Once};
 /// Memory of another process that is mapped here.
 pub struct Imported {
     _region: Region<AnyBackend>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Imported {
+    const KIND: Kind = Kind::Imported;
 }
 
 /// Lets processes of the same user take descriptors from this one. Where the kernel restricts tracing to ancestors, they could not
