@@ -9,9 +9,8 @@ from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import gpu_vmm
 from gpu_vmm import torch as vmm
-from gpu_vmm._arguments import text
-from gpu_vmm._handles import RegionHandle
 from gpu_vmm._library import check, library
+from gpu_vmm.vmm import Region
 
 _ALIGNMENT = 4096
 _HEADER = 16  # the length of the index in decimal digits
@@ -24,31 +23,28 @@ def save(path: Path, tensors: Mapping[str, Any]) -> int:
     sizes = {name: _size("save", name, tensor) for name, tensor in tensors.items()}
     index = json.dumps(sizes).encode()
     places, end = _places(sizes, len(index))
-    host = gpu_vmm.open("host")
-    region = _new_region(host, end)
-    address = _address(region)
-    ctypes.memmove(address, b"%0*d" % (_HEADER, len(index)) + index, _HEADER + len(index))
+    region = Region(gpu_vmm.open("host"), end)
+    region.grow(end)
+    region.write(b"%0*d" % (_HEADER, len(index)) + index)
+    address = region.address
     for name, offset in places.items():
         if sizes[name]:
             check(library().gpu_vmm_read(_pool(tensors[name]), tensors[name].data_ptr(), address + offset, sizes[name]))
-    check(library().gpu_vmm_region_snapshot(region, _path(path), False))
+    region.snapshot(path)
     return sum(sizes.values())
 
 
 def restore(path: Path, tensors: Mapping[str, Any]) -> int:
     """Reads the contents of tensors from a file. Returns their number of bytes."""
     sizes = {name: _size("restore", name, tensor) for name, tensor in tensors.items()}
-    host, pointer = gpu_vmm.open("host"), ctypes.c_void_p()
-    check(library().gpu_vmm_region_restore(host._handle, _path(path), True, ctypes.byref(pointer)))
-    region = RegionHandle(pointer)
-    address, length = _address(region), ctypes.c_uint64()
-    check(library().gpu_vmm_region_size(region, ctypes.byref(length)))
-    saved, index = _index(path, address, length.value)
+    region = Region.restore(gpu_vmm.open("host"), path, relocate=True)
+    address, length = region.address, region.size
+    saved, index = _index(path, address, length)
     if saved != sizes:
         raise gpu_vmm.InvalidArgument(f"restore: {os.fspath(path)} has other tensors: {_difference(saved, sizes)}")
     places, end = _places(saved, index)  # in the file's order
-    if end > length.value:
-        raise gpu_vmm.FileError(f"restore: {os.fspath(path)} has {length.value} bytes of contents, and its index needs {end}")
+    if end > length:
+        raise gpu_vmm.FileError(f"restore: {os.fspath(path)} has {length} bytes of contents, and its index needs {end}")
     for name, offset in places.items():
         if sizes[name]:
             check(library().gpu_vmm_write(_pool(tensors[name]), tensors[name].data_ptr(), address + offset, sizes[name]))
@@ -91,21 +87,3 @@ def _size(operation: str, name: str, tensor: Any) -> int:
 
 def _pool(tensor: Any) -> Any:
     return vmm.device_pool(tensor.device)._handle
-
-
-def _path(path: Path) -> bytes:
-    return text("path", os.fspath(path))
-
-
-def _new_region(host: gpu_vmm.Backend, size: int) -> RegionHandle:
-    pointer = ctypes.c_void_p()
-    check(library().gpu_vmm_region_new(host._handle, 0, size, ctypes.byref(pointer)))
-    region = RegionHandle(pointer)
-    check(library().gpu_vmm_region_grow(region, size))
-    return region
-
-
-def _address(region: RegionHandle) -> int:
-    found = ctypes.c_uint64()
-    check(library().gpu_vmm_region_address(region, ctypes.byref(found)))
-    return found.value

@@ -13,7 +13,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[2] / "plugins/python/tests")]
 
 import fake_torch  # noqa: E402
 import gpu_vmm  # noqa: E402
-from gpu_vmm_vllm import CuMemAllocator, GpuVmmBackend, _saved, register  # noqa: E402
+from gpu_vmm_vllm import CuMemAllocator, GpuVmmBackend, register  # noqa: E402
 from support import MIB, Case  # noqa: E402
 
 torch, calls = fake_torch.install()
@@ -226,8 +226,9 @@ class Backend(Case):
         mine = {"a": tensor(self.allocator, "weights", 1)}
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "other")
-            region = _saved._new_region(gpu_vmm.open("host"), SIZE)
-            gpu_vmm._library.check(gpu_vmm._library.library().gpu_vmm_region_snapshot(region, path.encode(), False))
+            region = gpu_vmm.vmm.Region(gpu_vmm.open("host"), SIZE)
+            region.grow(SIZE)
+            region.snapshot(path)
             with self.raises(gpu_vmm.FileError, "not one of tensors"):
                 self.backend.restore(path, mine)
 
