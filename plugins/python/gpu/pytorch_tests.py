@@ -124,6 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="the folder test of PyTorch's sources")
     parser.add_argument("--only", action="append", help="a class; all without")
+    parser.add_argument("--tests", type=lambda text: set(text.split(",")), help="names of tests, separated by commas; all without")
     parser.add_argument("--logs", type=Path, default=Path(os.environ.get("OUT", ".")), help="a folder for the output of the tests")
     parser.add_argument("--worker", nargs=6, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -137,6 +138,8 @@ def main() -> int:
         for name, pattern in classes.items():
             if given.only and name not in given.only:
                 continue
+            if given.tests:
+                pattern = f"^({'|'.join(map(re.escape, sorted(given.tests)))})$"
             both = {}
             for who in ("native", "gpu-vmm"):
                 say(name, who)
