@@ -272,7 +272,7 @@ def worker(who: str, name: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", choices=[[], *ROWS], help="the rows to run; all without")
-    parser.add_argument("--jobs", type=int, default=6, help="processes that share the GPU at a time (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=8, help="processes that share the GPU at a time (default: %(default)s)")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """A small GPT trains on two GPUs by DDP and by FSDP2: the losses and the weights are those with PyTorch's own allocator, to the last bit.
 
-It needs PyTorch with CUDA and NCCL, two GPUs and about 90 s.
+All four runs share the GPUs. It needs PyTorch with CUDA and NCCL, two GPUs and about a minute.
 """
 
 import argparse
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -90,14 +91,21 @@ def main() -> int:
     checks = Checks()
     # NCCL may not use NVLink's multicast, which not every machine has.
     variables = environment(None, NCCL_NVLS_ENABLE="0", **training.VARIABLES)
+
+    def run(job: tuple[str, str]) -> Any:
+        kind, who = job
+        say(kind, who)
+        try:
+            return child(__file__, ["--worker", who, kind, "--steps", given.steps], variables, timeout=100)
+        except Failed as failed:
+            checks.check(f"{kind} on {who} completes", "no failure", str(failed), False)
+            return None
+
+    jobs = [(kind, who) for kind in KINDS for who in (NATIVE, VMM)]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=len(jobs)) as threads:
+        found = dict(zip(jobs, threads.map(run, jobs)))
     for kind in KINDS:
-        results = {}
-        for who in (NATIVE, VMM):
-            say(kind, who)
-            try:
-                results[who] = child(__file__, ["--worker", who, kind, "--steps", given.steps], variables, timeout=150)
-            except Failed as failed:
-                checks.check(f"{kind} on {who} completes", "no failure", str(failed), False)
+        results = {who: found[kind, who] for who in (NATIVE, VMM) if found[kind, who]}
         for number in map(str, range(RANKS)) if len(results) == 2 else ():
             native, ours = results[NATIVE][number], results[VMM][number]
             seen = training.differences(ours["losses"], native["losses"])

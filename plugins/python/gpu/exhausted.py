@@ -9,7 +9,9 @@ import gc
 import time
 from typing import Any
 
-from harness import GIB, MIB, Checks, gpu_vmm, say, start
+import training
+from harness import GIB, MIB, Checks, say, start
+from training import VMM
 
 SIZES = (GIB, 64 * MIB, 3 * MIB, 1000)
 # Blocks of one size in a round, at most: the memory may never be too short for the smallest.
@@ -45,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100, help="times that the GPU is filled (default: %(default)s)")
     given = parser.parse_args()
-    gpu_vmm("torch").enable()
+    training.enable(VMM)
     import torch
 
     checks = Checks()

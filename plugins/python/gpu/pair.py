@@ -22,24 +22,24 @@ PAIRS, REPEATS = 20_000, 7
 
 
 def compiled(torch: Any, folder: str) -> Any:
-    """Compiles the loop as the allocator class is compiled."""
-    compiler, flags = gpu_vmm("_torch_build")._command(torch)
-    file = str(Path(folder) / "pair.so")
-    source = Path(__file__).with_suffix(".cpp")
-    subprocess.run([*compiler, *flags, "-shared", str(source), "-lc10", "-o", file], check=True)
-    return ctypes.CDLL(file)
+    """Returns the loop. The first process compiles it, as the allocator class is compiled."""
+    file = Path(folder) / "pair.so"
+    if not file.exists():
+        compiler, flags = gpu_vmm("_torch_build")._command(torch)
+        source = Path(__file__).with_suffix(".cpp")
+        subprocess.run([*compiler, *flags, "-shared", str(source), "-lc10", "-o", str(file)], check=True)
+    return ctypes.CDLL(str(file))
 
 
-def work(who: str) -> dict[str, Any]:
+def work(who: str, folder: str) -> dict[str, Any]:
     training.enable(who)
     import torch
 
     # Other live blocks, as in a program.
     kept = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in SIZES for _ in range(20)]
-    with tempfile.TemporaryDirectory() as folder:
-        pair_time = compiled(torch, folder).pair_time
-        pair_time.restype, pair_time.argtypes = ctypes.c_double, [ctypes.c_size_t, ctypes.c_size_t]
-        times = {str(size): [pair_time(size, PAIRS) for _ in range(REPEATS)] for size in SIZES}
+    pair_time = compiled(torch, folder).pair_time
+    pair_time.restype, pair_time.argtypes = ctypes.c_double, [ctypes.c_size_t, ctypes.c_size_t]
+    times = {str(size): [pair_time(size, PAIRS) for _ in range(REPEATS)] for size in SIZES}
     return {"times": times, "kept": len(kept), "device": torch.cuda.get_device_name(), "torch": torch.__version__}
 
 
@@ -47,15 +47,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each allocator (default: %(default)s)")
     parser.add_argument("--most", type=float, default=0.15, help="the largest accepted quotient to native (default: %(default)s)")
-    parser.add_argument("--worker", choices=tuple(CONF), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        print(json.dumps(work(given.worker)), flush=True)
+        who, folder = given.worker
+        print(json.dumps(work(who, folder)), flush=True)
         return 0
     checks = Checks()
-    results = training.by_turns(
-        given.rounds, lambda who: child(__file__, ["--worker", who], environment(CONF[who]), timeout=120), checks
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        results = training.by_turns(
+            given.rounds, lambda who: child(__file__, ["--worker", who, folder], environment(CONF[who]), timeout=60), checks
+        )
     if not results:
         return checks.end()
     times = {

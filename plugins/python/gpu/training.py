@@ -17,6 +17,7 @@ import hashlib
 import json
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +35,13 @@ def enable(who: str) -> Any:
     if who != VMM:
         return None
     vmm = gpu_vmm("torch")
-    vmm.enable()
+    with warnings.catch_warnings():
+        # Without the allocator class the results would be those of PyTorch's hook.
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            vmm.enable()
+        except RuntimeWarning as warning:
+            raise Failed(str(warning)) from None
     return vmm
 
 

@@ -142,7 +142,9 @@ impl PrivatePools {
     }
 
     fn entry(&self, block: Block<AnyBackend>, size: Bytes, id: MempoolId) -> Entry {
-        Entry::new(block, size, self.device).in_private(id)
+        let mut entry = Entry::new(block, self.device);
+        entry.set_private(id, size.0);
+        entry
     }
 
     /// Takes a free block for a request that no other memory can serve, from the pools that allow it.
@@ -246,7 +248,7 @@ impl PrivatePools {
             }
         }
         for (address, block) in blocks.iter().filter(|(address, _)| live.contains_key(address)) {
-            table::with(*address, |entry| entry.size = block.size);
+            table::with(*address, |entry| entry.set_private(*id, block.size));
         }
         for (block, size) in taken {
             table::insert(self.entry(block, Bytes(size), *id));
@@ -360,7 +362,11 @@ mod tests {
             all
         });
         assert_eq!(pools.checkpoint(ID).unwrap().blocks.len(), 2);
-        assert_eq!(table::with(freed, |entry| entry.size), Some(SIZE.0), "it has the size of the checkpoint");
+        assert_eq!(
+            table::with(freed, |entry| entry.size()),
+            Some(SIZE.0),
+            "it has the size of the checkpoint"
+        );
         assert!(table::with(later, |_| ()).is_none(), "a later block is free");
         assert_eq!(alloc(&pools), later);
         free(&pools, later);

@@ -154,7 +154,6 @@ impl Device {
     }
 
     /// Allocates a block under a tag.
-    #[inline]
     fn block(&self, tag: Option<&str>, size: Bytes, stream: Stream<'static>) -> Answer<Block<AnyBackend>> {
         let own = &self.pool.blocks;
         Ok(match tag {
@@ -190,7 +189,12 @@ pub(super) fn block_tagged(
     if TAGGED.load(Ordering::Relaxed) {
         return with_tag(|tag| device.block(tag, size, stream));
     }
-    device.block(None, size, stream)
+    // The common case calls little and returns one pointer.
+    let request = || device.pool.blocks.request(size).alignment(ALIGNMENT).stream(stream);
+    match request().alloc_cached() {
+        Some(block) => Ok(block),
+        None => Ok(request().alloc()?),
+    }
 }
 
 /// Calls `work` with this thread's tag. A thread that is ending no longer has one.

@@ -1,13 +1,13 @@
 //! The live blocks of PyTorch's allocator class, by address.
 
+use super::address_map::AddressMap;
 use super::graphs::MempoolId;
 use super::shared::Shared;
 use crate::status::Answer;
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream};
+use gpu_vmm::{Address, AnyBackend, Operation, Stream};
 use gpu_vmm_sync::SpinMutex;
-use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
@@ -17,8 +17,6 @@ const SHARDS: usize = 16;
 /// A live block.
 pub(super) struct Entry {
     pub(super) block: Block<AnyBackend>,
-    /// The size of this request. A block of a private pool may be larger than the block's own request was.
-    pub(super) size: u64,
     /// The number of its device.
     pub(super) device: u8,
     rare: Option<Box<Rare>>,
@@ -27,8 +25,8 @@ pub(super) struct Entry {
 /// What few blocks have, apart: the less an entry holds, the less each allocation and free moves.
 #[derive(Default)]
 struct Rare {
-    /// The private pool that the block belongs to.
-    private: Option<MempoolId>,
+    /// The private pool that the block belongs to, and the size of this request. The block may have been made for another size.
+    private: Option<(MempoolId, u64)>,
     /// Other streams whose work uses it. The pool learns of them when the block is freed.
     streams: Vec<Stream<'static>>,
     /// What other processes need to map it, once it was shared.
@@ -37,18 +35,24 @@ struct Rare {
 
 impl Entry {
     #[inline]
-    pub(super) fn new(block: Block<AnyBackend>, size: Bytes, device: u8) -> Self {
-        Self { block, size: size.0, device, rare: None }
+    pub(super) fn new(block: Block<AnyBackend>, device: u8) -> Self {
+        Self { block, device, rare: None }
     }
 
-    /// Makes it a block of a private pool.
-    pub(super) fn in_private(mut self, id: MempoolId) -> Self {
-        self.rare.get_or_insert_default().private = Some(id);
-        self
+    /// Makes it a block of a private pool that serves a request of this size.
+    pub(super) fn set_private(&mut self, id: MempoolId, size: u64) {
+        self.rare.get_or_insert_default().private = Some((id, size));
     }
 
     pub(super) fn private(&self) -> Option<MempoolId> {
-        self.rare.as_ref().and_then(|rare| rare.private)
+        Some(self.rare.as_ref()?.private?.0)
+    }
+
+    /// Returns the size of the request that it serves.
+    #[inline]
+    pub(super) fn size(&self) -> u64 {
+        let private = self.rare.as_ref().and_then(|rare| rare.private);
+        private.map_or_else(|| self.block.size().0, |(_, size)| size)
     }
 
     pub(super) fn streams(&self) -> &[Stream<'static>] {
@@ -126,7 +130,7 @@ impl TorchBlock {
     pub(super) fn of(entry: &Entry) -> Self {
         Self {
             address: entry.block.address().0,
-            size: entry.size,
+            size: entry.size(),
             capacity: entry.block.capacity().0,
             stream: entry.block.stream().as_raw(),
             pool: entry.private().unwrap_or_default(),
@@ -137,7 +141,7 @@ impl TorchBlock {
     }
 }
 
-type Shard = FxHashMap<Address, Entry>;
+type Shard = AddressMap<Entry>;
 
 /// The blocks of all devices. PyTorch frees by address alone, so one lookup must find the device as well.
 struct Table {
@@ -152,7 +156,7 @@ static TABLE: OnceLock<Table> = OnceLock::new();
 fn inherited() -> &'static Table {
     TABLE.get_or_init(|| Table {
         process: Process::current(),
-        shards: std::array::from_fn(|_| SpinMutex::new(Shard::default())),
+        shards: std::array::from_fn(|_| SpinMutex::new(Shard::new())),
     })
 }
 
@@ -180,20 +184,22 @@ fn shard(address: Address) -> Option<&'static SpinMutex<Shard>> {
 pub(super) fn insert(entry: Entry) -> TorchBlock {
     let seen = TorchBlock::of(&entry);
     let address = entry.block.address();
-    let before = shard(address).and_then(|shard| shard.lock().insert(address, entry));
-    debug_assert!(before.is_none(), "two live blocks at {address}");
+    if let Some(shard) = shard(address) {
+        let is_new = shard.lock().insert(address, entry);
+        debug_assert!(is_new, "two live blocks at {address}");
+    }
     seen
 }
 
 /// Removes the block with this first address.
 #[inline]
 pub(super) fn remove(address: Address) -> Option<Entry> {
-    shard(address)?.lock().remove(&address)
+    shard(address)?.lock().remove(address)
 }
 
 /// Works on the block with this first address. `work` must not wait: other threads spin meanwhile.
 pub(super) fn with<T>(address: Address, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-    shard(address)?.lock().get_mut(&address).map(work)
+    shard(address)?.lock().get_mut(address).map(work)
 }
 
 /// Calls `visit` for all blocks of a device, which must not wait.

@@ -68,7 +68,7 @@ unsafe fn receive(block: *mut TorchBlock, work: impl FnOnce() -> Answer<TorchBlo
 #[inline]
 fn allocate(device: &Device, number: u8, size: Bytes, stream: Stream<'static>) -> Answer<TorchBlock> {
     let block = block_tagged(device, size, stream)?;
-    Ok(table::insert(Entry::new(block, size, number)))
+    Ok(table::insert(Entry::new(block, number)))
 }
 
 /// Allocates as gpu_vmm_torch_allocate without a private pool does, after everything that frees memory: blocks whose graphs are
