@@ -26,9 +26,15 @@ void trace_python(void* address, bool is_allocated) {
 
 c10::DeviceIndex current_device() {
   c10::DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  const auto error = c10::cuda::GetDevice(&device);
+  // The macro calls a function also for a success.
+  if (C10_UNLIKELY(error != cudaSuccess)) {
+    C10_CUDA_CHECK(error);
+  }
   return device;
 }
+
+const Context kNoContext;
 
 } // namespace
 
@@ -67,9 +73,13 @@ void GpuVmmAllocator::raw_delete(void* address) {
 }
 
 void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
-  auto context = history_.gather(RecordContext::STATE);
+  const bool is_recorded = history_.is_on();
+  const Context context = C10_UNLIKELY(is_recorded) ? history_.gather(RecordContext::STATE) : kNoContext;
   const auto block = take_block(device, size, stream, context);
-  note_allocated(block, std::move(context));
+  if (C10_UNLIKELY(is_recorded)) {
+    history_.allocated(block, context);
+  }
+  note_allocated(block);
   void* address = reinterpret_cast<void*>(block.address);
   trace_python(address, true);
   return address;
@@ -79,27 +89,29 @@ gpu_vmm_torch_block GpuVmmAllocator::take_block(
     c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context) {
   gpu_vmm_torch_block block;
   MempoolId_t pool;
-  const bool diverted = at(device).diversions.find(stream, pool);
-  if (C10_UNLIKELY(diverted) && foreign_.allocate(device, pool, size, stream, block)) {
+  if (C10_UNLIKELY(at(device).diversions.find(stream, pool))) {
+    if (!foreign_.allocate(device, pool, size, stream, block)) {
+      const gpu_vmm_torch_mempool_id id{pool.first, pool.second};
+      const auto status = library.gpu_vmm_torch_allocate(device, size, stream, &id, &block);
+      if (status == GPU_VMM_OUT_OF_MEMORY) {
+        throw_out_of_memory(device, size, stream, context);
+      }
+      check(status);
+    }
     return block;
   }
-  const gpu_vmm_torch_mempool_id id{pool.first, pool.second};
-  const auto status = library.gpu_vmm_torch_allocate(device, size, stream, diverted ? &id : nullptr, &block);
-  if (C10_LIKELY(status == GPU_VMM_OK)) {
-    return block;
+  const auto status = library.gpu_vmm_torch_allocate(device, size, stream, nullptr, &block);
+  if (C10_UNLIKELY(status != GPU_VMM_OK)) {
+    if (status != GPU_VMM_OUT_OF_MEMORY) {
+      check(status);
+    }
+    take_at_last(device, size, stream, context, block);
   }
-  if (status != GPU_VMM_OUT_OF_MEMORY) {
-    check(status);
-  }
-  if (diverted) {
-    throw_out_of_memory(device, size, stream, context);
-  }
-  return take_at_last(device, size, stream, context);
+  return block;
 }
 
-gpu_vmm_torch_block GpuVmmAllocator::take_at_last(
-    c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context) {
-  gpu_vmm_torch_block block;
+void GpuVmmAllocator::take_at_last(
+    c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context, gpu_vmm_torch_block& block) {
   at(device).statistics.retried();
   // Libraries register callbacks that free memory of theirs.
   auto* callbacks = c10::FreeCudaMemoryCallbacksRegistry();
@@ -107,13 +119,10 @@ gpu_vmm_torch_block GpuVmmAllocator::take_at_last(
     callbacks->Create(name)->Execute();
   }
   const auto status = library.gpu_vmm_torch_allocate_at_last(device, size, stream, &block);
-  if (status == GPU_VMM_OK) {
-    return block;
+  if (status == GPU_VMM_OUT_OF_MEMORY) {
+    throw_out_of_memory(device, size, stream, context);
   }
-  if (status != GPU_VMM_OUT_OF_MEMORY) {
-    check(status);
-  }
-  throw_out_of_memory(device, size, stream, context);
+  check(status);
 }
 
 void GpuVmmAllocator::throw_out_of_memory(
@@ -158,33 +167,43 @@ void GpuVmmAllocator::throw_out_of_memory(
 
 void GpuVmmAllocator::give(void* address) {
   const auto number = reinterpret_cast<uint64_t>(address);
-  gpu_vmm_torch_block block;
-  auto context = history_.gather(RecordContext::ALL);
-  if (C10_UNLIKELY(history_.is_on()) && find(number, block) && block.address == number) {
-    history_.freed(block, std::move(context));
+  if (C10_UNLIKELY(history_.is_on())) {
+    record_freed(number);
   }
+  gpu_vmm_torch_block block;
   const auto status = library.gpu_vmm_torch_deallocate(number, &block);
-  if (C10_UNLIKELY(status != GPU_VMM_OK)) {
-    if (status == GPU_VMM_FORKED) {
-      // The memory is the parent's.
-      return;
-    }
-    if (status == GPU_VMM_NOT_FOUND) {
-      TORCH_CHECK(foreign_.free(number, block), "invalid device pointer: ", address);
-    } else {
-      // The block is freed; the pool reuses its memory only when the device is idle.
-      TORCH_WARN("gpu-vmm: ", library.gpu_vmm_last_error());
-    }
+  if (C10_UNLIKELY(status != GPU_VMM_OK) && !give_otherwise(status, number, block)) {
+    return;
   }
   note_freed(block);
   trace_python(address, false);
 }
 
-void GpuVmmAllocator::note_allocated(const gpu_vmm_torch_block& block, Context context) {
-  devices_[block.device].statistics.allocated(block);
-  if (C10_UNLIKELY(history_.is_on() || context)) {
-    history_.allocated(block, std::move(context));
+void GpuVmmAllocator::record_freed(uint64_t address) {
+  auto context = history_.gather(RecordContext::ALL);
+  gpu_vmm_torch_block block;
+  if (find(address, block) && block.address == address) {
+    history_.freed(block, std::move(context));
   }
+}
+
+// Returns false if nothing was freed.
+bool GpuVmmAllocator::give_otherwise(gpu_vmm_status status, uint64_t address, gpu_vmm_torch_block& block) {
+  if (status == GPU_VMM_FORKED) {
+    // The memory is the parent's.
+    return false;
+  }
+  if (status == GPU_VMM_NOT_FOUND) {
+    TORCH_CHECK(foreign_.free(address, block), "invalid device pointer: ", reinterpret_cast<void*>(address));
+  } else {
+    // The block is freed; the pool reuses its memory only when the device is idle.
+    TORCH_WARN("gpu-vmm: ", library.gpu_vmm_last_error());
+  }
+  return true;
+}
+
+void GpuVmmAllocator::note_allocated(const gpu_vmm_torch_block& block) {
+  devices_[block.device].statistics.allocated(block);
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
     report(block, static_cast<int64_t>(rounded(block.size)));
   }

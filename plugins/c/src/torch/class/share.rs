@@ -68,7 +68,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_export(
 fn share(address: Address) -> Answer<Arc<Shared>> {
     let missing =
         || Failure::new(GPU_VMM_NOT_FOUND, format!("share: no live block of PyTorch begins at {address}"));
-    let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.shared.clone()));
+    let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.shared()));
     let (number, size, shared) = seen.ok_or_else(missing)?;
     if let Some(shared) = shared {
         return Ok(shared);
@@ -82,7 +82,7 @@ fn share(address: Address) -> Answer<Arc<Shared>> {
     let pages = offered.iter().map(|one| one.offer().clone()).collect();
     let shared = Arc::new(Shared { handle: Handle { offset: offset.0, page, pages }, _offered: offered });
     // Another thread may have shared it meanwhile: all use the first handle.
-    table::with(address, |entry| Arc::clone(entry.shared.get_or_insert(shared))).ok_or_else(missing)
+    table::with(address, |entry| entry.share(shared)).ok_or_else(missing)
 }
 
 /// Maps the memory that a handle of another process describes. `address` receives its first address. Free the result with

@@ -14,14 +14,14 @@ import threading
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
 
-from . import _torch_build
-from ._arguments import KEEP_NOTHING, Folder, text
-from ._handles import PoolHandle
-from ._library import address_of, check, find, library
-from .backend import options
-from .errors import Busy, Error, NotInstalled, Suspended, Unavailable
-from .pool import Blocks, Pool
-from .results import PoolStats
+from .. import _torch_build
+from .._arguments import KEEP_NOTHING, Folder, text
+from .._handles import PoolHandle
+from .._library import address_of, check, find, library
+from ..backend import options
+from ..errors import Busy, Error, NotInstalled, Suspended, Unavailable
+from ..pool import Blocks, Pool
+from ..results import PoolStats
 
 # The hooks of PyTorch's allocator: each setter, and the library's function for it.
 _HOOKS = (
@@ -336,11 +336,3 @@ def report(path: Union[str, "os.PathLike[str]"], device: Any = None) -> None:
 def trim(keep: SupportsIndex = 0, device: Any = None) -> int:
     """Returns free memory of a device's pool to the driver until it keeps at most ``keep`` bytes. Returns the number of bytes returned."""
     return device_pool(device).trim(keep)
-
-
-if __name__ == "__main__":
-    import sys
-
-    from gpu_vmm._torch_command import main
-
-    sys.exit(main(sys.argv[1:]))
