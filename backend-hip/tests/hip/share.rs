@@ -171,7 +171,7 @@ fn position_stays(rig: &Rig) {
 /// Nothing is wrong with the driver: the caller must close files, or raise the limit.
 fn full_table(rig: &Rig) {
     let (memory, fd) = (shareable(rig), exported(rig, 8));
-    // What HIP opens at its first import stays open.
+    // HIP keeps the descriptors that it opens for its first import.
     import_has(rig, fd.as_fd(), 8);
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls read or write the structure alone.

@@ -18,12 +18,18 @@ static void swaps(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_region *one = filled(backend, 2, 1), *other = filled(backend, 2, 11);
     CHECK(gpu_vmm_region_swap(one, 0, other, unit, unit, false));
     demand(byte_at(one, 0) == 12 && byte_at(other, unit) == 1 && byte_at(one, unit) == 2, "one unit is exchanged");
+    // Each range belongs to the region before it, whichever of the two regions has the higher address.
+    CHECK(gpu_vmm_region_swap(other, unit, one, 0, unit, false));
+    demand(byte_at(one, 0) == 1 && byte_at(other, unit) == 12 && byte_at(other, 0) == 11, "it is exchanged again");
+    CHECK(gpu_vmm_region_swap(one, 0, other, unit, unit, false));
     CHECK(gpu_vmm_region_swap_all(other, one, false));
     demand(byte_at(one, 0) == 11 && byte_at(one, unit) == 1 && byte_at(other, 0) == 12, "all memory is exchanged");
     RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_swap_all(one, one, false));
     RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_region_swap(one, 0, other, 2 * unit, unit, false));
     CHECK(gpu_vmm_region_copy(one, unit / 2, other, unit, unit));
     demand(byte_at(one, unit / 2) == byte_at(other, unit), "bytes are copied");
+    CHECK(gpu_vmm_region_copy(other, unit + 9, one, 0, 1));
+    demand(byte_at(other, unit + 9) == byte_at(one, 0), "a byte is copied the other way");
     RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_copy(one, 0, one, unit, unit));
     RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_region_copy(one, unit + 1, other, 0, unit));
     gpu_vmm_region_free(one);

@@ -277,6 +277,8 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     demand(gpu_vmm_region_suspend(region, "host", false, &bytes) == GPU_VMM_BUSY && bytes == 0, "suspend fails without force");
     demand(strstr(gpu_vmm_last_error(), "force") != NULL, "the error mentions force");
     demand(gpu_vmm_region_shrink(region, 0, false) == GPU_VMM_BUSY, "shrink fails without force");
+    demand(gpu_vmm_region_size(region, &size) == GPU_VMM_OK && size > 0, "the region has memory");
+    demand(gpu_vmm_region_unmap(region, 0, size, false) == GPU_VMM_BUSY, "unmap fails without force");
     demand(gpu_vmm_region_suspend(region, "host", true, &bytes) == GPU_VMM_OK && bytes > 0, "suspend succeeds with force");
     demand(gpu_vmm_region_resume(region, &bytes) == GPU_VMM_OK && bytes > 0, "the region is resumed");
     memset(read, 0xFF, sizeof read);

@@ -88,12 +88,12 @@ fn import(shareable: *mut c_void, kind: u32) -> Answer<u64> {
         }
         Memory::import(file).ok_or(Code::UNKNOWN)?
     };
-    if memory.kind.home.device().is_some_and(|device| device >= settings().gpus) {
+    if let Some(device) = memory.kind.home.device().filter(|device| *device >= settings().gpus) {
         // The other machines of a fabric have devices of their own.
         if !is_for_fabric {
             return Err(Code::NOT_SUPPORTED);
         }
-        memory.kind.home = Home::Elsewhere;
+        memory.kind.home = Home::Elsewhere(device);
     }
     Ok(state().import(memory))
 }

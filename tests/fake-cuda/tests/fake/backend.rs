@@ -145,7 +145,7 @@ fn a_failed_start_is_tried_again(_: &Cuda) {
     assert_eq!(open().devices().len(), 2);
 }
 
-/// No device may be missing without a word: ordinals name devices.
+/// A device that is left out would change the ordinals of those behind it.
 fn a_failed_list_is_an_error(_: &Cuda) {
     let error = CudaBackend::open().unwrap_err();
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");

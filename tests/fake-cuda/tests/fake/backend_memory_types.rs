@@ -14,6 +14,14 @@ const UNIT: Bytes = Bytes::mib(32);
 
 pub(crate) const CASES: &[Case] = &[
     with(&[("VERSION", "12.1")], "memory_of_the_host_is_of_12_2", memory_of_the_host_is_of_12_2),
+    with(&[("VERSION", "12.2")], "a_driver_of_12_2_has_memory_of_the_host", memory_of_the_host_is_there),
+    with(
+        &[("VERSION", "12.3"), ("FABRIC", "1")],
+        "a_driver_of_12_3_has_fabric_handles",
+        fabric_handles_are_there,
+    ),
+    with(&[("COMPRESSION", "0")], "a_device_that_compresses_nothing", a_device_that_compresses_nothing),
+    with(&[("GPUS", "9")], "nine_devices_have_access", nine_devices_have_access),
     with(&[("VERSION", "12.3")], "an_attribute_that_is_not_known_says_nothing", an_unknown_attribute),
     with(&[("VERSION", "11.6")], "dma_bufs_are_of_11_7", dma_bufs_are_of_11_7),
     with(
@@ -46,6 +54,11 @@ pub(crate) const CASES: &[Case] = &[
     case("compressible_memory_without_a_dma_buf_says_so", compressible_memory_without_a_dma_buf_says_so),
     with(&[("FABRIC", "1")], "what_is_permitted_is_found", what_is_permitted_is_found),
     with(&[("FABRIC", "1")], "memory_of_another_machine_is_imported", memory_of_another_machine_is_imported),
+    with(
+        &[("FABRIC", "1"), ("VERSION", "13.2")],
+        "memory_that_is_invisible_is_imported",
+        memory_of_another_machine_is_imported,
+    ),
     case("memory_that_is_not_compressed_says_so", memory_that_is_not_compressed_says_so),
     case("a_region_of_the_hosts_memory_is_used_by_both", a_region_of_the_hosts_memory_is_used_by_both),
 ];
@@ -95,6 +108,39 @@ fn memory_of_the_host_is_of_12_2(cuda: &Cuda) {
     }
     let reason = refused(&backend, Properties::on(DEVICE).exported_as(HandleTypes::FABRIC));
     assert_eq!(reason, "fabric handles came with CUDA 12.3, and the driver is of 12.1");
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn memory_of_the_host_is_there(cuda: &Cuda) {
+    let memory = PhysicalMemory::create(&open(), UNIT, on_the_node()).unwrap();
+    assert_eq!((memory.properties(), cuda.violations()), (on_the_node(), 0));
+}
+
+fn fabric_handles_are_there(cuda: &Cuda) {
+    let properties = Properties::on(DEVICE).exported_as(HandleTypes::FABRIC);
+    PhysicalMemory::create(&open(), UNIT, properties).unwrap().export_fabric().unwrap();
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn a_device_that_compresses_nothing(cuda: &Cuda) {
+    let backend = open();
+    assert_eq!(missing(&backend, Feature::Compression, ""), Evidence::Attribute);
+    assert!(capability(&backend, Feature::RemoteDma).available);
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// More devices than one call grants from the stack.
+fn nine_devices_have_access(cuda: &Cuda) {
+    let backend = open();
+    let devices = || (0..9).map(DeviceId);
+    let builder = Region::builder(&backend).on(DEVICE).reserve(UNIT);
+    let builder = devices().fold(builder, |builder, device| builder.access(device, Access::ReadWrite));
+    let mut region = builder.build().unwrap();
+    region.grow_to(UNIT).unwrap();
+    for (seed, device) in (5..).zip(devices()) {
+        region.write_pattern(device, Bytes::ZERO, UNIT, seed).unwrap();
+        assert_eq!(region.count_wrong(device, Bytes::ZERO, UNIT, seed).unwrap(), 0, "{device}");
+    }
     assert_eq!(cuda.violations(), 0);
 }
 
@@ -226,7 +272,8 @@ fn memory_of_another_machine_is_imported(cuda: &Cuda) {
     region.write_pattern(owner, Bytes::ZERO, UNIT, 5).unwrap();
     let handle = region.mapping_at(Bytes::ZERO).unwrap().memory.export_fabric().unwrap();
     let digits = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    let other = start(&OTHER_MACHINE, &[(FABRIC_HANDLE, digits)]).wait_with_output().unwrap();
+    let version = ("FAKE_CUDA_VERSION", backend.driver().version);
+    let other = start(&OTHER_MACHINE, &[(FABRIC_HANDLE, digits), version]).wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&other.stdout), format!("{DONE}\n"));
     assert_eq!(region.count_wrong(owner, Bytes::ZERO, UNIT, 6).unwrap(), 0);
     assert_eq!(cuda.violations(), 0);

@@ -287,6 +287,8 @@ fn capabilities(rig: &mut Rig) {
         (Feature::HostMemory, rig.has("host-memory-is-the-devices")),
         (Feature::HostNodeMemory, rig.has("host-memory-is-the-devices")),
         (Feature::DmaBuf, false),
+        (Feature::RemoteDma, rig.backend.driver().version_number < 71_400_000),
+        (Feature::FabricHandle, true),
     ] {
         assert_eq!(found(feature).available, !missing, "{feature}: {}", found(feature).note);
     }
