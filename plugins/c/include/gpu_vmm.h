@@ -154,7 +154,8 @@ typedef struct gpu_vmm_banked gpu_vmm_banked;
 // A checkpoint of a private pool: its identifier, and its live blocks by address.
 typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
 
-// A queue of copies between one device and page-locked memory. It has no order with any other stream.
+// A queue of copies between one device and page-locked memory. It has no order with other streams except by events:
+// gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record.
 typedef struct gpu_vmm_copy_queue gpu_vmm_copy_queue;
 
 // An event of one device. CUDA: CUevent; HIP: hipEvent_t.
@@ -1285,6 +1286,28 @@ gpu_vmm_status gpu_vmm_copy_queue_read(const gpu_vmm_copy_queue *queue,
                                        const gpu_vmm_pinned *pinned,
                                        uint64_t pinned_offset,
                                        uint64_t size);
+
+// Makes all copies that are queued from now on wait for the work that an event has recorded, such as that of the caller's stream. The
+// CPU does not wait, except on host memory. CUDA: cuStreamWaitEvent; HIP: hipStreamWaitEvent.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for an event of another backend.
+//
+// # Safety
+//
+// `queue` is null or a queue, `event` null or an event.
+gpu_vmm_status gpu_vmm_copy_queue_hold(const gpu_vmm_copy_queue *queue,
+                                       const gpu_vmm_event *event);
+
+// Records the copies that are queued now in an event of the queue's device. With gpu_vmm_event_hold, work on any stream waits for them.
+// CUDA: cuEventRecord; HIP: hipEventRecord.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for an event of another device or backend.
+//
+// # Safety
+//
+// `queue` is null or a queue, `event` null or an event.
+gpu_vmm_status gpu_vmm_copy_queue_record(const gpu_vmm_copy_queue *queue,
+                                         const gpu_vmm_event *event);
 
 // Waits until all queued copies are done. Returns the error of one that failed.
 //
