@@ -833,7 +833,8 @@ gpu_vmm_status gpu_vmm_exporter_wait_released(const gpu_vmm_exporter *exporter,
                                               uint32_t *outcome);
 
 // Connects to the listener of another process of this user at a path and imports the region that it exports: the devices that own
-// its memory read and write it. Waits up to `milliseconds`. Free it with gpu_vmm_followed_free.
+// its memory read and write it. `reserve` is the size that the region can grow to in place; 0 for its size now. Waits up to
+// `milliseconds`. Free it with gpu_vmm_followed_free.
 //
 // Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, and GPU_VMM_DRIVER with
 // the system's error if no process listens at the path.
@@ -843,6 +844,7 @@ gpu_vmm_status gpu_vmm_exporter_wait_released(const gpu_vmm_exporter *exporter,
 // `backend` is null or an open backend. `path` is null or a string. `followed` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_follow(const gpu_vmm_backend *backend,
                               const char *path,
+                              uint64_t reserve,
                               uint64_t milliseconds,
                               gpu_vmm_followed **followed);
 
