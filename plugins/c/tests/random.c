@@ -64,6 +64,10 @@ static void round_of(const char *name, uint64_t calls, uint64_t seed) {
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.pool));
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.freed_pool));
     gpu_vmm_pool_free(shared.freed_pool);
+    char *info = NULL;
+    CHECK(gpu_vmm_backend_info(shared.backend, &info));
+    shared.frees_imports = strstr(info, "import-leaks") == NULL;
+    gpu_vmm_string_free(info);
     // Each device's context, which stays until the process ends.
     uint32_t devices = 0;
     CHECK(gpu_vmm_backend_devices(shared.backend, &devices));
