@@ -45,7 +45,7 @@ static int follow(const char *vendor, const char *path) {
     uint64_t size = 0, changes = 0;
     char text[16] = "";
     CHECK(gpu_vmm_open(vendor, &backend));
-    CHECK(gpu_vmm_follow(backend, path, WAIT, &followed));
+    CHECK(gpu_vmm_follow(backend, path, UINT64_C(1) << 30, WAIT, &followed));
     CHECK(gpu_vmm_followed_read(followed, 0, text, sizeof text));
     demand(strcmp(text, "from the parent") == 0, "the child reads the parent's bytes");
     CHECK(gpu_vmm_followed_write(followed, 0, "from the child.", 16));
@@ -54,7 +54,7 @@ static int follow(const char *vendor, const char *path) {
         demand(event == GPU_VMM_EVENT_CHANGED || event == GPU_VMM_EVENT_RELEASE_REQUESTED, "the parent sends changes");
         if (event == GPU_VMM_EVENT_CHANGED) {
             changes++;
-            CHECK(gpu_vmm_followed_apply(followed, true));
+            CHECK(gpu_vmm_followed_apply(followed, false));
             CHECK(gpu_vmm_followed_range(followed, NULL, &size));
             printf("the child has %llu MiB\n", (unsigned long long)(size >> 20));
             // The last byte is new memory after growth.

@@ -154,7 +154,8 @@ typedef struct gpu_vmm_banked gpu_vmm_banked;
 // A checkpoint of a private pool: its identifier, and its live blocks by address.
 typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
 
-// A queue of copies between one device and page-locked memory. It has no order with any other stream.
+// A queue of copies between one device and page-locked memory. It has no order with other streams except by events:
+// gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record.
 typedef struct gpu_vmm_copy_queue gpu_vmm_copy_queue;
 
 // An event of one device. CUDA: CUevent; HIP: hipEvent_t.
@@ -832,7 +833,8 @@ gpu_vmm_status gpu_vmm_exporter_wait_released(const gpu_vmm_exporter *exporter,
                                               uint32_t *outcome);
 
 // Connects to the listener of another process of this user at a path and imports the region that it exports: the devices that own
-// its memory read and write it. Waits up to `milliseconds`. Free it with gpu_vmm_followed_free.
+// its memory read and write it. `reserve` is the size that the region can grow to in place; 0 for its size now. Waits up to
+// `milliseconds`. Free it with gpu_vmm_followed_free.
 //
 // Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, and GPU_VMM_DRIVER with
 // the system's error if no process listens at the path.
@@ -842,6 +844,7 @@ gpu_vmm_status gpu_vmm_exporter_wait_released(const gpu_vmm_exporter *exporter,
 // `backend` is null or an open backend. `path` is null or a string. `followed` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_follow(const gpu_vmm_backend *backend,
                               const char *path,
+                              uint64_t reserve,
                               uint64_t milliseconds,
                               gpu_vmm_followed **followed);
 
@@ -1285,6 +1288,28 @@ gpu_vmm_status gpu_vmm_copy_queue_read(const gpu_vmm_copy_queue *queue,
                                        const gpu_vmm_pinned *pinned,
                                        uint64_t pinned_offset,
                                        uint64_t size);
+
+// Makes all copies that are queued from now on wait for the work that an event has recorded, such as that of the caller's stream. The
+// CPU does not wait, except on host memory. CUDA: cuStreamWaitEvent; HIP: hipStreamWaitEvent.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for an event of another backend.
+//
+// # Safety
+//
+// `queue` is null or a queue, `event` null or an event.
+gpu_vmm_status gpu_vmm_copy_queue_hold(const gpu_vmm_copy_queue *queue,
+                                       const gpu_vmm_event *event);
+
+// Records the copies that are queued now in an event of the queue's device. With gpu_vmm_event_hold, work on any stream waits for them.
+// CUDA: cuEventRecord; HIP: hipEventRecord.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for an event of another device or backend.
+//
+// # Safety
+//
+// `queue` is null or a queue, `event` null or an event.
+gpu_vmm_status gpu_vmm_copy_queue_record(const gpu_vmm_copy_queue *queue,
+                                         const gpu_vmm_event *event);
 
 // Waits until all queued copies are done. Returns the error of one that failed.
 //

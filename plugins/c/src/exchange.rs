@@ -235,7 +235,8 @@ pub unsafe extern "C" fn gpu_vmm_exporter_wait_released(
 }
 
 /// Connects to the listener of another process of this user at a path and imports the region that it exports: the devices that own
-/// its memory read and write it. Waits up to `milliseconds`. Free it with gpu_vmm_followed_free.
+/// its memory read and write it. `reserve` is the size that the region can grow to in place; 0 for its size now. Waits up to
+/// `milliseconds`. Free it with gpu_vmm_followed_free.
 ///
 /// Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, and GPU_VMM_DRIVER with
 /// the system's error if no process listens at the path.
@@ -247,6 +248,7 @@ pub unsafe extern "C" fn gpu_vmm_exporter_wait_released(
 pub unsafe extern "C" fn gpu_vmm_follow(
     backend: *const Backend,
     path: *const c_char,
+    reserve: u64,
     milliseconds: u64,
     followed: *mut *mut Followed,
 ) -> Status {
@@ -260,7 +262,11 @@ pub unsafe extern "C" fn gpu_vmm_follow(
             give_box("followed", followed, || {
                 let mut channel = Channel::connect(path, Allowed::same_user(), wait)?;
                 channel.set_wait(wait);
-                Ok(Followed(Lock::new(Some(ImportOptions::new().receive(backend, channel)?))))
+                let mut options = ImportOptions::new();
+                if reserve > 0 {
+                    options = options.reserve(Bytes(reserve));
+                }
+                Ok(Followed(Lock::new(Some(options.receive(backend, channel)?))))
             })
         }
     })

@@ -64,10 +64,10 @@ static inline gpu_vmm_status export_memory(caller *self) {
     gpu_vmm_status status = gpu_vmm_physical_create(backend(self), &properties, self->shared->unit, &made);
     if (status == GPU_VMM_OK && flag(self)) {
         status = gpu_vmm_physical_export_fd(made, &fd);
-        if (status == GPU_VMM_OK) {
+        if (status == GPU_VMM_OK && self->shared->frees_imports) {
             status = gpu_vmm_physical_import_fd(backend(self), &properties, self->shared->unit, fd, &other);
-            close(fd);
         }
+        if (fd >= 0) close(fd);
     } else if (status == GPU_VMM_OK) {
         status = gpu_vmm_physical_offer(backend(self), made, (uint32_t)below(self, 3), &offer);
         if (status == GPU_VMM_OK) {

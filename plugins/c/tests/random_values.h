@@ -18,6 +18,8 @@ typedef struct {
     gpu_vmm_pinned *pinned;
     gpu_vmm_pool *pool;
     gpu_vmm_pool *freed_pool;
+    // Whether the driver frees imported memory: the known deviation import-leaks says that it does not.
+    bool frees_imports;
 } shared_objects;
 
 typedef struct {
