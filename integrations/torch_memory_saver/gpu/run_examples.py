@@ -5,7 +5,7 @@
 
 WHEEL is an unpacked wheel of torch_memory_saver, TESTS the folder `test` of its repository at that version. It needs PyTorch with CUDA, a
 C++ compiler, and 0.6 of a GPU's memory. It needs no network. The examples run in processes of their own, in the order and with the
-variables of test_examples.py. The original runs with --original, so that an example that fails there as well can be told from a fault.
+variables of test_examples.py. With --original, the original runs as well: an example that fails with both shows no fault of this library.
 """
 
 import argparse
