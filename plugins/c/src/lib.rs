@@ -10,6 +10,7 @@
 //! | `version` | the version of the library |
 //! | `properties`, `device` | properties of memory; granularities and capabilities of devices |
 //! | `physical`, `share` | physical memory; memory and regions in other processes |
+//! | `exchange` | regions that another process follows while they change |
 //! | `reservation`, `mapping`, `replace` | regions of chosen addresses; mappings in them; other memory at the same addresses |
 //! | `banked`, `snapshot` | one address with several banks of memory; regions in files |
 //! | `queue`, `event` | queued copies and page-locked memory; events |
@@ -31,6 +32,8 @@ mod callback;
 mod capsule;
 mod device;
 mod event;
+#[cfg(target_os = "linux")]
+mod exchange;
 mod handles;
 mod mapping;
 mod observer;

@@ -168,6 +168,46 @@ static void snapshots(const gpu_vmm_backend *backend, uint64_t unit) {
     remove(path);
 }
 
+// Several regions in one file, with memory that two of them map.
+static void several(const gpu_vmm_backend *backend, uint64_t unit) {
+    char path[128];
+    snprintf(path, sizeof path, "/tmp/gpu-vmm-several-%ld.snapshot", (long)getpid());
+    gpu_vmm_region *made[3], *restored[3];
+    const gpu_vmm_region *twice[2];
+    uint64_t there = 0;
+    for (uint64_t at = 0; at < 2; ++at) {
+        made[at] = filled(backend, at + 1, (uint8_t)(10 * at + 1));
+    }
+    gpu_vmm_physical *shared = NULL;
+    CHECK(gpu_vmm_region_physical(made[0], 0, &shared));
+    made[2] = reserve(backend, 1);
+    CHECK(gpu_vmm_region_map(made[2], 0, shared));
+    CHECK(gpu_vmm_region_set_access(made[2], 0, unit, 0, GPU_VMM_ACCESS_READ_WRITE));
+    gpu_vmm_physical_release(shared);
+    CHECK(gpu_vmm_regions_snapshot((const gpu_vmm_region *const *)made, 3, path, false));
+    CHECK(gpu_vmm_snapshot_count(path, &there));
+    demand(there == 3, "the file has all regions");
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_restore(backend, path, true, restored, 2));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_restore(backend, path, true, restored));
+    CHECK(gpu_vmm_regions_restore(backend, path, true, restored, 3));
+    demand(byte_at(restored[0], 0) == 1 && byte_at(restored[1], unit) == 12 && byte_at(restored[2], 0) == 1, "in their order");
+    CHECK(gpu_vmm_region_write(restored[2], 0, "x", 1));
+    demand(byte_at(restored[0], 0) == 'x' && byte_at(made[0], 0) == 1, "two of them map one memory");
+    twice[0] = twice[1] = made[1];
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_snapshot(twice, 2, path, false));
+    twice[1] = NULL;
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_snapshot(twice, 2, path, false));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_snapshot(twice, 0, path, false));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_snapshot(NULL, 1, path, false));
+    CHECK(gpu_vmm_region_suspend(made[1], NULL, false, NULL));
+    RETURNS(GPU_VMM_SUSPENDED, gpu_vmm_regions_snapshot((const gpu_vmm_region *const *)made, 3, path, false));
+    for (int at = 0; at < 3; ++at) {
+        gpu_vmm_region_free(made[at]);
+        gpu_vmm_region_free(restored[at]);
+    }
+    remove(path);
+}
+
 int main(int count, char **arguments) {
     gpu_vmm_backend *backend = backend_of(count, arguments);
     const uint64_t unit = unit_of(backend);
@@ -176,6 +216,7 @@ int main(int count, char **arguments) {
     places(backend, unit);
     moves(backend, unit);
     snapshots(backend, unit);
+    several(backend, unit);
     gpu_vmm_close(backend);
     puts("passed");
     return 0;

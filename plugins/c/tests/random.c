@@ -64,6 +64,15 @@ static void round_of(const char *name, uint64_t calls, uint64_t seed) {
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.pool));
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.freed_pool));
     gpu_vmm_pool_free(shared.freed_pool);
+    // Each device's context, which stays until the process ends.
+    uint32_t devices = 0;
+    CHECK(gpu_vmm_backend_devices(shared.backend, &devices));
+    for (uint32_t at = 0; at < devices; ++at) {
+        gpu_vmm_event *event = NULL;
+        CHECK(gpu_vmm_event_new(shared.backend, at, &event));
+        CHECK(gpu_vmm_event_record(event, NULL));
+        gpu_vmm_event_free(event);
+    }
     caller callers[THREADS];
     pthread_t threads[THREADS];
     memset(callers, 0, sizeof callers);
@@ -165,7 +174,12 @@ int main(int count, char **arguments) {
     demand(after.heap <= before.heap + (1 << 20), "the heap has not grown");
     demand(after.addresses <= before.addresses + (UINT64_C(64) << 20), "no addresses are left");
     demand(after.violations == 0, "no call has broken a rule of the driver");
+    static const char *const NAMES[COUNTS] = {"reservations", "handles", "memories", "mappings", "allocations", "contexts", "streams",
+                                              "events", "modules", "graphs", "bindings", "page-locked memory"};
     for (int at = 0; at < COUNTS; ++at) {
+        if (after.counts[at] != before.counts[at]) {
+            printf("the driver's %s: %" PRIu64 " to %" PRIu64 "\n", NAMES[at], before.counts[at], after.counts[at]);
+        }
         demand(after.counts[at] <= before.counts[at], "the driver has no object left");
     }
     puts("passed");

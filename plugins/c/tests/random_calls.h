@@ -136,8 +136,13 @@ static inline gpu_vmm_status release(caller *self, const gpu_vmm_pool *pool, uin
     return status;
 }
 
+// Where suspended contents go. Copies take most of the time, so most are discarded.
+static inline const char *store(caller *self) {
+    return below(self, 16) == 0 ? "host" : NULL;
+}
+
 static inline gpu_vmm_status file(caller *self) {
-    if (below(self, 64) != 0) {
+    if (below(self, 256) != 0) {
         return gpu_vmm_region_snapshot(region(self), "/no/such/folder/file", flag(self));
     }
     gpu_vmm_region *restored = NULL;
@@ -181,7 +186,7 @@ static inline gpu_vmm_status call(caller *self) {
     case 9: release_memory(self); return gpu_vmm_region_physical(region(self), offset, &self->memory);
     case 10: return gpu_vmm_region_grow(region(self), below(self, 6) * unit);
     case 11: return gpu_vmm_region_shrink(region(self), length, flag(self));
-    case 12: return gpu_vmm_region_suspend(region(self), flag(self) ? "host" : NULL, flag(self), &result);
+    case 12: return gpu_vmm_region_suspend(region(self), store(self), flag(self), &result);
     case 13:
     case 14: return gpu_vmm_region_resume(region(self), &result);
     case 15: return gpu_vmm_region_read(region(self), offset, bytes, few);
@@ -223,7 +228,7 @@ static inline gpu_vmm_status call(caller *self) {
     case 46: return gpu_vmm_write(own_pool(self), block(self, self->blocks, below(self, BLOCKS)), bytes, few);
     case 47: return gpu_vmm_find(own_pool(self), block(self, self->blocks, below(self, BLOCKS)), &found);
     case 48: return gpu_vmm_record_use(shared_pool(self), block(self, self->shared_blocks, below(self, BLOCKS)), NULL);
-    case 49: return gpu_vmm_suspend(own_pool(self), flag(self) ? "" : "none", flag(self) ? "host" : "nowhere", &result);
+    case 49: return gpu_vmm_suspend(own_pool(self), flag(self) ? "" : "none", flag(self) ? store(self) : "nowhere", &result);
     case 50:
     case 51: return gpu_vmm_resume(own_pool(self), flag(self) ? "" : "none", &result);
     case 52: return gpu_vmm_trim(shared_pool(self), below(self, 4) * unit, &result);

@@ -137,7 +137,11 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
         gpu_vmm_event *event;
         gpu_vmm_pinned *pinned;
         gpu_vmm_copy_queue *queue;
+        gpu_vmm_listener *listener;
+        gpu_vmm_exporter *exporter;
+        gpu_vmm_followed *followed;
     } object;
+    gpu_vmm_region *regions[2];
     gpu_vmm_properties properties, filled;
     gpu_vmm_region_options options;
     gpu_vmm_fabric_handle handle, any_handle;
@@ -176,6 +180,16 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(object.region, gpu_vmm_region_import(backend, "no offer", 8, &object.region));
     FAILS(object.region, gpu_vmm_region_reserve(backend, &options, &object.region));
     FAILS(object.region, gpu_vmm_region_restore(backend, "/no/such/file", false, &object.region));
+    FAILS(regions, gpu_vmm_regions_restore(backend, "/no/such/file", false, regions, 2));
+    FAILS(number, gpu_vmm_snapshot_count("/no/such/file", &number));
+    FAILS(object.listener, gpu_vmm_listener_new("/no/such/folder/socket", &object.listener));
+    FAILS(object.exporter, gpu_vmm_export(NULL, region, 0, &object.exporter));
+    FAILS(flag, gpu_vmm_exporter_publish(NULL, region, &flag));
+    FAILS(level, gpu_vmm_exporter_wait_released(NULL, 0, &level));
+    FAILS(object.followed, gpu_vmm_follow(backend, "/no/such/socket", 0, 0, &object.followed));
+    FAILS(level, gpu_vmm_followed_next(NULL, 0, &level));
+    FAILS(number, gpu_vmm_followed_range(NULL, &number, NULL));
+    FAILS(number, gpu_vmm_followed_range(NULL, NULL, &number));
     FAILS(number, gpu_vmm_region_reserved(NULL, &number));
     FAILS(number, gpu_vmm_region_granularity(NULL, &number));
     FAILS(number, gpu_vmm_region_grow_or_move(region, UINT64_MAX, &number));

@@ -112,3 +112,24 @@ class CopyQueueHandle(Handle):
 
     __slots__ = ()
     _free = "gpu_vmm_copy_queue_free"
+
+
+class ListenerHandle(Handle):
+    """A ``gpu_vmm_listener *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_listener_free"
+
+
+class ExporterHandle(Handle):
+    """A ``gpu_vmm_exporter *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_exporter_free"
+
+
+class FollowedHandle(Handle):
+    """A ``gpu_vmm_followed *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_followed_free"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, Dict, List, Tuple
 
@@ -116,6 +117,9 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_region_import": (_STATUS, [_OBJECT, c_void_p, c_uint64, _NEW]),
     "gpu_vmm_region_snapshot": (_STATUS, [_OBJECT, c_char_p, c_bool]),
     "gpu_vmm_region_restore": (_STATUS, [_OBJECT, c_char_p, c_bool, _NEW]),
+    "gpu_vmm_regions_snapshot": (_STATUS, [POINTER(c_void_p), c_uint64, c_char_p, c_bool]),
+    "gpu_vmm_regions_restore": (_STATUS, [_OBJECT, c_char_p, c_bool, POINTER(c_void_p), c_uint64]),
+    "gpu_vmm_snapshot_count": (_STATUS, [c_char_p, _U64]),
     "gpu_vmm_banked_new": (_STATUS, [_OBJECT, _OPTIONS, _NEW]),
     "gpu_vmm_banked_free": (None, [_OBJECT]),
     "gpu_vmm_banked_address": (_STATUS, [_OBJECT, _U64]),
@@ -141,10 +145,33 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_copy_queue_free": (None, [_OBJECT]),
     "gpu_vmm_copy_queue_write": (_STATUS, [_OBJECT, _OBJECT, c_uint64, _OBJECT, c_uint64, c_uint64]),
     "gpu_vmm_copy_queue_read": (_STATUS, [_OBJECT, _OBJECT, c_uint64, _OBJECT, c_uint64, c_uint64]),
+    "gpu_vmm_copy_queue_hold": (_STATUS, [_OBJECT, _OBJECT]),
+    "gpu_vmm_copy_queue_record": (_STATUS, [_OBJECT, _OBJECT]),
     "gpu_vmm_copy_queue_finish": (_STATUS, [_OBJECT]),
 }
 """The result type and the argument types of each function."""
 
+if sys.platform == "linux":
+    FUNCTIONS.update(
+        {
+            "gpu_vmm_listener_new": (_STATUS, [c_char_p, _NEW]),
+            "gpu_vmm_listener_free": (None, [_OBJECT]),
+            "gpu_vmm_export": (_STATUS, [_OBJECT, _OBJECT, c_uint64, _NEW]),
+            "gpu_vmm_exporter_free": (None, [_OBJECT]),
+            "gpu_vmm_exporter_publish": (_STATUS, [_OBJECT, _OBJECT, _BOOL]),
+            "gpu_vmm_exporter_wait_applied": (_STATUS, [_OBJECT, c_uint64]),
+            "gpu_vmm_exporter_request_release": (_STATUS, [_OBJECT]),
+            "gpu_vmm_exporter_wait_released": (_STATUS, [_OBJECT, c_uint64, _U32]),
+            "gpu_vmm_follow": (_STATUS, [_OBJECT, c_char_p, c_uint64, c_uint64, _NEW]),
+            "gpu_vmm_followed_free": (None, [_OBJECT]),
+            "gpu_vmm_followed_next": (_STATUS, [_OBJECT, c_uint64, _U32]),
+            "gpu_vmm_followed_apply": (_STATUS, [_OBJECT, c_bool]),
+            "gpu_vmm_followed_release": (_STATUS, [_OBJECT]),
+            "gpu_vmm_followed_range": (_STATUS, [_OBJECT, _U64, _U64]),
+            "gpu_vmm_followed_read": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
+            "gpu_vmm_followed_write": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
+        }
+    )
 if os.name == "posix":  # elsewhere the library has no file descriptors
     FUNCTIONS["gpu_vmm_physical_export_fd"] = (_STATUS, [_OBJECT, POINTER(c_int32)])
     FUNCTIONS["gpu_vmm_physical_import_fd"] = (_STATUS, [_OBJECT, _PROPERTIES, c_uint64, c_int32, _NEW])

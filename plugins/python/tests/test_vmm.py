@@ -5,6 +5,7 @@ import os
 import pickle
 import socket
 import tempfile
+import threading
 import unittest
 
 import gpu_vmm
@@ -232,6 +233,25 @@ class Mapped(Case):
         with self.raises(gpu_vmm.FileError):
             region.snapshot("/no/such/folder/file")
 
+    def test_several_regions_in_one_file(self):
+        opened = backend()
+        one, unit = region_of(opened, 1)
+        other, _ = region_of(opened, 2)
+        third = vmm.Region(opened, unit)
+        third.map(0, one.physical(0))
+        third.set_access(0, unit, 0, vmm.Access.READ_WRITE)
+        path = f"{self.folder()}/snapshot"
+        vmm.snapshot([one, other, third], path)
+        again = vmm.restore(opened, path, relocate=True)
+        self.assertEqual([again[at].read(at % 2 * unit, 1) for at in range(3)], [b"\1", b"\2", b"\1"])
+        again[2].write(b"x")
+        self.assertEqual((again[0].read(0, 1), one.read(0, 1)), (b"x", b"\1"))
+        for wrong in [], [one, one]:
+            with self.raises(gpu_vmm.InvalidArgument):
+                vmm.snapshot(wrong, path)
+        with self.raises(gpu_vmm.FileError):
+            vmm.restore(opened, "/no/such/file")
+
     def folder(self):
         made = tempfile.TemporaryDirectory()
         self.addCleanup(made.cleanup)
@@ -281,7 +301,12 @@ class Queues(Case):
             queue.finish()
             self.assertEqual((region.read(10, 6), bytes(buffer[32:38]), len(pinned)), (b"queued", b"queued", 64))
             event.record()
+            queue.hold(event)
+            queue.read(region, 10, pinned, 40, 6)
+            queue.record(event)
             event.hold()
+            event.wait()
+            self.assertEqual(bytes(buffer[40:46]), b"queued")
             event.wait()
             self.assertTrue(event.is_done)
             for kind, call in (
@@ -349,6 +374,52 @@ class Closed(Case):
             for failure in failures:
                 self.assertIsInstance(failure, gpu_vmm.InvalidArgument)
                 self.assertIn("closed", str(failure))
+
+    def test_another_process_follows(self):
+        opened = backend()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = f"{folder.name}/socket"
+        unit = vmm.reservation_unit(opened)
+        region = vmm.Region(opened, 8 * unit, vmm.Properties(handle_types=vmm.HandleTypes.FD))
+        region.grow(unit)
+        region.write(b"exporter")
+        said = []
+        listener = vmm.Listener(path)
+        child = threading.Thread(
+            target=lambda: said.append(
+                self.script(
+                    f"""
+                    from gpu_vmm import InvalidArgument, vmm
+                    followed = vmm.FollowedRegion(vmm.open({NAME!r}), {path!r}, reserve={8 * unit})
+                    print(followed.read(0, 8).decode())
+                    while followed.next(30) is not vmm.ExchangeEvent.RELEASE_REQUESTED:
+                        followed.apply()
+                        print(followed.size // {unit})
+                        followed.write(b"importer", followed.size - 8)
+                    followed.release()
+                    print(followed.closed)
+                    """
+                )
+            )
+        )
+        child.start()
+        with listener.export(region) as exporter:
+            exporter.wait_applied()
+            self.assertFalse(exporter.publish())
+            region.grow(4 * unit)
+            self.assertTrue(exporter.publish())
+            exporter.wait_applied()
+            exporter.request_release()
+            self.assertIs(exporter.wait_released(), vmm.ReleaseOutcome.RELEASED)
+        child.join()
+        listener.close()
+        self.assertEqual((said, os.path.exists(path)), (["exporter\n4\nTrue\n"], False))
+        self.assertEqual(region.read(4 * unit - 8, 8), b"importer")
+        with vmm.Listener(path) as listener, self.raises(gpu_vmm.PeerError):
+            listener.export(region, 0.01)
+        with self.raises(gpu_vmm.DriverError):
+            vmm.FollowedRegion(opened, path, 0.01)
 
     @unittest.skipUnless(NAME == "host", "the fake drivers share no memory between processes started like this")
     def test_another_process(self):

@@ -20,15 +20,19 @@ from .banked import BankedRegion
 from .copies import CopyQueue, PinnedMemory
 from .device import Device, devices, granularity, reservation_unit
 from .event import Event
+from .exchange import Event as ExchangeEvent
+from .exchange import Exporter, FollowedRegion, Listener, ReleaseOutcome
 from .observer import After, BackingChange, BackingEffect, Before, Outcome, Range
 from .offer import Offer
 from .physical import PhysicalMemory
 from .properties import HOST, Access, HandleTypes, Location, OfferBy, Placement, Properties
 from .region import Region
+from .snapshot import restore, snapshot
 from .view import View
 
 __all__ = [
     "HOST", "Access", "After", "Backend", "BackingChange", "BackingEffect", "BankedRegion", "Before", "CapabilityInfo", "CopyQueue",
-    "Device", "Event", "HandleTypes", "Location", "Mapping", "Offer", "OfferBy", "Outcome", "PhysicalMemory", "PinnedMemory",
-    "Placement", "Properties", "Range", "Region", "View", "devices", "granularity", "open", "reservation_unit",
+    "Device", "Event", "ExchangeEvent", "Exporter", "FollowedRegion", "HandleTypes", "Listener", "Location", "Mapping", "Offer",
+    "OfferBy", "Outcome", "PhysicalMemory", "PinnedMemory", "Placement", "Properties", "Range", "Region", "ReleaseOutcome", "View",
+    "devices", "granularity", "open", "reservation_unit", "restore", "snapshot",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from .._library import check, library
 from ..backend import Backend
 from ._closable import Closable
 from .device import checked
+from .event import Event
 from .region import Region
 
 
@@ -45,7 +46,7 @@ class PinnedMemory(Closable):
 
 
 class CopyQueue(Closable):
-    """A queue of copies between one device and page-locked memory. It has no order with any other stream.
+    """A queue of copies between one device and page-locked memory. :meth:`hold` and :meth:`record` order it with other streams.
 
     CUDA: cuStreamCreate; HIP: hipStreamCreateWithFlags. Raises NoSuchDevice.
     """
@@ -88,6 +89,20 @@ class CopyQueue(Closable):
         """Queues a copy of a region to page-locked memory, where the bytes are after :meth:`finish`. Raises as :meth:`write` does."""
         first, to, count = unsigned("offset", offset), unsigned("pinned_offset", pinned_offset), unsigned("size", size)
         check(library().gpu_vmm_copy_queue_read(self._handle, region._handle, first, pinned._handle, to, count))
+
+    def hold(self, event: Event) -> None:
+        """Makes all copies that are queued from now on wait for the work that an event has recorded.
+
+        The CPU does not wait, except on host memory. Raises InvalidArgument for an event of another backend.
+        """
+        check(library().gpu_vmm_copy_queue_hold(self._handle, event._handle))
+
+    def record(self, event: Event) -> None:
+        """Records the copies that are queued now in an event of the same device. ``Event.hold`` makes other streams wait for them.
+
+        Raises InvalidArgument for an event of another device or backend.
+        """
+        check(library().gpu_vmm_copy_queue_record(self._handle, event._handle))
 
     def finish(self) -> None:
         """Waits until all queued copies are done. Raises the error of one that failed."""

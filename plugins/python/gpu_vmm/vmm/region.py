@@ -20,6 +20,12 @@ from .offer import Offer, offer_by
 from .properties import DEFAULT, OfferBy, Placement, Properties
 
 Path = Union[str, "os.PathLike[str]"]
+"""A path of a file."""
+
+
+def path_of(path: Path) -> str:
+    """Returns a path as a string."""
+    return os.fspath(path)
 
 
 class Region(Mappings, Contents):
@@ -157,7 +163,7 @@ class Region(Mappings, Contents):
 
         A file of that name is replaced when the new one is complete. Raises FileError, Suspended, and Busy for a capture.
         """
-        check(library().gpu_vmm_region_snapshot(self._handle, text("path", os.fspath(path)), bool(compress)))
+        check(library().gpu_vmm_region_snapshot(self._handle, text("path", path_of(path)), bool(compress)))
 
     @classmethod
     def restore(cls, backend: Backend, path: Path, *, relocate: bool = False) -> Region:
@@ -166,7 +172,7 @@ class Region(Mappings, Contents):
         The file may come from another process, device or vendor. Raises AddressTaken, FileError, OutOfMemory, NoSuchDevice,
         PeerUnreachable, Unavailable, and InvalidArgument for a file with several regions or none.
         """
-        pointer, file = ctypes.c_void_p(), text("path", os.fspath(path))
+        pointer, file = ctypes.c_void_p(), text("path", path_of(path))
         check(library().gpu_vmm_region_restore(checked(backend)._handle, file, bool(relocate), ctypes.byref(pointer)))
         return cls._from(backend, pointer)
 
