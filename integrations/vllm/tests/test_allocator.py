@@ -148,6 +148,30 @@ class Allocator(Case):
         with self.raises(gpu_vmm.Unavailable, "enable()"), self.allocator.cudagraph_pool():
             pass
 
+    @unittest.skipIf(fake_torch.NAME == "host", "the host does not run out of memory")
+    def test_a_wake_without_memory_keeps_the_contents_and_continues(self):
+        tensors = [tensor(self.allocator, "weights", number) for number in range(4)]
+        self.allocator.sleep("weights")
+        opened = gpu_vmm.open(fake_torch.NAME)
+        # All memory but that for two of the four, in ever smaller steps.
+        rest, step = gpu_vmm.vmm.Region(opened), 1 << 36
+        while step >= 2 * MIB:
+            if opened.memory()[0] < 2 * SIZE + step:
+                step //= 2
+            else:
+                try:
+                    rest.grow(rest.size + step)
+                except gpu_vmm.OutOfMemory:
+                    step //= 2
+        for _ in range(2):
+            with self.raises(gpu_vmm.OutOfMemory):
+                self.allocator.wake_up()
+            self.assertTrue(self.asleep("weights"))
+        rest.close()
+        self.allocator.wake_up()
+        for number, one in enumerate(tensors):
+            self.assertEqual(one.bytes(), bytes([number]) * SIZE)
+
     def test_memory_of_graphs_sleeps_as_cudagraph(self):
         graphs = gpu_vmm.torch.device_pool(0).tagged("torch graphs")
         real, gpu_vmm.torch.enabled = gpu_vmm.torch.enabled, lambda: True
