@@ -36,6 +36,8 @@ int tms_pause(const char *tag);
 int tms_resume(const char *tag);
 uint8_t *tms_get_cpu_backup_pointer(const uint8_t *address, uint64_t size);
 void gpu_vmm_tms_return_errors(bool enable);
+int hipMalloc(void **address, size_t size);
+int hipFree(void *address);
 }
 
 #define CHECK(what)                                              \
@@ -48,6 +50,16 @@ void gpu_vmm_tms_return_errors(bool enable);
 
 static const size_t SIZE = (4 << 20) + 12345;
 static std::string backend;
+
+// Returns HIP's library.
+static void *hip() {
+    static void *runtime = [] {
+        void *six = dlopen("libamdhip64.so.6", RTLD_NOW);
+        return six ? six : dlopen("libamdhip64.so.7", RTLD_NOW);
+    }();
+    CHECK(runtime);
+    return runtime;
+}
 
 // Copies between host and device with the driver's own function. `back`: from the device.
 static void copy(bool back, void *to, const void *from, size_t size) {
@@ -69,12 +81,7 @@ static void copy(bool back, void *to, const void *from, size_t size) {
         const int error = back ? read(to, reinterpret_cast<uint64_t>(from), size) : write(reinterpret_cast<uint64_t>(to), from, size);
         CHECK(error == 0);
     } else {
-        static void *runtime = [] {
-            void *six = dlopen("libamdhip64.so.6", RTLD_NOW);
-            return six ? six : dlopen("libamdhip64.so.7", RTLD_NOW);
-        }();
-        CHECK(runtime);
-        static auto run = reinterpret_cast<int (*)(void *, const void *, size_t, int)>(dlsym(runtime, "hipMemcpy"));
+        static auto run = reinterpret_cast<int (*)(void *, const void *, size_t, int)>(dlsym(hip(), "hipMemcpy"));
         CHECK(run && run(to, from, size, back ? 2 : 1) == 0);
     }
 }
@@ -95,11 +102,11 @@ static bool has(const void *address, uint8_t seed) {
     return bytes == pattern(seed);
 }
 
-static uint64_t free_bytes() {
+static uint64_t free_bytes(uint32_t device = 0) {
     gpu_vmm_backend *opened;
     uint64_t free = 0;
     CHECK(gpu_vmm_open(backend.c_str(), &opened) == GPU_VMM_OK);
-    CHECK(gpu_vmm_memory(opened, 0, &free, nullptr) == GPU_VMM_OK);
+    CHECK(gpu_vmm_memory(opened, device, &free, nullptr) == GPU_VMM_OK);
     gpu_vmm_close(opened);
     return free;
 }
@@ -226,6 +233,29 @@ static void a_resume_without_memory_keeps_the_contents() {
     }
 }
 
+// tests/preload.c does this for CUDA.
+static void hip_functions_are_replaced() {
+    if (backend != "hip") {
+        return;
+    }
+    auto set_device = reinterpret_cast<int (*)(int)>(dlsym(hip(), "hipSetDevice"));
+    CHECK(set_device && set_device(1) == 0);
+    tms_set_current_tag("a");
+    tms_set_enable_cpu_backup(true);
+    void *plain, *mine;
+    CHECK(hipMalloc(&plain, SIZE) == 0);
+    tms_set_interesting_region(true);
+    const uint64_t before = free_bytes(1);
+    CHECK(hipMalloc(&mine, SIZE) == 0);
+    CHECK(before - free_bytes(1) >= SIZE);
+    fill(mine, 1), fill(plain, 2);
+    CHECK(tms_pause("a") == 0 && free_bytes(1) == before);
+    CHECK(has(plain, 2) && tms_resume("a") == 0 && has(mine, 1));
+    CHECK(hipFree(mine) == 0 && hipFree(plain) == 0 && hipFree(nullptr) == 0);
+    tms_set_interesting_region(false);
+    CHECK(set_device(0) == 0);
+}
+
 static void settings_belong_to_a_thread() {
     tms_set_current_tag("mine");
     tms_set_interesting_region(true);
@@ -282,6 +312,7 @@ int main(int count, char **arguments) {
     a_retained_backup_stays_where_it_is();
     a_pause_that_fails_changes_nothing();
     a_resume_without_memory_keeps_the_contents();
+    hip_functions_are_replaced();
     settings_belong_to_a_thread();
     wrong_requests_are_refused();
     threads_allocate_while_another_pauses();

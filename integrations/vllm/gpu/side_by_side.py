@@ -32,10 +32,11 @@ from typing import Any, NoReturn
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "plugins/python/gpu"))
 
-from harness import GIB, MIB, Failed, child, environment, gpu_vmm, say, start  # noqa: E402
+from harness import GIB, MIB, STARTED, Failed, child, environment, gpu_vmm, say, start  # noqa: E402
 
 PIECE = 512 * MIB
 ROUNDS = 3
+LEAST = 15  # seconds: PyTorch's start alone takes that long
 CANDIDATES = {
     "vllm": "vLLM's cumem_allocator",
     "tms-pinned": "torch_memory_saver, pinned",
@@ -298,6 +299,7 @@ def main() -> int:
     parser.add_argument("--vllm", help="an unpacked wheel of vLLM")
     parser.add_argument("--tms", help="an unpacked wheel of torch_memory_saver")
     parser.add_argument("--only", default=",".join(CANDIDATES), help="a list of candidates (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds in all; what does not fit is left out (default: %(default)s)")
     parser.add_argument("--worker", choices=CANDIDATES, help=argparse.SUPPRESS)
     parser.add_argument("--progress", default="side_by_side.json", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -308,6 +310,12 @@ def main() -> int:
         if (name == "vllm" and not given.vllm) or (name.startswith("tms") and not given.tms):
             say(f"{name}: SKIPPED, its folder is not named")
             continue
+        left = given.limit - (time.monotonic() - STARTED)
+        if left < LEAST:
+            say(f"{name}: SKIPPED, {left:.0f} s are left")
+            rows.append([CANDIDATES[name], *"------", "SKIPPED: no time was left"])
+            wrong |= name.startswith("gpu-vmm")
+            continue
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "progress.json")
             words = ["--worker", name, "--gib", given.gib, "--progress", file]
@@ -315,7 +323,7 @@ def main() -> int:
             result: dict[str, Any] = {}
             failure = ""
             try:
-                result = child(__file__, words, environment(), timeout=180)
+                result = child(__file__, words, environment(), timeout=min(180, left))
             except Failed as failed:
                 failure = str(failed).split(",")[0]
                 say(f"{name}: {failed}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import threading
-from typing import Iterable, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
 import gpu_vmm
 from gpu_vmm import torch as vmm
@@ -59,8 +60,7 @@ class CuMemAllocator:
         """
         if not vmm.enabled():
             raise gpu_vmm.Unavailable("cudagraph_pool: memory of graphs sleeps only after gpu_vmm.torch.enable()")
-        import torch
-
+        torch: Any = importlib.import_module("torch")
         pool: Tuple[int, int] = torch.cuda.graph_pool_handle()
         self._tags.add(GRAPHS)
         yield pool

@@ -52,7 +52,7 @@ def tensor(allocator, tag, byte):
     return made
 
 
-def overwritten(tag, run):
+def overwritten(run):
     """Runs what is called while the memory sleeps, after other blocks have overwritten free memory."""
     other = gpu_vmm.open(fake_torch.NAME).pool()
     blocks = [other.alloc(SIZE) for _ in range(8)]
@@ -89,7 +89,7 @@ class Allocator(Case):
         self.assertLessEqual(gpu_vmm.torch.stats(0)["held"], held - 2 * SIZE)
         self.assertEqual(self.allocator.get_current_usage(), usage)
         self.allocator.sleep(offload_tags=())  # changes nothing: both sleep, and the weights keep their contents
-        overwritten("weights", self.allocator.wake_up)
+        overwritten(self.allocator.wake_up)
         self.assertEqual(weights.bytes(), b"\1" * SIZE)
         self.assertFalse(self.asleep("kv_cache"))
         cache.fill(3)
@@ -148,6 +148,47 @@ class Allocator(Case):
         with self.raises(gpu_vmm.Unavailable, "enable()"), self.allocator.cudagraph_pool():
             pass
 
+    @unittest.skipIf(fake_torch.NAME == "host", "the host does not run out of memory")
+    def test_a_wake_without_memory_keeps_the_contents_and_continues(self):
+        tensors = [tensor(self.allocator, "weights", number) for number in range(4)]
+        self.allocator.sleep("weights")
+        opened = gpu_vmm.open(fake_torch.NAME)
+        # All memory but that for two of the four, in ever smaller steps.
+        rest, step = gpu_vmm.vmm.Region(opened), 1 << 36
+        while step >= 2 * MIB:
+            if opened.memory()[0] < 2 * SIZE + step:
+                step //= 2
+            else:
+                try:
+                    rest.grow(rest.size + step)
+                except gpu_vmm.OutOfMemory:
+                    step //= 2
+        for _ in range(2):
+            with self.raises(gpu_vmm.OutOfMemory):
+                self.allocator.wake_up()
+            self.assertTrue(self.asleep("weights"))
+        rest.close()
+        self.allocator.wake_up()
+        for number, one in enumerate(tensors):
+            self.assertEqual(one.bytes(), bytes([number]) * SIZE)
+
+    def test_memory_of_graphs_sleeps_as_cudagraph(self):
+        graphs = gpu_vmm.torch.device_pool(0).tagged("torch graphs")
+        real, gpu_vmm.torch.enabled = gpu_vmm.torch.enabled, lambda: True
+        torch.cuda.graph_pool_handle = lambda: (0, 1)
+        try:
+            with self.allocator.cudagraph_pool() as pool:
+                block = graphs.alloc(SIZE)
+        finally:
+            gpu_vmm.torch.enabled = real
+        self.assertEqual(pool, (0, 1))
+        memory = Tensor(block.address)
+        memory.fill(6)
+        self.allocator.sleep(("cudagraph",))
+        self.assertTrue(self.asleep("torch graphs"))
+        overwritten(self.allocator.wake_up)
+        self.assertEqual(memory.bytes(), b"\6" * SIZE)
+
     def test_a_wrong_store_is_an_error(self):
         with self.raises(gpu_vmm.InvalidArgument, "use pinned, host or file"):
             CuMemAllocator("tape")
@@ -167,7 +208,7 @@ class Backend(Case):
             self.assertEqual(self.backend.state(), "RUNNING")
             self.backend.suspend(level)
             self.assertEqual(self.backend.state(), "SUSPENDED")
-            overwritten("weights", self.backend.resume)
+            overwritten(self.backend.resume)
             self.assertEqual(self.backend.state(), "RUNNING")
             self.assertEqual(tensors["runtime"].bytes(), b"\4" * SIZE)
             if kept:

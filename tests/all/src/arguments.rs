@@ -81,7 +81,7 @@ pub(crate) enum Command {
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },
-    /// Runs the tests of the plug-ins alone, for C and Python: on host memory, on the fake NVIDIA driver, on HIP
+    /// Runs the tests of the plug-ins and adapters alone, for C and Python: on host memory, on the fake NVIDIA driver, on HIP
     Plugins,
     /// Runs the pool under every schedule of its parts (loom) and random schedules of the whole (shuttle), code without
     /// system calls on Miri, and threads under ThreadSanitizer
