@@ -74,6 +74,27 @@ class TorchClass(Case):
         self.assertEqual(self.runs(), sources + 1)
         self.assertEqual(len(self.kept()), 1)
 
+    def test_a_mem_pool_with_a_tag(self):
+        self.run_script(
+            """
+def why(kind):
+    try:
+        gpu_vmm.torch.mem_pool("weights")
+    except kind as error:
+        return str(error)
+assert "needs enable() with the allocator class" in why(gpu_vmm.Unavailable)
+gpu_vmm.torch.enable()
+library, identifier = gpu_vmm._library.library(), gpu_vmm._library.MempoolId(0, 1)
+# PyTorch's MemPool does so.
+assert "there is none with the identifier" in why(gpu_vmm.NotFound)
+acquire = library.gpu_vmm_torch_pool_acquire
+acquire.argtypes = gpu_vmm._library.library().gpu_vmm_torch_pool_tag.argtypes[:2]
+assert acquire(0, identifier) == 0
+assert isinstance(gpu_vmm.torch.mem_pool("weights"), torch.cuda.MemPool)
+assert "weights" in gpu_vmm.torch.device_pool().tags()
+"""
+        )
+
     def test_another_pytorch_is_another_build(self):
         self.run_script(
             """
