@@ -23,6 +23,8 @@ if os.environ.get("FAILS"):
     print("allocator.h:1: note: here\\nallocator.h:2: error: no such type", file=sys.stderr)
     sys.exit(3)
 out = sys.argv[sys.argv.index("-o") + 1]
+if os.environ.get("FOREIGN"):
+    sys.exit(open(out, "w").write("a class of another ABI or machine") and 0)
 if "-shared" not in sys.argv:
     sys.exit(open(out, "w").close())
 code = "#include <string.h>\\nint gpu_vmm_torch_install(const char *path, char *reason, unsigned long size) {{ " \\
@@ -133,6 +135,20 @@ assert gpu_vmm.torch.stats()["live"] == 1 << 20
         self.assertIn("torch.OutOfMemoryError", said)
         self.assertIn("failed with 3: allocator.h:2: error: no such type", said)
         self.assertEqual(self.kept(), [])
+
+    def test_a_class_that_cannot_be_loaded(self):
+        code = """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    gpu_vmm.torch.enable()
+assert [one.category for one in caught] == [RuntimeWarning], caught
+print(caught[0].message)
+assert gpu_vmm.torch.enabled() and calls[-1] == ("change",), calls
+"""
+        said = self.run_script(code, FOREIGN="1")
+        file = said.split("The reason: gpu_vmm.torch: ")[1].split(" cannot be loaded; remove it to have it compiled again: ")[0]
+        os.remove(file)
+        self.run_script("gpu_vmm.torch.enable()\nassert calls == []")
 
     def test_no_compiler_and_no_headers(self):
         said = self.run_script(

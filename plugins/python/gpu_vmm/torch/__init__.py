@@ -150,7 +150,7 @@ def _install_class(file: str) -> Any:
     try:
         built = ctypes.CDLL(file)
     except OSError as error:
-        raise Unavailable(f"gpu_vmm.torch: {file} cannot be loaded: {error}") from error
+        raise Unavailable(f"gpu_vmm.torch: {file} cannot be loaded; remove it to have it compiled again: {error}") from error
     reason = ctypes.create_string_buffer(512)
     install = built.gpu_vmm_torch_install
     install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
