@@ -37,7 +37,7 @@ def enable(who: str) -> Any:
     vmm = gpu_vmm("torch")
     with warnings.catch_warnings():
         # Without the allocator class the results would be those of PyTorch's hook.
-        warnings.simplefilter("error", RuntimeWarning)
+        warnings.filterwarnings("error", r"gpu_vmm\.torch\.enable", RuntimeWarning)
         try:
             vmm.enable()
         except RuntimeWarning as warning:
