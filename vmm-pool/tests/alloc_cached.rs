@@ -28,9 +28,9 @@ fn a_cached_block_is_served_and_nothing_else() {
         assert!(refused.alloc_cached().is_none());
     }
     let store = BackingStore::pinned(&backend, Bytes::mib(16)).unwrap();
-    pool.suspend("default", &store, WaitFor::all_devices()).unwrap();
+    pool.suspend("", &store, WaitFor::all_devices()).unwrap();
     assert!(cached().is_none(), "no suspended memory is served");
-    pool.resume("default").unwrap();
+    pool.resume("").unwrap();
     drop(pool.request(SIZE).alloc().unwrap());
     assert_eq!(pool.stats().live_blocks, 0);
 }

@@ -33,7 +33,7 @@ sys.exit(subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", out], i
 """
 
 PRELUDE = """
-import gpu_vmm, fake_torch, os, warnings
+import ctypes, gpu_vmm, fake_torch, os, warnings
 from gpu_vmm import _torch_build
 torch, calls = fake_torch.install(native=os.environ["NATIVE"])
 """
@@ -90,9 +90,12 @@ library, identifier = gpu_vmm._library.library(), gpu_vmm._library.MempoolId(0, 
 # PyTorch's MemPool does so.
 assert "there is none with the identifier" in why(gpu_vmm.NotFound)
 acquire = library.gpu_vmm_torch_pool_acquire
-acquire.argtypes = gpu_vmm._library.library().gpu_vmm_torch_pool_tag.argtypes[:2]
+acquire.argtypes = [ctypes.c_int, gpu_vmm._library.MempoolId]
 assert acquire(0, identifier) == 0
 assert isinstance(gpu_vmm.torch.mem_pool("weights"), torch.cuda.MemPool)
+allocate, block = library.gpu_vmm_torch_allocate, ctypes.create_string_buffer(256)
+allocate.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+assert allocate(0, 1 << 20, None, ctypes.byref(identifier), block) == 0
 assert "weights" in gpu_vmm.torch.device_pool().tags()
 """
         )

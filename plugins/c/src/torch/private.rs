@@ -423,7 +423,7 @@ mod tests {
         let block = alloc(&pools);
         let tagged = Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address);
         let tag_of = |address| pools.pool.blocks.find(address).unwrap().tag;
-        assert_eq!((&*tag_of(tagged), &*tag_of(block)), ("weights", "default"));
+        assert_eq!((&*tag_of(tagged), &*tag_of(block)), ("weights", ""));
         free(&pools, tagged);
         assert_eq!(Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address), tagged);
         free(&pools, tagged);
