@@ -24,8 +24,13 @@ void trace_python(void* address, bool is_allocated) {
   }
 }
 
-c10::DeviceIndex current_device() {
+// Returns the current one of `count` devices.
+c10::DeviceIndex current_device(int count) {
   c10::DeviceIndex device = 0;
+  if (count == 1) {
+    // The runtime need not be asked, which takes as long as a good part of an allocation.
+    return device;
+  }
   const auto error = c10::cuda::GetDevice(&device);
   // The macro calls a function also for a success.
   if (C10_UNLIKELY(error != cudaSuccess)) {
@@ -39,7 +44,7 @@ c10::DeviceIndex current_device() {
 c10::DataPtr GpuVmmAllocator::allocate(size_t size) {
   constexpr size_t exabyte = size_t{1} << 60;
   TORCH_CHECK_WITH(OutOfMemoryError, size < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  const auto device = current_device();
+  const auto device = current_device(count_);
   void* address = size == 0 ? nullptr : take(device, size, c10::cuda::getCurrentCUDAStream(device));
   return {address, address, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
 }
@@ -56,12 +61,12 @@ void* GpuVmmAllocator::raw_alloc(size_t size) {
   if (size == 0) {
     return nullptr;
   }
-  const auto device = current_device();
+  const auto device = current_device(count_);
   return take(device, size, c10::cuda::getCurrentCUDAStream(device));
 }
 
 void* GpuVmmAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
-  return size == 0 ? nullptr : take(current_device(), size, stream);
+  return size == 0 ? nullptr : take(current_device(count_), size, stream);
 }
 
 void GpuVmmAllocator::raw_delete(void* address) {
