@@ -1894,6 +1894,16 @@ gpu_vmm_status gpu_vmm_torch_pool_uses(int number, gpu_vmm_torch_mempool_id id, 
 // Sets whether the free blocks of a private pool may serve other requests when memory is short.
 gpu_vmm_status gpu_vmm_torch_pool_use_on_oom(int number, gpu_vmm_torch_mempool_id id, bool use_on_oom);
 
+// Gives the memory that a private pool allocates from now on a tag of its own, to suspend and resume it by gpu_vmm_pool_suspend and
+// gpu_vmm_pool_resume. Call it before the pool's first allocation: other memory of private pools has the tag "torch graphs".
+//
+// # Safety
+//
+// `tag` is null or a string.
+gpu_vmm_status gpu_vmm_torch_pool_tag(int number,
+                                      gpu_vmm_torch_mempool_id id,
+                                      const char *tag);
+
 // Records which blocks of a private pool are live, and calls `visit` for each of them, by address. Free the
 // checkpoint with gpu_vmm_torch_checkpoint_free.
 //

@@ -37,7 +37,7 @@ def enable(who: str) -> Any:
     vmm = gpu_vmm("torch")
     with warnings.catch_warnings():
         # Without the allocator class the results would be those of PyTorch's hook.
-        warnings.simplefilter("error", RuntimeWarning)
+        warnings.filterwarnings("error", r"gpu_vmm\.torch\.enable", RuntimeWarning)
         try:
             vmm.enable()
         except RuntimeWarning as warning:
@@ -57,6 +57,16 @@ def deterministic(torch: Any, seed: int) -> None:
 def bits(torch: Any, losses: Any) -> list[str]:
     """Returns the bits of single-precision numbers, as text."""
     return [f"{number & 0xFFFFFFFF:08x}" for number in losses.cpu().view(torch.int32).tolist()]
+
+
+def digest(model: Any) -> str:
+    """Returns a digest of the weights of this process."""
+    made = hashlib.sha256()
+    for weights in model.parameters():
+        local = weights.to_local() if hasattr(weights, "to_local") else weights  # of FSDP2
+        on_host = local.detach().cpu().contiguous()
+        made.update(ctypes.string_at(on_host.data_ptr(), on_host.nbytes))
+    return made.hexdigest()
 
 
 def differences(mine: Sequence[object], theirs: Sequence[object]) -> str:
@@ -96,15 +106,11 @@ def train(torch: Any, who: str, vmm: Any, model: Any, steps: int, step: Callable
         expandable = any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
         if expandable != (who == EXPANDABLE):
             raise Failed(f"PyTorch should use its {who} allocator, but expandable segments are {'on' if expandable else 'off'}")
-    digest = hashlib.sha256()
-    for weights in model.parameters():
-        on_host = weights.detach().cpu().contiguous()
-        digest.update(ctypes.string_at(on_host.data_ptr(), on_host.nbytes))
     return {
         "losses": bits(torch, losses),
         "shown": [losses[0].item(), losses[-1].item()],
         "finite": bool(losses.isfinite().all()),
-        "weights": digest.hexdigest(),
+        "weights": digest(model),
         "times": times,
         "held": held,
         "used": total - free,

@@ -4,8 +4,8 @@ no longer, and the peak memory is no larger. `training` describes how they are c
 
     PYTHONPATH=plugins/python GPU_VMM_C_LIBRARY=target/release/libgpu_vmm_c.so python3 plugins/python/gpu/unet.py
 
-It needs PyTorch with CUDA, 20 GiB of a GPU and about 60 s; no network: the images are random, from a seed. The model has convolutions,
-group norms, and attention at its lowest resolution; it predicts the noise that was added to an image.
+It needs PyTorch with CUDA, 20 GiB of a GPU and about a minute for each round; no network: the images are random, from a seed. The model has
+convolutions, group norms, and attention at its lowest resolution; it predicts the noise that was added to an image.
 """
 
 import argparse
@@ -22,7 +22,7 @@ CHANNELS = (64, 128, 256, 512)
 def shapes(seed: int, steps: int) -> list[tuple[int, int, int]]:
     """Returns the batch size, the height and the width of each step."""
     numbers = random.Random(seed)
-    return [(numbers.randint(2, 6), numbers.randrange(128, 385, 16), numbers.randrange(128, 385, 16)) for _ in range(steps)]
+    return [(numbers.randint(2, 6), numbers.randrange(128, 385, 64), numbers.randrange(128, 385, 64)) for _ in range(steps)]
 
 
 def unet(torch: Any) -> Any:
@@ -108,7 +108,7 @@ def work(who: str, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = training.parser("A UNet on PyTorch's allocators and on gpu-vmm: losses, times and memory.", steps=120)
+    parser = training.parser("A UNet on PyTorch's allocators and on gpu-vmm: losses, times and memory.", steps=60)
     given = parser.parse_args()
     return training.main(__file__, "UNet, changing image sizes", given, work, [])
 

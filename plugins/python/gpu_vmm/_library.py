@@ -28,6 +28,10 @@ class PoolOptions(ctypes.Structure):
     ]  # fmt: skip
 
 
+class MempoolId(ctypes.Structure):
+    _fields_ = [("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
+
+
 class BlockFound(ctypes.Structure):
     """``gpu_vmm_block``."""
 
@@ -96,6 +100,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_torch_configure": (_STATUS, [c_char_p, POINTER(PoolOptions)]),
     "gpu_vmm_torch_set_tag": (_STATUS, [c_char_p]),
     "gpu_vmm_torch_functions": (_STATUS, [c_char_p, POINTER(c_void_p), POINTER(c_void_p)]),
+    "gpu_vmm_torch_pool_tag": (_STATUS, [c_int, MempoolId, c_char_p]),
     "gpu_vmm_torch_pool": (_STATUS, [c_int32, POINTER(_OBJECT)]),
 }  # fmt: skip
 

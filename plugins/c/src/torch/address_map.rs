@@ -130,7 +130,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             // Few addresses, so that they are inserted again; neighbours, so that slots are contended.
             let address = Address(((state >> 33) % 700 + 1) * 512);
-            if (state >> 60) % 2 == 0 {
+            if (state >> 60).is_multiple_of(2) {
                 assert_eq!(map.insert(address, step), !expected.contains_key(&address.0));
                 expected.entry(address.0).or_insert(step);
             } else {

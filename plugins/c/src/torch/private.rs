@@ -44,6 +44,8 @@ struct Private {
     captured: bool,
     /// True if its free blocks may serve other requests when memory is short.
     on_oom: bool,
+    /// Where its memory comes from, if it has a tag of its own.
+    tagged: Option<Pool>,
     free: FreeBlocks,
     /// Blocks that were freed during a capture and used on other streams. They are free when the capture has ended, since a
     /// graph joins all of its streams.
@@ -125,6 +127,13 @@ impl PrivatePools {
         Ok(())
     }
 
+    /// Gives memory that a pool allocates from now on a tag of its own.
+    pub(super) fn set_tag(&self, id: MempoolId, tag: &str) -> Answer {
+        let tagged = self.pool.tagged(tag)?;
+        self.books()?.get(id)?.tagged = Some(tagged);
+        Ok(())
+    }
+
     /// Allocates from a pool.
     pub(super) fn alloc(
         &self,
@@ -138,19 +147,24 @@ impl PrivatePools {
         let mut books = self.books()?;
         let private = books.get(id)?;
         private.captured |= captures;
+        let source = private.tagged.clone();
+        let source = source.as_ref().unwrap_or(&self.pool);
         let kept = private.free.take(size, stream);
         drop(books);
         let block = match kept {
             Some(block) => block,
-            None => self.pool.blocks.request(size).alignment(alignment).stream(stream).alloc()?,
+            None => source.blocks.request(size).alignment(alignment).stream(stream).alloc()?,
         };
-        Ok(table::insert(self.entry(block, size, id)))
+        Ok(self.insert(block, size, id))
     }
 
-    fn entry(&self, block: Block<AnyBackend>, size: Bytes, id: MempoolId) -> Entry {
+    /// Makes a block one of the pool's live ones.
+    fn insert(&self, block: Block<AnyBackend>, size: Bytes, id: MempoolId) -> TorchBlock {
         let mut entry = Entry::new(block, self.device);
         entry.set_private(id, size.0);
-        entry
+        let seen = TorchBlock::of(&entry);
+        table::insert(entry);
+        seen
     }
 
     /// Takes a free block for a request that no other memory can serve, from the pools that allow it.
@@ -159,7 +173,7 @@ impl PrivatePools {
         let mut of_pools = books.pools.iter_mut().filter(|(_, private)| private.on_oom);
         let found =
             of_pools.find_map(|(id, private)| Some((*id, private.free.take_up_to(size, u64::MAX, stream)?)));
-        Ok(found.map(|(id, block)| table::insert(self.entry(block, size, id))))
+        Ok(found.map(|(id, block)| self.insert(block, size, id)))
     }
 
     /// Frees a block of a private pool.
@@ -257,7 +271,7 @@ impl PrivatePools {
             table::with(*address, |entry| entry.set_private(*id, block.size));
         }
         for (block, size) in taken {
-            table::insert(self.entry(block, Bytes(size), *id));
+            self.insert(block, Bytes(size), *id);
         }
         Ok(live)
     }
@@ -401,6 +415,26 @@ mod tests {
         assert!(table::with(kept, |_| ()).is_some());
         assert_eq!(live(&pools), 1);
         free(&pools, kept);
+    }
+
+    #[test]
+    fn a_tag_of_its_own_is_suspended_alone() {
+        let pools = pools(7);
+        pools.acquire(OTHER).unwrap();
+        pools.set_tag(OTHER, "weights").unwrap();
+        assert_eq!(
+            pools.set_tag(MempoolId { first: 0, second: 9 }, "weights").unwrap_err().status,
+            GPU_VMM_NOT_FOUND
+        );
+        let block = alloc(&pools);
+        let tagged = Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address);
+        let tag_of = |address| pools.pool.blocks.find(address).unwrap().tag;
+        assert_eq!((&*tag_of(tagged), &*tag_of(block)), ("weights", ""));
+        free(&pools, tagged);
+        assert_eq!(Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address), tagged);
+        free(&pools, tagged);
+        free(&pools, block);
+        pools.release(OTHER).unwrap();
     }
 
     #[test]

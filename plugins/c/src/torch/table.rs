@@ -179,16 +179,14 @@ fn shard(address: Address) -> Option<&'static SpinMutex<Shard>> {
     table().map(|table| &table.shards[index])
 }
 
-/// Inserts a block. Returns how it is seen.
+/// Inserts a block.
 #[inline]
-pub(super) fn insert(entry: Entry) -> TorchBlock {
-    let seen = TorchBlock::of(&entry);
+pub(super) fn insert(entry: Entry) {
     let address = entry.block.address();
     if let Some(shard) = shard(address) {
         let is_new = shard.lock().insert(address, entry);
         debug_assert!(is_new, "two live blocks at {address}");
     }
-    seen
 }
 
 /// Removes the block with this first address.

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Un
 from .. import _torch_build
 from .._arguments import KEEP_NOTHING, Folder, text
 from .._handles import PoolHandle
-from .._library import address_of, check, find, library
+from .._library import MempoolId, address_of, check, find, library
 from ..backend import options
 from ..errors import Busy, Error, NotInstalled, Suspended, Unavailable
 from ..pool import Blocks, Pool
@@ -150,7 +150,7 @@ def _install_class(file: str) -> Any:
     try:
         built = ctypes.CDLL(file)
     except OSError as error:
-        raise Unavailable(f"gpu_vmm.torch: {file} cannot be loaded: {error}") from error
+        raise Unavailable(f"gpu_vmm.torch: {file} cannot be loaded; remove it to have it compiled again: {error}") from error
     reason = ctypes.create_string_buffer(512)
     install = built.gpu_vmm_torch_install
     install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
@@ -230,6 +230,20 @@ def pool(tag: str) -> Iterator[None]:
     finally:
         if outer is not None:
             outer.enter()
+
+
+def mem_pool(tag: str, **options_: Any) -> Any:
+    """Returns a ``torch.cuda.MemPool`` of the current device whose memory gets this tag, for ``torch.cuda.use_mem_pool``.
+
+    Further arguments go to ``torch.cuda.MemPool``. Raises NotInstalled; Unavailable without :func:`enable` or without the allocator class.
+    """
+    torch = _torch()
+    name = text("tag", tag)
+    if not isinstance(_allocator, ctypes.CDLL):
+        raise Unavailable("mem_pool: needs enable() with the allocator class; use `with pool(tag):` without it")
+    made = _has(torch, torch.cuda, "MemPool", "2.6")(**options_)
+    check(library().gpu_vmm_torch_pool_tag(int(torch.cuda.current_device()), MempoolId(*made.id), name))
+    return made
 
 
 class _Use:

@@ -2,12 +2,13 @@
 
 use crate::call::status;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY, Status};
-use crate::texts::{check_place, clear, give, give_if_wanted};
+use crate::texts::{check_place, clear, give_if_wanted};
 use crate::torch::graphs::MempoolId;
 use crate::torch::process::{ALIGNMENT, Device, block_tagged, device, devices};
 use crate::torch::table::{self, Entry, TorchBlock};
 use gpu_vmm::{Address, Bytes, Operation, Stream};
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 
 fn seen(address: Address) -> Answer<TorchBlock> {
     table::with(address, |entry| TorchBlock::of(entry)).ok_or_else(|| missing("find", address))
@@ -32,31 +33,34 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate(
     pool: *const MempoolId,
     block: *mut TorchBlock,
 ) -> Status {
-    let work = || {
+    let work = |place: &mut MaybeUninit<TorchBlock>| {
         let device = device(number)?;
         // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
         let (stream, pool) = unsafe { (Stream::from_raw(stream), pool.as_ref()) };
         match pool {
-            Some(id) => device.private.alloc(*id, Bytes(size), ALIGNMENT, stream),
-            None => allocate(device, number as u8, Bytes(size), stream),
-        }
+            Some(id) => place.write(device.private.alloc(*id, Bytes(size), ALIGNMENT, stream)?),
+            None => allocate(device, number as u8, Bytes(size), stream, place)?,
+        };
+        Ok(())
     };
     // SAFETY: guaranteed by the caller.
     unsafe { receive(block, work) }
 }
 
-/// Writes the block that `work` returns to `block`, or zeros after a failure. Not before the work: allocations are frequent.
+/// Has `work` write `block`, which is all zeros after a failure. It is not cleared before: allocations are frequent.
 ///
 /// # Safety
 ///
 /// `block` is null or points to a writable block.
 #[inline]
-unsafe fn receive(block: *mut TorchBlock, work: impl FnOnce() -> Answer<TorchBlock>) -> Status {
+unsafe fn receive(
+    block: *mut TorchBlock,
+    work: impl FnOnce(&mut MaybeUninit<TorchBlock>) -> Answer,
+) -> Status {
     let status = status(|| {
         check_place("block", block)?;
-        let made = work()?;
-        // SAFETY: guaranteed by the caller.
-        unsafe { give("block", block, made) }
+        // SAFETY: it is not null, and writable, as the caller guarantees.
+        work(unsafe { &mut *block.cast() })
     });
     if status != GPU_VMM_OK {
         // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
@@ -66,9 +70,17 @@ unsafe fn receive(block: *mut TorchBlock, work: impl FnOnce() -> Answer<TorchBlo
 }
 
 #[inline]
-fn allocate(device: &Device, number: u8, size: Bytes, stream: Stream<'static>) -> Answer<TorchBlock> {
-    let block = block_tagged(device, size, stream)?;
-    Ok(table::insert(Entry::new(block, number)))
+fn allocate<'a>(
+    device: &Device,
+    number: u8,
+    size: Bytes,
+    stream: Stream<'static>,
+    place: &'a mut MaybeUninit<TorchBlock>,
+) -> Answer<&'a mut TorchBlock> {
+    let entry = Entry::new(block_tagged(device, size, stream)?, number);
+    let seen = place.write(TorchBlock::of(&entry));
+    table::insert(entry);
+    Ok(seen)
 }
 
 /// Allocates as gpu_vmm_torch_allocate without a private pool does, after everything that frees memory: blocks whose graphs are
@@ -84,17 +96,18 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate_at_last(
     stream: *mut c_void,
     block: *mut TorchBlock,
 ) -> Status {
-    let work = || {
+    let work = |place: &mut MaybeUninit<TorchBlock>| {
         let device = device(number)?;
         // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
         let stream = unsafe { Stream::from_raw(stream) };
         device.private.clear()?;
-        match allocate(device, number as u8, Bytes(size), stream) {
+        match allocate(device, number as u8, Bytes(size), stream, place) {
             Err(failure) if failure.status == GPU_VMM_OUT_OF_MEMORY => {
-                device.private.alloc_spare(Bytes(size), stream)?.ok_or(failure)
+                place.write(device.private.alloc_spare(Bytes(size), stream)?.ok_or(failure)?);
             }
-            answer => answer,
+            answer => drop(answer?),
         }
+        Ok(())
     };
     // SAFETY: guaranteed by the caller.
     unsafe { receive(block, work) }
@@ -156,10 +169,11 @@ pub unsafe extern "C" fn gpu_vmm_torch_record_use(address: u64, stream: *mut c_v
 /// `block` is null or points to a writable block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_find(address: u64, block: *mut TorchBlock) -> Status {
-    let work = || {
+    let work = |place: &mut MaybeUninit<TorchBlock>| {
         let address = Address(address);
         let base = || devices().find_map(|device| device.pool.blocks.find(address)).map(|found| found.base);
-        seen(address).or_else(|_| seen(base().ok_or_else(|| missing("find", address))?))
+        place.write(seen(address).or_else(|_| seen(base().ok_or_else(|| missing("find", address))?))?);
+        Ok(())
     };
     // SAFETY: guaranteed by the caller.
     unsafe { receive(block, work) }
