@@ -40,7 +40,6 @@ KNOWN: dict[str, str] = {
     "TestCudaMallocAsync.test_max_split_expandable": "asserts 120 MiB within a limit of 120 MiB, of 7 pages",
     "TestMemPool.test_graph_capture_reclaim_2_streams": "asserts the effect of graph_capture_record_stream_reuse",
     "TestMemPool.test_graph_capture_reclaim_4_streams": "asserts the effect of graph_capture_record_stream_reuse",
-    "TestMemPool.test_mempool_ctx_multithread": "asserts segments of 2 MiB",
     "TestMemPool.test_mempool_limited_memory_with_allocator": "asserts a limit that includes other allocators",
     "TestCuda.test_graph_memory_stats_and_use_result_after_destroy_graph": "asserts segments of 2 MiB and 20 MiB",
     "TestCudaMallocAsync.test_cachingAllocator_raw_alloc": "asserts the rounding of roundup_power2_divisions",

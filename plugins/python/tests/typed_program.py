@@ -94,4 +94,4 @@ def refused(vec: gpu_vmm.DeviceVec, view: gpu_vmm.ReadOnlyVec, name: str) -> Non
     gpu_vmm.open().pool().stats()["hold"]  # type: ignore[typeddict-item]
     vmm.Region(gpu_vmm.open()).map(0, b"memory")  # type: ignore[arg-type]
     vmm.Region(gpu_vmm.open()).on_backing_change(lambda: None)  # type: ignore[arg-type,misc]
-    vmm.Region(gpu_vmm.open()).adress  # type: ignore[attr-defined]
+    vmm.Region(gpu_vmm.open()).place  # type: ignore[attr-defined]
