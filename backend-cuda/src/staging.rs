@@ -10,7 +10,9 @@ use crate::copy::part;
 use crate::driver::Opened;
 use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE, STREAM_NON_BLOCKING};
 use crate::stream::OwnStream;
-use gpu_vmm_core::{Address, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result};
+use gpu_vmm_core::{
+    Address, Bytes, CopyStream, Detail, DeviceId, Error, Event, Operation, Pinned, Result, Stream,
+};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
@@ -135,6 +137,16 @@ unsafe impl CopyStream for OwnStream {
         // SAFETY: as above.
         let result = unsafe { (functions.memcpy_to_device_async)(to.0, from.cast(), length, self.raw()) };
         self.backend.check(OPERATION, "cuMemcpyHtoDAsync_v2", result, || part(to, length))
+    }
+
+    unsafe fn hold(&mut self, event: &dyn Event) -> Result<()> {
+        // SAFETY: the stream lives as long as this object, and the event is of the same driver, as the caller promises.
+        event.hold(unsafe { Stream::from_raw(self.raw().0) })
+    }
+
+    unsafe fn record(&mut self, event: &mut dyn Event) -> Result<()> {
+        // SAFETY: as above.
+        event.record(unsafe { Stream::from_raw(self.raw().0) })
     }
 
     fn finish(&mut self) -> Result<()> {

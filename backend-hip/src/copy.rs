@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::access;
+use crate::device::FLOOR;
 use crate::device_state::StreamName;
 use crate::driver::Driver;
 use crate::ffi::{
@@ -162,12 +163,31 @@ impl Driver {
         if self.quirks.copy_by_source && !length.is_zero() {
             let source = self.owner(OPERATION, from)?;
             if source != device {
-                // SAFETY: the caller's promise.
+                self.check_source(OPERATION, (source, device), AddressRange { base: from, size: length })?;
+                // SAFETY: the caller's promise; the source's owner may read all of it, as checked.
                 return unsafe { self.copy_through_host((device, to), (source, from), length) };
             }
         }
         // SAFETY: the caller's promise.
         unsafe { self.hip_copy(OPERATION, device, to.as_ptr(), from.as_ptr(), length, kind) }
+    }
+
+    /// Refuses a copy of memory that its owner performs without having access to all of it. Mappings of one owner can differ in
+    /// access.
+    fn check_source(
+        &self,
+        operation: Operation,
+        (owner, device): (DeviceId, DeviceId),
+        range: AddressRange,
+    ) -> Result<()> {
+        let unit = FLOOR.0;
+        let mut at = range.base;
+        while at < range.end() {
+            self.check_access(operation, (owner, device), at, Access::Read)?;
+            // The next place at which a mapping can begin.
+            at = Address((at.0 / unit + 1) * unit);
+        }
+        Ok(())
     }
 
     /// Copies between the memory of two devices through the host; each device accesses only its own memory.
@@ -207,13 +227,24 @@ impl Driver {
             return Ok(device);
         }
         let owner = self.owner(operation, at)?;
-        if owner == device {
-            return Ok(owner);
+        if owner != device {
+            self.check_access(operation, (owner, device), at, need)?;
         }
+        Ok(owner)
+    }
+
+    /// Refuses a copy that the memory's owner performs in place of `device`, if the owner lacks the access at an address.
+    fn check_access(
+        &self,
+        operation: Operation,
+        (owner, device): (DeviceId, DeviceId),
+        at: Address,
+        need: Access,
+    ) -> Result<()> {
         let range = AddressRange { base: at, size: Bytes::ZERO };
         let have = access::get(self, operation, range, Bytes::ZERO, owner)?;
         if need.is_within(have) {
-            return Ok(owner);
+            return Ok(());
         }
         let version = self.info().version;
         let reason = format!(

@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_int};
 
 /// The smallest granularity that this backend uses. HIP up to 7.2 reports 4 KiB, which costs a page table entry for
 /// each page and faults on some cards (quirk `granularity-too-small`).
-const FLOOR: Bytes = Bytes::mib(2);
+pub(crate) const FLOOR: Bytes = Bytes::mib(2);
 
 /// Initializes HIP and returns its devices.
 pub(crate) fn all(driver: &Driver) -> Result<Vec<Device>> {

@@ -143,6 +143,11 @@ mod tests {
         assert_eq!(all.whole_with(grown, ZERO, Access::Read), None, "the others would lose write access");
         assert_eq!(all.whole_with(grown, ONE, Access::Read), None, "a peer would get access to the others");
         assert_eq!(all.whole_with(part(4, 12), ONE, Access::Read), Some(part(4, 12)));
+        assert_eq!(
+            all.whole_with(part(4, 8), ONE, Access::Read),
+            None,
+            "the one behind the part would get access"
+        );
         all.remove(Bytes::mib(6));
         assert_eq!(all.whole_with(grown, ZERO, Access::ReadWrite), None, "a gap");
         assert_eq!(Mappings::default().whole_with(grown, ZERO, Access::Read), None);

@@ -4,7 +4,9 @@
 use crate::driver::Driver;
 use crate::ffi::{self, hipHostMallocPortable, hipMemcpyKind, hipStreamNonBlocking};
 use crate::stream::{OwnStream, needed};
-use gpu_vmm_core::{Access, Address, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result};
+use gpu_vmm_core::{
+    Access, Address, Bytes, CopyStream, Detail, DeviceId, Error, Event, Operation, Pinned, Result, Stream,
+};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::slice;
@@ -127,6 +129,8 @@ unsafe impl CopyStream for HipCopyStream {
         const OPERATION: Operation = Operation::QueueCopyToHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
         if driver.copies_astray(device) {
+            // The copy does not go through the stream, which may have to wait for an event.
+            self.stream.wait(OPERATION)?;
             // SAFETY: both sides are valid for the length and not used elsewhere, as the caller promises.
             return unsafe {
                 driver.copy_to_host(device, slice::from_raw_parts_mut(to, length.0 as usize), from)
@@ -142,6 +146,7 @@ unsafe impl CopyStream for HipCopyStream {
         const OPERATION: Operation = Operation::QueueCopyFromHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
         if driver.copies_astray(device) {
+            self.stream.wait(OPERATION)?;
             // SAFETY: as above.
             return unsafe {
                 driver.copy_from_host(device, to, slice::from_raw_parts(from, length.0 as usize))
@@ -151,6 +156,16 @@ unsafe impl CopyStream for HipCopyStream {
         let sides = (to.as_ptr(), from.cast());
         // SAFETY: the caller's promise.
         unsafe { self.queue(OPERATION, sides, length, hipMemcpyKind::hipMemcpyHostToDevice) }
+    }
+
+    unsafe fn hold(&mut self, event: &dyn Event) -> Result<()> {
+        // SAFETY: the stream lives as long as this object, and the event is of the same driver, as the caller promises.
+        event.hold(unsafe { Stream::from_raw(self.stream.raw().cast()) })
+    }
+
+    unsafe fn record(&mut self, event: &mut dyn Event) -> Result<()> {
+        // SAFETY: as above.
+        event.record(unsafe { Stream::from_raw(self.stream.raw().cast()) })
     }
 
     fn finish(&mut self) -> Result<()> {

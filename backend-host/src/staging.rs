@@ -4,7 +4,8 @@
 use crate::host::Host;
 use crate::{copy, pages};
 use gpu_vmm_core::{
-    Address, AddressRange, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result,
+    Address, AddressRange, Bytes, CopyStream, Detail, DeviceId, Error, Event, Operation, Pinned, Result,
+    Stream,
 };
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -66,6 +67,16 @@ unsafe impl CopyStream for HostCopyStream {
         let from = unsafe { std::slice::from_raw_parts(from, length.0 as usize) };
         // SAFETY: the caller upholds the contract.
         unsafe { copy::from_host(&self.host, self.device, to, from) }
+    }
+
+    unsafe fn hold(&mut self, event: &dyn Event) -> Result<()> {
+        // The CPU performs each copy within its call.
+        event.wait()
+    }
+
+    unsafe fn record(&mut self, event: &mut dyn Event) -> Result<()> {
+        // Every copy is done, so any stream of the device serves.
+        event.record(Stream::DEFAULT)
     }
 
     fn finish(&mut self) -> Result<()> {

@@ -124,19 +124,45 @@ impl<B: Backend> Pool<B> {
         if let Some(class) = class.flatten()
             && is_here
             && !captures
+            && let Some(ready) = self.take_cached(thread_cache, class, size, stream)
         {
-            let mut cache = thread_cache.lock();
-            // Read under the lock: a suspension sets the flag first and then empties the thread caches.
-            let ready = match self.tag.suspended.load(Ordering::Relaxed) {
-                false => cache.take(self.tag.index, stream, class, size.0),
-                true => None,
-            };
-            drop(cache);
-            if let Some(ready) = ready {
-                return Ok(self.block(ready));
-            }
+            return Ok(self.block(ready));
         }
         self.alloc_from_books(thread_cache, class, size, alignment, (stream, captures))
+    }
+
+    /// Allocates a block that the thread cache holds.
+    #[track_caller]
+    #[inline]
+    pub(crate) fn alloc_cached(
+        &self,
+        size: Bytes,
+        alignment: Bytes,
+        stream: Stream<'static>,
+    ) -> Option<Block<B>> {
+        let class = fit(size.0, alignment.0)??;
+        if !self.owner.inner.process.is_this() || !stream.is_default() && self.captures(stream) {
+            return None;
+        }
+        let thread_cache = self.owner.thread_cache(of_this_thread());
+        Some(self.block(self.take_cached(thread_cache, class, size, stream)?))
+    }
+
+    /// Takes a block from the thread cache.
+    #[inline(always)]
+    fn take_cached(
+        &self,
+        thread_cache: &ThreadCacheRef<B>,
+        class: usize,
+        size: Bytes,
+        stream: Stream<'static>,
+    ) -> Option<Ready<B>> {
+        let mut cache = thread_cache.lock();
+        // Read under the lock: a suspension sets the flag first and then empties the thread caches.
+        match self.tag.suspended.load(Ordering::Relaxed) {
+            false => cache.take(self.tag.index, stream, class, size.0),
+            true => None,
+        }
     }
 
     /// Returns true if work that is queued on a stream goes into a graph, or may do so.

@@ -79,4 +79,17 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
             Some(tag) => self.pool.tagged(tag)?.alloc_as(self.size, self.alignment, self.stream),
         }
     }
+
+    /// Allocates a block that this thread's cache holds: the fast path of [`BlockRequest::alloc`] alone. Returns none if the cache
+    /// holds no such block, or if the request names a tag, is invalid, or is for a stream that captures; `alloc` then serves the
+    /// request or reports the error.
+    #[must_use]
+    #[track_caller]
+    #[inline]
+    pub fn alloc_cached(self) -> Option<Block<B>> {
+        match self.tag {
+            None => self.pool.alloc_cached(self.size, self.alignment, self.stream),
+            Some(_) => None,
+        }
+    }
 }

@@ -173,6 +173,51 @@ fn sweep(program: fn(&mut Program)) {
     }
 }
 
+/// A suspension fails and cannot be undone, so that a block loses its memory. It refuses copies, and the others keep their
+/// bytes. Each block ends within its only page.
+#[test]
+fn lost_memory_is_not_copied() {
+    let bytes = vec![7; 3 << 19];
+    let size = Bytes(bytes.len() as u64);
+    let mut lost = 0;
+    for first in 0.. {
+        let backend = backend();
+        let pool = Pool::builder(&backend).build().unwrap().tagged("odd").unwrap();
+        let store = BackingStore::pinned(&backend, Bytes::mib(16)).unwrap();
+        let blocks = [(); 3].map(|()| pool.request(size).alignment(PAGE).alloc().unwrap());
+        // Memory on both sides of a hole is unmapped by two driver calls, of which the second fails.
+        let [mut one, hole, mut other] = blocks;
+        drop(hole);
+        for block in [&mut one, &mut other] {
+            block.write(Bytes::ZERO, &bytes).unwrap();
+        }
+        backend.fail(first, u64::MAX);
+        let suspended = pool.suspend("odd", &store, WaitFor::all_devices());
+        backend.stop();
+        if suspended.is_ok() {
+            break;
+        }
+        for block in [&mut one, &mut other] {
+            let is_mapped = backend.access_at(block.address(), DeviceId(0)).unwrap().is_some();
+            let mut found = vec![0; bytes.len()];
+            match (block.read(Bytes::ZERO, &mut found), block.write(Bytes::ZERO, &[7])) {
+                (Ok(()), Ok(())) => assert!(is_mapped && found == bytes, "{first}: {block:?}"),
+                (Err(read), Err(write)) => {
+                    assert_eq!(read.kind(), write.kind(), "{first}: {read}, {write}");
+                    // If only the end of the suspension failed, it stays suspended.
+                    assert!(
+                        matches!(read.kind(), ErrorKind::Poisoned | ErrorKind::Suspended),
+                        "{first}: {read}"
+                    );
+                    lost += u32::from(read.kind() == ErrorKind::Poisoned);
+                }
+                (read, write) => panic!("{first}: {read:?}, {write:?}"),
+            }
+        }
+    }
+    assert!(lost > 0, "no call lost a block's memory");
+}
+
 #[test]
 fn blocks_that_come_and_go() {
     sweep(Program::run);

@@ -223,6 +223,26 @@ fn the_last_block_can_be_shorter_and_one_mib_is_usual() {
     assert_eq!(all_of(&path).unwrap(), contents);
 }
 
+/// The index is read in groups of 1024 entries.
+#[test]
+fn blocks_behind_the_first_thousand_are_in_their_places() {
+    const BLOCKS: usize = 1100;
+    let folder = Folder::new("thousand");
+    let path = folder.file("a");
+    let mut description = description();
+    description.memories[0].size = Bytes(BLOCKS as u64 * BLOCK.0);
+    description.regions[0].reservations[0] = Bytes::mib(16);
+    let mut contents = contents(4);
+    contents[0] = vec![0; BLOCKS << 12];
+    for block in [3, 1023, 1024, 1030, BLOCKS - 1] {
+        contents[0][block << 12..(block + 1) << 12].fill((block % 255) as u8 + 1);
+    }
+    let writer = SnapshotWriter::create(&path, &description, small()).unwrap();
+    write_all(&writer, &contents).unwrap();
+    writer.finish().unwrap();
+    assert!(read_all(&SnapshotFile::open(&path).unwrap()).unwrap() == contents);
+}
+
 #[test]
 fn several_threads_write_and_read_at_once() {
     let folder = Folder::new("threads");

@@ -336,3 +336,21 @@ fn compressed(bytes: &[u8]) -> Option<Vec<u8>> {
     let smaller = lz4_flex::block::compress(bytes);
     (smaller.len() < bytes.len()).then_some(smaller)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SnapshotId;
+
+    #[test]
+    fn as_many_files_may_be_needed_as_the_format_allows() {
+        let refusal = |count| {
+            let one = Earlier { id: SnapshotId::new().unwrap(), file: "missing".to_owned() };
+            check_needed(Path::new("/nonexistent/a"), &vec![one; count]).unwrap_err().to_string()
+        };
+        let error = refusal(MAX_NEEDED + 1);
+        assert!(error.contains("it would need 1025 earlier files"), "{error}");
+        let error = refusal(MAX_NEEDED);
+        assert!(error.contains("needs the earlier snapshot"), "{error}");
+    }
+}

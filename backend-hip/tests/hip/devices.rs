@@ -48,6 +48,7 @@ fn missing(rig: &Rig) {
     for error in [
         rig.backend.memory_info(device).expect_err("none"),
         rig.backend.can_access(device, ZERO).expect_err("none"),
+        rig.backend.can_access(ZERO, device).expect_err("none"),
         rig.backend.capabilities(device).expect_err("none"),
         rig.backend.synchronize(device).expect_err("none"),
     ] {

@@ -8,6 +8,7 @@ use gpu_vmm_core::{
 use gpu_vmm_hip::{HipHandle, HipReservation};
 use gpu_vmm_testkit::TestKit;
 use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -17,6 +18,16 @@ pub(crate) const TESTS: &[Test] = &[
         name: "share::what_was_not_made_for_it_is_not_exported",
         needs: Needs::Device,
         run: not_shareable,
+    },
+    Test {
+        name: "share::a_failed_import_leaves_the_position_of_a_file",
+        needs: Needs::Device,
+        run: position_stays,
+    },
+    Test {
+        name: "share::a_full_table_of_descriptors_is_the_systems_error",
+        needs: Needs::Device,
+        run: full_table,
     },
     Test { name: "share::descriptor_zero_can_be_imported", needs: Needs::Device, run: descriptor_zero },
     Test {
@@ -143,6 +154,48 @@ fn something_else(rig: &Rig) {
         let error = answer.expect_err("the descriptor has no memory of HIP's");
         assert_eq!(error.driver_error().map(|source| source.call), Some(call), "{error}");
     }
+}
+
+fn position_stays(rig: &Rig) {
+    let mut file = File::open("/proc/self/exe").unwrap();
+    for position in [0, 7] {
+        file.seek(SeekFrom::Start(position)).unwrap();
+        // SAFETY: the import must fail; nothing is mapped.
+        let answer =
+            unsafe { rig.backend.import(file.as_fd(), rig.unit(), &Properties::on(ZERO).shareable()) };
+        assert!(answer.is_err());
+        assert_eq!(file.stream_position().unwrap(), position);
+    }
+}
+
+/// Nothing is wrong with the driver: the caller must close files, or raise the limit.
+fn full_table(rig: &Rig) {
+    let (memory, fd) = (shareable(rig), exported(rig, 8));
+    // HIP keeps the descriptors that it opens for its first import.
+    import_has(rig, fd.as_fd(), 8);
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls read or write the structure alone.
+    let filled = unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        let few = libc::rlimit { rlim_cur: limit.rlim_cur.min(512), ..limit };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few), 0);
+        let filled: Vec<OwnedFd> = std::iter::from_fn(|| fd.try_clone().ok()).collect();
+        // SAFETY: the import must fail; nothing is mapped.
+        let imported = rig.backend.import(fd.as_fd(), rig.unit(), &Properties::on(ZERO).shareable());
+        let exported = memory.export();
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        let error = imported.expect_err("no descriptor is left");
+        assert_eq!(
+            error.driver_error().map(|source| (source.call, source.code)),
+            Some(("dup", libc::EMFILE.into())),
+            "{error}"
+        );
+        assert!(exported.expect_err("no descriptor is left").driver_error().is_some());
+        filled
+    };
+    drop(filled);
+    drop(memory.export().unwrap());
+    import_has(rig, fd.as_fd(), 8);
 }
 
 fn other_size(rig: &Rig) {

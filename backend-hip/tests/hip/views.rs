@@ -19,6 +19,11 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "views::an_argument_is_the_address_of_the_address", needs: Needs::Device, run: arguments },
     Test { name: "views::what_the_device_cannot_use_is_refused", needs: Needs::Device, run: refused },
     Test { name: "views::a_stream_of_another_device_is_refused", needs: Needs::TwoDevices, run: foreign },
+    Test {
+        name: "views::a_peer_that_may_read_gets_no_view_for_writing",
+        needs: Needs::Peers,
+        run: read_only_peer,
+    },
 ];
 
 fn region<B: MaybeHip>(rig: &Rig, backend: &B) -> Region<B> {
@@ -127,6 +132,15 @@ fn refused(rig: &Rig) {
     let vec = DeviceVec::from_slice(&host, ZERO, &[1u32]).unwrap();
     let (detail, text) = refusal(MemoryView::of_vec(ZERO, Stream::DEFAULT, &vec));
     assert!(matches!(detail, Detail::Unsupported { .. }) && text.contains("the host backend"), "{text}");
+}
+
+fn read_only_peer(rig: &Rig) {
+    let region = Region::builder(&rig.backend).on(ZERO).access(ONE, Access::Read);
+    let mut vec = DeviceVec::build(region).unwrap();
+    vec.push(1u32).unwrap();
+    MemoryView::of_vec(ONE, Stream::DEFAULT, &vec).unwrap();
+    let (detail, text) = refusal(MemoryViewMut::of_vec(ONE, Stream::DEFAULT, &mut vec));
+    assert!(matches!(detail, Detail::NoAccess { device: ONE, need: Access::ReadWrite, .. }), "{text}");
 }
 
 fn foreign(rig: &Rig) {

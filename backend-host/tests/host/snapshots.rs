@@ -95,6 +95,30 @@ fn small_pieces_become_a_large_one() {
 }
 
 #[test]
+fn zeros_beside_other_contents() {
+    let case = Case::new();
+    let mut region = case.region(&machine(SMALL), Bytes(0), LARGE);
+    for at in 0..512 {
+        open(&mut region, Bytes(SMALL.0 * at), SMALL);
+    }
+    // In the target these pieces are one, which is written in chunks of several pieces: a chunk begins or ends with zeros, has
+    // zeros inside, or has nothing else.
+    let mut contents: Vec<u8> = (0..LARGE.0).map(|at| (at % 251) as u8 + 1).collect();
+    for zeros in [0..1, 7..9, 24..26, 49..50, 75..125, 300..301, 511..512] {
+        contents[zeros.start << 12..zeros.end << 12].fill(0);
+    }
+    region.write(Bytes(0), &contents).unwrap();
+    let file = case.save(vec![region]);
+    let region = restore(&machine(LARGE), &Restore::new(), &file).unwrap().remove(0).region;
+    assert_eq!(region.mappings().count(), 1);
+    let mut found = vec![9; contents.len()];
+    region.read(Bytes(0), &mut found).unwrap();
+    let wrong =
+        (0..512_usize).find(|at| found[at << 12..(at + 1) << 12] != contents[at << 12..(at + 1) << 12]);
+    assert_eq!(wrong, None, "the first piece that differs");
+}
+
+#[test]
 fn what_does_not_fit_the_target_is_refused_with_the_place() {
     for (hole, alias, read_only) in [(true, false, false), (false, true, false), (false, false, true)] {
         let case = Case::new();

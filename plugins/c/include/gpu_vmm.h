@@ -13,6 +13,10 @@
 // that changes an object or calls a driver returns GPU_VMM_FORKED in a forked child, GPU_VMM_DEVICE_LOST, GPU_VMM_DRIVER, and
 // GPU_VMM_POISONED for memory on which a rollback has failed.
 //
+// Objects: a pointer to an object names it and is no address. A pointer to a freed object, or to one of another type, is
+// GPU_VMM_INVALID_ARGUMENT, and the functions that free an object do nothing with it. An object must not be freed while another
+// thread uses it.
+//
 // Options: a struct of zeros, `gpu_vmm_pool_options options = {0};`, is the default.
 //
 // Memory in use: functions that take a region's memory away (such as gpu_vmm_region_shrink and gpu_vmm_region_suspend) fail with
@@ -31,6 +35,27 @@
 
 // For gpu_vmm_banked_selected: no bank is mapped.
 #define GPU_VMM_NO_BANK 4294967295
+
+// For gpu_vmm_followed_next: no event has arrived in time.
+#define GPU_VMM_EVENT_NONE 0
+
+// For gpu_vmm_followed_next: the exporter has published a change of its region.
+#define GPU_VMM_EVENT_CHANGED 1
+
+// For gpu_vmm_followed_next: the exporter asks this process to release the memory.
+#define GPU_VMM_EVENT_RELEASE_REQUESTED 2
+
+// For gpu_vmm_followed_next: the exporter has ended the exchange or has died. The memory stays mapped.
+#define GPU_VMM_EVENT_GONE 3
+
+// For gpu_vmm_exporter_wait_released: the importer has released the memory.
+#define GPU_VMM_RELEASED 0
+
+// For gpu_vmm_exporter_wait_released: the importer keeps the memory.
+#define GPU_VMM_RELEASE_KEPT 1
+
+// For gpu_vmm_exporter_wait_released: the importer has died or closed its end.
+#define GPU_VMM_RELEASE_GONE 2
 
 // For `effect` of gpu_vmm_backing_change: the memory is unmapped, and nothing is mapped afterwards.
 #define GPU_VMM_BACKING_REMOVED 0
@@ -129,14 +154,24 @@ typedef struct gpu_vmm_banked gpu_vmm_banked;
 // A checkpoint of a private pool: its identifier, and its live blocks by address.
 typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
 
-// A queue of copies between one device and page-locked memory. It has no order with any other stream.
+// A queue of copies between one device and page-locked memory. It has no order with other streams except by events:
+// gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record.
 typedef struct gpu_vmm_copy_queue gpu_vmm_copy_queue;
 
 // An event of one device. CUDA: CUevent; HIP: hipEvent_t.
 typedef struct gpu_vmm_event gpu_vmm_event;
 
+// The exporter's end of an exchange: another process has the region's memory and receives its changes.
+typedef struct gpu_vmm_exporter gpu_vmm_exporter;
+
+// A region of another process that is mapped here and follows that region's changes.
+typedef struct gpu_vmm_followed gpu_vmm_followed;
+
 // Memory of another process that is mapped here.
 typedef struct gpu_vmm_torch_imported gpu_vmm_torch_imported;
+
+// A path at which other processes of this machine and user can connect, for gpu_vmm_export.
+typedef struct gpu_vmm_listener gpu_vmm_listener;
 
 // A region or physical memory that other processes can import, as bytes. Keep it until all of them have imported it.
 typedef struct gpu_vmm_offer gpu_vmm_offer;
@@ -713,6 +748,175 @@ gpu_vmm_status gpu_vmm_event_wait(const gpu_vmm_event *event);
 // `event` is null or an event. `stream` is null or a live CUstream or hipStream_t of the event's vendor, of any device.
 gpu_vmm_status gpu_vmm_event_hold(const gpu_vmm_event *event, void *stream);
 
+// Listens at a path, which must not exist. Only processes of this user can connect. Free it with gpu_vmm_listener_free, which
+// removes the path. Linux only, as all functions of exporters.
+//
+// Returns GPU_VMM_DRIVER with the system's error if the path exists or cannot be created.
+//
+// # Safety
+//
+// `path` is null or a string. `listener` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_listener_new(const char *path,
+                                    gpu_vmm_listener **listener);
+
+// Frees a listener. Exchanges that have begun go on. Null does nothing.
+//
+// # Safety
+//
+// `listener` is null or comes from gpu_vmm_listener_new, and was not freed yet.
+void gpu_vmm_listener_free(gpu_vmm_listener *listener);
+
+// Waits up to `milliseconds` until a process has called gpu_vmm_follow, and sends it a region with its memory, which must have been
+// created with GPU_VMM_HANDLE_FD. Free the exporter with gpu_vmm_exporter_free.
+//
+// From then on, the region's memory cannot be suspended or moved: the other process would keep the old memory.
+//
+// Returns GPU_VMM_PEER if no process of this user connects in time, GPU_VMM_UNAVAILABLE for memory that was not created for it, and
+// GPU_VMM_SUSPENDED.
+//
+// # Safety
+//
+// `listener` is null or a listener. `region` is null or a region. `exporter` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_export(const gpu_vmm_listener *listener,
+                              const gpu_vmm_region *region,
+                              uint64_t milliseconds,
+                              gpu_vmm_exporter **exporter);
+
+// Frees an exporter, which ends the exchange. The other process keeps the memory. Null does nothing.
+//
+// # Safety
+//
+// `exporter` is null or comes from gpu_vmm_export, and was not freed yet.
+void gpu_vmm_exporter_free(gpu_vmm_exporter *exporter);
+
+// Sends the changes of the region since the last call: removed mappings, new memory, a new address. `sent` receives whether there were
+// any; it may be null.
+//
+// Returns GPU_VMM_PEER if the other process has ended, and the statuses of gpu_vmm_export.
+//
+// # Safety
+//
+// `exporter` is null or an exporter. `region` is null or its region. `sent` is null or points to a writable bool.
+gpu_vmm_status gpu_vmm_exporter_publish(const gpu_vmm_exporter *exporter,
+                                        const gpu_vmm_region *region,
+                                        bool *sent);
+
+// Waits up to `milliseconds` until the other process has applied everything that was sent. Other calls with the exporter wait meanwhile.
+//
+// Returns GPU_VMM_PEER with the reason if the other process could not apply it, has ended or does not answer in time.
+//
+// # Safety
+//
+// `exporter` is null or an exporter.
+gpu_vmm_status gpu_vmm_exporter_wait_applied(const gpu_vmm_exporter *exporter,
+                                             uint64_t milliseconds);
+
+// Asks the other process to release the memory. A second call sends nothing.
+//
+// Returns GPU_VMM_PEER if the other process has ended.
+//
+// # Safety
+//
+// `exporter` is null or an exporter.
+gpu_vmm_status gpu_vmm_exporter_request_release(const gpu_vmm_exporter *exporter);
+
+// Waits up to `milliseconds` until the exchange has ended. `outcome` receives GPU_VMM_RELEASED, GPU_VMM_RELEASE_KEPT or
+// GPU_VMM_RELEASE_GONE.
+//
+// Returns GPU_VMM_PEER if it does not end in time.
+//
+// # Safety
+//
+// `exporter` is null or an exporter. `outcome` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_exporter_wait_released(const gpu_vmm_exporter *exporter,
+                                              uint64_t milliseconds,
+                                              uint32_t *outcome);
+
+// Connects to the listener of another process of this user at a path and imports the region that it exports: the devices that own
+// its memory read and write it. `reserve` is the size that the region can grow to in place; 0 for its size now. Waits up to
+// `milliseconds`. Free it with gpu_vmm_followed_free.
+//
+// Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, and GPU_VMM_DRIVER with
+// the system's error if no process listens at the path.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `path` is null or a string. `followed` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_follow(const gpu_vmm_backend *backend,
+                              const char *path,
+                              uint64_t reserve,
+                              uint64_t milliseconds,
+                              gpu_vmm_followed **followed);
+
+// Frees a followed region: releases the memory and ends the exchange. Null does nothing.
+//
+// # Safety
+//
+// `followed` is null or comes from gpu_vmm_follow, and was not freed yet.
+void gpu_vmm_followed_free(gpu_vmm_followed *followed);
+
+// Waits up to `milliseconds` for an event from the exporter. `event` receives GPU_VMM_EVENT_NONE, GPU_VMM_EVENT_CHANGED,
+// GPU_VMM_EVENT_RELEASE_REQUESTED or GPU_VMM_EVENT_GONE. Other calls with the region wait meanwhile.
+//
+// Returns GPU_VMM_PEER for invalid data. The region then keeps its memory, and the exchange is over.
+//
+// # Safety
+//
+// `followed` is null or a followed region. `event` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_followed_next(const gpu_vmm_followed *followed,
+                                     uint64_t milliseconds,
+                                     uint32_t *event);
+
+// Applies all changes that were received, after waiting for the devices if memory is unmapped. With `may_move`, the region moves if it
+// cannot grow in place; pointers into the old range are then invalid.
+//
+// Returns GPU_VMM_ADDRESS_TAKEN without `may_move`, GPU_VMM_OUT_OF_ADDRESSES, and GPU_VMM_BUSY for a capture. The region is then as
+// before, and the caller can try again.
+//
+// # Safety
+//
+// `followed` is null or a followed region.
+gpu_vmm_status gpu_vmm_followed_apply(const gpu_vmm_followed *followed,
+                                      bool may_move);
+
+// Releases the memory after waiting for the devices, and reports that to the exporter. Later calls with the region, except
+// gpu_vmm_followed_free, return GPU_VMM_INVALID_ARGUMENT.
+//
+// # Safety
+//
+// `followed` is null or a followed region.
+gpu_vmm_status gpu_vmm_followed_release(const gpu_vmm_followed *followed);
+
+// Returns the first address, which only gpu_vmm_followed_apply changes, and the end of the mapped memory. Each may be null.
+//
+// # Safety
+//
+// `followed` is null or a followed region. `address` and `size` are null or point to a writable number each.
+gpu_vmm_status gpu_vmm_followed_range(const gpu_vmm_followed *followed,
+                                      uint64_t *address,
+                                      uint64_t *size);
+
+// Copies `size` bytes at `offset` to the host, as gpu_vmm_region_read does.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED.
+//
+// # Safety
+//
+// `followed` is null or a followed region. `to` is null or points to `size` writable bytes.
+gpu_vmm_status gpu_vmm_followed_read(const gpu_vmm_followed *followed, uint64_t offset, void *to, uint64_t size);
+
+// Copies `size` bytes of the host to `offset`, as gpu_vmm_region_write does.
+//
+// Returns GPU_VMM_OUT_OF_RANGE, GPU_VMM_NOT_MAPPED.
+//
+// # Safety
+//
+// `followed` is null or a followed region. `from` is null or points to `size` bytes.
+gpu_vmm_status gpu_vmm_followed_write(const gpu_vmm_followed *followed,
+                                      uint64_t offset,
+                                      const void *from,
+                                      uint64_t size);
+
 // Maps physical memory as a whole at an offset. No device has access yet. The same memory can be mapped several times. CUDA:
 // cuMemMap; HIP: hipMemMap.
 //
@@ -1084,6 +1288,28 @@ gpu_vmm_status gpu_vmm_copy_queue_read(const gpu_vmm_copy_queue *queue,
                                        const gpu_vmm_pinned *pinned,
                                        uint64_t pinned_offset,
                                        uint64_t size);
+
+// Makes all copies that are queued from now on wait for the work that an event has recorded, such as that of the caller's stream. The
+// CPU does not wait, except on host memory. CUDA: cuStreamWaitEvent; HIP: hipStreamWaitEvent.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for an event of another backend.
+//
+// # Safety
+//
+// `queue` is null or a queue, `event` null or an event.
+gpu_vmm_status gpu_vmm_copy_queue_hold(const gpu_vmm_copy_queue *queue,
+                                       const gpu_vmm_event *event);
+
+// Records the copies that are queued now in an event of the queue's device. With gpu_vmm_event_hold, work on any stream waits for them.
+// CUDA: cuEventRecord; HIP: hipEventRecord.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT for an event of another device or backend.
+//
+// # Safety
+//
+// `queue` is null or a queue, `event` null or an event.
+gpu_vmm_status gpu_vmm_copy_queue_record(const gpu_vmm_copy_queue *queue,
+                                         const gpu_vmm_event *event);
 
 // Waits until all queued copies are done. Returns the error of one that failed.
 //
@@ -1475,6 +1701,44 @@ gpu_vmm_status gpu_vmm_region_restore(const gpu_vmm_backend *backend,
                                       bool relocate,
                                       gpu_vmm_region **region);
 
+// Writes several regions to one file, as gpu_vmm_region_snapshot writes one, at one point of time. Memory that is mapped in several of
+// them is written once. All regions must be of one backend.
+//
+// Returns the statuses of gpu_vmm_region_snapshot, and GPU_VMM_INVALID_ARGUMENT for no region, more than 1024, the same region twice, or
+// regions of several backends.
+//
+// # Safety
+//
+// `regions` is null or points to `count` pointers, each null or a region. `path` is null or a string.
+gpu_vmm_status gpu_vmm_regions_snapshot(const gpu_vmm_region *const *regions,
+                                        uint64_t count,
+                                        const char *path,
+                                        bool compress);
+
+// Returns the number of regions in a file.
+//
+// Returns GPU_VMM_FILE for a file that cannot be read or is no snapshot.
+//
+// # Safety
+//
+// `path` is null or a string. `count` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_snapshot_count(const char *path, uint64_t *count);
+
+// Recreates all regions of a file in the order in which they were written, as gpu_vmm_region_restore recreates one. Each must be freed
+// on its own. After an error none exists.
+//
+// Returns the statuses of gpu_vmm_region_restore, and GPU_VMM_INVALID_ARGUMENT if `count` is not the number of regions in the file, which
+// gpu_vmm_snapshot_count returns.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `path` is null or a string. `regions` is null or points to `count` writable pointers.
+gpu_vmm_status gpu_vmm_regions_restore(const gpu_vmm_backend *backend,
+                                       const char *path,
+                                       bool relocate,
+                                       gpu_vmm_region **regions,
+                                       uint64_t count);
+
 // Returns the text of this thread's last error: the operation, the numbers, what would have been right, and the driver's own
 // code and name. Empty if no call of this thread has failed. The pointer is valid until this thread's next call that fails.
 const char *gpu_vmm_last_error(void);
@@ -1629,6 +1893,16 @@ gpu_vmm_status gpu_vmm_torch_pool_uses(int number, gpu_vmm_torch_mempool_id id, 
 
 // Sets whether the free blocks of a private pool may serve other requests when memory is short.
 gpu_vmm_status gpu_vmm_torch_pool_use_on_oom(int number, gpu_vmm_torch_mempool_id id, bool use_on_oom);
+
+// Gives the memory that a private pool allocates from now on a tag of its own, to suspend and resume it by gpu_vmm_pool_suspend and
+// gpu_vmm_pool_resume. Call it before the pool's first allocation: other memory of private pools has the tag "torch graphs".
+//
+// # Safety
+//
+// `tag` is null or a string.
+gpu_vmm_status gpu_vmm_torch_pool_tag(int number,
+                                      gpu_vmm_torch_mempool_id id,
+                                      const char *tag);
 
 // Records which blocks of a private pool are live, and calls `visit` for each of them, by address. Free the
 // checkpoint with gpu_vmm_torch_checkpoint_free.

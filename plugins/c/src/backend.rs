@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::call::status;
+use crate::handles::{Kind, Object, find};
 use crate::status::{Answer, Failure, Status};
 use crate::texts::{clear, give, give_box, give_if_wanted, give_json, object, optional, take_box};
 use gpu_vmm::{AnyBackend, Backend as _, DeviceId, Vendor};
@@ -13,6 +14,11 @@ use std::ffi::c_char;
 /// An open driver. Pools and regions that were created from it stay valid when it is closed.
 #[derive(Clone, Debug)]
 pub struct Backend(pub(crate) AnyBackend);
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Backend {
+    const KIND: Kind = Kind::Backend;
+}
 
 /// Opens the backend with this name. Without a name, opens the best one.
 pub(crate) fn open(name: Option<&str>) -> Answer<AnyBackend> {
@@ -65,7 +71,7 @@ pub unsafe extern "C" fn gpu_vmm_close(backend: *mut Backend) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_backend_name(backend: *const Backend) -> *const c_char {
     // SAFETY: guaranteed by the caller.
-    let vendor = unsafe { backend.as_ref() }.map(|backend| backend.0.vendor());
+    let vendor = unsafe { find(backend) }.map(|backend| backend.0.vendor());
     let name = match vendor {
         Some(Vendor::Cuda) => c"cuda",
         Some(Vendor::Hip) => c"hip",

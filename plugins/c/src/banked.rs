@@ -5,11 +5,12 @@
 
 use crate::backend::Backend;
 use crate::call::{held, status};
+use crate::handles::{Kind, Object};
 use crate::observer::{Observer, Registered};
 use crate::physical::Physical;
 use crate::reservation::RegionOptions;
 use crate::status::{Failure, Status};
-use crate::texts::{bytes, clear, give, give_box, object, room, take_box};
+use crate::texts::{bytes, clear, give, give_box, object, room, take_box, value};
 use gpu_vmm::extend::Lock;
 use gpu_vmm::{AnyBackend, BankId, BankedRegion, Bytes, Operation, WaitFor};
 use std::ffi::c_void;
@@ -17,6 +18,11 @@ use std::ffi::c_void;
 /// A fixed range of addresses and several banks of memory, of which one at a time is mapped there. The others keep their contents.
 #[derive(Debug)]
 pub struct Banked(pub(crate) Lock<BankedRegion<AnyBackend>>);
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Banked {
+    const KIND: Kind = Kind::Banked;
+}
 
 /// For gpu_vmm_banked_selected: no bank is mapped.
 pub const GPU_VMM_NO_BANK: u32 = 4294967295;
@@ -254,7 +260,7 @@ pub unsafe extern "C" fn gpu_vmm_banked_on_backing_change(
     status(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let (banked, observer) = (object("banked", banked)?, object("observer", observer)?);
+            let (banked, observer) = (object("banked", banked)?, value("observer", observer)?);
             observer.check()?;
             held(&banked.0, Operation::LockRegion)?.on_backing_change(Registered::new(*observer));
             Ok(())

@@ -5,15 +5,24 @@
 
 use crate::backend::Backend;
 use crate::call::{held, status};
+use crate::handles::{Kind, Object};
 use crate::status::Status;
 use crate::texts::{clear, give, give_box, object, take_box};
 use gpu_vmm::extend::Lock;
-use gpu_vmm::{DeviceId, Event as Marks, Operation, Stream, SyncCalls as _};
+use gpu_vmm::{AnyBackend, DeviceId, Event as Marks, Operation, Stream, SyncCalls as _};
 use std::ffi::c_void;
 
 /// An event of one device. CUDA: CUevent; HIP: hipEvent_t.
 #[derive(Debug)]
-pub struct Event(Lock<Box<dyn Marks>>);
+pub struct Event {
+    pub(crate) backend: AnyBackend,
+    pub(crate) state: Lock<Box<dyn Marks>>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Event {
+    const KIND: Kind = Kind::Event;
+}
 
 /// Creates an event, which is done until it is recorded. Free it with gpu_vmm_event_free.
 ///
@@ -34,7 +43,10 @@ pub unsafe extern "C" fn gpu_vmm_event_new(
         // SAFETY: guaranteed by the caller.
         unsafe {
             let backend = &object("backend", backend)?.0;
-            give_box("event", event, || Ok(Event(Lock::new(backend.event(DeviceId(device))?))))
+            give_box("event", event, || {
+                let state = Lock::new(backend.event(DeviceId(device))?);
+                Ok(Event { backend: backend.clone(), state })
+            })
         }
     })
 }
@@ -62,7 +74,7 @@ pub unsafe extern "C" fn gpu_vmm_event_record(event: *const Event, stream: *mut 
     status(|| {
         // SAFETY: guaranteed by the caller.
         let (event, stream) = unsafe { (object("event", event)?, Stream::from_raw(stream)) };
-        Ok(held(&event.0, Operation::RecordEvent)?.record(stream)?)
+        Ok(held(&event.state, Operation::RecordEvent)?.record(stream)?)
     })
 }
 
@@ -77,7 +89,7 @@ pub unsafe extern "C" fn gpu_vmm_event_done(event: *const Event, done: *mut bool
     unsafe { clear(done) };
     status(|| {
         // SAFETY: guaranteed by the caller.
-        unsafe { give("done", done, held(&object("event", event)?.0, Operation::QueryEvent)?.is_done()?) }
+        unsafe { give("done", done, held(&object("event", event)?.state, Operation::QueryEvent)?.is_done()?) }
     })
 }
 
@@ -91,7 +103,7 @@ pub unsafe extern "C" fn gpu_vmm_event_wait(event: *const Event) -> Status {
     status(|| {
         // SAFETY: guaranteed by the caller.
         let event = unsafe { object("event", event) }?;
-        Ok(held(&event.0, Operation::WaitForEvent)?.wait()?)
+        Ok(held(&event.state, Operation::WaitForEvent)?.wait()?)
     })
 }
 
@@ -105,6 +117,6 @@ pub unsafe extern "C" fn gpu_vmm_event_hold(event: *const Event, stream: *mut c_
     status(|| {
         // SAFETY: guaranteed by the caller.
         let (event, stream) = unsafe { (object("event", event)?, Stream::from_raw(stream)) };
-        Ok(held(&event.0, Operation::StreamWaitEvent)?.hold(stream)?)
+        Ok(held(&event.state, Operation::StreamWaitEvent)?.hold(stream)?)
     })
 }

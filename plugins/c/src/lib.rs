@@ -10,15 +10,17 @@
 //! | `version` | the version of the library |
 //! | `properties`, `device` | properties of memory; granularities and capabilities of devices |
 //! | `physical`, `share` | physical memory; memory and regions in other processes |
+//! | `exchange` | regions that another process follows while they change |
 //! | `reservation`, `mapping`, `replace` | regions of chosen addresses; mappings in them; other memory at the same addresses |
 //! | `banked`, `snapshot` | one address with several banks of memory; regions in files |
 //! | `queue`, `event` | queued copies and page-locked memory; events |
+//! | `handles` | the pointers by which C names objects |
 //! | `callback` | whether a callback of C runs on the thread |
 //! | `observer` | callbacks before and after the memory behind an address changes |
 //! | `region`, `tensor`, `capsule` | memory that grows in place, its DLPack tensors, and their capsules in Python |
 //! | `torch` | the functions that PyTorch calls, and their pools |
 //!
-//! A null pointer is an error with a text. A dangling pointer or one to a freed object is undefined behavior.
+//! A null pointer, and one that names no live object of its type, is an error with a text.
 
 // C reaches the exported functions by name, and cbindgen reads the `pub` items.
 #![allow(unreachable_pub)]
@@ -30,6 +32,9 @@ mod callback;
 mod capsule;
 mod device;
 mod event;
+#[cfg(target_os = "linux")]
+mod exchange;
+mod handles;
 mod mapping;
 mod observer;
 mod physical;

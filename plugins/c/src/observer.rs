@@ -8,7 +8,7 @@ use crate::callback::running;
 use crate::properties::check_reserved;
 use crate::region::Region;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, Status};
-use crate::texts::{clear, give_if_wanted, object};
+use crate::texts::{clear, give_if_wanted, object, value};
 use gpu_vmm::{
     BackingChange as Change, BackingEffect, BackingObserver, BackingOutcome, ObserverId, OffsetRange,
 };
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn gpu_vmm_region_on_backing_change(
     status(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let (region, observer) = (object("region", region)?, object("observer", observer)?);
+            let (region, observer) = (object("region", region)?, value("observer", observer)?);
             observer.check()?;
             // The region is locked before the observer exists, so that `released` is not called after an error.
             let add =

@@ -5,6 +5,7 @@
 
 use crate::backend::Backend;
 use crate::call::status;
+use crate::handles::{Kind, Object};
 use crate::properties::Properties;
 use crate::status::Status;
 use crate::texts::{bytes, clear, give, give_box, object, room, take_box};
@@ -15,6 +16,11 @@ use std::ffi::c_void;
 /// maps it.
 #[derive(Clone, Debug)]
 pub struct Physical(pub(crate) PhysicalMemory<AnyBackend>);
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Physical {
+    const KIND: Kind = Kind::Physical;
+}
 
 /// Creates physical memory of at least `size` bytes, rounded up to the granularity. Null properties mean the default. Release it
 /// with gpu_vmm_physical_release. CUDA: cuMemCreate; HIP: hipMemCreate.

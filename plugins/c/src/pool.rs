@@ -5,6 +5,7 @@
 
 use crate::backend::Backend;
 use crate::call::status;
+use crate::handles::{Kind, Object};
 use crate::status::{Answer, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::stores::Stores;
 use crate::texts::{
@@ -80,6 +81,11 @@ pub struct Pool {
     pub(crate) device: DeviceId,
     pub(crate) blocks: Blocks<AnyBackend>,
     pub(crate) stores: Arc<Stores>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Pool {
+    const KIND: Kind = Kind::Pool;
 }
 
 impl Pool {

@@ -5,6 +5,8 @@
 
 use crate::backend::Backend;
 use crate::call::{held, status};
+use crate::event::Event;
+use crate::handles::{Kind, Object};
 use crate::region::Region;
 use crate::status::{Answer, Failure, GPU_VMM_OUT_OF_RANGE, Status};
 use crate::texts::{clear, give, give_box, object, take_box};
@@ -23,12 +25,23 @@ pub struct Pinned {
     memory: Arc<dyn Locked>,
 }
 
-/// A queue of copies between one device and page-locked memory. It has no order with any other stream.
+// SAFETY: no other type has the kind.
+unsafe impl Object for Pinned {
+    const KIND: Kind = Kind::Pinned;
+}
+
+/// A queue of copies between one device and page-locked memory. It has no order with other streams except by events:
+/// gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record.
 #[derive(Debug)]
 pub struct CopyQueue {
     backend: AnyBackend,
     device: DeviceId,
     state: Lock<Queued>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for CopyQueue {
+    const KIND: Kind = Kind::CopyQueue;
 }
 
 #[derive(Debug)]
@@ -260,6 +273,48 @@ pub unsafe extern "C" fn gpu_vmm_copy_queue_read(
         let (queue, region, pinned) =
             unsafe { (object("queue", queue)?, object("region", region)?, object("pinned", pinned)?) };
         queue_copy(queue, Direction::ToHost, region, offset, pinned, pinned_offset, size)
+    })
+}
+
+/// Makes all copies that are queued from now on wait for the work that an event has recorded, such as that of the caller's stream. The
+/// CPU does not wait, except on host memory. CUDA: cuStreamWaitEvent; HIP: hipStreamWaitEvent.
+///
+/// Returns GPU_VMM_INVALID_ARGUMENT for an event of another backend.
+///
+/// # Safety
+///
+/// `queue` is null or a queue, `event` null or an event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_copy_queue_hold(queue: *const CopyQueue, event: *const Event) -> Status {
+    status(|| {
+        let operation = Operation::StreamWaitEvent;
+        // SAFETY: guaranteed by the caller.
+        let (queue, event) = unsafe { (object("queue", queue)?, object("event", event)?) };
+        check_same(operation, &event.backend, &queue.backend)?;
+        let mut state = held(&queue.state, operation)?;
+        // SAFETY: both are of one backend, as compared above.
+        Ok(unsafe { state.stream.hold(&**held(&event.state, operation)?) }?)
+    })
+}
+
+/// Records the copies that are queued now in an event of the queue's device. With gpu_vmm_event_hold, work on any stream waits for them.
+/// CUDA: cuEventRecord; HIP: hipEventRecord.
+///
+/// Returns GPU_VMM_INVALID_ARGUMENT for an event of another device or backend.
+///
+/// # Safety
+///
+/// `queue` is null or a queue, `event` null or an event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_copy_queue_record(queue: *const CopyQueue, event: *const Event) -> Status {
+    status(|| {
+        let operation = Operation::RecordEvent;
+        // SAFETY: guaranteed by the caller.
+        let (queue, event) = unsafe { (object("queue", queue)?, object("event", event)?) };
+        check_same(operation, &event.backend, &queue.backend)?;
+        let mut state = held(&queue.state, operation)?;
+        // SAFETY: both are of one backend, as compared above.
+        Ok(unsafe { state.stream.record(&mut **held(&event.state, operation)?) }?)
     })
 }
 

@@ -5,6 +5,7 @@
 
 use crate::backend::Backend;
 use crate::call::status;
+use crate::handles::{Kind, Object};
 use crate::status::{Failure, Status};
 use crate::stores::Stores;
 use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional, room, take_box};
@@ -18,6 +19,11 @@ pub struct Region {
     pub(crate) backend: AnyBackend,
     pub(crate) memory: TensorRegion<AnyBackend>,
     stores: Stores,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Region {
+    const KIND: Kind = Kind::Region;
 }
 
 impl Region {

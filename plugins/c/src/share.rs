@@ -5,11 +5,12 @@
 
 use crate::backend::Backend;
 use crate::call::status;
+use crate::handles::{Kind, Object};
 use crate::physical::Physical;
 use crate::properties::Properties;
 use crate::region::Region;
 use crate::status::{Answer, Failure, Status};
-use crate::texts::{bytes, check_place, clear, give, give_box, object, take_box};
+use crate::texts::{bytes, check_place, clear, give, give_box, object, take_box, value};
 use gpu_vmm::share::{By, ImportOptions, Offer, Offered as Kept};
 use gpu_vmm::{AnyBackend, Bytes, FabricHandle as Handle, Operation, PhysicalMemory};
 use std::ffi::c_void;
@@ -35,6 +36,11 @@ impl std::fmt::Debug for FabricHandle {
 pub struct Offered {
     bytes: Vec<u8>,
     _kept: Kept<AnyBackend>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Offered {
+    const KIND: Kind = Kind::Offer;
 }
 
 /// For gpu_vmm_region_offer and gpu_vmm_physical_offer: processes of this machine take the descriptors from this process
@@ -161,7 +167,7 @@ pub unsafe extern "C" fn gpu_vmm_physical_import_fabric(
     status(|| {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let (backend, handle) = (&object("backend", backend)?.0, Handle(object("handle", handle)?.bytes));
+            let (backend, handle) = (&object("backend", backend)?.0, Handle(value("handle", handle)?.bytes));
             let properties = Properties::read("import memory", properties.as_ref())?;
             let import =
                 || Ok(Physical(PhysicalMemory::import_fabric(backend, &handle, Bytes(size), properties)?));

@@ -6,11 +6,12 @@
 use crate::backend::Backend;
 use crate::call::status;
 use crate::region::Region;
-use crate::status::{Failure, Status};
+use crate::status::{Answer, Failure, Status};
 use crate::stores::THREADS;
-use crate::texts::{check_place, clear, give_box, object, required};
+use crate::texts::{check_place, clear, give, give_box, object, required, take_box};
+use gpu_vmm::extend::check_same;
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm::{AnyBackend, Operation, StagingRing, WaitFor};
+use gpu_vmm::{AnyBackend, Operation, Region as Memory, StagingRing, WaitFor};
 use std::ffi::c_char;
 
 /// Writes a region to a file, after waiting for the devices: its address, mappings, access and contents. An existing file of that
@@ -73,6 +74,157 @@ pub unsafe extern "C" fn gpu_vmm_region_restore(
         // SAFETY: guaranteed by the caller.
         unsafe { give_box("region", region, || Ok(Region::of(backend, restored))) }
     })
+}
+
+/// The largest number of regions in one call: each is locked within the call for the one before.
+const MAX_REGIONS: u64 = 1024;
+
+/// Locks all regions in the order of their addresses, as the functions with two regions do, and calls `work` with them in their own
+/// order.
+fn with_all<'a>(
+    rest: &[(usize, &Region)],
+    mut locked: Vec<(usize, &'a Memory<AnyBackend>)>,
+    work: &mut dyn FnMut(&[&Memory<AnyBackend>]) -> gpu_vmm::Result<()>,
+) -> gpu_vmm::Result<()> {
+    let Some(((number, first), rest)) = rest.split_first() else {
+        locked.sort_by_key(|(number, _)| *number);
+        return work(&locked.iter().map(|(_, region)| *region).collect::<Vec<_>>());
+    };
+    first.memory.change(Operation::TakeSnapshot, true, |region| {
+        let mut locked: Vec<(usize, &Memory<AnyBackend>)> = locked;
+        locked.push((*number, region));
+        with_all(rest, locked, work)
+    })
+}
+
+/// Writes several regions to one file, as gpu_vmm_region_snapshot writes one, at one point of time. Memory that is mapped in several of
+/// them is written once. All regions must be of one backend.
+///
+/// Returns the statuses of gpu_vmm_region_snapshot, and GPU_VMM_INVALID_ARGUMENT for no region, more than 1024, the same region twice, or
+/// regions of several backends.
+///
+/// # Safety
+///
+/// `regions` is null or points to `count` pointers, each null or a region. `path` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_regions_snapshot(
+    regions: *const *const Region,
+    count: u64,
+    path: *const c_char,
+    compress: bool,
+) -> Status {
+    status(|| {
+        let operation = Operation::TakeSnapshot;
+        check_count(operation, regions.is_null(), count)?;
+        // SAFETY: guaranteed by the caller.
+        let path = unsafe { required("path", path)? };
+        let mut named = Vec::new();
+        for at in 0..count as usize {
+            // SAFETY: there are `count` pointers, as the caller guarantees.
+            named.push((at, unsafe { object("one of regions", *regions.add(at)) }?));
+        }
+        named.sort_by_key(|(_, region)| std::ptr::from_ref(*region));
+        if named.windows(2).any(|pair| std::ptr::eq(pair[0].1, pair[1].1)) {
+            return Err(Failure::invalid(format!(
+                "{operation}: one region is there twice; expected it once"
+            )));
+        }
+        let backend = &named[0].1.backend;
+        for (_, region) in &named {
+            check_same(operation, &region.backend, backend)?;
+        }
+        let ring = ring(backend)?;
+        Ok(with_all(&named, Vec::new(), &mut |regions| {
+            let snapshot = Snapshot::new(&ring).regions(regions.iter().copied()).compress(compress);
+            snapshot.write(path, WaitFor::all_devices()).map(drop)
+        })?)
+    })
+}
+
+/// Returns the number of regions in a file.
+///
+/// Returns GPU_VMM_FILE for a file that cannot be read or is no snapshot.
+///
+/// # Safety
+///
+/// `path` is null or a string. `count` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_snapshot_count(path: *const c_char, count: *mut u64) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(count) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let file = SnapshotFile::open(required("path", path)?)?;
+            give("count", count, file.description().regions.len() as u64)
+        }
+    })
+}
+
+/// Recreates all regions of a file in the order in which they were written, as gpu_vmm_region_restore recreates one. Each must be freed
+/// on its own. After an error none exists.
+///
+/// Returns the statuses of gpu_vmm_region_restore, and GPU_VMM_INVALID_ARGUMENT if `count` is not the number of regions in the file, which
+/// gpu_vmm_snapshot_count returns.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `path` is null or a string. `regions` is null or points to `count` writable pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_regions_restore(
+    backend: *const Backend,
+    path: *const c_char,
+    relocate: bool,
+    regions: *mut *mut Region,
+    count: u64,
+) -> Status {
+    let places = if regions.is_null() { 0 } else { count.min(MAX_REGIONS) };
+    for at in 0..places as usize {
+        // SAFETY: there are `count` writable pointers, as the caller guarantees.
+        unsafe { clear(regions.add(at)) };
+    }
+    status(|| {
+        let operation = Operation::Restore;
+        check_count(operation, regions.is_null(), count)?;
+        // SAFETY: guaranteed by the caller.
+        let (backend, path) = unsafe { (&object("backend", backend)?.0, required("path", path)?) };
+        let file = SnapshotFile::open(path)?;
+        let there = file.description().regions.len() as u64;
+        if there != count {
+            return Err(Failure::invalid(format!(
+                "{operation}: {path} has {there} regions; expected {count}"
+            )));
+        }
+        let options = if relocate { Restore::new().relocate() } else { Restore::new() };
+        let restored = options.regions(&file, &ring(backend)?)?;
+        for (at, restored) in restored.into_iter().enumerate() {
+            // SAFETY: as above; the file has `count` regions.
+            let given = unsafe {
+                give_box("one of regions", regions.add(at), || Ok(Region::of(backend, restored.region)))
+            };
+            if let Err(failure) = given {
+                for before in 0..at {
+                    // SAFETY: these were given above, and the caller has not seen them yet.
+                    unsafe {
+                        take_box(*regions.add(before));
+                        clear(regions.add(before));
+                    }
+                }
+                return Err(failure);
+            }
+        }
+        Ok(())
+    })
+}
+
+fn check_count(operation: Operation, is_null: bool, count: u64) -> Answer {
+    if is_null {
+        return Err(Failure::invalid(format!("{operation}: regions is null")));
+    }
+    if !(1..=MAX_REGIONS).contains(&count) {
+        return Err(Failure::invalid(format!("{operation}: count is {count}; expected 1 to {MAX_REGIONS}")));
+    }
+    Ok(())
 }
 
 fn ring(backend: &AnyBackend) -> gpu_vmm::Result<StagingRing<AnyBackend>> {

@@ -3,7 +3,8 @@
 //! Uses unsafe code: all of it reads or writes through pointers from C.
 #![allow(unsafe_code)]
 
-use crate::call::quietly;
+use crate::call::status;
+use crate::handles::{self, Object};
 use crate::status::{Answer, Failure};
 use gpu_vmm::Bytes;
 use serde::Serialize;
@@ -34,12 +35,32 @@ pub(crate) unsafe fn required<'a>(what: &str, text: *const c_char) -> Answer<&'a
     unsafe { optional(what, text) }?.ok_or_else(|| Failure::invalid(format!("{what} is null")))
 }
 
-/// Borrows the object that a pointer points to.
+/// Borrows the object that a pointer of C names. A pointer that names none is an error.
 ///
 /// # Safety
 ///
-/// The pointer is null or points to a `T` that lives for `'a`.
-pub(crate) unsafe fn object<'a, T>(what: &str, pointer: *const T) -> Answer<&'a T> {
+/// No other thread frees the object during `'a`.
+pub(crate) unsafe fn object<'a, T: Object>(what: &str, pointer: *const T) -> Answer<&'a T> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { handles::find(pointer) }.ok_or_else(|| Failure::invalid(wrong(what, pointer)))
+}
+
+/// Why a pointer names no object.
+fn wrong<T>(what: &str, pointer: *const T) -> String {
+    if pointer.is_null() {
+        return format!("{what} is null");
+    }
+    format!(
+        "{what} is {pointer:p}, which names no such object; it was freed, is of another type or does not come from this library"
+    )
+}
+
+/// Borrows a struct of the caller.
+///
+/// # Safety
+///
+/// The pointer is null or points to a `T` that does not change during `'a`.
+pub(crate) unsafe fn value<'a, T>(what: &str, pointer: *const T) -> Answer<&'a T> {
     // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{what} is null")))
 }
@@ -125,29 +146,35 @@ pub(crate) unsafe fn give_if_wanted<T>(place: *mut T, value: T) {
 /// # Safety
 ///
 /// As for [`give`].
-pub(crate) unsafe fn give_box<T>(
+pub(crate) unsafe fn give_box<T: Object>(
     what: &str,
     place: *mut *mut T,
     value: impl FnOnce() -> Answer<T>,
 ) -> Answer {
     check_place(what, place)?;
-    let value = Box::into_raw(Box::new(value()?));
+    let pointer = handles::add(value()?);
+    let pointer =
+        pointer.ok_or_else(|| Failure::invalid(format!("{what}: there are too many objects; free some")))?;
     // SAFETY: guaranteed by the caller.
-    unsafe { place.write(value) };
+    unsafe { place.write(pointer) };
     Ok(())
 }
 
-/// Takes back an object from [`give_box`] and drops it.
+/// Takes back an object from [`give_box`] and drops it. Null does nothing. A pointer that names no object changes the text of the
+/// thread's last error only.
 ///
 /// # Safety
 ///
-/// The pointer is null or comes from [`give_box`], and was not taken back yet.
-pub(crate) unsafe fn take_box<T>(pointer: *mut T) {
-    if !pointer.is_null() {
-        // SAFETY: guaranteed by the caller.
-        let object = unsafe { Box::from_raw(pointer) };
-        quietly(|| drop(object));
+/// No other thread uses the object.
+pub(crate) unsafe fn take_box<T: Object>(pointer: *mut T) {
+    if pointer.is_null() {
+        return;
     }
+    let _ = status(|| {
+        // SAFETY: guaranteed by the caller.
+        let object = unsafe { handles::take(pointer) };
+        object.map(drop).ok_or_else(|| Failure::invalid(wrong("free: the object", pointer)))
+    });
 }
 
 /// Writes a value as JSON, whose ownership passes to the caller.

@@ -18,12 +18,18 @@ static void swaps(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_region *one = filled(backend, 2, 1), *other = filled(backend, 2, 11);
     CHECK(gpu_vmm_region_swap(one, 0, other, unit, unit, false));
     demand(byte_at(one, 0) == 12 && byte_at(other, unit) == 1 && byte_at(one, unit) == 2, "one unit is exchanged");
+    // Each range belongs to the region before it, whichever of the two regions has the higher address.
+    CHECK(gpu_vmm_region_swap(other, unit, one, 0, unit, false));
+    demand(byte_at(one, 0) == 1 && byte_at(other, unit) == 12 && byte_at(other, 0) == 11, "it is exchanged again");
+    CHECK(gpu_vmm_region_swap(one, 0, other, unit, unit, false));
     CHECK(gpu_vmm_region_swap_all(other, one, false));
     demand(byte_at(one, 0) == 11 && byte_at(one, unit) == 1 && byte_at(other, 0) == 12, "all memory is exchanged");
     RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_swap_all(one, one, false));
     RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_region_swap(one, 0, other, 2 * unit, unit, false));
     CHECK(gpu_vmm_region_copy(one, unit / 2, other, unit, unit));
     demand(byte_at(one, unit / 2) == byte_at(other, unit), "bytes are copied");
+    CHECK(gpu_vmm_region_copy(other, unit + 9, one, 0, 1));
+    demand(byte_at(other, unit + 9) == byte_at(one, 0), "a byte is copied the other way");
     RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_copy(one, 0, one, unit, unit));
     RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_region_copy(one, unit + 1, other, 0, unit));
     gpu_vmm_region_free(one);
@@ -168,6 +174,46 @@ static void snapshots(const gpu_vmm_backend *backend, uint64_t unit) {
     remove(path);
 }
 
+// Several regions in one file, with memory that two of them map.
+static void several(const gpu_vmm_backend *backend, uint64_t unit) {
+    char path[128];
+    snprintf(path, sizeof path, "/tmp/gpu-vmm-several-%ld.snapshot", (long)getpid());
+    gpu_vmm_region *made[3], *restored[3];
+    const gpu_vmm_region *twice[2];
+    uint64_t there = 0;
+    for (uint64_t at = 0; at < 2; ++at) {
+        made[at] = filled(backend, at + 1, (uint8_t)(10 * at + 1));
+    }
+    gpu_vmm_physical *shared = NULL;
+    CHECK(gpu_vmm_region_physical(made[0], 0, &shared));
+    made[2] = reserve(backend, 1);
+    CHECK(gpu_vmm_region_map(made[2], 0, shared));
+    CHECK(gpu_vmm_region_set_access(made[2], 0, unit, 0, GPU_VMM_ACCESS_READ_WRITE));
+    gpu_vmm_physical_release(shared);
+    CHECK(gpu_vmm_regions_snapshot((const gpu_vmm_region *const *)made, 3, path, false));
+    CHECK(gpu_vmm_snapshot_count(path, &there));
+    demand(there == 3, "the file has all regions");
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_restore(backend, path, true, restored, 2));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_restore(backend, path, true, restored));
+    CHECK(gpu_vmm_regions_restore(backend, path, true, restored, 3));
+    demand(byte_at(restored[0], 0) == 1 && byte_at(restored[1], unit) == 12 && byte_at(restored[2], 0) == 1, "in their order");
+    CHECK(gpu_vmm_region_write(restored[2], 0, "x", 1));
+    demand(byte_at(restored[0], 0) == 'x' && byte_at(made[0], 0) == 1, "two of them map one memory");
+    twice[0] = twice[1] = made[1];
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_snapshot(twice, 2, path, false));
+    twice[1] = NULL;
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_snapshot(twice, 2, path, false));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_snapshot(twice, 0, path, false));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_regions_snapshot(NULL, 1, path, false));
+    CHECK(gpu_vmm_region_suspend(made[1], NULL, false, NULL));
+    RETURNS(GPU_VMM_SUSPENDED, gpu_vmm_regions_snapshot((const gpu_vmm_region *const *)made, 3, path, false));
+    for (int at = 0; at < 3; ++at) {
+        gpu_vmm_region_free(made[at]);
+        gpu_vmm_region_free(restored[at]);
+    }
+    remove(path);
+}
+
 int main(int count, char **arguments) {
     gpu_vmm_backend *backend = backend_of(count, arguments);
     const uint64_t unit = unit_of(backend);
@@ -176,6 +222,7 @@ int main(int count, char **arguments) {
     places(backend, unit);
     moves(backend, unit);
     snapshots(backend, unit);
+    several(backend, unit);
     gpu_vmm_close(backend);
     puts("passed");
     return 0;

@@ -163,6 +163,23 @@ static void queued(const gpu_vmm_backend *backend, uint64_t unit) {
     RETURNS(GPU_VMM_ACCESS_DENIED, gpu_vmm_copy_queue_write(queue, region, 0, pinned, 0, 1));
     CHECK(gpu_vmm_region_unmap(region, 0, unit, false));
     RETURNS(GPU_VMM_NOT_MAPPED, gpu_vmm_copy_queue_read(queue, region, 0, pinned, 0, 1));
+    // Before and after work of other streams.
+    gpu_vmm_event *before = NULL, *after = NULL;
+    bool done = false;
+    CHECK(gpu_vmm_event_new(backend, 0, &before));
+    CHECK(gpu_vmm_event_new(backend, 0, &after));
+    CHECK(gpu_vmm_event_record(before, NULL));
+    CHECK(gpu_vmm_copy_queue_hold(queue, before));
+    CHECK(gpu_vmm_copy_queue_read(queue, region, unit, pinned, 0, unit));
+    CHECK(gpu_vmm_copy_queue_record(queue, after));
+    CHECK(gpu_vmm_event_hold(after, NULL));
+    CHECK(gpu_vmm_event_wait(after));
+    CHECK(gpu_vmm_event_done(after, &done));
+    demand(done, "the event of finished copies is done");
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_copy_queue_hold(queue, NULL));
+    RETURNS(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_copy_queue_record(queue, (const gpu_vmm_event *)queue));
+    gpu_vmm_event_free(before);
+    gpu_vmm_event_free(after);
     // The memory of a queued copy may be freed: the queue keeps it.
     CHECK(gpu_vmm_copy_queue_read(queue, region, unit, pinned, 0, unit));
     gpu_vmm_pinned_free(pinned);

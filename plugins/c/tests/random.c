@@ -1,168 +1,40 @@
-// Random calls from four threads, many of them wrong: null objects, wrong sizes, offsets, orders and statuses. The program ends
-// normally if no call crashes, waits for ever or leaks.
+// Random calls from four threads, many of them wrong: objects that are null, freed or of another type, wrong sizes, offsets, orders and
+// statuses. The program ends normally if no call crashes, waits for ever, leaks or breaks a rule of the fake NVIDIA driver.
 //
 // The first argument is the backend. GPU_VMM_RANDOM_CALLS sets the number of calls, GPU_VMM_RANDOM_SEED the seed.
 
-// For pthreads.
-#define _POSIX_C_SOURCE 200809L
+// For pthreads, and for RTLD_NOLOAD and mallinfo2.
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 
-#include "support.h"
+#include "random_calls.h"
+#include <dirent.h>
+#include <dlfcn.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <pthread.h>
+#include <time.h>
 
-enum { THREADS = 4, OBJECTS = 4 };
-
-// Objects that all threads use. They live until the threads have ended; those of a thread are freed meanwhile.
-typedef struct {
-    gpu_vmm_backend *backend;
-    uint64_t unit;
-    gpu_vmm_region *regions[OBJECTS];
-    gpu_vmm_banked *banked;
-    gpu_vmm_event *event;
-    gpu_vmm_copy_queue *queue;
-    gpu_vmm_pinned *pinned;
-} shared_objects;
-
-typedef struct {
-    const shared_objects *shared;
-    uint64_t state;
-    uint64_t calls;
-    uint64_t succeeded;
-    uint64_t refused;
-} caller;
-
-static uint64_t number(caller *self) {
-    self->state ^= self->state << 13;
-    self->state ^= self->state >> 7;
-    self->state ^= self->state << 17;
-    return self->state >> 8;
-}
-
-static uint64_t below(caller *self, uint64_t limit) {
-    return number(self) % limit;
-}
-
-// Mostly a multiple of the unit in a region of four units, sometimes nonsense.
-static uint64_t size(caller *self) {
-    const uint64_t unit = self->shared->unit;
-    switch (below(self, 12)) {
-    case 0: return number(self);
-    case 1: return UINT64_MAX - below(self, 3);
-    case 2: return below(self, 4 * unit);
-    case 3: return 0;
-    default: return below(self, 5) * unit;
-    }
-}
-
-static const gpu_vmm_region *region(caller *self) {
-    return below(self, 16) == 0 ? NULL : self->shared->regions[below(self, OBJECTS)];
-}
-
-static uint32_t device(caller *self) {
-    return below(self, 4) == 0 ? (uint32_t)below(self, 200) : 0;
-}
-
-static bool flag(caller *self) {
-    return below(self, 2) != 0;
-}
-
-static gpu_vmm_status refuse_some(void *context, const gpu_vmm_backing_change *change) {
-    (void)context;
-    return change->address % 3 == 0 && change->count > 1 ? GPU_VMM_BUSY : GPU_VMM_OK;
-}
-
-// One call, with the objects of this thread in `mine` and `own`.
-static gpu_vmm_status call(caller *self, gpu_vmm_physical **mine, gpu_vmm_region **own) {
-    const shared_objects *shared = self->shared;
-    uint8_t bytes[64] = {0};
-    uint64_t result = 0;
-    uint32_t level = 0;
-    bool is_so = false;
-    const uint64_t offset = size(self), length = size(self);
-    gpu_vmm_mapping mapping;
-    switch (below(self, 36)) {
-    case 0:
-        gpu_vmm_physical_release(*mine);
-        return gpu_vmm_physical_create(shared->backend, NULL, below(self, 3) * shared->unit, mine);
-    case 1: {
-        gpu_vmm_properties properties;
-        memset(&properties, 0, sizeof properties);
-        properties.device = device(self);
-        properties.location = (uint32_t)below(self, 5);
-        properties.handle_types = (uint32_t)below(self, 16);
-        gpu_vmm_physical *made = NULL;
-        const gpu_vmm_status status = gpu_vmm_physical_create(shared->backend, &properties, below(self, 2) * shared->unit, &made);
-        gpu_vmm_physical_release(made);
-        return status;
-    }
-    case 2: return gpu_vmm_physical_read(*mine, offset, bytes, below(self, 64));
-    case 3: return gpu_vmm_physical_write(*mine, offset, bytes, below(self, 64));
-    case 4: return gpu_vmm_region_map(region(self), offset, *mine);
-    case 5: return gpu_vmm_region_unmap(region(self), offset, length, flag(self));
-    case 6: return gpu_vmm_region_set_access(region(self), offset, length, device(self), (uint32_t)below(self, 5));
-    case 7: return gpu_vmm_region_access(region(self), offset, device(self), &level);
-    case 8: return gpu_vmm_region_mapping(region(self), offset, &mapping);
-    case 9: gpu_vmm_physical_release(*mine); return gpu_vmm_region_physical(region(self), offset, mine);
-    case 10: return gpu_vmm_region_grow(region(self), below(self, 6) * shared->unit);
-    case 11: return gpu_vmm_region_shrink(region(self), length, flag(self));
-    case 12: return gpu_vmm_region_suspend(region(self), flag(self) ? "host" : NULL, flag(self), &result);
-    case 13:
-    case 14: return gpu_vmm_region_resume(region(self), &result);
-    case 15: return gpu_vmm_region_read(region(self), offset, bytes, below(self, 64));
-    case 16: return gpu_vmm_region_write(region(self), offset, bytes, below(self, 64));
-    case 17: return gpu_vmm_region_fill(region(self), offset, below(self, 4096), 1);
-    case 18: return gpu_vmm_region_copy(region(self), offset, region(self), size(self), below(self, 4096));
-    case 19: return gpu_vmm_region_swap(region(self), offset, region(self), size(self), length, flag(self));
-    case 20: return gpu_vmm_region_swap_all(region(self), region(self), flag(self));
-    case 21: return gpu_vmm_region_move_to_device(region(self), device(self) % 3);
-    case 22: return gpu_vmm_region_grow_or_move(region(self), below(self, 6) * shared->unit, &result);
-    case 23: return gpu_vmm_banked_add(shared->banked, below(self, 3) * shared->unit, &level);
-    case 24: return gpu_vmm_banked_select(shared->banked, (uint32_t)below(self, 8));
-    case 25: return gpu_vmm_banked_hide(shared->banked);
-    case 26: return gpu_vmm_banked_remove(shared->banked, (uint32_t)below(self, 1000));
-    case 27: return gpu_vmm_banked_write(shared->banked, offset, bytes, below(self, 64));
-    case 28: return gpu_vmm_event_record(shared->event, NULL);
-    case 29: return gpu_vmm_event_done(shared->event, &is_so);
-    case 30: return gpu_vmm_copy_queue_read(shared->queue, region(self), offset, shared->pinned, below(self, 8192), below(self, 8192));
-    case 31: return gpu_vmm_copy_queue_finish(shared->queue);
-    case 32: {
-        gpu_vmm_observer observer;
-        memset(&observer, 0, sizeof observer);
-        observer.before = flag(self) ? refuse_some : NULL;
-        observer.reserved[below(self, 4)] = below(self, 8) == 0;
-        const gpu_vmm_region *observed = region(self);
-        const gpu_vmm_status status = gpu_vmm_region_on_backing_change(observed, &observer, &result);
-        return status == GPU_VMM_OK && below(self, 4) != 0 ? gpu_vmm_region_remove_observer(observed, result) : status;
-    }
-    case 33: return gpu_vmm_region_remove_observer(region(self), below(self, 100));
-    case 34: {
-        gpu_vmm_region_options options;
-        memset(&options, 0, sizeof options);
-        options.size = below(self, 4) == 0 ? number(self) : shared->unit;
-        options.placement = (uint32_t)below(self, 5);
-        options.address = below(self, 3) == 0 ? number(self) : 0;
-        options.alignment = below(self, 8) == 0 ? number(self) : 0;
-        options.guard = below(self, 8) == 0 ? shared->unit : 0;
-        gpu_vmm_region_free(*own);
-        return gpu_vmm_region_reserve(shared->backend, &options, own);
-    }
-    default: return gpu_vmm_region_import(shared->backend, bytes, below(self, 64), own + 1);
-    }
-}
+enum { THREADS = 4, COUNTS = 12 };
 
 static void *run(void *argument) {
     caller *self = (caller *)argument;
-    gpu_vmm_physical *mine = NULL;
-    gpu_vmm_region *own[2] = {NULL, NULL};
+    CHECK(gpu_vmm_pool_new(self->shared->backend, NULL, &self->pool));
     for (uint64_t at = 0; at < self->calls; ++at) {
-        const gpu_vmm_status status = call(self, &mine, own);
+        self->is_wrong = false;
+        const gpu_vmm_status status = call(self);
         demand(status != GPU_VMM_INTERNAL, "no call finds a defect");
         demand(status != GPU_VMM_POISONED, "no call fails half-way");
-        demand(own[1] == NULL, "nonsense is not imported");
+        demand(!self->is_wrong || status != GPU_VMM_OK, "a call with a wrong object is refused");
         *(status == GPU_VMM_OK ? &self->succeeded : &self->refused) += 1;
     }
-    gpu_vmm_physical_release(mine);
-    gpu_vmm_region_free(own[0]);
+    release_memory(self);
+    free_region(self);
+    for (int at = 0; at < BLOCKS; ++at) {
+        if (self->shared_blocks[at] != 0) CHECK(gpu_vmm_free(self->shared->pool, self->shared_blocks[at]));
+    }
+    gpu_vmm_pool_free(self->pool);
     return NULL;
 }
 
@@ -171,12 +43,21 @@ static uint64_t setting(const char *name, uint64_t otherwise) {
     return text == NULL || *text == 0 ? otherwise : strtoull(text, NULL, 10);
 }
 
-int main(int count, char **arguments) {
+// Whether the driver has a known deviation.
+static bool deviates(const gpu_vmm_backend *backend, const char *quirk) {
+    char *info = NULL;
+    CHECK(gpu_vmm_backend_info(backend, &info));
+    const bool is_listed = strstr(info, quirk) != NULL;
+    gpu_vmm_string_free(info);
+    return is_listed;
+}
+
+// Random calls with a backend of their own, which is closed at the end. Returns whether the driver gets all addresses back.
+static bool round_of(const char *name, uint64_t calls, uint64_t seed) {
     shared_objects shared;
     memset(&shared, 0, sizeof shared);
-    shared.backend = backend_of(count, arguments);
+    CHECK(gpu_vmm_open(name, &shared.backend));
     shared.unit = unit_of(shared.backend);
-    const uint64_t calls = setting("GPU_VMM_RANDOM_CALLS", 4000), seed = setting("GPU_VMM_RANDOM_SEED", 1);
     uint64_t free_before = 0, free_after = 0;
     CHECK(gpu_vmm_memory(shared.backend, 0, &free_before, NULL));
     for (int at = 0; at < OBJECTS; ++at) {
@@ -189,14 +70,31 @@ int main(int count, char **arguments) {
     CHECK(gpu_vmm_event_new(shared.backend, 0, &shared.event));
     CHECK(gpu_vmm_copy_queue_new(shared.backend, 0, &shared.queue));
     CHECK(gpu_vmm_pinned_new(shared.backend, 16384, &shared.pinned));
+    CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.pool));
+    CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.freed_pool));
+    gpu_vmm_pool_free(shared.freed_pool);
+    shared.frees_imports = !deviates(shared.backend, "import-leaks");
+    // With this deviation, the library keeps freed addresses and reserves them again.
+    const bool frees_addresses = !deviates(shared.backend, "free-races");
+    // Each device's context, which stays until the process ends.
+    uint32_t devices = 0;
+    CHECK(gpu_vmm_backend_devices(shared.backend, &devices));
+    for (uint32_t at = 0; at < devices; ++at) {
+        gpu_vmm_event *event = NULL;
+        CHECK(gpu_vmm_event_new(shared.backend, at, &event));
+        CHECK(gpu_vmm_event_record(event, NULL));
+        gpu_vmm_event_free(event);
+    }
     caller callers[THREADS];
     pthread_t threads[THREADS];
     memset(callers, 0, sizeof callers);
     for (uint64_t at = 0; at < THREADS; ++at) {
-        callers[at].shared = &shared;
-        callers[at].state = (seed + at) * UINT64_C(0x9E3779B97F4A7C15) + 1;
-        callers[at].calls = calls / THREADS;
-        demand(pthread_create(&threads[at], NULL, run, &callers[at]) == 0, "a thread starts");
+        caller *self = &callers[at];
+        self->shared = &shared;
+        self->state = (seed + at) * UINT64_C(0x9E3779B97F4A7C15) + 1;
+        self->calls = calls / THREADS;
+        snprintf(self->path, sizeof self->path, "/tmp/gpu-vmm-random-%ld-%" PRIu64, (long)getpid(), at);
+        demand(pthread_create(&threads[at], NULL, run, self) == 0, "a thread starts");
     }
     uint64_t succeeded = 0, refused = 0;
     for (int at = 0; at < THREADS; ++at) {
@@ -206,6 +104,7 @@ int main(int count, char **arguments) {
     }
     printf("%" PRIu64 " calls succeeded and %" PRIu64 " were refused\n", succeeded, refused);
     demand(calls < 1000 || (succeeded > calls / 20 && refused > calls / 20), "some calls are right, and some are wrong");
+    gpu_vmm_pool_free(shared.pool);
     gpu_vmm_copy_queue_free(shared.queue);
     gpu_vmm_pinned_free(shared.pinned);
     gpu_vmm_event_free(shared.event);
@@ -216,6 +115,86 @@ int main(int count, char **arguments) {
     CHECK(gpu_vmm_memory(shared.backend, 0, &free_after, NULL));
     demand(free_after + (UINT64_C(64) << 20) >= free_before, "all memory is released");
     gpu_vmm_close(shared.backend);
+    return frees_addresses;
+}
+
+// What a process has while no object of the library exists.
+typedef struct {
+    uint64_t descriptors;
+    uint64_t mapped_files;
+    uint64_t heap;
+    uint64_t addresses;
+    // The fake driver's objects and violations; zero on other drivers.
+    uint64_t counts[COUNTS];
+    uint64_t violations;
+} state;
+
+static state look(void) {
+    state now;
+    memset(&now, 0, sizeof now);
+    DIR *folder = opendir("/proc/self/fd");
+    demand(folder != NULL, "the descriptors are listed");
+    while (readdir(folder) != NULL) {
+        now.descriptors++;
+    }
+    closedir(folder);
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    demand(maps != NULL, "the mappings are listed");
+    while (fgets(line, sizeof line, maps) != NULL) {
+        uint64_t begin = 0, end = 0;
+        if (sscanf(line, "%" SCNx64 "-%" SCNx64, &begin, &end) == 2) {
+            now.addresses += end - begin;
+        }
+        now.mapped_files += strstr(line, "memfd:") != NULL;
+    }
+    fclose(maps);
+    now.heap = mallinfo2().uordblks;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (driver != NULL) {
+        uint64_t (*violations)(void) = NULL;
+        void (*counts)(uint64_t *) = NULL;
+        // ISO C has no conversion of an object pointer to a function pointer.
+        *(void **)&violations = dlsym(driver, "fake_cuda_violations");
+        *(void **)&counts = dlsym(driver, "fake_cuda_counts");
+        if (violations != NULL && counts != NULL) {
+            now.violations = violations();
+            counts(now.counts);
+        }
+        dlclose(driver);
+    }
+    return now;
+}
+
+int main(int count, char **arguments) {
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    // With one arena, the heap and its addresses do not depend on how threads are scheduled.
+    demand(mallopt(M_ARENA_MAX, 1) == 1, "there is one arena");
+    const char *name = count > 1 ? arguments[1] : NULL;
+    const uint64_t calls = setting("GPU_VMM_RANDOM_CALLS", 8000), seed = setting("GPU_VMM_RANDOM_SEED", 1);
+    // The first round creates what stays: the driver's state, threads' stacks, tables.
+    round_of(name, 2000, seed);
+    const state before = look();
+    const time_t start = time(NULL);
+    const bool frees_addresses = round_of(name, calls, seed + THREADS);
+    const state after = look();
+    printf("in %ld s; descriptors %" PRIu64 " to %" PRIu64 ", mapped memory files %" PRIu64 " to %" PRIu64 ", heap %" PRIu64 " to %" PRIu64
+           " bytes, addresses %" PRIu64 " to %" PRIu64 " MiB, violations %" PRIu64 "\n",
+           (long)(time(NULL) - start), before.descriptors, after.descriptors, before.mapped_files, after.mapped_files, before.heap,
+           after.heap, before.addresses >> 20, after.addresses >> 20, after.violations);
+    demand(after.descriptors <= before.descriptors, "no descriptor is left");
+    demand(after.mapped_files <= before.mapped_files, "no memory is left mapped");
+    demand(after.heap <= before.heap + (1 << 20), "the heap has not grown");
+    demand(!frees_addresses || after.addresses <= before.addresses + (UINT64_C(64) << 20), "no addresses are left");
+    demand(after.violations == 0, "no call has broken a rule of the driver");
+    static const char *const NAMES[COUNTS] = {"reservations", "handles", "memories", "mappings", "allocations", "contexts", "streams",
+                                              "events", "modules", "graphs", "bindings", "page-locked memory"};
+    for (int at = 0; at < COUNTS; ++at) {
+        if (after.counts[at] != before.counts[at]) {
+            printf("the driver's %s: %" PRIu64 " to %" PRIu64 "\n", NAMES[at], before.counts[at], after.counts[at]);
+        }
+        demand(after.counts[at] <= before.counts[at], "the driver has no object left");
+    }
     puts("passed");
     return 0;
 }

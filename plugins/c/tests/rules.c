@@ -137,7 +137,11 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
         gpu_vmm_event *event;
         gpu_vmm_pinned *pinned;
         gpu_vmm_copy_queue *queue;
+        gpu_vmm_listener *listener;
+        gpu_vmm_exporter *exporter;
+        gpu_vmm_followed *followed;
     } object;
+    gpu_vmm_region *regions[2];
     gpu_vmm_properties properties, filled;
     gpu_vmm_region_options options;
     gpu_vmm_fabric_handle handle, any_handle;
@@ -176,6 +180,16 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(object.region, gpu_vmm_region_import(backend, "no offer", 8, &object.region));
     FAILS(object.region, gpu_vmm_region_reserve(backend, &options, &object.region));
     FAILS(object.region, gpu_vmm_region_restore(backend, "/no/such/file", false, &object.region));
+    FAILS(regions, gpu_vmm_regions_restore(backend, "/no/such/file", false, regions, 2));
+    FAILS(number, gpu_vmm_snapshot_count("/no/such/file", &number));
+    FAILS(object.listener, gpu_vmm_listener_new("/no/such/folder/socket", &object.listener));
+    FAILS(object.exporter, gpu_vmm_export(NULL, region, 0, &object.exporter));
+    FAILS(flag, gpu_vmm_exporter_publish(NULL, region, &flag));
+    FAILS(level, gpu_vmm_exporter_wait_released(NULL, 0, &level));
+    FAILS(object.followed, gpu_vmm_follow(backend, "/no/such/socket", 0, 0, &object.followed));
+    FAILS(level, gpu_vmm_followed_next(NULL, 0, &level));
+    FAILS(number, gpu_vmm_followed_range(NULL, &number, NULL));
+    FAILS(number, gpu_vmm_followed_range(NULL, NULL, &number));
     FAILS(number, gpu_vmm_region_reserved(NULL, &number));
     FAILS(number, gpu_vmm_region_granularity(NULL, &number));
     FAILS(number, gpu_vmm_region_grow_or_move(region, UINT64_MAX, &number));
@@ -263,6 +277,8 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     demand(gpu_vmm_region_suspend(region, "host", false, &bytes) == GPU_VMM_BUSY && bytes == 0, "suspend fails without force");
     demand(strstr(gpu_vmm_last_error(), "force") != NULL, "the error mentions force");
     demand(gpu_vmm_region_shrink(region, 0, false) == GPU_VMM_BUSY, "shrink fails without force");
+    demand(gpu_vmm_region_size(region, &size) == GPU_VMM_OK && size > 0, "the region has memory");
+    demand(gpu_vmm_region_unmap(region, 0, size, false) == GPU_VMM_BUSY, "unmap fails without force");
     demand(gpu_vmm_region_suspend(region, "host", true, &bytes) == GPU_VMM_OK && bytes > 0, "suspend succeeds with force");
     demand(gpu_vmm_region_resume(region, &bytes) == GPU_VMM_OK && bytes > 0, "the region is resumed");
     memset(read, 0xFF, sizeof read);
@@ -275,6 +291,29 @@ static void memory_that_is_shown(const gpu_vmm_region *region) {
     demand(gpu_vmm_region_suspend(region, NULL, false, NULL) == GPU_VMM_OK, "without a tensor, suspend needs no force");
 }
 
+// Pointers that name no live object of their type.
+static void wrong_objects(const gpu_vmm_backend *backend) {
+    gpu_vmm_region *region = NULL, *next = NULL;
+    uint64_t size = 0;
+    demand(gpu_vmm_region_new(backend, 0, 64 << 20, &region) == GPU_VMM_OK, "a region is created");
+    gpu_vmm_region_free(region);
+    FAILS(size, gpu_vmm_region_size(region, &size));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_grow(region, 1));
+    demand(strstr(gpu_vmm_last_error(), "freed") != NULL, "the error says that the object was freed");
+    demand(gpu_vmm_region_new(backend, 0, 64 << 20, &next) == GPU_VMM_OK, "another region is created");
+    demand(next != region, "it does not get the pointer of the freed one");
+    gpu_vmm_region_free(region);
+    gpu_vmm_region_free((gpu_vmm_region *)backend);
+    gpu_vmm_pool_free((gpu_vmm_pool *)next);
+    gpu_vmm_region_free((gpu_vmm_region *)&size);
+    demand(gpu_vmm_region_grow(next, 1) == GPU_VMM_OK, "freeing wrong objects does nothing");
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_grow((const gpu_vmm_region *)backend, 1));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_grow((const gpu_vmm_region *)&size, 1));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_region_map(next, 0, (const gpu_vmm_physical *)next));
+    demand(strcmp(gpu_vmm_backend_name((const gpu_vmm_backend *)next), "") == 0, "a region has no backend's name");
+    gpu_vmm_region_free(next);
+}
+
 int main(int count, char **arguments) {
     gpu_vmm_backend *backend = NULL;
     gpu_vmm_pool *pool = NULL;
@@ -284,6 +323,7 @@ int main(int count, char **arguments) {
     demand(gpu_vmm_region_new(backend, 0, 64 << 20, &region) == GPU_VMM_OK, "a region is created");
     results(backend, pool, region);
     low_level_results(backend, region);
+    wrong_objects(backend);
     options_of_zeros(backend);
     memory_that_is_shown(region);
     gpu_vmm_region_free(region);

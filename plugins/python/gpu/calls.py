@@ -1,28 +1,40 @@
-"""Calls what PyTorch scripts call of its allocator, with PyTorch's own and with gpu-vmm, and compares the results.
+"""Calls what PyTorch scripts call of its allocator, with PyTorch's own, with its expandable segments, with RMM if that is installed, and
+with gpu-vmm, and compares the results with those of PyTorch's own.
 
-Each call runs in a child process of its own, so one that hangs or dies is one row of the table. The exit status is 0 if gpu-vmm does in
-each row what PyTorch's own allocator does.
+Each call runs in a child process of its own, so one that hangs or dies is one cell of the table, which is printed as Markdown. The exit
+status is 0 if gpu-vmm does in each row what PyTorch's own allocator does.
 """
 
 import argparse
+import concurrent.futures
 import gc
+import importlib.util
 import json
 import os
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from harness import MIB, Failed, child, environment, gpu_vmm, say, start
+from harness import MIB, Failed, child, environment, say, start
+from training import CONF, EXPANDABLE, NATIVE, VMM
+from training import enable as enable_vmm
 
-WHO = ("native", "gpu-vmm")
+RMM = "RMM"
 TIMEOUT = 300.0
 # Tells a row in which process it runs.
 VARIABLE = "GPU_VMM_CALLS"
 
 
 def enable(who: str) -> None:
-    if who == "gpu-vmm":
-        gpu_vmm("torch").enable()
+    if who == RMM:
+        import rmm
+        import torch
+        from rmm.allocators.torch import rmm_torch_allocator
+
+        rmm.reinitialize(pool_allocator=True)
+        torch.cuda.memory.change_current_allocator(rmm_torch_allocator)
+    else:
+        enable_vmm(who)
 
 
 def statistics(torch: Any) -> Any:
@@ -239,6 +251,9 @@ ROWS: dict[str, Callable[[Any], Any]] = {
     )
 }  # fmt: skip
 
+# They fill the GPU, so no other row may run meanwhile.
+ALONE = {"out_of_memory"}
+
 
 def worker(who: str, name: str) -> int:
     import torch
@@ -257,27 +272,41 @@ def worker(who: str, name: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", nargs="*", choices=[[], *ROWS], help="the rows to run; all without")
+    parser.add_argument("--jobs", type=int, default=8, help="processes that share the GPU at a time (default: %(default)s)")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         return worker(*given.worker)
+    players = [NATIVE, EXPANDABLE, *([RMM] if importlib.util.find_spec("rmm") else []), VMM]
+
+    def run(name: str, who: str) -> dict[str, Any]:
+        say(name, who)
+        try:
+            return child(__file__, ["--worker", who, name], environment(CONF.get(who)), TIMEOUT)
+        except Failed as failure:
+            return {"error": str(failure)}
+
+    jobs = [(name, who) for name in given.rows or ROWS for who in players]
+    found = {(name, who): run(name, who) for name, who in jobs if name in ALONE}
+    beside = [job for job in jobs if job not in found]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=given.jobs) as threads:
+        found.update(zip(beside, threads.map(lambda job: run(*job), beside)))
     lines, good = [], True
     for name in given.rows or ROWS:
-        answers = []
-        for who in WHO:
-            say(name, who)
-            try:
-                answers.append(child(__file__, ["--worker", who, name], environment(), TIMEOUT))
-            except Failed as failure:
-                answers.append({"error": str(failure)})
-        native, ours = answers
-        same = "result" in native and native == ours
-        good &= same
-        said = "yes" if same else ours.get("error") or f"{ours.get('result')}, but native {native.get('result', native.get('error'))}"
-        lines.append([ROWS[name].__doc__, "yes" if "result" in native else native["error"], said])
-    for line in (("call", "native", "gpu-vmm"), ("---",) * 3, *lines):
-        print("| " + " | ".join(str(cell).replace("|", "/") for cell in line) + " |")
+        answers = {who: found[name, who] for who in players}
+        native = answers[NATIVE]
+        good &= "result" in native and native == answers[VMM]
+        lines.append([ROWS[name].__doc__, *(cell(answers[who], native) for who in players)])
+    for line in (("call", *players), ("---",) * (1 + len(players)), *lines):
+        print("| " + " | ".join(str(text).replace("|", "/") for text in line) + " |")
     return 0 if good else 1
+
+
+def cell(answer: dict[str, Any], native: dict[str, Any]) -> str:
+    """Returns "yes" for the result of PyTorch's own allocator, else what came instead."""
+    if "result" not in answer:
+        return str(answer["error"])
+    return "yes" if answer == native else f"{answer['result']}, native {native.get('result', native.get('error'))}"
 
 
 if __name__ == "__main__":

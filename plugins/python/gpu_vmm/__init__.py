@@ -4,7 +4,7 @@ Importing the package loads nothing. The C library is loaded at the first use. P
 :mod:`gpu_vmm.torch` and :mod:`gpu_vmm.cupy` are called.
 """
 
-from . import cupy, results, torch
+from . import cupy, results, torch, vmm
 from ._dtype import DTypeLike, DTypeName
 from .backend import Backend, open
 from .device_vec import DeviceVec, ReadOnlyVec
@@ -45,5 +45,5 @@ __all__ = [
     "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory",
     "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats", "ReadOnlyVec", "Status",
-    "Suspended", "Unaligned", "Unavailable", "cupy", "open", "results", "torch",
+    "Suspended", "Unaligned", "Unavailable", "cupy", "open", "results", "torch", "vmm",
 ]  # fmt: skip

@@ -33,16 +33,24 @@ def _destructor() -> int:
     return address_of("gpu_vmm_python_capsule_dropped")
 
 
-def capsule(region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool) -> CapsuleType:
-    """Returns a capsule with a tensor of a region's first elements. A consumer that takes the tensor renames the capsule."""
-    destructor = _destructor()
+def tensor_of(region: RegionHandle, offset: int, dtype: DType, length: int, read_only: bool, versioned: bool) -> c_void_p:
+    """Returns a tensor of ``length`` elements of a region from ``offset`` bytes on. ``gpu_vmm_dlpack_delete`` deletes it."""
     tensor = c_void_p()
     shape = (c_int64 * 1)(length)
     check(
         library().gpu_vmm_region_dlpack(
-            region, 0, dtype.code, dtype.bits, 1, 1, shape, None, read_only, versioned, ctypes.byref(tensor)
+            region, offset, dtype.code, dtype.bits, 1, 1, shape, None, read_only, versioned, ctypes.byref(tensor)
         )
     )
+    return tensor
+
+
+def capsule(
+    region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool, offset: int = 0
+) -> CapsuleType:
+    """Returns a capsule with a tensor of a region's elements. A consumer that takes the tensor renames the capsule."""
+    destructor = _destructor()
+    tensor = tensor_of(region, offset, dtype, length, read_only, versioned)
     try:
         made: CapsuleType = _new(tensor, _VERSIONED if versioned else _PLAIN, destructor)
     except BaseException:

@@ -14,7 +14,9 @@ from ._library import library
 from ._owner import Owner
 
 
-class _Handle(Owner):
+class Handle(Owner):
+    """The base class of the pointers."""
+
     __slots__ = ("_as_parameter_",)  # ctypes passes this instead of the object
     _free = ""
 
@@ -32,14 +34,14 @@ class _Handle(Owner):
             self.close()
 
 
-class BackendHandle(_Handle):
+class BackendHandle(Handle):
     """A ``gpu_vmm_backend *``."""
 
     __slots__ = ()
     _free = "gpu_vmm_close"
 
 
-class PoolHandle(_Handle):
+class PoolHandle(Handle):
     """A ``gpu_vmm_pool *``."""
 
     __slots__ = ("blocks", "_left")
@@ -63,8 +65,71 @@ class PoolHandle(_Handle):
             self.close()
 
 
-class RegionHandle(_Handle):
+class RegionHandle(Handle):
     """A ``gpu_vmm_region *``."""
 
     __slots__ = ()
     _free = "gpu_vmm_region_free"
+
+
+class PhysicalHandle(Handle):
+    """A ``gpu_vmm_physical *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_physical_release"
+
+
+class BankedHandle(Handle):
+    """A ``gpu_vmm_banked *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_banked_free"
+
+
+class OfferHandle(Handle):
+    """A ``gpu_vmm_offer *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_offer_free"
+
+
+class EventHandle(Handle):
+    """A ``gpu_vmm_event *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_event_free"
+
+
+class PinnedHandle(Handle):
+    """A ``gpu_vmm_pinned *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_pinned_free"
+
+
+class CopyQueueHandle(Handle):
+    """A ``gpu_vmm_copy_queue *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_copy_queue_free"
+
+
+class ListenerHandle(Handle):
+    """A ``gpu_vmm_listener *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_listener_free"
+
+
+class ExporterHandle(Handle):
+    """A ``gpu_vmm_exporter *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_exporter_free"
+
+
+class FollowedHandle(Handle):
+    """A ``gpu_vmm_followed *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_followed_free"

@@ -10,6 +10,7 @@ from ctypes import POINTER, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c
 from ctypes import c_void_p
 from typing import Any, Dict, List, Optional, Tuple
 
+from ._signatures import FUNCTIONS as LOW_LEVEL
 from .errors import Unavailable, from_status
 
 VARIABLE = "GPU_VMM_C_LIBRARY"
@@ -27,6 +28,10 @@ class PoolOptions(ctypes.Structure):
     ]  # fmt: skip
 
 
+class MempoolId(ctypes.Structure):
+    _fields_ = [("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
+
+
 class BlockFound(ctypes.Structure):
     """``gpu_vmm_block``."""
 
@@ -40,8 +45,9 @@ _OBJECT = c_void_p  # opaque: backends, pools, regions
 _STATUS = c_int32
 _U64 = POINTER(c_uint64)
 
-# The result type and the argument types of every function.
+# The result type and the argument types of every function; those of gpu_vmm.vmm are in _signatures.
 _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+    **LOW_LEVEL,
     "gpu_vmm_last_error": (c_char_p, []),
     "gpu_vmm_version": (c_char_p, []),
     "gpu_vmm_string_free": (None, [c_void_p]),
@@ -94,6 +100,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_torch_configure": (_STATUS, [c_char_p, POINTER(PoolOptions)]),
     "gpu_vmm_torch_set_tag": (_STATUS, [c_char_p]),
     "gpu_vmm_torch_functions": (_STATUS, [c_char_p, POINTER(c_void_p), POINTER(c_void_p)]),
+    "gpu_vmm_torch_pool_tag": (_STATUS, [c_int, MempoolId, c_char_p]),
     "gpu_vmm_torch_pool": (_STATUS, [c_int32, POINTER(_OBJECT)]),
 }  # fmt: skip
 

@@ -29,6 +29,18 @@ class BackendInfo(TypedDict):
     """The known deviations of this driver."""
 
 
+class CapabilityInfo(TypedDict):
+    """``vmm.Device.capabilities()``: what a device can do."""
+
+    feature: str
+    """Its name, such as ``peer access``."""
+    available: bool
+    found_by: str
+    """How it was found."""
+    note: str
+    """Why the feature is missing, or its limits."""
+
+
 class DriverCalls(TypedDict):
     """The number of a pool's driver calls, by function."""
 

@@ -66,9 +66,9 @@ def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0", 
     if mem_pools:
 
         class MemPool:
-            def __init__(self, allocator):
+            def __init__(self, allocator=None):
                 # As in PyTorch, it belongs to the current device.
-                self.allocator, self.device = allocator, torch.cuda.device
+                self.allocator, self.device, self.id = allocator, torch.cuda.device, (0, 1)
 
         @contextlib.contextmanager
         def use_mem_pool(pool, device=None):

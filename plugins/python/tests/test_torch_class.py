@@ -23,6 +23,8 @@ if os.environ.get("FAILS"):
     print("allocator.h:1: note: here\\nallocator.h:2: error: no such type", file=sys.stderr)
     sys.exit(3)
 out = sys.argv[sys.argv.index("-o") + 1]
+if os.environ.get("FOREIGN"):
+    sys.exit(open(out, "w").write("a class of another ABI or machine") and 0)
 if "-shared" not in sys.argv:
     sys.exit(open(out, "w").close())
 code = "#include <string.h>\\nint gpu_vmm_torch_install(const char *path, char *reason, unsigned long size) {{ " \\
@@ -31,7 +33,7 @@ sys.exit(subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", out], i
 """
 
 PRELUDE = """
-import gpu_vmm, fake_torch, os, warnings
+import ctypes, gpu_vmm, fake_torch, os, warnings
 from gpu_vmm import _torch_build
 torch, calls = fake_torch.install(native=os.environ["NATIVE"])
 """
@@ -74,6 +76,30 @@ class TorchClass(Case):
         self.assertEqual(self.runs(), sources + 1)
         self.assertEqual(len(self.kept()), 1)
 
+    def test_a_mem_pool_with_a_tag(self):
+        self.run_script(
+            """
+def why(kind):
+    try:
+        gpu_vmm.torch.mem_pool("weights")
+    except kind as error:
+        return str(error)
+assert "needs enable() with the allocator class" in why(gpu_vmm.Unavailable)
+gpu_vmm.torch.enable()
+library, identifier = gpu_vmm._library.library(), gpu_vmm._library.MempoolId(0, 1)
+# PyTorch's MemPool does so.
+assert "there is none with the identifier" in why(gpu_vmm.NotFound)
+acquire = library.gpu_vmm_torch_pool_acquire
+acquire.argtypes = [ctypes.c_int, gpu_vmm._library.MempoolId]
+assert acquire(0, identifier) == 0
+assert isinstance(gpu_vmm.torch.mem_pool("weights"), torch.cuda.MemPool)
+allocate, block = library.gpu_vmm_torch_allocate, ctypes.create_string_buffer(256)
+allocate.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+assert allocate(0, 1 << 20, None, ctypes.byref(identifier), block) == 0
+assert "weights" in gpu_vmm.torch.device_pool().tags()
+"""
+        )
+
     def test_another_pytorch_is_another_build(self):
         self.run_script(
             """
@@ -112,6 +138,20 @@ assert gpu_vmm.torch.stats()["live"] == 1 << 20
         self.assertIn("torch.OutOfMemoryError", said)
         self.assertIn("failed with 3: allocator.h:2: error: no such type", said)
         self.assertEqual(self.kept(), [])
+
+    def test_a_class_that_cannot_be_loaded(self):
+        code = """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    gpu_vmm.torch.enable()
+assert [one.category for one in caught] == [RuntimeWarning], caught
+print(caught[0].message)
+assert gpu_vmm.torch.enabled() and calls[-1] == ("change",), calls
+"""
+        said = self.run_script(code, FOREIGN="1")
+        file = said.split("The reason: gpu_vmm.torch: ")[1].split(" cannot be loaded; remove it to have it compiled again: ")[0]
+        os.remove(file)
+        self.run_script("gpu_vmm.torch.enable()\nassert calls == []")
 
     def test_no_compiler_and_no_headers(self):
         said = self.run_script(
@@ -203,11 +243,11 @@ gpu_vmm.torch.enable(budget=64 << 20)
             )
 
         built = command("build")
-        self.assertEqual(built.returncode, 0, built.stderr)
+        self.assertEqual((built.returncode, built.stderr), (0, ""))
         self.assertTrue(Path(built.stdout.strip()).is_file(), built.stdout)
         runs = self.runs()
         done = command("run", str(script), "parent")
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(done.stdout.splitlines(), ["__main__ ['parent'] True", "__main__ ['child'] True"])
         self.assertEqual(self.runs(), runs, "the build is used")
         script.write_text("import os, subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import os; print(os.environ[\"CHAINED\"])'])\n")

@@ -6,12 +6,13 @@ The tests check this file with mypy and pyright, and never run it.
 from __future__ import annotations
 
 import array
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 import numpy as np
 from typing_extensions import CapsuleType, assert_type
 
 import gpu_vmm
+from gpu_vmm import vmm
 
 
 def accepted(name: gpu_vmm.DTypeName, dtype: gpu_vmm.DTypeLike, rows: "np.ndarray[Any, np.dtype[np.float64]]") -> None:
@@ -51,6 +52,32 @@ def accepted(name: gpu_vmm.DTypeName, dtype: gpu_vmm.DTypeLike, rows: "np.ndarra
         assert_type(block.read(), bytes)
 
 
+def low_level(backend: vmm.Backend, transfers: List[str]) -> None:
+    unit = vmm.granularity(backend, vmm.Properties(handle_types=vmm.HandleTypes.FD))
+    assert_type(vmm.devices(backend)[0].capabilities()[0]["feature"], str)
+    with vmm.PhysicalMemory(backend, unit) as memory, vmm.Region(backend, 4 * unit) as region:
+        assert_type(region, vmm.Region)
+        region.map(0, memory)
+        region.set_access(0, unit, vmm.HOST, vmm.Access.READ)
+        assert_type(region.access(0, 0), vmm.Access)
+        assert_type([mapping.length for mapping in region.mappings()], List[int])
+        region.write(bytearray(8))
+        region.write(np.zeros(8))
+        region.read_into(0, np.zeros(8))
+        assert_type(region.read(0, 8), bytes)
+        assert_type(region.view(np.float32, 0, 2).buffer(), memoryview)
+        print(np.from_dlpack(region.view()), np.asarray(region.view()))
+
+        def before(change: vmm.BackingChange) -> None:
+            transfers.append(change.operation)
+
+        assert_type(region.on_backing_change(before, lambda change, outcome: transfers.append(outcome.name)), int)
+        with region.offer() as offer:
+            assert_type(vmm.Region.import_offer(backend, bytes(offer)), vmm.Region)
+    with vmm.BankedRegion(backend, unit) as banked:
+        assert_type(banked.selected, Optional[int])
+
+
 def refused(vec: gpu_vmm.DeviceVec, view: gpu_vmm.ReadOnlyVec, name: str) -> None:
     gpu_vmm.DeviceVec("float31")  # type: ignore[arg-type]
     gpu_vmm.DeviceVec(name)  # type: ignore[arg-type]
@@ -65,3 +92,6 @@ def refused(vec: gpu_vmm.DeviceVec, view: gpu_vmm.ReadOnlyVec, name: str) -> Non
     vec[0] = "1"  # type: ignore[assignment]
     view[0] = 1  # type: ignore[index]
     gpu_vmm.open().pool().stats()["hold"]  # type: ignore[typeddict-item]
+    vmm.Region(gpu_vmm.open()).map(0, b"memory")  # type: ignore[arg-type]
+    vmm.Region(gpu_vmm.open()).on_backing_change(lambda: None)  # type: ignore[arg-type,misc]
+    vmm.Region(gpu_vmm.open()).place  # type: ignore[attr-defined]

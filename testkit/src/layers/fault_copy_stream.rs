@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::fault_plan::Plan;
-use gpu_vmm_core::{Address, Bytes, CopyStream, Operation, Result};
+use gpu_vmm_core::{Address, Bytes, CopyStream, Event, Operation, Result};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -29,6 +29,17 @@ unsafe impl CopyStream for FaultCopyStream {
         let _call = self.plan.call(Operation::QueueCopyFromHost)?;
         // SAFETY: as above.
         unsafe { self.inner.copy_from_host(to, from, length) }
+    }
+
+    unsafe fn hold(&mut self, event: &dyn Event) -> Result<()> {
+        // An event of this layer plans the call itself.
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.hold(event) }
+    }
+
+    unsafe fn record(&mut self, event: &mut dyn Event) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { self.inner.record(event) }
     }
 
     fn finish(&mut self) -> Result<()> {

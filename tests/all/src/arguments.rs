@@ -81,7 +81,7 @@ pub(crate) enum Command {
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },
-    /// Runs the tests of the plug-ins alone, for C and Python: on host memory, on the fake NVIDIA driver, on HIP
+    /// Runs the tests of the plug-ins and adapters alone, for C and Python: on host memory, on the fake NVIDIA driver, on HIP
     Plugins,
     /// Runs the pool under every schedule of its parts (loom) and random schedules of the whole (shuttle), code without
     /// system calls on Miri, and threads under ThreadSanitizer
@@ -94,9 +94,9 @@ pub(crate) enum Command {
         /// A part of the names of the models and scenarios to run, without Miri and ThreadSanitizer [default: all]
         filter: Option<String>,
     },
-    /// Applies the mutations of tests/mutations to a copy of the library, and checks that the conformance suite catches each
+    /// Applies the mutations of tests/mutations to a copy of the library, and checks that the tests catch each
     Mutations {
-        /// A part of the names of the mutations, or what must catch them: host, `hip 7`, loom, shuttle [default: all]
+        /// A part of the names of the mutations, or what must catch them: host, `hip 7`, `tests gpu-vmm-pool` [default: all]
         filter: Option<String>,
     },
 }

@@ -76,15 +76,9 @@ pub(crate) fn test_programs(names: &[&str]) -> Answer<HashMap<String, Program>> 
     });
     let mut programs = HashMap::new();
     for artifact in artifacts(&mut command)? {
-        let (Some(name), Some(file), Some(manifest)) = (
-            artifact["target"]["name"].as_str(),
-            artifact["executable"].as_str(),
-            artifact["manifest_path"].as_str(),
-        ) else {
-            continue;
-        };
-        let folder = Path::new(manifest).parent().unwrap_or(Path::new(".")).to_owned();
-        programs.insert(name.to_owned(), Program { file: file.into(), folder });
+        if let (Some(name), Some(program)) = (artifact["target"]["name"].as_str(), program(&artifact)) {
+            programs.insert(name.to_owned(), program);
+        }
     }
     match names.iter().find(|name| !programs.contains_key(**name)) {
         Some(missing) => Err(Trouble::new(format!("cargo built no test program {missing}"))),
@@ -115,25 +109,37 @@ pub(crate) fn example(name: &str) -> Answer<PathBuf> {
 /// Builds the conformance suite of another copy of the workspace in a folder of its own, with HIP's quirks that can be
 /// switched off. Warnings of rustc are ignored.
 pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {
-    let mut command = cargo();
-    command.current_dir(copy).env("CARGO_TARGET_DIR", into);
-    command.env("CARGO_ENCODED_RUSTFLAGS", "--cap-lints=allow");
-    // The suite is built once and run for each mutation.
-    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
-    command.args([
-        "test",
-        "--no-run",
-        "--quiet",
-        "--locked",
-        "--package",
-        "gpu-vmm-conformance",
-        "--test",
-        "conformance",
-    ]);
+    let mut command = tests_in(copy, into, "gpu-vmm-conformance");
+    command.args(["--test", "conformance"]);
     command.args(["--no-default-features", "--features", "host,hip,cuda,quirk-switch"]);
     let built = artifacts(&mut command)?;
     let program = built.iter().find_map(|artifact| artifact["executable"].as_str());
     program.map(PathBuf::from).ok_or_else(|| Trouble::new("cargo built no conformance suite"))
+}
+
+/// Builds all test programs of a package of another copy of the workspace, as [`suite_of`] builds the suite.
+pub(crate) fn tests_of(copy: &Path, into: &Path, package: &str) -> Answer<Vec<Program>> {
+    let mut command = tests_in(copy, into, package);
+    command.args(["--lib", "--tests"]);
+    let built = artifacts(&mut command)?;
+    Ok(built.iter().filter(|artifact| artifact["profile"]["test"] == true).filter_map(program).collect())
+}
+
+/// The command that builds test programs of a package of another copy of the workspace, each of which runs for many mutations.
+fn tests_in(copy: &Path, into: &Path, package: &str) -> Command {
+    let mut command = cargo();
+    command.current_dir(copy).env("CARGO_TARGET_DIR", into);
+    command.env("CARGO_ENCODED_RUSTFLAGS", "--cap-lints=allow");
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+    command.args(["test", "--no-run", "--quiet", "--locked", "--package", package]);
+    command
+}
+
+/// Returns the program of an artifact that has one, and the folder of its package.
+fn program(artifact: &Value) -> Option<Program> {
+    let (file, manifest) = (artifact["executable"].as_str()?, artifact["manifest_path"].as_str()?);
+    let folder = Path::new(manifest).parent().unwrap_or(Path::new(".")).to_owned();
+    Some(Program { file: file.into(), folder })
 }
 
 /// Builds a test program of another copy of the workspace with a `--cfg` of the tests of schedules; by its package, and the

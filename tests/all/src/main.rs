@@ -17,7 +17,7 @@
 //! | `nvidia` | runs them on NVIDIA's own library, without a GPU |
 //! | `suites`, `process` | runs the tests on each version; one test program, its time and its counts |
 //! | `queue` | runs several of them at once |
-//! | `plugins` | the plug-ins for C and Python, on every driver |
+//! | `plugins` | the plug-ins for C and Python and the adapters in `integrations`, on every driver |
 //! | `compiler` | compiles programs of C and C++ |
 //! | `documented` | the C programs in the guide and in the README of `plugins/c` |
 //! | `checkpoint` | a file written with one driver and restored with another one |

@@ -1,9 +1,11 @@
-//! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on host memory, on the fake NVIDIA driver and on
-//! each version of HIP. The flagship examples run there as well.
+//! The plug-ins, `plugins/c` and `plugins/python`, and the adapters in `integrations`: their programs and tests on host memory, on the
+//! fake NVIDIA driver and on each version of HIP. The flagship examples run there as well.
 //!
 //! Python is `python3`, or the program that GPU_VMM_PYTHON names. Tests with NumPy run if it is installed. The allocator class for
 //! PyTorch is compiled against each PyTorch that GPU_VMM_TEST_TORCH names: `TORCH=INCLUDE`, separated by commas, where TORCH is the folder
 //! `torch` of an unpacked wheel and INCLUDE a folder with cuda_runtime_api.h.
+
+mod adapters;
 
 use crate::cargo;
 use crate::compiler::compile;
@@ -16,6 +18,7 @@ use crate::suites::{Job, LIMIT, prepare};
 use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use crate::{process, queue, shell};
+use adapters::Adapters;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,9 +31,10 @@ const PYTHON: &str = "GPU_VMM_PYTHON";
 const TORCH: &str = "GPU_VMM_TEST_TORCH";
 
 /// The programs of `plugins/c`: the compiler and the source of each.
-const PROGRAMS: [(&str, &str); 9] = [
+const PROGRAMS: [(&str, &str); 10] = [
     ("cc", "examples/pool.c"),
     ("cc", "examples/mapping.c"),
+    ("cc", "examples/two_processes.c"),
     ("cc", "tests/round.c"),
     ("cc", "tests/rules.c"),
     ("cc", "tests/memory.c"),
@@ -107,7 +111,8 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     let examples = EXAMPLES.map(|name| cargo::example(name).map(|program| (name, program)));
     let examples = examples.into_iter().collect::<Answer<Vec<_>>>()?;
     let documented = documented::programs(layout, &library)?;
-    let python = python()?;
+    let python = Python { program: python()?, library: library.clone(), package: folder.join("python") };
+    let adapters = Adapters::build(layout, &library)?;
     let places =
         [TestDriver::Host, TestDriver::FakeDriver].into_iter().chain(runtimes.iter().map(TestDriver::Hip));
     let mut jobs = Vec::new();
@@ -129,15 +134,12 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
             let log = layout.logs().join(format!("{stem}-{name}.txt"));
             jobs.push(Job { name: format!("{}, examples/{name}", place.shown()), command, log });
         }
-        let mut command = place.command(layout, &python);
-        // The command with which tests start another Python.
-        command.env("GPU_VMM_TEST_PYTHON", shell::words(&command));
-        command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder.join("python/tests"));
-        command.env("PYTHONPATH", folder.join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
-        command.env("GPU_VMM_C_LIBRARY", &library).env("GPU_VMM_TEST_BACKEND", place.backend());
+        let command = python.tests(layout, &place, &folder.join("python/tests"));
         let log = layout.logs().join(format!("{stem}-python.txt"));
         jobs.push(Job { name: format!("{}, plugins/python", place.shown()), command, log });
+        jobs.extend(adapters.jobs(layout, &place, &python));
     }
+    jobs.push(adapters.preload(layout));
     let torches = std::env::var(TORCH).unwrap_or_default();
     if torches.is_empty() {
         let reason = Trouble::new(format!("{TORCH} names no PyTorch"));
@@ -146,7 +148,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     for (index, pair) in torches.split(',').filter(|pair| !pair.is_empty()).enumerate() {
         let wrong = || Trouble::new(format!("{TORCH}: {pair:?} is not of the form TORCH=INCLUDE"));
         let (torch, include) = pair.split_once('=').ok_or_else(wrong)?;
-        let mut command = Command::new(&python);
+        let mut command = Command::new(&python.program);
         command.arg(folder.join("python/tests/native/run.py")).arg(&library).args([torch, include]);
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         leave_the_machines(&mut command);
@@ -155,6 +157,28 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     }
     queue::each(jobs, one)?.into_iter().for_each(|row| summary.add(row));
     Ok(())
+}
+
+/// What Python's tests need.
+struct Python {
+    program: PathBuf,
+    /// The C library.
+    library: PathBuf,
+    /// The folder of the package.
+    package: PathBuf,
+}
+
+impl Python {
+    /// Returns the command for the tests in a folder.
+    fn tests(&self, layout: &Layout, place: &TestDriver<'_>, folder: &Path) -> Command {
+        let mut command = place.command(layout, &self.program);
+        // The command with which tests start another Python.
+        command.env("GPU_VMM_TEST_PYTHON", shell::words(&command));
+        command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder);
+        command.env("PYTHONPATH", &self.package).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.env("GPU_VMM_C_LIBRARY", &self.library).env("GPU_VMM_TEST_BACKEND", place.backend());
+        command
+    }
 }
 
 /// Compares the functions that the library exports with the list in the repository, by which a change of the ABI is seen in review.

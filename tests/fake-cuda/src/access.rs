@@ -10,6 +10,7 @@ use crate::code::{Answer, Code};
 use crate::context;
 use crate::device;
 use crate::host;
+use crate::memory::Home;
 use crate::reserve::end_of;
 use crate::settings::settings;
 use crate::state::{Object, State, state};
@@ -101,7 +102,7 @@ impl State {
         let home = memory.kind.home;
         match who {
             Who::Device(device) if home.device().is_none_or(|owner| device::reaches(device, owner)) => Ok(()),
-            Who::Host(_) if home.device().is_none() => Ok(()),
+            Who::Host(_) if matches!(home, Home::Node(_)) => Ok(()),
             Who::Device(device) => Err(refuse(
                 Code::INVALID_DEVICE,
                 format_args!("device {device} cannot reach memory of {home:?}"),

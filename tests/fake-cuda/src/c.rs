@@ -25,7 +25,11 @@ pub(crate) mod location {
     pub(crate) const DEVICE: u32 = 1;
     pub(crate) const HOST: u32 = 2;
     pub(crate) const HOST_NUMA: u32 = 3;
+    pub(crate) const INVISIBLE: u32 = 5;
 }
+
+/// `CU_DEVICE_INVALID`.
+pub(crate) const DEVICE_INVALID: i32 = -2;
 
 /// `CUmemAllocationProp`.
 #[repr(C)]

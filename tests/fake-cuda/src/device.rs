@@ -41,6 +41,8 @@ const ATTRIBUTES: &[(u32, u32, i32)] = &[
 
 /// VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED.
 const VMM: u32 = 102;
+/// GENERIC_COMPRESSION_SUPPORTED.
+const COMPRESSION: u32 = 107;
 /// MULTICAST_SUPPORTED.
 const MULTICAST: u32 = 132;
 /// The last attribute that a driver of 11.4 knows; later ones are listed or unknown.
@@ -64,6 +66,7 @@ fn attribute(number: u32) -> Answer<i32> {
     match ATTRIBUTES.iter().find(|listed| listed.0 == number) {
         Some((_, since, _)) if *since > version => Err(Code::INVALID_VALUE),
         Some((VMM, ..)) => Ok(settings().vmm.into()),
+        Some((COMPRESSION, ..)) => Ok(settings().compression.into()),
         Some((MULTICAST, ..)) => Ok(settings().multicast.into()),
         Some((.., value)) => Ok(*value),
         None if (1..=LAST_OF_11_4).contains(&number) => Ok(0),

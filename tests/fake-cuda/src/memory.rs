@@ -2,14 +2,18 @@
 //! On hardware a descriptor of memory is not a file; only this fake driver can import these.
 #![allow(unsafe_code)] // borrows descriptors
 
-use crate::c::{Location, access, location};
+use crate::c::{DEVICE_INVALID, Location, access, location};
 use crate::pages::{self, Pages};
+use crate::settings::settings;
 use rustix::fs::{MemfdFlags, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 const NAME: &str = "fake-cuda";
+
+/// The version that introduced the location of memory on a device that the process does not see.
+const INVISIBLE_SINCE: u32 = 13_020;
 
 /// The file's inode: the same in every process and for every descriptor.
 pub(crate) type Identity = u64;
@@ -23,21 +27,27 @@ pub(crate) enum Home {
     Device(usize),
     /// A NUMA node of the host.
     Node(i32),
+    /// A device that this process does not see, such as one of another machine.
+    Elsewhere(usize),
 }
 
 impl Home {
-    /// Returns its device; `None` for memory of the host.
+    /// Returns its device; `None` for memory of the host, or of a device that this process does not see.
     pub(crate) const fn device(self) -> Option<usize> {
         match self {
             Self::Device(device) => Some(device),
-            Self::Node(_) => None,
+            Self::Node(_) | Self::Elsewhere(_) => None,
         }
     }
 
-    pub(crate) const fn location(self) -> Location {
+    pub(crate) fn location(self) -> Location {
         match self {
             Self::Device(device) => Location { kind: location::DEVICE, id: device as i32 },
             Self::Node(node) => Location { kind: location::HOST_NUMA, id: node },
+            Self::Elsewhere(_) if settings().version >= INVISIBLE_SINCE => {
+                Location { kind: location::INVISIBLE, id: DEVICE_INVALID }
+            }
+            Self::Elsewhere(device) => Location { kind: location::DEVICE, id: device as i32 },
         }
     }
 }

@@ -76,7 +76,7 @@ fn create(size: u64, properties: &Properties, flags: u64) -> Answer<u64> {
         home,
         handle_types: properties.handle_types,
         // Compression is a request; RDMA takes precedence.
-        compression: if properties.rdma == 0 { properties.compression } else { 0 },
+        compression: if properties.rdma == 0 && settings().compression { properties.compression } else { 0 },
         rdma: properties.rdma,
     };
     let mut state = state();

@@ -7,12 +7,12 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 /// The tables have entries for this number of devices.
-pub(crate) const MAX_DEVICES: usize = 8;
+pub(crate) const MAX_DEVICES: usize = 16;
 
 /// All variables begin with this.
 const PREFIX: &str = "FAKE_CUDA_";
 const NAMES: &str =
-    "VERSION, GPUS, MEM_MB, P2P, VMM, MULTICAST, FABRIC, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
+    "VERSION, GPUS, MEM_MB, P2P, VMM, MULTICAST, COMPRESSION, FABRIC, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
 
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -27,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) vmm: bool,
     /// Whether the devices report support for multicast.
     pub(crate) multicast: bool,
+    /// Whether the devices compress memory.
+    pub(crate) compression: bool,
     /// Whether fabric handles are permitted.
     pub(crate) fabric: bool,
     pub(crate) failures: Vec<Failure>,
@@ -54,6 +56,7 @@ impl Default for Settings {
             p2p: true,
             vmm: true,
             multicast: true,
+            compression: true,
             fabric: false,
             failures: Vec::new(),
             work_delay: Duration::ZERO,
@@ -78,6 +81,7 @@ impl Settings {
             "P2P" => self.p2p = switch(value)?,
             "VMM" => self.vmm = switch(value)?,
             "MULTICAST" => self.multicast = switch(value)?,
+            "COMPRESSION" => self.compression = switch(value)?,
             "FABRIC" => self.fabric = switch(value)?,
             "FAIL" => self.failures = items(value).map(failure).collect::<Result<_, _>>()?,
             "WORK_DELAY" => self.work_delay = time(value)?,
@@ -154,7 +158,7 @@ mod tests {
     fn what_is_misspelt_is_refused() {
         for (name, value) in [
             ("GPU", "2"),
-            ("GPUS", "9"),
+            ("GPUS", "17"),
             ("GPUS", "two"),
             ("MEM_MB", "0"),
             ("VERSION", "newest"),

@@ -8,7 +8,7 @@
 use crate::c::{Out, given, handle_type};
 use crate::code::{Answer, Code};
 use crate::fabric;
-use crate::memory::Memory;
+use crate::memory::{Home, Memory};
 use crate::settings::settings;
 use crate::state::{Object, State, state};
 use crate::team::Team;
@@ -70,7 +70,8 @@ impl State {
 
 fn import(shareable: *mut c_void, kind: u32) -> Answer<u64> {
     check_kind(kind)?;
-    let memory = if kind == handle_type::FABRIC {
+    let is_for_fabric = kind == handle_type::FABRIC;
+    let mut memory = if is_for_fabric {
         let bytes = given((!shareable.is_null()).then_some(shareable), "shareableHandle")?;
         // SAFETY: the caller guarantees 64 bytes; they need no alignment.
         let bytes = unsafe { bytes.cast::<fabric::Bytes>().read_unaligned() };
@@ -87,8 +88,12 @@ fn import(shareable: *mut c_void, kind: u32) -> Answer<u64> {
         }
         Memory::import(file).ok_or(Code::UNKNOWN)?
     };
-    if memory.kind.home.device().is_some_and(|device| device >= settings().gpus) {
-        return Err(Code::NOT_SUPPORTED);
+    if let Some(device) = memory.kind.home.device().filter(|device| *device >= settings().gpus) {
+        // The other machines of a fabric have devices of their own.
+        if !is_for_fabric {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        memory.kind.home = Home::Elsewhere(device);
     }
     Ok(state().import(memory))
 }

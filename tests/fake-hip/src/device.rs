@@ -16,6 +16,12 @@ use std::sync::{Arc, OnceLock};
 const VIRTUAL_MEMORY: c_int = 89;
 /// `hipDeviceAttributeIsLargeBar`.
 const LARGE_BAR: c_int = 10011;
+/// `hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported`.
+const REMOTE_DMA: c_int = 94;
+/// `hipDeviceAttributeHandleTypeFabricSupported`.
+const FABRIC: c_int = 95;
+/// The version that added the last two.
+const OF_7_14: u32 = 71_400_000;
 
 /// Returns the device with a number, which must exist.
 fn device(id: c_int) -> usize {
@@ -52,6 +58,8 @@ hip!(hipMemGetInfo, |state, free: Out<'_, usize>, total: Out<'_, usize>| {
 hip!(hipDeviceGetAttribute, |_, value: Out<'_, c_int>, attribute: c_int, id: c_int| match attribute {
     VIRTUAL_MEMORY => give(value, (device(id) >= SETTINGS.without_vmm).into()),
     LARGE_BAR => give(value, 1),
+    REMOTE_DMA if SETTINGS.version >= OF_7_14 => give(value, 1),
+    FABRIC if SETTINGS.version >= OF_7_14 => give(value, 0),
     _ => Err(HipError::INVALID_VALUE),
 });
 

@@ -5,7 +5,7 @@
 //! so pinned memory should be allocated ahead of need.
 #![allow(unsafe_code)]
 
-use crate::driver::Backend;
+use crate::driver::{Backend, Event};
 use crate::types::{Address, Bytes, DeviceId, Result};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -64,6 +64,30 @@ pub unsafe trait CopyStream: Debug + Send {
     ///
     /// Any error that the driver returns.
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()>;
+
+    /// Makes all copies that are queued from now on wait for the work that an event has recorded. CUDA: `cuStreamWaitEvent`, HIP:
+    /// `hipStreamWaitEvent`. The CPU does not wait, except on host memory, where it performs the copies.
+    ///
+    /// # Safety
+    ///
+    /// The event comes from the backend of this stream.
+    ///
+    /// # Errors
+    ///
+    /// Any error that the driver returns.
+    unsafe fn hold(&mut self, event: &dyn Event) -> Result<()>;
+
+    /// Records the copies that are queued now in an event of the same device, and replaces its earlier record. CUDA:
+    /// `cuEventRecord`, HIP: `hipEventRecord`.
+    ///
+    /// # Safety
+    ///
+    /// The event comes from the backend of this stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Event::record`].
+    unsafe fn record(&mut self, event: &mut dyn Event) -> Result<()>;
 
     /// Waits until all queued copies are done. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
     ///

@@ -38,3 +38,23 @@ impl<'de> Deserialize<'de> for FabricHandle {
         Ok(Self(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_arrives_in_its_place() {
+        let handle = FabricHandle(std::array::from_fn(|place| place as u8 + 1));
+        let sent = postcard::to_allocvec(&handle).unwrap();
+        // No length precedes the bytes, as in the handle of the driver.
+        assert_eq!(sent, handle.0);
+        assert_eq!(postcard::from_bytes::<FabricHandle>(&sent).unwrap(), handle);
+        assert!(postcard::from_bytes::<FabricHandle>(&sent[1..]).is_err());
+    }
+
+    #[test]
+    fn no_byte_is_shown() {
+        assert_eq!(format!("{:?}", FabricHandle([9; 64])), "FabricHandle(..)");
+    }
+}

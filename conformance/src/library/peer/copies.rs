@@ -19,6 +19,8 @@ cases! { "peer":
     /// A device with access to one region only cannot copy from a neighboring region, and cannot copy from the first one
     /// after its access is revoked.
     access_is_by_region,
+    /// A device copies memory to which the memory's owner has no access, or the copy is refused before the driver.
+    without_the_owner,
 }
 
 /// A region of one device's memory that the other device may read, filled with a pattern.
@@ -113,4 +115,20 @@ fn more_than_at_a_time<B: TestKit>(subject: &Subject<B>) {
     source.write_pattern(a, Bytes(0), length, 9).unwrap();
     target.copy_from(Bytes(0), &source, Bytes(0), length).unwrap();
     assert_eq!(target.count_wrong(b, Bytes(0), length, 9).unwrap(), 0);
+}
+
+fn without_the_owner<B: TestKit>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let (first, length) = (subject.granules(1), subject.granules(4));
+    let mut source = readable(subject, a, b, 1);
+    // The owner keeps its access to the first mapping, where the copy begins.
+    source.set_access(first, length - first, a, Access::None).unwrap();
+    let mut target = subject.space(4).on(b).build().unwrap();
+    target.grow_to(length).unwrap();
+    match target.copy_from(Bytes(0), &source, Bytes(0), length) {
+        Ok(()) => assert_eq!(target.count_wrong(b, Bytes(0), length, 1).unwrap(), 0),
+        Err(refused) => assert!(matches!(refused.detail(), Detail::Unsupported { .. }), "{refused}"),
+    }
+    target.copy_from(Bytes(0), &source, Bytes(0), first).unwrap();
+    assert_eq!(target.count_wrong(b, Bytes(0), first, 1).unwrap(), 0);
 }

@@ -90,7 +90,9 @@ fn an_evicted_region_returns_its_pages<B: TestKit>(subject: &Subject<B>) {
 
 fn a_budget_limits_pages<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free_here();
-    let (list, page) = (list(subject, &subject.backend, 4), subject.granularity());
+    let page = subject.granularity();
+    let list = PageList::new(&subject.backend, page, subject.properties(), page * 5 - Bytes(1)).unwrap();
+    assert_eq!(list.stats().budget, page * 4, "the budget has whole pages");
     let mut used = list.take(page * 3).unwrap();
     let (requested, held) = (page * 2, page * 3);
     refused!(@CreateMemory list.take(requested), Detail::BudgetExhausted { .. }, requested, held, page * 4);
@@ -121,9 +123,9 @@ fn a_page_that_cannot_be_created<B: TestKit>(subject: &Subject<B>) {
     let page = subject.granularity();
     let list = PageList::new(&backend, page, subject.properties(), page * 4).unwrap();
     drop(list.take(page).unwrap());
-    // One free page, one that is created, and one that is not.
+    // One free page, one that is created, and two that are not.
     backend.fail(1, 1);
-    let error = list.take(page * 3).unwrap_err();
+    let error = list.take(page * 4).unwrap_err();
     assert_eq!(backend.stop(), 2);
     assert!(error.driver_error().is_some(), "{error}");
     assert_eq!((counts(subject, &list), backend.live().handles), ((2, 2), 2));

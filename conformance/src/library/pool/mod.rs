@@ -13,6 +13,7 @@
 //! | `pages` | several streams, or several tags, in one page |
 //! | `limits` | how much memory a pool holds, and what it does at the limit |
 //! | `stats` | statistics, snapshots and look-ups |
+//! | `usage` | the memory of a pool as frameworks account for it |
 //! | `tags` | memory that is suspended, resumed and scrubbed by its tag |
 //! | `raw` | blocks that are identified by their addresses |
 //! | `ends` | drops in any order, and forks |
@@ -36,6 +37,7 @@ mod stats;
 mod strangers;
 mod streams;
 mod tags;
+mod usage;
 mod waits;
 
 use crate::case::Case;
@@ -60,6 +62,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         pages::cases(),
         limits::cases(),
         stats::cases(),
+        usage::cases(),
         tags::cases(),
         raw::cases(),
         ends::cases(),

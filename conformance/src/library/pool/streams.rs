@@ -20,6 +20,8 @@ cases! { "pool":
     a_handle_comes_again,
     /// A block belongs to the stream that requested it, even if its memory came from a forgotten stream with the same number.
     a_number_comes_again,
+    /// Memory that a tag freed on a stream with the number of a forgotten stream serves no other tag that had used the forgotten one.
+    a_number_comes_again_for_another_tag,
     /// Memory that a forgotten stream has used serves other streams after that stream's work has ended, and not before.
     a_stream_that_ends_under_work,
     /// A block that outlives its stream's registration is free when the stream's work has ended.
@@ -147,6 +149,28 @@ fn a_number_comes_again<B: TestKit>(subject: &Subject<B>) {
         assert!(blocks.len() < 200, "of {size}: the freed memory is not reused");
         drop((blocks, second));
         // The number is free again, for the first stream of the next size.
+        finish(subject, &*next);
+    }
+    is_empty(&pool);
+}
+
+fn a_number_comes_again_for_another_tag<B: TestKit>(subject: &Subject<B>) {
+    let [gone, next] = [(); 2].map(|()| own(subject));
+    let pool = pool(subject);
+    let [red, blue] = ["red", "blue"].map(|tag| pool.tagged(tag).unwrap());
+    for size in [400, 70_000] {
+        let first = registered(&red, &*gone);
+        drop(first.alloc(Bytes(size)).unwrap());
+        drop(first);
+        finish(subject, &*gone);
+        let (reds, blues) = (registered(&red, &*next), registered(&blue, &*next));
+        // Each tag has blocks in the thread cache, and takes its own.
+        drop([blues.alloc(Bytes(size)).unwrap(), blues.alloc(Bytes(size)).unwrap()]);
+        for (stream, tag) in [(&reds, "red"), (&blues, "blue"), (&reds, "red")] {
+            let block = stream.alloc(Bytes(size)).unwrap();
+            assert_eq!(&*pool.find(block.address()).unwrap().tag, tag, "of {size}");
+        }
+        drop((reds, blues));
         finish(subject, &*next);
     }
     is_empty(&pool);

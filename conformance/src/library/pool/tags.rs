@@ -34,6 +34,8 @@ cases! { "pool":
     what_a_fence_is_done_with_is_not_saved,
     /// Memory that passes to another tag is overwritten with zeros first; memory that stays within its tag is not.
     scrubbed_between_tags,
+    /// Memory that passes between small and large blocks of two tags is overwritten with zeros first.
+    small_blocks_are_scrubbed,
     /// Memory of a resumed tag is scrubbed before another tag gets it.
     scrubbed_after_a_resume,
     /// A pool and its blocks can be dropped while a tag is suspended.
@@ -120,10 +122,13 @@ fn no_blocks_of_a_suspended_tag<B: TestKit>(subject: &Subject<B>) {
     let base = pool(subject);
     let (pool, store) = (base.tagged("weights").unwrap(), store(subject));
     let blocks = some(subject, &pool);
+    let large = alloc(&pool, Bytes(5 << 20));
     // The thread cache has blocks of these sizes.
     drop(some(subject, &pool));
     base.suspend("weights", &store, idle()).unwrap();
-    for size in [100, 5000, 70_000, 1 << 20, 5 << 20] {
+    // The first request is for what was freed last, which has no memory.
+    drop(large);
+    for size in [5 << 20, 100, 5000, 70_000, 1 << 20] {
         let error = pool.alloc(Bytes(size)).unwrap_err();
         assert!(
             matches!(error.extension(), Some(PoolError::Suspended { tag, .. }) if &**tag == "weights"),
@@ -313,6 +318,27 @@ fn scrubbed_after_a_resume<B: TestKit>(subject: &Subject<B>) {
     assert!(is_zero(subject, &block), "a tag sees bytes of another tag");
     drop(block);
     is_empty(&base);
+}
+
+fn small_blocks_are_scrubbed<B: TestKit>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    // Both tags use the same page, one after the other.
+    let pool = builder(subject).scrub().budget(page).build().unwrap();
+    let [red, blue] = ["red", "blue"].map(|tag| pool.tagged(tag).unwrap());
+    // Half of a page with small blocks, the same with medium ones, and a whole page.
+    let sizes = [Bytes(4000), Bytes::kib(100), page];
+    let count = |size: Bytes| if size == page { 1 } else { page.0 / 2 / size.0 };
+    for (first, second) in sizes.into_iter().flat_map(|first| sizes.map(|second| (first, second))) {
+        let secrets: Vec<_> = (0..count(first)).map(|_| alloc(&red, first)).collect();
+        secrets.iter().for_each(|block| write(subject, block, 0x5a5a));
+        drop(secrets);
+        let blocks: Vec<_> = (0..count(second)).map(|_| alloc(&blue, second)).collect();
+        for block in &blocks {
+            assert!(is_zero(subject, block), "{first}, then {second}: a tag sees bytes of another tag");
+        }
+        assert_eq!(adds_up(&pool).held, page.0, "{first}, then {second}: this is not the same memory");
+    }
+    is_empty(&pool);
 }
 
 fn scrubbed_between_tags<B: TestKit>(subject: &Subject<B>) {

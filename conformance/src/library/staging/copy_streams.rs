@@ -37,6 +37,8 @@ cases! { "staging":
     two_devices,
     /// A copy stream does not wait for work on another stream.
     beside_work,
+    /// Copies wait for the work that an event has recorded, and an event records copies.
+    ordered_by_events,
 }
 
 fn pin<B: TestKit>(subject: &Subject<B>, size: Bytes) -> Box<dyn Pinned> {
@@ -316,4 +318,31 @@ fn beside_work<B: TestKit>(subject: &Subject<B>) {
         subject.check(&region, Bytes::ZERO, size, u64::from(times));
         went_on
     });
+}
+
+fn ordered_by_events<B: TestKit>(subject: &Subject<B>) {
+    let mut busy = subject.region(1).build().unwrap();
+    busy.grow_to(subject.unit()).unwrap();
+    let size = subject.unit();
+    let (mut pinned, mut copy_stream) = (pin(subject, size), copy_stream(subject, subject.device));
+    let event = || subject.backend.event(subject.device).unwrap();
+    let (mut written, mut copied) = (event(), event());
+    for seed in [5, 6] {
+        write(&mut *pinned, seed + 100, 0);
+        let flight = start_longer(subject, &busy, Bytes::ZERO, seed, 2);
+        written.record(flight.stream()).unwrap();
+        // SAFETY: the events come from the backend of the stream.
+        unsafe { copy_stream.hold(&*written) }.unwrap();
+        fetch(&mut *copy_stream, (&*pinned, Bytes::ZERO), (&busy, Bytes::ZERO), size);
+        // SAFETY: as above.
+        unsafe { copy_stream.record(&mut *copied) }.unwrap();
+        copied.wait().unwrap();
+        assert_eq!(
+            wrong(&*pinned, seed, 0),
+            0,
+            "the copy came before the work, or the event before the copy"
+        );
+        copy_stream.finish().unwrap();
+        finish(subject, &*flight);
+    }
 }

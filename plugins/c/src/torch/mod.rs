@@ -7,7 +7,7 @@
 //! | `process` | the pools of the process, and each thread's tag |
 //! | `graphs` | memory that captured graphs use, and that serves nothing else while they exist |
 //! | `free_blocks` | freed blocks that serve only the same graphs or the same private pool |
-//! | `class`, `table`, `private` | the functions that the allocator class of gpu_vmm.torch calls, its live blocks and its private pools |
+//! | `class`, `table`, `address_map`, `private` | the functions of gpu_vmm.torch's allocator class, its live blocks, its private pools |
 //! | `shared` | a block as other processes map it |
 //! | `hooks` | the functions of an allocator for the whole process |
 //! | `slots` | pairs of functions for PyTorch's memory pools, one pair for each tag |
@@ -16,6 +16,7 @@
 //! Uses unsafe code: C++ calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
+mod address_map;
 mod class;
 mod free_blocks;
 mod graphs;

@@ -9,6 +9,7 @@
 use super::free_blocks::FreeBlocks;
 use super::graphs::MempoolId;
 use super::table::{self, Entry, TorchBlock};
+use crate::handles::{Kind, Object};
 use crate::pool::Pool;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND};
 use gpu_vmm::extend::Process;
@@ -43,6 +44,8 @@ struct Private {
     captured: bool,
     /// True if its free blocks may serve other requests when memory is short.
     on_oom: bool,
+    /// Where its memory comes from, if it has a tag of its own.
+    tagged: Option<Pool>,
     free: FreeBlocks,
     /// Blocks that were freed during a capture and used on other streams. They are free when the capture has ended, since a
     /// graph joins all of its streams.
@@ -53,6 +56,11 @@ struct Private {
 pub struct Checkpoint {
     pub(super) id: MempoolId,
     pub(super) blocks: BTreeMap<Address, TorchBlock>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Checkpoint {
+    const KIND: Kind = Kind::Checkpoint;
 }
 
 impl PrivatePools {
@@ -119,6 +127,13 @@ impl PrivatePools {
         Ok(())
     }
 
+    /// Gives memory that a pool allocates from now on a tag of its own.
+    pub(super) fn set_tag(&self, id: MempoolId, tag: &str) -> Answer {
+        let tagged = self.pool.tagged(tag)?;
+        self.books()?.get(id)?.tagged = Some(tagged);
+        Ok(())
+    }
+
     /// Allocates from a pool.
     pub(super) fn alloc(
         &self,
@@ -132,17 +147,24 @@ impl PrivatePools {
         let mut books = self.books()?;
         let private = books.get(id)?;
         private.captured |= captures;
+        let source = private.tagged.clone();
+        let source = source.as_ref().unwrap_or(&self.pool);
         let kept = private.free.take(size, stream);
         drop(books);
         let block = match kept {
             Some(block) => block,
-            None => self.pool.blocks.request(size).alignment(alignment).stream(stream).alloc()?,
+            None => source.blocks.request(size).alignment(alignment).stream(stream).alloc()?,
         };
-        Ok(table::insert(self.entry(block, size.0, id)))
+        Ok(self.insert(block, size, id))
     }
 
-    fn entry(&self, block: Block<AnyBackend>, size: u64, id: MempoolId) -> Entry {
-        Entry { block, size, device: self.device, private: Some(id), streams: Vec::new(), shared: None }
+    /// Makes a block one of the pool's live ones.
+    fn insert(&self, block: Block<AnyBackend>, size: Bytes, id: MempoolId) -> TorchBlock {
+        let mut entry = Entry::new(block, self.device);
+        entry.set_private(id, size.0);
+        let seen = TorchBlock::of(&entry);
+        table::insert(entry);
+        seen
     }
 
     /// Takes a free block for a request that no other memory can serve, from the pools that allow it.
@@ -151,30 +173,31 @@ impl PrivatePools {
         let mut of_pools = books.pools.iter_mut().filter(|(_, private)| private.on_oom);
         let found =
             of_pools.find_map(|(id, private)| Some((*id, private.free.take_up_to(size, u64::MAX, stream)?)));
-        Ok(found.map(|(id, block)| table::insert(self.entry(block, size.0, id))))
+        Ok(found.map(|(id, block)| self.insert(block, size, id)))
     }
 
     /// Frees a block of a private pool.
     pub(super) fn free(&self, entry: Entry, id: MempoolId) -> Answer {
-        let Entry { block, streams, .. } = entry;
         let mut books = self.books()?;
         match books.pools.get_mut(&id) {
-            None => books.gone.push(block),
-            Some(private) if streams.is_empty() => private.free.keep(block),
-            Some(private) if private.captured => private.aside.push(block),
+            None => books.gone.push(entry.block),
+            Some(private) if entry.streams().is_empty() => private.free.keep(entry.block),
+            Some(private) if private.captured => private.aside.push(entry.block),
             // It serves the pool no more: only the general pool waits for streams.
             Some(_) => {
                 drop(books);
-                self.free_after(block, &streams)?;
+                self.free_after(entry)?;
             }
         }
         Ok(())
     }
 
-    /// Frees a block that work on other streams uses.
-    pub(super) fn free_after(&self, mut block: Block<AnyBackend>, streams: &[Stream<'static>]) -> Answer {
+    /// Frees a block after the work on other streams that uses it.
+    pub(super) fn free_after(&self, entry: Entry) -> Answer {
+        let streams = entry.streams().to_vec();
+        let mut block = entry.block;
         for stream in streams {
-            if let Err(error) = block.record_use(*stream) {
+            if let Err(error) = block.record_use(stream) {
                 // Without the note the block must not be reused before the device is idle.
                 self.books()?.gone.push(block);
                 return Err(error.into());
@@ -210,7 +233,7 @@ impl PrivatePools {
     fn live(&self, id: MempoolId) -> BTreeMap<Address, TorchBlock> {
         let mut live = BTreeMap::new();
         table::each(self.device, |entry| {
-            if entry.private == Some(id) {
+            if entry.private() == Some(id) {
                 live.insert(entry.block.address(), TorchBlock::of(entry));
             }
         });
@@ -245,10 +268,10 @@ impl PrivatePools {
             }
         }
         for (address, block) in blocks.iter().filter(|(address, _)| live.contains_key(address)) {
-            table::with(*address, |entry| entry.size = block.size);
+            table::with(*address, |entry| entry.set_private(*id, block.size));
         }
         for (block, size) in taken {
-            table::insert(self.entry(block, size, *id));
+            self.insert(block, Bytes(size), *id);
         }
         Ok(live)
     }
@@ -302,13 +325,19 @@ mod tests {
         pools
     }
 
+    /// Returns another stream. Only a number: no work is queued on it.
+    fn other() -> Stream<'static> {
+        // SAFETY: the host backend never dereferences a stream.
+        unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) }
+    }
+
     fn alloc(pools: &PrivatePools) -> Address {
         Address(pools.alloc(ID, SIZE, Bytes(512), STREAM).unwrap().address)
     }
 
     fn free(pools: &PrivatePools, address: Address) {
         let entry = table::remove(address).unwrap();
-        let id = entry.private.unwrap();
+        let id = entry.private().unwrap();
         pools.free(entry, id).unwrap();
     }
 
@@ -353,7 +382,11 @@ mod tests {
             all
         });
         assert_eq!(pools.checkpoint(ID).unwrap().blocks.len(), 2);
-        assert_eq!(table::with(freed, |entry| entry.size), Some(SIZE.0), "it has the size of the checkpoint");
+        assert_eq!(
+            table::with(freed, |entry| entry.size()),
+            Some(SIZE.0),
+            "it has the size of the checkpoint"
+        );
         assert!(table::with(later, |_| ()).is_none(), "a later block is free");
         assert_eq!(alloc(&pools), later);
         free(&pools, later);
@@ -385,13 +418,30 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_of_its_own_is_suspended_alone() {
+        let pools = pools(7);
+        pools.acquire(OTHER).unwrap();
+        pools.set_tag(OTHER, "weights").unwrap();
+        assert_eq!(
+            pools.set_tag(MempoolId { first: 0, second: 9 }, "weights").unwrap_err().status,
+            GPU_VMM_NOT_FOUND
+        );
+        let block = alloc(&pools);
+        let tagged = Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address);
+        let tag_of = |address| pools.pool.blocks.find(address).unwrap().tag;
+        assert_eq!((&*tag_of(tagged), &*tag_of(block)), ("weights", ""));
+        free(&pools, tagged);
+        assert_eq!(Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address), tagged);
+        free(&pools, tagged);
+        free(&pools, block);
+        pools.release(OTHER).unwrap();
+    }
+
+    #[test]
     fn use_on_another_stream_is_waited_for() {
         let pools = pools(4);
-        // Only a number: no work is queued on it.
-        // SAFETY: the host backend never dereferences a stream.
-        let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) };
         let block = alloc(&pools);
-        table::with(block, |entry| entry.streams.push(other)).unwrap();
+        table::with(block, |entry| entry.note_use(other())).unwrap();
         free(&pools, block);
         assert_eq!(
             live(&pools),
@@ -406,7 +456,7 @@ mod tests {
         pools.begin(ID).unwrap();
         let block = alloc(&pools);
         pools.books().unwrap().get(ID).unwrap().captured = true;
-        table::with(block, |entry| entry.streams.push(STREAM)).unwrap();
+        table::with(block, |entry| entry.note_use(other())).unwrap();
         free(&pools, block);
         assert_ne!(alloc(&pools), block, "the other stream of the capture may use it");
         pools.release(ID).unwrap();

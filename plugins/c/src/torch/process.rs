@@ -11,6 +11,7 @@ use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The tag of blocks that were allocated without another tag.
@@ -63,6 +64,9 @@ thread_local! {
     /// The tag that this thread allocates under.
     static OWN: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
 }
+
+/// True once a thread has set a tag. Allocations read no thread's tag before: finding it takes as long as the rest.
+static TAGGED: AtomicBool = AtomicBool::new(false);
 
 /// Returns the process's state, which the first call creates.
 fn process() -> Answer<&'static Process> {
@@ -167,20 +171,35 @@ impl Device {
     }
 }
 
-/// Allocates under this thread's tag. A thread that is ending no longer has one.
+/// Allocates under this thread's tag.
 pub(super) fn alloc_tagged(device: &Device, size: isize, stream: Stream<'static>) -> Answer<*mut c_void> {
-    OWN.try_with(|own| device.alloc(own.borrow().as_deref(), size, stream))
-        .unwrap_or_else(|_| device.alloc(None, size, stream))
+    if TAGGED.load(Ordering::Relaxed) {
+        return with_tag(|tag| device.alloc(tag, size, stream));
+    }
+    device.alloc(None, size, stream)
 }
 
 /// Allocates a block under this thread's tag.
+#[inline]
 pub(super) fn block_tagged(
     device: &Device,
     size: Bytes,
     stream: Stream<'static>,
 ) -> Answer<Block<AnyBackend>> {
-    OWN.try_with(|own| device.block(own.borrow().as_deref(), size, stream))
-        .unwrap_or_else(|_| device.block(None, size, stream))
+    if TAGGED.load(Ordering::Relaxed) {
+        return with_tag(|tag| device.block(tag, size, stream));
+    }
+    // The common case calls little and returns one pointer.
+    let request = || device.pool.blocks.request(size).alignment(ALIGNMENT).stream(stream);
+    match request().alloc_cached() {
+        Some(block) => Ok(block),
+        None => Ok(request().alloc()?),
+    }
+}
+
+/// Calls `work` with this thread's tag. A thread that is ending no longer has one.
+fn with_tag<T>(work: impl Fn(Option<&str>) -> T) -> T {
+    OWN.try_with(|own| work(own.borrow().as_deref())).unwrap_or_else(|_| work(None))
 }
 
 /// Configures the backend and the options of PyTorch's pools. A null `backend` selects as gpu_vmm_open does. `options.device` is
@@ -222,6 +241,8 @@ pub unsafe extern "C" fn gpu_vmm_torch_set_tag(tag: *const c_char) -> Status {
         // SAFETY: guaranteed by the caller.
         let tag = unsafe { optional("tag", tag) }?;
         OWN.set(tag.map(Into::into));
+        // This thread reads it next; other threads have no tag through this call.
+        TAGGED.store(true, Ordering::Relaxed);
         Ok(())
     })
 }

@@ -1,5 +1,6 @@
 //! The live blocks of PyTorch's allocator class, by address.
 
+use super::address_map::AddressMap;
 use super::graphs::MempoolId;
 use super::shared::Shared;
 use crate::status::Answer;
@@ -7,7 +8,6 @@ use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Operation, Stream};
 use gpu_vmm_sync::SpinMutex;
-use rustc_hash::FxHashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
@@ -17,16 +17,69 @@ const SHARDS: usize = 16;
 /// A live block.
 pub(super) struct Entry {
     pub(super) block: Block<AnyBackend>,
-    /// The size of this request. A block of a private pool may be larger than the block's own request was.
-    pub(super) size: u64,
     /// The number of its device.
     pub(super) device: u8,
-    /// The private pool that it belongs to.
-    pub(super) private: Option<MempoolId>,
+    rare: Option<Box<Rare>>,
+}
+
+/// What few blocks have, apart: the less an entry holds, the less each allocation and free moves.
+#[derive(Default)]
+struct Rare {
+    /// The private pool that the block belongs to, and the size of this request. The block may have been made for another size.
+    private: Option<(MempoolId, u64)>,
     /// Other streams whose work uses it. The pool learns of them when the block is freed.
-    pub(super) streams: Vec<Stream<'static>>,
+    streams: Vec<Stream<'static>>,
     /// What other processes need to map it, once it was shared.
-    pub(super) shared: Option<Arc<Shared>>,
+    shared: Option<Arc<Shared>>,
+}
+
+impl Entry {
+    #[inline]
+    pub(super) fn new(block: Block<AnyBackend>, device: u8) -> Self {
+        Self { block, device, rare: None }
+    }
+
+    /// Makes it a block of a private pool that serves a request of this size.
+    pub(super) fn set_private(&mut self, id: MempoolId, size: u64) {
+        self.rare.get_or_insert_default().private = Some((id, size));
+    }
+
+    pub(super) fn private(&self) -> Option<MempoolId> {
+        Some(self.rare.as_ref()?.private?.0)
+    }
+
+    /// Returns the size of the request that it serves.
+    #[inline]
+    pub(super) fn size(&self) -> u64 {
+        let private = self.rare.as_ref().and_then(|rare| rare.private);
+        private.map_or_else(|| self.block.size().0, |(_, size)| size)
+    }
+
+    pub(super) fn streams(&self) -> &[Stream<'static>] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.streams)
+    }
+
+    /// Notes that work on a stream uses it.
+    pub(super) fn note_use(&mut self, stream: Stream<'static>) {
+        if self.block.stream() != stream && !self.streams().contains(&stream) {
+            self.rare.get_or_insert_default().streams.push(stream);
+        }
+    }
+
+    pub(super) fn shared(&self) -> Option<Arc<Shared>> {
+        self.rare.as_ref().and_then(|rare| rare.shared.clone())
+    }
+
+    /// Returns what other processes need to map it: `shared`, unless it was shared before.
+    pub(super) fn share(&mut self, shared: Arc<Shared>) -> Arc<Shared> {
+        Arc::clone(self.rare.get_or_insert_default().shared.get_or_insert(shared))
+    }
+
+    /// Whether the block belongs to no private pool, is used on its own stream alone, and is not shared.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.rare.is_none()
+    }
 }
 
 /// The block is allocated.
@@ -73,21 +126,22 @@ impl TorchBlock {
         }
     }
 
+    #[inline]
     pub(super) fn of(entry: &Entry) -> Self {
         Self {
             address: entry.block.address().0,
-            size: entry.size,
+            size: entry.size(),
             capacity: entry.block.capacity().0,
             stream: entry.block.stream().as_raw(),
-            pool: entry.private.unwrap_or_default(),
+            pool: entry.private().unwrap_or_default(),
             device: i32::from(entry.device),
             state: GPU_VMM_TORCH_LIVE,
-            used_elsewhere: !entry.streams.is_empty(),
+            used_elsewhere: !entry.streams().is_empty(),
         }
     }
 }
 
-type Shard = FxHashMap<Address, Entry>;
+type Shard = AddressMap<Entry>;
 
 /// The blocks of all devices. PyTorch frees by address alone, so one lookup must find the device as well.
 struct Table {
@@ -98,14 +152,16 @@ struct Table {
 static TABLE: OnceLock<Table> = OnceLock::new();
 
 /// Returns the table of the process that made it, which a forked child inherits.
+#[inline]
 fn inherited() -> &'static Table {
     TABLE.get_or_init(|| Table {
         process: Process::current(),
-        shards: std::array::from_fn(|_| SpinMutex::new(Shard::default())),
+        shards: std::array::from_fn(|_| SpinMutex::new(Shard::new())),
     })
 }
 
 /// Returns the table; none in a forked child, where a thread that the child lacks may hold a lock, and which owns no block.
+#[inline]
 fn table() -> Option<&'static Table> {
     let table = inherited();
     table.process.is_this().then_some(table)
@@ -116,29 +172,32 @@ pub(super) fn check(operation: Operation) -> Answer {
     Ok(inherited().process.check(operation)?)
 }
 
+#[inline]
 fn shard(address: Address) -> Option<&'static SpinMutex<Shard>> {
     // The addresses of neighbouring blocks differ in these bits.
     let index = (address.0 >> 9 ^ address.0 >> 21) as usize % SHARDS;
     table().map(|table| &table.shards[index])
 }
 
-/// Inserts a block. Returns how it is seen.
-pub(super) fn insert(entry: Entry) -> TorchBlock {
-    let seen = TorchBlock::of(&entry);
+/// Inserts a block.
+#[inline]
+pub(super) fn insert(entry: Entry) {
     let address = entry.block.address();
-    let before = shard(address).and_then(|shard| shard.lock().insert(address, entry));
-    debug_assert!(before.is_none(), "two live blocks at {address}");
-    seen
+    if let Some(shard) = shard(address) {
+        let is_new = shard.lock().insert(address, entry);
+        debug_assert!(is_new, "two live blocks at {address}");
+    }
 }
 
 /// Removes the block with this first address.
+#[inline]
 pub(super) fn remove(address: Address) -> Option<Entry> {
-    shard(address)?.lock().remove(&address)
+    shard(address)?.lock().remove(address)
 }
 
 /// Works on the block with this first address. `work` must not wait: other threads spin meanwhile.
 pub(super) fn with<T>(address: Address, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-    shard(address)?.lock().get_mut(&address).map(work)
+    shard(address)?.lock().get_mut(address).map(work)
 }
 
 /// Calls `visit` for all blocks of a device, which must not wait.

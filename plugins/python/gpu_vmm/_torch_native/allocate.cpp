@@ -24,9 +24,18 @@ void trace_python(void* address, bool is_allocated) {
   }
 }
 
-c10::DeviceIndex current_device() {
+// Returns the current one of `count` devices.
+c10::DeviceIndex current_device(int count) {
   c10::DeviceIndex device = 0;
-  C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  if (count == 1) {
+    // The runtime need not be asked, which takes as long as a good part of an allocation.
+    return device;
+  }
+  const auto error = c10::cuda::GetDevice(&device);
+  // The macro calls a function also for a success.
+  if (C10_UNLIKELY(error != cudaSuccess)) {
+    C10_CUDA_CHECK(error);
+  }
   return device;
 }
 
@@ -35,7 +44,7 @@ c10::DeviceIndex current_device() {
 c10::DataPtr GpuVmmAllocator::allocate(size_t size) {
   constexpr size_t exabyte = size_t{1} << 60;
   TORCH_CHECK_WITH(OutOfMemoryError, size < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  const auto device = current_device();
+  const auto device = current_device(count_);
   void* address = size == 0 ? nullptr : take(device, size, c10::cuda::getCurrentCUDAStream(device));
   return {address, address, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
 }
@@ -52,12 +61,12 @@ void* GpuVmmAllocator::raw_alloc(size_t size) {
   if (size == 0) {
     return nullptr;
   }
-  const auto device = current_device();
+  const auto device = current_device(count_);
   return take(device, size, c10::cuda::getCurrentCUDAStream(device));
 }
 
 void* GpuVmmAllocator::raw_alloc_with_stream(size_t size, cudaStream_t stream) {
-  return size == 0 ? nullptr : take(current_device(), size, stream);
+  return size == 0 ? nullptr : take(current_device(count_), size, stream);
 }
 
 void GpuVmmAllocator::raw_delete(void* address) {
@@ -66,54 +75,71 @@ void GpuVmmAllocator::raw_delete(void* address) {
   }
 }
 
-void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
-  auto context = history_.gather(RecordContext::STATE);
-  const auto block = take_block(device, size, stream, context);
-  note_allocated(block, std::move(context));
+C10_ALWAYS_INLINE void GpuVmmAllocator::note_allocated(Device& of, const gpu_vmm_torch_block& block) {
+  of.statistics.allocated(block);
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    report(block, static_cast<int64_t>(rounded(block.size)));
+  }
+}
+
+C10_NOINLINE void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
+  Device& of = at(device);
+  gpu_vmm_torch_block block;
+  if (C10_UNLIKELY(history_.is_on() || of.diversions.any())) {
+    take_recorded(device, size, stream, block);
+  } else {
+    const auto status = library.gpu_vmm_torch_allocate(device, size, stream, nullptr, &block);
+    if (C10_UNLIKELY(status != GPU_VMM_OK)) {
+      take_otherwise(status, device, size, stream, Context(), block);
+    }
+  }
+  note_allocated(of, block);
   void* address = reinterpret_cast<void*>(block.address);
   trace_python(address, true);
   return address;
 }
 
-gpu_vmm_torch_block GpuVmmAllocator::take_block(
-    c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context) {
-  gpu_vmm_torch_block block;
+// Allocates when calls are recorded or diverted to private pools.
+void GpuVmmAllocator::take_recorded(
+    c10::DeviceIndex device, size_t size, cudaStream_t stream, gpu_vmm_torch_block& block) {
+  const auto context = history_.gather(RecordContext::STATE);
   MempoolId_t pool;
-  const bool diverted = at(device).diversions.find(stream, pool);
-  if (C10_UNLIKELY(diverted) && foreign_.allocate(device, pool, size, stream, block)) {
-    return block;
+  if (!at(device).diversions.find(stream, pool)) {
+    const auto status = library.gpu_vmm_torch_allocate(device, size, stream, nullptr, &block);
+    if (status != GPU_VMM_OK) {
+      take_otherwise(status, device, size, stream, context, block);
+    }
+  } else if (!foreign_.allocate(device, pool, size, stream, block)) {
+    const gpu_vmm_torch_mempool_id id{pool.first, pool.second};
+    const auto status = library.gpu_vmm_torch_allocate(device, size, stream, &id, &block);
+    if (status == GPU_VMM_OUT_OF_MEMORY) {
+      throw_out_of_memory(device, size, stream, context);
+    }
+    check(status);
   }
-  const gpu_vmm_torch_mempool_id id{pool.first, pool.second};
-  const auto status = library.gpu_vmm_torch_allocate(device, size, stream, diverted ? &id : nullptr, &block);
-  if (C10_LIKELY(status == GPU_VMM_OK)) {
-    return block;
+  if (history_.is_on()) {
+    history_.allocated(block, context);
   }
+}
+
+// Allocates after everything that frees memory, if `status` says that memory is short.
+void GpuVmmAllocator::take_otherwise(
+    gpu_vmm_status status, c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context,
+    gpu_vmm_torch_block& block) {
   if (status != GPU_VMM_OUT_OF_MEMORY) {
     check(status);
   }
-  if (diverted) {
-    throw_out_of_memory(device, size, stream, context);
-  }
-  return take_at_last(device, size, stream, context);
-}
-
-gpu_vmm_torch_block GpuVmmAllocator::take_at_last(
-    c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context) {
-  gpu_vmm_torch_block block;
   at(device).statistics.retried();
   // Libraries register callbacks that free memory of theirs.
   auto* callbacks = c10::FreeCudaMemoryCallbacksRegistry();
   for (const auto& name : callbacks->Keys()) {
     callbacks->Create(name)->Execute();
   }
-  const auto status = library.gpu_vmm_torch_allocate_at_last(device, size, stream, &block);
-  if (status == GPU_VMM_OK) {
-    return block;
+  status = library.gpu_vmm_torch_allocate_at_last(device, size, stream, &block);
+  if (status == GPU_VMM_OUT_OF_MEMORY) {
+    throw_out_of_memory(device, size, stream, context);
   }
-  if (status != GPU_VMM_OUT_OF_MEMORY) {
-    check(status);
-  }
-  throw_out_of_memory(device, size, stream, context);
+  check(status);
 }
 
 void GpuVmmAllocator::throw_out_of_memory(
@@ -158,36 +184,43 @@ void GpuVmmAllocator::throw_out_of_memory(
 
 void GpuVmmAllocator::give(void* address) {
   const auto number = reinterpret_cast<uint64_t>(address);
-  gpu_vmm_torch_block block;
-  auto context = history_.gather(RecordContext::ALL);
-  if (C10_UNLIKELY(history_.is_on()) && find(number, block) && block.address == number) {
-    history_.freed(block, std::move(context));
+  if (C10_UNLIKELY(history_.is_on())) {
+    record_freed(number);
   }
+  gpu_vmm_torch_block block;
   const auto status = library.gpu_vmm_torch_deallocate(number, &block);
-  if (C10_UNLIKELY(status != GPU_VMM_OK)) {
-    if (status == GPU_VMM_FORKED) {
-      // The memory is the parent's.
-      return;
-    }
-    if (status == GPU_VMM_NOT_FOUND) {
-      TORCH_CHECK(foreign_.free(number, block), "invalid device pointer: ", address);
-    } else {
-      // The block is freed; the pool reuses its memory only when the device is idle.
-      TORCH_WARN("gpu-vmm: ", library.gpu_vmm_last_error());
-    }
+  if (C10_UNLIKELY(status != GPU_VMM_OK) && !give_otherwise(status, number, block)) {
+    return;
   }
   note_freed(block);
   trace_python(address, false);
 }
 
-void GpuVmmAllocator::note_allocated(const gpu_vmm_torch_block& block, Context context) {
-  devices_[block.device].statistics.allocated(block);
-  if (C10_UNLIKELY(history_.is_on() || context)) {
-    history_.allocated(block, std::move(context));
+void GpuVmmAllocator::record_freed(uint64_t address) {
+  auto context = history_.gather(RecordContext::ALL);
+  gpu_vmm_torch_block block;
+  if (find(address, block) && block.address == address) {
+    history_.freed(block, std::move(context));
   }
-  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    report(block, static_cast<int64_t>(rounded(block.size)));
+}
+
+// Returns false if nothing was freed.
+bool GpuVmmAllocator::give_otherwise(gpu_vmm_status status, uint64_t address, gpu_vmm_torch_block& block) {
+  if (status == GPU_VMM_FORKED) {
+    // The memory is the parent's.
+    return false;
   }
+  if (status == GPU_VMM_NOT_FOUND) {
+    TORCH_CHECK(foreign_.free(address, block), "invalid device pointer: ", reinterpret_cast<void*>(address));
+  } else {
+    // The block is freed; the pool reuses its memory only when the device is idle.
+    TORCH_WARN("gpu-vmm: ", library.gpu_vmm_last_error());
+  }
+  return true;
+}
+
+void GpuVmmAllocator::note_allocated(const gpu_vmm_torch_block& block) {
+  note_allocated(devices_[block.device], block);
 }
 
 void GpuVmmAllocator::note_freed(const gpu_vmm_torch_block& block) {

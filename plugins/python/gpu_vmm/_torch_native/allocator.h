@@ -103,14 +103,22 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
     std::optional<double> fraction;
   };
 
-  Device& at(c10::DeviceIndex device);
+  C10_ALWAYS_INLINE Device& at(c10::DeviceIndex device) {
+    TORCH_CHECK(0 <= device && device < count_, "Invalid device argument ", static_cast<int>(device), ": did you call init?");
+    return devices_[device];
+  }
   void* take(c10::DeviceIndex device, size_t size, cudaStream_t stream);
-  gpu_vmm_torch_block take_block(c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context);
-  gpu_vmm_torch_block take_at_last(c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context);
+  void take_recorded(c10::DeviceIndex device, size_t size, cudaStream_t stream, gpu_vmm_torch_block& block);
+  void take_otherwise(
+      gpu_vmm_status status, c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context,
+      gpu_vmm_torch_block& block);
   [[noreturn]] void throw_out_of_memory(c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context);
   void give(void* address);
   bool find(uint64_t address, gpu_vmm_torch_block& block);
-  void note_allocated(const gpu_vmm_torch_block& block, Context context);
+  bool give_otherwise(gpu_vmm_status status, uint64_t address, gpu_vmm_torch_block& block);
+  void record_freed(uint64_t address);
+  void note_allocated(const gpu_vmm_torch_block& block);
+  void note_allocated(Device& of, const gpu_vmm_torch_block& block);
   void note_freed(const gpu_vmm_torch_block& block);
   void report(const gpu_vmm_torch_block& block, int64_t size);
   gpu_vmm_torch_usage usage(c10::DeviceIndex device);

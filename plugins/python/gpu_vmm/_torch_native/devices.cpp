@@ -4,11 +4,6 @@
 
 namespace gpu_vmm {
 
-GpuVmmAllocator::Device& GpuVmmAllocator::at(c10::DeviceIndex device) {
-  TORCH_CHECK(0 <= device && device < count_, "Invalid device argument ", static_cast<int>(device), ": did you call init?");
-  return devices_[device];
-}
-
 void GpuVmmAllocator::init(int count) {
   count_ = std::max<int>(count_, std::min(count, kDevices));
 }

@@ -27,7 +27,7 @@ bool Diversions::end(MempoolId_t id) {
   return true;
 }
 
-bool Diversions::search(cudaStream_t stream, MempoolId_t& id) {
+bool Diversions::find(cudaStream_t stream, MempoolId_t& id) {
   std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& [pool, filter] : list_) {
     if (filter(stream)) {

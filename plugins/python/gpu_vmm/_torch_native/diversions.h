@@ -21,15 +21,14 @@ class Diversions {
   // Returns false if no requests are diverted to this pool.
   bool end(MempoolId_t id);
 
-  // Finds the pool for a request. As in PyTorch, the first filter that accepts the stream decides.
-  bool find(cudaStream_t stream, MempoolId_t& id) {
-    // Most programs divert nothing most of the time, and pay for no more than this.
-    return count_.load(std::memory_order_relaxed) > 0 && search(stream, id);
+  // Most programs divert nothing most of the time, and pay for no more than this.
+  bool any() const {
+    return count_.load(std::memory_order_relaxed) > 0;
   }
+  // Finds the pool for a request. As in PyTorch, the first filter that accepts the stream decides.
+  bool find(cudaStream_t stream, MempoolId_t& id);
 
  private:
-  bool search(cudaStream_t stream, MempoolId_t& id);
-
   std::atomic<int> count_{0};
   std::mutex mutex_;
   std::vector<std::pair<MempoolId_t, Filter>> list_;

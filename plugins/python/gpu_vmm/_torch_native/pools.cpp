@@ -141,7 +141,10 @@ torch_allocator::CheckpointDelta GpuVmmAllocator::setCheckpointPoolState(
     delta.ptrs_freed.push_back(reinterpret_cast<void*>(block.address));
   }
   for (const auto& block : restored.allocated) {
-    note_allocated(block, context);
+    if (history_.is_on()) {
+      history_.allocated(block, context);
+    }
+    note_allocated(block);
     auto* address = reinterpret_cast<void*>(block.address);
     delta.dataptrs_allocd.emplace_back(address, address, raw_deleter(), c10::Device(c10::DeviceType::CUDA, device));
   }

@@ -27,12 +27,16 @@ MempoolId_t pool_of(const gpu_vmm_torch_block& block) {
   return {block.pool.first, block.pool.second};
 }
 
+// Adds free memory, as a part of the free block before it if there is one: PyTorch merges free neighbours.
 void add_free(SegmentInfo& segment, size_t size) {
-  if (size > 0) {
-    segment.blocks.emplace_back();
-    segment.blocks.back().size = size;
-    segment.total_size += size;
+  if (size == 0) {
+    return;
   }
+  if (segment.blocks.empty() || segment.blocks.back().active) {
+    segment.blocks.emplace_back();
+  }
+  segment.blocks.back().size += size;
+  segment.total_size += size;
 }
 
 // Adds a block as PyTorch shows it: the requested size, rounded up, and what the block occupies beyond that as free.

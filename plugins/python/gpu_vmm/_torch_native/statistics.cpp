@@ -1,27 +1,53 @@
 #include "statistics.h"
 
-#include <algorithm>
-
 namespace gpu_vmm {
+
+template <class Stats>
+void Quantity::read(Stats& stats) const {
+  for (size_t kind = 0; kind < 2; ++kind) {
+    auto& stat = stats[1 + kind];
+    stat.current = current_[kind];
+    stat.peak = peak_[1 + kind];
+    stat.freed = freed_[kind];
+    stat.allocated = current_[kind] + freed_[kind] - before_[kind];
+  }
+  stats[0].current = current();
+  stats[0].peak = peak_[0];
+  stats[0].freed = stats[1].freed + stats[2].freed;
+  stats[0].allocated = stats[1].allocated + stats[2].allocated;
+}
+
+void Quantity::reset_accumulated() {
+  for (size_t kind = 0; kind < 2; ++kind) {
+    before_[kind] = current_[kind];
+    freed_[kind] = 0;
+  }
+}
+
+void Quantity::reset_peak() {
+  peak_[0] = current();
+  peak_[1] = current_[0];
+  peak_[2] = current_[1];
+}
 
 void Statistics::retried() {
   std::lock_guard<SpinLock> guard(lock_);
-  stats_.num_alloc_retries += 1;
+  retries_ += 1;
 }
 
 void Statistics::synchronized() {
   std::lock_guard<SpinLock> guard(lock_);
-  stats_.num_sync_all_streams += 1;
+  synchronizations_ += 1;
 }
 
 void Statistics::out_of_memory() {
   std::lock_guard<SpinLock> guard(lock_);
-  stats_.num_ooms += 1;
+  errors_ += 1;
 }
 
 size_t Statistics::allocated_bytes() {
   std::lock_guard<SpinLock> guard(lock_);
-  return static_cast<size_t>(stats_.allocated_bytes[0].current);
+  return static_cast<size_t>(bytes_.current());
 }
 
 namespace {
@@ -45,13 +71,19 @@ Stat of_memory(uint64_t current, uint64_t peak) {
 
 DeviceStats Statistics::read(const gpu_vmm_torch_usage& usage, const ForeignUsage& foreign) {
   std::lock_guard<SpinLock> guard(lock_);
-  DeviceStats stats = stats_;
+  DeviceStats stats;
+  blocks_.read(stats.allocation);
+  bytes_.read(stats.allocated_bytes);
+  requested_.read(stats.requested_bytes);
+  stats.num_alloc_retries = retries_;
+  stats.num_sync_all_streams = synchronizations_;
+  stats.num_ooms = errors_;
   const uint64_t blocks[] = {usage.pending_blocks[0] + usage.pending_blocks[1], usage.pending_blocks[0], usage.pending_blocks[1]};
   const uint64_t bytes[] = {usage.pending_bytes[0] + usage.pending_bytes[1], usage.pending_bytes[0], usage.pending_bytes[1]};
   for (size_t kind = 0; kind < 3; ++kind) {
     add_pending(stats.active[kind], stats.allocation[kind], blocks[kind]);
     add_pending(stats.active_bytes[kind], stats.allocated_bytes[kind], bytes[kind]);
-    add_pending(stats.requested_bytes[kind], stats_.requested_bytes[kind], bytes[kind]);
+    add_pending(stats.requested_bytes[kind], Stat(stats.requested_bytes[kind]), bytes[kind]);
   }
   foreign_peak_ = std::max(foreign_peak_, foreign.bytes);
   const uint64_t large = usage.held - usage.held_small;
@@ -69,22 +101,18 @@ DeviceStats Statistics::read(const gpu_vmm_torch_usage& usage, const ForeignUsag
 
 void Statistics::reset_accumulated(const gpu_vmm_torch_usage& usage) {
   std::lock_guard<SpinLock> guard(lock_);
-  for (auto* stats : {&stats_.allocation, &stats_.allocated_bytes, &stats_.requested_bytes}) {
-    for (auto& stat : *stats) {
-      stat.allocated = stat.freed = 0;
-    }
+  for (auto* quantity : {&blocks_, &bytes_, &requested_}) {
+    quantity->reset_accumulated();
   }
-  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
+  retries_ = errors_ = synchronizations_ = 0;
   created_ = usage.created;
   released_ = usage.released;
 }
 
 void Statistics::reset_peak(const ForeignUsage& foreign) {
   std::lock_guard<SpinLock> guard(lock_);
-  for (auto* stats : {&stats_.allocation, &stats_.allocated_bytes, &stats_.requested_bytes}) {
-    for (auto& stat : *stats) {
-      stat.peak = stat.current;
-    }
+  for (auto* quantity : {&blocks_, &bytes_, &requested_}) {
+    quantity->reset_peak();
   }
   foreign_peak_ = foreign.bytes;
 }

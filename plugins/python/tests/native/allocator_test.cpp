@@ -212,12 +212,18 @@ static void private_pools() {
 }
 
 static void spare_pools() {
-#if GPU_VMM_TORCH >= 209
+#if GPU_VMM_TORCH >= 208
     now = "pools for when memory is short";
     const MempoolId_t id{0, 6};
     native::createOrIncrefPool(0, id);
+#if GPU_VMM_TORCH >= 211
     native::setUseOnOOM(0, id, true);
+#else
+    native::setUseOnOOM(0, id);
+#endif
+#if GPU_VMM_TORCH >= 210
     native::setNoSplit(0, id);
+#endif
     native::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
     void *const address = tensor(40 << 20).get();
     native::endAllocateToPool(0, id);
@@ -234,6 +240,16 @@ static void spare_pools() {
 #endif
 }
 
+static void record(bool enabled, native::CreateContextFn recorder, size_t entries, native::RecordContext when) {
+#if GPU_VMM_TORCH >= 211
+    native::recordHistory(enabled, recorder, entries, when, true, {});
+#elif GPU_VMM_TORCH >= 208
+    native::recordHistory(enabled, recorder, entries, when, true);
+#else
+    native::recordHistory(enabled, recorder, entries, when);
+#endif
+}
+
 static std::shared_ptr<c10::GatheredContext> gather() { return std::make_shared<c10::GatheredContext>(); }
 
 static void history() {
@@ -241,11 +257,7 @@ static void history() {
     using Entry = native::TraceEntry;
     size_t tracked = 0;
     native::attachAllocatorTraceTracker([&](const Entry &) { tracked += 1; });
-#if GPU_VMM_TORCH >= 209
-    native::recordHistory(true, gather, 3, native::RecordContext::ALL, true, {});
-#else
-    native::recordHistory(true, gather, 3, native::RecordContext::ALL);
-#endif
+    record(true, gather, 3, native::RecordContext::ALL);
     demand(native::isHistoryEnabled(), "it is on");
     native::recordAnnotation({{"name", "step"}});
     auto block = tensor(3000);
@@ -267,11 +279,7 @@ static void history() {
     demand(std::llabs(trace[2].time_.t_ - now_us.count()) < 60'000'000, "in microseconds");
     demand(tracked >= 7, "trackers see all of them");
     native::attachAllocatorTraceTracker([](const Entry &) {});
-#if GPU_VMM_TORCH >= 209
-    native::recordHistory(false, nullptr, 1, native::RecordContext::NEVER, true, {});
-#else
-    native::recordHistory(false, nullptr, 1, native::RecordContext::NEVER);
-#endif
+    record(false, nullptr, 1, native::RecordContext::NEVER);
     demand(!native::isHistoryEnabled() && native::snapshot().device_traces.at(0).empty(), "it is off");
 }
 

@@ -21,10 +21,12 @@ sys.path.insert(0, str(HERE.parent.parent))
 def torch_of(folder):
     """Returns what the build needs to know of a PyTorch that is not imported."""
     source = (folder / "version.py").read_text()
+    # Wheels before 2.7 have strings of the older ABI.
+    has_old_strings = b"_ZN3c105ErrorC1ENS_14SourceLocationESs" in (folder / "lib/libc10.so").read_bytes()
     found = dict(re.findall(r"^(\w+)(?::[^=]*)? = '([^']*)'", source, re.MULTILINE))
     return types.SimpleNamespace(
         __version__=found["__version__"], __file__=str(folder / "__init__.py"), version=types.SimpleNamespace(cuda=found["cuda"], hip=None),
-        compiled_with_cxx11_abi=lambda: True,
+        compiled_with_cxx11_abi=lambda: not has_old_strings,
     )  # fmt: skip
 
 

@@ -58,7 +58,28 @@ pub(crate) enum On {
     Loom(Models),
     /// The whole pool, under random schedules.
     Shuttle,
+    /// The tests of a package that is in [`TESTED`]; a backend's on its vendor's driver.
+    Tests(Package),
 }
+
+/// The name of a package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Package(pub(crate) &'static str);
+
+/// The packages whose own tests can catch a mutation.
+const TESTED: [&str; 11] = [
+    "gpu-vmm-core",
+    "gpu-vmm-cuda",
+    "gpu-vmm-hip",
+    "gpu-vmm-host",
+    "gpu-vmm-pool",
+    "gpu-vmm-premap",
+    "gpu-vmm-share",
+    "gpu-vmm-snapshot",
+    "gpu-vmm-c",
+    "gpu-vmm-fake-cuda",
+    "gpu-vmm-fake-hip",
+];
 
 /// Models for loom, by their package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,16 +101,20 @@ impl TryFrom<String> for On {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let hip = text.strip_prefix("hip ").and_then(|major| major.parse().ok());
-        match hip {
-            Some(major) => Ok(Self::Hip(major)),
+        if let Some(major) = text.strip_prefix("hip ").and_then(|major| major.parse().ok()) {
+            return Ok(Self::Hip(major));
+        }
+        let tested = text.strip_prefix("tests ").and_then(|name| TESTED.into_iter().find(|one| *one == name));
+        match tested {
+            Some(package) => Ok(Self::Tests(Package(package))),
             None if text == "host" => Ok(Self::Host),
             None if text == "cuda" => Ok(Self::Cuda),
             None if text == "loom pool" => Ok(Self::Loom(Models::Pool)),
             None if text == "loom premap" => Ok(Self::Loom(Models::Premap)),
             None if text == "shuttle" => Ok(Self::Shuttle),
             None => Err(format!(
-                "{text:?} is neither `host`, `cuda`, `loom pool`, `loom premap`, `shuttle` nor `hip` with a major version, as in `hip 7`"
+                "{text:?} is neither `host`, `cuda`, `loom pool`, `loom premap`, `shuttle`, `hip` with a major version, as in `hip 7`, nor `tests` with one of {}",
+                TESTED.join(", ")
             )),
         }
     }
@@ -104,6 +129,7 @@ impl fmt::Display for On {
             Self::Loom(Models::Pool) => f.pad("loom pool"),
             Self::Loom(Models::Premap) => f.pad("loom premap"),
             Self::Shuttle => f.pad("shuttle"),
+            Self::Tests(Package(package)) => f.pad(&format!("tests {package}")),
         }
     }
 }
@@ -120,7 +146,7 @@ pub(crate) struct Mutation<'a> {
     pub(crate) name: String,
     /// What is wrong, in a sentence.
     pub(crate) wrong: &'a str,
-    /// The group of the suite, a case of a group, the model or the scenario that must catch it.
+    /// The group of the suite, a case of a group, the test, the model or the scenario that must catch it.
     pub(crate) by: &'a str,
     pub(crate) on: On,
     /// The environment variable that switches it on, and its value.

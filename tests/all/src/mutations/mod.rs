@@ -1,4 +1,4 @@
-//! `cargo test-all mutations`: mutates a copy of the library, and requires the conformance suite to catch each mutation.
+//! `cargo test-all mutations`: mutates a copy of the library, and requires the tests to catch each mutation.
 //!
 //! | file | subject |
 //! |---|---|

@@ -1,6 +1,7 @@
 //! One run of the suite on the copy, and which cases failed.
 
-use super::list::{CHANGED, Mutation, On, WITHOUT};
+use super::list::{CHANGED, Mutation, On, Package, WITHOUT};
+use crate::cargo::Program;
 use crate::layout::Layout;
 use crate::process::{self, Ended};
 use crate::runtime::Runtime;
@@ -20,6 +21,9 @@ const FIRST_LIMIT: Duration = Duration::from_secs(480);
 
 /// The most devices that a case uses.
 const GPUS: u32 = 2;
+
+/// The version of HIP on which the tests of its backend run.
+const NEWEST_HIP: u32 = 7;
 
 /// Cases that do not use the library.
 const WITHOUT_THE_LIBRARY: [&str; 2] = ["--skip", "::driver::"];
@@ -58,8 +62,8 @@ enum Driver {
 pub(crate) struct OnDriver<'a> {
     runner: &'a Runner,
     on: On,
-    /// The suite, or the tests of schedules.
-    program: PathBuf,
+    /// The suite, the tests of schedules, or all tests of a package.
+    programs: Vec<Program>,
     driver: Driver,
     /// The time limit of each group of the suite, known once it passed without a mutation.
     limits: Mutex<BTreeMap<String, Duration>>,
@@ -69,25 +73,28 @@ impl<'a> OnDriver<'a> {
     /// Sets the driver up; returns an error if it is not available.
     pub(crate) fn new(runner: &'a Runner, layout: &Layout, on: On) -> Answer<Self> {
         let driver = match on {
-            On::Host | On::Loom(_) | On::Shuttle => Driver::Host,
+            On::Tests(Package("gpu-vmm-hip")) => Driver::Hip(hip(layout, NEWEST_HIP)?, layout.simulator()),
             On::Hip(major) => Driver::Hip(hip(layout, major)?, layout.simulator()),
-            On::Cuda => {
+            On::Cuda | On::Tests(Package("gpu-vmm-cuda")) => {
                 fake_driver::set_up(layout)?;
                 Driver::Cuda(layout.fake_cuda())
             }
+            On::Host | On::Loom(_) | On::Shuttle | On::Tests(_) => Driver::Host,
         };
         let Runner { copy, build, .. } = runner;
-        let program = match on {
-            On::Host | On::Hip(_) | On::Cuda => cargo::suite_of(copy, build)?,
+        let one = |file| vec![Program { file, folder: copy.clone() }];
+        let programs = match on {
+            On::Host | On::Hip(_) | On::Cuda => one(cargo::suite_of(copy, build)?),
             On::Loom(models) => {
-                cargo::schedules_of(copy, &build.join("loom"), "loom", models.package(), &["--lib"])?
+                one(cargo::schedules_of(copy, &build.join("loom"), "loom", models.package(), &["--lib"])?)
             }
             On::Shuttle => {
                 let (package, target) = ("gpu-vmm-schedules", ["--test", "pool"]);
-                cargo::schedules_of(copy, &build.join("shuttle"), "shuttle", package, &target)?
+                one(cargo::schedules_of(copy, &build.join("shuttle"), "shuttle", package, &target)?)
             }
+            On::Tests(Package(package)) => cargo::tests_of(copy, build, package)?,
         };
-        Ok(Self { runner, on, program, driver, limits: Mutex::default() })
+        Ok(Self { runner, on, programs, driver, limits: Mutex::default() })
     }
 
     /// Runs a group once without a mutation and requires it to pass. Returns its time limit for the runs with a mutation.
@@ -102,8 +109,9 @@ impl<'a> OnDriver<'a> {
             let on = self.on;
             return Err(Trouble::new(format!("{group} fails on {on} without any mutation: {found}")));
         }
-        // A case that hangs waits a minute for its other process.
-        let limit = found.ended.time * 4 + Duration::from_secs(90);
+        // A case of the suite that hangs waits a minute for its other process.
+        let more = if matches!(self.on, On::Tests(_)) { 30 } else { 90 };
+        let limit = found.ended.time * 4 + Duration::from_secs(more);
         limits.insert(group.to_owned(), limit);
         Ok(limit)
     }
@@ -113,20 +121,42 @@ impl<'a> OnDriver<'a> {
         self.once(&mutation.name, Some(mutation.switch), mutation.by, self.limit(mutation.by)?)
     }
 
+    /// Runs the group in each program, up to the first that fails.
     fn once(&self, name: &str, switch: Option<(&str, &str)>, group: &str, limit: Duration) -> Answer<Found> {
+        let mut all = Duration::ZERO;
+        for (place, program) in self.programs.iter().enumerate() {
+            let name = if place == 0 { name.to_owned() } else { format!("{name}-{place}") };
+            let mut found = self.run_in(program, &name, switch, group, limit)?;
+            all += found.ended.time;
+            found.ended.time = all;
+            if found.is_any() || place + 1 == self.programs.len() {
+                return Ok(found);
+            }
+        }
+        Err(Trouble::new(format!("cargo built no tests for {}", self.on)))
+    }
+
+    fn run_in(
+        &self,
+        program: &Program,
+        name: &str,
+        switch: Option<(&str, &str)>,
+        group: &str,
+        limit: Duration,
+    ) -> Answer<Found> {
         let mut command = match &self.driver {
             Driver::Hip(runtime, simulator) => {
-                let mut command = runtime.command(simulator, &self.program, None);
+                let mut command = runtime.command(simulator, &program.file, None);
                 suites::prepare(&mut command, GPUS);
                 command
             }
             Driver::Cuda(folder) => {
-                let mut command = fake_driver::command(folder, &self.program, None);
+                let mut command = fake_driver::command(folder, &program.file, None);
                 fake_driver::prepare(&mut command, GPUS);
                 command
             }
             Driver::Host => {
-                let mut command = Command::new(&self.program);
+                let mut command = Command::new(&program.file);
                 command.env("GPU_VMM_TEST_BACKENDS", "host");
                 command
             }
@@ -135,12 +165,18 @@ impl<'a> OnDriver<'a> {
         // The cases after the first failed one add nothing.
         command.env("GPU_VMM_STOP_AT_FAILURE", "1");
         // Run one case after the other, so that the output shows in which one a process died.
-        command.args(["--test-threads", "1"]).current_dir(&self.runner.copy);
-        if matches!(self.on, On::Loom(_) | On::Shuttle) {
-            command.args(["--nocapture", group]).envs(SCHEDULES);
-        } else {
-            command.args(["-Z", "unstable-options", "--format", "json"]);
-            command.args(WITHOUT_THE_LIBRARY).arg(filter(group));
+        command.args(["--test-threads", "1"]).current_dir(&program.folder);
+        match self.on {
+            On::Loom(_) | On::Shuttle => {
+                command.args(["--nocapture", group]).envs(SCHEDULES);
+            }
+            On::Tests(_) => {
+                command.arg(group);
+            }
+            On::Host | On::Hip(_) | On::Cuda => {
+                command.args(["-Z", "unstable-options", "--format", "json"]);
+                command.args(WITHOUT_THE_LIBRARY).arg(filter(group));
+            }
         }
         let log = self.runner.logs.join(format!("{name}-{}.txt", self.on).replace(' ', "-"));
         let ended = process::run(&mut command, &log, limit)?;
@@ -179,14 +215,14 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Reads the output of libtest-mimic, a line of JSON for each case that begins or ends; or the output of libtest, if a
-    /// failed schedule ends the program.
+    /// Reads the output of libtest-mimic, a line of JSON for each case that begins or ends; or the output of libtest, whose
+    /// program a failed schedule ends.
     fn new(output: &str, ended: Ended) -> Self {
         let mut failed = Vec::new();
         let mut running = None;
         for line in output.lines() {
-            if let Some((name, _)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ")) {
-                running = Some(name.to_owned());
+            if let Some((name, end)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ")) {
+                running = (end != "ok" && !end.starts_with("ignored")).then(|| name.to_owned());
             } else if line == "ok" {
                 running = None;
             }
@@ -255,6 +291,15 @@ thread 'main' panicked
         let whole: String = OUTPUT.lines().take(6).collect::<Vec<_>>().join("\n");
         let failed = found(&whole, Some(FAILED << 8)).to_string();
         assert_eq!(failed, "  2.0 s  1 failed: hip::grow::within");
+    }
+
+    #[test]
+    fn tests_of_a_package_are_named() {
+        let output =
+            "running 3 tests\ntest a::one ... ok\ntest two ... ignored, slow\ntest a::three ... FAILED\n";
+        let failed = found(output, Some(FAILED << 8)).to_string();
+        assert_eq!(failed, "  2.0 s  1 failed: a::three");
+        assert!(!found(&output.replace("FAILED", "ok"), Some(0)).is_any());
     }
 
     #[test]

@@ -3,9 +3,10 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
+use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
-    Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, PhysicalMemory, Pinned,
-    Properties, Region, Result, SyncCalls, WaitFor,
+    Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, Location, Operation,
+    PhysicalMemory, Pinned, Properties, Region, Result, SyncCalls, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;
@@ -32,6 +33,16 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("FAIL", "cuInit:1+:802")], "a_driver_that_is_not_ready_gets_advice", not_ready_gets_advice),
     with(&[("FAIL", "cuInit:1+:803")], "a_driver_that_does_not_match_gets_advice", mismatch_gets_advice),
     with(&[("FAIL", "cuInit:1:999")], "a_failed_start_is_tried_again", a_failed_start_is_tried_again),
+    with(
+        &[("FAIL", "cuDeviceGetCount:1:999")],
+        "a_failed_count_of_devices_is_an_error",
+        a_failed_list_is_an_error,
+    ),
+    with(
+        &[("FAIL", "cuDeviceGet:2:999")],
+        "a_device_that_is_not_listed_is_an_error",
+        a_failed_list_is_an_error,
+    ),
     with(&[("VMM", "0")], "a_device_without_virtual_memory_has_a_reason", a_device_without_virtual_memory),
     with(&[("FAIL", "cuMemCreate:1:2")], "memory_that_is_short_comes_with_numbers", short_memory_has_numbers),
     with(&[("MEM_MB", "64")], "so_it_does_without_a_context", short_memory_without_a_context),
@@ -51,6 +62,7 @@ pub(crate) const CASES: &[Case] = &[
         a_destructor_that_fails_is_logged,
     ),
     with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
+    case("any_backend_reports_what_the_cuda_backend_reports", any_backend_reports_the_same),
     case("what_ends_after_the_driver_is_no_failure", what_ends_after_the_driver_is_no_failure),
 ];
 
@@ -130,6 +142,14 @@ fn mismatch_gets_advice(_: &Cuda) {
 
 fn a_failed_start_is_tried_again(_: &Cuda) {
     assert_has(&refused(), &["CUDA_ERROR_UNKNOWN"]);
+    assert_eq!(open().devices().len(), 2);
+}
+
+/// A device that is left out would change the ordinals of those behind it.
+fn a_failed_list_is_an_error(_: &Cuda) {
+    let error = CudaBackend::open().unwrap_err();
+    assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
+    assert_has(&error.to_string(), &["cuDeviceGet", "CUDA_ERROR_UNKNOWN (999)"]);
     assert_eq!(open().devices().len(), 2);
 }
 
@@ -229,6 +249,32 @@ fn each_call_waits_for_what_it_starts(_: &Cuda) {
     // Unmapping right after it causes no fault.
     let _ = region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();
     backend.synchronize(DEVICE).unwrap();
+}
+
+/// On CUDA the granularity of memory and the unit of addresses differ, and so do the devices' capabilities.
+fn any_backend_reports_the_same(_: &Cuda) {
+    fn reported(backend: &impl Backend) -> Vec<String> {
+        let host = Properties::on(DEVICE).located(Location::Host);
+        let mut all = vec![
+            format!("{:?} {:?} {:?}", backend.vendor(), backend.instance(), backend.driver()),
+            format!("{:?} {:?}", backend.granularity(), backend.reservation_unit()),
+            format!("{:?} {:?}", backend.devices(), backend.quirks()),
+            format!("{} {:p} {:p}", backend.unmaps_runs(), backend.deferred(), backend.drop_log()),
+        ];
+        for properties in [Properties::on(DEVICE), host] {
+            all.push(format!("{:?}", backend.granularity_of(Operation::QueryGranularity, &properties)));
+            all.push(format!("{:?}", backend.check_host_access(Operation::QueryAccess, &properties)));
+        }
+        for device in [DEVICE, DeviceId(1), DeviceId(2)] {
+            all.push(format!("{:?} {:?}", backend.memory_info(device), backend.capabilities(device)));
+            all.push(format!("{:?}", backend.can_access(DEVICE, device)));
+        }
+        all
+    }
+    let backend = open();
+    let own = reported(&backend);
+    assert_eq!(reported(&AnyBackend::from(backend.clone())), own);
+    assert_ne!(backend.granularity(), backend.reservation_unit());
 }
 
 /// Static variables of C and C++ programs, and exit handlers, run after the driver has shut down: its calls return an error

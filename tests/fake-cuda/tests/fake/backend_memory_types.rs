@@ -1,11 +1,11 @@
 //! gpu-vmm-cuda's memory types over the fake driver: what drivers lack and refuse, and that nothing is left of failed calls.
 //! gpu-vmm-cuda's own tests cover the successful calls; they run over the fake driver too.
 
-use crate::child::{Case, case, with};
+use crate::child::{Case, DONE, case, start, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, HandleTypes, Location,
-    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation,
+    Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature,
+    HandleTypes, Location, MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
 
@@ -14,6 +14,14 @@ const UNIT: Bytes = Bytes::mib(32);
 
 pub(crate) const CASES: &[Case] = &[
     with(&[("VERSION", "12.1")], "memory_of_the_host_is_of_12_2", memory_of_the_host_is_of_12_2),
+    with(&[("VERSION", "12.2")], "a_driver_of_12_2_has_memory_of_the_host", memory_of_the_host_is_there),
+    with(
+        &[("VERSION", "12.3"), ("FABRIC", "1")],
+        "a_driver_of_12_3_has_fabric_handles",
+        fabric_handles_are_there,
+    ),
+    with(&[("COMPRESSION", "0")], "a_device_that_compresses_nothing", a_device_that_compresses_nothing),
+    with(&[("GPUS", "9")], "nine_devices_have_access", nine_devices_have_access),
     with(&[("VERSION", "12.3")], "an_attribute_that_is_not_known_says_nothing", an_unknown_attribute),
     with(&[("VERSION", "11.6")], "dma_bufs_are_of_11_7", dma_bufs_are_of_11_7),
     with(
@@ -45,9 +53,22 @@ pub(crate) const CASES: &[Case] = &[
     case("a_dma_buf_is_tried_in_the_programs_context", a_dma_buf_is_tried_in_the_programs_context),
     case("compressible_memory_without_a_dma_buf_says_so", compressible_memory_without_a_dma_buf_says_so),
     with(&[("FABRIC", "1")], "what_is_permitted_is_found", what_is_permitted_is_found),
+    with(&[("FABRIC", "1")], "memory_of_another_machine_is_imported", memory_of_another_machine_is_imported),
+    with(
+        &[("FABRIC", "1"), ("VERSION", "13.2")],
+        "memory_that_is_invisible_is_imported",
+        memory_of_another_machine_is_imported,
+    ),
     case("memory_that_is_not_compressed_says_so", memory_that_is_not_compressed_says_so),
     case("a_region_of_the_hosts_memory_is_used_by_both", a_region_of_the_hosts_memory_is_used_by_both),
 ];
+
+/// The other machine of the case with two.
+pub(crate) const OTHER_MACHINE: Case =
+    with(&[("FABRIC", "1"), ("GPUS", "1")], "the_other_machine", the_other_machine);
+
+/// The environment variable with the fabric handle, as hexadecimal digits.
+const FABRIC_HANDLE: &str = "GPU_VMM_TEST_FABRIC_HANDLE";
 
 fn open() -> CudaBackend {
     CudaBackend::open().unwrap()
@@ -87,6 +108,39 @@ fn memory_of_the_host_is_of_12_2(cuda: &Cuda) {
     }
     let reason = refused(&backend, Properties::on(DEVICE).exported_as(HandleTypes::FABRIC));
     assert_eq!(reason, "fabric handles came with CUDA 12.3, and the driver is of 12.1");
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn memory_of_the_host_is_there(cuda: &Cuda) {
+    let memory = PhysicalMemory::create(&open(), UNIT, on_the_node()).unwrap();
+    assert_eq!((memory.properties(), cuda.violations()), (on_the_node(), 0));
+}
+
+fn fabric_handles_are_there(cuda: &Cuda) {
+    let properties = Properties::on(DEVICE).exported_as(HandleTypes::FABRIC);
+    PhysicalMemory::create(&open(), UNIT, properties).unwrap().export_fabric().unwrap();
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn a_device_that_compresses_nothing(cuda: &Cuda) {
+    let backend = open();
+    assert_eq!(missing(&backend, Feature::Compression, ""), Evidence::Attribute);
+    assert!(capability(&backend, Feature::RemoteDma).available);
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// More devices than one call grants from the stack.
+fn nine_devices_have_access(cuda: &Cuda) {
+    let backend = open();
+    let devices = || (0..9).map(DeviceId);
+    let builder = Region::builder(&backend).on(DEVICE).reserve(UNIT);
+    let builder = devices().fold(builder, |builder, device| builder.access(device, Access::ReadWrite));
+    let mut region = builder.build().unwrap();
+    region.grow_to(UNIT).unwrap();
+    for (seed, device) in (5..).zip(devices()) {
+        region.write_pattern(device, Bytes::ZERO, UNIT, seed).unwrap();
+        assert_eq!(region.count_wrong(device, Bytes::ZERO, UNIT, seed).unwrap(), 0, "{device}");
+    }
     assert_eq!(cuda.violations(), 0);
 }
 
@@ -207,6 +261,39 @@ fn what_is_permitted_is_found(cuda: &Cuda) {
     let error = wrong.unwrap_err();
     assert!(matches!(error.detail(), Detail::Mismatch { what: "location", .. }), "{error}");
     assert_eq!((cuda.counts().handles, cuda.violations()), (1, 0));
+}
+
+fn memory_of_another_machine_is_imported(cuda: &Cuda) {
+    let backend = open();
+    let owner = DeviceId(1);
+    let memory = Properties::on(owner).exported_as(HandleTypes::FABRIC);
+    let mut region = Region::builder(&backend).memory(memory).reserve(UNIT).build().unwrap();
+    region.grow_to(UNIT).unwrap();
+    region.write_pattern(owner, Bytes::ZERO, UNIT, 5).unwrap();
+    let handle = region.mapping_at(Bytes::ZERO).unwrap().memory.export_fabric().unwrap();
+    let digits = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let version = ("FAKE_CUDA_VERSION", backend.driver().version);
+    let other = start(&OTHER_MACHINE, &[(FABRIC_HANDLE, digits), version]).wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&other.stdout), format!("{DONE}\n"));
+    assert_eq!(region.count_wrong(owner, Bytes::ZERO, UNIT, 6).unwrap(), 0);
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// Has one device, and imports memory of a device that is not it.
+fn the_other_machine(cuda: &Cuda) {
+    let backend = open();
+    let digits = std::env::var(FABRIC_HANDLE).unwrap();
+    let byte = |place: usize| u8::from_str_radix(&digits[2 * place..][..2], 16).unwrap();
+    let handle = FabricHandle(std::array::from_fn(byte));
+    let properties = Properties::on(DEVICE).exported_as(HandleTypes::FABRIC);
+    // SAFETY: the other process exported one unit.
+    let memory = unsafe { PhysicalMemory::import_fabric(&backend, &handle, UNIT, properties) }.unwrap();
+    let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
+    region.map(Bytes::ZERO, &memory).unwrap();
+    region.set_access(Bytes::ZERO, UNIT, DEVICE, Access::ReadWrite).unwrap();
+    assert_eq!(region.count_wrong(DEVICE, Bytes::ZERO, UNIT, 5).unwrap(), 0);
+    region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 6).unwrap();
+    assert_eq!(cuda.violations(), 0);
 }
 
 fn memory_that_is_not_compressed_says_so(_: &Cuda) {

@@ -8,6 +8,8 @@ const CASE: &str = "FAKE_HIP_CASE";
 const FAILED: &str = "FAILED: ";
 /// The case in which the first of the two devices has no virtual memory management.
 pub(crate) const BESIDE: &str = "beside_a_device_without_virtual_memory";
+/// The case on a machine without a device.
+pub(crate) const NO_DEVICE: &str = "no_device";
 
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -49,7 +51,7 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
     let output = Command::new(std::env::current_exe().expect("this program's path"))
         .env(CASE, case.name)
         .env("FAKE_HIP_VERSION", version)
-        .env("FAKE_HIP_DEVICES", "2")
+        .env("FAKE_HIP_DEVICES", if case.name == NO_DEVICE { "0" } else { "2" })
         .env("FAKE_HIP_WITHOUT_VMM", if case.name == BESIDE { "1" } else { "0" })
         .env("FAKE_HIP_MEMORY_MB", "512")
         .env("GPU_VMM_HIP_LIBRARY", library())

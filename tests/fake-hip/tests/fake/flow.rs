@@ -1,6 +1,6 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
-use crate::child::{BESIDE, Case};
+use crate::child::{BESIDE, Case, NO_DEVICE};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, GrowthKind,
@@ -33,6 +33,9 @@ pub(crate) const QUIRKS: Case = Case {
     name: "quirks",
     run: |rig| rig.backend.quirks().iter().for_each(|quirk| println!("{}", quirk.id)),
 };
+
+/// For the parent: fails when it opens the backend.
+pub(crate) const WITHOUT_A_DEVICE: Case = Case { name: NO_DEVICE, run: |_| {} };
 
 /// Makes a device write both ends of every unit, and then all devices with access read all of them.
 pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes, length: Bytes, seed: u64) {
@@ -284,6 +287,8 @@ fn capabilities(rig: &mut Rig) {
         (Feature::HostMemory, rig.has("host-memory-is-the-devices")),
         (Feature::HostNodeMemory, rig.has("host-memory-is-the-devices")),
         (Feature::DmaBuf, false),
+        (Feature::RemoteDma, rig.backend.driver().version_number < 71_400_000),
+        (Feature::FabricHandle, true),
     ] {
         assert_eq!(found(feature).available, !missing, "{feature}: {}", found(feature).note);
     }

@@ -80,8 +80,16 @@ fn every_quirk(version: &str) -> Result<(), Failed> {
     }
 }
 
+/// A runtime that reports success and no device is not opened.
+fn no_device_is_an_error() -> Result<(), Failed> {
+    match child::run(&flow::WITHOUT_A_DEVICE, "7.2", "") {
+        Err(how) if how.contains("hipGetDeviceCount returned success and 0") => Ok(()),
+        answer => Err(format!("{answer:?}").into()),
+    }
+}
+
 fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
+    let mut trials = vec![Trial::test("no_device_is_an_error", no_device_is_an_error)];
     for version in VERSIONS {
         for case in flow::CASES.iter().chain(host::CASES) {
             let name = format!("{version}::flow::{}", case.name);
@@ -104,7 +112,7 @@ fn main() -> ExitCode {
     let Some(name) = child::asked_for() else {
         return libtest_mimic::run(&Arguments::from_args(), trials()).exit_code();
     };
-    let all = flow::CASES.iter().chain(host::CASES).chain([&flow::QUIRKS]);
+    let all = flow::CASES.iter().chain(host::CASES).chain([&flow::QUIRKS, &flow::WITHOUT_A_DEVICE]);
     let mut all = all.chain(handled::ROWS.iter().map(|row| &row.case));
     all.find(|case| name == case.name).expect("a case of that name").run_here();
     ExitCode::SUCCESS

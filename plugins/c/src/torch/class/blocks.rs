@@ -1,13 +1,14 @@
 //! Allocating, freeing and finding blocks.
 
 use crate::call::status;
-use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OUT_OF_MEMORY, Status};
-use crate::texts::{check_place, clear, give};
+use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY, Status};
+use crate::texts::{check_place, clear, give_if_wanted};
 use crate::torch::graphs::MempoolId;
 use crate::torch::process::{ALIGNMENT, Device, block_tagged, device, devices};
 use crate::torch::table::{self, Entry, TorchBlock};
 use gpu_vmm::{Address, Bytes, Operation, Stream};
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 
 fn seen(address: Address) -> Answer<TorchBlock> {
     table::with(address, |entry| TorchBlock::of(entry)).ok_or_else(|| missing("find", address))
@@ -32,27 +33,54 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate(
     pool: *const MempoolId,
     block: *mut TorchBlock,
 ) -> Status {
-    // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
-    unsafe { clear(block) };
-    status(|| {
-        check_place("block", block)?;
+    let work = |place: &mut MaybeUninit<TorchBlock>| {
         let device = device(number)?;
         // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
         let (stream, pool) = unsafe { (Stream::from_raw(stream), pool.as_ref()) };
-        let made = match pool {
-            Some(id) => device.private.alloc(*id, Bytes(size), ALIGNMENT, stream)?,
-            None => allocate(device, number as u8, Bytes(size), stream)?,
+        match pool {
+            Some(id) => place.write(device.private.alloc(*id, Bytes(size), ALIGNMENT, stream)?),
+            None => allocate(device, number as u8, Bytes(size), stream, place)?,
         };
-        // SAFETY: guaranteed by the caller.
-        unsafe { give("block", block, made) }
-    })
+        Ok(())
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe { receive(block, work) }
 }
 
-fn allocate(device: &Device, number: u8, size: Bytes, stream: Stream<'static>) -> Answer<TorchBlock> {
-    let block = block_tagged(device, size, stream)?;
-    let entry =
-        Entry { block, size: size.0, device: number, private: None, streams: Vec::new(), shared: None };
-    Ok(table::insert(entry))
+/// Has `work` write `block`, which is all zeros after a failure. It is not cleared before: allocations are frequent.
+///
+/// # Safety
+///
+/// `block` is null or points to a writable block.
+#[inline]
+unsafe fn receive(
+    block: *mut TorchBlock,
+    work: impl FnOnce(&mut MaybeUninit<TorchBlock>) -> Answer,
+) -> Status {
+    let status = status(|| {
+        check_place("block", block)?;
+        // SAFETY: it is not null, and writable, as the caller guarantees.
+        work(unsafe { &mut *block.cast() })
+    });
+    if status != GPU_VMM_OK {
+        // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
+        unsafe { clear(block) };
+    }
+    status
+}
+
+#[inline]
+fn allocate<'a>(
+    device: &Device,
+    number: u8,
+    size: Bytes,
+    stream: Stream<'static>,
+    place: &'a mut MaybeUninit<TorchBlock>,
+) -> Answer<&'a mut TorchBlock> {
+    let entry = Entry::new(block_tagged(device, size, stream)?, number);
+    let seen = place.write(TorchBlock::of(&entry));
+    table::insert(entry);
+    Ok(seen)
 }
 
 /// Allocates as gpu_vmm_torch_allocate without a private pool does, after everything that frees memory: blocks whose graphs are
@@ -68,23 +96,21 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate_at_last(
     stream: *mut c_void,
     block: *mut TorchBlock,
 ) -> Status {
-    // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
-    unsafe { clear(block) };
-    status(|| {
-        check_place("block", block)?;
+    let work = |place: &mut MaybeUninit<TorchBlock>| {
         let device = device(number)?;
         // SAFETY: guaranteed by the caller; PyTorch keeps its streams for as long as the process runs.
         let stream = unsafe { Stream::from_raw(stream) };
         device.private.clear()?;
-        let made = match allocate(device, number as u8, Bytes(size), stream) {
+        match allocate(device, number as u8, Bytes(size), stream, place) {
             Err(failure) if failure.status == GPU_VMM_OUT_OF_MEMORY => {
-                device.private.alloc_spare(Bytes(size), stream)?.ok_or(failure)?
+                place.write(device.private.alloc_spare(Bytes(size), stream)?.ok_or(failure)?);
             }
-            answer => answer?,
-        };
-        // SAFETY: guaranteed by the caller.
-        unsafe { give("block", block, made) }
-    })
+            answer => drop(answer?),
+        }
+        Ok(())
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe { receive(block, work) }
 }
 
 /// Frees the block with this first address, in the order of its stream and after the work on other streams that
@@ -95,25 +121,29 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate_at_last(
 /// `block` is null or points to a writable block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_deallocate(address: u64, block: *mut TorchBlock) -> Status {
-    // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
-    unsafe { clear(block) };
-    status(|| {
+    let mut found = false;
+    let status = status(|| {
         let address = Address(address);
         table::check(Operation::Free)?;
         let entry = table::remove(address).ok_or_else(|| missing("free", address))?;
-        if !block.is_null() {
-            // SAFETY: writable, as the caller guarantees.
-            unsafe { block.write(TorchBlock::of(&entry)) };
+        found = true;
+        // SAFETY: null or writable, as the caller guarantees.
+        unsafe { give_if_wanted(block, TorchBlock::of(&entry)) };
+        if entry.is_plain() {
+            drop(entry);
+            return Ok(());
         }
-        match entry.private {
-            Some(id) => device(c_int::from(entry.device))?.private.free(entry, id),
-            None if entry.streams.is_empty() => {
-                drop(entry);
-                Ok(())
-            }
-            None => device(c_int::from(entry.device))?.private.free_after(entry.block, &entry.streams),
+        let private = &device(c_int::from(entry.device))?.private;
+        match entry.private() {
+            Some(id) => private.free(entry, id),
+            None => private.free_after(entry),
         }
-    })
+    });
+    if !found {
+        // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
+        unsafe { clear(block) };
+    }
+    status
 }
 
 /// Notes that work on another stream uses a block. After it is freed, its memory is reused once that stream has done the work that
@@ -128,12 +158,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_record_use(address: u64, stream: *mut c_v
         // SAFETY: guaranteed by the caller.
         let stream = unsafe { Stream::from_raw(stream) };
         let address = Address(address);
-        let note = |entry: &mut Entry| {
-            if entry.block.stream() != stream && !entry.streams.contains(&stream) {
-                entry.streams.push(stream);
-            }
-        };
-        table::with(address, note).ok_or_else(|| missing("record use", address))
+        table::with(address, |entry| entry.note_use(stream)).ok_or_else(|| missing("record use", address))
     })
 }
 
@@ -144,13 +169,12 @@ pub unsafe extern "C" fn gpu_vmm_torch_record_use(address: u64, stream: *mut c_v
 /// `block` is null or points to a writable block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_find(address: u64, block: *mut TorchBlock) -> Status {
-    // SAFETY: null or writable, as the caller guarantees; all fields can be zero.
-    unsafe { clear(block) };
-    status(|| {
+    let work = |place: &mut MaybeUninit<TorchBlock>| {
         let address = Address(address);
         let base = || devices().find_map(|device| device.pool.blocks.find(address)).map(|found| found.base);
-        let found = seen(address).or_else(|_| seen(base().ok_or_else(|| missing("find", address))?))?;
-        // SAFETY: guaranteed by the caller.
-        unsafe { give("block", block, found) }
-    })
+        place.write(seen(address).or_else(|_| seen(base().ok_or_else(|| missing("find", address))?))?);
+        Ok(())
+    };
+    // SAFETY: guaranteed by the caller.
+    unsafe { receive(block, work) }
 }

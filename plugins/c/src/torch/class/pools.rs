@@ -2,14 +2,14 @@
 
 use crate::call::status;
 use crate::status::{Answer, Status};
-use crate::texts::{clear, give, give_box, object, take_box};
+use crate::texts::{clear, give, give_box, object, required, take_box};
 use crate::torch::graphs::MempoolId;
 use crate::torch::private::{Checkpoint, PrivatePools};
 use crate::torch::process::device;
 use crate::torch::table::TorchBlock;
 use gpu_vmm::Address;
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 /// A function that receives blocks one by one, with the context of its caller; null for none.
 pub type TorchVisit = Option<unsafe extern "C" fn(*mut c_void, *const TorchBlock)>;
@@ -62,6 +62,20 @@ pub unsafe extern "C" fn gpu_vmm_torch_pool_uses(number: c_int, id: MempoolId, u
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_pool_use_on_oom(number: c_int, id: MempoolId, use_on_oom: bool) -> Status {
     of_device(number, |pools| pools.set_on_oom(id, use_on_oom))
+}
+
+/// Gives the memory that a private pool allocates from now on a tag of its own, to suspend and resume it by gpu_vmm_pool_suspend and
+/// gpu_vmm_pool_resume. Call it before the pool's first allocation: other memory of private pools has the tag "torch graphs".
+///
+/// # Safety
+///
+/// `tag` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_pool_tag(number: c_int, id: MempoolId, tag: *const c_char) -> Status {
+    of_device(number, |pools| {
+        // SAFETY: guaranteed by the caller.
+        pools.set_tag(id, unsafe { required("tag", tag) }?)
+    })
 }
 
 /// Records which blocks of a private pool are live, and calls `visit` for each of them, by address. Free the

@@ -5,6 +5,7 @@
 //! the offer by its own means.
 
 use crate::call::status;
+use crate::handles::{Kind, Object};
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, Status};
 use crate::texts::{clear, give, give_box, give_json, required, take_box};
 use crate::torch::process::{backend, used};
@@ -18,6 +19,11 @@ use std::sync::{Arc, Once};
 /// Memory of another process that is mapped here.
 pub struct Imported {
     _region: Region<AnyBackend>,
+}
+
+// SAFETY: no other type has the kind.
+unsafe impl Object for Imported {
+    const KIND: Kind = Kind::Imported;
 }
 
 /// Lets processes of the same user take descriptors from this one. Where the kernel restricts tracing to ancestors, they could not
@@ -62,7 +68,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_export(
 fn share(address: Address) -> Answer<Arc<Shared>> {
     let missing =
         || Failure::new(GPU_VMM_NOT_FOUND, format!("share: no live block of PyTorch begins at {address}"));
-    let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.shared.clone()));
+    let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.shared()));
     let (number, size, shared) = seen.ok_or_else(missing)?;
     if let Some(shared) = shared {
         return Ok(shared);
@@ -76,7 +82,7 @@ fn share(address: Address) -> Answer<Arc<Shared>> {
     let pages = offered.iter().map(|one| one.offer().clone()).collect();
     let shared = Arc::new(Shared { handle: Handle { offset: offset.0, page, pages }, _offered: offered });
     // Another thread may have shared it meanwhile: all use the first handle.
-    table::with(address, |entry| Arc::clone(entry.shared.get_or_insert(shared))).ok_or_else(missing)
+    table::with(address, |entry| entry.share(shared)).ok_or_else(missing)
 }
 
 /// Maps the memory that a handle of another process describes. `address` receives its first address. Free the result with

@@ -14,14 +14,14 @@ import threading
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
 
-from . import _torch_build
-from ._arguments import KEEP_NOTHING, Folder, text
-from ._handles import PoolHandle
-from ._library import address_of, check, find, library
-from .backend import options
-from .errors import Busy, Error, NotInstalled, Suspended, Unavailable
-from .pool import Blocks, Pool
-from .results import PoolStats
+from .. import _torch_build
+from .._arguments import KEEP_NOTHING, Folder, text
+from .._handles import PoolHandle
+from .._library import MempoolId, address_of, check, find, library
+from ..backend import options
+from ..errors import Busy, Error, NotInstalled, Suspended, Unavailable
+from ..pool import Blocks, Pool
+from ..results import PoolStats
 
 # The hooks of PyTorch's allocator: each setter, and the library's function for it.
 _HOOKS = (
@@ -150,7 +150,7 @@ def _install_class(file: str) -> Any:
     try:
         built = ctypes.CDLL(file)
     except OSError as error:
-        raise Unavailable(f"gpu_vmm.torch: {file} cannot be loaded: {error}") from error
+        raise Unavailable(f"gpu_vmm.torch: {file} cannot be loaded; remove it to have it compiled again: {error}") from error
     reason = ctypes.create_string_buffer(512)
     install = built.gpu_vmm_torch_install
     install.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
@@ -230,6 +230,20 @@ def pool(tag: str) -> Iterator[None]:
     finally:
         if outer is not None:
             outer.enter()
+
+
+def mem_pool(tag: str, **options_: Any) -> Any:
+    """Returns a ``torch.cuda.MemPool`` of the current device whose memory gets this tag, for ``torch.cuda.use_mem_pool``.
+
+    Further arguments go to ``torch.cuda.MemPool``. Raises NotInstalled; Unavailable without :func:`enable` or without the allocator class.
+    """
+    torch = _torch()
+    name = text("tag", tag)
+    if not isinstance(_allocator, ctypes.CDLL):
+        raise Unavailable("mem_pool: needs enable() with the allocator class; use `with pool(tag):` without it")
+    made = _has(torch, torch.cuda, "MemPool", "2.6")(**options_)
+    check(library().gpu_vmm_torch_pool_tag(int(torch.cuda.current_device()), MempoolId(*made.id), name))
+    return made
 
 
 class _Use:
@@ -336,11 +350,3 @@ def report(path: Union[str, "os.PathLike[str]"], device: Any = None) -> None:
 def trim(keep: SupportsIndex = 0, device: Any = None) -> int:
     """Returns free memory of a device's pool to the driver until it keeps at most ``keep`` bytes. Returns the number of bytes returned."""
     return device_pool(device).trim(keep)
-
-
-if __name__ == "__main__":
-    import sys
-
-    from gpu_vmm._torch_command import main
-
-    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+#include "runtime.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstring>
+#include <string>
+
+namespace tms {
+namespace {
+
+struct Search {
+    const char *stem;
+    std::string path;
+};
+
+int look(dl_phdr_info *info, size_t, void *context) {
+    auto *search = static_cast<Search *>(context);
+    const char *slash = strrchr(info->dlpi_name, '/');
+    const char *name = slash ? slash + 1 : info->dlpi_name;
+    if (strncmp(name, search->stem, strlen(search->stem)) != 0) {
+        return 0;
+    }
+    search->path = info->dlpi_name;
+    return 1;
+}
+
+// PyTorch loads the runtime outside of the global scope, in which RTLD_NEXT searches.
+void *loaded(const char *stem) {
+    Search search{stem, {}};
+    dl_iterate_phdr(look, &search);
+    return search.path.empty() ? nullptr : dlopen(search.path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+}
+
+template <typename... Arguments>
+bool call(Vendor vendor, const char *name, Arguments... arguments) {
+    auto function = reinterpret_cast<int (*)(Arguments...)>(runtime_function(vendor, name));
+    return function && function(arguments...) == SUCCESS;
+}
+
+}  // namespace
+
+void *runtime_function(Vendor vendor, const char *name) {
+    const bool is_cuda = vendor == Vendor::CUDA;
+    const std::string symbol = std::string(is_cuda ? "cuda" : "hip") + name;
+    if (void *found = dlsym(RTLD_NEXT, symbol.c_str())) {
+        return found;
+    }
+    void *library = loaded(is_cuda ? "libcudart.so" : "libamdhip64.so");
+    return library ? dlsym(library, symbol.c_str()) : nullptr;
+}
+
+int current_device(Vendor vendor) {
+    int device = 0;
+    return call(vendor, "GetDevice", &device) ? device : 0;
+}
+
+bool synchronize(int device) {
+    for (Vendor vendor : {Vendor::CUDA, Vendor::HIP}) {
+        int before = 0;
+        if (!call(vendor, "GetDevice", &before)) {
+            continue;
+        }
+        const bool done = call(vendor, "SetDevice", device) && call(vendor, "DeviceSynchronize");
+        call(vendor, "SetDevice", before);
+        return done;
+    }
+    return false;
+}
+
+}  // namespace tms

@@ -1,0 +1,234 @@
+"""Training by turns on PyTorch's allocators and on gpu-vmm: the same steps in a process for each, and a comparison of their results.
+
+- Each allocator trains in its own process: PyTorch's native one, PyTorch's with expandable segments, and gpu-vmm by
+  gpu_vmm.torch.enable(). Each round runs all three one after another and begins with another one each time.
+- PyTorch's deterministic algorithms are on, and newly allocated memory is not filled, so that reads of it would change the results.
+- The time of a step is the wall-clock time from one torch.cuda.synchronize() to the next one. The result is the median of the
+  quotients of two allocators' times for the same step of the same round, which ignores rare slow steps. The table also shows the sum
+  of the times after the warm-up, which includes them.
+- The peak held is torch.cuda.max_memory_reserved(), for gpu-vmm stats()["peak_held"]. The table also shows the memory in use at the end
+  as the driver reports it, which includes CUDA's own.
+"""
+
+import argparse
+import ctypes
+import gc
+import hashlib
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness import GIB, MIB, Checks, Failed, child, environment, gpu_vmm, say, table
+
+DEVICE = "cuda"
+NATIVE, EXPANDABLE, VMM = "native", "expandable", "gpu-vmm"
+CONF = {NATIVE: None, EXPANDABLE: "expandable_segments:True", VMM: None}
+# cuBLAS is deterministic with this workspace alone.
+VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+def enable(who: str) -> Any:
+    """Selects the allocator of this process. Returns gpu_vmm.torch, or None for PyTorch's own."""
+    if who != VMM:
+        return None
+    vmm = gpu_vmm("torch")
+    with warnings.catch_warnings():
+        # Without the allocator class the results would be those of PyTorch's hook.
+        warnings.filterwarnings("error", r"gpu_vmm\.torch\.enable", RuntimeWarning)
+        try:
+            vmm.enable()
+        except RuntimeWarning as warning:
+            raise Failed(str(warning)) from None
+    return vmm
+
+
+def deterministic(torch: Any, seed: int) -> None:
+    """Makes the results of this process depend on the seed alone."""
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.set_float32_matmul_precision("highest")  # no TF32
+
+
+def bits(torch: Any, losses: Any) -> list[str]:
+    """Returns the bits of single-precision numbers, as text."""
+    return [f"{number & 0xFFFFFFFF:08x}" for number in losses.cpu().view(torch.int32).tolist()]
+
+
+def digest(model: Any) -> str:
+    """Returns a digest of the weights of this process."""
+    made = hashlib.sha256()
+    for weights in model.parameters():
+        local = weights.to_local() if hasattr(weights, "to_local") else weights  # of FSDP2
+        on_host = local.detach().cpu().contiguous()
+        made.update(ctypes.string_at(on_host.data_ptr(), on_host.nbytes))
+    return made.hexdigest()
+
+
+def differences(mine: Sequence[object], theirs: Sequence[object]) -> str:
+    """Returns "all N equal", or the number of numbers that differ and the first of them."""
+    different = [step for step, (a, b) in enumerate(zip(mine, theirs)) if a != b]
+    if len(mine) != len(theirs):
+        return f"{len(mine)} for {len(theirs)} numbers"
+    if not different:
+        return f"all {len(mine)} equal"
+    first = different[0]
+    return f"{len(different)} differ, first at step {first} ({mine[first]} for {theirs[first]})"
+
+
+def train(torch: Any, who: str, vmm: Any, model: Any, steps: int, step: Callable[[int], Any]) -> dict[str, Any]:
+    """Runs the steps, each of which returns its loss, and returns all figures."""
+    losses = torch.zeros(steps, device=DEVICE)
+    times: list[float] = []
+    gc.collect()
+    gc.disable()
+    torch.cuda.synchronize()
+    for number in range(steps):
+        start = time.perf_counter()
+        losses[number] = step(number)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+        if (number + 1) % 50 == 0:
+            say(f"{who}: {number + 1} steps, the last one took {times[-1] * 1e3:.1f} ms")
+    gc.enable()
+
+    free, total = torch.cuda.mem_get_info()
+    if vmm:
+        stats = vmm.stats()
+        held = stats["peak_held"]
+        say(f"{who}: {stats}")
+    else:
+        held = torch.cuda.max_memory_reserved()
+        expandable = any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
+        if expandable != (who == EXPANDABLE):
+            raise Failed(f"PyTorch should use its {who} allocator, but expandable segments are {'on' if expandable else 'off'}")
+    return {
+        "losses": bits(torch, losses),
+        "shown": [losses[0].item(), losses[-1].item()],
+        "finite": bool(losses.isfinite().all()),
+        "weights": digest(model),
+        "times": times,
+        "held": held,
+        "used": total - free,
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+    }
+
+
+def parser(description: str, steps: int) -> argparse.ArgumentParser:
+    """Returns a parser of the options that all trainings share."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--steps", type=int, default=steps, help="training steps (default: %(default)s)")
+    made.add_argument("--warm-up", type=int, default=10, help="steps whose times do not count (default: %(default)s)")
+    made.add_argument("--rounds", type=int, default=2, help="runs of each allocator (default: %(default)s)")
+    made.add_argument("--seed", type=int, default=1234, help="of weights, data and shapes (default: %(default)s)")
+    made.add_argument("--most", type=float, default=1.02, help="the largest accepted quotient of times (default: %(default)s)")
+    made.add_argument("--json", metavar="FILE", help="the file to write all figures to")
+    made.add_argument("--worker", choices=tuple(CONF), help=argparse.SUPPRESS)
+    return made
+
+
+def by_turns(rounds: int, run: Callable[[str], Any], checks: Checks) -> dict[str, list[Any]]:
+    """Runs all allocators in each round, another one first each time. One that fails is a failed check and runs no more."""
+    results: dict[str, list[Any]] = {}
+    players = list(CONF)
+    for number in range(rounds):
+        turn = number % len(CONF)
+        for who in [*CONF][turn:] + [*CONF][:turn]:
+            if who not in players:
+                continue
+            say(f"round {number + 1} of {rounds}: {who}")
+            try:
+                results.setdefault(who, []).append(run(who))
+            except Failed as failed:
+                players.remove(who)
+                checks.check(f"{who} completes", "no failure", str(failed), False)
+    return {who: results[who] for who in CONF if results.get(who)}
+
+
+def compare(script: str, title: str, given: argparse.Namespace, words: Sequence[object]) -> int:
+    """Trains by turns in processes of the script, prints the results, and returns the exit status."""
+    checks = Checks()
+    shared = ["--steps", given.steps, "--warm-up", given.warm_up, "--seed", given.seed]
+
+    def run(who: str) -> Any:
+        done = child(script, ["--worker", who, *shared, *words], environment(CONF[who], **VARIABLES), timeout=240)
+        say(f"{who}: {sum(done['times']):.1f} s in steps, {done['held'] / GIB:.2f} GiB held at the peak")
+        return done
+
+    results = by_turns(given.rounds, run, checks)
+    if results:
+        judge(results, title, given, checks)
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump(results, file)
+    return checks.end()
+
+
+def judge(results: dict[str, list[dict[str, Any]]], title: str, given: argparse.Namespace, checks: Checks) -> None:
+    """Prints the table and checks the results."""
+    warm = given.warm_up
+    sums = {who: [sum(run["times"][warm:]) for run in runs] for who, runs in results.items()}
+
+    def quotients(who: str) -> list[float]:
+        pairs = zip(results[who], results[EXPANDABLE])
+        return [a / b for mine, theirs in pairs for a, b in zip(mine["times"][warm:], theirs["times"][warm:])]
+
+    rows = []
+    for who, runs in results.items():
+        steps = sorted(took * 1e3 for run in runs for took in run["times"][warm:])
+        row = [who, f"{statistics.median(steps):.2f}", f"{steps[len(steps) * 99 // 100]:.2f}", f"{statistics.median(sums[who]):.3f}"]
+        row.append(f"{statistics.median(quotients(who)):.4f}" if results.get(EXPANDABLE) else "-")
+        row += [f"{max(run[key] for run in runs) / MIB:.0f}" for key in ("held", "used")]
+        rows.append([*row, f"{runs[0]['shown'][0]:.6f}", f"{runs[0]['shown'][1]:.6f}"])
+    first = next(iter(results.values()))[0]
+    print(
+        f"\n{first['device']}, PyTorch {first['torch']}: {title}, {given.steps} steps ({warm} of them warm-up), "
+        f"{given.rounds} rounds, seed {given.seed}"
+    )
+    head = ("allocator", "step, ms", "99 %, ms", "sum, s", "to expandable", "peak held, MiB", "in use, MiB", "first loss", "last loss")
+    print(table(head, rows) + "\n")
+
+    for who, runs in results.items():
+        checks.equal(f"{who}: all losses are numbers", True, all(run["finite"] for run in runs))
+        # Losses and weights would also be equal if no kernel had run.
+        falls = all(0 < run["shown"][1] < run["shown"][0] for run in runs)
+        checks.check(f"{who}: the loss falls", "from above 0", runs[0]["shown"], falls)
+    if not all(who in results for who in CONF):
+        checks.check("all allocators ran", ", ".join(CONF), ", ".join(results), False)
+    base_name, base = next((who, results[who][0]) for who in CONF if who in results)
+    for who, runs in results.items():
+        for number, run in enumerate(runs):
+            if run is base:
+                continue
+            what = f"losses of {who}, round {number + 1}, equal those of {base_name}"
+            checks.equal(what, f"all {given.steps} equal", differences(run["losses"], base["losses"]))
+            checks.equal("its weights at the end are equal", base["weights"][:16], run["weights"][:16])
+    if VMM not in results or EXPANDABLE not in results:
+        return
+    ratio = statistics.median(quotients(VMM))
+    by_round = [
+        statistics.median(a / b for a, b in zip(mine["times"][warm:], theirs["times"][warm:]))
+        for mine, theirs in zip(results[VMM], results[EXPANDABLE])
+    ]
+    seen = f"{ratio:.4f} (rounds: {', '.join(f'{of:.4f}' for of in by_round)})"
+    checks.check("a step's time, gpu-vmm to expandable", f"at most {given.most}", seen, ratio <= given.most)
+    mine, theirs = (max(run["held"] for run in results[who]) for who in (VMM, EXPANDABLE))
+    seen = f"{mine / MIB:.1f} MiB ({mine / theirs:.4f} of it)"
+    checks.check("peak held, gpu-vmm to expandable", f"at most {theirs / MIB:.1f} MiB", seen, mine <= theirs)
+
+
+def main(
+    script: str, title: str, given: argparse.Namespace, work: Callable[[str, argparse.Namespace], Any], words: Sequence[object]
+) -> int:
+    """Runs a training script: as one allocator's process, or as the comparison of all."""
+    if given.rounds < 1 or not 0 <= given.warm_up < given.steps:
+        raise Failed("at least 1 round, and more steps than warm-up")
+    if given.worker:
+        print(json.dumps(work(given.worker, given)), flush=True)
+        return 0
+    return compare(script, title, given, words)

@@ -1,0 +1,81 @@
+"""Reading, writing and showing a region's bytes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Optional, SupportsIndex
+
+from .._arguments import unsigned
+from .._dtype import DTypeLike, dtype_of
+from .._library import check, library
+from .._typing import Buffer
+from ..backend import Backend
+from ..errors import InvalidArgument
+from ._bytes import room, source, target
+from ._closable import Closable
+from .view import View
+
+
+class Contents(Closable):
+    """The part of :class:`Region` that copies bytes. Copies do not wait for work on streams."""
+
+    __slots__ = ()
+    _backend: Backend
+
+    def read(self, offset: SupportsIndex, size: SupportsIndex) -> bytes:
+        """Returns ``size`` bytes. Raises OutOfRange, NotMapped, AccessDenied, Suspended."""
+        limit = ctypes.c_uint64()
+        check(library().gpu_vmm_region_reserved(self._handle, ctypes.byref(limit)))
+        contents = room(unsigned("size", size), limit.value)
+        self.read_into(offset, contents)
+        return bytes(contents)
+
+    def read_into(self, offset: SupportsIndex, into: Buffer) -> int:
+        """Copies bytes into a writable buffer, which must not overlap the region, and returns their number. Raises as :meth:`read`."""
+        place, size = target(into)
+        check(library().gpu_vmm_region_read(self._handle, unsigned("offset", offset), place, size))
+        return size
+
+    def write(self, contents: Buffer, offset: SupportsIndex = 0) -> None:
+        """Copies bytes of the host, which must not overlap the region, to ``offset``. Raises as :meth:`read`."""
+        given, size = source(contents)
+        check(library().gpu_vmm_region_write(self._handle, unsigned("offset", offset), given, size))
+
+    def fill(self, offset: SupportsIndex, length: SupportsIndex, value: SupportsIndex) -> None:
+        """Sets every byte of a range to ``value``. Raises as :meth:`read`. CUDA: cuMemsetD8; HIP: hipMemset."""
+        first, bytes_ = unsigned("offset", offset), unsigned("length", length)
+        check(library().gpu_vmm_region_fill(self._handle, first, bytes_, unsigned("value", value, 8)))
+
+    def copy_from(
+        self, offset: SupportsIndex, source: Contents, source_offset: SupportsIndex, length: SupportsIndex
+    ) -> None:
+        """Copies a range of another region to ``offset``. CUDA: cuMemcpyDtoD; HIP: hipMemcpyDtoD.
+
+        The device that owns the target copies, and must have read access to the source. Raises as :meth:`read`, and InvalidArgument for
+        the same region.
+        """
+        first, second = unsigned("offset", offset), unsigned("source_offset", source_offset)
+        check(library().gpu_vmm_region_copy(self._handle, first, source._handle, second, unsigned("length", length)))
+
+    def view(
+        self,
+        dtype: DTypeLike = "uint8",
+        offset: SupportsIndex = 0,
+        count: Optional[SupportsIndex] = None,
+        *,
+        read_only: bool = False,
+    ) -> View:
+        """Returns ``count`` elements from ``offset`` bytes on, for DLPack and as a buffer. None is all up to the end of the memory.
+
+        Raises InvalidArgument for an offset that is not a multiple of the element's size.
+        """
+        kind, first = dtype_of(dtype), unsigned("offset", offset)
+        if first % kind.itemsize:
+            raise InvalidArgument(f"view: the offset {first} is not a multiple of the {kind.itemsize} bytes of a {kind.name}")
+        if count is None:
+            end = ctypes.c_uint64()
+            check(library().gpu_vmm_region_size(self._handle, ctypes.byref(end)))
+            number = max(0, end.value - first) // kind.itemsize
+        else:
+            number = unsigned("count", count, 56)
+        return View(self._backend, self._handle, kind, first, number, bool(read_only))

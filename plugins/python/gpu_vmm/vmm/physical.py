@@ -1,0 +1,167 @@
+"""Physical memory, which regions map."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import SupportsIndex
+
+from .._arguments import unsigned
+from .._handles import PhysicalHandle
+from .._library import check, library
+from .._signatures import FabricHandle, PropertiesStruct
+from .._typing import Buffer
+from ..backend import Backend
+from ..errors import InvalidArgument, Unavailable
+from ._bytes import room, source, target
+from ._closable import Closable
+from .device import checked
+from .offer import Offer, offer_by
+from .properties import DEFAULT, OfferBy, Properties, pointer_to, properties_of
+
+
+class PhysicalMemory(Closable):
+    """Physical memory of at least ``size`` bytes, rounded up to the granularity.
+
+    Several objects can share one memory: the device gets it back when all are closed or collected and no region maps it. CUDA:
+    cuMemCreate; HIP: hipMemCreate.
+
+    Raises OutOfMemory, NoSuchDevice, or Unavailable if the driver has no such memory.
+    """
+
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: Backend, size: SupportsIndex, properties: Properties = DEFAULT) -> None:
+        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
+        check(
+            library().gpu_vmm_physical_create(checked(backend)._handle, wanted, unsigned("size", size), ctypes.byref(pointer))
+        )
+        self._own(PhysicalHandle(pointer))
+        self._backend = backend
+
+    @classmethod
+    def _from(cls, backend: Backend, pointer: ctypes.c_void_p) -> PhysicalMemory:
+        made = cls._of(PhysicalHandle(pointer))
+        made._backend = backend
+        return made
+
+    def __repr__(self) -> str:
+        return f"<gpu_vmm.vmm.PhysicalMemory{', closed' if self.closed else f' of {self.size} bytes on {self._backend.name}'}>"
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that owns the memory."""
+        return self._backend
+
+    @property
+    def size(self) -> int:
+        """The size, a multiple of the granularity."""
+        size = ctypes.c_uint64()
+        check(library().gpu_vmm_physical_size(self._handle, ctypes.byref(size)))
+        return size.value
+
+    @property
+    def properties(self) -> Properties:
+        """The properties that the memory has."""
+        found = PropertiesStruct()
+        check(library().gpu_vmm_physical_properties(self._handle, ctypes.byref(found)))
+        return properties_of(found)
+
+    def retain(self) -> PhysicalMemory:
+        """Returns another object for the same memory."""
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_physical_retain(self._handle, ctypes.byref(pointer)))
+        return PhysicalMemory._from(self._backend, pointer)
+
+    def is_same(self, other: PhysicalMemory) -> bool:
+        """Returns whether two objects share one memory."""
+        same = ctypes.c_bool()
+        check(library().gpu_vmm_physical_same(self._handle, other._handle, ctypes.byref(same)))
+        return same.value
+
+    def read(self, offset: SupportsIndex, size: SupportsIndex) -> bytes:
+        """Returns ``size`` bytes, whether or not the memory is mapped. Raises OutOfRange, OutOfAddresses.
+
+        Each call maps the memory at addresses of its own: for many copies, map it in a region.
+        """
+        first, contents = unsigned("offset", offset), room(unsigned("size", size), self.size)
+        place, count = target(contents)
+        check(library().gpu_vmm_physical_read(self._handle, first, place, count))
+        return bytes(contents)
+
+    def write(self, contents: Buffer, offset: SupportsIndex = 0) -> None:
+        """Copies bytes of the host to ``offset``, whether or not the memory is mapped. Raises OutOfRange, OutOfAddresses."""
+        given, size = source(contents)
+        check(library().gpu_vmm_physical_write(self._handle, unsigned("offset", offset), given, size))
+
+    def export_fd(self) -> int:
+        """Returns a new file descriptor of the memory, which the caller must close. Needs ``HandleTypes.FD``.
+
+        ``socket.send_fds`` sends it to another process. Raises Unavailable for memory that was not created for it.
+        """
+        _check_descriptors()
+        number = ctypes.c_int32()
+        check(library().gpu_vmm_physical_export_fd(self._handle, ctypes.byref(number)))
+        return number.value
+
+    @classmethod
+    def import_fd(
+        cls, backend: Backend, fd: SupportsIndex, size: SupportsIndex, properties: Properties = DEFAULT
+    ) -> PhysicalMemory:
+        """Imports memory from a file descriptor, which stays open and stays the caller's.
+
+        ``size`` and ``properties`` must be those of the exported memory: no driver reports them. Raises Unaligned, NoSuchDevice,
+        Unavailable, or DriverError for another kind of descriptor.
+        """
+        _check_descriptors()
+        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
+        number, bytes_ = unsigned("fd", fd, 31), unsigned("size", size)
+        opened = checked(backend)._handle
+        check(library().gpu_vmm_physical_import_fd(opened, wanted, bytes_, number, ctypes.byref(pointer)))
+        return cls._from(backend, pointer)
+
+    def export_fabric(self) -> bytes:
+        """Returns a fabric handle, which any network can carry. Needs ``HandleTypes.FABRIC``. Raises Unavailable."""
+        handle = FabricHandle()
+        check(library().gpu_vmm_physical_export_fabric(self._handle, ctypes.byref(handle)))
+        return bytes(handle)
+
+    @classmethod
+    def import_fabric(
+        cls, backend: Backend, handle: bytes, size: SupportsIndex, properties: Properties = DEFAULT
+    ) -> PhysicalMemory:
+        """Imports memory from a fabric handle; ``size`` and ``properties`` as for :meth:`import_fd`.
+
+        Raises Unaligned, NoSuchDevice, Unavailable, or DriverError for an invalid handle.
+        """
+        if len(handle) != ctypes.sizeof(FabricHandle):
+            raise InvalidArgument(f"import memory: the fabric handle has {len(handle)} bytes; expected {ctypes.sizeof(FabricHandle)}")
+        wanted, pointer = pointer_to(properties), ctypes.c_void_p()
+        given, bytes_ = FabricHandle.from_buffer_copy(handle), unsigned("size", size)
+        opened = checked(backend)._handle
+        check(
+            library().gpu_vmm_physical_import_fabric(
+                opened, wanted, bytes_, ctypes.byref(given), ctypes.byref(pointer)
+            )
+        )
+        return cls._from(backend, pointer)
+
+    def offer(self, by: OfferBy = OfferBy.PROCESS) -> Offer:
+        """Offers the memory to other processes. Raises Unavailable for memory that was not created for it."""
+        return offer_by("gpu_vmm_physical_offer", by, self._backend._handle, self._handle)
+
+    @classmethod
+    def import_offer(cls, backend: Backend, offer: bytes) -> PhysicalMemory:
+        """Imports memory that another process offers. Import offers only from senders that you trust.
+
+        Raises PeerError for bytes that are no offer of one piece of memory, and if the process that made it has ended; AccessDenied or
+        DriverError if the system refuses its descriptors.
+        """
+        given, size = source(offer)
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_physical_import(checked(backend)._handle, given, size, ctypes.byref(pointer)))
+        return cls._from(backend, pointer)
+
+
+def _check_descriptors() -> None:
+    if not hasattr(library(), "gpu_vmm_physical_export_fd"):
+        raise Unavailable("export memory: this system has no file descriptors for memory")

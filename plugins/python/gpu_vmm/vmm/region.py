@@ -1,0 +1,211 @@
+"""Regions: a contiguous range of device addresses and the memory that is mapped there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Optional, SupportsIndex, Union
+
+from .._arguments import Folder, kept_in, text, unsigned
+from .._handles import RegionHandle
+from .._library import check, library
+from ..backend import Backend
+from ._bytes import source
+from ._contents import Contents
+from ._mappings import Mappings
+from ._options import options
+from .device import checked
+from .observer import After, Before, changing, observe
+from .offer import Offer, offer_by
+from .properties import DEFAULT, OfferBy, Placement, Properties
+
+Path = Union[str, "os.PathLike[str]"]
+"""A path of a file."""
+
+
+def path_of(path: Path) -> str:
+    """Returns a path as a string."""
+    return os.fspath(path)
+
+
+class Region(Mappings, Contents):
+    """A contiguous range of device addresses, without memory at first. CUDA: cuMemAddressReserve; HIP: hipMemAddressReserve.
+
+    ``size``: the number of bytes of addresses; 0 for the size of the device's memory. ``memory``: the memory with which the region grows.
+    ``address``: for ``Placement.PREFER`` and ``Placement.EXACT``. ``alignment``: that of the address, beyond the granularity.
+    ``extend_by``: the least number of addresses that growth adds behind a full reservation; 0 for twice the size. ``guard``: the
+    number of bytes of addresses to keep free on either side. ``portable``: whether every driver can restore the region at its address.
+
+    Several threads may use it. Raises AddressTaken, Unaligned, OutOfAddresses, NoSuchDevice, or Unavailable for memory that the driver
+    lacks.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        backend: Backend,
+        size: SupportsIndex = 0,
+        memory: Properties = DEFAULT,
+        *,
+        placement: Placement = Placement.ANYWHERE,
+        address: SupportsIndex = 0,
+        alignment: SupportsIndex = 0,
+        extend_by: SupportsIndex = 0,
+        guard: SupportsIndex = 0,
+        portable: bool = False,
+    ) -> None:
+        wanted = options(memory, size, placement, address, alignment, extend_by, guard, portable)
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_region_reserve(checked(backend)._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
+        self._own(RegionHandle(pointer))
+        self._backend = backend
+
+    @classmethod
+    def _from(cls, backend: Backend, pointer: ctypes.c_void_p) -> Region:
+        made = cls._of(RegionHandle(pointer))
+        made._backend = backend
+        return made
+
+    def __repr__(self) -> str:
+        where = "closed" if self.closed else f"on {self._backend.name} at {self.address:#x}"
+        return f"<gpu_vmm.vmm.Region {where}>"
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that owns the addresses."""
+        return self._backend
+
+    @property
+    def address(self) -> int:
+        """The first address. Only :meth:`grow_or_move` changes it."""
+        address = ctypes.c_uint64()
+        check(library().gpu_vmm_region_address(self._handle, ctypes.byref(address)))
+        return address.value
+
+    @property
+    def size(self) -> int:
+        """The end of the mapped memory; 0 while the region is suspended."""
+        size = ctypes.c_uint64()
+        check(library().gpu_vmm_region_size(self._handle, ctypes.byref(size)))
+        return size.value
+
+    def grow(self, size: SupportsIndex) -> None:
+        """Grows in place to at least ``size`` bytes. No byte is copied. Raises OutOfMemory, OutOfAddresses, Suspended."""
+        check(library().gpu_vmm_region_grow(self._handle, unsigned("size", size)))
+
+    def grow_or_move(self, size: SupportsIndex) -> int:
+        """Grows to at least ``size`` bytes, at another address if the addresses behind the region are taken, and returns the address.
+
+        The same memory is mapped at the new address. Raises OutOfMemory, OutOfAddresses, Suspended, and Busy for a tensor or a buffer of
+        the region or if an observer refuses.
+        """
+        address = ctypes.c_uint64()
+        changing(library().gpu_vmm_region_grow_or_move, self._handle, unsigned("size", size), ctypes.byref(address))
+        return address.value
+
+    def shrink(self, size: SupportsIndex = 0, *, force: bool = False) -> None:
+        """Shrinks from the end to ``size`` bytes, in whole mappings, after waiting for the devices.
+
+        Raises Busy for a tensor or a buffer of the region, unless ``force`` is true, and if an observer refuses.
+        """
+        changing(library().gpu_vmm_region_shrink, self._handle, unsigned("size", size), bool(force))
+
+    def suspend(self, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False) -> int:
+        """Returns the memory to the driver and keeps the addresses. Returns the number of bytes that went back.
+
+        ``keep`` and ``directory`` are as for ``Pool.suspend``. Raises Busy as :meth:`shrink` does.
+        """
+        went, where = ctypes.c_uint64(), kept_in(keep, directory)
+        changing(library().gpu_vmm_region_suspend, self._handle, where, bool(force), ctypes.byref(went))
+        return went.value
+
+    def resume(self) -> int:
+        """Maps memory at the same addresses and restores the contents. Returns the number of bytes mapped."""
+        came = ctypes.c_uint64()
+        changing(library().gpu_vmm_region_resume, self._handle, ctypes.byref(came))
+        return came.value
+
+    def swap(
+        self,
+        offset: SupportsIndex,
+        other: Region,
+        other_offset: SupportsIndex,
+        length: SupportsIndex,
+        *,
+        force: bool = False,
+    ) -> None:
+        """Exchanges the memory of a range with that of a range of another region, after waiting for the devices.
+
+        The addresses stay the same, and no byte is copied. Both ranges must consist of whole mappings. With ``force``, tensors may
+        exist; they then have the other contents.
+
+        Raises Unaligned, OutOfRange, NotMapped, PeerUnreachable, Suspended, InvalidArgument for the same region twice or for a part of a
+        mapping, and Busy for a tensor, a buffer, a capture, or if an observer refuses.
+        """
+        first, second, bytes_ = unsigned("offset", offset), unsigned("other_offset", other_offset), unsigned("length", length)
+        changing(library().gpu_vmm_region_swap, self._handle, first, other._handle, second, bytes_, bool(force))
+
+    def swap_all(self, other: Region, *, force: bool = False) -> None:
+        """Exchanges all memory of two regions, which must be mapped at the same offsets. Raises what :meth:`swap` raises."""
+        changing(library().gpu_vmm_region_swap_all, self._handle, other._handle, bool(force))
+
+    def move_to_device(self, device: SupportsIndex) -> None:
+        """Moves the contents to memory of another device, at the same addresses. The region then grows with memory of that device.
+
+        Raises NoSuchDevice, PeerUnreachable, OutOfMemory, Suspended, and Busy for a tensor or a buffer, for memory that is exported,
+        imported or held elsewhere, for a capture, or if an observer refuses.
+        """
+        changing(library().gpu_vmm_region_move_to_device, self._handle, unsigned("device", device, 32))
+
+    def snapshot(self, path: Path, *, compress: bool = False) -> None:
+        """Writes the address, the mappings, the access and the contents to a file, after waiting for the devices.
+
+        A file of that name is replaced when the new one is complete. Raises FileError, Suspended, and Busy for a capture.
+        """
+        check(library().gpu_vmm_region_snapshot(self._handle, text("path", path_of(path)), bool(compress)))
+
+    @classmethod
+    def restore(cls, backend: Backend, path: Path, *, relocate: bool = False) -> Region:
+        """Recreates a region from a file with exactly one, at its address, or elsewhere if that is taken and ``relocate`` is true.
+
+        The file may come from another process, device or vendor. Raises AddressTaken, FileError, OutOfMemory, NoSuchDevice,
+        PeerUnreachable, Unavailable, and InvalidArgument for a file with several regions or none.
+        """
+        pointer, file = ctypes.c_void_p(), text("path", path_of(path))
+        check(library().gpu_vmm_region_restore(checked(backend)._handle, file, bool(relocate), ctypes.byref(pointer)))
+        return cls._from(backend, pointer)
+
+    def offer(self, by: OfferBy = OfferBy.PROCESS) -> Offer:
+        """Offers the region as it is now to other processes. From then on its memory cannot be suspended or moved.
+
+        Raises Unavailable for memory that was not created for it, Suspended.
+        """
+        return offer_by("gpu_vmm_region_offer", by, self._handle)
+
+    @classmethod
+    def import_offer(cls, backend: Backend, offer: bytes) -> Region:
+        """Imports a region that another process offers: the devices that own its memory read and write it.
+
+        Import offers only from senders that you trust. Raises what :meth:`PhysicalMemory.import_offer` raises.
+        """
+        given, size = source(offer)
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_region_import(checked(backend)._handle, given, size, ctypes.byref(pointer)))
+        return cls._from(backend, pointer)
+
+    def on_backing_change(self, before: Optional[Before] = None, after: Optional[After] = None) -> int:
+        """Adds callbacks before and after each change of the memory behind the addresses. Returns a number for :meth:`remove_observer`.
+
+        ``before(change)`` is called before anything changes and before the operation waits for the devices. An exception refuses the
+        change: the operation raises Busy, whose cause is that exception, and nothing has changed. The end of a region cannot be
+        refused. ``after(change, outcome)`` is called once for each ``before`` that did not refuse, on every path. Growing and mapping
+        call no callback. Callbacks run on the thread of the operation; calls of the region in them raise Busy and do not wait.
+
+        Raises Busy in a callback of the same region.
+        """
+        return observe(self._handle, before, after)
+
+    def remove_observer(self, number: SupportsIndex) -> None:
+        """Removes an observer. Raises NotFound if the region has no such observer, and Busy in a callback of the same region."""
+        check(library().gpu_vmm_region_remove_observer(self._handle, unsigned("number", number)))

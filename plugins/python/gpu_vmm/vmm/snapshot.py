@@ -1,0 +1,33 @@
+"""Several regions in one file."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import List, Sequence
+
+from .._arguments import text
+from .._library import check, library
+from ..backend import Backend
+from .device import checked
+from .region import Path, Region, path_of
+
+
+def snapshot(regions: Sequence[Region], path: Path, *, compress: bool = False) -> None:
+    """Writes regions of one backend to a file at one point of time, as :meth:`Region.snapshot` writes one.
+
+    Memory that is mapped in several of them is written once. Raises what that raises, and InvalidArgument for no region, more than 1024,
+    the same region twice, or regions of several backends.
+    """
+    handles = [region._handle for region in regions]  # kept during the call
+    pointers = (ctypes.c_void_p * len(handles))(*(handle._as_parameter_ for handle in handles))
+    check(library().gpu_vmm_regions_snapshot(pointers, len(handles), text("path", path_of(path)), bool(compress)))
+
+
+def restore(backend: Backend, path: Path, *, relocate: bool = False) -> List[Region]:
+    """Recreates all regions of a file in the order in which they were written, as :meth:`Region.restore` recreates one."""
+    name, count = text("path", path_of(path)), ctypes.c_uint64()
+    opened = checked(backend)._handle
+    check(library().gpu_vmm_snapshot_count(name, ctypes.byref(count)))
+    pointers = (ctypes.c_void_p * count.value)()
+    check(library().gpu_vmm_regions_restore(opened, name, bool(relocate), pointers, count.value))
+    return [Region._from(backend, ctypes.c_void_p(pointer)) for pointer in pointers]
