@@ -1,6 +1,8 @@
 //! For cubecl 0.12.0-pre.1.
 
 use cubecl_server_0_12 as cubecl_server;
+// One source for the types of both versions.
+#[allow(clippy::duplicate_mod)]
 #[path = "storage.rs"]
 mod storage;
 pub use storage::{PoolResource, PoolStorage};
