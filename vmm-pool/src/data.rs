@@ -63,8 +63,8 @@ impl<B: Backend> Block<B> {
         let [first, second] = &tags;
         let _first = keep_mapped(first);
         let _second = (first.index != second.index).then(|| keep_mapped(second));
-        self.check_mapped(OPERATION)?;
-        from.check_mapped(OPERATION)?;
+        self.check_usable(OPERATION)?;
+        from.check_usable(OPERATION)?;
         // SAFETY: both ranges lie in blocks that stay mapped for the device until this returns. Two blocks never overlap.
         unsafe { backend.copy(device, self.address() + offset, from.address() + range.offset, range.length) }
     }
@@ -76,8 +76,14 @@ impl<B: Backend> Block<B> {
         Ok(())
     }
 
-    /// Returns an error if the memory of the block is suspended or lost.
-    pub(crate) fn check_mapped(&self, operation: Operation) -> Result<()> {
+    /// Checks that the memory of the block is neither suspended nor lost. A program that keeps freed blocks for reuse asks before it
+    /// hands one out.
+    ///
+    /// # Errors
+    ///
+    /// [`Suspended`](PoolError::Suspended), [`Poisoned`](Detail::Poisoned) for memory that a failed call has lost,
+    /// [`Forked`](Detail::Forked).
+    pub fn check_usable(&self, operation: Operation) -> Result<()> {
         let core = self.inner().core(operation)?;
         let tag = core.tag_of(self.piece());
         if tag.suspended.load(Ordering::Acquire) || core.is_suspended(tag.index) {
@@ -108,7 +114,7 @@ impl<B: Backend> Block<B> {
         let tag = Arc::clone(core.tag_of(self.piece()));
         drop(core);
         let _mapped = keep_mapped(&tag);
-        self.check_mapped(operation)?;
+        self.check_usable(operation)?;
         act(&backend, device, self.address() + offset)
     }
 }

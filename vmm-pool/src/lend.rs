@@ -23,7 +23,7 @@ unsafe impl<B: Backend> LendMemory for Block<B> {
         stream: Stream<'_>,
     ) -> Result<Address> {
         self.check(operation, range)?;
-        self.check_mapped(operation)?;
+        self.check_usable(operation)?;
         let Grant { device, access: need } = grant;
         let core = self.inner().core(operation)?;
         if device != core.settings.device {

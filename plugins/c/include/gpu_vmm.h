@@ -4,8 +4,8 @@
 // Every function that can fail returns a status: GPU_VMM_OK or the code of an error. gpu_vmm_last_error returns the error's text.
 // All sizes are bytes, and all addresses are device addresses. Several threads may use one object at the same time.
 //
-// Results: every function with a status first sets its out-parameters to zero or NULL. After an error they hold that. The bytes
-// that a function has copied to `to` by then are undefined. A call that fails has changed nothing, unless it returns
+// Results: every function with a status first sets its out-parameters to zero or NULL, and a descriptor to -1. After an error they hold
+// that. The bytes that a function has copied to `to` by then are undefined. A call that fails has changed nothing, unless it returns
 // GPU_VMM_POISONED.
 //
 // Statuses: the comment of a function names the statuses that depend on its arguments. Besides these, every function returns
@@ -1294,9 +1294,12 @@ gpu_vmm_status gpu_vmm_copy_queue_read(const gpu_vmm_copy_queue *queue,
 //
 // Returns GPU_VMM_INVALID_ARGUMENT for an event of another backend.
 //
+// The event must not record work of a stream that captures: later copies would become part of the graph, and
+// gpu_vmm_copy_queue_finish would not wait for them.
+//
 // # Safety
 //
-// `queue` is null or a queue, `event` null or an event.
+// `queue` is null or a queue, `event` null or an event that no capturing stream has recorded.
 gpu_vmm_status gpu_vmm_copy_queue_hold(const gpu_vmm_copy_queue *queue,
                                        const gpu_vmm_event *event);
 
@@ -1523,7 +1526,7 @@ gpu_vmm_status gpu_vmm_region_grow_or_move(const gpu_vmm_region *region,
 // Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
 // GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).
 //
-// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it.
+// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it. After an error `*fd` is -1.
 //
 // # Safety
 //
@@ -1894,8 +1897,8 @@ gpu_vmm_status gpu_vmm_torch_pool_uses(int number, gpu_vmm_torch_mempool_id id, 
 // Sets whether the free blocks of a private pool may serve other requests when memory is short.
 gpu_vmm_status gpu_vmm_torch_pool_use_on_oom(int number, gpu_vmm_torch_mempool_id id, bool use_on_oom);
 
-// Gives the memory that a private pool allocates from now on a tag of its own, to suspend and resume it by gpu_vmm_pool_suspend and
-// gpu_vmm_pool_resume. Call it before the pool's first allocation: other memory of private pools has the tag "torch graphs".
+// Gives the memory that a private pool allocates from now on a tag of its own, to suspend and resume it by gpu_vmm_suspend and
+// gpu_vmm_resume. Call it before the pool's first allocation: other memory of private pools has the tag "torch graphs".
 //
 // # Safety
 //

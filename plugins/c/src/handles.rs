@@ -1,7 +1,7 @@
 //! The pointers by which C names objects. They are no addresses, so a wrong one is found without reading through it.
 //!
 //! A pointer has the number of a slot and the slot's generation. Freeing an object ends the generation: a pointer to a freed object, to
-//! an object of another kind, or to anything else is an error. No lock is taken, so that a forked child can call these functions
+//! an object of another kind, or to anything else is an error. Finding and freeing take no lock, so that a forked child can do both
 //! whatever other threads did at the fork.
 //!
 //! Uses unsafe code: slots hold objects of all types.

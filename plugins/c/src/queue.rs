@@ -281,9 +281,12 @@ pub unsafe extern "C" fn gpu_vmm_copy_queue_read(
 ///
 /// Returns GPU_VMM_INVALID_ARGUMENT for an event of another backend.
 ///
+/// The event must not record work of a stream that captures: later copies would become part of the graph, and
+/// gpu_vmm_copy_queue_finish would not wait for them.
+///
 /// # Safety
 ///
-/// `queue` is null or a queue, `event` null or an event.
+/// `queue` is null or a queue, `event` null or an event that no capturing stream has recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_copy_queue_hold(queue: *const CopyQueue, event: *const Event) -> Status {
     status(|| {

@@ -63,7 +63,7 @@ fn by(number: u32) -> Answer<By> {
 /// Exports memory as a new file descriptor, which the caller must close. The memory must have been created with
 /// GPU_VMM_HANDLE_FD. Send the descriptor over a Unix socket (SCM_RIGHTS).
 ///
-/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it.
+/// Returns GPU_VMM_UNAVAILABLE for memory that was not created for it. After an error `*fd` is -1.
 ///
 /// # Safety
 ///
@@ -72,8 +72,11 @@ fn by(number: u32) -> Answer<By> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_physical_export_fd(physical: *const Physical, fd: *mut i32) -> Status {
     use std::os::fd::IntoRawFd;
-    // SAFETY: null or writable for a number, as the caller guarantees.
-    unsafe { clear(fd) };
+    if !fd.is_null() {
+        // A caller that closes whatever it received must not close descriptor 0.
+        // SAFETY: writable for a number, as the caller guarantees.
+        unsafe { fd.write(-1) };
+    }
     status(|| {
         check_place("fd", fd)?;
         // SAFETY: guaranteed by the caller.

@@ -92,7 +92,7 @@ static void mappings(const gpu_vmm_backend *backend, uint64_t unit) {
 static void descriptors(const gpu_vmm_backend *backend, uint64_t unit) {
     gpu_vmm_physical *private_memory = create(backend, unit, 0), *memory = create(backend, unit, GPU_VMM_HANDLE_FD);
     int fd = 4711;
-    demand(gpu_vmm_physical_export_fd(private_memory, &fd) != GPU_VMM_OK && fd == 0, "private memory is not exported");
+    demand(gpu_vmm_physical_export_fd(private_memory, &fd) != GPU_VMM_OK && fd == -1, "private memory is not exported");
     gpu_vmm_physical_release(private_memory);
     if (memory == NULL || gpu_vmm_physical_export_fd(memory, &fd) != GPU_VMM_OK) {
         printf("no descriptors here: %s\n", gpu_vmm_last_error());

@@ -36,6 +36,14 @@ static int is_zero(const void *place, size_t size) {
         demand(is_zero(&(result), sizeof(result)), "after an error the result is zero: " #call);                                 \
     } while (0)
 
+// A descriptor is -1 after an error, since 0 is one.
+#define FAILS_WITH(value, result, call)                                                                                          \
+    do {                                                                                                                         \
+        (result) = 0;                                                                                                            \
+        demand((call) != GPU_VMM_OK, #call " fails");                                                                            \
+        demand((result) == (value), "after an error the result is " #value ": " #call);                                          \
+    } while (0)
+
 static void no_run(void *context, const gpu_vmm_torch_run *run) {
     (void)context;
     (void)run;
@@ -168,7 +176,7 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(number, gpu_vmm_physical_size(NULL, &number));
     FAILS(filled, gpu_vmm_physical_properties(NULL, &filled));
     FAILS(flag, gpu_vmm_physical_same(NULL, NULL, &flag));
-    FAILS(fd, gpu_vmm_physical_export_fd(NULL, &fd));
+    FAILS_WITH(-1, fd, gpu_vmm_physical_export_fd(NULL, &fd));
     FAILS(handle, gpu_vmm_physical_export_fabric(NULL, &handle));
     FAILS(object.physical, gpu_vmm_physical_import_fd(backend, NULL, 1, -1, &object.physical));
     FAILS(object.physical, gpu_vmm_physical_import_fabric(backend, &properties, 1, &any_handle, &object.physical));

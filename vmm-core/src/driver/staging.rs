@@ -70,7 +70,8 @@ pub unsafe trait CopyStream: Debug + Send {
     ///
     /// # Safety
     ///
-    /// The event comes from the backend of this stream.
+    /// The event comes from the backend of this stream, and records no work of a stream that captures: later copies would become
+    /// part of the graph, and [`finish`](Self::finish) would not wait for them.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Freed blocks that serve only requests of the same captures or of the same memory pool.
 
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
+use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Result, Stream};
 use std::collections::BTreeMap;
 
 /// Freed blocks, by stream and capacity.
@@ -13,9 +13,25 @@ const SMALL: u64 = 1 << 20;
 
 impl FreeBlocks {
     /// Takes a block of this stream that is at most a quarter plus 4 KiB larger than `size`, and small if `size` is.
-    pub(super) fn take(&mut self, size: Bytes, stream: Stream<'static>) -> Option<Block<AnyBackend>> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Block::check_usable`]: a block whose tag is suspended has no memory. It stays here.
+    pub(super) fn take_usable(
+        &mut self,
+        size: Bytes,
+        stream: Stream<'static>,
+    ) -> Result<Option<Block<AnyBackend>>> {
         let most = size.0.saturating_add(size.0 / 4).saturating_add(4096);
-        self.take_up_to(size, if size.0 <= SMALL { most.min(SMALL) } else { most }, stream)
+        let most = if size.0 <= SMALL { most.min(SMALL) } else { most };
+        let Some(block) = self.take_up_to(size, most, stream) else { return Ok(None) };
+        match block.check_usable(Operation::Allocate) {
+            Ok(()) => Ok(Some(block)),
+            Err(error) => {
+                self.keep(block);
+                Err(error)
+            }
+        }
     }
 
     /// Takes the smallest block of this stream with `size` to `most` bytes.

@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND};
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Bytes, Stream, SyncCalls, WaitFor};
+use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream, SyncCalls, WaitFor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -149,7 +149,7 @@ impl PrivatePools {
         private.captured |= captures;
         let source = private.tagged.clone();
         let source = source.as_ref().unwrap_or(&self.pool);
-        let kept = private.free.take(size, stream);
+        let kept = private.free.take_usable(size, stream)?;
         drop(books);
         let block = match kept {
             Some(block) => block,
@@ -171,8 +171,14 @@ impl PrivatePools {
     pub(super) fn alloc_spare(&self, size: Bytes, stream: Stream<'static>) -> Answer<Option<TorchBlock>> {
         let mut books = self.books()?;
         let mut of_pools = books.pools.iter_mut().filter(|(_, private)| private.on_oom);
-        let found =
-            of_pools.find_map(|(id, private)| Some((*id, private.free.take_up_to(size, u64::MAX, stream)?)));
+        let found = of_pools.find_map(|(id, private)| {
+            let block = private.free.take_up_to(size, u64::MAX, stream)?;
+            if block.check_usable(Operation::Allocate).is_err() {
+                private.free.keep(block);
+                return None;
+            }
+            Some((*id, block))
+        });
         Ok(found.map(|(id, block)| self.insert(block, size, id)))
     }
 
@@ -310,7 +316,8 @@ mod tests {
 
     use super::*;
     use crate::pool::PoolOptions;
-    use gpu_vmm::Vendor;
+    use crate::status::GPU_VMM_SUSPENDED;
+    use gpu_vmm::{BackingStore, Vendor};
 
     const ID: MempoolId = MempoolId { first: 0, second: 7 };
     const OTHER: MempoolId = MempoolId { first: 0, second: 8 };
@@ -477,6 +484,23 @@ mod tests {
         let spare = pools.alloc_spare(Bytes::kib(100), STREAM).unwrap();
         assert_eq!(spare.map(|spare| spare.address), Some(block.0));
         assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
+        free(&pools, block);
+    }
+
+    #[test]
+    fn free_memory_that_sleeps_serves_nothing() {
+        let pools = pools(8);
+        pools.set_tag(ID, "weights").unwrap();
+        pools.set_on_oom(ID, true).unwrap();
+        let block = alloc(&pools);
+        free(&pools, block);
+        let tags = &pools.pool.blocks;
+        tags.suspend("weights", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+        let refused = pools.alloc(ID, SIZE, Bytes(512), STREAM).map(|seen| seen.address).unwrap_err();
+        assert_eq!(refused.status, GPU_VMM_SUSPENDED, "{}", refused.text);
+        assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
+        tags.resume("weights").unwrap();
+        assert_eq!(alloc(&pools), block);
         free(&pools, block);
     }
 }

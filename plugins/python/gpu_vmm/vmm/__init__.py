@@ -1,6 +1,6 @@
 """The low-level calls: physical memory, address ranges, mappings, access, events, and the memory behind a fixed address.
 
-Every argument is checked before it reaches a driver. Objects are released when they are closed, at the end of ``with``, or when they are
+Every argument but a stream is checked before it reaches a driver. Objects are released when they are closed, at the end of ``with``, or when they are
 garbage-collected::
 
     from gpu_vmm import vmm

@@ -93,7 +93,8 @@ class CopyQueue(Closable):
     def hold(self, event: Event) -> None:
         """Makes all copies that are queued from now on wait for the work that an event has recorded.
 
-        The CPU does not wait, except on host memory. Raises InvalidArgument for an event of another backend.
+        The CPU does not wait, except on host memory. Raises InvalidArgument for an event of another backend. The event must not record work
+        of a stream that captures: later copies would become part of the graph.
         """
         check(library().gpu_vmm_copy_queue_hold(self._handle, event._handle))
 

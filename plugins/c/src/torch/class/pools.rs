@@ -64,8 +64,8 @@ pub extern "C" fn gpu_vmm_torch_pool_use_on_oom(number: c_int, id: MempoolId, us
     of_device(number, |pools| pools.set_on_oom(id, use_on_oom))
 }
 
-/// Gives the memory that a private pool allocates from now on a tag of its own, to suspend and resume it by gpu_vmm_pool_suspend and
-/// gpu_vmm_pool_resume. Call it before the pool's first allocation: other memory of private pools has the tag "torch graphs".
+/// Gives the memory that a private pool allocates from now on a tag of its own, to suspend and resume it by gpu_vmm_suspend and
+/// gpu_vmm_resume. Call it before the pool's first allocation: other memory of private pools has the tag "torch graphs".
 ///
 /// # Safety
 ///
