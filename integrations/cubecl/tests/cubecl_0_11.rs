@@ -1,4 +1,5 @@
 //! The storage under cubecl 0.11.
+#![allow(clippy::single_component_path_imports)] // the cases name both by `super::`
 
 use cubecl_ir;
 use cubecl_server;
