@@ -82,7 +82,8 @@ print(*(one() for one in get), library.tms_get_cpu_backup_backend().decode())
         variables = dict(zip(names, values))
         if kind is not None:
             variables["TMS_INIT_CPU_BACKUP_BACKEND"] = kind
-        ended = subprocess.run([sys.executable, "-c", self.CODE], env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+        command = [sys.executable, "-c", self.CODE]
+        ended = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
         return ended.stdout.split(), ended.stderr
 
     def test_the_variables_select_the_first_settings(self):
