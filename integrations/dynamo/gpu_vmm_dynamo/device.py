@@ -10,7 +10,6 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 import gpu_vmm
 from gpu_vmm import vmm
-from gpu_vmm.errors import from_status
 
 from .ranges import Ranges
 from .streams import Stream
@@ -19,7 +18,8 @@ from .streams import Stream
 class GpuVmmDevice:
     """Virtual memory management of one backend. Any thread may use it.
 
-    A call with wrong arguments raises an error of gpu_vmm and does not reach the driver. Handles are numbers of this object.
+    A call with wrong arguments raises an error of gpu_vmm and does not reach the driver. Pointers to host memory are not checked. Handles
+    are numbers of this object; a stream must come from :meth:`stream_create_nonblocking`.
     """
 
     def __init__(self, backend: Optional[str] = None) -> None:
@@ -28,6 +28,8 @@ class GpuVmmDevice:
         self._opening = threading.Lock()
         self._opened: Optional[gpu_vmm.Backend] = None
         self._own = threading.local()
+        # Guards the handles, during a driver's call with one as well, and the set of streams.
+        self._lock = threading.Lock()
         self._handles: Dict[int, Union[vmm.PhysicalMemory, _Descriptor]] = {}
         self._numbers = itertools.count(1)
         self._reservations: Ranges[vmm.Region] = Ranges()
@@ -48,12 +50,15 @@ class GpuVmmDevice:
             return self._opened
 
     def synchronize(self) -> None:
-        """Waits for the default stream of this thread's device and for all streams of this object.
+        """Waits for the default stream of this thread's device and for all streams of this object, but not for non-blocking streams that
+        other code has created.
 
         ``unmap`` and ``address_free`` themselves wait for all work of the devices.
         """
-        for stream in list(self._streams):
-            stream.synchronize()
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.wait()
         event = vmm.Event(self._backend, self._device)
         event.record()
         event.wait()
@@ -92,13 +97,16 @@ class GpuVmmDevice:
 
     def release(self, handle: int) -> None:
         """Releases a handle. Mappings of the memory stay. Raises NotFound for a handle that is not there."""
-        self._get(handle)
-        self._handles.pop(handle).close()
+        with self._lock:
+            memory = self._get(handle)
+            del self._handles[handle]
+        memory.close()
 
     def export_to_shareable_handle(self, handle: int) -> int:
         """Returns a new file descriptor of the memory, which the caller must close."""
-        memory = self._get(handle)
-        return os.dup(memory.number) if isinstance(memory, _Descriptor) else memory.export_fd()
+        with self._lock:
+            memory = self._get(handle)
+            return os.dup(memory.number) if isinstance(memory, _Descriptor) else memory.export_fd()
 
     def import_shareable_handle_close_fd(self, fd: int) -> int:
         """Takes a file descriptor of another process's memory, closes it in any case, and returns a handle.
@@ -132,12 +140,13 @@ class GpuVmmDevice:
     def map(self, va: int, size: int, handle: int) -> None:
         """Maps memory as a whole: ``size`` must be its size. No device has access before ``set_access``."""
         region, offset = self._region("map", va, size)
-        memory = self._get(handle)
-        if isinstance(memory, _Descriptor):
-            memory = self._import(handle, memory, size)
-        if memory.size != size:
-            raise gpu_vmm.InvalidArgument(f"map: {size} bytes; memory is mapped as a whole, and this one has {memory.size}")
-        region.map(offset, memory)
+        with self._lock:
+            memory = self._get(handle)
+            if isinstance(memory, _Descriptor):
+                memory = self._import(handle, memory, size)
+            if memory.size != size:
+                raise gpu_vmm.InvalidArgument(f"map: {size} bytes; memory is mapped as a whole, and this one has {memory.size}")
+            region.map(offset, memory)
 
     def unmap(self, va: int, size: int) -> None:
         """Unmaps whole mappings after waiting for the devices. The addresses stay reserved."""
@@ -161,14 +170,16 @@ class GpuVmmDevice:
     # The runtime.
 
     def runtime_check_result(self, result: Any, name: str) -> Any:
-        """Returns what a result tuple has behind its status, or an empty tuple. Raises the error for a status that is not 0."""
+        """Returns what a result tuple has behind its status, or an empty tuple. Raises DriverError for a status that is not 0: the
+        runtime's numbers are not those of gpu_vmm.
+        """
         status, *payload = result if isinstance(result, tuple) else (result,)
         if int(status):
-            raise from_status(int(status), f"{name} failed with status {int(status)}")
+            raise gpu_vmm.DriverError(f"{name}: the runtime returned status {int(status)}")
         return payload[0] if len(payload) == 1 else tuple(payload)
 
     def runtime_set_device(self, device: int) -> None:
-        """Sets this thread's device for reservations, imports, streams and ``synchronize``."""
+        """Sets this thread's device for reservations, imports, streams and ``synchronize``. The runtime's current device stays."""
         if device not in self.list_devices():
             raise gpu_vmm.NoSuchDevice(f"runtime_set_device: there is no device {device}; {self._backend.name} has {self._backend.devices}")
         self._own.device = device
@@ -190,12 +201,14 @@ class GpuVmmDevice:
     def stream_create_nonblocking(self) -> Stream:
         """Creates a stream of this thread's device. It has no order with other streams."""
         stream = Stream(self._backend, self._device)
-        self._streams.add(stream)
+        with self._lock:
+            self._streams.add(stream)
         return stream
 
     def stream_destroy(self, stream: Stream) -> None:
         """Ends a stream after its copies."""
-        self._streams.discard(stream)
+        with self._lock:
+            self._streams.discard(stream)
         stream.close()
 
     def stream_synchronize(self, stream: Stream) -> None:
@@ -219,9 +232,10 @@ class GpuVmmDevice:
         return int(getattr(self._own, "device", 0))
 
     def _add(self, memory: Union[vmm.PhysicalMemory, _Descriptor]) -> int:
-        number = next(self._numbers)
-        self._handles[number] = memory
-        return number
+        with self._lock:
+            number = next(self._numbers)
+            self._handles[number] = memory
+            return number
 
     def _get(self, handle: int) -> Union[vmm.PhysicalMemory, _Descriptor]:
         found = self._handles.get(handle)

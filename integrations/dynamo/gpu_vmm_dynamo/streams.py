@@ -56,6 +56,12 @@ class Stream:
         with self._lock:
             self._finish()
 
+    def wait(self) -> None:
+        """Waits as ``synchronize`` does. A stream that is closed has no copies."""
+        with self._lock:
+            if not self._queue.closed:
+                self._finish()
+
     def close(self) -> None:
         """Ends the stream after its copies."""
         with self._lock:

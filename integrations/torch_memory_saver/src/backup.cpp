@@ -1,17 +1,42 @@
 #include "backup.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 namespace tms {
 namespace {
 
 std::string system_failure(const std::string &what) { return what + ": " + strerror(errno); }
+
+// Makes a file of `size` bytes without a name, in a directory that is created if it is missing.
+std::string make_file(const std::string &directory, uint64_t size, int &file) {
+    std::error_code failed;
+    std::filesystem::create_directories(directory, failed);
+    if (failed) {
+        return "pause: create the directory " + directory + ": " + failed.message();
+    }
+    std::string path = directory + "/tms-XXXXXX";
+    const int made = mkostemp(path.data(), O_CLOEXEC);
+    if (made < 0) {
+        return system_failure("pause: create a file in " + directory);
+    }
+    unlink(path.c_str());
+    // Reserves the disk's space now: a write through a mapping to a full disk would end the process.
+    if (const int error = posix_fallocate(made, 0, static_cast<off_t>(size))) {
+        close(made);
+        errno = error;
+        return system_failure("pause: " + std::to_string(size) + " bytes of a file in " + directory);
+    }
+    file = made;
+    return {};
+}
 
 }  // namespace
 
@@ -24,7 +49,6 @@ Backup::~Backup() {
     }
     if (file >= 0) {
         close(file);
-        unlink(path.c_str());
     }
 }
 
@@ -42,29 +66,14 @@ std::string Backup::prepare(const gpu_vmm_backend *backend) {
         mapped = at;
     }
     if (kind == Kind::DISK && file < 0) {
-        static std::atomic<unsigned> number{0};
-        path = process_settings().directory() + "/tms-" + std::to_string(getpid()) + "-" + std::to_string(number++) + ".backup";
-        const int made = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        if (made < 0) {
-            return system_failure("pause: create " + path);
-        }
-        // Reserves the disk's space now: a write through a mapping to a full disk would end the process.
-        const int error = posix_fallocate(made, 0, static_cast<off_t>(size));
-        if (error) {
-            errno = error;
-            const std::string text = system_failure("pause: " + std::to_string(size) + " bytes in " + path);
-            close(made);
-            unlink(path.c_str());
-            return text;
-        }
-        file = made;
+        return make_file(process_settings().directory(), size, file);
     }
     return {};
 }
 
 std::string Backup::map_file(void *&at) const {
     at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    return at == MAP_FAILED ? system_failure("map " + path) : std::string();
+    return at == MAP_FAILED ? system_failure("map " + std::to_string(size) + " bytes of a disk backup") : std::string();
 }
 
 std::string Backup::save(const gpu_vmm_region *region, const gpu_vmm_copy_queue *queue) {

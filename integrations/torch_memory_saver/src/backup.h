@@ -10,7 +10,7 @@
 
 namespace tms {
 
-// Room for the contents of one allocation. The functions return an error's text, or an empty one.
+// Memory or a file for the contents of one allocation. The functions return an error's text, or an empty one.
 class Backup {
   public:
     Backup(Kind kind, uint64_t size) : kind(kind), size(size) {}
@@ -18,11 +18,11 @@ class Backup {
     Backup &operator=(const Backup &) = delete;
     ~Backup();
 
-    // Gets the room, if this was not done yet.
+    // Gets the memory or the file, if this was not done yet.
     std::string prepare(const gpu_vmm_backend *backend);
-    // Copies the contents of a region to the room; for page-locked memory, when the queue is finished.
+    // Copies the contents of a region; for page-locked memory, the copy is done when the queue is finished.
     std::string save(const gpu_vmm_region *region, const gpu_vmm_copy_queue *queue);
-    // Copies the room to a region, as `save` in the other direction.
+    // Copies the contents back to a region, as `save` in the other direction.
     std::string load(const gpu_vmm_region *region, const gpu_vmm_copy_queue *queue);
     // Returns the address of the contents; null for a file.
     uint8_t *data() const;
@@ -34,8 +34,8 @@ class Backup {
     const uint64_t size;
     gpu_vmm_pinned *pinned = nullptr;
     void *mapped = nullptr;
+    // The descriptor of a file without a name: the system deletes it with its descriptor, also if the process is killed.
     int file = -1;
-    std::string path;
 };
 
 // Returns the text of this thread's last error of gpu-vmm for a status; empty for GPU_VMM_OK.

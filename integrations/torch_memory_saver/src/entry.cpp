@@ -4,7 +4,6 @@
 #include "saver.h"
 #include "settings.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 
@@ -13,8 +12,6 @@
 using namespace tms;
 
 namespace {
-
-void say(const char *what, const std::string &text) { fprintf(stderr, "torch_memory_saver (gpu-vmm): %s: %s\n", what, text.c_str()); }
 
 // Runs an allocation; no exception of C++ reaches the caller.
 int allocate(void **address, size_t size, int device) {

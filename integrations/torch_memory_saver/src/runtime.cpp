@@ -14,11 +14,20 @@ struct Search {
     std::string path;
 };
 
+// Returns whether a file is named `stem.so`, with or without a version, or as in PyTorch's wheels `stem-HASH.so`.
+bool is_library(const std::string &file, const std::string &stem) {
+    if (file.compare(0, stem.size(), stem) != 0) {
+        return false;
+    }
+    const std::string rest = file.substr(stem.size());
+    return rest.compare(0, 3, ".so") == 0 || (rest[0] == '-' && rest.find(".so") != std::string::npos);
+}
+
 int look(dl_phdr_info *info, size_t, void *context) {
     auto *search = static_cast<Search *>(context);
     const char *slash = strrchr(info->dlpi_name, '/');
     const char *name = slash ? slash + 1 : info->dlpi_name;
-    if (strncmp(name, search->stem, strlen(search->stem)) != 0) {
+    if (!is_library(name, search->stem)) {
         return 0;
     }
     search->path = info->dlpi_name;
@@ -46,7 +55,7 @@ void *runtime_function(Vendor vendor, const char *name) {
     if (void *found = dlsym(RTLD_NEXT, symbol.c_str())) {
         return found;
     }
-    void *library = loaded(is_cuda ? "libcudart.so" : "libamdhip64.so");
+    void *library = loaded(is_cuda ? "libcudart" : "libamdhip64");
     return library ? dlsym(library, symbol.c_str()) : nullptr;
 }
 

@@ -15,6 +15,24 @@ Saver &Saver::instance() {
 
 std::string Saver::open() { return backend ? std::string() : failure(gpu_vmm_open(nullptr, &backend)); }
 
+gpu_vmm_status Saver::create(Allocation &allocation) {
+    gpu_vmm_region_options options = {};
+    options.memory.device = static_cast<uint32_t>(allocation.device);
+    options.size = allocation.size;
+    gpu_vmm_status status = GPU_VMM_OK;
+    // Memory that network cards can access, as the original's, and without that on devices that refuse it.
+    for (const bool remote_dma : {true, false}) {
+        options.memory.remote_dma = remote_dma;
+        gpu_vmm_region_free(allocation.region);
+        status = gpu_vmm_region_reserve(backend, &options, &allocation.region);
+        status = status ? status : gpu_vmm_region_grow(allocation.region, allocation.size);
+        if (status == GPU_VMM_OK || status == GPU_VMM_OUT_OF_MEMORY) {
+            break;
+        }
+    }
+    return status;
+}
+
 int Saver::allocate(void **address, uint64_t size, int device, std::string &error) {
     const ThreadSettings &settings = thread_settings();
     if (settings.cpu_backup && settings.disk_backup) {
@@ -41,15 +59,14 @@ int Saver::allocate(void **address, uint64_t size, int device, std::string &erro
     }
     auto made = std::make_unique<Allocation>();
     uint64_t start = 0;
-    gpu_vmm_status status = gpu_vmm_region_new(backend, static_cast<uint32_t>(device), size, &made->region);
-    status = status ? status : gpu_vmm_region_grow(made->region, size);
+    made->size = size;
+    made->device = device;
+    gpu_vmm_status status = create(*made);
     status = status ? status : gpu_vmm_region_address(made->region, &start);
     if (status) {
         error = failure(status);
         return status == GPU_VMM_OUT_OF_MEMORY ? OUT_OF_MEMORY : UNKNOWN_ERROR;
     }
-    made->size = size;
-    made->device = device;
     made->tag = settings.tag;
     made->kind = settings.cpu_backup ? settings.cpu_kind : settings.disk_backup ? Kind::DISK : Kind::NONE;
     *address = reinterpret_cast<void *>(start);

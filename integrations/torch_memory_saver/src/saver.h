@@ -40,6 +40,7 @@ class Saver {
     };
 
     std::string open();
+    gpu_vmm_status create(Allocation &allocation);
     std::string queue_of(int device, gpu_vmm_copy_queue *&queue);
     std::string wait_for(int device);
     std::string finish();

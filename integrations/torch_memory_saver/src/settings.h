@@ -46,4 +46,7 @@ ProcessSettings &process_settings();
 // Finds a kind by the name of a CPU backend. Returns whether there is one.
 bool find_kind(const char *name, Kind &kind);
 
+// Writes an error to standard error: what the call does, and why it failed.
+void say(const char *what, const std::string &text);
+
 }  // namespace tms

@@ -134,10 +134,25 @@ static size_t files(const std::string &folder) {
     return count;
 }
 
+// Counts the open files of a folder, also those without a name.
+static size_t open_files(const std::string &folder) {
+    size_t count = 0;
+    DIR *open = opendir("/proc/self/fd");
+    CHECK(open);
+    while (const dirent *entry = readdir(open)) {
+        char target[4096];
+        const ssize_t length = readlink((std::string("/proc/self/fd/") + entry->d_name).c_str(), target, sizeof target);
+        count += length > 0 && std::string(target, static_cast<size_t>(length)).compare(0, folder.size() + 1, folder + "/") == 0;
+    }
+    closedir(open);
+    return count;
+}
+
 static void contents_come_back() {
-    char folder[] = "/tmp/tms-test-XXXXXX";
-    CHECK(mkdtemp(folder));
-    tms_set_disk_backup_dir(folder);
+    char parent[] = "/tmp/tms-test-XXXXXX";
+    CHECK(mkdtemp(parent));
+    const std::string folder = std::string(parent) + "/created/at the pause";
+    tms_set_disk_backup_dir(folder.c_str());
     void *pinned = allocate("a", true, "pinned", false), *mapped = allocate("a", true, "mmap", false);
     void *disk = allocate("a", false, "pinned", true), *none = allocate("a", false, "pinned", false);
     void *other = allocate("b", true, "pinned", false);
@@ -153,7 +168,7 @@ static void contents_come_back() {
         CHECK(memcmp(tms_get_cpu_backup_pointer(static_cast<uint8_t *>(mapped), SIZE), pattern(seed + 2).data(), SIZE) == 0);
         CHECK(!tms_get_cpu_backup_pointer(static_cast<uint8_t *>(mapped), SIZE + 1));
         CHECK(!tms_get_cpu_backup_pointer(static_cast<uint8_t *>(disk), 1) && !tms_get_cpu_backup_pointer(static_cast<uint8_t *>(none), 1));
-        CHECK(files(folder) == 1);
+        CHECK(open_files(folder) == 1 && files(folder) == 0);  // a process that is killed leaves no file
         void *occupied = allocate("c", false, "pinned", false);
         fill(occupied, 0xEE);
         release(occupied);
@@ -161,13 +176,14 @@ static void contents_come_back() {
         CHECK(has(pinned, seed + 1) && has(mapped, seed + 2) && has(disk, seed + 3) && has(other, seed + 5));
         fill(none, seed + 6);
         CHECK(has(none, seed + 6));
-        CHECK(!tms_get_cpu_backup_pointer(static_cast<uint8_t *>(pinned), 1) && files(folder) == 0);
+        CHECK(!tms_get_cpu_backup_pointer(static_cast<uint8_t *>(pinned), 1) && open_files(folder) == 0);
     }
-    CHECK(tms_pause(nullptr) == 0);
+    CHECK(tms_pause(nullptr) == 0 && open_files(folder) == 1);
     for (void *one : {pinned, mapped, disk, none, other}) {
         release(one);
     }
-    CHECK(files(folder) == 0 && rmdir(folder) == 0);
+    CHECK(open_files(folder) == 0 && rmdir(folder.c_str()) == 0);
+    CHECK(rmdir((std::string(parent) + "/created").c_str()) == 0 && rmdir(parent) == 0);
 }
 
 static void a_retained_backup_stays_where_it_is() {
@@ -190,7 +206,7 @@ static void a_retained_backup_stays_where_it_is() {
 static void a_pause_that_fails_changes_nothing() {
     void *one = allocate("a", true, "pinned", false), *two = allocate("a", false, "pinned", true);
     fill(one, 1), fill(two, 2);
-    tms_set_disk_backup_dir("/nonexistent/folder");
+    tms_set_disk_backup_dir("/dev/null/folder");
     gpu_vmm_tms_return_errors(true);
     CHECK(tms_pause("a") == 1);
     CHECK(has(one, 1) && has(two, 2) && !tms_get_cpu_backup_pointer(static_cast<uint8_t *>(one), 1));
@@ -231,6 +247,32 @@ static void a_resume_without_memory_keeps_the_contents() {
         CHECK(has(memory[at], static_cast<uint8_t>(at)));
         release(memory[at]);
     }
+}
+
+// CUDA reports the properties of memory; HIP does not.
+static void network_cards_can_access_the_memory() {
+    if (backend != "cuda") {
+        return;
+    }
+    void *memory = allocate("a", false, "pinned", false);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    CHECK(driver);
+    auto attribute = reinterpret_cast<int (*)(int *, int, int)>(dlsym(driver, "cuDeviceGetAttribute"));
+    auto retain = reinterpret_cast<int (*)(uint64_t *, void *)>(dlsym(driver, "cuMemRetainAllocationHandle"));
+    auto properties = reinterpret_cast<int (*)(void *, uint64_t)>(dlsym(driver, "cuMemGetAllocationPropertiesFromHandle"));
+    auto release_handle = reinterpret_cast<int (*)(uint64_t)>(dlsym(driver, "cuMemRelease"));
+    CHECK(attribute && retain && properties && release_handle);
+    struct {
+        int type, handle_types, location[2];
+        void *windows;
+        uint8_t compression, remote_dma, others[6];
+    } found = {};
+    int has_remote_dma = 0;
+    uint64_t handle = 0;
+    CHECK(attribute(&has_remote_dma, 110, 0) == 0 && retain(&handle, memory) == 0 && properties(&found, handle) == 0);
+    CHECK(release_handle(handle) == 0);
+    CHECK(found.remote_dma == has_remote_dma);
+    release(memory);
 }
 
 // tests/preload.c does this for CUDA.
@@ -312,6 +354,7 @@ int main(int count, char **arguments) {
     a_retained_backup_stays_where_it_is();
     a_pause_that_fails_changes_nothing();
     a_resume_without_memory_keeps_the_contents();
+    network_cards_can_access_the_memory();
     hip_functions_are_replaced();
     settings_belong_to_a_thread();
     wrong_requests_are_refused();

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import subprocess
 import sys
 import types
 import unittest
@@ -46,7 +47,7 @@ class Use(unittest.TestCase):
         library.tms_set_enable_disk_backup(True)
         memory = library.tms_torch_malloc(1 << 20, 0, None)
         self.assertTrue(memory)
-        library.tms_set_disk_backup_dir(b"/nonexistent/folder")
+        library.tms_set_disk_backup_dir(b"/dev/null/folder")
         with self.assertRaisesRegex(gpu_vmm_tms.Failed, "tms_pause failed"):
             library.tms_pause(b"default")
         library.tms_set_disk_backup_dir(b"/tmp")
@@ -60,6 +61,43 @@ class Use(unittest.TestCase):
             gpu_vmm_tms.use("/nonexistent/libtorch_memory_saver.so")
         with self.assertRaisesRegex(ValueError, "must contain torch_memory_saver"):
             gpu_vmm_tms.use(__file__)
+
+
+class Environment(unittest.TestCase):
+    """Each test reads the settings of a process of its own."""
+
+    CODE = """
+import ctypes, os
+library = ctypes.CDLL(os.environ["GPU_VMM_TMS_LIBRARY"])
+get = [library[f"tms_get_{name}"] for name in ("interesting_region", "enable_cpu_backup", "enable_disk_backup", "retain_cpu_backup")]
+for one in get:
+    one.restype = ctypes.c_bool
+library.tms_get_cpu_backup_backend.restype = ctypes.c_char_p
+print(*(one() for one in get), library.tms_get_cpu_backup_backend().decode())
+"""
+
+    def settings(self, *values, kind=None):
+        """Returns what the process printed: its settings, and its errors."""
+        names = ("TMS_INIT_ENABLE", "TMS_INIT_ENABLE_CPU_BACKUP", "TMS_INIT_ENABLE_DISK_BACKUP", "TMS_RETAIN_CPU_BACKUP")
+        variables = dict(zip(names, values))
+        if kind is not None:
+            variables["TMS_INIT_CPU_BACKUP_BACKEND"] = kind
+        command = [sys.executable, "-c", self.CODE]
+        ended = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+        return ended.stdout.split(), ended.stderr
+
+    def test_the_variables_select_the_first_settings(self):
+        self.assertEqual(self.settings(), (["False", "False", "False", "False", "pinned"], ""))
+        self.assertEqual(self.settings("1", "true", "TRUE", "yes", kind="mmap"), (["True", "True", "True", "True", "mmap"], ""))
+        self.assertEqual(self.settings("YES", "0", "false", "FALSE", kind="pinned"), (["True", "False", "False", "False", "pinned"], ""))
+        self.assertEqual(self.settings("no", "NO"), (["False", "False", "False", "False", "pinned"], ""))
+
+    def test_a_wrong_value_is_reported(self):
+        settings, errors = self.settings("on", "1", kind="tape")
+        self.assertEqual(settings, ["False", "True", "False", "False", "pinned"])
+        self.assertIn("TMS_INIT_ENABLE=on counts as 0; use 1, true, yes, 0, false or no", errors)
+        self.assertIn("TMS_INIT_CPU_BACKUP_BACKEND=tape counts as pinned; use pinned or mmap", errors)
+        self.assertEqual(errors.count("\n"), 2)
 
 
 if __name__ == "__main__":

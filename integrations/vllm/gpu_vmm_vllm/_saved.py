@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 from typing import Any, Dict, List, Mapping, Tuple, Union
@@ -27,6 +28,7 @@ def save(path: Path, tensors: Mapping[str, Any]) -> int:
     region.grow(end)
     region.write(b"%0*d" % (_HEADER, len(index)) + index)
     address = region.address
+    _synchronize(tensors)
     for name, offset in places.items():
         if sizes[name]:
             check(library().gpu_vmm_read(_pool(tensors[name]), tensors[name].data_ptr(), address + offset, sizes[name]))
@@ -45,6 +47,7 @@ def restore(path: Path, tensors: Mapping[str, Any]) -> int:
     places, end = _places(saved, index)  # in the file's order
     if end > length:
         raise gpu_vmm.FileError(f"restore: {os.fspath(path)} has {length} bytes of contents, and its index needs {end}")
+    _synchronize(tensors)
     for name, offset in places.items():
         if sizes[name]:
             check(library().gpu_vmm_write(_pool(tensors[name]), tensors[name].data_ptr(), address + offset, sizes[name]))
@@ -83,6 +86,13 @@ def _size(operation: str, name: str, tensor: Any) -> int:
     if not tensor.is_contiguous():
         raise gpu_vmm.InvalidArgument(f"{operation}: the tensor {name!r} is not contiguous")
     return int(tensor.nbytes)
+
+
+def _synchronize(tensors: Mapping[str, Any]) -> None:
+    """Waits for the tensors' devices: the copies have no order with the kernels that write or read the tensors."""
+    torch: Any = importlib.import_module("torch")
+    for device in dict.fromkeys(tensor.device for tensor in tensors.values()):
+        torch.cuda.synchronize(device)
 
 
 def _pool(tensor: Any) -> Any:

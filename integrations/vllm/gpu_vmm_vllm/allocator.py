@@ -116,8 +116,8 @@ class CuMemAllocator:
                 if vmm.sleep(tag, self.keep if kept else None):
                     slept.append(tag)
         except gpu_vmm.Error:
-            with contextlib.suppress(gpu_vmm.OutOfMemory):  # it stays asleep with its contents
-                for tag in slept:
+            for tag in slept:
+                with contextlib.suppress(gpu_vmm.Error):  # the tag stays asleep; the sleep's own error is raised
                     vmm.wake(tag)
             raise
 

@@ -137,6 +137,32 @@ class Allocator(Case):
         self.assertFalse(self.asleep("a") or self.asleep("weights"))
         self.assertEqual(weights.bytes(), b"\7" * SIZE)
 
+    def test_a_failed_sleep_raises_its_own_error_if_a_tag_does_not_wake(self):
+        tensors = {tag: tensor(self.allocator, tag, 8) for tag in ("a", "b", "weights")}
+        sleep, wake, failed = gpu_vmm.torch.sleep, gpu_vmm.torch.wake, []
+
+        def failing_sleep(tag, keep):
+            if tag == "weights":
+                raise gpu_vmm.FileError("suspend: no space")
+            return sleep(tag, keep)
+
+        def failing_wake(tag):
+            if not failed:  # the first one
+                failed.append(tag)
+                raise gpu_vmm.DriverError("resume: an error of the driver")
+            return wake(tag)
+
+        gpu_vmm.torch.sleep, gpu_vmm.torch.wake = failing_sleep, failing_wake
+        try:
+            with self.raises(gpu_vmm.FileError, "no space"):
+                self.allocator.sleep(tuple(tensors))
+        finally:
+            gpu_vmm.torch.sleep, gpu_vmm.torch.wake = sleep, wake
+        self.assertEqual([tag for tag in tensors if self.asleep(tag)], failed)
+        self.allocator.wake_up()
+        for one in tensors.values():
+            self.assertEqual(one.bytes(), b"\x08" * SIZE)
+
     def test_other_memory_of_pytorch_stays_awake(self):
         with gpu_vmm.torch.pool("of another user"):
             torch.empty(SIZE)
@@ -262,6 +288,26 @@ class Backend(Case):
             self.assertEqual(tensors["a"].bytes(), b"\7" * SIZE)
             with self.raises(gpu_vmm.FileError):
                 self.backend.restore(os.path.join(folder, "missing"), tensors)
+
+    def test_the_devices_are_waited_for_before_the_copies(self):
+        tensors = {"a": tensor(self.allocator, "weights", 1), "b": tensor(self.allocator, "weights", 2)}
+        real = torch.cuda.synchronize
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "weights.snapshot")
+            try:
+                # The last kernels write here.
+                torch.cuda.synchronize = lambda device: waited.append(device) or tensors["b"].fill(5)
+                waited = []
+                self.backend.save(path, tensors)
+                self.assertEqual(waited, [0])
+                self.backend.restore(path, tensors)
+                self.assertEqual(waited, [0, 0])
+            finally:
+                torch.cuda.synchronize = real
+            for one in tensors.values():
+                one.fill(0)
+            self.backend.restore(path, tensors)
+        self.assertEqual([one.bytes() for one in tensors.values()], [b"\1" * SIZE, b"\5" * SIZE])
 
     def test_a_snapshot_of_something_else_is_refused(self):
         mine = {"a": tensor(self.allocator, "weights", 1)}

@@ -139,7 +139,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         jobs.push(Job { name: format!("{}, plugins/python", place.shown()), command, log });
         jobs.extend(adapters.jobs(layout, &place, &python));
     }
-    jobs.push(adapters.preload(layout));
+    jobs.extend(adapters.preload(layout));
     let torches = std::env::var(TORCH).unwrap_or_default();
     if torches.is_empty() {
         let reason = Trouble::new(format!("{TORCH} names no PyTorch"));

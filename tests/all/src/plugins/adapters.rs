@@ -15,6 +15,9 @@ const PYTHON: [&str; 3] = ["dynamo", "torch_memory_saver", "vllm"];
 /// The flags of a shared library.
 const SHARED: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-shared"];
 
+/// The names of the runtime whose `cudaMalloc` is replaced: the toolkit's, and one as in PyTorch's wheels.
+const RUNTIMES: [&str; 2] = ["libcudart.so", "libcudart-0a1b2c3d.so.12"];
+
 /// What was compiled.
 pub(super) struct Adapters {
     folder: PathBuf,
@@ -22,8 +25,8 @@ pub(super) struct Adapters {
     saver: PathBuf,
     /// The programs that run on each driver: the path of the source in `integrations`, and the program.
     programs: [(&'static str, PathBuf); 2],
-    /// The program whose `cudaMalloc` is replaced, and the library that calls it.
-    preload: (PathBuf, PathBuf),
+    /// The program whose `cudaMalloc` is replaced, and the libraries that call it: one for each name of the runtime.
+    preload: (PathBuf, [PathBuf; 2]),
 }
 
 impl Adapters {
@@ -49,16 +52,19 @@ impl Adapters {
         let header = folder.join("kvcached/include");
         cpp(name, &["-I", &header.to_string_lossy()], &pages, &[&folder.join(name)])?;
 
-        let (runtime, user, preload) = (own("libcudart.so"), own("libuser.so"), own("adapter-preload"));
+        let (runtimes, users) = (RUNTIMES.map(own), ["libuser.so", "libuser-of-a-wheel.so"].map(own));
+        let preload = own("adapter-preload");
         let tests = memory_saver.join("tests");
         let c = |source: &str, flags: &[&str], output: &Path, more: &[&Path]| {
             let file = tests.join(source);
             compile(source, "cc", flags, &include, output, &[&[file.as_path()], more].concat())
         };
-        c("runtime.c", &["-fPIC", "-shared"], &runtime, &[])?;
-        c("user.c", &["-fPIC", "-shared"], &user, &[&runtime])?;
+        for (runtime, user) in runtimes.iter().zip(&users) {
+            c("runtime.c", &["-fPIC", "-shared"], runtime, &[])?;
+            c("user.c", &["-fPIC", "-shared"], user, &[runtime])?;
+        }
         c("preload.c", &[], &preload, &[])?;
-        Ok(Self { folder, saver, programs: [pause, (name, pages)], preload: (preload, user) })
+        Ok(Self { folder, saver, programs: [pause, (name, pages)], preload: (preload, users) })
     }
 
     /// Returns the jobs on one driver.
@@ -82,13 +88,17 @@ impl Adapters {
         jobs
     }
 
-    /// Returns the job of the program whose `cudaMalloc` is replaced, on host memory.
-    pub(super) fn preload(&self, layout: &Layout) -> Job {
-        let (program, user) = &self.preload;
-        let mut command = TestDriver::Host.command(layout, program);
-        command.arg(user).env("LD_PRELOAD", &self.saver).env("GPU_VMM_BACKEND", TestDriver::Host.backend());
-        let name = "host memory, integrations/torch_memory_saver/tests/preload.c".to_owned();
-        Job { name, command, log: layout.logs().join("adapter-preload.txt") }
+    /// Returns the jobs of the program whose `cudaMalloc` is replaced, on host memory: one for each name of the runtime.
+    pub(super) fn preload(&self, layout: &Layout) -> [Job; 2] {
+        let (program, users) = &self.preload;
+        [0, 1].map(|at| {
+            let mut command = TestDriver::Host.command(layout, program);
+            command.arg(&users[at]).env("LD_PRELOAD", &self.saver);
+            command.env("GPU_VMM_BACKEND", TestDriver::Host.backend());
+            let name =
+                format!("host memory, integrations/torch_memory_saver/tests/preload.c with {}", RUNTIMES[at]);
+            Job { name, command, log: layout.logs().join(format!("adapter-preload-{at}.txt")) }
+        })
     }
 }
 
