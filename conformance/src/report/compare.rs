@@ -225,11 +225,15 @@ fn find<'a>(reports: Reports<'a>, key: Key<'_>) -> Vec<Option<&'a CaseReport>> {
 
 fn row(reports: Reports<'_>, key: Key<'_>) -> Row {
     let found = find(reports, key);
+    let newest = reports
+        .iter()
+        .zip(&found)
+        .filter_map(|((_, report), case)| Some((&report.environment.time, (*case)?)));
     let cell = |case: &Option<&CaseReport>| case.map_or_else(|| NOTHING.to_owned(), CaseReport::answer);
     Row {
         label: key.1.to_owned(),
-        // The last report may come from the latest version.
-        rule: found.iter().rev().flatten().next().map(|case| case.rule.clone()).unwrap_or_default(),
+        // The newest report comes from the latest version. Its time is text that sorts by time.
+        rule: newest.max_by_key(|(time, _)| *time).map(|(_, case)| case.rule.clone()).unwrap_or_default(),
         cells: found.iter().map(cell).collect(),
     }
 }
@@ -318,6 +322,22 @@ mod tests {
         assert!(names(&same).contains(&"reserve::zero".to_owned()));
         let promise = set("grow::within", Verdict::Skipped, "cuda");
         assert!(names(&promise).contains(&"grow::within".to_owned()));
+    }
+
+    #[test]
+    fn a_rule_has_the_words_of_the_newest_report() {
+        let [old, new] = ["2026-11-22T10:00:00Z", "2026-11-25T09:00:00Z"].map(|time| {
+            let mut report = sample::report("hip");
+            report.environment.time = time.to_owned();
+            report.cases.iter_mut().for_each(|case| case.rule = time.to_owned());
+            (time.to_owned(), report)
+        });
+        for reports in [[old.clone(), new.clone()], [new.clone(), old]] {
+            let all = Comparison::of(&reports, true);
+            let rules: Vec<_> =
+                all.tables.iter().flat_map(|table| &table.rows).filter(|row| !row.rule.is_empty()).collect();
+            assert!(!rules.is_empty() && rules.iter().all(|row| row.rule == new.0), "{rules:?}");
+        }
     }
 
     #[test]
