@@ -16,15 +16,26 @@ impl FreeBlocks {
     ///
     /// # Errors
     ///
+    /// Those of [`take_up_to`](Self::take_up_to).
+    pub(super) fn take(&mut self, size: Bytes, stream: Stream<'static>) -> Result<Option<Block<AnyBackend>>> {
+        let most = size.0.saturating_add(size.0 / 4).saturating_add(4096);
+        self.take_up_to(size, if size.0 <= SMALL { most.min(SMALL) } else { most }, stream)
+    }
+
+    /// Takes the smallest block of this stream with `size` to `most` bytes.
+    ///
+    /// # Errors
+    ///
     /// Those of [`Block::check_usable`]: a block whose tag is suspended has no memory. It stays here.
-    pub(super) fn take_usable(
+    pub(super) fn take_up_to(
         &mut self,
         size: Bytes,
+        most: u64,
         stream: Stream<'static>,
     ) -> Result<Option<Block<AnyBackend>>> {
-        let most = size.0.saturating_add(size.0 / 4).saturating_add(4096);
-        let most = if size.0 <= SMALL { most.min(SMALL) } else { most };
-        let Some(block) = self.take_up_to(size, most, stream) else { return Ok(None) };
+        let stream = stream.as_raw().addr();
+        let Some((&key, _)) = self.0.range((stream, size.0)..=(stream, most)).next() else { return Ok(None) };
+        let Some(block) = self.take_from(key, None) else { return Ok(None) };
         match block.check_usable(Operation::Allocate) {
             Ok(()) => Ok(Some(block)),
             Err(error) => {
@@ -32,18 +43,6 @@ impl FreeBlocks {
                 Err(error)
             }
         }
-    }
-
-    /// Takes the smallest block of this stream with `size` to `most` bytes.
-    pub(super) fn take_up_to(
-        &mut self,
-        size: Bytes,
-        most: u64,
-        stream: Stream<'static>,
-    ) -> Option<Block<AnyBackend>> {
-        let stream = stream.as_raw().addr();
-        let key = *self.0.range((stream, size.0)..=(stream, most)).next()?.0;
-        self.take_from(key, None)
     }
 
     /// Takes the block with an address.

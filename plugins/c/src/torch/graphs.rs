@@ -163,7 +163,7 @@ impl Graphs {
         ids.dedup();
         let kept = match ids[..] {
             [] => return Ok(None),
-            [one] => books.owners.entry(one).or_default().free.take_usable(size, stream)?,
+            [one] => books.owners.entry(one).or_default().free.take(size, stream)?,
             _ => None,
         };
         let block = match kept {

@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND};
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream, SyncCalls, WaitFor};
+use gpu_vmm::{Address, AnyBackend, Bytes, Stream, SyncCalls, WaitFor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -149,7 +149,7 @@ impl PrivatePools {
         private.captured |= captures;
         let source = private.tagged.clone();
         let source = source.as_ref().unwrap_or(&self.pool);
-        let kept = private.free.take_usable(size, stream)?;
+        let kept = private.free.take(size, stream)?;
         drop(books);
         let block = match kept {
             Some(block) => block,
@@ -172,12 +172,8 @@ impl PrivatePools {
         let mut books = self.books()?;
         let mut of_pools = books.pools.iter_mut().filter(|(_, private)| private.on_oom);
         let found = of_pools.find_map(|(id, private)| {
-            let block = private.free.take_up_to(size, u64::MAX, stream)?;
-            if block.check_usable(Operation::Allocate).is_err() {
-                private.free.keep(block);
-                return None;
-            }
-            Some((*id, block))
+            // Another pool may have memory where this one's sleeps.
+            Some((*id, private.free.take_up_to(size, u64::MAX, stream).ok()??))
         });
         Ok(found.map(|(id, block)| self.insert(block, size, id)))
     }
