@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Dict, Optional, Type
 
+from ._number import Number
 
-class Status(IntEnum):
+
+class Status(Number):
     """The values of ``gpu_vmm_status``."""
 
     OK = 0
@@ -32,9 +33,6 @@ class Status(IntEnum):
     ACCESS_DENIED = 21
     POISONED = 22
     PEER = 23
-
-    def __str__(self) -> str:  # as newer Pythons do
-        return str(int(self))
 
 
 class Error(RuntimeError):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from enum import IntEnum
 from typing import Any, SupportsIndex, Tuple
 
 from .._arguments import text, unsigned
 from .._handles import ExporterHandle, FollowedHandle, ListenerHandle
 from .._library import check, library
+from .._number import Number
 from .._typing import Buffer
 from ..backend import Backend
 from ..errors import Unavailable
@@ -20,7 +20,7 @@ from .region import Path, Region, path_of
 _WAIT = 30.0
 
 
-class Event(IntEnum):
+class Event(Number):
     """What :meth:`FollowedRegion.next` returns."""
 
     NONE = 0
@@ -32,11 +32,8 @@ class Event(IntEnum):
     GONE = 3
     """The exporter has ended the exchange or has died. The memory stays mapped."""
 
-    def __str__(self) -> str:  # as newer Pythons do
-        return str(int(self))
 
-
-class ReleaseOutcome(IntEnum):
+class ReleaseOutcome(Number):
     """The end of an exchange."""
 
     RELEASED = 0
@@ -44,9 +41,6 @@ class ReleaseOutcome(IntEnum):
     """The importer keeps the memory."""
     GONE = 2
     """The importer has died or closed its end."""
-
-    def __str__(self) -> str:
-        return str(int(self))
 
 
 def _milliseconds(seconds: float) -> int:

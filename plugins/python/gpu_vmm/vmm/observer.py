@@ -6,16 +6,16 @@ import ctypes
 import itertools
 import threading
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from .._handles import BankedHandle, RegionHandle
 from .._library import check, library
+from .._number import Number
 from .._signatures import AFTER, BEFORE, RELEASED, ObserverStruct
 from ..errors import Error, Status
 
 
-class BackingEffect(IntEnum):
+class BackingEffect(Number):
     """What happens to the memory."""
 
     REMOVED = 0
@@ -27,11 +27,8 @@ class BackingEffect(IntEnum):
     MOVED = 3
     """It is mapped from ``new_address`` on, and nothing at the old addresses."""
 
-    def __str__(self) -> str:
-        return str(int(self))
 
-
-class Outcome(IntEnum):
+class Outcome(Number):
     """The end of a change."""
 
     CHANGED = 0
@@ -40,9 +37,6 @@ class Outcome(IntEnum):
     """The operation failed, and the memory is the same as before."""
     POISONED = 2
     """The rollback failed too, and it is unknown which memory is mapped."""
-
-    def __str__(self) -> str:
-        return str(int(self))
 
 
 class Range(NamedTuple):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntFlag
 from typing import Any, Dict, SupportsIndex
 
 from .._arguments import unsigned
+from .._number import Number
 from .._signatures import PropertiesStruct
 
 HOST = 127
 """The CPU, in calls that set or query access. It is not a device."""
 
 
-class Location(IntEnum):
+class Location(Number):
     """The place of physical memory."""
 
     DEVICE = 0
@@ -22,9 +23,6 @@ class Location(IntEnum):
     """Host memory on a NUMA node that the driver chooses."""
     HOST_NODE = 2
     """Host memory on the NUMA node ``node``."""
-
-    def __str__(self) -> str:  # as newer Pythons do
-        return str(int(self))
 
 
 class HandleTypes(IntFlag):
@@ -37,18 +35,15 @@ class HandleTypes(IntFlag):
     """Fabric handles, for machines whose GPUs share a fabric."""
 
 
-class Access(IntEnum):
+class Access(Number):
     """Access rights."""
 
     NONE = 0
     READ = 1
     READ_WRITE = 3
 
-    def __str__(self) -> str:
-        return str(int(self))
 
-
-class Placement(IntEnum):
+class Placement(Number):
     """The choice of a region's address."""
 
     ANYWHERE = 0
@@ -60,20 +55,14 @@ class Placement(IntEnum):
     RESTORABLE = 3
     """A random address that other processes can reserve as well."""
 
-    def __str__(self) -> str:
-        return str(int(self))
 
-
-class OfferBy(IntEnum):
+class OfferBy(Number):
     """The way in which other processes import an offer."""
 
     PROCESS = 0
     """Processes of this machine take the descriptors from this process. Linux only."""
     FABRIC = 1
     """Processes on all machines of the fabric import fabric handles."""
-
-    def __str__(self) -> str:
-        return str(int(self))
 
 
 @dataclass(frozen=True)
