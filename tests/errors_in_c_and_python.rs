@@ -61,7 +61,7 @@ fn exceptions() -> BTreeMap<String, String> {
 /// Python's statuses and their numbers.
 fn python_numbers() -> BTreeMap<String, u32> {
     let source = read("plugins/python/gpu_vmm/errors.py");
-    let lines = between(&source, "class Status(IntEnum):", "\n    def ").lines();
+    let lines = between(&source, "\nclass Status(", "\n\n\n").lines();
     lines
         .filter_map(|line| line.trim().split_once(" = "))
         .map(|(name, number)| (name.to_owned(), number.parse().expect("a number")))
