@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Runs all tests: those of the workspace, CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime over a simulated
 /// HSA runtime.
@@ -98,7 +99,38 @@ pub(crate) enum Command {
     Mutations {
         /// A part of the names of the mutations, or what must catch them: host, `hip 7`, `tests gpu-vmm-pool` [default: all]
         filter: Option<String>,
+        /// Runs one part of N equal parts: 1/4 is the first, fifth, ninth ... mutation
+        #[arg(long, value_name = "K/N", default_value = "1/1")]
+        part: Part,
     },
+}
+
+/// One of several equal parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// The part's number, from zero.
+    index: usize,
+    of: usize,
+}
+
+impl Part {
+    /// Returns whether the part has the item at a place of the list.
+    pub(crate) const fn has(self, place: usize) -> bool {
+        place % self.of == self.index
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers =
+            text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+        match numbers {
+            Some((part, of)) if (1..=of).contains(&part) => Ok(Self { index: part - 1, of }),
+            _ => Err("expected K/N with K from 1 to N, as in 1/4".to_owned()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +162,19 @@ mod tests {
         let arguments = read("test-all run-cuda prog --version 1 --").unwrap();
         let Some(Command::RunCuda { program }) = arguments.command else { panic!() };
         assert_eq!(program, ["prog", "--version", "1", "--"]);
+    }
+
+    #[test]
+    fn the_parts_are_the_whole() {
+        let part = |text: &str| text.parse::<Part>();
+        let parts = [part("1/3").unwrap(), part("2/3").unwrap(), part("3/3").unwrap()];
+        for place in 0..7 {
+            assert_eq!(parts.iter().filter(|part| part.has(place)).count(), 1, "{place}");
+        }
+        assert!(parts[1].has(1) && part("1/1").unwrap().has(5));
+        for wrong in ["0/3", "4/3", "1/0", "0/0", "1", "a/b", "-1/2", ""] {
+            assert!(part(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

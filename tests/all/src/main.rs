@@ -115,7 +115,9 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             schedules::run(*seconds, filter.as_deref(), &mut summary)?;
             Ok(told(&summary))
         }
-        Some(Command::Mutations { filter }) => mutations::run(&layout, filter.as_deref().unwrap_or_default()),
+        Some(Command::Mutations { filter, part }) => {
+            mutations::run(&layout, filter.as_deref().unwrap_or_default(), *part)
+        }
         None => {
             let began = Instant::now();
             let passed = cargo::test_workspace()?;

@@ -10,6 +10,7 @@ mod list;
 mod runner;
 mod tree;
 
+use crate::arguments::Part;
 use crate::cargo;
 use crate::layout::Layout;
 use crate::queue;
@@ -23,13 +24,14 @@ use std::time::Instant;
 /// machine.
 const RETRIES: u32 = 2;
 
-/// Applies all mutations, and runs one at a time those with `filter` in their name or in what catches them. Returns whether
-/// all were caught.
-pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
+/// Applies all mutations, and runs one at a time those with `filter` in their name or in what catches them, or a part of these.
+/// Returns whether all were caught.
+pub(crate) fn run(layout: &Layout, filter: &str, part: Part) -> Answer<bool> {
     let workspace = cargo::workspace()?;
     let list = List::read(&workspace)?;
+    let named = list.mutations().filter(|one| one.name.contains(filter) || one.on.to_string() == filter);
     let chosen: Vec<Mutation<'_>> =
-        list.mutations().filter(|one| one.name.contains(filter) || one.on.to_string() == filter).collect();
+        named.enumerate().filter(|(place, _)| part.has(*place)).map(|(_, one)| one).collect();
     if chosen.is_empty() {
         return Err(Trouble::new(format!("no mutation has {filter} in its name")));
     }
