@@ -29,6 +29,7 @@ static void *run(void *argument) {
         demand(!self->is_wrong || status != GPU_VMM_OK, "a call with a wrong object is refused");
         *(status == GPU_VMM_OK ? &self->succeeded : &self->refused) += 1;
     }
+    end_exchange(self);
     release_memory(self);
     free_region(self);
     for (int at = 0; at < BLOCKS; ++at) {
@@ -94,16 +95,19 @@ static bool round_of(const char *name, uint64_t calls, uint64_t seed) {
         self->state = (seed + at) * UINT64_C(0x9E3779B97F4A7C15) + 1;
         self->calls = calls / THREADS;
         snprintf(self->path, sizeof self->path, "/tmp/gpu-vmm-random-%ld-%" PRIu64, (long)getpid(), at);
+        snprintf(self->socket, sizeof self->socket, "%s-socket", self->path);
         demand(pthread_create(&threads[at], NULL, run, self) == 0, "a thread starts");
     }
-    uint64_t succeeded = 0, refused = 0;
+    uint64_t succeeded = 0, refused = 0, exchanges = 0;
     for (int at = 0; at < THREADS; ++at) {
         demand(pthread_join(threads[at], NULL) == 0, "a thread ends");
         succeeded += callers[at].succeeded;
         refused += callers[at].refused;
+        exchanges += callers[at].exchanges;
     }
-    printf("%" PRIu64 " calls succeeded and %" PRIu64 " were refused\n", succeeded, refused);
+    printf("%" PRIu64 " calls succeeded and %" PRIu64 " were refused; %" PRIu64 " exchanges\n", succeeded, refused, exchanges);
     demand(calls < 1000 || (succeeded > calls / 20 && refused > calls / 20), "some calls are right, and some are wrong");
+    demand(calls < 8000 || exchanges > 0 || !shared.frees_imports, "some exchanges begin");
     gpu_vmm_pool_free(shared.pool);
     gpu_vmm_copy_queue_free(shared.queue);
     gpu_vmm_pinned_free(shared.pinned);

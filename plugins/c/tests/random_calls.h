@@ -3,10 +3,10 @@
 #ifndef RANDOM_CALLS_H
 #define RANDOM_CALLS_H
 
-#include "random_values.h"
+#include "random_exchange.h"
 #include <unistd.h>
 
-enum { KINDS = 62 };
+enum { KINDS = 70 };
 
 static inline gpu_vmm_status refuse_some(void *context, const gpu_vmm_backing_change *change) {
     (void)context;
@@ -240,12 +240,13 @@ static inline gpu_vmm_status call(caller *self) {
     case 58: return text(self);
     case 59: return gpu_vmm_event_hold(event(self), NULL);
     case 60: return gpu_vmm_copy_queue_write(queue(self), region(self), offset, pinned(self), below(self, 8192), below(self, 8192));
-    default: {
+    case 61: {
         const gpu_vmm_physical *pieces[2] = {memory(self), NULL};
         const uint64_t count = 1 + below(self, 2);
         if (count == 2) pieces[1] = memory(self);
         return gpu_vmm_banked_add_physical(banked(self), pieces, count, &level);
     }
+    default: return exchange(self);
     }
 }
 

@@ -34,6 +34,14 @@ typedef struct {
     gpu_vmm_pool *pool;
     uint64_t blocks[BLOCKS], shared_blocks[BLOCKS];
     char path[64];
+    // A region that this thread exports, and imports from itself.
+    gpu_vmm_region *given;
+    gpu_vmm_listener *listener;
+    gpu_vmm_exporter *exporter, *freed_exporter;
+    gpu_vmm_followed *followed, *freed_followed;
+    gpu_vmm_status exported;
+    uint64_t exchanges;
+    char socket[64];
     // Whether an object of the current call is a wrong one: the call must return GPU_VMM_INVALID_ARGUMENT.
     bool is_wrong;
 } caller;
