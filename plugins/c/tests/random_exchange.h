@@ -58,7 +58,10 @@ static inline gpu_vmm_status begin_exchange(caller *self) {
     options.memory.handle_types = below(self, 8) == 0 ? 0 : GPU_VMM_HANDLE_FD;
     end_exchange(self);
     CHECK(gpu_vmm_region_reserve(self->shared->backend, &options, &self->given));
-    CHECK(gpu_vmm_region_grow(self->given, (1 + below(self, 2)) * self->shared->unit));
+    const gpu_vmm_status grown = gpu_vmm_region_grow(self->given, (1 + below(self, 2)) * self->shared->unit);
+    if (grown != GPU_VMM_OK) {
+        return grown;
+    }
     CHECK(gpu_vmm_listener_new(self->socket, &self->listener));
     if (!self->shared->frees_imports) {
         return GPU_VMM_UNAVAILABLE;
