@@ -137,8 +137,8 @@ static inline gpu_vmm_status release(caller *self, const gpu_vmm_pool *pool, uin
 }
 
 // Removes an older bank after one was added, or long runs would fill the device with banks.
-static inline gpu_vmm_status kept_bank(const caller *self, gpu_vmm_status status, uint32_t bank) {
-    if (status == GPU_VMM_OK && bank >= BANKS) gpu_vmm_banked_remove(self->shared->banked, bank - BANKS);
+static inline gpu_vmm_status kept_bank(const caller *self, gpu_vmm_status status, const uint32_t *bank) {
+    if (status == GPU_VMM_OK && *bank >= BANKS) gpu_vmm_banked_remove(self->shared->banked, *bank - BANKS);
     return status;
 }
 
@@ -203,7 +203,7 @@ static inline gpu_vmm_status call(caller *self) {
     case 20: return gpu_vmm_region_swap_all(region(self), region(self), flag(self));
     case 21: return gpu_vmm_region_move_to_device(region(self), device(self) % 3);
     case 22: return gpu_vmm_region_grow_or_move(region(self), below(self, 6) * unit, &result);
-    case 23: return kept_bank(self, gpu_vmm_banked_add(banked(self), below(self, 3) * unit, &level), level);
+    case 23: return kept_bank(self, gpu_vmm_banked_add(banked(self), below(self, 3) * unit, &level), &level);
     case 24: return gpu_vmm_banked_select(banked(self), (uint32_t)below(self, 8));
     case 25: return gpu_vmm_banked_hide(banked(self));
     case 26: return gpu_vmm_banked_remove(banked(self), (uint32_t)below(self, 1000));
@@ -250,7 +250,7 @@ static inline gpu_vmm_status call(caller *self) {
         const gpu_vmm_physical *pieces[2] = {memory(self), NULL};
         const uint64_t count = 1 + below(self, 2);
         if (count == 2) pieces[1] = memory(self);
-        return kept_bank(self, gpu_vmm_banked_add_physical(banked(self), pieces, count, &level), level);
+        return kept_bank(self, gpu_vmm_banked_add_physical(banked(self), pieces, count, &level), &level);
     }
     default: return exchange(self);
     }
