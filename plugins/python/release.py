@@ -17,7 +17,7 @@ import tempfile
 import venv
 import zipfile
 from pathlib import Path
-from typing import Dict, List, Sequence, Union
+from typing import List, Sequence, Union
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "tests"))
@@ -118,12 +118,14 @@ def use(file: Path, folder: Path) -> None:
 
 def build(folder: Path) -> None:
     tools = environment(folder / "tools", *TOOLS)
-    path: Dict[str, str] = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    # The build has an environment of its own, in which cargo-zigbuild would look for Zig.
+    (zig,) = (folder / "tools").glob("lib/python*/site-packages/ziglang/zig")
+    variables = {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "CARGO_ZIGBUILD_ZIG_PATH": str(zig)}
     built = folder / "dist"
     wheels: List[Path] = []
     for target in TARGETS:
         run("rustup", "target", "add", target)
-        run(tools / "python", "-m", "build", "--wheel", "--outdir", built, HERE, GPU_VMM_WHEEL_TARGET=f"{target}.{GLIBC}", **path)
+        run(tools / "python", "-m", "build", "--wheel", "--outdir", built, HERE, GPU_VMM_WHEEL_TARGET=f"{target}.{GLIBC}", **variables)
         wheels += built.glob(f"*_{target.split('-')[0]}.whl")
     require(len(wheels) == len(TARGETS), f"{len(wheels)} wheels for {len(TARGETS)} targets")
     run(tools / "python", "-m", "build", "--sdist", "--outdir", built, HERE)
