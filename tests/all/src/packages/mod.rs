@@ -80,9 +80,11 @@ fn build_and_use(packages: &[Published], folder: &Path, summary: &mut Summary) {
     step(summary, "built by the stated Rust", || unpacked::stated_rust(packages, &workspace));
     step(summary, "built with the oldest dependencies", || unpacked::oldest(packages, &workspace));
     let registry = folder.join("registry");
-    step(summary, "a registry in a folder", || registry::make(packages, &workspace, &registry));
+    step(summary, "a registry in a folder", || {
+        registry::make(packages, &folder.join("package"), &workspace, &registry)
+    });
     step(summary, "a project that adds the library", || user::project(&registry, &folder.join("user")));
-    step(summary, "the command, installed", || user::command(&registry, &folder.join("user")));
+    step(summary, "the command, installed", || user::command(packages, &registry, &folder.join("user")));
     match last_version() {
         Ok(Some(version)) => {
             step(summary, "no break since the last version", || unpacked::compared(packages, &version))

@@ -1,12 +1,15 @@
 //! What a user does with the packages, in an empty folder outside of the repository.
 
-use super::registry;
+use super::{Published, registry};
 use crate::cargo;
 use crate::trouble::{Answer, Doing, Trouble};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+
+/// The package of the command `gpu-vmm`.
+const COMMAND: &str = "gpu-vmm-cli";
 
 /// A folder that is removed at the end.
 struct Folder(PathBuf);
@@ -50,10 +53,14 @@ pub(super) fn project(registry: &Path, build: &Path) -> Answer<String> {
 }
 
 /// Installs the command, and grows host memory with it.
-pub(super) fn command(registry: &Path, build: &Path) -> Answer<String> {
+pub(super) fn command(packages: &[Published], registry: &Path, build: &Path) -> Answer<String> {
+    let package = packages.iter().find(|package| package.name == COMMAND);
+    let package = package.ok_or_else(|| Trouble::new(format!("{COMMAND} is not published")))?;
     let folder = Folder::new("command", registry)?;
     let mut install = folder.cargo(build);
-    install.args(["install", "--quiet", "--debug", "--locked", "gpu-vmm-cli", "--root"]).arg(&folder.0);
+    // Cargo installs by name from a real registry alone.
+    install.args(["install", "--quiet", "--debug", "--locked", "--root"]).arg(&folder.0);
+    install.arg("--path").arg(registry.join(package.archive()));
     cargo::output(&mut install)?;
     let mut grow = Command::new(folder.0.join("bin/gpu-vmm"));
     let said = cargo::output(grow.args(["grow", "--backend", "host", "--to", "16MiB"]))?;
