@@ -84,7 +84,7 @@ fn build_and_use(packages: &[Published], folder: &Path, summary: &mut Summary) {
         registry::make(packages, &folder.join("package"), &workspace, &registry)
     });
     step(summary, "a project that adds the library", || user::project(&registry, &folder.join("user")));
-    step(summary, "the command, installed", || user::command(packages, &registry, &folder.join("user")));
+    step(summary, "the command, installed", || user::command(&registry, &folder.join("user")));
     match last_version() {
         Ok(Some(version)) => {
             step(summary, "no break since the last version", || unpacked::compared(packages, &version))

@@ -1,6 +1,6 @@
 //! What a user does with the packages, in an empty folder outside of the repository.
 
-use super::{Published, registry};
+use super::registry;
 use crate::cargo;
 use crate::trouble::{Answer, Doing, Trouble};
 use std::env;
@@ -53,14 +53,11 @@ pub(super) fn project(registry: &Path, build: &Path) -> Answer<String> {
 }
 
 /// Installs the command, and grows host memory with it.
-pub(super) fn command(packages: &[Published], registry: &Path, build: &Path) -> Answer<String> {
-    let package = packages.iter().find(|package| package.name == COMMAND);
-    let package = package.ok_or_else(|| Trouble::new(format!("{COMMAND} is not published")))?;
+pub(super) fn command(registry: &Path, build: &Path) -> Answer<String> {
     let folder = Folder::new("command", registry)?;
     let mut install = folder.cargo(build);
-    // Cargo installs by name from a real registry alone.
-    install.args(["install", "--quiet", "--debug", "--locked", "--root"]).arg(&folder.0);
-    install.arg("--path").arg(registry.join(package.archive()));
+    // `cargo install` reads no settings of the folder that it runs in.
+    install.env("CARGO_HOME", folder.0.join(".cargo")).arg("--root").arg(&folder.0);
     cargo::output(&mut install)?;
     let mut grow = Command::new(folder.0.join("bin/gpu-vmm"));
     let said = cargo::output(grow.args(["grow", "--backend", "host", "--to", "16MiB"]))?;
