@@ -56,6 +56,7 @@ pub(super) fn project(registry: &Path, build: &Path) -> Answer<String> {
 pub(super) fn command(registry: &Path, build: &Path) -> Answer<String> {
     let folder = Folder::new("command", registry)?;
     let mut install = folder.cargo(build);
+    install.args(["install", "--quiet", "--debug", "--locked", COMMAND]);
     // `cargo install` reads no settings of the folder that it runs in.
     install.env("CARGO_HOME", folder.0.join(".cargo")).arg("--root").arg(&folder.0);
     cargo::output(&mut install)?;
