@@ -42,6 +42,11 @@ mutations filter="":
 guide:
     mdbook build docs
 
+# Build and try what a release publishes: the packages for crates.io, the wheels, the source distribution
+release:
+    cargo test-all packages --build
+    python3 plugins/python/release.py build target/python-release
+
 # Write generated files again: the C header, the command's table of outputs
 write:
     GPU_VMM_WRITE_HEADER=1 cargo test --quiet --package gpu-vmm-c --test header

@@ -14,6 +14,7 @@
 )]
 // Examples use the results that a call asks to look at.
 #![doc(test(attr(deny(unused_must_use))))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod any;
 mod open;

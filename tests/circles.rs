@@ -10,6 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+/// The attribute of an import that only documentation uses. It is there in every build: with `#[cfg(doc)]`, the links would lead nowhere
+/// on the pages of another crate that shows the items.
+const NAMED_IN_DOCUMENTATION: &str = "#[allow(unused_imports)]";
+
 /// The path of a module or of an item: its names from the crate's root.
 type Names = Vec<String>;
 
@@ -114,7 +118,7 @@ impl File {
                 continue;
             };
             rest += &statement[..start];
-            if statement[..start].trim_end().ends_with("#[cfg(doc)]") {
+            if statement[..start].trim_end().ends_with(NAMED_IN_DOCUMENTATION) {
                 continue;
             }
             for path in leaves(statement[start + 4..].trim_end_matches(';')) {
@@ -231,11 +235,21 @@ fn parents_children_tests_and_comments_make_no_circle() {
         ("", "mod a;\nmod b;\nuse a::A;"),
         (
             "a",
-            "mod child;\nuse child::C;\nuse crate::Root;\n#[cfg(doc)]\nuse crate::b::B;\n// use crate::b::B;\n",
+            "mod child;\nuse child::C;\nuse crate::Root;\n#[allow(unused_imports)]\nuse crate::b::B;\n// use crate::b::B;\n",
         ),
         ("a::child", "use super::A;"),
         ("b", "use crate::a::A;\n#[cfg(test)]\nmod tests {\n    use super::*;\n}"),
         ("a::other", "macro_rules! m { () => { $crate::b::B } }"),
     ]);
     assert!(fine.circles().is_empty(), "{:?}", fine.circles());
+}
+
+#[test]
+fn documentation_has_its_imports_in_every_build() {
+    let files = tree::files(Path::new(env!("CARGO_MANIFEST_DIR")), &[".rs"]);
+    let read = |file: &std::path::PathBuf| fs::read_to_string(file).expect("a source is text");
+    let only_there = files.iter().filter(|file| read(file).contains("#[cfg(doc)]\nuse "));
+    let wrong: Vec<_> = only_there.map(|file| file.display().to_string()).collect();
+    assert!(files.len() > 300, "only {} sources were found", files.len());
+    assert!(wrong.is_empty(), "write {NAMED_IN_DOCUMENTATION} before the import in {}", wrong.join(", "));
 }

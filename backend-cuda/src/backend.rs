@@ -10,7 +10,7 @@ use crate::lease::Attached;
 use crate::multicast::CudaMulticast;
 use crate::reservation::CudaReservation;
 use crate::{host, loader, quirks};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]

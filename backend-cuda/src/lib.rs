@@ -82,6 +82,7 @@
 //! | `testkit`, `kernels`, `own_context` | kernels that write and check patterns, captures and contexts for tests |
 // Code that only an optional feature uses is dead without that feature.
 #![cfg_attr(not(all(feature = "testkit", feature = "experimental-multicast")), allow(dead_code))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -135,3 +136,8 @@ pub use handle::CudaHandle;
 pub use multicast::CudaMulticast;
 pub use reservation::CudaReservation;
 pub use view::{MaybeCuda, MemoryView, MemoryViewMut};
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -31,6 +31,7 @@
 //! one lock, because HIP does not lock its own tables. The backend does not work in a forked child.
 // Without the feature `testkit`, the code that only the testkit calls is unused.
 #![cfg_attr(not(feature = "testkit"), allow(dead_code))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod access;
 mod addresses;
@@ -75,3 +76,8 @@ pub use backend::HipBackend;
 pub use handle::HipHandle;
 pub use reservation::HipReservation;
 pub use view::{MaybeHip, MemoryView, MemoryViewMut};
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

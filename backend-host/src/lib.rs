@@ -48,6 +48,7 @@
 //! On systems other than 64-bit Linux the crate compiles, and opening returns [`Unsupported`](gpu_vmm_core::Detail::Unsupported).
 // Code that only the testkit uses is dead without it.
 #![cfg_attr(not(feature = "testkit"), allow(dead_code))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod config;
 
@@ -91,3 +92,8 @@ cfg_if::cfg_if! {
 }
 
 pub use config::HostConfig;
+
+/// Compiles the example in the README.
+#[cfg(all(doctest, target_os = "linux"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

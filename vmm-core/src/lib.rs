@@ -50,6 +50,7 @@
 //! - `testkit`: the module `testkit`, for tests and benchmarks.
 //!
 //! [`extend`] has the further types that authors of backends and of extensions need.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod driver;
 pub mod extend;
@@ -81,3 +82,8 @@ pub use types::{
     Granularity, HandleTypes, LoadAttempt, Location, MemoryInfo, MemoryKind, OffsetRange, Operation,
     ParseBytesError, Properties, Quirk, Result, Vendor,
 };
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -38,6 +38,7 @@
 //! `supply`, `trim`, `suspend` and `resume`. The events are `mapped` (with the number of pages that were free at other
 //! addresses and the number of new ones), `given back` and `out of memory`. The pool calls subscribers under its lock: they
 //! must not call the pool.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod block;
 mod builder;
@@ -93,3 +94,8 @@ pub use snapshot::{
 pub use stats::{BinStats, DriverCalls, PoolStats};
 pub use tracking::Unfreed;
 pub use usage::{MemoryRun, PoolLayout, PoolUsage, WaitingBlocks};
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -2,7 +2,7 @@
 
 use crate::kept_blocks::Shard;
 use crate::{Block, Fence, Pool, PoolError};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Address, Backend, Error, Operation, Result, Stream};
 use gpu_vmm_sync::{Arc, MutexGuard};

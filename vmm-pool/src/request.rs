@@ -2,7 +2,7 @@
 
 use crate::pool::DEFAULT_ALIGNMENT;
 use crate::{Block, Pool};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Backend, Bytes, Result, Stream};
 

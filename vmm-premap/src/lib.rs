@@ -13,6 +13,7 @@
 //! | `shared` | the state that the region's user and the thread share |
 //! | `guard` | the locked region |
 //! | `models` | models of the thread and of growth under every schedule |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod budget;
 mod exit;
@@ -50,3 +51,8 @@ pub struct Premap {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -7,7 +7,7 @@ use crate::manifest::{Origin, printable};
 use crate::message::Message;
 use crate::socket::Wait;
 use crate::wire::{out_of_turn, receive_whole, send};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Backend, Error, Operation, Region, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

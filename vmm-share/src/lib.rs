@@ -27,6 +27,7 @@
 //! # Ok(())
 //! # }
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // Without channels, no changes are published.
 mod error;
@@ -82,3 +83,8 @@ pub use listener::Listener;
 pub use offer::{By, Offer, Offered};
 #[cfg(windows)]
 pub mod win32;
+
+/// Compiles the example in the README.
+#[cfg(all(doctest, target_os = "linux"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

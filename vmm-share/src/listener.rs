@@ -1,6 +1,6 @@
 //! The socket that other processes connect to.
 
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::PeerError;
 use crate::channel::address;
 use crate::socket::Wait;

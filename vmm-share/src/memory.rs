@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::Channel;
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::PeerError;
 use crate::manifest::{Origin, SharedPiece};
 use crate::message::Message;
 use crate::socket::Wait;
 use crate::wire::{out_of_turn, receive_whole};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Backend, Bytes, Operation, PhysicalMemory, Properties, Result};
 use std::os::fd::{AsFd, BorrowedFd};

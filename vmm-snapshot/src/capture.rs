@@ -11,7 +11,7 @@ use crate::{
     Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotStats, SnapshotWriter,
     WriteOptions,
 };
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::extend::{MappedMemory, MemoryId, Segment, check_same};
 use gpu_vmm_core::{

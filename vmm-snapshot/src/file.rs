@@ -5,7 +5,7 @@ use crate::disk::open_to_read;
 use crate::format::{Entry, Hash, Header, Stored, Wrong};
 use crate::parts::{Parts, Why, out_of_range, read_header, read_stored};
 use crate::{Description, Earlier, SnapshotStats};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Bytes, Error, Operation, Result};

@@ -22,6 +22,7 @@
 //! | `restore` | restoring regions |
 //! | `error` | errors of a snapshot's file |
 //! | `chunks` | mapping the ring's bytes to the file's blocks |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod capture;
 mod check;
@@ -78,3 +79,8 @@ pub struct SnapshotStats {
     /// The number of blocks in the file that are compressed.
     pub compressed: u64,
 }
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -3,7 +3,7 @@
 use gpu_vmm_core::{AccessMap, Detail, DeviceId, Error, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::{Restored, SnapshotFile};
 
 /// Options for restoring the regions of a snapshot.

@@ -5,7 +5,7 @@
 //! through the staging ring; each block's checksum is verified. At the end each device gets its original access.
 #![allow(unsafe_code)] // the ring writes by address
 
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::SnapshotError;
 use crate::chunks::{InPiece, Recent, Stream};
 use crate::plan::{Plan, PlannedRegion, plan};

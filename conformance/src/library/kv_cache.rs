@@ -2,7 +2,7 @@
 //!
 //! `GPU_VMM_STRESS_SEQUENCES` is the number of sequences; the default is 200.
 
-#[path = "../../../examples/kv_cache/cache.rs"]
+// A link to the example's file: Cargo puts the file itself into the package.
 #[allow(unreachable_pub)] // a program's own
 mod cache;
 

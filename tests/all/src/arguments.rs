@@ -95,6 +95,15 @@ pub(crate) enum Command {
         /// A part of the names of the models and scenarios to run, without Miri and ThreadSanitizer [default: all]
         filter: Option<String>,
     },
+    /// Checks the packages for crates.io: their manifests, their files and the links of their READMEs
+    ///
+    /// A release runs it with --build. That needs a network, a nightly toolchain, and some minutes.
+    Packages {
+        /// Also makes the packages, and builds and uses them: by the stated Rust, with the oldest dependencies that are allowed,
+        /// in a new project, and as an installed command
+        #[arg(long)]
+        build: bool,
+    },
     /// Applies the mutations of tests/mutations to a copy of the library, and checks that the tests catch each
     Mutations {
         /// A part of the names of the mutations, or what must catch them: host, `hip 7`, `tests gpu-vmm-pool` [default: all]

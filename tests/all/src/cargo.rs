@@ -38,6 +38,16 @@ pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 
+/// Returns the Cargo of a toolchain, which may differ from the one that runs this program.
+pub(crate) fn on_toolchain(toolchain: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", toolchain, "cargo"]);
+    ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"].iter().for_each(|name| {
+        command.env_remove(name);
+    });
+    command
+}
+
 /// Returns the folder in which Cargo builds.
 pub(crate) fn target_folder() -> Answer<PathBuf> {
     let metadata = metadata()?;
@@ -49,7 +59,8 @@ pub(crate) fn workspace() -> Answer<PathBuf> {
     folder(&metadata()?, "workspace_root")
 }
 
-fn metadata() -> Answer<Value> {
+/// Returns what Cargo knows of the workspace's packages.
+pub(crate) fn metadata() -> Answer<Value> {
     let answer = output(cargo().args(["metadata", "--format-version=1", "--no-deps"]))?;
     serde_json::from_str(&answer).doing(|| "cargo metadata".to_owned())
 }
@@ -204,7 +215,7 @@ fn artifacts(command: &mut Command) -> Answer<Vec<Value>> {
 }
 
 /// Returns the output of a command. Its errors go to this program's standard error.
-fn output(command: &mut Command) -> Answer<String> {
+pub(crate) fn output(command: &mut Command) -> Answer<String> {
     let shown = format!("{command:?}");
     let answer = command.stderr(Stdio::inherit()).output().doing(|| shown.clone())?;
     if !answer.status.success() {

@@ -26,6 +26,7 @@
 //! | `summary`, `trouble` | the table at the end, and errors in one line |
 //! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
 //! | `mutations` | mutations of the library that the tests must catch |
+//! | `packages` | the packages for crates.io: their contents, and how a user's project builds them |
 //!
 //! Results go to standard output. The exit status is 0, or 1 if something failed, or the status of the user's own program.
 
@@ -44,6 +45,7 @@ mod mutations;
 mod no_kernels;
 mod nvidia;
 mod own_program;
+mod packages;
 mod plugins;
 mod process;
 mod queue;
@@ -117,6 +119,11 @@ fn run(arguments: &Arguments) -> Answer<bool> {
         }
         Some(Command::Mutations { filter, part }) => {
             mutations::run(&layout, filter.as_deref().unwrap_or_default(), *part)
+        }
+        Some(Command::Packages { build }) => {
+            let mut summary = Summary::default();
+            packages::run(*build, &mut summary)?;
+            Ok(told(&summary))
         }
         None => {
             let began = Instant::now();

@@ -113,7 +113,7 @@ fn shuttle(folder: &Path, seconds: u64, filter: Option<&str>) -> Tool {
 }
 
 fn miri(folder: &Path, package: &'static str, filters: &[&str]) -> Tool {
-    let mut command = on_nightly();
+    let mut command = cargo::on_toolchain("nightly");
     command.args(["miri", "test", "--quiet", "--package", package, "--lib", "--target-dir"]);
     command.arg(folder.join("miri")).arg("--").args(filters);
     // The library asks for the process's number.
@@ -123,23 +123,13 @@ fn miri(folder: &Path, package: &'static str, filters: &[&str]) -> Tool {
 
 /// The pool's tests that use threads, with an instrumented standard library.
 fn sanitizer(folder: &Path) -> Tool {
-    let mut command = on_nightly();
+    let mut command = cargo::on_toolchain("nightly");
     command.args(["test", "--quiet", "-Zbuild-std", "--target", SANITIZED, "--package", "gpu-vmm-pool"]);
     command
         .args(["--lib", "--test", "last_freed", "--test", "shortage", "--target-dir"])
         .arg(folder.join("sanitized"));
     command.env("RUSTFLAGS", "-Zsanitizer=thread");
     Tool { name: "ThreadSanitizer".to_owned(), command }
-}
-
-/// Cargo of the nightly toolchain; this program may run on another.
-fn on_nightly() -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo"]);
-    ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"].iter().for_each(|name| {
-        command.env_remove(name);
-    });
-    command
 }
 
 /// Checks that the nightly toolchain has a component.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // an unsafe trait
 
 use crate::driver::Stream;
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::Result;
 use std::fmt::Debug;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, Handle};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Bytes, DeviceId, FabricHandle, Granularity, Operation, Properties, Result};
 use std::convert::Infallible;

@@ -5,7 +5,7 @@ use super::Region;
 use super::map::check_inside;
 use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Access, Bytes, Operation, Result};
 

@@ -5,9 +5,9 @@ use super::Region;
 use super::data::By;
 use crate::driver::{Backend, check_same};
 use crate::memory::Segment;
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Error;
 use crate::types::{Access, Bytes, Operation, Result};
 

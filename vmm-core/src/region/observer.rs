@@ -6,7 +6,7 @@
 use super::Region;
 use super::layout::Layout;
 use crate::driver::Backend;
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::ErrorKind;
 use crate::types::{Address, Bytes, Detail, Error, OffsetRange, Operation, Result};
 use std::any::Any;

@@ -4,9 +4,9 @@
 use super::{PATTERN_WORD, TestKit};
 use crate::memory::Segment;
 use crate::region::{BankedRegion, By, Region, check_aligned};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Error;
 use crate::types::{Access, Bytes, DeviceId, Granularity, Operation, Result};
 

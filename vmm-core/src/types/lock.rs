@@ -3,7 +3,7 @@
 //! If a thread of the parent holds a mutex while the process forks, the mutex stays locked forever in the child, which does
 //! not have that thread. [`Lock`] therefore checks the process before it locks; no other code has to.
 
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Operation, Process, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};

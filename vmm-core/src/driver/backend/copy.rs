@@ -1,7 +1,7 @@
 //! The driver's calls that copy and fill memory and allocate pinned host memory.
 
 use crate::driver::{CopyStream, Pinned};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Address, Bytes, DeviceId, Result};
 

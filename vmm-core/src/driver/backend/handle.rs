@@ -1,7 +1,7 @@
 //! The driver's calls on handles of physical memory.
 #![allow(unsafe_code)] // an unsafe trait
 
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Bytes, FabricHandle, Properties, Result};
 use std::fmt::Debug;

@@ -1,9 +1,9 @@
 //! The driver's calls that create and import physical memory and reserve addresses.
 
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use super::Backend;
 use super::{Handle, Reservation};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Address, Alignment, Bytes, FabricHandle, Properties, Result};
 

@@ -1,7 +1,7 @@
 //! The driver's calls on reserved addresses.
 #![allow(unsafe_code)]
 
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Access, AddressRange, Bytes, DeviceId, Grant, Result};
 use std::fmt::Debug;

@@ -1,7 +1,7 @@
 //! The driver's calls that wait, and their effects on stream captures.
 
 use crate::driver::{Event, Stream};
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{DeviceId, Result};
 

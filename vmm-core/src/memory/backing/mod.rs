@@ -14,7 +14,7 @@ pub(crate) use saved_contents::{Batch, SavedContents};
 
 use crate::driver::{Backend, check_same};
 use crate::memory::StagingRing;
-#[cfg(doc)]
+#[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Bytes, Operation, Result};
 use pinned_arena::PinnedArena;

@@ -1,0 +1,1 @@
+../../../../examples/kv_cache/cache.rs
