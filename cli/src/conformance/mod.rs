@@ -20,6 +20,7 @@ use gpu_vmm::AnyBackend;
 use gpu_vmm_conformance::report::{Report, junit};
 use gpu_vmm_conformance::{Item, Suite};
 use runner::Runner;
+pub(crate) use runner::TIME_OVER;
 use std::path::{Path, PathBuf};
 use text::Text;
 
