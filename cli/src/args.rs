@@ -357,7 +357,8 @@ pub(crate) struct ConformanceArguments {
     /// Only cases whose name contains this text; names begin with the layer, as in `library::grow::within`
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
-    /// Run no further case after this time, such as 90s or 10min; the report counts the others as skipped
+    /// Run no further case after this time, such as 90s or 10min, and the driver layer first; the report counts the
+    /// others as skipped
     #[arg(long, value_name = "TIME", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) time: Option<Duration>,
     /// Print the names and rules of the cases and run nothing; opens no driver
