@@ -63,8 +63,12 @@ fn one_file_holds_the_reports_and_nothing_private() {
     {
         assert!(!text.contains(private) && !stdout(&output).contains(private), "{private} is in {text}");
     }
-    // Most of a suite does not fit into seconds: the other cases have no verdict, and nothing failed.
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // On a busy machine the last steps have no time, and most of the suite has none anywhere.
+    for step in report["steps"].as_array().unwrap() {
+        let ended = step["ended"].as_str().unwrap();
+        let is_late = ended.starts_with("killed after ") || ended == "not run: no time was left";
+        assert!(ended == "status 0" || (is_late && step["name"] != "conformance"), "{step}");
+    }
     assert_eq!(report["conformance"]["summary"]["failed"], 0);
     assert!(report["conformance"]["summary"]["skipped"].as_u64().unwrap() > 100);
     assert_eq!(report["grow"]["wrong_words"], 0);
