@@ -42,6 +42,14 @@ mutations filter="":
 guide:
     mdbook build docs
 
+# Build the command as one file for x86-64 and aarch64, and check the files
+dist:
+    .ci/dist
+
+# Install the C library, its header, and the files for pkg-config and CMake, into a folder
+install-c prefix:
+    plugins/c/install --prefix {{prefix}}
+
 # Write generated files again: the C header, the command's table of outputs
 write:
     GPU_VMM_WRITE_HEADER=1 cargo test --quiet --package gpu-vmm-c --test header
