@@ -303,6 +303,9 @@ pub(crate) struct ReportArguments {
     /// Draw it as an HTML page; `-` is standard output
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
+    /// Write its history as a trace for Perfetto (ui.perfetto.dev); `-` is standard output
+    #[arg(long, value_name = "OUT", conflicts_with = "html")]
+    pub(crate) perfetto: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
