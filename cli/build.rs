@@ -5,12 +5,12 @@ use std::process::Command;
 
 fn main() {
     let commit = packaged().or_else(checked_out).unwrap_or_else(|| "unknown (built without git)".to_owned());
-    println!("cargo::rustc-env=GPU_VMM_COMMIT={commit}");
+    println!("cargo::rustc-env=BUILT_FROM_COMMIT={commit}");
     let is_on = |name: &&str| std::env::var_os(format!("CARGO_FEATURE_{}", name.to_uppercase())).is_some();
     let features: Vec<&str> = ["cuda", "hip", "host"].into_iter().filter(is_on).collect();
     let features = if features.is_empty() { "none".to_owned() } else { features.join(" ") };
-    println!("cargo::rustc-env=GPU_VMM_FEATURES={features}");
-    println!("cargo::rustc-env=GPU_VMM_TARGET={}", std::env::var("TARGET").unwrap_or_default());
+    println!("cargo::rustc-env=BUILT_WITH_FEATURES={features}");
+    println!("cargo::rustc-env=BUILT_FOR_TARGET={}", std::env::var("TARGET").unwrap_or_default());
     println!("cargo::rerun-if-changed=build.rs");
 }
 

@@ -147,7 +147,7 @@ fn target(properties: &str) -> Option<String> {
 /// Returns the variables that drivers or gpu-vmm read, without any that could hold a secret.
 fn settings(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     const BEGIN: &[&str] =
-        &["GPU_VMM_", "HIP_", "HSA_", "ROCR_", "CUDA_VISIBLE_", "CUDA_DEVICE_", "FAKE_CUDA_"];
+        &["GPU_VMM", "HIP_", "HSA_", "ROCR_", "CUDA_VISIBLE_", "CUDA_DEVICE_", "FAKE_CUDA_"];
     const WHOLE: &[&str] = &[
         "AMD_LOG_LEVEL",
         "AMD_SERIALIZE_COPY",
