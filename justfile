@@ -47,6 +47,14 @@ release:
     cargo test-all packages --build
     python3 plugins/python/release.py build target/python-release
 
+# Build the command as one file for x86-64 and aarch64, and check the files
+dist:
+    .ci/dist
+
+# Install the C library, its header, and the files for pkg-config and CMake, into a folder
+install-c prefix:
+    plugins/c/install --prefix {{prefix}}
+
 # Write generated files again: the C header, the command's table of outputs
 write:
     GPU_VMM_WRITE_HEADER=1 cargo test --quiet --package gpu-vmm-c --test header

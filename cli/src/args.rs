@@ -1,11 +1,13 @@
 //! The arguments, their help, and the checks that need no driver.
 
-use crate::numbers::{negative, some_bytes};
+use crate::numbers::{negative, some_bytes, some_time};
 use crate::steps::Increment;
+use crate::version;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use gpu_vmm::{Address, Bytes, Vendor};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,11 +20,19 @@ Examples:
   gpu-vmm snapshot model.snap             list a snapshot, verify checksums
   gpu-vmm report pool.json --html p.html  draw a pool's memory as a page
   gpu-vmm replay run.trace.gz             replay a trace on a pool
-  gpu-vmm bench --filter growth           compare growth with copying";
+  gpu-vmm bench --filter growth           compare growth with copying
+  gpu-vmm check                           all of it in ten minutes, in one file for an issue
+
+Exit status:
+  0  success
+  1  something failed: the error line on standard error says what
+  2  the arguments are invalid
+  A reader that closes the pipe is no failure. An interrupt ends the command as it ends any other program, and leaves
+  each file complete or unchanged.";
 
 /// Shows what GPU drivers support, tests and measures them, and grows memory in place.
 #[derive(Parser, Debug)]
-#[command(name = "gpu-vmm", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "gpu-vmm", version, long_version = version::LONG, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -50,6 +60,63 @@ pub(crate) enum Command {
     /// Compare the cost of gpu-vmm with raw driver calls and with solutions without it
     #[command(long_about = BENCH)]
     Bench(BenchArguments),
+    /// Run info, grow, conformance and a short bench in limited time; write one file for an issue
+    #[command(long_about = CHECK)]
+    Check(CheckArguments),
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions(CompletionsArguments),
+    /// Print the manual page, or write those of all subcommands to a folder
+    #[command(hide = true)]
+    Man(ManArguments),
+}
+
+const CHECK: &str = "\
+Run info, grow, conformance and a short bench in limited time, and write one file that holds all that a report about a \
+machine needs.
+
+The command first says what it will run and what it will write. Each step is a process of its own: if a driver crashes \
+or hangs, the file says so, and the other steps still run. The file is written after each step, so that it is there even \
+if the machine goes down. Nothing is sent, and nothing needs to be installed.
+
+The file is JSON: how each step ended, their reports, the versions of the library, the driver, the runtime and the \
+kernel, the kernel's messages about the GPU if they can be read, and a summary of ten lines, which is also printed. Host \
+name, user name, home and working folders, hardware addresses, serial numbers and UUIDs are removed. `gpu-vmm \
+conformance --compare` reads such files as well as reports of the suite.
+
+The exit status is 0 if each step ended well, and 1 if one did not; the file is written in both cases. 2 is for invalid \
+arguments.";
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckArguments {
+    #[command(flatten)]
+    pub(crate) on: On,
+    /// The time that all steps may take together, such as 90s, 10min or 1h; the soak has its own
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = some_time, allow_hyphen_values = true)]
+    pub(crate) time: Duration,
+    /// Also run two million operations on a pool, with failures
+    #[arg(long)]
+    pub(crate) soak: bool,
+    /// Say what would be done and written, and do nothing
+    #[arg(long)]
+    pub(crate) plan: bool,
+    /// The file to write
+    #[arg(long, value_name = "FILE", default_value = "gpu-vmm-check.json")]
+    pub(crate) out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArguments {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ManArguments {
+    /// Write the page of each subcommand to a file in this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) folder: Option<PathBuf>,
 }
 
 const GROW: &str = "\
@@ -236,10 +303,16 @@ pub(crate) struct ReportArguments {
     /// Draw it as an HTML page; `-` is standard output
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
+    /// Write its history as a trace for Perfetto (ui.perfetto.dev); `-` is standard output
+    #[arg(long, value_name = "OUT", conflicts_with = "html")]
+    pub(crate) perfetto: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct InfoArguments {
+    /// The backend; `any` is every one
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) backend: BackendChoice,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -287,8 +360,12 @@ pub(crate) struct ConformanceArguments {
     /// Only cases whose name contains this text; names begin with the layer, as in `library::grow::within`
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
+    /// Run no further case after this time, such as 90s or 10min, and the driver layer first; the report counts the
+    /// others as skipped
+    #[arg(long, value_name = "TIME", value_parser = some_time, allow_hyphen_values = true)]
+    pub(crate) time: Option<Duration>,
     /// Print the names and rules of the cases and run nothing; opens no driver
-    #[arg(long, conflicts_with_all = ["backend", "device", "format", "out", "compare", "verbose"])]
+    #[arg(long, conflicts_with_all = ["backend", "device", "time", "format", "out", "compare", "verbose"])]
     pub(crate) list: bool,
     /// The format of the report; `markdown` is for `--compare`
     #[arg(long, value_enum, default_value_t)]
@@ -296,8 +373,8 @@ pub(crate) struct ConformanceArguments {
     /// Write the report to a file when it is complete; with `json` and `junit` the text is printed as well
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Compare reports that `--format json` wrote, side by side, and run nothing
-    #[arg(long, value_name = "FILE", num_args = 2.., conflicts_with_all = ["backend", "device"])]
+    /// Compare reports that `--format json` or `gpu-vmm check` wrote, side by side, and run nothing
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["backend", "device", "time"])]
     pub(crate) compare: Vec<PathBuf>,
     /// Show every case, not only remarkable or differing ones
     #[arg(short, long)]

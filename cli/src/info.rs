@@ -67,7 +67,11 @@ pub(crate) struct QuirkReport {
 }
 
 pub(crate) fn run(asked: &InfoArguments) -> Answer {
-    let backends = AnyBackend::probe().into_iter().map(backend).collect();
+    let found = match asked.backend.vendor() {
+        Some(vendor) => vec![Found { vendor, backend: AnyBackend::open(vendor) }],
+        None => AnyBackend::probe(),
+    };
+    let backends = found.into_iter().map(backend).collect();
     let info = Info { version: env!("CARGO_PKG_VERSION"), backends };
     let mut output = Output::default();
     if asked.json { output.json(&info) } else { text::print(&info, &mut output) }

@@ -13,6 +13,9 @@
 //! | `pool_report` | a pool's snapshot, as numbers or as a page |
 //! | `replay` | a recorded program's allocations on a pool or the driver; `replay::text` writes the results |
 //! | `bench` | the cost of gpu-vmm compared with its alternatives |
+//! | `check` | everything that a report about a machine needs, in one file |
+//! | `generated` | completions for shells, and manual pages |
+//! | `version` | the commit and the features of the command |
 //! | `environment_text` | the environment of a report, for people |
 //! | `machine` | the memory that the host can really provide |
 //! | `input` | files that are read as a whole |
@@ -28,6 +31,8 @@
 mod args;
 #[cfg_attr(not(target_os = "linux"), path = "bench/unsupported.rs")]
 mod bench;
+#[cfg_attr(not(target_os = "linux"), path = "check/unsupported.rs")]
+mod check;
 mod choose;
 #[cfg_attr(not(target_os = "linux"), path = "conformance/unsupported.rs")]
 mod conformance;
@@ -35,6 +40,7 @@ mod copying;
 mod destination;
 #[cfg(target_os = "linux")]
 mod environment_text;
+mod generated;
 mod grow;
 mod info;
 mod input;
@@ -49,6 +55,7 @@ mod replay;
 mod report;
 mod snapshot;
 mod steps;
+mod version;
 
 use args::{Arguments, Command};
 use std::io::Write;
@@ -70,6 +77,9 @@ fn main() -> ExitCode {
         Command::Report(asked) => pool_report::run(asked),
         Command::Replay(asked) => replay::run(asked),
         Command::Bench(asked) => bench::run(asked),
+        Command::Check(asked) => check::run(asked),
+        Command::Completions(asked) => generated::completions(asked),
+        Command::Man(asked) => generated::man(asked),
     };
     match answer {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! Numbers on the command line.
 
 use gpu_vmm::Bytes;
+use std::time::Duration;
 
 /// Parses a size that is not zero.
 pub(crate) fn some_bytes(text: &str) -> Result<Bytes, String> {
@@ -9,6 +10,18 @@ pub(crate) fn some_bytes(text: &str) -> Result<Bytes, String> {
         Ok(Bytes::ZERO) => Err("it must be at least one byte".to_owned()),
         Ok(bytes) => Ok(bytes),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Parses a time of at least a second.
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
+    const MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+    negative(text, "a time is at least 1s, as in 10min")?;
+    match humantime::parse_duration(text) {
+        Ok(time) if time < Duration::from_secs(1) => Err("it must be at least 1s".to_owned()),
+        Ok(time) if time > MAX => Err("it must be at most 7days".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(format!("{text:?} is not a time such as 90s, 10min or 1h: {error}")),
     }
 }
 

@@ -47,6 +47,8 @@ impl<B: TestKit> Suite<B> {
     /// Runs items in processes of their own, one after the other, and reports each step. If a process dies or hangs, the item
     /// that it was running fails, and the remaining items run in a new process.
     ///
+    /// If there is a deadline, items that have not ended by then are not reported, and the process that runs one is killed.
+    ///
     /// # Errors
     ///
     /// Returns why the target is unavailable, or the system's error.
@@ -55,13 +57,14 @@ impl<B: TestKit> Suite<B> {
         target: &Arc<dyn Target<B>>,
         device: DeviceId,
         items: &[Item],
+        deadline: Option<Instant>,
         tell: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), String> {
         let mut left = items;
         let mut opened = false;
-        while !left.is_empty() {
+        while !left.is_empty() && !is_over(deadline) {
             let (together, rest) = left.split_at(together(left));
-            let done = self.run_some(target, device, together, &mut |event| match event {
+            let done = self.run_some(target, device, together, deadline, &mut |event| match event {
                 Event::Opened(_) if std::mem::replace(&mut opened, true) => {}
                 event => tell(event),
             })?;
@@ -76,6 +79,7 @@ impl<B: TestKit> Suite<B> {
         target: &Arc<dyn Target<B>>,
         device: DeviceId,
         items: &[Item],
+        deadline: Option<Instant>,
         tell: &mut dyn FnMut(Event<'_>),
     ) -> Result<usize, String> {
         let request = Request::Work {
@@ -85,11 +89,14 @@ impl<B: TestKit> Suite<B> {
         };
         let mut child = self.server.spawn(&request).map_err(system)?;
         let environment = opened(&mut child)?;
-        child.peer.set_patience(PATIENCE).map_err(system)?;
         tell(Event::Opened(&environment));
         for (done, item) in items.iter().enumerate() {
+            if is_over(deadline) {
+                return Ok(done);
+            }
             let mut printed = 0;
             let began = Instant::now();
+            child.peer.set_patience(patience(deadline)).map_err(system)?;
             let ended = loop {
                 match child.peer.try_receive() {
                     Ok(Message::Begins { printed: before }) => {
@@ -104,6 +111,10 @@ impl<B: TestKit> Suite<B> {
                     Err(_) => break None,
                 }
             };
+            if ended.is_none() && is_over(deadline) {
+                // The process is killed as it is dropped.
+                return Ok(done);
+            }
             if ended.is_none() {
                 let patience = if began.elapsed() < PATIENCE { PATIENCE } else { Duration::ZERO };
                 let ended = child.wait(patience).map_err(system)?;
@@ -140,6 +151,17 @@ fn opened(child: &mut Child) -> Result<Environment, String> {
             Err(format!("the process that opens the backend: {ended}{}", said(child, 0)))
         }
     }
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
+/// Returns how long an item may take.
+fn patience(deadline: Option<Instant>) -> Duration {
+    let left = deadline.map_or(PATIENCE, |deadline| deadline.saturating_duration_since(Instant::now()));
+    // A timeout of zero would mean to wait forever.
+    left.clamp(Duration::from_millis(1), PATIENCE)
 }
 
 fn system(error: io::Error) -> String {

@@ -101,7 +101,7 @@ fn run(
     items: &[Item],
 ) -> Result<HashMap<usize, Outcome>, String> {
     let mut outcomes = HashMap::new();
-    suite.run(target, DEVICE, items, &mut |event| {
+    suite.run(target, DEVICE, items, None, &mut |event| {
         if let Event::Ended(item, outcome, _) = event {
             outcomes.insert(item.index, outcome.clone());
         }

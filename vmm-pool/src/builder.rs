@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct PoolBuilder<'a, B: Backend> {
     backend: &'a B,
     device: DeviceId,
-    budget: Bytes,
+    budget: Option<Bytes>,
     keep: Bytes,
     page: Bytes,
     slack: Option<u32>,
@@ -26,6 +26,9 @@ pub struct PoolBuilder<'a, B: Backend> {
 /// The size of a tag's reservation, as a multiple of the device's memory. Addresses cost nothing, and a gap between blocks is
 /// reused only for a block that fits there.
 const ADDRESSES_PER_TAG: u64 = 4;
+
+/// The variable that sets the budget of pools without one of their own.
+const VARIABLE: &str = "GPU_VMM_BUDGET";
 
 /// A quarter of the address space of a process on any platform that GPUs run on.
 const ADDRESSES: Bytes = Bytes(1 << 45);
@@ -42,7 +45,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         Self {
             backend,
             device: DeviceId(0),
-            budget: Bytes(u64::MAX),
+            budget: None,
             keep: Bytes(u64::MAX),
             page: Bytes::ZERO,
             slack: None,
@@ -62,10 +65,11 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Sets the most physical memory that the pool may hold; there is no limit by default.
+    /// Sets the most physical memory that the pool may hold. The default is the value of the environment variable
+    /// `GPU_VMM_BUDGET`, such as `8GiB`, and no limit if the variable is not set.
     #[must_use]
     pub fn budget(mut self, budget: Bytes) -> Self {
-        self.budget = budget;
+        self.budget = Some(budget);
         self
     }
 
@@ -182,6 +186,9 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         if !page.is_zero() && Alignment::new(page).is_none() {
             return Err(Error::new(OPERATION, Detail::BadAlignment { alignment: page }));
         }
+        let from_environment = if budget.is_none() { budget_of_environment()? } else { None };
+        let budget_of_environment = from_environment.is_some();
+        let budget = budget.or(from_environment).unwrap_or(Bytes(u64::MAX));
         let total = backend.device(OPERATION, device)?.total_memory;
         if page > total {
             return Err(Error::new(OPERATION, Detail::ExceedsDevice { requested: page, device, total }));
@@ -197,6 +204,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             access: vec![device],
             total,
             budget,
+            budget_of_environment,
             keep,
             page,
             slack,
@@ -209,5 +217,36 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             premap: premap.as_ref().map_or(Bytes::ZERO, |(_, by)| *by),
         };
         Pool::make(backend, settings, calls, premap.map(|(thread, _)| thread))
+    }
+}
+
+/// Returns the budget that the environment sets, if it does.
+fn budget_of_environment() -> Result<Option<Bytes>> {
+    match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+        None => Ok(None),
+        Some(value) => budget_from(&value.to_string_lossy()).map(Some),
+    }
+}
+
+/// Parses the value of the variable.
+fn budget_from(text: &str) -> Result<Bytes> {
+    text.parse().map_err(|error| {
+        let reason = format!("{VARIABLE} is {text:?}; set it to an amount of memory, such as 8GiB: {error}");
+        Error::new(Operation::CreatePool, Detail::Unsupported { reason })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variable_is_an_amount_of_memory() {
+        assert_eq!(budget_from("1.5GiB").unwrap(), Bytes::mib(1536));
+        let text = budget_from("lots").unwrap_err().to_string();
+        assert!(
+            text.contains("GPU_VMM_BUDGET is \"lots\"; set it to an amount of memory, such as 8GiB"),
+            "{text}"
+        );
     }
 }

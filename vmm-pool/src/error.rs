@@ -81,6 +81,9 @@ pub enum OutOf {
     /// The pool's budget.
     #[error("the pool's budget is {0}")]
     Budget(Bytes),
+    /// The pool's budget, which the environment variable `GPU_VMM_BUDGET` has set.
+    #[error("the pool's budget is {0}, as GPU_VMM_BUDGET says")]
+    BudgetOfEnvironment(Bytes),
 }
 
 impl ExtensionError for PoolError {
@@ -97,7 +100,7 @@ impl ExtensionError for PoolError {
         match self {
             Self::OutOfMemory { source, .. } => match &**source {
                 OutOf::Driver(error) => error.driver_error(),
-                OutOf::Budget(_) => None,
+                OutOf::Budget(_) | OutOf::BudgetOfEnvironment(_) => None,
             },
             _ => None,
         }

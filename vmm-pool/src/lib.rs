@@ -30,7 +30,7 @@
 //! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
 //! | `waits` | waiting for that work, without a lock |
 //! | `tags`, `tag_spaces` | tags, and their addresses |
-//! | `queries`, `stats`, `usage`, `snapshot`, `history`, `tracking`, `trace` | statistics, snapshots and tracing |
+//! | `queries`, `stats`, `usage`, `snapshot`, `history`, `tracking`, `trace`, `prometheus` | statistics, snapshots and tracing |
 //!
 //! # Tracing
 //!
@@ -59,6 +59,7 @@ mod piece;
 mod pool;
 mod pool_stream;
 mod premap;
+mod prometheus;
 mod queries;
 mod raw;
 mod request;
@@ -87,6 +88,7 @@ pub use error::{OutOf, PoolError};
 pub use fence::Fence;
 pub use pool::Pool;
 pub use pool_stream::PoolStream;
+pub use prometheus::prometheus;
 pub use request::BlockRequest;
 pub use snapshot::{
     BlockSnapshot, BlockState, FramesSnapshot, Moment, PagesSnapshot, PoolSnapshot, SpaceSnapshot,

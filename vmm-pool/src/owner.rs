@@ -111,9 +111,13 @@ impl<B: Backend> Owner<B> {
     ) -> Error {
         let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
         // Read after the statistics, which take the same lock.
-        let (budget, limit) = match self.inner.core(operation) {
-            Ok(core) => (core.settings.budget, core.settings.addresses),
+        let (budget, of_environment, limit) = match self.inner.core(operation) {
+            Ok(core) => (core.settings.budget, core.settings.budget_of_environment, core.settings.addresses),
             Err(error) => return error,
+        };
+        let source_of = |source| match source {
+            OutOf::Budget(budget) if of_environment => OutOf::BudgetOfEnvironment(budget),
+            source => source,
         };
         match shortage {
             Shortage::Memory(source) => {
@@ -126,7 +130,7 @@ impl<B: Backend> Owner<B> {
                     kept = stats.kept,
                     held = stats.held
                 );
-                let source = Box::new(source);
+                let source = Box::new(source_of(source));
                 Error::of_extension(
                     operation,
                     PoolError::OutOfMemory { requested, device, tag: name, stats, source },
@@ -152,7 +156,7 @@ impl<B: Backend> Owner<B> {
                     device,
                     tag: name,
                     stats,
-                    source: Box::new(OutOf::Budget(budget)),
+                    source: Box::new(source_of(OutOf::Budget(budget))),
                 },
             ),
         }

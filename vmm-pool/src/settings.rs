@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     /// The size of the device's memory.
     pub(crate) total: Bytes,
     pub(crate) budget: Bytes,
+    /// True if the budget comes from the environment variable.
+    pub(crate) budget_of_environment: bool,
     pub(crate) keep: Bytes,
     /// The requested page size; the pool uses at least the granularity and 2 MiB.
     pub(crate) page: Bytes,

@@ -86,6 +86,7 @@ impl<B: Backend> Pool<B> {
     pub fn set_budget(&self, budget: Bytes) -> Result<()> {
         let mut core = self.owner.inner.core(Operation::Allocate)?;
         core.settings.budget = budget;
+        core.settings.budget_of_environment = false;
         Ok(())
     }
 

@@ -18,8 +18,9 @@ use crate::destination::{Destination, checked};
 use crate::output::{Output, counted};
 use gpu_vmm::AnyBackend;
 use gpu_vmm_conformance::report::{Report, junit};
-use gpu_vmm_conformance::{Item, Suite};
+use gpu_vmm_conformance::{Item, Layer, Suite};
 use runner::Runner;
+pub(crate) use runner::TIME_OVER;
 use std::path::{Path, PathBuf};
 use text::Text;
 
@@ -32,7 +33,11 @@ pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
     // SAFETY: reading the arguments has started no thread and opened no driver.
     let suite = unsafe { Suite::start(gpu_vmm_conformance::targets()) }
         .map_err(|error| format!("cannot start the suite's first process: {error}"))?;
-    let items = wanted(&suite, asked.filter.as_deref())?;
+    let mut items = wanted(&suite, asked.filter.as_deref())?;
+    if asked.time.is_some() {
+        // The driver's rules take a tenth of the time, and say what no other machine's report can.
+        items.sort_by_key(|item| item.layer != Layer::Driver);
+    }
     if asked.list {
         return list::print(&items, &mut Output::default());
     }

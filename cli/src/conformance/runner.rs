@@ -9,9 +9,12 @@ use crate::progress::Progress;
 use crate::{Answer, choose, say};
 use gpu_vmm::{AnyBackend, DeviceId, Vendor};
 use gpu_vmm_conformance::report::{Environment, Report};
-use gpu_vmm_conformance::{Event, Item, Outcome, Suite, Target};
+use gpu_vmm_conformance::{Event, Item, Outcome, Suite, Target, Verdict};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Why a case has no verdict of its own that `--time` left out.
+pub(crate) const TIME_OVER: &str = "the time given by --time was over";
 
 /// The cases to run, and the text output.
 pub(super) struct Runner<'a> {
@@ -96,30 +99,33 @@ impl<'a> Runner<'a> {
         let (text, filter) = (&mut self.text, &self.asked.filter);
         let mut report = None;
         let mut told = Ok(());
-        let ran = self.suite.run(&target, device, &self.items, &mut |event| match (event, &mut report) {
-            (Event::Opened(environment), _) => {
-                let environment = Environment { filter: filter.clone(), ..environment.clone() };
-                tell(&mut told, text, &progress, |text| text.opening(&environment));
-                report = Some(Report::new(environment));
-            }
-            (Event::Begins(item), _) => progress.case(item.name),
-            (Event::Ended(item, outcome, time), Some(report)) => {
-                report.add(item, outcome, time);
-                progress.case_ended();
-                if text.as_ref().is_some_and(|text| text.is_due(report)) {
-                    tell(&mut told, text, &progress, |text| text.grown(report));
+        let deadline = self.asked.time.map(|limit| began + limit);
+        let ran =
+            self.suite.run(&target, device, &self.items, deadline, &mut |event| match (event, &mut report) {
+                (Event::Opened(environment), _) => {
+                    let environment = Environment { filter: filter.clone(), ..environment.clone() };
+                    tell(&mut told, text, &progress, |text| text.opening(&environment));
+                    report = Some(Report::new(environment));
                 }
-            }
-            (Event::Ended(..), None) => {}
-        });
+                (Event::Begins(item), _) => progress.case(item.name),
+                (Event::Ended(item, outcome, time), Some(report)) => {
+                    report.add(item, outcome, time);
+                    progress.case_ended();
+                    if text.as_ref().is_some_and(|text| text.is_due(report)) {
+                        tell(&mut told, text, &progress, |text| text.grown(report));
+                    }
+                }
+                (Event::Ended(..), None) => {}
+            });
         let Some(mut report) = report else {
             return Ok(Err(ran.err().unwrap_or_else(|| "nothing was run".to_owned())));
         };
-        if let Err(reason) = ran {
-            let outcome = Outcome::failed(format!("it did not run: {reason}"));
-            let left = &self.items[report.cases.len()..];
-            left.iter().for_each(|item| report.add(item, &outcome, Duration::ZERO));
-        }
+        let outcome = match ran {
+            Err(reason) => Outcome::failed(format!("it did not run: {reason}")),
+            Ok(()) => Outcome::new(Verdict::Skipped, TIME_OVER),
+        };
+        let left = &self.items[report.cases.len()..];
+        left.iter().for_each(|item| report.add(item, &outcome, Duration::ZERO));
         report.took(began.elapsed());
         drop(progress);
         told?;

@@ -4,6 +4,7 @@ use crate::args::{ConformanceArguments, Format};
 use crate::output::{Output, wrapped};
 use crate::{Answer, input};
 use gpu_vmm_conformance::report::{Comparison, Report, Seen, Table};
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 /// The width of the gap between two columns.
@@ -51,13 +52,31 @@ fn read(files: &[PathBuf]) -> Answer<Vec<(String, Report)>> {
     Ok(reports)
 }
 
-/// Parses a file. The first character decides between the two forms, so that errors are about the right one.
-fn content(text: &[u8]) -> Result<Content, serde_json::Error> {
+/// The member that a file of `gpu-vmm check` has and a report has not.
+#[derive(Deserialize)]
+struct Form {
+    check: Option<u32>,
+}
+
+/// The report in a file of `gpu-vmm check`.
+#[derive(Deserialize)]
+struct Checked {
+    conformance: Option<Report>,
+}
+
+/// Parses a file. The first character and a member decide between the forms, so that errors are about the right one.
+fn content(text: &[u8]) -> Result<Content, String> {
+    let said = |error: serde_json::Error| error.to_string();
     if text.trim_ascii_start().starts_with(b"[") {
-        serde_json::from_slice(text).map(Content::Several)
-    } else {
-        serde_json::from_slice(text).map(|report| Content::One(Box::new(report)))
+        return serde_json::from_slice(text).map(Content::Several).map_err(said);
     }
+    let form: Form = serde_json::from_slice(text).map_err(said)?;
+    if form.check.is_none() {
+        return serde_json::from_slice(text).map(|report| Content::One(Box::new(report))).map_err(said);
+    }
+    let checked: Checked = serde_json::from_slice(text).map_err(said)?;
+    let report = checked.conformance.ok_or("the check ended without a report of the conformance suite")?;
+    Ok(Content::One(Box::new(report)))
 }
 
 /// Returns a file's name without its extension, or its whole path if another file has the same name.

@@ -251,7 +251,7 @@ fn shortened(note: &str) -> String {
 
 /// A report with cases of every verdict.
 #[cfg(test)]
-pub(super) fn sample() -> Report {
+pub(crate) fn sample() -> Report {
     let text = include_str!("../../../conformance/src/report/sample.json");
     serde_json::from_str(text).unwrap()
 }

@@ -5,10 +5,12 @@
 //! | `read` | a pool snapshot from a file, checked |
 //! | `frames` | the physical memory, and the user of each piece |
 //! | `text` | the snapshot for a terminal |
+//! | `perfetto` | its history as a trace |
 //! | `html` | the snapshot as a page; `page/` has its parts |
 
 mod frames;
 mod html;
+mod perfetto;
 mod read;
 mod text;
 
@@ -20,10 +22,17 @@ use gpu_vmm::pool::{BlockSnapshot, BlockState, PoolSnapshot, SpaceSnapshot};
 
 pub(crate) fn run(asked: &ReportArguments) -> Answer {
     let page = checked("report", "--html", asked.html.as_deref(), &[&asked.file])?;
+    let trace = checked("report", "--perfetto", asked.perfetto.as_deref(), &[&asked.file])?;
     let snapshot = read::read(&asked.file)?;
-    let Some(mut page) = page else { return text::print(&snapshot, &mut Output::default()) };
-    page.add(&html::page(&snapshot).map_err(|why| read::refused(&asked.file, &why))?)?;
-    page.complete()
+    if let Some(mut page) = page {
+        page.add(&html::page(&snapshot).map_err(|why| read::refused(&asked.file, &why))?)?;
+        return page.complete();
+    }
+    if let Some(mut trace) = trace {
+        trace.add(&format!("{}\n", perfetto::trace(&snapshot)))?;
+        return trace.complete();
+    }
+    text::print(&snapshot, &mut Output::default())
 }
 
 /// Returns the name of a state.

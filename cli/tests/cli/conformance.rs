@@ -19,9 +19,7 @@ fn the_help_tells_of_exit_statuses_and_formats() {
     let output = command(&["conformance", "--help"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
-    for part in
-        ["The exit status is 0 if no case failed", "--compare <FILE> <FILE>", "junit", "an array of such"]
-    {
+    for part in ["The exit status is 0 if no case failed", "--compare <FILE>", "junit", "an array of such"] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
@@ -68,7 +66,8 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_run() {
         (vec!["--list", "--format", "json"], "cannot be used with"),
         (vec!["--list", "--verbose"], "cannot be used with"),
         (vec!["--verbose", "--format", "json"], "--verbose has no effect"),
-        (vec!["--compare", "one.json"], "2 values required"),
+        (vec!["--compare"], "a value is required"),
+        (vec!["--compare", "one.json", "--time", "9s"], "cannot be used with"),
         (vec!["--compare", "one.json", "two.json", "--format", "json"], "--compare reads JSON and writes"),
         (vec!["--compare", "one.json", "two.json", "--backend", "host"], "cannot be used with"),
     ] {
@@ -166,6 +165,16 @@ fn all_backends_are_an_array_and_those_that_are_missing_are_told() {
             stderr(&output)
         );
     }
+}
+
+#[test]
+fn cases_beyond_the_time_are_skipped_with_the_reason() {
+    let arguments = ["conformance", "--backend", "host", "--time", "1s", "--format", "json"];
+    let report = json(&command(&arguments).output().unwrap());
+    let cases = report["cases"].as_array().unwrap();
+    let late = cases.iter().filter(|case| case["note"] == "the time given by --time was over").count();
+    assert!(late > 100 && late < cases.len(), "{late} of {}", cases.len());
+    assert!(report["summary"]["seconds"].as_f64().unwrap() < 20.0, "{}", report["summary"]);
 }
 
 #[test]

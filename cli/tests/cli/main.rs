@@ -7,6 +7,8 @@
 //! | `report`, `page`, `browser` | `report`, of valid and invalid files, and its page in a browser |
 //! | `replay` | `replay`, of valid and invalid traces |
 //! | `bench` | `bench`, of the quick pairs, and the page of its figures |
+//! | `check` | `check`, in little time, and what its file leaves out |
+//! | `generated` | completions, and manual pages |
 //! | `outputs` | written files, and interrupts |
 //! | `table` | every subcommand with wrong files, terminals and numbers |
 //! | `rig` | runs the command |
@@ -16,7 +18,10 @@
 
 mod bench;
 mod browser;
+#[cfg(target_os = "linux")]
+mod check;
 mod conformance;
+mod generated;
 #[cfg(target_os = "linux")]
 mod outputs;
 mod page;
@@ -259,6 +264,13 @@ fn information_in_json_tells_of_every_backend() {
 }
 
 #[test]
+fn information_on_one_backend_opens_no_other() {
+    let info = json(&command(&["info", "--backend", "host", "--json"]).output().unwrap());
+    let names: Vec<&Value> = info["backends"].as_array().unwrap().iter().map(|one| &one["backend"]).collect();
+    assert_eq!(names, ["host"]);
+}
+
+#[test]
 fn information_for_people_keeps_to_a_hundred_columns() {
     let output = command(&["info"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -305,10 +317,26 @@ fn an_output_that_cannot_be_written_is_a_failure() {
 }
 
 #[test]
+fn the_version_names_the_commit_and_the_features() {
+    let long = stdout(&command(&["--version"]).output().unwrap());
+    let lines: Vec<&str> = long.lines().collect();
+    assert_eq!(lines[0], concat!("gpu-vmm ", env!("CARGO_PKG_VERSION")));
+    let commit = lines[1].strip_prefix("commit ").unwrap();
+    let is_hash = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(is_hash || commit == "unknown (built without git)", "{long}");
+    let features = lines[2].strip_prefix("features ").unwrap();
+    assert_eq!(features.contains("cuda"), cfg!(feature = "cuda"), "{long}");
+    assert!(features.contains("host") && lines[3].starts_with("target ") && lines.len() == 4, "{long}");
+    assert_eq!(stdout(&command(&["-V"]).output().unwrap()), format!("{}\n", lines[0]));
+}
+
+#[test]
 fn help_and_version_are_answers() {
-    for (argument, expected) in
-        [("--help", "Usage: gpu-vmm <COMMAND>"), ("--version", env!("CARGO_PKG_VERSION"))]
-    {
+    for (argument, expected) in [
+        ("--help", "Usage: gpu-vmm <COMMAND>"),
+        ("--help", "Exit status:\n  0  success\n"),
+        ("--version", env!("CARGO_PKG_VERSION")),
+    ] {
         let output = command(&[argument]).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).contains(expected), "{}", stdout(&output));

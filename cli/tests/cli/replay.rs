@@ -27,6 +27,26 @@ fn number(report: &Value, name: &str) -> u64 {
 }
 
 #[test]
+fn the_environment_limits_the_pool_and_the_error_names_the_variable() {
+    let folder = Folder::new("replay-budget");
+    let file = small(&folder);
+    let run = |budget: &str| {
+        let mut command = command(&["replay", "--backend", "host", &file, "--json"]);
+        command.env("GPU_VMM_BUDGET", budget).output().unwrap()
+    };
+    assert_eq!(number(&json(&run("64MiB")), "peak_asked"), PEAK);
+    json(&run(""));
+    for (budget, expected) in [
+        ("4MiB", "the pool's budget is 4 MiB, as GPU_VMM_BUDGET says"),
+        ("lots", "GPU_VMM_BUDGET is \"lots\"; set it to an amount of memory, such as 8GiB"),
+    ] {
+        let output = run(budget);
+        assert_eq!(output.status.code(), Some(1), "{budget}");
+        assert!(stderr(&output).contains(expected), "{budget}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_replay_in_json_has_every_member() {
     let folder = Folder::new("replay-json");
     let file = small(&folder);

@@ -126,6 +126,27 @@ fn a_picture_is_summed_up_for_people() {
 }
 
 #[test]
+fn the_history_is_a_trace_of_counters() {
+    let folder = Folder::new("report-perfetto");
+    let (snapshot, out) = (snapshot(), folder.file("trace.json"));
+    let file = write(&folder, &snapshot);
+    let output = command(&["report", &file, "--perfetto", &out]).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&out).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert_eq!(events[0]["args"]["name"], snapshot.device);
+    assert_eq!(events.len(), 1 + 3 * snapshot.timeline.len());
+    let last = snapshot.timeline.last().unwrap();
+    for (name, bytes) in [("held", last.held), ("live", last.live), ("pending", last.pending)] {
+        let event = events.iter().rfind(|event| event["name"] == name).unwrap();
+        assert_eq!((&event["ph"], &event["args"]["bytes"]), (&"C".into(), &bytes.into()), "{event}");
+        assert_eq!(event["ts"], last.at * 1e6, "{event}");
+    }
+    fails(&["report", &file, "--perfetto", &file], 2, "is the same file as the input");
+    fails(&["report", &file, "--perfetto", &out, "--html", &out], 2, "cannot be used with");
+}
+
+#[test]
 fn the_page_is_the_same_on_standard_output_and_in_a_file() {
     let folder = Folder::new("report-page");
     let file = write(&folder, &snapshot());

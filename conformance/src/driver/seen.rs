@@ -3,6 +3,7 @@
 use super::Rule;
 use super::lab::Answer;
 use crate::outcome::{Outcome, Verdict};
+use crate::report::unseen;
 use gpu_vmm_testkit::raw::abi::Code;
 
 /// The text before a call's name on the error stream. If the process dies, the output shows the last call.
@@ -110,7 +111,7 @@ impl Seen {
         let listed = listed(rule, quirks);
         if self.verdict == Verdict::AsDocumented && !self.shows {
             for id in &listed {
-                self.notes.push(format!("quirk {id} is listed for this version and was not seen"));
+                self.notes.push(unseen(id));
             }
         }
         let explained = self.verdict != Verdict::AsDocumented;

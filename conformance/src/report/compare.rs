@@ -89,8 +89,41 @@ impl Comparison {
             let rows = somewhere.iter().map(|key| row(reports, *key)).collect();
             tables.push(Table { title: "Cases that not all reports have", about: "", rows });
         }
+        let contradictions = contradictions(reports);
+        let unseen = contradictions.rows.iter().map(|row| (Layer::Driver, row.label.as_str()));
+        let noted = |key: &Key<'_>| seen.iter().any(|seen| seen.name == key.1);
+        let more: Vec<Seen> =
+            unseen.filter(|key| !noted(key)).filter_map(|key| notes(reports, key)).collect();
+        seen.extend(more);
+        tables.push(contradictions);
         let names = reports.iter().map(|(name, _)| name.clone()).collect();
         Self { names, opening: opening(reports), tables, seen }
+    }
+}
+
+/// Returns the rules for which a driver contradicts what gpu-vmm's quirks say of its version.
+fn contradictions(reports: Reports<'_>) -> Table {
+    let contradiction = |case: &CaseReport| -> Option<String> {
+        if case.is_new_deviation() {
+            return Some("a deviation, and no quirk is listed".to_owned());
+        }
+        let unseen: Vec<&str> = case.unseen_quirks().collect();
+        (!unseen.is_empty()).then(|| format!("{} is listed, and was not seen", unseen.join(", ")))
+    };
+    let keys = union(reports, |case| (case.layer, case.name.as_str()));
+    let rows = keys.into_iter().filter(|key| key.0 == Layer::Driver).filter_map(|key| {
+        let found: Vec<Option<String>> =
+            find(reports, key).into_iter().map(|case| case.and_then(contradiction)).collect();
+        if found.iter().all(Option::is_none) {
+            return None;
+        }
+        let cells = found.into_iter().map(|cell| cell.unwrap_or_else(|| NOTHING.to_owned())).collect();
+        Some(Row { cells, ..row(reports, key) })
+    });
+    Table {
+        title: "Contradictions to gpu-vmm's quirks",
+        about: "A driver that deviates where no quirk is listed for its version, or that does not show a listed quirk.",
+        rows: rows.collect(),
     }
 }
 
@@ -322,6 +355,30 @@ mod tests {
         assert!(names(&same).contains(&"reserve::zero".to_owned()));
         let promise = set("grow::within", Verdict::Skipped, "cuda");
         assert!(names(&promise).contains(&"grow::within".to_owned()));
+    }
+
+    #[test]
+    fn a_driver_contradicts_the_quirks_by_a_new_deviation_and_by_one_that_is_missing() {
+        let mut missing = sample::report("hip");
+        let deviates = missing.cases.iter().position(CaseReport::is_new_deviation).unwrap();
+        let new = missing.cases[deviates].name.clone();
+        missing.cases[deviates].verdict = Verdict::AsDocumented;
+        let listed = missing.cases.iter_mut().find(|case| case.quirk.is_some()).unwrap();
+        let (name, quirk) = (listed.name.clone(), listed.quirk.take().unwrap());
+        (listed.verdict, listed.note) = (Verdict::AsDocumented, crate::report::unseen(&quirk));
+        let both = [("old".to_owned(), sample::report("hip")), ("new".to_owned(), missing)];
+        let comparison = Comparison::of(&both, false);
+        let unseen = format!("{quirk} is listed, and was not seen");
+        let mut expected = [
+            (new.as_str(), vec!["a deviation, and no quirk is listed", "-"]),
+            (name.as_str(), vec!["-", unseen.as_str()]),
+        ];
+        let mut rows = table(&comparison, "Contradictions to gpu-vmm's quirks");
+        rows.sort();
+        expected.sort();
+        assert_eq!(rows, expected);
+        let one = Comparison::of(&both[..1], false);
+        assert!(one.seen.iter().any(|seen| seen.name == new), "{:?}", one.seen);
     }
 
     #[test]

@@ -29,7 +29,9 @@ pub struct System {
 }
 
 impl Machine {
-    pub(crate) fn this() -> Self {
+    /// Describes this computer.
+    #[must_use]
+    pub fn this() -> Self {
         let cpu = value("/proc/cpuinfo", "model name", ':');
         let memory = value("/proc/meminfo", "MemTotal", ':');
         let kib = memory.and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok());
@@ -42,7 +44,9 @@ impl Machine {
 }
 
 impl System {
-    pub(crate) fn this() -> Self {
+    /// Describes this operating system.
+    #[must_use]
+    pub fn this() -> Self {
         let one_line = |path: &str| Some(fs::read_to_string(path).ok()?.trim().to_owned());
         let kernel = one_line("/proc/sys/kernel/ostype")
             .zip(one_line("/proc/sys/kernel/osrelease"))

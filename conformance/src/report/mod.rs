@@ -21,5 +21,5 @@ pub use compare::{Comparison, Row, Seen, Table};
 pub use environment::{DeviceFound, Driver, Environment, RanOn};
 pub use junit::junit;
 pub use machine::{Machine, System};
-pub(crate) use results::FAILURE_POINTS;
 pub use results::{CaseReport, Report, Summary, groups};
+pub(crate) use results::{FAILURE_POINTS, unseen};

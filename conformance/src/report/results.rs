@@ -62,6 +62,14 @@ pub struct Summary {
 /// The maximum length of a stored note in characters: captured output can be long.
 const MAX_CHARACTERS: usize = 2000;
 
+/// The words around the name of a quirk that a version should have and that its driver did not show.
+const UNSEEN: [&str; 2] = ["quirk ", " is listed for this version and was not seen"];
+
+/// Returns the part of a note about a quirk that was not seen.
+pub(crate) fn unseen(quirk: &str) -> String {
+    UNSEEN.join(quirk)
+}
+
 /// The start of the note of a case that makes driver calls fail. The number of failed calls follows.
 pub(crate) const FAILURE_POINTS: &str = "failure points: ";
 
@@ -111,6 +119,11 @@ impl CaseReport {
     #[must_use]
     pub fn is_new_deviation(&self) -> bool {
         self.verdict == Verdict::Deviates && self.quirk.is_none()
+    }
+
+    /// Returns the quirks that gpu-vmm lists for this version and that the driver did not show.
+    pub fn unseen_quirks(&self) -> impl Iterator<Item = &str> {
+        self.note.split("; ").filter_map(|part| part.strip_prefix(UNSEEN[0])?.strip_suffix(UNSEEN[1]))
     }
 
     /// Returns the verdict in words, with the quirk that explains it.
@@ -188,6 +201,15 @@ mod tests {
         let note = "in /home/user/src/a.rs";
         assert_eq!(kept(note, Some("/home/user")), "in ~/src/a.rs");
         assert_eq!(kept(note, Some("/")), note);
+    }
+
+    #[test]
+    fn quirks_that_were_not_seen_are_found_in_a_note() {
+        let mut case = crate::report::sample::report("hip").cases.remove(0);
+        case.note = format!("a note; {}; {}", unseen("one"), unseen("two"));
+        assert_eq!(case.unseen_quirks().collect::<Vec<_>>(), ["one", "two"]);
+        case.note = "quirk one is something else".to_owned();
+        assert_eq!(case.unseen_quirks().count(), 0);
     }
 
     #[test]

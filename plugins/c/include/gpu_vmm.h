@@ -297,7 +297,7 @@ typedef struct {
 typedef struct {
   // The device that the pool allocates from.
   uint32_t device;
-  // The largest amount of physical memory that the pool may hold, in bytes; 0 for no limit.
+  // The largest amount of physical memory that the pool may hold, in bytes; 0 for what GPU_VMM_BUDGET says, or no limit.
   uint64_t budget;
   // The largest amount of free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
   uint64_t keep;

@@ -25,7 +25,7 @@ pub const GPU_VMM_KEEP_NOTHING: u64 = 1;
 pub struct PoolOptions {
     /// The device that the pool allocates from.
     pub device: u32,
-    /// The largest amount of physical memory that the pool may hold, in bytes; 0 for no limit.
+    /// The largest amount of physical memory that the pool may hold, in bytes; 0 for what GPU_VMM_BUDGET says, or no limit.
     pub budget: u64,
     /// The largest amount of free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
     pub keep: u64,

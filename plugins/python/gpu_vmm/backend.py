@@ -89,7 +89,8 @@ class Backend(Owner):
     ) -> Pool:
         """Creates a pool of a device's memory.
 
-        ``budget``: the largest amount of physical memory that the pool may hold, in bytes; None for no limit. ``keep``: the largest
+        ``budget``: the largest amount of physical memory that the pool may hold, in bytes; None for what the environment variable
+        ``GPU_VMM_BUDGET`` says (such as ``8GiB``), or no limit. ``keep``: the largest
         amount of free memory that it keeps, in bytes; None for all. ``scrub``: whether it overwrites memory with zeros when it passes
         from one tag to another. ``debug``: whether it records where each block was allocated. ``page``: the size in which it creates and
         maps physical memory, in bytes, a power of two; None for 2 MiB or the driver's granularity, whichever is larger. ``slack``: how

@@ -1,0 +1,173 @@
+//! This program, started again for one step: a crash or a hang of a driver ends the step and nothing else.
+
+use crate::output::shown;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use signal_hook::low_level;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often a running step is looked at.
+const TICK: Duration = Duration::from_millis(10);
+
+/// How long a killed process may take to die, including its driver's cleanup.
+const DYING: Duration = Duration::from_secs(10);
+
+/// The maximum size of a step's output. The largest report has about a megabyte.
+const MAX_OUTPUT: u64 = 64 << 20;
+
+/// The number of lines of a step's error stream that are kept, from its end.
+const LAST_LINES: usize = 20;
+
+/// How this process was started.
+#[derive(Debug)]
+pub(super) struct Program {
+    file: PathBuf,
+    /// The arguments before those of the command: a program can be started by naming it to another loader.
+    before: Vec<OsString>,
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ended {
+    Status(ExitStatus),
+    /// It took longer than its limit and was killed.
+    TooLate(Duration),
+    /// It did not end although it was killed.
+    Stuck,
+}
+
+/// The result of a step.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) ended: Ended,
+    pub(super) stdout: Vec<u8>,
+    /// The last lines of the error stream.
+    pub(super) stderr: Vec<String>,
+}
+
+impl Program {
+    /// Returns how this process was started.
+    pub(super) fn this() -> io::Result<Self> {
+        let line = std::fs::read("/proc/self/cmdline")?;
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        let own = std::env::args_os().count().saturating_sub(1);
+        // The line ends with a zero, so that the last word is empty.
+        let before = words.get(1..words.len().saturating_sub(own + 1)).unwrap_or_default();
+        let before = before.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect();
+        Ok(Self { file: std::env::current_exe()?, before })
+    }
+
+    /// Runs the command with other arguments, and kills it after the limit.
+    pub(super) fn run(
+        &self,
+        arguments: &[String],
+        settings: &[(&str, &str)],
+        limit: Duration,
+    ) -> io::Result<Ran> {
+        // Files rather than pipes: a process that has inherited a pipe could keep it open.
+        let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let mut command = Command::new(&self.file);
+        command.args(&self.before).args(arguments).envs(settings.iter().copied()).stdin(Stdio::null());
+        command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+        #[allow(unsafe_code)] // runs code in the forked child
+        // SAFETY: the closure makes one system call and allocates nothing.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        let mut child = command.spawn()?;
+        let ended = wait(&mut child, limit)?;
+        let error = content(&mut stderr)?;
+        let error = String::from_utf8_lossy(&error);
+        let lines: Vec<&str> = error.lines().collect();
+        let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+        Ok(Ran {
+            ended,
+            stdout: content(&mut stdout)?,
+            stderr: last.iter().map(|line| shown(line)).collect(),
+        })
+    }
+}
+
+/// Waits for a process, and kills it after the limit.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Ended> {
+    if let Some(status) = wait_for(child, limit)? {
+        return Ok(Ended::Status(status));
+    }
+    child.kill()?;
+    // A process that is stuck in a driver's kernel module does not die.
+    let died = wait_for(child, DYING)?;
+    Ok(if died.is_some() { Ended::TooLate(limit) } else { Ended::Stuck })
+}
+
+fn wait_for(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let began = Instant::now();
+    loop {
+        match child.try_wait()? {
+            None if began.elapsed() < limit => std::thread::sleep(TICK),
+            answer => return Ok(answer),
+        }
+    }
+}
+
+fn content(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.rewind()?;
+    file.take(MAX_OUTPUT).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+impl Ended {
+    pub(super) fn is_success(self) -> bool {
+        matches!(self, Self::Status(status) if status.success())
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLate(limit) => write!(f, "killed after {} s", limit.as_secs()),
+            Self::Stuck => write!(f, "killed, and still in the kernel {} s later", DYING.as_secs()),
+            Self::Status(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => write!(f, "status {code}"),
+                (None, Some(signal)) => match low_level::signal_name(signal) {
+                    Some(name) => write!(f, "crashed: {name}"),
+                    None => write!(f, "crashed: signal {signal}"),
+                },
+                (None, None) => write!(f, "{status}"),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, limit: Duration) -> Ran {
+        let program = Program { file: "/bin/sh".into(), before: vec!["-c".into(), script.into()] };
+        program.run(&[], &[("PLANTED", "value")], limit).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn each_end_of_a_step_is_told() {
+        let ran = sh("echo out $PLANTED; seq 30 >&2; exit 3", LONG);
+        assert_eq!((ran.ended.to_string().as_str(), &ran.stdout[..]), ("status 3", &b"out value\n"[..]));
+        assert_eq!((ran.stderr.len(), ran.stderr[0].as_str()), (LAST_LINES, "11"));
+        assert!(!ran.ended.is_success() && sh("exit 0", LONG).ended.is_success());
+        assert_eq!(sh("kill -SEGV $$", LONG).ended.to_string(), "crashed: SIGSEGV");
+        let late = sh("echo begun; exec sleep 60", Duration::from_secs(1));
+        assert_eq!(
+            (late.ended.to_string().as_str(), &late.stdout[..]),
+            ("killed after 1 s", &b"begun\n"[..])
+        );
+    }
+}

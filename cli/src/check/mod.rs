@@ -1,0 +1,167 @@
+//! The `check` subcommand: everything that a report about a machine needs, in one file and in limited time.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `plan` | the steps, each a run of another subcommand, and their time |
+//! | `child` | this program, started again for a step |
+//! | `file` | the content of the file |
+//! | `kernel` | the kernel's messages about the GPU |
+//! | `private` | what is removed before anything is written |
+//! | `summary` | ten lines for an issue |
+
+mod child;
+mod file;
+mod kernel;
+mod plan;
+mod private;
+mod summary;
+
+use crate::Answer;
+use crate::args::CheckArguments;
+use crate::destination::{Destination, checked};
+use crate::output::{Output, counted};
+use child::Program;
+use file::{Check, Done};
+use plan::{Part, Step};
+use private::Private;
+use std::time::Instant;
+
+/// What is left out of the file.
+const LEFT_OUT: &str = "It has no host name, user name, home or working folder, hardware address, serial number or UUID. \
+ Nothing is sent and nothing is installed. Read it before you attach it.";
+
+pub(crate) fn run(asked: &CheckArguments) -> Answer {
+    let mut output = Output::default();
+    let steps = plan::steps(asked);
+    tell_plan(asked, &steps, &mut output)?;
+    if asked.plan {
+        return Ok(());
+    }
+    let target = checked("check", "--out", Some(&asked.out), &[])?.ok_or("--out names no file")?;
+    let program =
+        Program::this().map_err(|error| format!("this program cannot be started again: {error}"))?;
+    let mut run = Run::new(asked, target);
+    output.line("")?;
+    for step in steps {
+        run.step(&program, step, &mut output)?;
+    }
+    run.finish(&mut output)
+}
+
+/// Prints what will be done and written.
+fn tell_plan(asked: &CheckArguments, steps: &[Step], output: &mut Output) -> Answer {
+    let time = humantime::format_duration(asked.time);
+    output.paragraph(
+        "",
+        &format!("This check takes at most {time}, and runs these commands, each in a process of its own:"),
+    )?;
+    for step in steps {
+        output.paragraph("  gpu-vmm ", &step.arguments.join(" "))?;
+    }
+    if asked.soak {
+        output.paragraph("", "The last one is the soak, which takes up to 10 minutes more.")?;
+    }
+    let out = asked.out.display();
+    output.paragraph(
+        "",
+        &format!("It also reads the kernel's messages about the GPU, and writes one file, {out}. {LEFT_OUT}"),
+    )
+}
+
+/// A check that runs.
+struct Run<'a> {
+    asked: &'a CheckArguments,
+    target: Destination,
+    private: Private,
+    check: Check,
+    began: Instant,
+    /// When the check began, by the kernel's clock.
+    since: f64,
+}
+
+impl<'a> Run<'a> {
+    fn new(asked: &'a CheckArguments, target: Destination) -> Self {
+        Self {
+            asked,
+            target,
+            private: Private::of_this_process(),
+            check: Check::new(asked.time),
+            began: Instant::now(),
+            since: kernel::now(),
+        }
+    }
+
+    /// Runs a step. The file is written before and after it: a driver can take the machine down.
+    fn step(&mut self, program: &Program, mut step: Step, output: &mut Output) -> Answer {
+        let left = self.asked.time.saturating_sub(self.began.elapsed());
+        let limit = step.limit(left, self.asked.time);
+        let mut done = Done::began(&step.name, &step.arguments);
+        match limit {
+            None => "not run: no time was left".clone_into(&mut done.ended),
+            Some(limit) => {
+                self.check.steps.push(done);
+                self.save(false)?;
+                let began = Instant::now();
+                let ran = program.run(&step.arguments, step.settings, limit);
+                done = self.check.steps.pop().ok_or("the step is lost")?;
+                let stdout = done.end(ran, began.elapsed());
+                self.keep(step.part, &stdout);
+            }
+        }
+        output.paragraph(&format!("  {:<14}{:>8.1} s  ", done.name, done.seconds), &done.ended)?;
+        self.check.steps.push(done);
+        self.save(false).map(drop)
+    }
+
+    /// Keeps a step's report, if it is complete.
+    fn keep(&mut self, part: Part, stdout: &[u8]) {
+        let check = &mut self.check;
+        match part {
+            Part::Info => check.info.extend(serde_json::from_slice(stdout).ok()),
+            Part::Grow => check.grow = serde_json::from_slice(stdout).ok(),
+            Part::Conformance => check.conformance = serde_json::from_slice(stdout).ok(),
+            Part::Bench => check.bench.extend(serde_json::from_slice(stdout).ok()),
+            Part::Soak => check.soak = serde_json::from_slice(stdout).ok(),
+        }
+    }
+
+    /// Writes the file as it is now. A pipe gets it once, at the end.
+    fn save(&mut self, is_last: bool) -> Answer<serde_json::Value> {
+        self.check.seconds = self.began.elapsed().as_millis() as f64 / 1e3;
+        self.check.kernel = kernel::messages(self.since);
+        self.check.summary = summary::lines(&self.check);
+        let mut value = serde_json::to_value(&self.check)?;
+        self.private.remove_from(&mut value);
+        if is_last || self.target.is_replaced() {
+            self.target.add(&format!("{}\n", serde_json::to_string_pretty(&value)?))?;
+            self.target.complete()?;
+        }
+        Ok(value)
+    }
+
+    /// Writes the complete file, and prints the summary as it is in it.
+    fn finish(mut self, output: &mut Output) -> Answer {
+        let value = self.save(true)?;
+        if !self.target.is_stdout() {
+            output.line("")?;
+            output.paragraph(
+                "",
+                &format!("Attach {} to an issue, with these ten lines:", self.asked.out.display()),
+            )?;
+            output.line("")?;
+            for line in value["summary"].as_array().into_iter().flatten() {
+                output.line(line.as_str().unwrap_or_default())?;
+            }
+        }
+        let bad = self.check.steps.iter().filter(|step| !step.is_good).count();
+        if bad == 0 {
+            Ok(())
+        } else {
+            Err(format!(
+                "{bad} of {} did not end well; the file says how",
+                counted(self.check.steps.len(), "step")
+            )
+            .into())
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The steps of a check, each a run of another subcommand, and the time that each may take.
+
+use crate::args::{BackendChoice, CheckArguments};
+use clap::ValueEnum;
+use gpu_vmm::{AnyBackend, Vendor};
+use std::time::Duration;
+
+/// The measurements of the short benchmark.
+const PAIRS: &[&str] = &["calls", "fresh", "growth", "kept", "pool"];
+
+/// The number of samples of each side in the short benchmark.
+const SAMPLES: &str = "5";
+
+/// The size of the memory that is grown.
+const GROWN: &str = "256MiB";
+
+/// The number of operations of the soak: a few seconds on a GPU.
+const SOAK_OPERATIONS: &str = "2000000";
+
+/// The part of the time, of 10, that the conformance suite leaves to the benchmark.
+const LEFT_TO_BENCH: u32 = 2;
+
+/// How much longer than its own limit the suite may take to write its report.
+const SUITE_GRACE: Duration = Duration::from_secs(20);
+
+/// What a step's output becomes in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    Info,
+    Grow,
+    Conformance,
+    Bench,
+    Soak,
+}
+
+/// A step of the check.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Step {
+    pub(super) part: Part,
+    pub(super) name: String,
+    pub(super) arguments: Vec<String>,
+    pub(super) settings: &'static [(&'static str, &'static str)],
+    /// The maximum time, if the whole check has as much left.
+    most: Duration,
+}
+
+/// Returns the steps in their order.
+pub(super) fn steps(asked: &CheckArguments) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let minute = Duration::from_secs(60);
+    let wanted = |vendor: &&Vendor| asked.on.backend.vendor().is_none_or(|named| named == **vendor);
+    for vendor in AnyBackend::BUILT_IN.iter().filter(wanted) {
+        let arguments = words(&["info", "--backend", vendor.name(), "--json"]);
+        steps.push(Step::new(Part::Info, format!("info {vendor}"), arguments, minute));
+    }
+    let on = on(asked);
+    let step = |part, name: &str, first: &[&str], rest: &[&str], most| {
+        Step::new(part, name.to_owned(), [words(first), on.clone(), words(rest)].concat(), most)
+    };
+    steps.push(step(Part::Grow, "grow", &["grow"], &["--to", GROWN, "--json"], minute * 2));
+    steps.push(step(Part::Conformance, "conformance", &["conformance"], &["--format", "json"], asked.time));
+    for pair in PAIRS {
+        let rest = ["--filter", pair, "--samples", SAMPLES, "--json"];
+        steps.push(step(Part::Bench, &format!("bench {pair}"), &["bench"], &rest, minute * 3));
+    }
+    if asked.soak {
+        let rest = ["--filter", "library::pool::soak", "--format", "json"];
+        let settings = &[("GPU_VMM_SOAK_OPERATIONS", SOAK_OPERATIONS)];
+        steps.push(Step { settings, ..step(Part::Soak, "soak", &["conformance"], &rest, minute * 10) });
+    }
+    steps
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Returns the arguments that choose the backend and the device.
+fn on(asked: &CheckArguments) -> Vec<String> {
+    let mut arguments = Vec::new();
+    if let (true, Some(value)) =
+        (asked.on.backend != BackendChoice::Any, asked.on.backend.to_possible_value())
+    {
+        arguments.extend(words(&["--backend", value.get_name()]));
+    }
+    if let Some(device) = asked.on.device {
+        arguments.extend(words(&["--device", &device.to_string()]));
+    }
+    arguments
+}
+
+impl Step {
+    fn new(part: Part, name: String, arguments: Vec<String>, most: Duration) -> Self {
+        Self { part, name, arguments, settings: &[], most }
+    }
+
+    /// Sets the time that the step may take: of the suite, its own limit. Returns the time after which it is killed, or
+    /// `None` if nothing is left. The soak has its own time.
+    pub(super) fn limit(&mut self, left: Duration, whole: Duration) -> Option<Duration> {
+        const LEAST: Duration = Duration::from_secs(1);
+        match self.part {
+            Part::Soak => Some(self.most),
+            _ if left < LEAST => None,
+            Part::Conformance => {
+                let limit = left.saturating_sub(whole * LEFT_TO_BENCH / 10).max(LEAST);
+                self.arguments.extend(words(&["--time", &format!("{}s", limit.as_secs())]));
+                Some(limit + SUITE_GRACE)
+            }
+            _ => Some(left.min(self.most)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Arguments, Command};
+    use clap::Parser;
+
+    fn planned(line: &str) -> Vec<Step> {
+        let Command::Check(asked) = Arguments::parse_from(line.split(' ')).command else { panic!("{line}") };
+        steps(&asked)
+    }
+
+    #[test]
+    fn each_step_is_a_command_that_can_be_run() {
+        for line in ["gpu-vmm check", "gpu-vmm check --backend host --device 0 --soak"] {
+            for mut step in planned(line) {
+                step.limit(Duration::from_secs(60), Duration::from_secs(60)).unwrap();
+                let words = ["gpu-vmm".to_owned()].into_iter().chain(step.arguments.iter().cloned());
+                let read = Arguments::try_parse_from(words);
+                assert!(read.is_ok(), "{step:?}: {read:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_measurement_exists_and_is_alone() {
+        let names: Vec<&str> = gpu_vmm_bench::about::<AnyBackend>().iter().map(|about| about.name).collect();
+        for pair in PAIRS {
+            assert_eq!(names.iter().filter(|name| name.contains(pair)).count(), 1, "{pair}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn the_suite_leaves_time_to_the_measurements_and_no_step_has_more_than_is_left() {
+        let mut steps = planned("gpu-vmm check --backend host --soak");
+        let (whole, left) = (Duration::from_secs(100), Duration::from_secs(90));
+        for step in &mut steps {
+            let limit = step.limit(left, whole).unwrap();
+            match step.part {
+                Part::Conformance => {
+                    assert_eq!(limit, Duration::from_secs(70) + SUITE_GRACE);
+                    assert_eq!(step.arguments.last().map(String::as_str), Some("70s"));
+                }
+                Part::Soak => assert!(limit > whole),
+                _ => assert!(limit <= left),
+            }
+            let none = step.limit(Duration::ZERO, whole);
+            assert_eq!(none.is_none(), step.part != Part::Soak, "{step:?}");
+        }
+    }
+}
