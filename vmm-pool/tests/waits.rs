@@ -42,3 +42,32 @@ fn an_older_event_does_not_cover_the_last_free() {
     let mut rounds = (0..8).map(|doubled| 64 << doubled);
     assert!(rounds.any(all_is_waited_for), "the stream was never busy");
 }
+
+/// While a forgotten stream is busy, a new stream gets a number of its own, and not that of a stream that is merely idle.
+#[test]
+fn an_idle_stream_keeps_its_number() {
+    let backend = HostConfig::new().open().unwrap();
+    let own = [(); 3].map(|()| backend.own_stream(DEVICE).unwrap());
+    // SAFETY: the streams live as long as the pool.
+    let [idle, busy, new] =
+        [0, 1, 2].map(|index: usize| unsafe { Stream::<'static>::from_raw(own[index].stream().as_raw()) });
+    let pool = Pool::builder(&backend).build().unwrap();
+    let lasting = pool.request(QUARTER).stream(idle).alloc().unwrap();
+    drop(pool.request(QUARTER).stream(idle).alloc().unwrap());
+    // All work on the idle stream is done, as the pool learns when another stream needs its memory.
+    drop(pool.alloc(QUARTER).unwrap());
+    pool.trim(Bytes::ZERO).unwrap();
+    let used = pool.request(QUARTER).stream(busy).alloc().unwrap();
+    // SAFETY: the memory is mapped for the device, and the pool unmaps none before the stream has ended its work.
+    unsafe { backend.start_pattern_on(DEVICE, busy, used.address(), QUARTER, 1, 64) }.unwrap();
+    drop(used);
+    pool.forget_stream(busy).unwrap();
+    let block = pool.request(QUARTER).stream(new).alloc().unwrap();
+    let stream_of = |address| pool.find(address).unwrap().stream;
+    assert_eq!(
+        (stream_of(lasting.address()), stream_of(block.address())),
+        (idle, new),
+        "the number of a stream that is still served was reused"
+    );
+    backend.synchronize_stream(DEVICE, own[1].stream()).unwrap();
+}
