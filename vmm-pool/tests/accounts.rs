@@ -1,4 +1,5 @@
-//! Random operations on a pool with several tags and streams: after each, the statistics are what the driver's own calls say.
+//! Random operations on a pool with several tags and streams: after each, the statistics agree with the calls that reached the
+//! driver.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
@@ -29,8 +30,8 @@ fn adds_up(
     let DriverCalls { create, map, unmap, set_access, .. } = stats.driver_calls;
     let made = [Operation::CreateMemory, Operation::Map, Operation::Unmap, Operation::SetAccess]
         .map(|call| backend.made(call));
-    let told = [create, map, unmap, set_access];
-    assert!(slept || told == made, "{told:?} calls are told, and {made:?} were made");
+    let reported = [create, map, unmap, set_access];
+    assert!(slept || reported == made, "{reported:?} calls are reported, and {made:?} were made");
     let usage = pool.usage();
     assert_eq!((usage.held, usage.created), (stats.held, backend.made(Operation::CreateMemory)));
     assert_eq!(usage.released, usage.created - stats.held / PAGE);

@@ -59,7 +59,7 @@ fn a_block_is_lent_for_its_device_and_its_streams() {
             panic!("{error:?}")
         };
         assert_eq!(*need, Access::ReadWrite);
-        // Nor does the pool wait for a stream that it was not told of.
+        // The pool waits for no stream of which no use is recorded.
         let (kind, text) = refused(lend(&block, 0, 8, WRITE, other));
         assert!(kind == ErrorKind::Unsupported && text.contains("record_use"), "{text}");
         block.record_use(other).unwrap();
@@ -70,7 +70,7 @@ fn a_block_is_lent_for_its_device_and_its_streams() {
 }
 
 #[test]
-fn a_suspended_block_is_lent_to_no_one() {
+fn a_suspended_block_is_not_lent() {
     let backend = HostConfig::new().open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap().tagged("kv").unwrap();
     let block = pool.alloc(Bytes::mib(2)).unwrap();
