@@ -268,7 +268,7 @@ mod tests {
         for _ in 0..120 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let number = random >> 33;
-            if number % 3 == 0 && !blocks.is_empty() {
+            if number.is_multiple_of(3) && !blocks.is_empty() {
                 blocks.swap_remove(number as usize / 3 % blocks.len());
             } else {
                 blocks.push(

@@ -289,7 +289,7 @@ mod tests {
         let mut expected = BTreeMap::new();
         for number in 0..48_u64 {
             let size = [512, 70_000, 3 << 20, 5000][number as usize % 4] + number * 512;
-            let private = number % 3 == 0;
+            let private = number.is_multiple_of(3);
             let block = alloc(size, private).unwrap();
             let id = if private { ID } else { MempoolId::default() };
             assert_eq!((block.size, block.pool), (size, id));
