@@ -106,3 +106,57 @@ impl ExtensionError for PoolError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_has_its_kind_and_its_numbers() {
+        let stats = Box::<PoolStats>::default();
+        let tag = || Box::<str>::from("kv");
+        let out_of = |source| PoolError::OutOfMemory {
+            requested: Bytes::mib(3),
+            device: DeviceId(2),
+            tag: tag(),
+            stats: stats.clone(),
+            source: Box::new(source),
+        };
+        let addresses = PoolError::OutOfAddresses {
+            requested: Bytes::mib(3),
+            tag: tag(),
+            used: Bytes::mib(5),
+            reserved: Bytes::mib(7),
+            limit: Bytes::mib(9),
+            stats: stats.clone(),
+        };
+        let none = PoolError::NoSuchTag { tag: tag(), there: "weights".to_owned() };
+        let (address, inside) = (Address(0x7000), Some(Address(0x6000)));
+        let rows: [(PoolError, ErrorKind, &[&str]); 6] = [
+            (
+                out_of(OutOf::Budget(Bytes::mib(4))),
+                ErrorKind::OutOfMemory,
+                &["3 MiB", "device 2", "\"kv\"", "4 MiB"],
+            ),
+            (addresses, ErrorKind::OutOfAddressSpace, &["3 MiB", "\"kv\"", "5 MiB", "7 MiB", "9 MiB"]),
+            (PoolError::NotABlock { address, inside }, ErrorKind::NotFound, &["0x7000", "0x6000"]),
+            (PoolError::FreedTwice { address }, ErrorKind::NotFound, &["0x7000"]),
+            (PoolError::Suspended { tag: tag() }, ErrorKind::Suspended, &["\"kv\""]),
+            (none, ErrorKind::NotFound, &["\"kv\"", "weights"]),
+        ];
+        for (error, kind, words) in rows {
+            assert_eq!(error.kind(), kind, "{error}");
+            let text = error.to_string();
+            assert!(words.iter().all(|word| text.contains(word)) && !text.contains('\n'), "{text}");
+            assert!(error.driver_error().is_none());
+        }
+        let source = DriverError { call: "create", code: 2, name: "FULL".into(), description: "".into() };
+        let driver = Error::new(
+            gpu_vmm_core::Operation::CreateMemory,
+            gpu_vmm_core::Detail::Driver { source, context: String::new() },
+        );
+        let error = out_of(OutOf::Driver(driver));
+        assert_eq!(error.driver_error().map(|error| error.code), Some(2));
+        assert!(error.to_string().contains("FULL"), "{error}");
+    }
+}

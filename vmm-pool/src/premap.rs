@@ -60,3 +60,59 @@ impl<B: Backend> Core<B> {
         result
     }
 }
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use crate::Pool;
+    use gpu_vmm_core::{BackingStore, Bytes, Operation, WaitFor};
+    use gpu_vmm_host::{HostBackend, HostConfig};
+    use gpu_vmm_premap::PremapThread;
+
+    const PAGE: u64 = 2 << 20;
+
+    /// Maps in advance until nothing is left, beside the thread that does the same. Returns the number of steps that mapped memory.
+    fn work(pool: &Pool<HostBackend>) -> usize {
+        let mut core = pool.owner.inner.core(Operation::Allocate).unwrap();
+        let steps = (0..100).take_while(|_| core.premap().unwrap()).count();
+        assert!(steps < 100, "there is always more to do");
+        steps
+    }
+
+    #[test]
+    fn as_much_is_mapped_as_was_asked_for() {
+        let backend = HostConfig::new().open().unwrap();
+        let thread = PremapThread::start(Bytes(64 * PAGE)).unwrap();
+        let pool = Pool::builder(&backend).premap(&thread, Bytes(20 * PAGE)).build().unwrap();
+        assert_eq!(work(&pool), 0, "nothing was allocated");
+        drop(thread);
+        let block = pool.alloc(Bytes(3 * PAGE)).unwrap();
+        work(&pool);
+        let stats = pool.stats();
+        assert_eq!((stats.held, stats.kept, stats.mapped), (23 * PAGE, 20 * PAGE, 23 * PAGE));
+        // The next block needs no driver call.
+        let next = pool.alloc(Bytes(20 * PAGE)).unwrap();
+        assert_eq!(next.address(), block.address() + Bytes(3 * PAGE));
+    }
+
+    #[test]
+    fn the_budget_and_suspended_tags_are_left_alone() {
+        let backend = HostConfig::new().open().unwrap();
+        let thread = PremapThread::start(Bytes(64 * PAGE)).unwrap();
+        let builder = Pool::builder(&backend).premap(&thread, Bytes(20 * PAGE)).budget(Bytes(10 * PAGE));
+        let pool = builder.build().unwrap().tagged("kv").unwrap();
+        let block = pool.alloc(Bytes(3 * PAGE)).unwrap();
+        work(&pool);
+        assert_eq!(pool.stats().held, 10 * PAGE);
+        drop(block);
+        let block = pool.alloc(Bytes(3 * PAGE)).unwrap();
+        let store = BackingStore::pinned(&backend, Bytes(16 * PAGE)).unwrap();
+        pool.suspend("kv", &store, WaitFor::all_devices()).unwrap();
+        pool.trim(Bytes::ZERO).unwrap();
+        assert_eq!(work(&pool), 0, "memory was mapped for a suspended tag");
+        assert_eq!(pool.stats().held, 0);
+        pool.resume("kv").unwrap();
+        drop(block);
+    }
+}

@@ -29,7 +29,7 @@ pub struct PoolStats {
     pub peak_held: u64,
     /// The number of blocks that the pool has ever allocated.
     pub allocations: u64,
-    /// The number of driver calls, by kind.
+    /// The number of driver calls, by kind, without those by which regions are suspended and resumed.
     pub driver_calls: DriverCalls,
     /// Small blocks, by size.
     pub bins: Vec<BinStats>,

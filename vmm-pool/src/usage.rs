@@ -260,6 +260,47 @@ mod tests {
         assert_eq!((free.size.0, used.size.0), (3 * PAGE, PAGE));
     }
 
+    /// Blocks of whole pages come and go: the runs are exactly their pages, as long as they can be, and the free memory.
+    #[test]
+    fn runs_are_as_long_as_the_memory_that_is_in_use() {
+        let pool = pool();
+        let mut blocks = Vec::new();
+        let mut random = 19_u64;
+        for _ in 0..120 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = random >> 33;
+            if number.is_multiple_of(3) && !blocks.is_empty() {
+                blocks.swap_remove(number as usize / 3 % blocks.len());
+            } else {
+                blocks.push(
+                    pool.request(Bytes((number % 4 + 1) * PAGE)).alignment(Bytes(PAGE)).alloc().unwrap(),
+                );
+            }
+            let mut used: Vec<(u64, u64)> = Vec::new();
+            blocks.sort_by_key(|block: &crate::Block<_>| block.address());
+            for block in &blocks {
+                let (start, end) = (block.address().0, block.address().0 + block.capacity().0);
+                match used.last_mut() {
+                    Some((_, last)) if *last == start => *last = end,
+                    _ => used.push((start, end)),
+                }
+            }
+            let PoolLayout { runs, pending } = pool.layout();
+            assert!(pending.is_empty());
+            let end = |run: &MemoryRun| run.address.0 + run.size.0;
+            let found: Vec<_> =
+                runs.iter().filter(|run| run.used).map(|run| (run.address.0, end(run))).collect();
+            assert_eq!(found, used);
+            assert!(runs.iter().all(|run| !run.small));
+            assert_eq!(runs.iter().map(|run| run.size.0).sum::<u64>(), pool.stats().held);
+            assert!(runs.is_sorted_by_key(|run| run.address));
+            let mapped: Vec<_> = runs.iter().filter(|run| run.address.0 > 0).collect();
+            for two in mapped.windows(2).filter(|two| end(two[0]) == two[1].address.0) {
+                assert_ne!(two[0].used, two[1].used, "{two:?} are one run");
+            }
+        }
+    }
+
     #[test]
     fn another_device_has_access_to_memory_of_before_and_after() {
         let backend = HostConfig::new().devices(2).open().unwrap();

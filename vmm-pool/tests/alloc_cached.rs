@@ -1,8 +1,8 @@
-//! Requests that only the thread's cache may serve.
+//! The thread's cache: requests that it alone may serve, and how much it keeps.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{BackingStore, Bytes, WaitFor};
+use gpu_vmm_core::{BackingStore, Bytes, Stream, WaitFor};
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_pool::Pool;
 
@@ -33,4 +33,65 @@ fn a_cached_block_is_served_and_nothing_else() {
     pool.resume("").unwrap();
     drop(pool.request(SIZE).alloc().unwrap());
     assert_eq!(pool.stats().live_blocks, 0);
+}
+
+/// A thread keeps up to 256 blocks of each size up to 64 KiB, 256 KiB at most, and 4 blocks of each larger size. With one block more,
+/// the older half of that size returns to the pool.
+#[test]
+fn the_cache_of_a_thread_is_bounded() {
+    for (size, limit) in [(256, 256), (1024, 256), (2048, 128), (8 << 10, 32), (300 << 10, 4), (1 << 20, 4)] {
+        let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+        let mut blocks: Vec<_> = (0..limit * 2).map(|_| pool.alloc(Bytes(size)).unwrap()).collect();
+        // A batch of free small blocks may be cached already.
+        let before = pool.stats().cached;
+        let capacity = blocks[0].capacity().0;
+        let mut most = 0;
+        let mut halved = false;
+        while let Some(block) = blocks.pop() {
+            drop(block);
+            let cached = pool.stats().cached;
+            if cached < most {
+                let all = most / capacity + 1;
+                assert_eq!((all, cached / capacity), (limit + 1, all / 2), "of {size}");
+                halved = true;
+                break;
+            }
+            most = cached;
+        }
+        assert!(halved, "of {size}: {most} bytes are cached, {before} before");
+    }
+}
+
+/// All sizes together stay within 8 MiB.
+#[test]
+fn the_cache_of_a_thread_is_bounded_in_all() {
+    let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+    let sizes = (0..40).map(|step| Bytes::kib(400 + 16 * step));
+    let blocks: Vec<_> = sizes.flat_map(|size| [(); 3].map(|()| pool.alloc(size).unwrap())).collect();
+    let mut most = 0;
+    for block in blocks {
+        drop(block);
+        most = most.max(pool.stats().cached);
+    }
+    assert!((Bytes::mib(7).0..=Bytes::mib(8).0).contains(&most), "{most}");
+}
+
+/// Null and the vendors' handle for the default stream are one stream: work on the other handle is in the order of a block's own.
+#[test]
+fn both_handles_of_the_default_stream_are_one_stream() {
+    let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+    // SAFETY: the handle always means the default stream.
+    let legacy: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(1)) };
+    for size in [Bytes(500), SIZE, Bytes::mib(4)] {
+        for (one, other) in [(Stream::DEFAULT, legacy), (legacy, Stream::DEFAULT)] {
+            let mut block = pool.request(size).stream(one).alloc().unwrap();
+            block.record_use(other).unwrap();
+            assert!(!block.is_used_elsewhere(), "of {size}");
+            let address = block.address();
+            drop(block);
+            let next = pool.request(size).stream(other).alloc().unwrap();
+            // Smaller blocks are cached for each handle.
+            assert!(next.address() == address || size < Bytes::mib(4));
+        }
+    }
 }

@@ -56,3 +56,31 @@ impl ExtensionError for PeerError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_has_its_kind_and_its_reason() {
+        let why = || "because".to_owned();
+        let (what, waited) = ("reply", Duration::from_millis(1500));
+        let rows: [(PeerError, ErrorKind, &[&str]); 5] = [
+            (PeerError::BadMessage { why: why() }, ErrorKind::Peer, &["because"]),
+            (
+                PeerError::NotAllowed { pid: 12, uid: 34, why: why() },
+                ErrorKind::AccessDenied,
+                &["12", "34", "because"],
+            ),
+            (PeerError::Gone { why: why() }, ErrorKind::Peer, &["gone: because"]),
+            (PeerError::Refused { why: why() }, ErrorKind::Peer, &["refused: because"]),
+            (PeerError::TimedOut { what, waited }, ErrorKind::Peer, &["no reply", "1.5s"]),
+        ];
+        for (error, kind, words) in rows {
+            assert_eq!(error.kind(), kind, "{error}");
+            let text = error.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+        assert_eq!(PeerError::Gone { why: String::new() }.to_string(), "the other process is gone");
+    }
+}

@@ -249,3 +249,6 @@ fn check_places(operation: Operation, mut places: Vec<Range<u64>>, base: u64, en
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

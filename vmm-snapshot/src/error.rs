@@ -34,3 +34,22 @@ impl ExtensionError for SnapshotError {
         ErrorKind::File
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_is_of_a_file_and_names_it() {
+        let path = || "a.snap".to_owned();
+        let rows = [
+            (SnapshotError::Invalid { path: path(), at: 4711, what: "the sum differs".to_owned() }, "4711"),
+            (SnapshotError::Newer { path: path(), version: 12, newest: 3 }, "version 12"),
+        ];
+        for (error, word) in rows {
+            assert_eq!(error.kind(), ErrorKind::File);
+            let text = error.to_string();
+            assert!(text.starts_with("a.snap ") && text.contains(word), "{text}");
+        }
+    }
+}

@@ -4,6 +4,8 @@
 
 mod access;
 mod addresses;
+mod arranged;
+mod borrowed;
 mod child;
 mod faults;
 mod limits;

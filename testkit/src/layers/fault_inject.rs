@@ -92,6 +92,12 @@ impl<B: Backend> FaultInject<B> {
         self.plan.stop()
     }
 
+    /// Returns the number of calls of a kind (as for [`fail_calls`](FaultInject::fail_calls)) that were not made to fail, since
+    /// this backend was made.
+    pub fn made(&self, call: Operation) -> u64 {
+        self.plan.made(call)
+    }
+
     /// Returns the inner backend.
     pub fn inner(&self) -> &B {
         &self.inner

@@ -2,7 +2,7 @@
 
 use gpu_vmm_core::{Detail, DeviceId, DriverError, Error, Operation, Result};
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,6 +48,8 @@ impl fmt::Debug for Meanwhile {
 #[derive(Debug, Default)]
 struct Counting {
     next: u64,
+    /// The number of calls of each kind that have reached the driver.
+    made: HashMap<Operation, u64>,
     failing: Vec<Range<u64>>,
     /// The kinds of calls that always fail.
     kinds: &'static [Operation],
@@ -91,6 +93,10 @@ impl Plan {
         counting.failing.clear();
         counting.kinds = &[];
         counting.next
+    }
+
+    pub(super) fn made(&self, call: Operation) -> u64 {
+        self.counting().made.get(&call).copied().unwrap_or_default()
     }
 
     pub(super) fn carry_out(&self, whether: bool) {
@@ -143,6 +149,9 @@ impl Plan {
         counting.next += 1;
         let fails = counting.failing.iter().any(|failing| failing.contains(&number))
             || counting.kinds.contains(&call);
+        if !fails {
+            *counting.made.entry(call).or_default() += 1;
+        }
         let meanwhile = counting.meanwhile.take_if(|meanwhile| meanwhile.call == call);
         drop(counting);
         if let Some(Meanwhile { act, .. }) = meanwhile {

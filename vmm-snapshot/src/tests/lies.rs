@@ -35,7 +35,7 @@ fn a_file_that_was_put_together_is_read() {
 #[test]
 fn descriptions_that_lie_are_refused() {
     let (bytes, entries) = blocks();
-    let changes: [Lie<Head>; 28] = [
+    let changes: [Lie<Head>; 33] = [
         (|head| head.block = Bytes(0), "blocks of 0 B"),
         (|head| head.block = Bytes(4097), "blocks of 4097 B"),
         (|head| head.block = Bytes::mib(128), "blocks of 128 MiB"),
@@ -86,6 +86,26 @@ fn descriptions_that_lie_are_refused() {
         (
             |head| head.description.parent = Some(Earlier { id: SnapshotId([1; 16]), file: "..".to_owned() }),
             "\"..\" is not a file name",
+        ),
+        (
+            |head| head.needed.push(Earlier { id: SnapshotId([1; 16]), file: "a\0".to_owned() }),
+            "\"a\\0\" is not a file name",
+        ),
+        (
+            |head| head.needed.push(Earlier { id: SnapshotId([1; 16]), file: "c:a".to_owned() }),
+            "\"c:a\" is not a file name",
+        ),
+        (
+            |head| head.needed.push(Earlier { id: SnapshotId([1; 16]), file: "a\\b".to_owned() }),
+            "\"a\\\\b\" is not a file name",
+        ),
+        (
+            |head| head.needed.push(Earlier { id: SnapshotId([1; 16]), file: ".".to_owned() }),
+            "\".\" is not a file name",
+        ),
+        (
+            |head| head.needed.push(Earlier { id: SnapshotId([1; 16]), file: String::new() }),
+            "\"\" is not a file name",
         ),
         (
             |head| head.needed = vec![Earlier { id: SnapshotId([1; 16]), file: "a".to_owned() }; 1025],

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, WaitFor};
-use gpu_vmm_pool::{BlockState, Pool, PoolSnapshot};
+use gpu_vmm_pool::{BlockState, FramesSnapshot, PagesSnapshot, Pool, PoolSnapshot};
 use gpu_vmm_testkit::TestKit;
 use std::collections::HashMap;
 
@@ -201,16 +201,40 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
             }
         }
         assert!(end <= space.reserved);
+        let follows = |one: &PagesSnapshot, next: &PagesSnapshot| {
+            one.used == next.used
+                && one.offset + one.count * snapshot.page == next.offset
+                && u64::from(one.frame) + one.count == u64::from(next.frame)
+        };
+        assert!(
+            !space.pages.windows(2).any(|two| follows(&two[0], &two[1])),
+            "pages that are alike are two runs"
+        );
         let taken = space.blocks.iter().filter(|block| block.state != BlockState::Free);
         for block in taken.filter(|_| !space.suspended) {
             let pages = block.offset / snapshot.page..(block.offset + block.size).div_ceil(snapshot.page);
             assert!(pages.into_iter().all(|page| with_memory.contains(&page)), "{block:?} lacks memory");
         }
     }
-    let unmapped: u64 = snapshot.unmapped.iter().map(|run| run.count).sum();
+    let mut unmapped = 0;
+    let ends = |one: &FramesSnapshot, next: &FramesSnapshot| {
+        u64::from(one.frame) + one.count < u64::from(next.frame)
+    };
+    assert!(snapshot.unmapped.is_sorted_by(ends), "consecutive frames are two runs: {:?}", snapshot.unmapped);
+    for run in &snapshot.unmapped {
+        for frame in u64::from(run.frame)..u64::from(run.frame) + run.count {
+            assert!(
+                frames.insert(frame),
+                "frame {frame} is mapped, or unmapped twice: {:?}",
+                snapshot.unmapped
+            );
+            unmapped += 1;
+        }
+    }
     let stats = &snapshot.stats;
     assert_eq!((stats.mapped, stats.reserved), (mapped, reserved));
-    assert_eq!(stats.held, (frames.len() as u64 + unmapped) * snapshot.page);
+    assert_eq!(stats.held, frames.len() as u64 * snapshot.page);
+    assert!(unmapped * snapshot.page <= stats.kept);
     assert_eq!(stats.held - stats.kept, used.len() as u64 * snapshot.page);
     snapshot
 }

@@ -147,6 +147,28 @@ fn a_tree_that_was_full_before_it_rose_leaves_an_empty_block() {
     check_blocks(&index);
 }
 
+/// A mapping that was written in single granules, and moved to another slot when the tree was higher.
+#[test]
+fn what_was_written_in_a_lower_tree_is_replaced_with_all_its_levels() {
+    let mut index = Index::new();
+    // Two levels, of which each lower block is full.
+    for first in 0..64 {
+        index.set(first * 64..first * 64 + 64, 0);
+    }
+    let all = 64 * 64;
+    index.set(all..all + 1, 1);
+    check_blocks(&index);
+    // The whole range is one entry of the third level now.
+    index.set(0..all, 2);
+    check_blocks(&index);
+    for granule in [0, 63, 64, all - 1] {
+        assert_eq!(index.at(granule), Some(Found { slot: 2, is_alone: false }), "at {granule}");
+    }
+    index.clear(0..all);
+    check_blocks(&index);
+    assert_eq!(index.first_from(0), Some(1));
+}
+
 /// The number of bytes in blocks.
 fn bytes(mappings: impl Iterator<Item = Range<u64>>) -> usize {
     let mut index = Index::new();

@@ -178,3 +178,153 @@ pub unsafe extern "C" fn gpu_vmm_torch_walk(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::status::{GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY};
+    use crate::torch::class::blocks::{gpu_vmm_torch_allocate, gpu_vmm_torch_deallocate};
+    use crate::torch::class::pools::{gpu_vmm_torch_pool_acquire, gpu_vmm_torch_pool_release};
+    use crate::torch::graphs::MempoolId;
+    use crate::torch::process::gpu_vmm_torch_configure;
+    use crate::torch::table::GPU_VMM_TORCH_LIVE;
+    use std::collections::BTreeMap;
+    use std::mem::MaybeUninit;
+    use std::ptr::{null, null_mut};
+
+    const ID: MempoolId = MempoolId { first: 3, second: 4 };
+
+    /// What `gpu_vmm_torch_walk` reports.
+    #[derive(Default)]
+    struct Walked {
+        runs: Vec<TorchRun>,
+        blocks: Vec<TorchBlock>,
+    }
+
+    unsafe extern "C" fn note_run(context: *mut c_void, run: *const TorchRun) {
+        // SAFETY: the context is a `Walked`, and the run is valid for the call.
+        unsafe { (*context.cast::<Walked>()).runs.push(*run) }
+    }
+
+    unsafe extern "C" fn note_block(context: *mut c_void, block: *const TorchBlock) {
+        // SAFETY: as in `note_run`.
+        unsafe { (*context.cast::<Walked>()).blocks.push(*block) }
+    }
+
+    fn walk() -> Walked {
+        let mut walked = Walked::default();
+        let context = (&raw mut walked).cast();
+        // SAFETY: the functions accept the context.
+        let status = unsafe { gpu_vmm_torch_walk(0, Some(note_run), Some(note_block), context) };
+        assert_eq!(status, GPU_VMM_OK);
+        walked
+    }
+
+    fn measured() -> TorchUsage {
+        let mut usage = MaybeUninit::<TorchUsage>::uninit();
+        // SAFETY: the usage is writable.
+        assert_eq!(unsafe { gpu_vmm_torch_measure(0, usage.as_mut_ptr()) }, GPU_VMM_OK);
+        // SAFETY: the call has written it.
+        unsafe { usage.assume_init() }
+    }
+
+    fn alloc(size: u64, private: bool) -> Result<TorchBlock, Status> {
+        let mut block = TorchBlock::at(0, 0, 0);
+        let own = ID;
+        let id = if private { &raw const own } else { null() };
+        // SAFETY: the identifier and the block are valid for the call; null is the default stream.
+        match unsafe { gpu_vmm_torch_allocate(0, size, null_mut(), id, &raw mut block) } {
+            GPU_VMM_OK => Ok(block),
+            status => Err(status),
+        }
+    }
+
+    fn free(address: u64) {
+        // SAFETY: the description of the freed block is not wanted.
+        assert_eq!(unsafe { gpu_vmm_torch_deallocate(address, null_mut()) }, GPU_VMM_OK);
+    }
+
+    /// Compares a walk with the blocks that must exist, by address, each with its size, its pool and its state.
+    #[track_caller]
+    fn agrees(expected: &BTreeMap<u64, (u64, MempoolId, u32)>) {
+        let Walked { runs, blocks } = walk();
+        let found: Vec<_> =
+            blocks.iter().map(|block| (block.address, (block.size, block.pool, block.state))).collect();
+        let expected: Vec<_> = expected.iter().map(|(address, block)| (*address, *block)).collect();
+        assert_eq!(found, expected);
+        assert!(blocks.is_sorted_by(|one, next| one.address + one.capacity <= next.address));
+        let mapped: Vec<_> = runs.iter().filter(|run| run.address > 0).collect();
+        assert!(mapped.is_sorted_by(|one, next| one.address + one.size <= next.address), "{mapped:?}");
+        let usage = measured();
+        assert_eq!(runs.iter().map(|run| run.size).sum::<u64>(), usage.held);
+        assert_eq!(
+            runs.iter().filter(|run| run.small).map(|run| run.size).sum::<u64>(),
+            usage.held_small,
+            "{runs:?}"
+        );
+        assert_eq!(usage.held, (usage.created - usage.released) * usage.page);
+        assert!(usage.held <= usage.peak_held);
+        // Every live block lies in memory that is in use.
+        for block in blocks.iter().filter(|block| block.state == GPU_VMM_TORCH_LIVE) {
+            let (mut at, end) = (block.address, block.address + block.capacity);
+            for run in mapped.iter().filter(|run| run.used) {
+                if run.address <= at && at < run.address + run.size {
+                    at = run.address + run.size;
+                }
+            }
+            assert!(at >= end, "{block:?} lies in no used run of {mapped:?}");
+        }
+    }
+
+    /// The functions of the process's own pool, so that all of them are in one test.
+    #[test]
+    fn walks_and_amounts_follow_the_blocks() {
+        assert_eq!(measured().held, 0, "nothing was allocated");
+        assert!(walk().blocks.is_empty());
+        // SAFETY: the name is a string, and null means the default options.
+        assert_eq!(unsafe { gpu_vmm_torch_configure(c"host".as_ptr(), null()) }, GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_pool_acquire(0, ID), GPU_VMM_OK);
+        let mut expected = BTreeMap::new();
+        for number in 0..48_u64 {
+            let size = [512, 70_000, 3 << 20, 5000][number as usize % 4] + number * 512;
+            let private = number.is_multiple_of(3);
+            let block = alloc(size, private).unwrap();
+            let id = if private { ID } else { MempoolId::default() };
+            assert_eq!((block.size, block.pool), (size, id));
+            expected.insert(block.address, (block.size, id, GPU_VMM_TORCH_LIVE));
+            agrees(&expected);
+        }
+        let all: Vec<u64> = expected.keys().copied().collect();
+        for address in all.iter().copied().step_by(2) {
+            free(address);
+            // Blocks of a private pool stay its own, in the size that they occupy.
+            match expected.remove(&address) {
+                Some((_, ID, _)) => {
+                    let walked = walk();
+                    let kept = walked.blocks.iter().find(|block| block.address == address).unwrap();
+                    expected.insert(address, (kept.capacity, ID, GPU_VMM_TORCH_FREE));
+                }
+                plain => assert!(plain.is_some()),
+            }
+            agrees(&expected);
+        }
+        let before = measured();
+        assert_eq!(gpu_vmm_torch_set_limit(0, before.held), GPU_VMM_OK);
+        assert_eq!(alloc(before.held, false).unwrap_err(), GPU_VMM_OUT_OF_MEMORY);
+        assert_eq!(gpu_vmm_torch_set_limit(0, u64::MAX), GPU_VMM_OK);
+        expected
+            .iter()
+            .filter(|(_, block)| block.2 == GPU_VMM_TORCH_LIVE)
+            .for_each(|(address, _)| free(*address));
+        assert_eq!(gpu_vmm_torch_pool_release(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_collect(), GPU_VMM_OK);
+        agrees(&BTreeMap::new());
+        let after = measured();
+        assert_eq!((after.held, after.released), (0, after.created));
+        assert!(after.peak_held >= before.held);
+        assert_eq!(gpu_vmm_torch_reset_peak(0), GPU_VMM_OK);
+        assert_eq!(measured().peak_held, 0);
+    }
+}

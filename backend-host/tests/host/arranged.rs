@@ -1,0 +1,113 @@
+//! Memory that a region is arranged from: the pieces that a resume takes out of a list, the order of mappings, and the devices
+//! that may have access.
+
+use crate::{GRANULE, ONE, TWO};
+use gpu_vmm_core::extend::MappedMemory;
+use gpu_vmm_core::{
+    Access, AccessMap, BackingStore, Bytes, Detail, ErrorKind, Operation, PhysicalMemory, Placement,
+    Properties, Region, WaitFor,
+};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::FaultInject;
+
+fn memory(host: &HostBackend, granules: u64) -> PhysicalMemory<HostBackend> {
+    PhysicalMemory::create(host, Bytes(granules * GRANULE.0), Properties::on(ONE)).unwrap()
+}
+
+/// Only memory of the same backend, size and properties that nothing else holds is taken; all other stays in the list.
+#[test]
+fn a_resume_takes_what_fits() {
+    let (host, other) = (HostConfig::new().open().unwrap(), HostConfig::new().open().unwrap());
+    let mut region = Region::builder(&host).reserve(Bytes(2 * GRANULE.0)).build().unwrap();
+    region.grow_to(Bytes(2 * GRANULE.0)).unwrap();
+    region.suspend(&BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+    let shared = memory(&host, 2);
+    let shareable =
+        PhysicalMemory::create(&host, Bytes(2 * GRANULE.0), Properties::on(ONE).shareable()).unwrap();
+    let stay = [memory(&other, 2), shared.clone(), shareable, memory(&host, 1), memory(&host, 3)];
+    let stays: Vec<_> = stay.iter().map(PhysicalMemory::id).collect();
+    let mut list: Vec<_> = stay.into();
+    let fits = memory(&host, 2);
+    let id = fits.id();
+    list.insert(2, fits);
+    region.resume_from(&mut list).unwrap();
+    assert_eq!(region.mappings().map(|mapping| mapping.memory.id()).collect::<Vec<_>>(), [id]);
+    let mut left: Vec<_> = list.iter().map(PhysicalMemory::id).collect();
+    assert_eq!(left.len(), stays.len());
+    left.retain(|id| !stays.contains(id));
+    assert!(left.is_empty(), "{left:?}");
+    // With nothing that fits, new memory is created.
+    region.suspend(&BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+    region.resume_from(&mut list).unwrap();
+    assert_eq!(list.len(), stays.len());
+    assert!(!stays.contains(&region.mapping_at(Bytes::ZERO).unwrap().memory.id()));
+}
+
+/// Mappings that are out of order or overlap are refused for every way to arrange them, before the driver.
+#[test]
+fn mappings_must_be_in_order() {
+    let host = FaultInject::new(HostConfig::new().open().unwrap());
+    let create = |granules: u64| {
+        PhysicalMemory::create(&host, Bytes(granules * GRANULE.0), Properties::on(ONE)).unwrap()
+    };
+    let access = AccessMap::NONE.with(ONE, Access::ReadWrite);
+    let wanted = |offsets: [u64; 2]| {
+        offsets.map(|granule| MappedMemory { offset: Bytes(granule * GRANULE.0), memory: create(2), access })
+    };
+    let mut region = Region::builder(&host).reserve(Bytes(8 * GRANULE.0)).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    let operation = Operation::ApplyChange;
+    for offsets in [[2, 0], [0, 1], [3, 3]] {
+        let wanted = wanted(offsets);
+        let maps = host.made(Operation::Map);
+        let here = region.apply_layout(operation, &wanted, WaitFor::all_devices()).unwrap_err();
+        let elsewhere = region
+            .apply_layout_elsewhere(operation, &wanted, Placement::Anywhere, WaitFor::all_devices())
+            .unwrap_err();
+        for error in [here, elsewhere] {
+            assert_eq!((error.operation(), error.kind()), (operation, ErrorKind::AlreadyMapped), "{error}");
+        }
+        assert_eq!((host.made(Operation::Map), region.mappings().count()), (maps, 1));
+    }
+    let wanted = wanted([0, 3]);
+    region.apply_layout_elsewhere(operation, &wanted, Placement::Anywhere, WaitFor::all_devices()).unwrap();
+    let found: Vec<_> = region.mappings().map(|mapping| (mapping.offset, mapping.memory.id())).collect();
+    assert_eq!(found, wanted.map(|one| (one.offset, one.memory.id())));
+}
+
+/// Access for a device that cannot reach the memory is refused before the driver, and changes nothing.
+#[test]
+fn access_is_set_at_once_for_devices_that_reach_the_memory() {
+    let set = |host: &FaultInject<HostBackend>, region: &mut Region<FaultInject<HostBackend>>, access| {
+        let before = host.made(Operation::SetAccess);
+        // SAFETY: no work uses the region.
+        let answer = unsafe { region.set_access_at_once(Bytes::ZERO, GRANULE, access) };
+        answer.map(|()| host.made(Operation::SetAccess) - before)
+    };
+    let both = AccessMap::NONE.with(ONE, Access::ReadWrite).with(TWO, Access::Read);
+    for reaches in [true, false] {
+        let config = HostConfig::new().devices(2);
+        let config = if reaches { config } else { config.without_peers() };
+        let host = FaultInject::new(config.open().unwrap());
+        let mut region = Region::builder(&host).reserve(GRANULE).build().unwrap();
+        region.grow_to(GRANULE).unwrap();
+        let answer = set(&host, &mut region, both);
+        if reaches {
+            // The owner has its access already.
+            assert_eq!(answer.unwrap(), 1);
+            assert_eq!(region.access(Bytes::ZERO, TWO), Access::Read);
+            assert_eq!(set(&host, &mut region, both).unwrap(), 0);
+        } else {
+            let error = answer.unwrap_err();
+            assert!(
+                matches!(error.detail(), Detail::PeerUnreachable { device: TWO, owner: ONE })
+                    && error.operation() == Operation::SetAccess,
+                "{error}"
+            );
+            assert_eq!(region.access(Bytes::ZERO, TWO), Access::None);
+            // Growth has set the owner's.
+            assert_eq!(host.made(Operation::SetAccess), 1);
+        }
+        assert_eq!(region.access(Bytes::ZERO, ONE), Access::ReadWrite);
+    }
+}

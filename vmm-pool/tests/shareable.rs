@@ -1,0 +1,66 @@
+//! Memory for other processes: what a pool creates when it was asked for such memory, and when the driver refuses it.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use gpu_vmm_core::{Address, Bytes, ErrorKind, Result};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::Pool;
+use gpu_vmm_testkit::FaultInject;
+
+const PAGE: Bytes = Bytes::mib(2);
+const PAGES: u64 = 3;
+
+type Faulty = FaultInject<HostBackend>;
+
+/// Exports the memory of a block.
+fn export(pool: &Pool<Faulty>, address: Address) -> Result<()> {
+    let (memory, offset) = pool.memory_at(address, Bytes(PAGE.0 * PAGES)).unwrap();
+    assert_eq!((memory.len() as u64, offset), (PAGES, Bytes::ZERO));
+    memory.iter().try_for_each(|one| one.export().map(drop))
+}
+
+#[test]
+fn it_can_be_exported_if_it_was_asked_for() {
+    let backend = FaultInject::new(HostConfig::new().open().unwrap());
+    for shareable in [true, false] {
+        let builder = Pool::builder(&backend);
+        let pool = if shareable { builder.shareable() } else { builder }.build().unwrap();
+        let block = pool.alloc(Bytes(PAGE.0 * PAGES)).unwrap();
+        assert_eq!(export(&pool, block.address()).is_ok(), shareable);
+        assert_eq!(pool.stats().driver_calls.create, PAGES);
+    }
+}
+
+/// One call after the other fails. If it was the one that creates memory, the pool creates ordinary memory from then on.
+#[test]
+fn a_driver_that_refuses_it_provides_ordinary_memory() {
+    let (mut refused, mut first) = (0, 0);
+    loop {
+        let backend = FaultInject::new(HostConfig::new().open().unwrap());
+        let pool = Pool::builder(&backend).shareable().build().unwrap();
+        backend.fail_each(&[first]);
+        let answer = pool.alloc(Bytes(PAGE.0 * PAGES));
+        let calls = backend.stop();
+        if calls <= first {
+            break;
+        }
+        first += 1;
+        let Ok(block) = answer else { continue };
+        let created = pool.stats().driver_calls.create;
+        if created == PAGES {
+            continue;
+        }
+        // Only the call that was refused was repeated.
+        assert_eq!(created, PAGES + 1);
+        refused += 1;
+        let next = pool.alloc(Bytes(PAGE.0 * PAGES)).unwrap();
+        assert_eq!(pool.stats().driver_calls.create, created + PAGES, "the refused call was tried again");
+        for block in [&block, &next] {
+            assert_eq!(pool.stats().held, 2 * PAGES * PAGE.0);
+            let error = export(&pool, block.address()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        }
+    }
+    // Each page is created by a call of its own.
+    assert_eq!(refused, PAGES);
+}
