@@ -148,6 +148,27 @@ impl<B: Backend> Pool<B> {
         Some(self.block(self.take_cached(thread_cache, class, size, stream)?))
     }
 
+    /// Allocates a block from memory that is free and mapped.
+    #[track_caller]
+    pub(crate) fn alloc_mapped(
+        &self,
+        size: Bytes,
+        alignment: Bytes,
+        stream: Stream<'static>,
+    ) -> Option<Block<B>> {
+        if !self.owner.inner.process.is_this() {
+            return None;
+        }
+        let class = fit(size.0, alignment.0).map_or_else(|| self.check(size, alignment).ok(), Some)?;
+        let thread_cache = self.owner.thread_cache(of_this_thread());
+        let captures = !stream.is_default() && self.captures(stream);
+        let cached = class.filter(|_| !captures);
+        let cached = cached.and_then(|class| self.take_cached(thread_cache, class, size, stream));
+        let asked = Asked { thread_cache, size, alignment, stream, class, captures };
+        let ready = cached.or_else(|| self.take_last(&asked));
+        Some(self.block(ready.or_else(|| self.try_take(&asked, false).ok())?))
+    }
+
     /// Takes a block from the thread cache.
     #[inline(always)]
     fn take_cached(

@@ -1,0 +1,15 @@
+//! The types for one version of cubecl. These files are compiled once for each version.
+
+use super::cubecl_server;
+
+mod errors;
+mod memory;
+mod modes;
+mod report;
+mod resource;
+mod slots;
+mod storage;
+
+pub use memory::PoolMemory;
+pub use resource::PoolResource;
+pub use storage::PoolStorage;
