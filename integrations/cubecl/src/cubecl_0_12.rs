@@ -5,4 +5,4 @@ use cubecl_server_0_12 as cubecl_server;
 #[allow(clippy::duplicate_mod)]
 #[path = "shared/mod.rs"]
 mod shared;
-pub use shared::{PoolMemory, PoolResource, PoolStorage};
+pub use shared::{Addresses, PoolMemory, PoolResource, PoolStorage};

@@ -112,6 +112,7 @@ impl<B: Backend> PoolMemory<B> {
     ) -> Result<ManagedMemoryHandle, IoError> {
         let mode = self.modes.current();
         let mut slots = self.lock();
+        slots.sweep_some(failures);
         // cubecl has handles of zero bytes. They need an entry and no memory.
         let block = match size {
             0 => None,

@@ -2,6 +2,7 @@
 
 use super::cubecl_server;
 
+mod addresses;
 mod errors;
 mod memory;
 mod modes;
@@ -10,6 +11,7 @@ mod resource;
 mod slots;
 mod storage;
 
+pub use addresses::Addresses;
 pub use memory::PoolMemory;
 pub use resource::PoolResource;
 pub use storage::PoolStorage;

@@ -1,7 +1,8 @@
 //! The allocations of all streams of one pool, and those whose last handle is gone.
 //!
-//! cubecl reports no dropped handle: an allocation is free when the table has its last reference. So the table looks at all
-//! allocations, but only when the pool has no free memory that is mapped. The cost is spread over the reservations in between.
+//! cubecl reports no dropped handle: an allocation is free when the table has its last reference. A look at all allocations in each
+//! reservation would take longer than all else. So each reservation looks at a few, and at all only when the pool has no free
+//! memory that is mapped.
 
 use super::cubecl_server::memory_management::{
     ErrorGraph, ManagedMemoryDescriptor, ManagedMemoryHandle, MemoryAllocationMode, MemoryLocation, Taint,
@@ -10,6 +11,12 @@ use super::cubecl_server::server::IoError;
 use super::errors::not_found;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Backend, Stream};
+
+/// The number of newest allocations that each reservation looks at: most of those that are freed soon.
+const NEWEST: usize = 16;
+
+/// The number of other allocations that each reservation looks at, in turn.
+const OTHERS: usize = 16;
 
 /// An allocation.
 #[derive(Debug)]
@@ -31,11 +38,17 @@ pub(super) struct Slots<B: Backend> {
     handles: Vec<Option<ManagedMemoryHandle>>,
     slots: Vec<Option<Slot<B>>>,
     vacant: Vec<u32>,
+    /// The newest allocations, and the number of all that were ever made.
+    newest: [u32; NEWEST],
+    made: usize,
+    /// The next of the others.
+    next: usize,
 }
 
 impl<B: Backend> Slots<B> {
-    pub(super) const fn new() -> Self {
-        Self { handles: Vec::new(), slots: Vec::new(), vacant: Vec::new() }
+    pub(super) fn new() -> Self {
+        let (handles, slots, vacant) = (Vec::new(), Vec::new(), Vec::new());
+        Self { handles, slots, vacant, newest: [0; NEWEST], made: 0, next: 0 }
     }
 
     /// Adds an allocation, and returns its handle.
@@ -49,18 +62,28 @@ impl<B: Backend> Slots<B> {
         handle.descriptor().update_location(MemoryLocation::new(pool, 0, index));
         self.handles[index as usize] = Some(handle.clone());
         self.slots[index as usize] = Some(slot);
+        self.newest[self.made % NEWEST] = index;
+        self.made = self.made.wrapping_add(1);
         handle
     }
 
-    /// Frees the allocations whose last handle is gone. Returns true if there were any.
-    pub(super) fn sweep(&mut self, failures: &mut ErrorGraph) -> bool {
-        let before = self.vacant.len();
+    /// Frees the allocations whose last handle is gone.
+    pub(super) fn sweep(&mut self, failures: &mut ErrorGraph) {
         for index in 0..self.handles.len() {
-            if self.handles[index].as_ref().is_some_and(ManagedMemoryHandle::is_free) {
-                self.remove(index, failures);
-            }
+            self.free_unused(index, failures);
         }
-        self.vacant.len() > before
+    }
+
+    /// Frees those of a few allocations whose last handle is gone.
+    pub(super) fn sweep_some(&mut self, failures: &mut ErrorGraph) {
+        for index in self.newest {
+            self.free_unused(index as usize, failures);
+        }
+        for _ in 0..OTHERS.min(self.handles.len()) {
+            self.next = if self.next < self.handles.len() { self.next } else { 0 };
+            self.free_unused(self.next, failures);
+            self.next += 1;
+        }
     }
 
     /// Returns the allocation that a descriptor names.
@@ -112,8 +135,11 @@ impl<B: Backend> Slots<B> {
         used.zip(&self.slots).filter(|(used, _)| *used).filter_map(|(_, slot)| slot.as_ref())
     }
 
-    fn remove(&mut self, index: usize, failures: &mut ErrorGraph) {
-        self.handles[index] = None;
+    fn free_unused(&mut self, index: usize, failures: &mut ErrorGraph) {
+        let unused = |handle: &mut ManagedMemoryHandle| handle.is_free();
+        if self.handles.get_mut(index).is_none_or(|handle| handle.take_if(unused).is_none()) {
+            return;
+        }
         if let Some(mut slot) = self.slots[index].take() {
             slot.taint.clear(failures);
             self.vacant.push(index as u32);
