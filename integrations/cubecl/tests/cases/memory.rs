@@ -8,7 +8,8 @@ use super::gpu_vmm_cubecl::PoolMemory;
 use super::{ALIGNMENT, MEMORY, pool};
 use gpu_vmm::host::HostBackend;
 use gpu_vmm::pool::Pool;
-use gpu_vmm::{Backend, BackingStore, Bytes, DeviceId, Stream, TestKit, WaitFor};
+use gpu_vmm::{Backend, BackingStore, Bytes, DeviceId, Stream, WaitFor};
+use gpu_vmm_replay::Streams;
 
 const SIZE: u64 = Bytes::mib(3).0;
 
@@ -36,8 +37,10 @@ fn a_reservation_is_a_block() {
     assert_eq!((stats.live, stats.live_blocks), (1000, 1));
     assert_eq!((usage.number_allocs, usage.bytes_in_use, usage.bytes_reserved), (1, 1000, stats.held));
     let report = memory.memory_report().usage();
-    assert_eq!((report.number_allocs, report.bytes_in_use, report.bytes_padding), (1, 1000, 24));
-    assert_eq!((memory.bytes_allocated(), memory.has_outdated()), (1024, false));
+    assert_eq!((report.number_allocs, report.bytes_in_use), (1, 1000));
+    assert_eq!(report.bytes_padding, report.bytes_reserved - 1000);
+    assert!((1000..2000).contains(&memory.bytes_allocated()), "{}", memory.bytes_allocated());
+    assert!(!memory.has_outdated());
 }
 
 #[test]
@@ -77,10 +80,10 @@ fn more_than_the_recent_allocations_are_found_when_memory_is_short() {
     let mut memory = memory(&pool);
     let count = MEMORY.0 / 2 / Bytes::kib(64).0;
     let handles: Vec<_> = (0..count).map(|_| reserve(&mut memory, Bytes::kib(64).0).unwrap()).collect();
-    let held = pool.stats().held;
     drop(handles);
     let half = reserve(&mut memory, MEMORY.0 / 2).unwrap();
-    assert_eq!((pool.stats().held, pool.stats().live_blocks), (held, 1));
+    assert_eq!(pool.stats().live_blocks, 1);
+    assert!(pool.stats().held < MEMORY.0 / 4 * 3, "{}", pool.stats());
     drop(half);
 }
 
@@ -151,7 +154,8 @@ fn persistent_windows_nest_and_their_memory_is_suspended_as_a_whole() {
     assert_eq!((in_use(&report.persistent), in_use(&report.dedicated)), (SIZE, 2 * SIZE));
     assert_eq!(report.dynamic.iter().map(in_use).sum::<u64>(), 4 * SIZE);
     let store = BackingStore::pinned(&backend, Bytes::mib(16)).unwrap();
-    assert_eq!(pool.suspend("persistent", &store, WaitFor::all_devices()).unwrap(), Bytes::mib(4));
+    let suspended = pool.suspend("persistent", &store, WaitFor::all_devices()).unwrap();
+    assert!((SIZE..2 * SIZE).contains(&suspended.0), "{suspended}");
     pool.resume("persistent").unwrap();
 }
 
@@ -191,10 +195,8 @@ fn a_failure_ends_with_the_range_or_the_allocation() {
 #[test]
 fn streams_free_the_unused_memory_of_each_other() {
     let (backend, pool) = pool();
-    let own = backend.own_stream(DeviceId(0)).unwrap();
-    // SAFETY: the stream lives until the end of the test, and the pool forgets it before.
-    #[allow(unsafe_code)]
-    let stream = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    let streams = Streams::of(&backend, DeviceId(0), 2).unwrap();
+    let stream = streams.get(1);
     let mut first = memory(&pool);
     let mut second = first.for_stream(stream);
     drop(reserve(&mut first, MEMORY.0 / 2 + SIZE).unwrap());
