@@ -13,10 +13,10 @@ use gpu_vmm::pool::Block;
 use gpu_vmm::{Backend, Stream};
 
 /// The number of newest allocations that each reservation looks at: most of those that are freed soon.
-const NEWEST: usize = 32;
+const NEWEST: usize = 16;
 
 /// The number of other allocations that each reservation looks at, in turn.
-const OTHERS: usize = 64;
+const OTHERS: usize = 16;
 
 /// An allocation.
 #[derive(Debug)]
