@@ -299,7 +299,8 @@ impl<B: Backend> Pool<B> {
         // A block with an alignment of more than a page would waste too many of the few addresses for small blocks.
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
-        let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small, tentative };
+        let request =
+            Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small, tentative };
         let place = class.map(|class| (bin, Class::new(class)));
         let body = |piece: Piece| Body::new(thread_cache, Freed { piece, index }, stream, size.0, place);
         let mut pieces = Vec::new();
