@@ -72,4 +72,9 @@ mod chapters {
         Conformance: "../docs/guide/conformance.md",
         Command: "../docs/guide/command.md",
     }
+
+    #[cfg(feature = "cuda")]
+    chapters! {
+        Cudarc: "../docs/guide/cudarc.md",
+    }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Request {
     /// True if the stream captures. A graph may be launched on any stream, so the order of this one guarantees nothing.
     pub(crate) captures: bool,
     pub(crate) small: bool,
+    /// True if the caller may have blocks that it could free instead. The request does not show that the pool needs more memory.
+    pub(crate) tentative: bool,
 }
 
 impl Request {
@@ -83,6 +85,8 @@ pub(crate) struct Core<B: Backend> {
     /// The bytes of all taken ranges, and their peak.
     pub(crate) taken: u64,
     pub(crate) peak_taken: u64,
+    /// The peak that requests needed which were not tentative.
+    pub(crate) peak_needed: u64,
     pub(crate) peak_held: u64,
     pub(crate) calls: DriverCalls,
     pub(crate) history: History,
@@ -107,6 +111,7 @@ impl<B: Backend> Core<B> {
             pending: Pending::default(),
             taken: 0,
             peak_taken: 0,
+            peak_needed: 0,
             peak_held: 0,
             calls: DriverCalls::default(),
             history: History::new(),
@@ -137,6 +142,9 @@ impl<B: Backend> Core<B> {
         let taken = self.spaces[space].take(&mut self.frames, spot, size, stream, claimed);
         self.taken += size;
         self.peak_taken = self.peak_taken.max(self.taken);
+        if !request.tentative {
+            self.peak_needed = self.peak_needed.max(self.taken);
+        }
         self.note();
         let address = self.spaces[space].base + taken.offset;
         Ok(Piece { address, size, origin: Origin::Range(space as u16, taken.range) })

@@ -69,6 +69,8 @@ struct Asked<'a, B: Backend> {
     class: Option<usize>,
     /// True if the stream captures.
     captures: bool,
+    /// True if only mapped memory may serve the request.
+    tentative: bool,
 }
 
 impl<B: Backend> Pool<B> {
@@ -148,6 +150,27 @@ impl<B: Backend> Pool<B> {
         Some(self.block(self.take_cached(thread_cache, class, size, stream)?))
     }
 
+    /// Allocates a block from memory that is free and mapped.
+    #[track_caller]
+    pub(crate) fn alloc_mapped(
+        &self,
+        size: Bytes,
+        alignment: Bytes,
+        stream: Stream<'static>,
+    ) -> Option<Block<B>> {
+        if !self.owner.inner.process.is_this() {
+            return None;
+        }
+        let class = fit(size.0, alignment.0).map_or_else(|| self.check(size, alignment).ok(), Some)?;
+        let thread_cache = self.owner.thread_cache(of_this_thread());
+        let captures = !stream.is_default() && self.captures(stream);
+        let cached = class.filter(|_| !captures);
+        let cached = cached.and_then(|class| self.take_cached(thread_cache, class, size, stream));
+        let asked = Asked { thread_cache, size, alignment, stream, class, captures, tentative: true };
+        let ready = cached.or_else(|| self.take_last(&asked));
+        Some(self.block(ready.or_else(|| self.try_take(&asked, false).ok())?))
+    }
+
     /// Takes a block from the thread cache.
     #[inline(always)]
     fn take_cached(
@@ -187,7 +210,7 @@ impl<B: Backend> Pool<B> {
             None => self.check(size, alignment)?,
         };
         self.owner.inner.process.check(OPERATION)?;
-        let asked = Asked { thread_cache, size, alignment, stream, class, captures };
+        let asked = Asked { thread_cache, size, alignment, stream, class, captures, tentative: false };
         let ready = match self.take_last(&asked) {
             Some(ready) => ready,
             None => self.take(&asked)?,
@@ -268,7 +291,7 @@ impl<B: Backend> Pool<B> {
     }
 
     fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<Ready<B>, Shortage> {
-        let &Asked { thread_cache, size, alignment, stream, class, captures } = asked;
+        let &Asked { thread_cache, size, alignment, stream, class, captures, tentative } = asked;
         let (bin, index) = self.bin(thread_cache, stream)?;
         // Slots and pieces in thread caches follow the order of their stream. A graph does not.
         let class = class.filter(|_| !captures);
@@ -276,7 +299,8 @@ impl<B: Backend> Pool<B> {
         // A block with an alignment of more than a page would waste too many of the few addresses for small blocks.
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
-        let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small };
+        let request =
+            Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small, tentative };
         let place = class.map(|class| (bin, Class::new(class)));
         let body = |piece: Piece| Body::new(thread_cache, Freed { piece, index }, stream, size.0, place);
         let mut pieces = Vec::new();

@@ -92,4 +92,16 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
             Some(_) => None,
         }
     }
+
+    /// Allocates a block from memory that is free and mapped, without mapping or creating any. Returns none if the pool has no
+    /// such memory at one place, or if the request names a tag or is invalid; `alloc` then serves the request or reports the
+    /// error. A caller that knows of blocks that it can free calls this first, frees them, and then calls `alloc`.
+    #[must_use]
+    #[track_caller]
+    pub fn alloc_mapped(self) -> Option<Block<B>> {
+        match self.tag {
+            None => self.pool.alloc_mapped(self.size, self.alignment, self.stream),
+            Some(_) => None,
+        }
+    }
 }

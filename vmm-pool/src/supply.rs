@@ -57,7 +57,7 @@ impl<B: Backend> Core<B> {
             return Err(Shortage::Memory(OutOf::Budget(budget)));
         }
         // This request counts as needed already.
-        let needed = self.peak_taken.max(self.taken + size);
+        let needed = self.peak_needed.max(self.taken + size);
         // The first entry stands for no stream.
         let slack = needed.saturating_add(self.settings.slack(needed, self.streams.count() - 1));
         while chosen.frames.len() < count && self.held() + self.page <= slack.min(budget.0) {

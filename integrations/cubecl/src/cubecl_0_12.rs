@@ -3,6 +3,6 @@
 use cubecl_server_0_12 as cubecl_server;
 // One source for the types of both versions.
 #[allow(clippy::duplicate_mod)]
-#[path = "storage.rs"]
-mod storage;
-pub use storage::{PoolResource, PoolStorage};
+#[path = "shared/mod.rs"]
+mod shared;
+pub use shared::{Addresses, PoolMemory, PoolResource, PoolStorage};

@@ -1,10 +1,12 @@
-//! The storage. This file is compiled once for each version of cubecl.
+//! The storage, for cubecl's own memory management.
 
 use super::cubecl_server::memory_management::MemoryUsage;
 use super::cubecl_server::server::IoError;
 use super::cubecl_server::storage::{ComputeStorage, StorageHandle, StorageId, StorageUtilization};
+use super::errors::{refused, unknown};
+use super::resource::{PoolResource, usage};
 use gpu_vmm::pool::{Block, Pool};
-use gpu_vmm::{Address, Backend, Bytes, Detail, Error, ErrorKind, Stream};
+use gpu_vmm::{Backend, Bytes, Stream};
 use std::collections::HashMap;
 
 /// A storage whose allocations are blocks of a pool, for the server of one stream.
@@ -18,15 +20,6 @@ pub struct PoolStorage<B: Backend> {
     alignment: Bytes,
     blocks: HashMap<StorageId, Option<Block<B>>>,
     held: Bytes,
-}
-
-/// The memory behind a handle of a [`PoolStorage`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolResource {
-    /// The address: of the allocation, plus the offset of the handle. Zero for a handle of zero bytes.
-    pub address: Address,
-    /// The size of the handle in bytes.
-    pub size: u64,
 }
 
 impl<B: Backend> PoolStorage<B> {
@@ -46,14 +39,7 @@ impl<B: Backend> PoolStorage<B> {
     /// Returns the usage of the pool, in the form of cubecl's reports. `bytes_reserved` is the physical memory that the pool
     /// holds for all its storages.
     pub fn usage(&self) -> MemoryUsage {
-        let stats = self.pool.stats();
-        let in_use = stats.held - stats.kept - stats.pending - stats.cached;
-        MemoryUsage {
-            number_allocs: stats.live_blocks,
-            bytes_in_use: stats.live,
-            bytes_padding: in_use.saturating_sub(stats.live),
-            bytes_reserved: stats.held,
-        }
+        usage(&self.pool)
     }
 
     /// Returns all memory that contains no block to the driver, for an explicit cleanup. Waits for pending work.
@@ -62,7 +48,7 @@ impl<B: Backend> PoolStorage<B> {
     ///
     /// [`IoError::Unknown`] with the driver's error.
     pub fn trim(&mut self) -> Result<Bytes, IoError> {
-        self.pool.trim(Bytes::ZERO).map_err(|error| unknown(&error))
+        self.pool.trim(Bytes::ZERO).map_err(|error| unknown(error.to_string()))
     }
 }
 
@@ -74,21 +60,13 @@ impl<B: Backend> ComputeStorage for PoolStorage<B> {
     }
 
     fn get(&mut self, handle: &StorageHandle) -> Result<PoolResource, IoError> {
-        let (offset, size) = (handle.offset(), handle.size());
         let Some(block) = self.blocks.get(&handle.id) else {
             return Err(IoError::StorageHandleNotFound {
                 reason: format!("{} in the pool of gpu-vmm", handle.id).into(),
                 backtrace: Default::default(),
             });
         };
-        let (address, capacity) =
-            block.as_ref().map_or((Address(0), 0), |block| (block.address(), block.capacity().0));
-        if offset.checked_add(size).is_none_or(|end| end > capacity) {
-            let description =
-                format!("{size} bytes at {offset} are beyond the {capacity} bytes of {}", handle.id);
-            return Err(IoError::Unknown { description, backtrace: Default::default() });
-        }
-        Ok(PoolResource { address: address + Bytes(offset), size })
+        PoolResource::within(block.as_ref(), handle.offset(), handle.size())
     }
 
     fn alloc(&mut self, size: u64) -> Result<StorageHandle, IoError> {
@@ -119,20 +97,4 @@ impl<B: Backend> ComputeStorage for PoolStorage<B> {
     fn bytes_allocated(&self) -> u64 {
         self.held.0
     }
-}
-
-/// Returns cubecl's error for a refused allocation. `BufferTooBig` means that no cleanup can help.
-fn refused(size: u64, error: &Error) -> IoError {
-    let backtrace = Default::default();
-    match error.kind() {
-        _ if matches!(error.detail(), Detail::ExceedsDevice { .. }) => {
-            IoError::BufferTooBig { size, backtrace }
-        }
-        ErrorKind::OutOfMemory | ErrorKind::OutOfAddressSpace => IoError::OutOfMemory { size, backtrace },
-        _ => unknown(error),
-    }
-}
-
-fn unknown(error: &Error) -> IoError {
-    IoError::Unknown { description: error.to_string(), backtrace: Default::default() }
 }
