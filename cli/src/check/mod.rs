@@ -91,7 +91,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs a step. The file is written before and after it: a driver can take the machine down.
+    /// Runs a step. The file is written before it, with the results of the steps before: a driver can take the machine down.
     fn step(&mut self, program: &Program, mut step: Step, output: &mut Output) -> Answer {
         let left = self.asked.time.saturating_sub(self.began.elapsed());
         let limit = step.limit(left, self.asked.time);
@@ -110,7 +110,7 @@ impl<'a> Run<'a> {
         }
         output.paragraph(&format!("  {:<14}{:>8.1} s  ", done.name, done.seconds), &done.ended)?;
         self.check.steps.push(done);
-        self.save(false).map(drop)
+        Ok(())
     }
 
     /// Keeps a step's report, if it is complete.
