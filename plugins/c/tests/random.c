@@ -30,8 +30,8 @@ static void *run(void *argument) {
         *(status == GPU_VMM_OK ? &self->succeeded : &self->refused) += 1;
     }
     end_exchange(self);
-    release_memory(self);
-    free_region(self);
+    FREE(self, memory, gpu_vmm_physical_release);
+    FREE(self, region, gpu_vmm_region_free);
     for (int at = 0; at < BLOCKS; ++at) {
         if (self->shared_blocks[at] != 0) CHECK(gpu_vmm_free(self->shared->pool, self->shared_blocks[at]));
     }

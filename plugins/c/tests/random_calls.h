@@ -13,18 +13,6 @@ static inline gpu_vmm_status refuse_some(void *context, const gpu_vmm_backing_ch
     return change->address % 3 == 0 && change->count > 1 ? GPU_VMM_BUSY : GPU_VMM_OK;
 }
 
-static inline void release_memory(caller *self) {
-    gpu_vmm_physical_release(self->memory);
-    if (self->memory != NULL) self->freed_memory = self->memory;
-    self->memory = NULL;
-}
-
-static inline void free_region(caller *self) {
-    gpu_vmm_region_free(self->region);
-    if (self->region != NULL) self->freed_region = self->region;
-    self->region = NULL;
-}
-
 // Frees what is freed already, or is of another type, which does nothing.
 static inline gpu_vmm_status free_wrongly(caller *self) {
     switch (below(self, 6)) {
@@ -99,7 +87,7 @@ static inline gpu_vmm_status reserve_own(caller *self) {
     options.address = below(self, 3) == 0 ? number(self) : 0;
     options.alignment = below(self, 8) == 0 ? number(self) : 0;
     options.guard = below(self, 8) == 0 ? self->shared->unit : 0;
-    free_region(self);
+    FREE(self, region, gpu_vmm_region_free);
     return gpu_vmm_region_reserve(backend(self), &options, &self->region);
 }
 
@@ -180,7 +168,7 @@ static inline gpu_vmm_status call(caller *self) {
     gpu_vmm_properties properties;
     gpu_vmm_block found;
     switch (below(self, KINDS)) {
-    case 0: release_memory(self); return gpu_vmm_physical_create(backend(self), NULL, below(self, 3) * unit, &self->memory);
+    case 0: FREE(self, memory, gpu_vmm_physical_release); return gpu_vmm_physical_create(backend(self), NULL, below(self, 3) * unit, &self->memory);
     case 1: return create_with_properties(self);
     case 2: return gpu_vmm_physical_read(memory(self), offset, bytes, few);
     case 3: return gpu_vmm_physical_write(memory(self), offset, bytes, few);
@@ -189,7 +177,7 @@ static inline gpu_vmm_status call(caller *self) {
     case 6: return gpu_vmm_region_set_access(region(self), offset, length, device(self), (uint32_t)below(self, 5));
     case 7: return gpu_vmm_region_access(region(self), offset, 0, &level);
     case 8: return gpu_vmm_region_mapping(region(self), offset, &mapping);
-    case 9: release_memory(self); return gpu_vmm_region_physical(region(self), offset, &self->memory);
+    case 9: FREE(self, memory, gpu_vmm_physical_release); return gpu_vmm_region_physical(region(self), offset, &self->memory);
     case 10: return gpu_vmm_region_grow(region(self), below(self, 6) * unit);
     case 11: return gpu_vmm_region_shrink(region(self), length, flag(self));
     case 12: return gpu_vmm_region_suspend(region(self), store(self), flag(self), &result);

@@ -21,22 +21,10 @@ static inline const gpu_vmm_followed *followed(caller *self) {
     return (const gpu_vmm_followed *)or_wrong(self, self->followed, self->freed_followed, self->exporter);
 }
 
-static inline void free_exporter(caller *self) {
-    gpu_vmm_exporter_free(self->exporter);
-    if (self->exporter != NULL) self->freed_exporter = self->exporter;
-    self->exporter = NULL;
-}
-
-static inline void free_followed(caller *self) {
-    gpu_vmm_followed_free(self->followed);
-    if (self->followed != NULL) self->freed_followed = self->followed;
-    self->followed = NULL;
-}
-
 static inline void end_exchange(caller *self) {
-    if (flag(self)) free_exporter(self);
-    free_followed(self);
-    free_exporter(self);
+    if (flag(self)) FREE(self, exporter, gpu_vmm_exporter_free);
+    FREE(self, followed, gpu_vmm_followed_free);
+    FREE(self, exporter, gpu_vmm_exporter_free);
     gpu_vmm_listener_free(self->listener);
     self->listener = NULL;
     gpu_vmm_region_free(self->given);
@@ -139,8 +127,8 @@ static inline gpu_vmm_status exchange(caller *self) {
     case 15:
         switch (below(self, 8)) {
         case 0: return gpu_vmm_followed_release(followed(self));
-        case 1: free_exporter(self); return GPU_VMM_OK;
-        case 2: free_followed(self); return GPU_VMM_OK;
+        case 1: FREE(self, exporter, gpu_vmm_exporter_free); return GPU_VMM_OK;
+        case 2: FREE(self, followed, gpu_vmm_followed_free); return GPU_VMM_OK;
         default: {
             gpu_vmm_exporter *none = NULL;
             const gpu_vmm_status status = gpu_vmm_export(listener(self), region(self), wait, &none);

@@ -46,6 +46,14 @@ typedef struct {
     bool is_wrong;
 } caller;
 
+// Frees an object of the thread with its function, and keeps the pointer, for calls that must be refused.
+#define FREE(self, object, function)                                                \
+    do {                                                                            \
+        function((self)->object);                                                   \
+        if ((self)->object != NULL) (self)->freed_##object = (self)->object;        \
+        (self)->object = NULL;                                                      \
+    } while (0)
+
 static inline uint64_t number(caller *self) {
     self->state ^= self->state << 13;
     self->state ^= self->state >> 7;
