@@ -18,6 +18,13 @@
 
 enum { THREADS = 4, COUNTS = 12 };
 
+// Whether the last call was a suspension that has lost its addresses. On a driver with the deviation memory-stays-until-free, it frees
+// them for a moment, in which another thread can reserve them.
+static bool has_lost_addresses(const caller *self) {
+    return self->shared->suspending_frees_addresses &&
+           strstr(gpu_vmm_last_error(), "other reservations took some of its addresses") != NULL;
+}
+
 static void *run(void *argument) {
     caller *self = (caller *)argument;
     CHECK(gpu_vmm_pool_new(self->shared->backend, NULL, &self->pool));
@@ -25,7 +32,7 @@ static void *run(void *argument) {
         self->is_wrong = false;
         const gpu_vmm_status status = call(self);
         demand(status != GPU_VMM_INTERNAL, "no call finds a defect");
-        demand(status != GPU_VMM_POISONED, "no call fails half-way");
+        demand(status != GPU_VMM_POISONED || has_lost_addresses(self), "no call fails half-way");
         demand(!self->is_wrong || status != GPU_VMM_OK, "a call with a wrong object is refused");
         *(status == GPU_VMM_OK ? &self->succeeded : &self->refused) += 1;
     }
@@ -75,6 +82,7 @@ static bool round_of(const char *name, uint64_t calls, uint64_t seed) {
     CHECK(gpu_vmm_pool_new(shared.backend, NULL, &shared.freed_pool));
     gpu_vmm_pool_free(shared.freed_pool);
     shared.frees_imports = !deviates(shared.backend, "import-leaks");
+    shared.suspending_frees_addresses = deviates(shared.backend, "memory-stays-until-free");
     // With this deviation, the library keeps freed addresses and reserves them again.
     const bool frees_addresses = !deviates(shared.backend, "free-races");
     // Each device's context, which stays until the process ends.
@@ -95,7 +103,7 @@ static bool round_of(const char *name, uint64_t calls, uint64_t seed) {
         self->state = (seed + at) * UINT64_C(0x9E3779B97F4A7C15) + 1;
         self->calls = calls / THREADS;
         snprintf(self->path, sizeof self->path, "/tmp/gpu-vmm-random-%ld-%" PRIu64, (long)getpid(), at);
-        snprintf(self->socket, sizeof self->socket, "%s-socket", self->path);
+        snprintf(self->socket, sizeof self->socket, "/tmp/gpu-vmm-random-%ld-%" PRIu64 "-socket", (long)getpid(), at);
         demand(pthread_create(&threads[at], NULL, run, self) == 0, "a thread starts");
     }
     uint64_t succeeded = 0, refused = 0, exchanges = 0;

@@ -20,6 +20,8 @@ typedef struct {
     gpu_vmm_pool *freed_pool;
     // Whether the driver frees imported memory: the known deviation import-leaks says that it does not.
     bool frees_imports;
+    // Whether a suspension frees the addresses for a moment: the known deviation memory-stays-until-free.
+    bool suspending_frees_addresses;
 } shared_objects;
 
 typedef struct {
@@ -41,7 +43,7 @@ typedef struct {
     gpu_vmm_followed *followed, *freed_followed;
     gpu_vmm_status exported;
     uint64_t exchanges;
-    char socket[64];
+    char socket[80];
     // Whether an object of the current call is a wrong one: the call must return GPU_VMM_INVALID_ARGUMENT.
     bool is_wrong;
 } caller;
