@@ -229,8 +229,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             plain::check_settings(operation, &memory, others, self.placement, keeps)?;
         }
         let [least, least_unit] = if portable { restorable::UNITS } else { [Granularity::BYTE; 2] };
-        let granularity =
-            backend.granularity_of(operation, &memory)?.max(backend.granularity()).max(least);
+        let granularity = backend.granularity_of(operation, &memory)?.max(backend.granularity()).max(least);
         let unit = backend.reservation_unit().max(granularity).max(least_unit);
         let size = rounded(operation, self.size.unwrap_or(device.total_memory), unit)?;
         let extend_by = match self.extend_by {
