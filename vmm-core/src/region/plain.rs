@@ -65,10 +65,15 @@ impl<B: Backend> Region<B> {
         Ok(Shrunk { end: self.end(), removed: before - self.end() })
     }
 
+    /// Waits until no device uses the memory.
+    fn wait_for_all(&self, done: WaitFor<'_>) -> Result<()> {
+        self.wait(&self.layout, Bytes::ZERO, self.end(), done)
+    }
+
     /// Frees all memory.
     fn release(&mut self, operation: Operation, done: WaitFor<'_>) -> Result<()> {
         let announced = self.announce(operation, BackingEffect::Removed, || self.layout.parts())?;
-        let waited = self.wait(&self.layout, Bytes::ZERO, self.end(), done);
+        let waited = self.wait_for_all(done);
         if waited.is_ok() {
             self.layout = Layout::plain(self.granularity, None);
         }
@@ -87,7 +92,7 @@ impl<B: Backend> Region<B> {
         let announced =
             self.announce(operation, BackingEffect::Moved { to: base }, || self.layout.parts())?;
         // Work that is queued on the old memory may still write it.
-        let waited = self.wait(&self.layout, Bytes::ZERO, self.end(), done);
+        let waited = self.wait_for_all(done);
         let copied = waited.and_then(|()| {
             if kept.is_zero() {
                 return Ok(());

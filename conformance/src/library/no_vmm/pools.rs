@@ -30,6 +30,8 @@ cases! { "no_vmm":
     memory_of_the_device,
     /// Memory that a stream's work uses serves another stream only after that work, and is not freed before.
     streams_are_waited_for,
+    /// If the budget leaves no other way, a request waits for the work on memory, which is not freed before.
+    need_waits_for_work,
     /// Tags have allocations of their own, and new memory is zero for a pool that scrubs.
     tags_and_scrubbing,
     /// Suspending a tag, access for another device and the memory behind a block are refused with the reason.
@@ -234,6 +236,21 @@ fn streams_are_waited_for<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(made_and_held(&pool).1, Bytes(0));
     finish(subject, &*stream);
     drop((working, idler));
+}
+
+fn need_waits_for_work<B: TestKit>(subject: &Subject<B>) {
+    let pool = builder(subject).budget(Bytes::mib(8)).build().unwrap();
+    let (stream, other) = (own(subject), own(subject));
+    let (working, idler) = (registered(&pool, &*stream), registered(&pool, &*other));
+    let block = working.request(Bytes::mib(8)).alloc().unwrap();
+    start(subject, &*stream, &block, 5);
+    drop(block);
+    let next = idler.request(Bytes::mib(6)).alloc().unwrap();
+    assert!(stream.is_done().unwrap(), "memory was freed under running work");
+    finish(subject, &*stream);
+    write(subject, &next, 6);
+    check(subject, &next, 6);
+    drop((next, working, idler));
 }
 
 fn tags_and_scrubbing<B: TestKit>(subject: &Subject<B>) {
