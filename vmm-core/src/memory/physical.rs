@@ -128,8 +128,8 @@ impl<B: Backend> PhysicalMemory<B> {
         let plain = or_again(backend, || Plain::allocate(backend, properties.device, size, alignment))?;
         let (address, leaves, list) = (plain.address(), Leaves::default(), Weak::new());
         let (source, backend) = (ManuallyDrop::new(Source::Plain(plain)), backend.clone());
-        let memory = Self(Arc::new(Owned { source, size, properties, granularity, backend, leaves, list }));
-        Ok((memory, address))
+        let owned = Owned { source, size, properties, granularity, backend, leaves, list };
+        Ok((Self::new(owned), address))
     }
 
     /// Creates the memory of a handle that returns to a list with the last clone and the last mapping.
@@ -224,7 +224,11 @@ impl<B: Backend> PhysicalMemory<B> {
         let (size, properties) = (handle.size(), handle.properties());
         let (source, backend) = (ManuallyDrop::new(Source::Handle(handle)), backend.clone());
         let leaves = Leaves { imported, ..Leaves::default() };
-        Self(Arc::new(Owned { source, size, properties, granularity, backend, leaves, list }))
+        Self::new(Owned { source, size, properties, granularity, backend, leaves, list })
+    }
+
+    fn new(owned: Owned<B>) -> Self {
+        Self(Arc::new(owned))
     }
 
     /// Returns the size of the memory: the requested size, rounded up to the granularity.

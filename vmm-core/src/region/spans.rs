@@ -123,8 +123,8 @@ impl<B: Backend> Spans<B> {
     #[cfg(unix)]
     pub(super) fn reservation_at(&self, cut: Cut) -> Option<(&B::Reservation, Bytes)> {
         let span = self.0.get(cut.span)?;
-        let Addresses::Reserved(reservation) = &span.addresses else { return None };
-        Some((reservation, cut.range.offset - span.offset + span.lead))
+        let Addresses::Reserved(held) = &span.addresses else { return None };
+        Some((held, cut.range.offset - span.offset + span.lead))
     }
 
     /// A part of the region, split at the borders of the reservations.

@@ -39,7 +39,7 @@ fn operations<B: TestKit>(subject: &Subject<B>) {
     is_refused(subject, region.set_access(Bytes(0), size, subject.device, Access::Read));
     is_refused(subject, region.swap(Bytes(0), &mut other, Bytes(0), size, idle()));
     is_refused(subject, region.swap_all(&mut other, idle()));
-    is_refused(subject, region.grow_with(&[memory.clone()]));
+    is_refused(subject, region.grow_with(std::slice::from_ref(&memory)));
     is_refused(subject, region.suspend(&store, idle()));
     is_refused(subject, region.suspend_into(&store, idle(), &mut Vec::new()));
     is_refused(subject, region.move_to_device(subject.device, MovePath::Fastest(None), idle()));
