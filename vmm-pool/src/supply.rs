@@ -5,7 +5,7 @@ use crate::error::OutOf;
 use crate::frames::FrameIndex;
 use crate::space::Spot;
 use crate::stream_order::StreamIndex;
-use crate::trace::{event, span};
+use gpu_vmm_core::extend::{event, span};
 use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Properties};
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ impl<B: Backend> Core<B> {
     pub(crate) fn supply(&mut self, space: usize, spot: Spot, request: Request) -> Result<(), Shortage> {
         let Request { size, tag, .. } = request;
         let stream = request.order();
-        span!("supply", bytes = size, tag = &*self.tags.get(tag).name);
+        span!(Allocate, bytes = size, tag = &*self.tags.get(tag).name);
         let gap = self.spaces[space].open_gap(&mut self.frames, &self.streams, (spot.offset, size), stream);
         let mut chosen = Chosen::default();
         let result = self.choose(gap.missing.len(), request, &mut chosen).and_then(|()| {

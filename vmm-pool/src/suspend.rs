@@ -7,8 +7,8 @@ use crate::frames::{FrameIndex, LOST, NO_FRAME};
 use crate::space::unmap_runs;
 use crate::stream_order::Turn;
 use crate::tags::Tag;
-use crate::trace::span;
 use crate::{Pool, PoolError};
+use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, RegionState, Result, WaitFor};
 use gpu_vmm_sync::PoisonError;
 use gpu_vmm_sync::atomic::Ordering;
@@ -30,8 +30,8 @@ impl<B: Backend> Pool<B> {
     /// addresses, for small blocks and for others; if the second one fails, the first one is resumed.
     pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
         let operation = Operation::Suspend;
-        span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
+        span!(Suspend, tag = &*tag.name);
         tag.suspended.store(true, Ordering::Release);
         let result = self.suspend_now(operation, &tag, store, done);
         let core = self.owner.inner.core(operation)?;
@@ -79,8 +79,8 @@ impl<B: Backend> Pool<B> {
     /// stay suspended and their contents are safe.
     pub fn resume(&self, tag: &str) -> Result<Bytes> {
         let operation = Operation::Resume;
-        span!("resume", tag = tag);
         let (tag, inner) = (self.tag_named(operation, tag)?, &self.owner.inner);
+        span!(Resume, tag = &*tag.name);
         let mut core = inner.core(operation)?;
         let mut result = core.resume(&tag);
         if matches!(&result, Err(shortage) if shortage.is_memory()) {
