@@ -7,8 +7,11 @@ pub use crate::memory::{ChunkContents, MemoryId, Segment, files, rounded_size};
 pub use crate::region::{
     ADDRESS_SPACE, LendMemory, MappedMemory, RegionSettings, check_reach, lend_elements,
 };
+#[cfg(feature = "profiler")]
 #[doc(hidden)]
-pub use crate::trace::{event, span};
+pub use crate::trace::Range;
+#[doc(hidden)]
+pub use crate::trace::{event, pool_memory, span};
 #[cfg(windows)]
 pub use crate::types::handles;
 #[cfg(unix)]
