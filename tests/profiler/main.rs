@@ -15,6 +15,9 @@ const MIB: u64 = 1 << 20;
 /// Set in a process that has the tool.
 const LOG: &str = "TOOL_LOG";
 
+/// A test without NVIDIA's driver.
+const BEFORE_CUDA: &str = "no_nvtx_tool_is_loaded_before_nvidias_driver";
+
 /// Builds the tool once, and returns the library.
 fn tool() -> &'static PathBuf {
     static TOOL: OnceLock<PathBuf> = OnceLock::new();
@@ -35,6 +38,10 @@ fn tool() -> &'static PathBuf {
 /// written. Returns `None` in that process.
 fn with_tool(test: &str, variables: &[&str], inside: impl FnOnce()) -> Option<Vec<String>> {
     if std::env::var_os(LOG).is_some() {
+        if test != BEFORE_CUDA {
+            // The CUDA backend calls this when it has started the driver.
+            gpu_vmm::extend::allow_nvtx();
+        }
         inside();
         return None;
     }
@@ -65,6 +72,12 @@ fn nvtx_receives_the_ranges() {
     let Some(lines) = lines else { return };
     let expected = ["domain gpu-vmm", "push grow", "push create memory", "pop", "pop", "push suspend", "pop"];
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn no_nvtx_tool_is_loaded_before_nvidias_driver() {
+    let Some(lines) = with_tool(BEFORE_CUDA, &["NVTX_INJECTION64_PATH"], grow_and_suspend) else { return };
+    assert!(lines.is_empty(), "{lines:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub use crate::region::{
 #[doc(hidden)]
 pub use crate::trace::Range;
 #[doc(hidden)]
-pub use crate::trace::{event, pool_memory, span};
+pub use crate::trace::{allow_nvtx, event, pool_memory, span};
 #[cfg(windows)]
 pub use crate::types::handles;
 #[cfg(unix)]

@@ -22,7 +22,13 @@ mod range;
 mod roctx;
 
 #[cfg(feature = "profiler")]
+pub use nvtx::allow_nvtx;
+#[cfg(feature = "profiler")]
 pub use range::Range;
+
+/// Does nothing without the feature, so that the backend need not know it.
+#[cfg(not(feature = "profiler"))]
+pub const fn allow_nvtx() {}
 
 /// The same functions without the feature, so that the pool need not know it.
 #[cfg(not(feature = "profiler"))]

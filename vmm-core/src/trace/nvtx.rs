@@ -9,7 +9,7 @@ use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// `NVTX_VERSION`.
 pub(super) const VERSION: u16 = 3;
@@ -142,9 +142,22 @@ unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
 
-/// Returns the tool that the environment names, which is loaded once. `None` if there is none, or if it refuses.
+/// True once a tool may be loaded.
+static ALLOWED: AtomicBool = AtomicBool::new(false);
+
+/// Allows that a tool is loaded. A backend calls this when `cuInit` has succeeded: compute-sanitizer crashes the process if its
+/// library is loaded before NVIDIA's driver has loaded it.
+pub fn allow_nvtx() {
+    ALLOWED.store(true, Ordering::Release);
+}
+
+/// Returns the tool that the environment names, which is loaded once. `None` if there is none, if it refuses, or if no tool may be
+/// loaded yet.
 pub(super) fn attached() -> Option<&'static Nvtx> {
     static NVTX: OnceLock<Option<Nvtx>> = OnceLock::new();
+    if !ALLOWED.load(Ordering::Acquire) {
+        return None;
+    }
     NVTX.get_or_init(load).as_ref()
 }
 

@@ -6,7 +6,7 @@
 //! mapped again. The types are those of NVIDIA's headers `nvtxExtTypes.h` and `nvToolsExtMem.h`.
 #![allow(unsafe_code)]
 
-use super::nvtx::{self, Domain, VERSION};
+use super::nvtx::{self, Domain, Nvtx, VERSION};
 use crate::types::{Address, AddressRange, Bytes};
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -134,11 +134,11 @@ struct Records {
 /// Returns the tool, which is asked once.
 fn tool() -> Option<&'static Tool> {
     static TOOL: OnceLock<Option<Tool>> = OnceLock::new();
-    TOOL.get_or_init(load).as_ref()
+    let nvtx = nvtx::attached()?;
+    TOOL.get_or_init(|| load(nvtx)).as_ref()
 }
 
-fn load() -> Option<Tool> {
-    let nvtx = nvtx::attached()?;
+fn load(nvtx: &Nvtx) -> Option<Tool> {
     let mut segment = Segment { id: 1, count: SLOTS.len(), slots: SLOTS.as_ptr() };
     let mut info = ModuleInfo {
         version: VERSION,
