@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// The layers of vmm-core, the lowest first. Those in one line are independent of each other.
-const CORE: [&[&str]; 6] = [&["types"], &["driver"], &["memory"], &["region"], &["multicast"], &["testkit"]];
+const CORE: [&[&str]; 7] =
+    [&["types"], &["trace"], &["driver"], &["memory"], &["region"], &["multicast"], &["testkit"]];
 
 /// The layers of a backend, the lowest first, which are the same for all vendors, and the modules of each. Modules of one layer can
 /// import each other, without circles.

@@ -4,7 +4,7 @@ use crate::device;
 use crate::driver::Driver;
 use crate::lease::Leases;
 use crate::loader::Loaded;
-use gpu_vmm_core::extend::{Deferred, InstanceId, Process};
+use gpu_vmm_core::extend::{Deferred, InstanceId, Process, allow_nvtx};
 use gpu_vmm_core::{Operation, Result};
 use std::sync::OnceLock;
 
@@ -19,6 +19,7 @@ impl Driver {
         }
         let process = Process::current();
         let loaded = Loaded::new()?;
+        allow_nvtx();
         let (devices, states) = device::list(&loaded)?.into_iter().unzip();
         let (instance, deferred, leases) = (InstanceId::unique(), Deferred::new(), Leases::default());
         let driver = Self { loaded, process, instance, deferred, leases, devices, states };

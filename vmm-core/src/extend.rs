@@ -7,8 +7,17 @@ pub use crate::memory::{ChunkContents, MemoryId, Segment, files, rounded_size};
 pub use crate::region::{
     ADDRESS_SPACE, LendMemory, MappedMemory, RegionSettings, check_reach, lend_elements,
 };
+#[cfg(feature = "profiler")]
+#[doc(hidden)]
+pub use crate::trace::Range;
+#[doc(hidden)]
+pub use crate::trace::{allow_nvtx, event, pool_memory, span};
 #[cfg(windows)]
 pub use crate::types::handles;
 #[cfg(unix)]
 pub use crate::types::system;
 pub use crate::types::{ExtensionError, InstanceId, Lock, Process};
+/// The crate that [`span`] and [`event`] report to.
+#[cfg(feature = "tracing")]
+#[doc(hidden)]
+pub use tracing;

@@ -48,6 +48,15 @@
 //! - `dlpack`: the module `dlpack` exports parts of a region as tensors for other libraries.
 //! - `experimental-multicast`: the module `multicast`, an extension for what only one vendor has.
 //! - `testkit`: the module `testkit`, for tests and benchmarks.
+//! - `tracing`: spans for the crate of that name.
+//! - `profiler`: ranges for NVIDIA's profilers by NVTX and AMD's by rocTX, and the blocks of pools for compute-sanitizer.
+//!
+//! # Tracing
+//!
+//! With the feature `tracing`, every operation that changes mappings or creates, exports or imports memory opens a span for the
+//! crate `tracing`, at the level `DEBUG` and under the target `gpu_vmm_core`. The span has the name of the [`Operation`], such as
+//! `grow` or `suspend`, and the sizes and addresses as fields. It begins when the arguments have been checked, so a refused call
+//! and a call that has nothing to do open none. With the feature `profiler`, the same operations are ranges for profilers.
 //!
 //! [`extend`] has the further types that authors of backends and of extensions need.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -60,6 +69,7 @@ pub mod multicast;
 mod region;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod trace;
 mod types;
 
 pub use driver::{

@@ -31,14 +31,15 @@
 //! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
 //! | `waits` | waiting for that work, without a lock |
 //! | `tags`, `tag_spaces` | tags, and their addresses |
-//! | `queries`, `stats`, `usage`, `snapshot`, `history`, `tracking`, `trace`, `prometheus` | statistics, snapshots and tracing |
+//! | `queries`, `stats`, `usage`, `snapshot`, `history`, `tracking`, `prometheus` | statistics, snapshots and tracing |
 //!
 //! # Tracing
 //!
-//! With the feature `tracing`, the pool reports to the crate `tracing` under the target `gpu_vmm_pool`. The spans are
-//! `supply`, `trim`, `suspend` and `resume`. The events are `mapped` (with the number of pages that were free at other
-//! addresses and the number of new ones), `given back` and `out of memory`. The pool calls subscribers under its lock: they
-//! must not call the pool.
+//! With the feature `tracing` of gpu-vmm-core, the pool reports to the crate `tracing` under the target `gpu_vmm_pool`. The
+//! spans are `allocate` (only of allocations for which the pool maps memory), `trim`, `suspend` and `resume`, and contain the
+//! spans of the pool's regions. The events are `mapped` (with the number of pages that were free at other addresses and the
+//! number of new ones), `given back` and `out of memory`. The pool calls subscribers under its lock: they must not call the
+//! pool.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod block;
@@ -78,7 +79,6 @@ mod suspend;
 mod tag_spaces;
 mod tags;
 mod thread_cache;
-mod trace;
 mod tracking;
 mod trim;
 mod usage;

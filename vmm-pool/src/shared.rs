@@ -3,7 +3,7 @@
 use crate::core::Core;
 use crate::last_freed::{Freed, Last};
 use crate::tracking::Tracking;
-use gpu_vmm_core::extend::Process;
+use gpu_vmm_core::extend::{Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation};
 use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -69,6 +69,7 @@ impl<B: Backend> Drop for Inner<B> {
             return;
         }
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        core.spaces.iter().for_each(|space| pool_memory::pages_unmapped(space.region.range()));
         if !core.wait_for_fences() {
             // Some work may still use the memory: it stays until the process ends.
             core.spaces.drain(..).for_each(std::mem::forget);

@@ -5,7 +5,7 @@ use crate::error::OutOf;
 use crate::frames::FrameIndex;
 use crate::space::Spot;
 use crate::stream_order::StreamIndex;
-use crate::trace::{event, span};
+use gpu_vmm_core::extend::{event, pool_memory, span};
 use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Properties};
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ impl<B: Backend> Core<B> {
     pub(crate) fn supply(&mut self, space: usize, spot: Spot, request: Request) -> Result<(), Shortage> {
         let Request { size, tag, .. } = request;
         let stream = request.order();
-        span!("supply", bytes = size, tag = &*self.tags.get(tag).name);
+        span!(Allocate, bytes = size, tag = &*self.tags.get(tag).name);
         let gap = self.spaces[space].open_gap(&mut self.frames, &self.streams, (spot.offset, size), stream);
         let mut chosen = Chosen::default();
         let result = self.choose(gap.missing.len(), request, &mut chosen).and_then(|()| {
@@ -134,14 +134,18 @@ impl<B: Backend> Core<B> {
         chosen: &[FrameIndex],
         tag: u16,
     ) -> Result<(), Shortage> {
-        for (page, frame) in pages.iter().zip(chosen) {
+        for (index, frame) in pages.iter().zip(chosen) {
             let tenant = self.frames.tenant(*frame);
             self.frames.set_tenant(*frame, tag);
             if self.settings.scrub && tenant != tag {
                 let space = &mut self.spaces[space];
                 self.calls.other += 1;
-                let (offset, page) = (space.offset_of(*page), Bytes(self.page));
+                let (offset, page) = (space.offset_of(*index), Bytes(self.page));
+                // No block lies there yet, and a tool would report an access outside of blocks.
+                let range = space.range_of(*index, 1);
+                pool_memory::pages_unmapped(range);
                 let filled = space.region.fill(offset, page, 0);
+                pool_memory::page_mapped(range);
                 if let Err(error) = filled {
                     // The frame still has the contents of the earlier tag.
                     self.frames.set_tenant(*frame, tenant);

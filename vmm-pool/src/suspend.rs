@@ -7,8 +7,8 @@ use crate::frames::{FrameIndex, LOST, NO_FRAME};
 use crate::space::unmap_runs;
 use crate::stream_order::Turn;
 use crate::tags::Tag;
-use crate::trace::span;
 use crate::{Pool, PoolError};
+use gpu_vmm_core::extend::{pool_memory, span};
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, RegionState, Result, WaitFor};
 use gpu_vmm_sync::PoisonError;
 use gpu_vmm_sync::atomic::Ordering;
@@ -31,9 +31,9 @@ impl<B: Backend> Pool<B> {
     /// addresses, for small blocks and for others; if the second one fails, the first one is resumed.
     pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
         let operation = Operation::Suspend;
-        span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
         self.owner.inner.core(operation)?.check_virtual(operation)?;
+        span!(Suspend, tag = &*tag.name);
         tag.suspended.store(true, Ordering::Release);
         let result = self.suspend_now(operation, &tag, store, done);
         let core = self.owner.inner.core(operation)?;
@@ -81,8 +81,8 @@ impl<B: Backend> Pool<B> {
     /// stay suspended and their contents are safe.
     pub fn resume(&self, tag: &str) -> Result<Bytes> {
         let operation = Operation::Resume;
-        span!("resume", tag = tag);
         let (tag, inner) = (self.tag_named(operation, tag)?, &self.owner.inner);
+        span!(Resume, tag = &*tag.name);
         let mut core = inner.core(operation)?;
         let mut result = core.resume(&tag);
         if matches!(&result, Err(shortage) if shortage.is_memory()) {
@@ -197,6 +197,7 @@ impl<B: Backend> Core<B> {
         // SAFETY: all work was waited for before. No work that is queued since uses a block of a tag that is being suspended:
         // the caller of `Pool::suspend` ensures that.
         let done = unsafe { WaitFor::nothing() };
+        pool_memory::pages_unmapped(self.spaces[space].region.range());
         match self.spaces[space].region.suspend(store, done) {
             Ok(suspended) => {
                 for (page, frame) in frames {
@@ -211,7 +212,10 @@ impl<B: Backend> Core<B> {
                     let at = &mut self.spaces[space];
                     let mapping = at.region.mapping_at(at.offset_of(page));
                     match mapping.filter(|mapping| !mapping.poisoned) {
-                        Some(mapping) => self.frames.at(frame).memory = Some(mapping.memory.clone()),
+                        Some(mapping) => {
+                            self.frames.at(frame).memory = Some(mapping.memory.clone());
+                            pool_memory::page_mapped(at.range_of(page, 1));
+                        }
                         // The region keeps any memory that is left there, and does not use it again.
                         None => {
                             at.part_from(&mut self.frames, page, nothing);

@@ -1,5 +1,6 @@
-//! The list of live blocks and where they were allocated, for programs that leak some.
+//! The live blocks: a list of where they were allocated, for programs that leak some, and reports to a tool that checks accesses.
 
+use gpu_vmm_core::extend::pool_memory;
 use gpu_vmm_core::{Address, Bytes};
 use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::HashMap;
@@ -21,17 +22,18 @@ pub struct Unfreed {
 #[derive(Debug)]
 pub(crate) struct Tracking {
     live: Option<Mutex<HashMap<u64, Unfreed>>>,
+    is_on: bool,
 }
 
 impl Tracking {
     pub(crate) fn new(on: bool) -> Self {
-        Self { live: on.then(Mutex::default) }
+        Self { live: on.then(Mutex::default), is_on: on || pool_memory::is_watched() }
     }
 
-    /// Returns true if blocks are tracked.
+    /// Returns true if blocks are tracked or reported.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
-        self.live.is_some()
+        self.is_on
     }
 
     fn live(&self) -> Option<MutexGuard<'_, HashMap<u64, Unfreed>>> {
@@ -47,6 +49,7 @@ impl Tracking {
         tag: &str,
         allocated_at: &'static Location<'static>,
     ) {
+        pool_memory::block_allocated(address, size);
         if let Some(mut live) = self.live() {
             live.insert(address.0, Unfreed { address, size, tag: tag.into(), allocated_at });
         }
@@ -54,6 +57,7 @@ impl Tracking {
 
     #[cold]
     pub(crate) fn forget(&self, address: Address) {
+        pool_memory::block_freed(address);
         if let Some(mut live) = self.live() {
             live.remove(&address.0);
         }

@@ -4,7 +4,7 @@ use crate::Pool;
 use crate::core::Core;
 use crate::frames::{FrameIndex, PageAddress};
 use crate::space::{Page, unmap_runs};
-use crate::trace::{event, span};
+use gpu_vmm_core::extend::{event, span};
 use gpu_vmm_core::{Backend, Bytes, Error, Operation, Result};
 
 impl<B: Backend> Pool<B> {
@@ -43,7 +43,7 @@ impl<B: Backend> Core<B> {
 
     /// Releases free memory whose addresses no work uses any more, until no more than `keep` is left.
     pub(crate) fn trim(&mut self, keep: u64) -> Result<Bytes, Error> {
-        span!("trim", keep = keep);
+        span!(Trim, keep = keep);
         if self.settings.plain {
             return self.trim_chunks(keep);
         }

@@ -9,6 +9,7 @@ use crate::socket::Wait;
 use crate::wire::{out_of_turn, receive_whole, send};
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
+use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{Backend, Error, Operation, Region, Result};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -96,6 +97,7 @@ impl<B: Backend> Exporter<B> {
             release_requested: false,
             end: None,
         };
+        span!(ShareRegion, address = %region.address(), bytes = region.mapped().0);
         exporter.send_changes(Operation::ShareRegion, region, 0)?;
         Ok(exporter)
     }
@@ -109,6 +111,7 @@ impl<B: Backend> Exporter<B> {
     pub fn publish(&mut self, region: &Region<B>) -> Result<bool> {
         let operation = Operation::Publish;
         self.check_open(operation)?;
+        span!(Publish, address = %region.address(), bytes = region.mapped().0);
         // Receives the answers that have arrived, so that the importer has room to send more.
         let all = Wait::new(operation, "end of the importer's answers", self.channel.wait());
         loop {

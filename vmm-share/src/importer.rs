@@ -7,7 +7,7 @@ use crate::socket::Wait;
 use crate::sources::{Sources, import_new, keep, receive_claim, wanted};
 use crate::wire::{out_of_turn, receive_whole};
 use crate::{Channel, ImportOptions};
-use gpu_vmm_core::extend::MappedMemory;
+use gpu_vmm_core::extend::{MappedMemory, span};
 use gpu_vmm_core::{
     Address, Backend, Bytes, Detail, Error, GrowthKind, Operation, Placement, Region, Result, WaitFor,
 };
@@ -104,6 +104,7 @@ impl ImportOptions {
         let Message::Begin(begin) = message else {
             return out_of_turn(operation, &message, "a shared region");
         };
+        span!(ReceiveRegion);
         let mut sources = Sources::default();
         receive_claim(operation, backend, channel, &begin, 0, &mut sources)?;
         let new = import_new(backend, &sources)?;
@@ -220,6 +221,7 @@ impl<B: Backend> ImportedRegion<B> {
     pub fn release(self, done: WaitFor<'_>) -> Result<()> {
         let operation = Operation::ReleaseImport;
         let Self { region, sources, mut channel, over, .. } = self;
+        span!(ReleaseImport, address = %region.address(), bytes = region.mapped().0);
         let closed = region.close(done);
         drop(sources);
         if over {
@@ -270,6 +272,7 @@ impl<B: Backend> ImportedRegion<B> {
         if !self.is_behind() {
             return Ok(GrowthKind::Within);
         }
+        span!(ApplyChange, address = %self.region.address(), revision = self.revision);
         let applied = import_new(self.region.backend(), &self.sources).and_then(|new| {
             let wanted = wanted(&self.import, &self.sources, &new);
             arrange(self, &wanted).map(|grown| (grown, new))

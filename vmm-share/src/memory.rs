@@ -10,6 +10,7 @@ use crate::socket::Wait;
 use crate::wire::{out_of_turn, receive_whole};
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
+use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{Backend, Bytes, Operation, PhysicalMemory, Properties, Result};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -26,6 +27,7 @@ impl Channel {
         let operation = Operation::SendMemory;
         memory.check_belongs_to(operation, backend)?;
         let piece = SharedPiece::of(operation, backend, 0, memory)?;
+        span!(SendMemory, bytes = memory.size().0);
         let descriptor = memory.export()?;
         self.send(operation, &Message::Memory { origin: Origin::of(backend), piece }, &[descriptor.as_fd()])
     }
@@ -46,6 +48,7 @@ impl Channel {
         };
         origin.check(operation, backend)?;
         let (size, properties) = piece.check(operation, backend)?;
+        span!(ReceiveMemory, bytes = size.0);
         import(backend, descriptor.as_fd(), size, properties)
     }
 }

@@ -8,6 +8,7 @@ use crate::importer_state::{Claim, ImporterState};
 use crate::manifest::{Origin, SharedMapping, SharedPiece};
 #[cfg(target_os = "linux")]
 use crate::pidfd::{self, Token};
+use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{
     Backend, Bytes, Detail, Error, FabricHandle, Operation, PhysicalMemory, Properties, Region, Result,
 };
@@ -77,6 +78,7 @@ impl<B: Backend> Offered<B> {
     /// of the driver or the system.
     pub fn new(region: &Region<B>, by: By) -> Result<Self> {
         let operation = Operation::Offer;
+        span!(Offer, address = %region.address(), bytes = region.mapped().0);
         let changes = ExporterState::new().changes(operation, region)?;
         let memory = changes.memory.iter().copied().cloned().collect();
         Self::of_claim(operation, region.backend(), changes.claim, memory, by)
@@ -90,6 +92,7 @@ impl<B: Backend> Offered<B> {
     pub fn of_memory(backend: &B, memory: &PhysicalMemory<B>, by: By) -> Result<Self> {
         let operation = Operation::OfferMemory;
         memory.check_belongs_to(operation, backend)?;
+        span!(OfferMemory, bytes = memory.size().0);
         let piece = SharedPiece::of(operation, backend, 0, memory)?;
         let claim = Claim {
             end: piece.size,
@@ -190,6 +193,7 @@ impl Offer {
     pub fn import<B: Backend>(&self, backend: &B, import: &ImportOptions) -> Result<Region<B>> {
         let operation = Operation::ImportOffer;
         let claim = self.claim(operation)?;
+        span!(ImportOffer, bytes = self.memory().0);
         let memory = self.memories(operation, backend)?;
         let mut state = ImporterState::default();
         state.record(&claim, memory);
@@ -218,6 +222,7 @@ impl Offer {
         if count != 1 {
             return Err(several());
         }
+        span!(ImportOffer, bytes = self.memory().0);
         self.memories(operation, backend)?.pop().ok_or_else(several)
     }
 

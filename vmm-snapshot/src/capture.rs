@@ -13,7 +13,7 @@ use crate::{
 };
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
-use gpu_vmm_core::extend::{MappedMemory, MemoryId, Segment, check_same};
+use gpu_vmm_core::extend::{MappedMemory, MemoryId, Segment, check_same, span};
 use gpu_vmm_core::{
     Access, AccessMap, Alignment, Backend, Bytes, Operation, PhysicalMemory, Region, Result, StagingRing,
     WaitFor,
@@ -101,6 +101,7 @@ impl<'a, B: Backend> Snapshot<'a, B> {
             region.check_usable(operation)?;
             capture.add(region, &mut places);
         }
+        span!(TakeSnapshot, bytes = capture.description.contents().0);
         let writer = SnapshotWriter::create(path, &capture.description, self.options)?;
         let used = self.regions.iter().flat_map(|region| region.layout());
         let used: AccessMap = used.flat_map(|mapping| mapping.access.grants().collect::<Vec<_>>()).collect();

@@ -11,7 +11,7 @@ use crate::chunks::{InPiece, Recent, Stream};
 use crate::plan::{Plan, PlannedRegion, plan};
 use crate::planned::{PlannedMapping, PlannedMemory};
 use crate::{Restore, SnapshotFile};
-use gpu_vmm_core::extend::{ChunkContents, MappedMemory, Segment};
+use gpu_vmm_core::extend::{ChunkContents, MappedMemory, Segment, span};
 use gpu_vmm_core::{
     Access, AddressRange, Backend, Detail, Error, Operation, PhysicalMemory, Placement, Region, Result,
     StagingRing, WaitFor,
@@ -64,6 +64,7 @@ impl Restore {
         let operation = Operation::Restore;
         let backend = ring.backend();
         let plan = plan(operation, backend, self, file.description())?;
+        span!(Restore, regions = plan.regions.len());
         let mut regions = Vec::with_capacity(plan.regions.len());
         let made = reserve_all(operation, backend, self, &plan, &mut regions)
             .and_then(|()| fill_all(operation, file, ring, &plan, &mut regions));

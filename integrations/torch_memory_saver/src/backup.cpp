@@ -9,32 +9,35 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 namespace tms {
 namespace {
 
 std::string system_failure(const std::string &what) { return what + ": " + strerror(errno); }
 
-// Makes a file of `size` bytes without a name, in a directory that is created if it is missing.
-std::string make_file(const std::string &directory, uint64_t size, int &file) {
+// Makes a file of `size` bytes in a directory that is created if it is missing. It has a name, as the original's: programs count the files
+// of the directory to see what the pause has written.
+std::string make_file(const std::string &directory, uint64_t size, int &file, std::string &path) {
     std::error_code failed;
     std::filesystem::create_directories(directory, failed);
     if (failed) {
-        return "pause: create the directory " + directory + ": " + failed.message();
+        return "create the directory " + directory + ": " + failed.message();
     }
-    std::string path = directory + "/tms-XXXXXX";
-    const int made = mkostemp(path.data(), O_CLOEXEC);
+    std::string name = directory + "/tms-XXXXXX";
+    const int made = mkostemp(name.data(), O_CLOEXEC);
     if (made < 0) {
-        return system_failure("pause: create a file in " + directory);
+        return system_failure("create a file in " + directory);
     }
-    unlink(path.c_str());
     // Reserves the disk's space now: a write through a mapping to a full disk would end the process.
     if (const int error = posix_fallocate(made, 0, static_cast<off_t>(size))) {
         close(made);
+        unlink(name.c_str());
         errno = error;
-        return system_failure("pause: " + std::to_string(size) + " bytes of a file in " + directory);
+        return system_failure(std::to_string(size) + " bytes of a file in " + directory);
     }
     file = made;
+    path = std::move(name);
     return {};
 }
 
@@ -49,6 +52,7 @@ Backup::~Backup() {
     }
     if (file >= 0) {
         close(file);
+        unlink(path.c_str());
     }
 }
 
@@ -59,14 +63,14 @@ std::string Backup::prepare(const gpu_vmm_backend *backend) {
     if (kind == Kind::MMAP && !mapped) {
         void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at == MAP_FAILED) {
-            return system_failure("pause: " + std::to_string(size) + " bytes of host memory");
+            return system_failure(std::to_string(size) + " bytes of host memory");
         }
         // Fewer page faults; without effect where the kernel does not have it.
         madvise(at, size, MADV_HUGEPAGE);
         mapped = at;
     }
     if (kind == Kind::DISK && file < 0) {
-        return make_file(process_settings().directory(), size, file);
+        return make_file(process_settings().directory(), size, file, path);
     }
     return {};
 }

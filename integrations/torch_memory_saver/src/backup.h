@@ -34,8 +34,8 @@ class Backup {
     const uint64_t size;
     gpu_vmm_pinned *pinned = nullptr;
     void *mapped = nullptr;
-    // The descriptor of a file without a name: the system deletes it with its descriptor, also if the process is killed.
     int file = -1;
+    std::string path;  // of the file, which is deleted with the backup
 };
 
 // Returns the text of this thread's last error of gpu-vmm for a status; empty for GPU_VMM_OK.

@@ -36,7 +36,7 @@ gpu_vmm_status Saver::create(Allocation &allocation) {
 int Saver::allocate(void **address, uint64_t size, int device, std::string &error) {
     const ThreadSettings &settings = thread_settings();
     if (settings.cpu_backup && settings.disk_backup) {
-        error = "allocate: both the CPU and the disk keep the contents; enable one of them";
+        error = "both the CPU and the disk keep the contents; enable one of them";
         return INVALID_VALUE;
     }
     if (size == 0) {
@@ -49,7 +49,7 @@ int Saver::allocate(void **address, uint64_t size, int device, std::string &erro
     if (const uint64_t margin = process_settings().margin; error.empty() && margin) {
         error = failure(gpu_vmm_memory(backend, static_cast<uint32_t>(device), &free_bytes, nullptr));
         if (error.empty() && (size > free_bytes || free_bytes - size < margin)) {
-            error = "allocate: " + std::to_string(size) + " bytes would leave less than the margin of " + std::to_string(margin) +
+            error = std::to_string(size) + " bytes would leave less than the margin of " + std::to_string(margin) +
                     " bytes; " + std::to_string(free_bytes) + " are free";
             return OUT_OF_MEMORY;
         }

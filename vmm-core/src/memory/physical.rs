@@ -5,6 +5,7 @@ use crate::driver::{Backend, Handle, check_same, check_virtual_memory};
 use crate::memory::free_handles::FreeHandles;
 use crate::memory::plain::Plain;
 use crate::memory::poison;
+use crate::trace::span;
 use crate::types::{
     Address, Alignment, Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Operation, Properties,
     Result,
@@ -105,6 +106,7 @@ impl<B: Backend> PhysicalMemory<B> {
     /// - [`Detail::Unsupported`] for properties that the driver does not support.
     pub fn create(backend: &B, size: Bytes, properties: Properties) -> Result<Self> {
         let (size, granularity) = rounded_size(backend, Operation::CreateMemory, size, &properties)?;
+        span!(CreateMemory, bytes = size.0, device = properties.device.0);
         let handle = Self::create_handle(backend, size, &properties)?;
         Ok(Self::own(backend, handle, granularity, false, Weak::new()))
     }
@@ -161,6 +163,7 @@ impl<B: Backend> PhysicalMemory<B> {
         properties: Properties,
     ) -> Result<Self> {
         let granularity = imported_size(backend, size, &properties)?;
+        span!(ImportMemory, bytes = size.0, device = properties.device.0);
         // SAFETY: the caller guarantees the descriptor, size and properties.
         let handle = unsafe { backend.import(fd, size, &properties) }?;
         Ok(Self::own(backend, handle, granularity, true, Weak::new()))
@@ -187,6 +190,7 @@ impl<B: Backend> PhysicalMemory<B> {
         properties: Properties,
     ) -> Result<Self> {
         let granularity = imported_size(backend, size, &properties)?;
+        span!(ImportMemory, bytes = size.0, device = properties.device.0);
         // SAFETY: the caller guarantees the handle, size and properties.
         let handle = unsafe { backend.import_win32(from, size, &properties) }?;
         Ok(Self::own(backend, handle, granularity, true, Weak::new()))
@@ -209,6 +213,7 @@ impl<B: Backend> PhysicalMemory<B> {
         properties: Properties,
     ) -> Result<Self> {
         let granularity = imported_size(backend, size, &properties)?;
+        span!(ImportMemory, bytes = size.0, device = properties.device.0);
         // SAFETY: the caller guarantees the handle, size and properties.
         let handle = unsafe { backend.import_fabric(from, size, &properties) }?;
         Ok(Self::own(backend, handle, granularity, true, Weak::new()))
@@ -328,6 +333,7 @@ impl<B: Backend> PhysicalMemory<B> {
     }
 
     fn exporting<T>(&self, export: impl FnOnce(&B::Handle) -> Result<T>) -> Result<T> {
+        span!(ExportMemory, bytes = self.size().0, device = self.device().0);
         let exported = export(self.handle(Operation::ExportMemory)?)?;
         self.mark_exported();
         Ok(exported)

@@ -6,6 +6,7 @@
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
 use crate::region::{BackingObserver, MappedMemory, ObserverId, Region, RegionBuilder, rounded};
+use crate::trace::span;
 use crate::types::{Address, BankId, Bytes, Detail, Error, Operation, Result};
 use std::collections::BTreeMap;
 
@@ -104,6 +105,7 @@ impl<B: Backend> BankedRegion<B> {
         if self.selected == Some(set) {
             return Ok(());
         }
+        span!(SelectBank, address = %self.address(), bank = set.0);
         let wanted = self.wanted(memory);
         self.region.arrange(operation, &wanted, true, done)?;
         self.selected = Some(set);
@@ -116,6 +118,7 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// Those of waiting and of the driver. The bank is then still mapped.
     pub fn hide(&mut self, done: WaitFor<'_>) -> Result<()> {
+        span!(HideBank, address = %self.address());
         self.region.apply_layout(Operation::HideBank, &[], done)?;
         self.selected = None;
         Ok(())

@@ -7,6 +7,7 @@
 use super::Region;
 use super::spans::Cut;
 use crate::driver::{Backend, Reservation};
+use crate::trace::span;
 use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Result};
 use std::os::fd::OwnedFd;
 
@@ -39,6 +40,7 @@ impl<B: Backend> Region<B> {
         let operation = Operation::ExportDmaBuf;
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
+        span!(ExportDmaBuf, address = %(self.address() + offset), bytes = length.0);
         let mut made = Vec::new();
         for cut in self.layout.spans.cut(offset, length) {
             for run in self.runs_of_one_kind(cut) {

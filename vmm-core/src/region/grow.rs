@@ -12,6 +12,7 @@ use super::table::{Mapping, Piece};
 use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
+use crate::trace::span;
 use crate::types::{
     Address, Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Properties, Result,
 };
@@ -117,6 +118,7 @@ impl<B: Backend> Region<B> {
             return self.grow_plain(device, size, WaitFor::all_devices());
         }
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
+        span!(Grow, address = %self.address(), to = target.0);
         let reserved = self.reserved();
         if target <= reserved {
             return self.fill_up_to(target, device, GrowthKind::Within);
@@ -167,6 +169,7 @@ impl<B: Backend> Region<B> {
         for piece in &pieces {
             self.check_seams(operation, piece.offset, piece.mapping.length())?;
         }
+        span!(Grow, address = %self.address(), to = target.0);
         let how = if target > reserved {
             self.extend(operation, target)?;
             GrowthKind::Extended
@@ -227,6 +230,7 @@ impl<B: Backend> Region<B> {
                 Detail::OutOfRange { range: OffsetRange { offset: Bytes::ZERO, length: size }, limit: end },
             ));
         }
+        span!(Shrink, address = %self.address(), to = size.0);
         if self.is_plain() {
             return self.shrink_plain(size, done);
         }
@@ -356,6 +360,7 @@ impl<B: Backend> Region<B> {
     fn remap(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         let operation = Operation::Grow;
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
+        span!(Grow, address = %self.address(), to = target.0);
         let end = self.end();
         let mut moved = self.pieces_for_move(operation)?;
         let layout = self.reserve_for_move(operation, target, &moved)?;

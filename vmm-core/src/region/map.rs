@@ -4,6 +4,7 @@ use super::table::{Mapping, Piece};
 use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor, check_virtual_memory, wait_for_devices};
 use crate::memory::PhysicalMemory;
+use crate::trace::span;
 use crate::types::{
     Access, AccessMap, Address, Bytes, Detail, DeviceId, Error, Grant, OffsetRange, Operation, Properties,
     Result,
@@ -54,6 +55,7 @@ impl<B: Backend> Region<B> {
         check_addresses(operation, self.address(), &piece)?;
         self.layout.table.check_free(operation, offset, length)?;
         self.check_seams(operation, offset, length)?;
+        span!(Map, address = %(self.address() + offset), bytes = length.0);
         self.layout.place(&piece)
     }
 
@@ -73,6 +75,7 @@ impl<B: Backend> Region<B> {
         let operation = Operation::Unmap;
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
+        span!(Unmap, address = %(self.address() + offset), bytes = length.0);
         let part = OffsetRange { offset, length };
         let announced = self.announce(operation, BackingEffect::Removed, || vec![part])?;
         if let Err(error) = self.wait(&self.layout, offset, length, done) {
@@ -112,6 +115,7 @@ impl<B: Backend> Region<B> {
             let now = mapping.access.get(device);
             changes |= now != Access::None && now != access;
         }
+        span!(SetAccess, address = %(self.address() + offset), bytes = length.0, device = device.0);
         if changes && !device.is_host() {
             wait_for_devices(&self.backend, operation, std::iter::once(device))?;
         }

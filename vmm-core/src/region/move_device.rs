@@ -13,6 +13,7 @@ use super::{BackingEffect, Region};
 use super::{Placement, check_aligned};
 use crate::driver::{Backend, WaitFor, check_same};
 use crate::memory::{MemoryId, PhysicalMemory, Segment, StagingRing};
+use crate::trace::span;
 use crate::types::{
     Access, AccessMap, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Properties, Result,
 };
@@ -120,6 +121,7 @@ impl<B: Backend> Region<B> {
         }
         self.layout.table.check_not_held(operation, |mapping| mapping.memory.device() != device)?;
         self.check_place(operation, device)?;
+        span!(MoveToDevice, address = %self.address(), bytes = self.mapped().0, device = device.0);
         let plan = self.plan(device)?;
         let mut moved = Moved::default();
         if !plan.pairs.is_empty() {

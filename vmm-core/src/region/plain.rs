@@ -10,6 +10,7 @@ use super::table::{Mapping, Piece};
 use super::{BackingEffect, Placement, Region, rounded};
 use crate::driver::{Backend, WaitFor, check_virtual_memory};
 use crate::memory::{PhysicalMemory, rounded_size};
+use crate::trace::span;
 use crate::types::{AddressRange, Bytes, Detail, DeviceId, Error, Operation, Properties, Result};
 
 impl<B: Backend> Region<B> {
@@ -45,6 +46,7 @@ impl<B: Backend> Region<B> {
         }
         let (target, before) = (rounded(operation, size, self.granularity)?, self.end());
         if target > before {
+            span!(Grow, address = %self.address(), to = target.0);
             self.replace(operation, target, before, done)?;
         }
         let (how, end) = (if target > before { GrowthKind::Copied } else { GrowthKind::Within }, self.end());

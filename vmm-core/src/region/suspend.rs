@@ -9,6 +9,7 @@ use super::table::Piece;
 use super::{BackingEffect, Region};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{BackingKind, BackingStore, Batch, PhysicalMemory, SavedContents, Segment};
+use crate::trace::span;
 use crate::types::{Access, Bytes, Detail, Error, Operation, Result};
 
 /// The size of memory that a resume maps before the copies into it begin; the next group is mapped meanwhile.
@@ -120,6 +121,7 @@ impl<B: Backend> Region<B> {
         }
         self.check_usable(operation)?;
         let before = self.layout.table.survey(operation, list.is_some())?;
+        span!(Suspend, address = %self.address(), bytes = self.mapped().0, tag = &*self.tag);
         let missing = &before.missing;
         let kept = store.room(operation, &self.backend, total(missing))?;
         let announced = self.announce(operation, BackingEffect::Removed, || self.layout.parts())?;
@@ -182,6 +184,7 @@ impl<B: Backend> Region<B> {
         };
         // The failed rollback of an earlier resume can have left mappings.
         self.layout.check_in_use(operation)?;
+        span!(Resume, address = %self.address(), bytes = suspended.memory().0, tag = &*self.tag);
         let announced = self.announce(operation, BackingEffect::Restored, || suspended.parts())?;
         let restored = self.restore(list);
         announced.end(&self.layout, restored)

@@ -7,6 +7,7 @@ use super::layout::{Exchange, Layout};
 use super::table::{Mapping, Piece};
 use super::{BackingEffect, Region};
 use crate::driver::{Backend, WaitFor, check_same};
+use crate::trace::span;
 use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
 use std::collections::BTreeSet;
 
@@ -91,6 +92,7 @@ impl<B: Backend> Region<B> {
     ) -> Result<()> {
         let ours = self.coming(operation, &parts, other, &other_parts)?;
         let theirs = other.coming(operation, &other_parts, self, &parts)?;
+        span!(Swap, address = %self.address(), other = %other.address());
         let announced = self.announce(operation, BackingEffect::Replaced, || parts.clone())?;
         let theirs_announced =
             match other.announce(operation, BackingEffect::Replaced, || other_parts.clone()) {
