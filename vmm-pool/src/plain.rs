@@ -8,6 +8,7 @@ use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
 use crate::space::{Space, Spot};
 use crate::stream_order::Turn;
+use gpu_vmm_core::extend::pool_memory;
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, Operation, Region, Result, WaitFor};
 
 impl<B: Backend> Core<B> {
@@ -141,6 +142,7 @@ impl<B: Backend> Core<B> {
         let Self { spaces, frames, calls, .. } = self;
         let space = &mut spaces[index];
         calls.other += 1;
+        pool_memory::pages_unmapped(space.range_of(0, space.pages.len()));
         // SAFETY: no block lies in the chunk, and the work on its memory is done.
         let done = unsafe { WaitFor::nothing() };
         let _ = space.region.shrink_to(Bytes::ZERO, done)?;
