@@ -262,6 +262,15 @@ unsafe impl MemoryCalls for AnyBackend {
             unsafe { backend.reserve(size, alignment, hint) }.map(wrap)
         })
     }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        dispatch!(*self, Self, ref backend => backend.allocate_plain(device, size))
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.free_plain(device, at, size) })
+    }
 }
 
 // SAFETY: as above.

@@ -553,3 +553,32 @@ fn a_forked_child_changes_nothing() {
     assert_eq!(machine.drop_log().count(), 0);
     assert_nothing_left(&machine);
 }
+
+/// A plain region moves when it grows or shrinks, so that its tensors would show freed memory.
+#[test]
+fn tensors_keep_a_plain_region_where_it_is() {
+    let machine =
+        FaultInject::new(HostConfig::new().without_virtual_memory().memory(Bytes::mib(64)).open().unwrap());
+    let shared = shared(&machine, 1);
+    shared.write(Bytes(0), b"kept").unwrap();
+    let address = shared.with(Region::address).unwrap();
+    let tensor = shared.dlpack(None, &bytes_view(0, 4)).unwrap();
+    let two = Bytes(2 * GRANULE.0);
+    for refused in [
+        shared.grow_to(two).map(drop),
+        shared.shrink_to(Bytes(0), IDLE).map(drop),
+        shared.shrink_exported_to(Bytes(0), IDLE).map(drop),
+        shared.change(Operation::Shrink, true, |region| region.shrink_to(Bytes(0), IDLE)).map(drop),
+    ] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error.detail(), Detail::Exported { count: 1 }), "{error}");
+    }
+    // Growth that needs no more memory does not move it.
+    assert_eq!(shared.grow_to(GRANULE).unwrap().address, address);
+    assert_eq!(data(tensor.dl_tensor().data), *b"kept");
+    drop(tensor);
+    assert_eq!(shared.grow_to(two).unwrap().how, GrowthKind::Copied);
+    let mut bytes = [0; 4];
+    shared.read(Bytes(0), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"kept");
+}

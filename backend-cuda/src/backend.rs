@@ -181,6 +181,15 @@ unsafe impl MemoryCalls for CudaBackend {
         // SAFETY: the caller upholds the same contract.
         unsafe { CudaReservation::new(&self.opened, size, alignment, hint) }
     }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        self.opened.allocate_plain(device, size)
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller upholds the same contract.
+        unsafe { self.opened.free_plain(device, at, size) }
+    }
 }
 
 // SAFETY: the driver copies, and each call waits until its copy is complete; pinned memory and streams are the driver's own.

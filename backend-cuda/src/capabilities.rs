@@ -33,7 +33,8 @@ impl Opened {
             return Ok(known.clone());
         }
         let tries_all = self.existing_context(OPERATION, device)?.is_some();
-        let found = match &self.devices()[device.0 as usize].unusable {
+        let described = &self.devices()[device.0 as usize];
+        let found = match described.unusable.as_ref().or(described.no_virtual_memory.as_ref()) {
             Some(reason) => vec![Capability::no(Feature::VirtualMemory, Evidence::Attribute, reason)],
             None => Probe { backend: self, device }.all()?,
         };

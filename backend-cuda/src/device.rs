@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 
 const OPERATION: Operation = Operation::QueryDevice;
 
-/// The granularity listed for a device that cannot be used: no memory is ever created on it.
+/// The granularity of a device without virtual memory management: that of the others. And of a device that cannot be used.
 const NO_GRANULARITY: Granularity = match Granularity::new(Bytes::mib(2)) {
     Some(granularity) => granularity,
     None => unreachable!(),
@@ -51,7 +51,12 @@ pub(crate) fn list(loaded: &Loaded) -> Result<Vec<(Device, DeviceState)>> {
 fn describe(functions: &Functions, id: DeviceId, raw: c_int) -> Device {
     let name = name(functions, raw).unwrap_or_else(|error| format!("a device without a name ({error})"));
     let memory = total_memory(functions, raw);
-    let granularity = granularity(functions, id, raw);
+    let no_virtual_memory = matches!(attribute(functions, raw, attribute::VIRTUAL_MEMORY_MANAGEMENT), Ok(0))
+        .then(|| "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0".to_owned());
+    let granularity = match no_virtual_memory {
+        None => granularity(functions, id, raw),
+        Some(_) => Ok(NO_GRANULARITY),
+    };
     let unusable = match (&memory, &granularity) {
         (Err(reason), _) => Some(reason.to_string()),
         (_, Err(reason)) => Some(reason.clone()),
@@ -64,6 +69,7 @@ fn describe(functions: &Functions, id: DeviceId, raw: c_int) -> Device {
         total_memory: memory.unwrap_or(Bytes::ZERO),
         granularity: granularity.unwrap_or(NO_GRANULARITY),
         unusable,
+        no_virtual_memory,
     }
 }
 
@@ -108,15 +114,7 @@ pub(crate) fn attribute(functions: &Functions, raw: c_int, attribute: u32) -> Re
 
 /// Returns the device's granularity, or why the device cannot be used.
 fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granularity, String> {
-    match attribute(functions, raw, attribute::VIRTUAL_MEMORY_MANAGEMENT) {
-        Ok(0) => {
-            return Err("the driver offers no virtual memory management for it \
-                        (CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0)"
-                .into());
-        }
-        Ok(_) => {}
-        Err(error) => return Err(error.to_string()),
-    }
+    attribute(functions, raw, attribute::VIRTUAL_MEMORY_MANAGEMENT).map_err(|error| error.to_string())?;
     let prop = memory_types::allocation_prop(&Properties::on(id));
     let bytes = memory_types::granularity_bytes(functions, &prop).map_err(|error| error.to_string())?;
     Granularity::new(bytes)

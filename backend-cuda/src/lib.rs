@@ -73,6 +73,7 @@
 //! | `device`, `device_state`, `memory_info` | devices, the state that the process keeps for each, the host's free memory |
 //! | `context`, `lease`, `idle`, `relaxed` | contexts for copies and kernels, contexts that programs lend, waiting for both, calls that invalidate no capture |
 //! | `handle`, `memory_types`, `host` | physical memory, its types, host memory |
+//! | `plain` | allocations without virtual memory management |
 //! | `reservation`, `access` | address ranges and mappings in them, access rights |
 //! | `share`, `win32`, `fabric`, `imex`, `dma_buf` | memory as a file descriptor, as a Windows handle, as a fabric handle and its channels, as a DMA-BUF |
 //! | `copy`, `staging`, `stream`, `event` | copies and fills, page-locked memory and copy streams, streams, events |
@@ -116,6 +117,7 @@ mod memory_types;
 mod multicast;
 mod open;
 mod own_context;
+mod plain;
 mod quirks;
 mod relaxed;
 mod reservation;

@@ -1,4 +1,4 @@
-//! Patterns that kernels write and check, and plain allocations by `cuMemAlloc`.
+//! Patterns that kernels write and check.
 //!
 //! The kernels are PTX text, which the driver compiles for the present GPU when they are first used in a context. So neither
 //! building nor running this crate needs a toolkit.
@@ -20,9 +20,7 @@ use crate::stream::OwnStream;
 use gpu_vmm_core::testkit::{
     CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, round_seeds,
 };
-use gpu_vmm_core::{
-    Address, AddressRange, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result, Stream,
-};
+use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result, Stream};
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
 use std::sync::PoisonError;
@@ -200,32 +198,6 @@ impl Opened {
         let answer = answer?;
         freed.map(|()| answer)
     }
-
-    /// Allocates memory by `cuMemAlloc`.
-    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        const OPERATION: Operation = Operation::Allocate;
-        let _entered = self.enter_device(OPERATION, device)?;
-        let _relaxed = self.relax(OPERATION)?;
-        let mut address = 0;
-        // SAFETY: the pointer is valid for one address; the driver returns an error for a size it cannot allocate.
-        let result = unsafe { (self.functions().mem_alloc)(&raw mut address, size.0 as usize) };
-        self.check_memory(OPERATION, "cuMemAlloc_v2", result, device, size)?;
-        Ok(Address(address))
-    }
-
-    /// Frees a plain allocation.
-    ///
-    /// # Safety
-    ///
-    /// As [`TestKit::free_plain`].
-    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        const OPERATION: Operation = Operation::Free;
-        let _entered = self.enter_device(OPERATION, device)?;
-        let _relaxed = self.relax(OPERATION)?;
-        // SAFETY: the address is a plain allocation that is no longer used, by the caller's promise.
-        let result = unsafe { (self.functions().mem_free)(at.0) };
-        self.check(OPERATION, "cuMemFree_v2", result, || AddressRange { base: at, size }.to_string())
-    }
 }
 
 impl TestKit for CudaBackend {
@@ -336,15 +308,6 @@ impl TestKit for CudaBackend {
             unsafe { self.opened.launch(OPERATION, kernels.write_pattern, grid, &mut [at.0, words, seed]) }?;
         }
         Ok(())
-    }
-
-    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        self.opened.allocate_plain(device, size)
-    }
-
-    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        // SAFETY: the caller upholds the same contract.
-        unsafe { self.opened.free_plain(device, at, size) }
     }
 }
 

@@ -186,6 +186,15 @@ unsafe impl MemoryCalls for HipBackend {
     ) -> Result<HipReservation> {
         HipReservation::new(&self.driver, size, alignment, hint)
     }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        self.driver.allocate_plain(Operation::Allocate, device, size)
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.free_plain(Operation::Free, device, at, size) }
+    }
 }
 
 // SAFETY: the runtime copies, and a call returns after the copy; pinned memory and streams belong to the runtime.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// Why there is no multicast.
 pub(crate) const NO_MULTICAST: &str = "HIP has no API for it";
 
-/// Returns the capabilities of a device; of an unusable device, only the reason.
+/// Returns the capabilities of a device; of one that is unusable or has no virtual memory management, only the reason.
 pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability>> {
-    if let Some(reason) = &device.unusable {
+    if let Some(reason) = device.unusable.as_ref().or(device.no_virtual_memory.as_ref()) {
         return Ok(vec![Capability::no(Feature::VirtualMemory, Evidence::Attribute, reason)]);
     }
     Ok(vec![

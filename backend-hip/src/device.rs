@@ -46,7 +46,11 @@ fn one(driver: &Driver, operation: Operation, id: DeviceId) -> Result<Device> {
     // SAFETY: the function writes one size.
     let code = unsafe { (driver.hip.hipDeviceTotalMem)(&raw mut total, id.0 as c_int) };
     driver.check(operation, "hipDeviceTotalMem", code, || id.to_string())?;
-    let reported = supported(driver, id).and_then(|()| granularity(driver, operation, &Properties::on(id)));
+    let (reported, no_virtual_memory) = match without_virtual_memory(driver, id) {
+        Ok(None) => (granularity(driver, operation, &Properties::on(id)), None),
+        Ok(reason) => (Ok(FLOOR), reason),
+        Err(error) => (Err(error), None),
+    };
     let (unit, unusable) = match reported {
         Ok(reported) if !workaround_enabled(&GRANULARITY_TOO_SMALL) => (reported, None),
         Ok(reported) => (reported.max(FLOOR), None),
@@ -61,23 +65,20 @@ fn one(driver: &Driver, operation: Operation, id: DeviceId) -> Result<Device> {
         )
     })?;
     let uuid = uuid(driver, id);
-    Ok(Device { id, name, uuid, total_memory: Bytes(total as u64), granularity, unusable })
+    Ok(Device { id, name, uuid, total_memory: Bytes(total as u64), granularity, unusable, no_virtual_memory })
 }
 
-/// Returns an error unless HIP reports that the device supports virtual memory management.
-fn supported(driver: &Driver, id: DeviceId) -> Result<()> {
+/// Returns why the device has no virtual memory management, if HIP reports that.
+fn without_virtual_memory(driver: &Driver, id: DeviceId) -> Result<Option<String>> {
     const OPERATION: Operation = Operation::QueryCapabilities;
     let attribute = hipDeviceAttribute_t::hipDeviceAttributeVirtualMemoryManagementSupported;
     let answer = self::attribute(driver, OPERATION, id, attribute)?;
-    if answer == 1 {
-        return Ok(());
-    }
     let reason = format!(
         "hipDeviceAttributeVirtualMemoryManagementSupported ({}) is {answer}; it needs the kernel's KFD interface \
          1.15, libdrm with amdgpu_device_get_fd, and HIP_VMEM_MANAGE_SUPPORT not set to 0",
         attribute.0
     );
-    Err(Error::new(OPERATION, Detail::Unsupported { reason }))
+    Ok((answer != 1).then_some(reason))
 }
 
 /// Returns a device attribute.

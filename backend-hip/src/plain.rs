@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
-use gpu_vmm_core::{Address, Bytes, DeviceId, Operation, Result};
+use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Error, Operation, Result};
 
 impl Driver {
     pub(crate) fn allocate_plain(
@@ -13,6 +13,9 @@ impl Driver {
     ) -> Result<Address> {
         let _current = self.on(operation, device)?;
         let _relaxed = self.relax(operation)?;
+        if size.is_zero() {
+            return Err(Error::new(operation, Detail::ZeroSize));
+        }
         let mut at = std::ptr::null_mut();
         // SAFETY: HIP writes one address.
         let code = unsafe { (self.hip.hipMalloc)(&raw mut at, size.0 as usize) };

@@ -197,15 +197,6 @@ impl TestKit for HipBackend {
         }
         Ok(())
     }
-
-    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        self.driver.allocate_plain(Operation::Allocate, device, size)
-    }
-
-    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.driver.free_plain(Operation::Free, device, at, size) }
-    }
 }
 
 impl Driver {

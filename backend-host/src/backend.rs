@@ -166,6 +166,15 @@ unsafe impl MemoryCalls for HostBackend {
         self.0.process.check(Operation::Reserve)?;
         HostReservation::new(&self.0, size, alignment, hint)
     }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        self.0.allocate_plain(device, size)
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller upholds the trait's contract.
+        unsafe { self.0.free_plain(device, at, size) }
+    }
 }
 
 // SAFETY: the CPU copies, before the call returns or in the queue of the stream.

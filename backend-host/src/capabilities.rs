@@ -10,6 +10,9 @@ pub(crate) const NO_MULTICAST: &str = "no hardware writes one store to several p
 pub(crate) fn of(host: &Host, device: &Device) -> Result<Vec<Capability>> {
     let design = |feature, note: &str| Capability::yes(feature, Evidence::Design, note);
     let missing = |feature, reason: &str| Capability::no(feature, Evidence::Design, reason);
+    if let Some(reason) = &device.no_virtual_memory {
+        return Ok(vec![missing(Feature::VirtualMemory, reason)]);
+    }
     Ok(vec![
         design(Feature::VirtualMemory, "memfd_create, mmap and mprotect"),
         match pages::hint_is_kept(device.granularity)? {

@@ -11,6 +11,7 @@ pub struct HostConfig {
     pub(crate) host_granularity: Option<Bytes>,
     pub(crate) peers: bool,
     pub(crate) unmaps_runs: bool,
+    pub(crate) virtual_memory: bool,
 }
 
 impl Default for HostConfig {
@@ -30,6 +31,7 @@ impl HostConfig {
             host_granularity: None,
             peers: true,
             unmaps_runs: true,
+            virtual_memory: true,
         }
     }
 
@@ -74,6 +76,14 @@ impl HostConfig {
     #[must_use]
     pub const fn unmapping_singly(mut self) -> Self {
         self.unmaps_runs = false;
+        self
+    }
+
+    /// Makes all devices such that have [no virtual memory management](gpu_vmm_core::Device::no_virtual_memory), as some profiles of
+    /// virtual GPUs, to test a program's behavior there: regions and pools consist of plain allocations.
+    #[must_use]
+    pub const fn without_virtual_memory(mut self) -> Self {
+        self.virtual_memory = false;
         self
     }
 }

@@ -56,6 +56,9 @@ pub(crate) fn page_size() -> Bytes {
     Bytes(rustix::param::page_size() as u64)
 }
 
+/// Why the devices have no virtual memory management, if the configuration says so.
+const NO_VIRTUAL_MEMORY: &str = "the host backend was opened without it";
+
 /// Returns the devices of a configuration.
 pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
     let refuse = |reason| Err(Error::new(Operation::Open, Detail::Unsupported { reason }));
@@ -87,6 +90,7 @@ pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
         total_memory,
         granularity,
         unusable: None,
+        no_virtual_memory: (!config.virtual_memory).then(|| NO_VIRTUAL_MEMORY.to_owned()),
     };
     Ok((0..config.devices).map(device).collect())
 }

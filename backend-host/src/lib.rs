@@ -34,6 +34,7 @@
 //! | `config` | [`HostConfig`]: the number of devices and their memory |
 //! | `backend`, `device`, `capabilities`, `quirks` | the trait implementations, devices, their capabilities, deviations of kernel versions |
 //! | `memory`, `store`, `extents`, `handle` | physical memory, the file that handles share, the free extents of that file, handles |
+//! | `plain` | allocations without virtual memory management |
 //! | `host` | the state that a backend, its handles and its reservations share |
 //! | `memory_types` | the locations and handle types that memory can have |
 //! | `reservation`, `pages`, `reserve_mappings` | address ranges, the system calls on them, unmapping at the kernel's limit of mappings |
@@ -68,6 +69,7 @@ cfg_if::cfg_if! {
         mod mappings;
         mod memory;
         mod pages;
+        mod plain;
         mod quirks;
         mod queues;
         mod reservation;

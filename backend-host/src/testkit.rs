@@ -3,22 +3,16 @@
 
 use crate::backend::HostBackend;
 use crate::capture::Waiting;
-use crate::device::page_size;
 use crate::host::Host;
-use crate::mappings::{Backing, Mapping};
-use crate::memory::{charge, or_out_of_memory};
 use crate::work::{Pattern, Work};
-use crate::{pages, stream, stream_names};
-use gpu_vmm_core::extend::system::refusal;
+use crate::{stream, stream_names};
 use gpu_vmm_core::testkit::{
     CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, count_wrong_words, round_seeds,
     write_pattern_words,
 };
 use gpu_vmm_core::{
-    Access, AccessMap, Address, AddressRange, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result,
-    Stream,
+    Access, Address, AddressRange, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result, Stream,
 };
-use rustix::io::Errno;
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
@@ -126,41 +120,6 @@ impl TestKit for HostBackend {
             Work::Pattern(Pattern { device, range, seeds, write: write_pattern_words }),
         )
     }
-
-    /// Allocates an anonymous mapping, which counts in whole pages against the device's memory. Only `device` has access, as after
-    /// `cuMemAlloc`.
-    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        let operation = Operation::Allocate;
-        let host = &self.0;
-        let device_memory = host.device_memory(operation, device)?;
-        if size.is_zero() {
-            return Err(Error::new(operation, Detail::ZeroSize));
-        }
-        let size = in_pages(operation, size)?;
-        let charge = charge(operation, device_memory, device, size)?;
-        let range =
-            pages::allocate(size).map_err(|error| or_out_of_memory(error, device_memory, device, size))?;
-        let access = AccessMap::NONE.with(device, Access::ReadWrite);
-        host.mappings.insert(range.base, Mapping { size: range.size, access, kept: Backing::Plain(charge) });
-        Ok(range.base)
-    }
-
-    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        let operation = Operation::Free;
-        self.0.device_memory(operation, device)?;
-        let range = AddressRange { base: at, size: in_pages(operation, size)? };
-        let _untouched = self.0.mappings.untouched();
-        let Some(plain) = self.0.mappings.remove_plain(range) else {
-            let why = "no plain allocation of this size begins there";
-            return Err(Error::driver(operation, refusal("the host backend", Errno::INVAL, why), range));
-        };
-        // SAFETY: the range is a plain allocation of this backend, which the caller no longer uses.
-        let released = unsafe { pages::release(operation, range) };
-        if released.is_err() {
-            self.0.mappings.insert(at, plain);
-        }
-        released
-    }
 }
 
 fn own_stream(host: &Arc<Host>, device: DeviceId, is_blocking: bool) -> Result<Box<dyn WorkStream>> {
@@ -229,13 +188,4 @@ fn check_words(operation: Operation, at: Address, length: Bytes) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Rounds up to whole pages, the kernel's unit.
-fn in_pages(operation: Operation, size: Bytes) -> Result<Bytes> {
-    let page = page_size().0;
-    size.0
-        .checked_next_multiple_of(page)
-        .map(Bytes)
-        .ok_or_else(|| Error::new(operation, Detail::Overflow { base: size.0, length: page }))
 }

@@ -135,6 +135,14 @@ unsafe impl MemoryCalls for HostBackend {
     unsafe fn reserve(&self, _: Bytes, _: Alignment, _: Option<Address>) -> Result<HostReservation> {
         match *self {}
     }
+
+    fn allocate_plain(&self, _: DeviceId, _: Bytes) -> Result<Address> {
+        match *self {}
+    }
+
+    unsafe fn free_plain(&self, _: DeviceId, _: Address, _: Bytes) -> Result<()> {
+        match *self {}
+    }
 }
 
 // SAFETY: as above.
@@ -291,14 +299,6 @@ impl TestKit for HostBackend {
         _: u64,
         _: u32,
     ) -> Result<()> {
-        match *self {}
-    }
-
-    fn allocate_plain(&self, _: DeviceId, _: Bytes) -> Result<Address> {
-        match *self {}
-    }
-
-    unsafe fn free_plain(&self, _: DeviceId, _: Address, _: Bytes) -> Result<()> {
         match *self {}
     }
 }

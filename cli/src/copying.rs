@@ -7,7 +7,7 @@ use crate::machine;
 use crate::pattern::each_piece;
 use crate::progress::Progress;
 use crate::steps::Steps;
-use gpu_vmm::{Address, AnyBackend, Bytes, CopyCalls, DeviceId, Result};
+use gpu_vmm::{Address, AnyBackend, Bytes, CopyCalls, DeviceId, MemoryCalls, Result};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 

@@ -41,6 +41,8 @@ pub(crate) struct DeviceReport {
     pub(crate) name: String,
     /// Why the device cannot be used; none if it can.
     pub(crate) unusable: Option<String>,
+    /// Why the device has no virtual memory management; none if it has.
+    pub(crate) no_virtual_memory: Option<String>,
     pub(crate) total_bytes: u64,
     /// The memory that is free now; none if the driver does not report it.
     pub(crate) free_bytes: Option<u64>,
@@ -111,6 +113,7 @@ fn device(backend: &AnyBackend, device: &Device) -> DeviceReport {
         device: device.id.0,
         name: device.name.clone(),
         unusable: device.unusable.clone(),
+        no_virtual_memory: device.no_virtual_memory.clone(),
         total_bytes: device.total_memory.0,
         free_bytes: None,
         granularity_bytes: device.granularity.bytes().0,

@@ -6,7 +6,7 @@ use crate::fork_server::ForkServer;
 use crate::outcome::{Outcome, Verdict};
 use crate::subject::{Subject, take_note};
 use crate::target::Target;
-use crate::{leaks, panics};
+use crate::{leaks, library, panics};
 use gpu_vmm_core::DeviceId;
 use gpu_vmm_testkit::TestKit;
 use serde::{Deserialize, Serialize};
@@ -106,6 +106,9 @@ impl<B: TestKit> Suite<B> {
         device: DeviceId,
         case: &Case<B>,
     ) -> Outcome {
+        if let Some(reason) = library::unsuited(backend, device, case.name) {
+            return Outcome::new(Verdict::Skipped, reason);
+        }
         let subject = |backend: B| Subject {
             backend,
             device,

@@ -79,8 +79,8 @@ impl Target<AnyBackend> for Host {
     }
 }
 
-/// Returns all built-in targets. The host backend is there twice, for both ways of unmapping that drivers have: once with one
-/// granularity, and once with a larger granularity for host memory.
+/// Returns all built-in targets. The host backend is there three times: for both ways of unmapping that drivers have: once with one
+/// granularity, and once with a larger granularity for host memory; and once without virtual memory management.
 #[must_use]
 pub fn targets() -> Vec<Arc<dyn Target<AnyBackend>>> {
     let mut targets: Vec<Arc<dyn Target<AnyBackend>>> = Vec::new();
@@ -91,6 +91,7 @@ pub fn targets() -> Vec<Arc<dyn Target<AnyBackend>>> {
     for (name, config) in [
         ("host", HostConfig::new()),
         ("host-singly", HostConfig::new().unmapping_singly().host_granularity(Bytes::mib(4))),
+        ("host-plain", HostConfig::new().without_virtual_memory()),
     ] {
         targets.push(Arc::new(Host { name, config }));
     }

@@ -3,7 +3,7 @@
 
 use crate::fake_driver::FakeDriver;
 use crate::fork_server::{ForkServer, Request};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Verdict};
 use crate::panics;
 use crate::peer::Peer;
 use crate::report::Environment;
@@ -108,10 +108,14 @@ pub(crate) fn work<B: TestKit>(
             Some(case) => suite.run_case(target, &backend, device, case),
             None => match suite.content.rule(*item) {
                 Some(rule) => {
-                    let drivers = drivers.get_or_insert_with(|| driver::Drivers::new(&backend, device));
-                    let outcome = drivers.look(rule);
-                    is_last = drivers.is_spoiled();
-                    outcome
+                    if let Some(reason) = library::unsuited(&backend, device, rule.name) {
+                        Outcome::new(Verdict::Skipped, reason)
+                    } else {
+                        let drivers = drivers.get_or_insert_with(|| driver::Drivers::new(&backend, device));
+                        let outcome = drivers.look(rule);
+                        is_last = drivers.is_spoiled();
+                        outcome
+                    }
                 }
                 None => Outcome::failed("there is no such item"),
             },

@@ -75,13 +75,4 @@ impl TestKit for AnyBackend {
             unsafe { backend.start_pattern_on(device, stream, at, length, seed, rounds) }
         })
     }
-
-    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        dispatch!(*self, Self, ref backend => backend.allocate_plain(device, size))
-    }
-
-    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        // SAFETY: as in `create`.
-        dispatch!(*self, Self, ref backend => unsafe { backend.free_plain(device, at, size) })
-    }
 }

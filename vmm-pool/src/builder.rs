@@ -161,6 +161,12 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
 
     /// Creates the pool. It reserves and creates nothing before the first block.
     ///
+    /// On a [device without virtual memory management](gpu_vmm_core::Device::no_virtual_memory), the pool consists of plain
+    /// allocations. All calls for blocks work there. Memory cannot move to other addresses, so that only allocations without a
+    /// block return to the driver. [`shareable`](PoolBuilder::shareable) and [`premap`](PoolBuilder::premap) have no effect, and
+    /// [`Pool::suspend`], [`Pool::allow_access`] and [`Pool::memory_at`] return
+    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported).
+    ///
     /// # Errors
     ///
     /// [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice), or the reason why the device is not usable;
@@ -189,7 +195,10 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         let from_environment = if budget.is_none() { budget_of_environment()? } else { None };
         let budget_of_environment = from_environment.is_some();
         let budget = budget.or(from_environment).unwrap_or(Bytes(u64::MAX));
-        let total = backend.device(OPERATION, device)?.total_memory;
+        let described = backend.device(OPERATION, device)?;
+        let (total, plain) = (described.total_memory, described.no_virtual_memory.is_some());
+        // A plain allocation has all of its memory from the beginning.
+        let premap = if plain { None } else { premap };
         if page > total {
             return Err(Error::new(OPERATION, Detail::ExceedsDevice { requested: page, device, total }));
         }
@@ -213,6 +222,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             reserve: Bytes(total.0.saturating_mul(ADDRESSES_PER_TAG)),
             scrub,
             shareable,
+            plain,
             debug,
             premap: premap.as_ref().map_or(Bytes::ZERO, |(_, by)| *by),
         };

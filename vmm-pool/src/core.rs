@@ -131,13 +131,7 @@ impl<B: Backend> Core<B> {
         let request = Request { size, ..request };
         self.check_active(request.tag)?;
         self.ask_now_and_then();
-        let space = self.space_for(request)?;
-        let found = self.find(space, request);
-        let (spot, claimed) = match found {
-            Some(spot) if spot.work == 0 => (spot, false),
-            _ if !settled => return Err(Shortage::Caches),
-            _ => (self.make_place(space, request)?, true),
-        };
+        let (space, spot, claimed) = self.place(request, settled)?;
         let Request { stream, .. } = request;
         let taken = self.spaces[space].take(&mut self.frames, spot, size, stream, claimed);
         self.taken += size;
@@ -148,6 +142,19 @@ impl<B: Backend> Core<B> {
         self.note();
         let address = self.spaces[space].base + taken.offset;
         Ok(Piece { address, size, origin: Origin::Range(space as u16, taken.range) })
+    }
+
+    /// Finds a place with memory. Returns its space, and whether the memory is claimed already.
+    fn place(&mut self, request: Request, settled: bool) -> Result<(usize, Spot, bool), Shortage> {
+        if self.settings.plain {
+            return self.place_in_chunk(request, settled).map(|(space, spot)| (space, spot, false));
+        }
+        let space = self.space_for(request)?;
+        match self.find(space, request) {
+            Some(spot) if spot.work == 0 => Ok((space, spot, false)),
+            _ if !settled => Err(Shortage::Caches),
+            _ => Ok((space, self.make_place(space, request)?, true)),
+        }
     }
 
     /// Takes up to `count` small pieces of a class, and at least one.
@@ -210,7 +217,7 @@ impl<B: Backend> Core<B> {
         self.note();
     }
 
-    fn find(&mut self, space: usize, request: Request) -> Option<Spot> {
+    pub(crate) fn find(&mut self, space: usize, request: Request) -> Option<Spot> {
         let Request { size, alignment, .. } = request;
         let wanted = Wanted { size, alignment, stream: request.order() };
         self.spaces[space].find(&mut self.frames, &self.streams, wanted)

@@ -108,9 +108,9 @@ impl<B: Backend> Frames<B> {
         self.free
     }
 
-    /// Adds new memory, as a frame that is used.
-    pub(crate) fn insert(&mut self, memory: PhysicalMemory<B>, tenant: u16) -> FrameIndex {
-        let frame = Frame { memory: Some(memory), mapped: Vec::new() };
+    /// Adds new memory, as a frame that is used. A part of a plain allocation has no memory of its own.
+    pub(crate) fn insert(&mut self, memory: Option<PhysicalMemory<B>>, tenant: u16) -> FrameIndex {
+        let frame = Frame { memory, mapped: Vec::new() };
         let usage = Use { turn: Turn::FREE, seen: 0, used: true, tenant };
         self.created += 1;
         if let Some(index) = self.vacant.pop() {

@@ -26,6 +26,7 @@
 //! | `supply`, `trim`, `suspend`, `premap` | memory that the pool maps, returns to the driver, suspends, and maps in advance |
 //! | `space` | addresses: the ranges that are taken, and the memory behind them |
 //! | `frames` | physical memory |
+//! | `plain` | plain allocations, on a device without virtual memory management |
 //! | `slabs` | slots of small sizes |
 //! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
 //! | `waits` | waiting for that work, without a lock |
@@ -57,6 +58,7 @@ mod lend;
 mod owner;
 mod pending;
 mod piece;
+mod plain;
 mod pool;
 mod pool_stream;
 mod premap;

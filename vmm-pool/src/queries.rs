@@ -143,10 +143,15 @@ impl<B: Backend> Core<B> {
             at: self.history.now(),
             page: self.page,
             stats,
-            spaces: self.spaces.iter().map(|space| self.snapshot_of(space, cached)).collect(),
+            spaces: self.reserved_spaces().map(|space| self.snapshot_of(space, cached)).collect(),
             unmapped: self.unmapped(),
             timeline: self.history.moments().to_vec(),
         }
+    }
+
+    /// Returns the spaces that have addresses: all of them, except for chunks that were released.
+    fn reserved_spaces(&self) -> impl Iterator<Item = &Space<B>> {
+        self.spaces.iter().filter(|space| !space.region.reserved().is_zero())
     }
 
     /// Returns the frames that are mapped nowhere, in runs.

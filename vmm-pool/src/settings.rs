@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) scrub: bool,
     /// True if new memory can be exported to other processes of the machine.
     pub(crate) shareable: bool,
+    /// True if the device has no virtual memory management: the pool consists of plain allocations.
+    pub(crate) plain: bool,
     pub(crate) debug: bool,
     /// The bytes behind the highest block of a tag that are mapped in advance.
     pub(crate) premap: Bytes,

@@ -122,7 +122,7 @@ impl<B: Backend> Core<B> {
             }
             answer => answer?,
         };
-        chosen.frames.push(self.frames.insert(memory, tag));
+        chosen.frames.push(self.frames.insert(Some(memory), tag));
         Ok(())
     }
 

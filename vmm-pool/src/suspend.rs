@@ -26,11 +26,13 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::NoSuchTag`], and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
+    /// [`PoolError::NoSuchTag`]; [`Unsupported`](gpu_vmm_core::Detail::Unsupported) on a device without virtual memory management;
+    /// and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
     /// addresses, for small blocks and for others; if the second one fails, the first one is resumed.
     pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
         let operation = Operation::Suspend;
         let tag = self.tag_named(operation, tag)?;
+        self.owner.inner.core(operation)?.check_virtual(operation)?;
         span!(Suspend, tag = &*tag.name);
         tag.suspended.store(true, Ordering::Release);
         let result = self.suspend_now(operation, &tag, store, done);
@@ -114,7 +116,8 @@ impl<B: Backend> Pool<B> {
         let tag = self.tag_named(operation, tag)?;
         self.owner.settle(operation, |index, _| index == tag.index)?;
         let core = self.owner.inner.core(operation)?;
-        let pages = core.tags.spaces(tag.index).flat_map(|space| core.spaces[space].pages.iter());
+        let own = core.spaces.iter().filter(|space| space.tag == tag.index);
+        let pages = own.flat_map(|space| space.pages.iter());
         Ok(Bytes(pages.filter(|page| page.is_used()).count() as u64 * core.page))
     }
 
@@ -288,7 +291,7 @@ impl<B: Backend> Core<B> {
         let mappings = space.region.mappings().map(|mapping| (mapping.offset, mapping.memory.clone()));
         for (offset, memory) in mappings.collect::<Vec<_>>() {
             let page = (offset.0 / space.page) as usize;
-            let frame = frames.insert(memory, space.tag);
+            let frame = frames.insert(Some(memory), space.tag);
             space.note_mapped(frames, page, frame);
             if space.pages[page].live == 0 {
                 frames.release(frame, Turn::FREE);

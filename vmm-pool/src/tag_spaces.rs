@@ -43,17 +43,7 @@ impl<B: Backend> Core<B> {
             return Ok(space);
         }
         let space = self.spaces.len();
-        let index = u16::try_from(space).map_err(|_| {
-            Error::new(
-                Operation::Allocate,
-                Detail::Unsupported {
-                    reason: format!(
-                        "the pool has the maximum of {} address ranges, up to two for each tag",
-                        u16::MAX
-                    ),
-                },
-            )
-        })?;
+        let index = self.space_index(space)?;
         let region = self.reserve(request)?;
         let (page, scrub) = (self.page, self.settings.scrub);
         self.spaces.push(Space::new(index, request.tag, region, page, scrub, request.small));
@@ -63,6 +53,18 @@ impl<B: Backend> Core<B> {
             own.tag.large.get_or_init(|| index);
         }
         Ok(space)
+    }
+
+    /// Returns the number of a new space as blocks store it.
+    pub(crate) fn space_index(&self, space: usize) -> Result<u16, Error> {
+        u16::try_from(space).map_err(|_| {
+            let what = match self.settings.plain {
+                true => "plain allocations",
+                false => "address ranges, up to two for each tag",
+            };
+            let reason = format!("the pool has the maximum of {} {what}", u16::MAX);
+            Error::new(Operation::Allocate, Detail::Unsupported { reason })
+        })
     }
 
     /// Reserves the addresses of a space: as many as the settings say, or fewer if the driver has too few.
@@ -80,7 +82,8 @@ impl<B: Backend> Core<B> {
             }
             self.calls.other += 1;
             let name = self.tags.get(request.tag).name.clone();
-            let builder = Region::builder(&self.backend).tag(name).alignment(Bytes(self.page));
+            let builder = Region::builder(&self.backend).on(self.settings.device).tag(name);
+            let builder = builder.alignment(Bytes(self.page));
             match builder.reserve(Bytes(size)).build() {
                 Ok(region) => return Ok(region),
                 Err(error)

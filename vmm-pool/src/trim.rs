@@ -44,6 +44,9 @@ impl<B: Backend> Core<B> {
     /// Releases free memory whose addresses no work uses any more, until no more than `keep` is left.
     pub(crate) fn trim(&mut self, keep: u64) -> Result<Bytes, Error> {
         span!(Trim, keep = keep);
+        if self.settings.plain {
+            return self.trim_chunks(keep);
+        }
         let most = (keep / self.page) as usize;
         let excess = self.frames.free().saturating_sub(most);
         let goes: Vec<_> =
@@ -60,7 +63,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Returns true if no work uses a frame, at any of its addresses.
-    fn is_idle(&self, frame: FrameIndex) -> bool {
+    pub(crate) fn is_idle(&self, frame: FrameIndex) -> bool {
         let turn = self.frames.turn(frame);
         let mut pages = self.frames.get(frame).mapped.iter().map(|at| self.page(*at));
         self.streams.is_done(turn) && pages.all(|page| self.streams.is_done(page.turn))

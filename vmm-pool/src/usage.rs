@@ -95,6 +95,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
+    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) if the pool's device has no virtual memory management;
     /// [`PeerUnreachable`](gpu_vmm_core::Detail::PeerUnreachable), [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice) or the driver's error: memory that
     /// is mapped later is then out of the device's reach. [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
     pub fn allow_access(&self, device: DeviceId) -> Result<()> {
@@ -102,6 +103,7 @@ impl<B: Backend> Pool<B> {
         if core.settings.access.contains(&device) {
             return Ok(());
         }
+        core.check_virtual(Operation::SetAccess)?;
         let Core { spaces, calls, .. } = &mut *core;
         spaces.iter_mut().try_for_each(|space| space.grant_all(&[device], calls))?;
         core.settings.access.push(device);
@@ -113,10 +115,12 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
+    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) on a device without virtual memory management;
     /// [`NotABlock`](crate::PoolError::NotABlock) if memory of the pool is not mapped in the whole part;
     /// [`Forked`](gpu_vmm_core::Detail::Forked).
     pub fn memory_at(&self, address: Address, size: Bytes) -> Result<(Vec<PhysicalMemory<B>>, Bytes)> {
         let core = self.owner.inner.core(Operation::ExportMemory)?;
+        core.check_virtual(Operation::ExportMemory)?;
         core.memory_at(address.0, size.0).ok_or_else(|| {
             Error::of_extension(Operation::ExportMemory, PoolError::NotABlock { address, inside: None })
         })

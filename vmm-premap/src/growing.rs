@@ -66,7 +66,8 @@ pub enum PremapOutcome {
 }
 
 impl<B: Backend> GrowingRegion<B> {
-    /// Lets `thread` map memory for `region` in advance from now on. It does nothing while the region is suspended.
+    /// Lets `thread` map memory for `region` in advance from now on. It does nothing while the region is suspended, and nothing at all
+    /// for a [plain](Region::is_plain) region.
     #[must_use]
     pub fn new(region: Region<B>, premap: Premap, thread: &PremapThread) -> Self {
         let shared = Arc::new(Shared::new(region, premap, thread));
@@ -76,7 +77,8 @@ impl<B: Backend> GrowingRegion<B> {
         Self { registration, shared }
     }
 
-    /// Returns the first address. It changes only if the [locked](GrowingRegion::lock) region is moved.
+    /// Returns the first address. It changes only if the [locked](GrowingRegion::lock) region is moved, or if a
+    /// [plain](Region::is_plain) region grows or shrinks.
     #[must_use]
     pub fn address(&self) -> Address {
         self.shared.address()

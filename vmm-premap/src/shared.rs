@@ -56,7 +56,8 @@ impl<B: Backend> Shared<B> {
     pub(crate) fn new(region: Region<B>, premap: Premap, thread: &PremapThread) -> Self {
         let granularity = region.granularity();
         let round = |size| granularity.round_up(size).unwrap_or(region.reserved());
-        let by = round(premap.by);
+        // The thread must not move a region that moves when it grows.
+        let by = if region.is_plain() { Bytes::ZERO } else { round(premap.by) };
         let step = round(premap.step.max(Bytes(1))).min(by);
         let end = region.end();
         Self {

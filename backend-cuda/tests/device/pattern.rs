@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::support::*;
-use gpu_vmm_core::{Bytes, CopyCalls, Detail, Error, Handle, Reservation};
+use gpu_vmm_core::{Bytes, CopyCalls, Detail, Error, Handle, MemoryCalls, Reservation};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{PATTERN_WORD, TestKit, count_wrong_words, write_pattern_words};
 

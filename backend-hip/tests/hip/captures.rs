@@ -2,7 +2,9 @@
 
 use crate::rig::{ONE, Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Reservation, Stream, SyncCalls};
+use gpu_vmm_core::{
+    Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Reservation, Stream, SyncCalls,
+};
 use gpu_vmm_testkit::{CaptureMode, TestKit, WorkStream, pattern_word};
 use std::ptr::without_provenance_mut;
 use std::thread;

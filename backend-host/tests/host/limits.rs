@@ -3,9 +3,8 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{ONE, SMALL};
-use gpu_vmm_core::{Access, Backend, Bytes, Detail, Properties, Reservation};
+use gpu_vmm_core::{Access, Backend, Bytes, Detail, MemoryCalls, Properties, Reservation};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_testkit::TestKit;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn limit(resource: Resource, current: u64) {

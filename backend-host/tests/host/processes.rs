@@ -7,7 +7,6 @@ use gpu_vmm_core::{
     Access, Address, Backend, Bytes, Detail, Error, Handle, MemoryCalls, Properties, SyncCalls,
 };
 use gpu_vmm_host::HostConfig;
-use gpu_vmm_testkit::TestKit;
 
 /// Runs `body` in a forked child and waits for it.
 fn in_fork(body: impl FnOnce()) {

@@ -2,7 +2,7 @@
 
 use crate::range::{Range, create, free};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{Access, Bytes, CopyCalls, Detail, Error};
+use gpu_vmm_core::{Access, Bytes, CopyCalls, Detail, Error, MemoryCalls};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::{TestKit, pattern_word};
 

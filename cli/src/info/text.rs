@@ -30,10 +30,16 @@ fn backend(info: &BackendInfo, output: &mut Output) -> Answer {
     Ok(())
 }
 
+/// What works on a device without virtual memory management. The reason is the note of its capability.
+const PLAIN: &str = "regions, vectors and pools use plain allocations, and copy them to grow";
+
 fn device(device: &DeviceReport, output: &mut Output) -> Answer {
     output.paragraph(&format!("  {:<14}", format!("device {}", device.device)), &device.name)?;
     if let Some(reason) = &device.unusable {
         output.paragraph("    unusable              ", reason)?;
+    }
+    if device.no_virtual_memory.is_some() {
+        output.paragraph("    no virtual memory     ", PLAIN)?;
     }
     let total = about(Bytes(device.total_bytes));
     let memory = match device.free_bytes {

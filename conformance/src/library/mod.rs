@@ -24,6 +24,7 @@ mod kv_cache;
 mod lifetime;
 mod map;
 mod moved;
+mod no_vmm;
 mod observers;
 mod order;
 mod peer;
@@ -49,6 +50,7 @@ mod vec;
 
 use crate::case::Case;
 use gpu_vmm_testkit::TestKit;
+pub(crate) use no_vmm::unsuited;
 
 /// All cases, group by group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
@@ -88,6 +90,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         fault::cases(),
         failures::cases(),
         kv_cache::cases(),
+        no_vmm::cases(),
         stress::cases(),
     ]
     .concat()

@@ -133,6 +133,9 @@ pub struct DeviceFound {
     /// Why the device cannot be used; `None` if it can be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,
+    /// Why the device has no virtual memory management; `None` if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_virtual_memory: Option<String>,
 }
 
 impl Environment {
@@ -192,6 +195,7 @@ impl From<&Device> for DeviceFound {
             memory_bytes: device.total_memory.0,
             granularity_bytes: device.granularity.bytes().0,
             unusable: device.unusable.clone(),
+            no_virtual_memory: device.no_virtual_memory.clone(),
         }
     }
 }

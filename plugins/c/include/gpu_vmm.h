@@ -1341,14 +1341,19 @@ void gpu_vmm_region_free(gpu_vmm_region *region);
 
 // Grows a region in place to at least `size` bytes. Pointers into it stay valid, and no byte is copied.
 //
+// A plain region (gpu_vmm_region_is_plain) waits for the devices and is copied to another address, which gpu_vmm_region_address
+// returns. The call then returns GPU_VMM_BUSY while a tensor of the region exists.
+//
 // # Safety
 //
 // `region` is null or a region.
-gpu_vmm_status gpu_vmm_region_grow(const gpu_vmm_region *region, uint64_t size);
+gpu_vmm_status gpu_vmm_region_grow(const gpu_vmm_region *region,
+                                   uint64_t size);
 
 // Shrinks a region from its end to `size` bytes and waits for the devices first. The region releases whole memory handles, so it
 // may stay larger than `size`. Returns GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true. With `force`,
-// nothing may use the elements of a tensor beyond the new end.
+// nothing may use the elements of a tensor beyond the new end. A plain region (gpu_vmm_region_is_plain) is copied to another address, and
+// `force` has no effect.
 //
 // # Safety
 //
@@ -1357,12 +1362,22 @@ gpu_vmm_status gpu_vmm_region_shrink(const gpu_vmm_region *region,
                                      uint64_t size,
                                      bool force);
 
-// Returns the region's first address, which never changes.
+// Returns the region's first address, which never changes, except if the region is plain: see gpu_vmm_region_is_plain.
 //
 // # Safety
 //
 // `region` is null or a region. `address` is null or points to a writable number.
 gpu_vmm_status gpu_vmm_region_address(const gpu_vmm_region *region, uint64_t *address);
+
+// Returns whether the region is one plain allocation (cuMemAlloc, hipMalloc), because its device has no virtual memory management. The
+// region then has another address after it grows or shrinks, 0 while it is empty. Calls that keep an address while memory changes, map
+// memory or share it return GPU_VMM_UNAVAILABLE.
+//
+// # Safety
+//
+// `region` is null or a region. `plain` is null or points to a writable bool.
+gpu_vmm_status gpu_vmm_region_is_plain(const gpu_vmm_region *region,
+                                       bool *plain);
 
 // Returns the number of bytes that have memory; 0 while the region is suspended.
 //

@@ -114,6 +114,8 @@ struct DeviceInfo<'a> {
     granularity: u64,
     /// Why the device cannot be used.
     unusable: Option<&'a str>,
+    /// Why the device has no virtual memory management: its regions and pools are plain allocations.
+    no_virtual_memory: Option<&'a str>,
 }
 
 /// Describes the driver, its devices and its known deviations as JSON. The command `gpu-vmm info --json` reports more. Free the
@@ -136,6 +138,7 @@ pub unsafe extern "C" fn gpu_vmm_backend_info(backend: *const Backend, json: *mu
             total: device.total_memory.0,
             granularity: device.granularity.bytes().0,
             unusable: device.unusable.as_deref(),
+            no_virtual_memory: device.no_virtual_memory.as_deref(),
         });
         let info = Info {
             backend: backend.vendor().name(),

@@ -76,6 +76,9 @@ pub unsafe extern "C" fn gpu_vmm_region_free(region: *mut Region) {
 
 /// Grows a region in place to at least `size` bytes. Pointers into it stay valid, and no byte is copied.
 ///
+/// A plain region (gpu_vmm_region_is_plain) waits for the devices and is copied to another address, which gpu_vmm_region_address
+/// returns. The call then returns GPU_VMM_BUSY while a tensor of the region exists.
+///
 /// # Safety
 ///
 /// `region` is null or a region.
@@ -101,7 +104,8 @@ pub(crate) fn taken_away(error: Error) -> Failure {
 
 /// Shrinks a region from its end to `size` bytes and waits for the devices first. The region releases whole memory handles, so it
 /// may stay larger than `size`. Returns GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true. With `force`,
-/// nothing may use the elements of a tensor beyond the new end.
+/// nothing may use the elements of a tensor beyond the new end. A plain region (gpu_vmm_region_is_plain) is copied to another address, and
+/// `force` has no effect.
 ///
 /// # Safety
 ///
@@ -122,7 +126,7 @@ pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64,
     })
 }
 
-/// Returns the region's first address, which never changes.
+/// Returns the region's first address, which never changes, except if the region is plain: see gpu_vmm_region_is_plain.
 ///
 /// # Safety
 ///
@@ -136,6 +140,23 @@ pub unsafe extern "C" fn gpu_vmm_region_address(region: *const Region, address: 
         unsafe {
             give("address", address, object("region", region)?.memory.with(|region| region.address().0)?)
         }
+    })
+}
+
+/// Returns whether the region is one plain allocation (cuMemAlloc, hipMalloc), because its device has no virtual memory management. The
+/// region then has another address after it grows or shrinks, 0 while it is empty. Calls that keep an address while memory changes, map
+/// memory or share it return GPU_VMM_UNAVAILABLE.
+///
+/// # Safety
+///
+/// `region` is null or a region. `plain` is null or points to a writable bool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_region_is_plain(region: *const Region, plain: *mut bool) -> Status {
+    // SAFETY: null or writable for a bool, as the caller guarantees.
+    unsafe { clear(plain) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("plain", plain, object("region", region)?.memory.with(|region| region.is_plain())?) }
     })
 }
 

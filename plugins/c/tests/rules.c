@@ -121,6 +121,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(object.region, gpu_vmm_region_new(backend, 4711, 0, &object.region));
     FAILS(number, gpu_vmm_region_address(NULL, &number));
     FAILS(number, gpu_vmm_region_size(NULL, &number));
+    FAILS(flag, gpu_vmm_region_is_plain(NULL, &flag));
     FAILS(number, gpu_vmm_region_suspend(region, "floppy", false, &number));
     FAILS(number, gpu_vmm_region_resume(NULL, &number));
     FAILS(flag, gpu_vmm_is_suspended(pool, "no such tag", &flag));

@@ -19,13 +19,20 @@ _PIECE = 1 << 20
 class Elements:
     """The memory of a region. The vector that owns the region keeps the number of elements in use."""
 
-    __slots__ = ("address", "_dtype", "_on_host", "_region")
+    __slots__ = ("_dtype", "_on_host", "_region", "moves")
 
     def __init__(self, region: RegionHandle, dtype: DType, on_host: bool) -> None:
         self._region, self._dtype, self._on_host = region, dtype, on_host
+        plain = ctypes.c_bool()
+        check(library().gpu_vmm_region_is_plain(region, ctypes.byref(plain)))
+        # Whether the memory moves when it grows or shrinks.
+        self.moves: bool = plain.value
+
+    @property
+    def address(self) -> int:
         address = ctypes.c_uint64()
-        check(library().gpu_vmm_region_address(region, ctypes.byref(address)))
-        self.address: int = address.value
+        check(library().gpu_vmm_region_address(self._region, ctypes.byref(address)))
+        return address.value
 
     def capacity(self) -> int:
         """Returns the number of elements that fit the region's memory; 0 while the region is suspended."""
@@ -113,5 +120,7 @@ class Elements:
 
     def _holds(self, address: int, size: int) -> bool:
         """Returns whether some of these host bytes are in this memory."""
-        end = self.address + self.capacity() * self._dtype.itemsize
-        return self._on_host and address < end and self.address < address + size
+        if not self._on_host:
+            return False
+        start = self.address
+        return address < start + self.capacity() * self._dtype.itemsize and start < address + size

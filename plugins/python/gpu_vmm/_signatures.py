@@ -136,6 +136,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_event_free": (None, [_OBJECT]),
     "gpu_vmm_event_record": (_STATUS, [_OBJECT, c_void_p]),
     "gpu_vmm_event_done": (_STATUS, [_OBJECT, _BOOL]),
+    "gpu_vmm_region_is_plain": (_STATUS, [_OBJECT, _BOOL]),
     "gpu_vmm_event_wait": (_STATUS, [_OBJECT]),
     "gpu_vmm_event_hold": (_STATUS, [_OBJECT, c_void_p]),
     "gpu_vmm_pinned_new": (_STATUS, [_OBJECT, c_uint64, _NEW]),

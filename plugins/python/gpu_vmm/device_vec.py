@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
-from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, overload
+from typing import Any, Callable, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union, overload
 
 from ._arguments import Folder, kept_in, unsigned
 from ._dlpack import capsule, versioned
@@ -71,7 +71,7 @@ class _Shown(Owner):
 
     @property
     def address(self) -> int:
-        """The first address. It never changes."""
+        """The first address. It changes only if the vector grows or shrinks on a device without virtual memory management."""
         return self._vec()._elements.address
 
     def read(self, start: SupportsIndex, count: SupportsIndex) -> List[Any]:
@@ -163,6 +163,9 @@ class ReadOnlyVec(_Shown):
 
 class DeviceVec(_Shown):
     """A vector of numbers in device memory, whose address stays while it grows.
+
+    On a device without virtual memory management (``Backend.info()`` has the reason) the vector is copied to another address when it
+    grows or shrinks. It raises Busy while other libraries may use the memory, see :meth:`suspend`, and cannot be suspended.
 
     ``dtype``: a name (``"float32"``, ``"bfloat16"``, ``"int64"``, ``"bool"``, ``"complex64"``, …), a letter of ``struct``, a type of
     NumPy or PyTorch, or Python's ``bool``, ``int`` (int64), ``float`` (float64) or ``complex`` (complex128). ``values``: numbers, a
@@ -272,7 +275,7 @@ class DeviceVec(_Shown):
         """
         contents, count = as_bytes(self._dtype, values)
         with self._lock:
-            self._elements.make_room(self._length + count)
+            self._grow(self._elements.make_room, self._length + count)
             self._elements.put(self._length, contents)
             self._length += count
 
@@ -289,14 +292,14 @@ class DeviceVec(_Shown):
         one = pack(self._dtype, [value])
         with self._lock:
             if length > self._length:
-                self._elements.make_room(length)
+                self._grow(self._elements.make_room, length)
                 self._elements.fill(range(self._length, length), one)
             self._length = length
 
     def reserve(self, n: SupportsIndex) -> None:
         """Maps memory for at least ``n`` elements, so that growth up to them needs no driver call."""
         with self._lock:
-            self._elements.grow(unsigned("n", n))
+            self._grow(self._elements.grow, unsigned("n", n))
 
     def shrink_to_fit(self, *, force: bool = False) -> None:
         """Returns memory beyond the last element to the driver, in whole memory handles. Waits for the devices first.
@@ -325,19 +328,27 @@ class DeviceVec(_Shown):
             check(library().gpu_vmm_region_suspend(self._region, where, bool(force), ctypes.byref(went)))
         return went.value
 
+    def _grow(self, grow: Callable[[int], None], count: int) -> None:
+        """Grows with ``grow`` to ``count`` elements, unless that would move memory that other libraries may use."""
+        if self._elements.moves and count > self.capacity:
+            self._check_views("grow", False)
+        grow(count)
+
     def _check_views(self, operation: str, force: bool) -> None:
         """Raises Busy if other libraries may use the memory. The C library itself counts DLPack tensors."""
-        if force:
+        # Views of memory that moves are never valid again.
+        moves = self._elements.moves
+        if force and not moves:
             return
         if self._views:
             raise Busy(
-                f"{operation}: views of the memory by __array_interface__ are in use ({len(self._views)}); drop them first, or pass "
-                "force=True"
+                f"{operation}: views of the memory by __array_interface__ are in use ({len(self._views)}); drop them first"
+                + ("" if moves else ", or pass force=True")
             )
         if self._seen:
             raise Busy(
                 f"{operation}: the memory was exported by __cuda_array_interface__, which does not report when its arrays are gone; "
-                "pass force=True once nothing uses them"
+                + ("copy the vector, or reserve its elements first" if moves else "pass force=True once nothing uses them")
             )
 
     def resume(self) -> int:

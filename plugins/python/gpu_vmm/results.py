@@ -15,6 +15,8 @@ class DeviceInfo(TypedDict):
     """The driver maps memory in multiples of this size."""
     unusable: Optional[str]
     """Why the device cannot be used; None if it can."""
+    no_virtual_memory: Optional[str]
+    """Why the device has no virtual memory management, so that vectors and pools are plain allocations; None if it has."""
 
 
 class BackendInfo(TypedDict):

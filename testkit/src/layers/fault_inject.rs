@@ -20,7 +20,7 @@ use std::os::windows::io::BorrowedHandle;
 
 /// A backend that forwards to an inner backend, except for the driver calls that fail by plan.
 ///
-/// The calls that can make an operation fail are numbered from 0: create, import, export, reserve, map, unmap, set
+/// The calls that can make an operation fail are numbered from 0: create, import, export, reserve, plain allocations, map, unmap, set
 /// access, copies, fill, synchronize, events and captures, can access, the pattern's, and those of multicast. A call
 /// that fails by plan does not reach the driver. [`live`](Self::live) returns the driver's live objects at any time.
 #[derive(Debug)]
@@ -208,6 +208,16 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
         let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
         Ok(FaultReservation::new(inner, &self.plan, &self.registry))
     }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        let _call = self.plan.call(Operation::Allocate)?;
+        self.inner.allocate_plain(device, size)
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.free_plain(device, at, size) }
+    }
 }
 
 // SAFETY: as above.
@@ -340,14 +350,5 @@ impl<B: TestKit> TestKit for FaultInject<B> {
     ) -> Result<()> {
         // SAFETY: as in `create`.
         unsafe { self.inner.start_pattern_on(device, stream, at, length, seed, rounds) }
-    }
-
-    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        self.inner.allocate_plain(device, size)
-    }
-
-    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        // SAFETY: as in `create`.
-        unsafe { self.inner.free_plain(device, at, size) }
     }
 }

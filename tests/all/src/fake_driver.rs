@@ -1,10 +1,10 @@
 //! The tests of CUDA on the fake NVIDIA driver (`tests/fake-cuda`), with one device and with two. They need no GPU and no
 //! download. With two devices, fabric handles are permitted.
 
-use crate::cargo;
+use crate::cargo::{self, Program};
 use crate::environment::{LIBRARY_PATH, leave_the_machines, search_path};
 use crate::layout::Layout;
-use crate::suites::{Job, leave_to_two, run_all};
+use crate::suites::{Job, leave_to_two, or_group, run_all};
 use crate::summary::Summary;
 use crate::trouble::{Answer, Doing};
 use std::ffi::OsStr;
@@ -68,7 +68,19 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
             jobs.push(Job { name, command, log });
         }
     }
+    jobs.push(without_virtual_memory(layout, &programs["conformance"], filter));
     run_all(jobs, filter, summary)
+}
+
+/// Returns the job of the suite's group for devices without virtual memory management.
+#[cfg(target_os = "linux")]
+fn without_virtual_memory(layout: &Layout, program: &Program, filter: &[String]) -> Job {
+    let mut command = command(&layout.fake_cuda(), &program.file, None);
+    command.args(or_group(filter)).current_dir(&program.folder);
+    prepare(&mut command, 2);
+    command.env("FAKE_CUDA_VMM", "0");
+    let log = layout.logs().join("fake-cuda-without-virtual-memory.txt");
+    Job { name: "fake CUDA, 2 GPUs without virtual memory, conformance".to_owned(), command, log }
 }
 
 /// Returns the command for a program on the fake driver in a folder. `own` names the folders of the program's own libraries.

@@ -44,6 +44,9 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("c++", "tests/torch.cpp"),
 ];
 
+/// The C program for devices without virtual memory management.
+const NO_VMM: &str = "tests/no_vmm.c";
+
 /// Examples of the facade. `cargo test --workspace` runs all of them on host memory.
 const EXAMPLES: [&str; 3] = ["arena", "kv_cache", "ring"];
 
@@ -98,7 +101,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     }
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
     let mut programs = Vec::new();
-    for (compiler, source) in PROGRAMS {
+    for (compiler, source) in PROGRAMS.into_iter().chain([("cc", NO_VMM)]) {
         let program = layout.logs().join(source.replace(['/', '.'], "-"));
         let (include, file) = (folder.join("c/include"), folder.join("c").join(source));
         if compiler == "cc" {
@@ -122,7 +125,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     }
     for place in places {
         let stem = place.shown().replace(' ', "-");
-        for (source, program) in &programs {
+        for (source, program) in programs.iter().filter(|(source, _)| *source != NO_VMM) {
             let mut command = place.command(layout, program);
             command.arg(place.backend());
             let log = layout.logs().join(format!("{stem}-{}.txt", source.replace(['/', '.'], "-")));
@@ -138,6 +141,13 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         let log = layout.logs().join(format!("{stem}-python.txt"));
         jobs.push(Job { name: format!("{}, plugins/python", place.shown()), command, log });
         jobs.extend(adapters.jobs(layout, &place, &python));
+    }
+    if let Some((source, program)) = programs.iter().find(|(source, _)| *source == NO_VMM) {
+        let mut command = TestDriver::FakeDriver.command(layout, program);
+        command.env("FAKE_CUDA_VMM", "0").arg(TestDriver::FakeDriver.backend());
+        let log = layout.logs().join("fake-CUDA-no-vmm.txt");
+        let name = format!("fake CUDA without virtual memory, plugins/c/{source}");
+        jobs.push(Job { name, command, log });
     }
     jobs.extend(adapters.preload(layout));
     let torches = std::env::var(TORCH).unwrap_or_default();

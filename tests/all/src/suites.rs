@@ -89,6 +89,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
             let suites = SUITES.iter().filter(runs);
             jobs.extend(suites.map(|suite| job(layout, runtime, machine, suite, &programs, filter)));
         }
+        jobs.push(without_virtual_memory(layout, runtime, &programs["conformance"], filter));
     }
     run_all(jobs, filter, summary)
 }
@@ -133,6 +134,25 @@ fn job(
     let machine = machine.shown.replace(' ', "-");
     let log = layout.logs().join(format!("{}-{machine}-{}.txt", runtime.version, suite.target));
     Job { name, command, log }
+}
+
+/// The group of the suite for devices without virtual memory management, on which all other cases are skipped.
+pub(crate) const NO_VMM: &str = "::no_vmm::";
+
+/// Returns the job of that group on one version.
+fn without_virtual_memory(layout: &Layout, runtime: &Runtime, program: &Program, filter: &[String]) -> Job {
+    let name = format!("HIP {}, 2 GPUs without virtual memory, conformance", runtime.version);
+    let mut command = runtime.command(&layout.simulator(), &program.file, None);
+    command.args(or_group(filter)).current_dir(&program.folder);
+    prepare(&mut command, 2);
+    command.env("HSA_SIM_VMM", "0").env("HSA_SIM_JUNK", "1");
+    let log = layout.logs().join(format!("{}-without-virtual-memory.txt", runtime.version));
+    Job { name, command, log }
+}
+
+/// Returns the user's filter, or that of the group.
+pub(crate) fn or_group(filter: &[String]) -> Vec<String> {
+    if filter.is_empty() { vec![NO_VMM.to_owned()] } else { filter.to_vec() }
 }
 
 /// Runs a test program and returns its row; `None` if a filter leaves none of its tests.

@@ -55,6 +55,16 @@ pub(crate) fn reaches(device: usize, owner: usize) -> bool {
     device == owner || settings().p2p
 }
 
+/// Refuses a call of virtual memory management if the devices do not support it.
+pub(crate) fn check_virtual_memory() -> Answer {
+    match settings().vmm {
+        true => Ok(()),
+        false => {
+            Err(refuse(Code::NOT_SUPPORTED, format_args!("the devices have no virtual memory management")))
+        }
+    }
+}
+
 /// Converts a `CUdevice`.
 pub(crate) fn device(raw: i32) -> Answer<usize> {
     let device = usize::try_from(raw).ok().filter(|device| *device < settings().gpus);

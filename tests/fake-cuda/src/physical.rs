@@ -9,6 +9,7 @@ use crate::c::{
     COMPRESSION_GENERIC, GRANULARITY, Location, Out, PINNED, Properties, given, handle_type, location,
 };
 use crate::code::{Answer, Code};
+use crate::device::check_virtual_memory;
 use crate::memory::{Home, Kind, Memory};
 use crate::settings::settings;
 use crate::state::{Held, Object, State, state};
@@ -134,6 +135,7 @@ cuda! {
     /// Creates memory of a device or of the host.
     fn cuMemCreate(out: Out<'_, u64>, size: usize, properties: Option<&Properties>, flags: u64) {
         let (out, properties) = (given(out, "handle")?, given(properties, "prop")?);
+        check_virtual_memory()?;
         out.write(create(size as u64, properties, flags)?);
         Ok(())
     }
@@ -152,6 +154,7 @@ cuda! {
     /// Returns the granularity for memory of these properties.
     fn cuMemGetAllocationGranularity(out: Out<'_, usize>, properties: Option<&Properties>, option: u32) {
         let (out, properties) = (given(out, "granularity")?, given(properties, "prop")?);
+        check_virtual_memory()?;
         home_of(properties)?;
         if option > 1 {
             return Err(refuse(Code::INVALID_VALUE, format_args!("option {option}")));

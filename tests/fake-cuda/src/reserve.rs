@@ -7,6 +7,7 @@
 use crate::c::{GRANULARITY, Out, given};
 use crate::code::{Answer, Code};
 use crate::context;
+use crate::device::check_virtual_memory;
 use crate::state::{State, state};
 use crate::violation::{note, refuse};
 
@@ -71,6 +72,7 @@ cuda! {
     /// Reserves addresses.
     fn cuMemAddressReserve(out: Out<'_, u64>, size: usize, alignment: usize, hint: u64, flags: u64) {
         let out = given(out, "ptr")?;
+        check_virtual_memory()?;
         out.write(reserve(size as u64, alignment as u64, hint, flags)?);
         Ok(())
     }

@@ -7,6 +7,7 @@
 
 use crate::c::{Out, given, handle_type};
 use crate::code::{Answer, Code};
+use crate::device::check_virtual_memory;
 use crate::fabric;
 use crate::memory::{Home, Memory};
 use crate::settings::settings;
@@ -117,6 +118,7 @@ cuda! {
     /// Creates a handle of the object behind a descriptor, which is the pointer's value, or of the memory of a fabric handle,
     /// to which it points.
     fn cuMemImportFromShareableHandle(out: Out<'_, u64>, shareable: *mut c_void, kind: u32) {
+        check_virtual_memory()?;
         given(out, "handle")?.write(import(shareable, kind)?);
         Ok(())
     }

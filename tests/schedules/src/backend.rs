@@ -42,6 +42,8 @@ unsafe impl<B: Backend> MemoryCalls for Simulated<B> {
 
     type Reservation = SimulatedReservation<B::Reservation>;
 
+    forward!(inner: allocate_plain, free_plain);
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
         self.machine.switch();
         self.chance.memory_call(Operation::CreateMemory)?;

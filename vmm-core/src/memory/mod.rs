@@ -7,6 +7,7 @@
 //! | `free_handles` | the handles of a page list, and their number |
 //! | `page_list` | free physical memory in pages of one size, with a budget |
 //! | `physical` | shared ownership of physical memory |
+//! | `plain` | allocations of devices without virtual memory management |
 //! | `poison` | overwriting of freed memory |
 //! | `segment` | mapped memory that one driver call may use |
 //! | `staging_ring` | pinned buffers for copies through the host |
@@ -16,6 +17,7 @@ pub mod files;
 mod free_handles;
 mod page_list;
 mod physical;
+mod plain;
 mod poison;
 mod segment;
 mod staging_ring;

@@ -1,12 +1,14 @@
 //! Physical memory with shared ownership of a backend's handle.
 #![allow(unsafe_code)]
 
-use crate::driver::{Backend, Handle, check_same};
+use crate::driver::{Backend, Handle, check_same, check_virtual_memory};
 use crate::memory::free_handles::FreeHandles;
+use crate::memory::plain::Plain;
 use crate::memory::poison;
 use crate::trace::span;
 use crate::types::{
-    Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Operation, Properties, Result,
+    Address, Alignment, Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Operation, Properties,
+    Result,
 };
 use std::hash::{Hash, Hasher};
 use std::mem::ManuallyDrop;
@@ -57,7 +59,7 @@ impl<B: Backend> Hash for MemoryId<B> {
 #[derive(Debug)]
 struct Owned<B: Backend> {
     /// Taken out when the last clone is dropped.
-    handle: ManuallyDrop<B::Handle>,
+    source: ManuallyDrop<Source<B>>,
     size: Bytes,
     properties: Properties,
     granularity: Granularity,
@@ -66,6 +68,13 @@ struct Owned<B: Backend> {
     leaves: Leaves,
     /// The list to which the memory returns; it may be gone, and most memory has none.
     list: Weak<FreeHandles<B::Handle>>,
+}
+
+/// What the driver knows the memory by.
+#[derive(Debug)]
+enum Source<B: Backend> {
+    Handle(B::Handle),
+    Plain(Plain<B>),
 }
 
 /// Whether another process may have the memory, and whether it is overwritten before it is freed.
@@ -104,14 +113,25 @@ impl<B: Backend> PhysicalMemory<B> {
 
     /// Creates a handle, after freeing deferred memory if necessary. [`rounded_size`] has returned the size for the properties.
     pub(super) fn create_handle(backend: &B, size: Bytes, properties: &Properties) -> Result<B::Handle> {
+        check_virtual_memory(Operation::CreateMemory, backend, properties.device)?;
         // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
         let create = || unsafe { backend.create(size, properties) };
-        match create() {
-            Err(error) if matches!(error.detail(), Detail::OutOfMemory { .. }) && collected(backend) => {
-                create()
-            }
-            other => other,
-        }
+        or_again(backend, create)
+    }
+
+    /// Makes a plain allocation of a device without virtual memory management, and returns it with its first address, which is a
+    /// multiple of `alignment`. [`rounded_size`] has returned the size and the granularity for the properties.
+    pub(crate) fn allocate(
+        backend: &B,
+        (size, granularity): (Bytes, Granularity),
+        properties: Properties,
+        alignment: Alignment,
+    ) -> Result<(Self, Address)> {
+        let plain = or_again(backend, || Plain::allocate(backend, properties.device, size, alignment))?;
+        let (address, leaves, list) = (plain.address(), Leaves::default(), Weak::new());
+        let (source, backend) = (ManuallyDrop::new(Source::Plain(plain)), backend.clone());
+        let owned = Owned { source, size, properties, granularity, backend, leaves, list };
+        Ok((Self::new(owned), address))
     }
 
     /// Creates the memory of a handle that returns to a list with the last clone and the last mapping.
@@ -207,9 +227,13 @@ impl<B: Backend> PhysicalMemory<B> {
         list: Weak<FreeHandles<B::Handle>>,
     ) -> Self {
         let (size, properties) = (handle.size(), handle.properties());
-        let (handle, backend) = (ManuallyDrop::new(handle), backend.clone());
+        let (source, backend) = (ManuallyDrop::new(Source::Handle(handle)), backend.clone());
         let leaves = Leaves { imported, ..Leaves::default() };
-        Self(Arc::new(Owned { handle, size, properties, granularity, backend, leaves, list }))
+        Self::new(Owned { source, size, properties, granularity, backend, leaves, list })
+    }
+
+    fn new(owned: Owned<B>) -> Self {
+        Self(Arc::new(owned))
     }
 
     /// Returns the size of the memory: the requested size, rounded up to the granularity.
@@ -245,8 +269,23 @@ impl<B: Backend> PhysicalMemory<B> {
 
     /// Returns the backend's handle. Callers must not export it, because the memory would not be recorded as
     /// [exported](PhysicalMemory::is_exported).
-    pub(crate) fn handle(&self) -> &B::Handle {
-        &self.0.handle
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Unsupported`] for a plain allocation.
+    pub(crate) fn handle(&self, operation: Operation) -> Result<&B::Handle> {
+        match &*self.0.source {
+            Source::Handle(handle) => Ok(handle),
+            Source::Plain(_) => Err(self.plain_error(operation)),
+        }
+    }
+
+    #[cold]
+    fn plain_error(&self, operation: Operation) -> Error {
+        let reason = || "a plain allocation has no handle".to_owned();
+        check_virtual_memory(operation, &self.0.backend, self.device())
+            .err()
+            .unwrap_or_else(|| Error::new(operation, Detail::Unsupported { reason: reason() }))
     }
 
     /// Returns true if `other` is a clone of this value, so that both share one handle.
@@ -295,7 +334,7 @@ impl<B: Backend> PhysicalMemory<B> {
 
     fn exporting<T>(&self, export: impl FnOnce(&B::Handle) -> Result<T>) -> Result<T> {
         span!(ExportMemory, bytes = self.size().0, device = self.device().0);
-        let exported = export(&self.0.handle)?;
+        let exported = export(self.handle(Operation::ExportMemory)?)?;
         self.mark_exported();
         Ok(exported)
     }
@@ -332,9 +371,19 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::ForeignHandle`] if another backend instance created it.
+    /// [`Detail::ForeignHandle`] if another backend instance created it. [`Detail::Unsupported`] for a
+    /// [plain allocation](crate::Region::is_plain), which cannot be mapped.
     pub fn check_belongs_to(&self, operation: Operation, backend: &B) -> Result<()> {
-        check_same(operation, &self.0.backend, backend)
+        check_same(operation, &self.0.backend, backend)?;
+        self.handle(operation).map(drop)
+    }
+}
+
+/// Creates memory, and tries again after freeing deferred memory if the device is out of memory.
+fn or_again<B: Backend, T>(backend: &B, create: impl Fn() -> Result<T>) -> Result<T> {
+    match create() {
+        Err(error) if matches!(error.detail(), Detail::OutOfMemory { .. }) && collected(backend) => create(),
+        other => other,
     }
 }
 
@@ -358,11 +407,11 @@ impl<B: Backend> Drop for Owned<B> {
     fn drop(&mut self) {
         let Leaves { imported, exported, poisoned } = &mut self.leaves;
         let leaves = *exported.get_mut() || *imported;
+        // SAFETY: the source is taken once, and this value is not used any more.
+        let Source::Handle(handle) = (unsafe { ManuallyDrop::take(&mut self.source) }) else { return };
         if *poisoned.get_mut() && !leaves {
-            poison(&self.backend, &self.handle, self.granularity);
+            poison(&self.backend, &handle, self.granularity);
         }
-        // SAFETY: the handle is taken once, and this value is not used any more.
-        let handle = unsafe { ManuallyDrop::take(&mut self.handle) };
         match self.list.upgrade() {
             None => drop(handle),
             Some(list) if leaves => list.forget(1),
@@ -402,7 +451,7 @@ pub fn rounded_size<B: Backend>(
 fn imported_size<B: Backend>(backend: &B, size: Bytes, properties: &Properties) -> Result<Granularity> {
     let operation = Operation::ImportMemory;
     properties.handle_types.check_here(operation)?;
-    backend.device(operation, properties.device)?;
+    check_virtual_memory(operation, backend, properties.device)?;
     let granularity = backend.granularity_of(operation, properties)?;
     if size.is_zero() {
         return Err(Error::new(operation, Detail::ZeroSize));

@@ -134,7 +134,9 @@ impl<B: MulticastBackend> Multicast<B> {
         check_inside(operation, memory_offset, length, memory.size())?;
         self.bindings.check_free(operation, memory.device(), offset, length)?;
         // SAFETY: the lines above check every argument.
-        unsafe { object.driver.bind(&object.handle, offset, memory.handle(), memory_offset, length) }?;
+        unsafe {
+            object.driver.bind(&object.handle, offset, memory.handle(operation)?, memory_offset, length)
+        }?;
         self.bindings.insert(Binding { offset, length, memory: memory.clone(), memory_offset });
         Ok(())
     }

@@ -28,13 +28,15 @@ impl<B: Backend> MappedMemory<B> {
 }
 
 impl<B: Backend> Region<B> {
-    /// Checks that the region is not suspended and that no part of it is poisoned.
+    /// Checks that the region's mappings can change: it is not suspended, no part of it is poisoned, and it is not
+    /// [plain](Region::is_plain).
     ///
     /// # Errors
     ///
-    /// [`Detail::Suspended`], [`Detail::Poisoned`].
+    /// [`Detail::Suspended`], [`Detail::Poisoned`], [`Detail::Unsupported`].
     pub fn check_usable(&self, operation: Operation) -> Result<()> {
         self.check_active(operation)?;
+        self.check_virtual(operation)?;
         self.layout.check_in_use(operation)
     }
 
@@ -67,6 +69,7 @@ impl<B: Backend> Region<B> {
         done: WaitFor<'_>,
     ) -> Result<()> {
         self.check_active(operation)?;
+        self.check_virtual(operation)?;
         check_order(operation, wanted)?;
         let gone = self.unwanted(wanted);
         for part in &gone {

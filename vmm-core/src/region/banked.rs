@@ -43,7 +43,9 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// Those of [`RegionBuilder::build`].
     pub fn build(builder: RegionBuilder<'_, B>) -> Result<Self> {
-        Ok(Self { region: builder.build()?, sets: BTreeMap::new(), next: 0, selected: None })
+        let region = builder.build()?;
+        region.check_usable(Operation::AddBank)?;
+        Ok(Self { region, sets: BTreeMap::new(), next: 0, selected: None })
     }
 
     /// Adds a bank of new memory: one piece of the region's memory properties with at least `size` bytes, rounded up to the

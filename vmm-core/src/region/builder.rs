@@ -1,12 +1,14 @@
 //! The builder of a region: its size, its place, and the settings for growth.
 
 use super::guard::reserve_guarded;
+use super::layout::Layout;
 use super::observer::Observers;
 use super::placement::{Placement, as_granularity, rounded};
-use super::{Region, restorable};
+use super::{Region, plain, restorable};
 use crate::driver::Backend;
 use crate::types::{
-    Access, AccessMap, Alignment, Bytes, Detail, DeviceId, Error, Granularity, Operation, Properties, Result,
+    Access, AccessMap, Alignment, Bytes, Detail, DeviceId, Error, Grant, Granularity, Operation, Properties,
+    Result,
 };
 
 /// The settings for growth.
@@ -23,6 +25,8 @@ pub(super) struct Growing {
     pub(super) elsewhere: Placement,
     /// The bytes of addresses that are kept free on either side.
     pub(super) guard: Bytes,
+    /// True if the region is a plain allocation.
+    pub(super) plain: bool,
 }
 
 impl Growing {
@@ -197,8 +201,11 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
 
     /// Reserves the addresses and maps nothing. CUDA: `cuMemAddressReserve`; HIP: `hipMemAddressReserve`.
     ///
+    /// On a device without virtual memory management, nothing is reserved, and the region is a [plain](Region::is_plain) one.
+    ///
     /// # Errors
     ///
+    /// [`Detail::Unsupported`] for settings that a plain region cannot have.
     /// [`Detail::ZeroSize`], [`Detail::BadAlignment`], [`Detail::Overflow`], [`Detail::AddressSpaceExhausted`],
     /// [`Detail::NoSuchDevice`]. [`Detail::Unaligned`] for a hint that is not a multiple of the alignment and the granularity.
     /// [`Detail::AddressTaken`] if [`Placement::Exact`] names addresses that are not free, and [`Detail::NotRestorable`] if
@@ -210,10 +217,19 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         for grant in self.access.grants() {
             super::map::check_reach(backend, operation, grant.device, &self.memory)?;
         }
+        let is_plain = device.no_virtual_memory.is_some();
         let portable = self.portable || self.placement == Placement::Restorable;
+        let mut memory = self.memory;
+        if is_plain {
+            // Compression is a wish in other regions too.
+            memory.compressible = false;
+            let own = Grant { device: memory.device, access: Access::ReadWrite };
+            let others = self.access.grants().any(|grant| grant != own);
+            let keeps = portable || !self.guard.is_zero();
+            plain::check_settings(operation, &memory, others, self.placement, keeps)?;
+        }
         let [least, least_unit] = if portable { restorable::UNITS } else { [Granularity::BYTE; 2] };
-        let granularity =
-            backend.granularity_of(operation, &self.memory)?.max(backend.granularity()).max(least);
+        let granularity = backend.granularity_of(operation, &memory)?.max(backend.granularity()).max(least);
         let unit = backend.reservation_unit().max(granularity).max(least_unit);
         let size = rounded(operation, self.size.unwrap_or(device.total_memory), unit)?;
         let extend_by = match self.extend_by {
@@ -226,16 +242,30 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             Bytes::ZERO => Bytes::ZERO,
             some => rounded(operation, some, unit.max(as_granularity(alignment)))?,
         };
+        let layout = match is_plain {
+            true => Layout::plain(granularity, None),
+            false => {
+                reserve_guarded(backend, operation, size, alignment, granularity, self.placement, guard)?
+            }
+        };
         let elsewhere = if portable { Placement::Restorable } else { Placement::Anywhere };
         Ok(Region {
             backend: backend.clone(),
             granularity,
             alignment,
-            growing: Growing { memory: self.memory, access: self.access, extend_by, unit, elsewhere, guard },
+            growing: Growing {
+                memory,
+                access: self.access,
+                extend_by,
+                unit,
+                elsewhere,
+                guard,
+                plain: is_plain,
+            },
             tag: self.tag,
             suspended: None,
             observers: Observers::NONE,
-            layout: reserve_guarded(backend, operation, size, alignment, granularity, self.placement, guard)?,
+            layout,
         })
     }
 }

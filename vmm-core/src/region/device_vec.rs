@@ -12,7 +12,8 @@ use std::marker::PhantomData;
 const FILL_BUFFER: usize = 4 << 20;
 
 /// A vector of plain values in device memory. Its elements keep their addresses while it grows: pointers that kernels hold stay
-/// valid, and no element is copied.
+/// valid, and no element is copied. Only on a device without virtual memory management it moves whenever it grows
+/// ([`Region::is_plain`]).
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, DeviceId, DeviceVec, Result};
@@ -277,13 +278,14 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Bytes::of::<T>(count).ok_or_else(|| too_many::<T>(operation, count))
     }
 
-    /// Grows by at least an eighth, so that many small additions take few steps. If that fails, grows only to the needed size.
+    /// Grows by at least an eighth, so that many small additions take few steps, or by half if each step copies all elements. If that
+    /// fails, grows only to the needed size.
     fn grow_to(&mut self, needed: Bytes) -> Result<()> {
         let end = self.region.end();
         if needed <= end {
             return Ok(());
         }
-        let generous = needed.max(Bytes(end.0 + end.0 / 8));
+        let generous = needed.max(Bytes(end.0 + end.0 / if self.region.is_plain() { 2 } else { 8 }));
         let mut grow = |size| match self.may_move {
             true => self.region.grow_or_move(size, WaitFor::all_devices()),
             false => self.region.grow_to(size),

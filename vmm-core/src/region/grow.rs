@@ -26,16 +26,19 @@ pub enum GrowthKind {
     Extended,
     /// At another address, where the same physical memory is mapped now.
     Remapped,
+    /// At another address, where the contents were copied to: the region is [plain](Region::is_plain).
+    Copied,
 }
 
 impl GrowthKind {
-    /// Returns `within`, `extended` or `remapped`, for reports.
+    /// Returns `within`, `extended`, `remapped` or `copied`, for reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Within => "within",
             Self::Extended => "extended",
             Self::Remapped => "remapped",
+            Self::Copied => "copied",
         }
     }
 }
@@ -92,6 +95,8 @@ impl<B: Backend> Region<B> {
     ///
     /// The contents of the new part are undefined: drivers return zeros, but memory that was mapped before keeps its bytes.
     ///
+    /// A [plain](Region::is_plain) region moves to another address: the call waits for the devices and copies the contents.
+    ///
     /// # Errors
     ///
     /// [`Detail::OutgrewReservation`] if the region would exceed its reservation and the addresses behind it are taken;
@@ -109,6 +114,9 @@ impl<B: Backend> Region<B> {
     /// memory cannot reach the memory of `device`.
     pub fn grow_to_on(&mut self, device: DeviceId, size: Bytes) -> Result<Growth> {
         let operation = Operation::Grow;
+        if self.is_plain() {
+            return self.grow_plain(device, size, WaitFor::all_devices());
+        }
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         span!(Grow, address = %self.address(), to = target.0);
         let reserved = self.reserved();
@@ -142,6 +150,7 @@ impl<B: Backend> Region<B> {
     pub fn grow_with(&mut self, memory: &[PhysicalMemory<B>]) -> Result<Growth> {
         let operation = Operation::Grow;
         self.check_active(operation)?;
+        self.check_virtual(operation)?;
         let (end, reserved) = (self.end(), self.reserved());
         let mut pieces = Vec::with_capacity(memory.len());
         let mut target = end;
@@ -193,6 +202,9 @@ impl<B: Backend> Region<B> {
     /// Those of [`Region::grow_to_on`] except [`Detail::OutgrewReservation`] and [`Detail::Guarded`]. The region is as before, at
     /// its old address.
     pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
+        if self.is_plain() {
+            return self.grow_plain(device, size, done);
+        }
         match self.grow_to_on(device, size) {
             Err(error) if error.kind() == ErrorKind::AddressTaken => self.remap(device, size, done),
             other => other,
@@ -202,7 +214,7 @@ impl<B: Backend> Region<B> {
     /// Unmaps memory from the end, down to `size` bytes, and releases it.
     ///
     /// Handles are released as wholes: a mapping that contains the offset `size` stays, and the result contains the new end. The
-    /// addresses stay reserved.
+    /// addresses stay reserved. A [plain](Region::is_plain) region is copied into memory of the new size, at another address.
     ///
     /// # Errors
     ///
@@ -219,6 +231,9 @@ impl<B: Backend> Region<B> {
             ));
         }
         span!(Shrink, address = %self.address(), to = size.0);
+        if self.is_plain() {
+            return self.shrink_plain(size, done);
+        }
         let before = self.mapped();
         for mapping in self.mappings().filter(|mapping| mapping.offset >= size) {
             self.layout.table.check_whole(operation, mapping.offset, mapping.length)?;

@@ -9,7 +9,8 @@ use super::table::{Mapping, Piece, Table};
 use crate::driver::{Backend, Reservation};
 use crate::memory::PhysicalMemory;
 use crate::types::{
-    Access, AccessMap, Bytes, Detail, DeviceId, Error, Grant, Granularity, OffsetRange, Operation, Result,
+    Access, AccessMap, AddressRange, Bytes, Detail, DeviceId, Error, Grant, Granularity, OffsetRange,
+    Operation, Result,
 };
 
 #[derive(Debug)]
@@ -52,6 +53,12 @@ impl<B: Backend> Layout<B> {
             table: Table::new(granularity),
             unmaps_runs: backend.unmaps_runs(),
         }
+    }
+
+    /// A plain allocation at these addresses, or none, without its mapping.
+    pub(super) fn plain(granularity: Granularity, addresses: Option<AddressRange>) -> Self {
+        let spans = addresses.map_or_else(Spans::none, Spans::plain);
+        Self { spans, table: Table::new(granularity), unmaps_runs: false }
     }
 
     /// Takes the reservations and mappings out of `self`.
@@ -226,14 +233,20 @@ impl<B: Backend> Layout<B> {
     }
 
     fn map_one(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
-        let cut = self.cut_of(offset, memory.size());
-        let (reservation, at) =
-            self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::Map, cut))?;
-        // SAFETY: the caller of `place` has checked that the part is inside one reservation, aligned and free, and that the
-        // memory is of this backend.
-        unsafe { reservation.map(at, memory.handle()) }?;
+        if !self.spans.is_plain() {
+            self.map_handle(offset, memory)?;
+        }
         self.table.insert(offset, Mapping::new(memory.clone(), AccessMap::NONE));
         Ok(())
+    }
+
+    fn map_handle(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
+        let operation = Operation::Map;
+        let cut = self.cut_of(offset, memory.size());
+        let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(operation, cut))?;
+        // SAFETY: the caller of `place` has checked that the part is inside one reservation, aligned and free, and that the
+        // memory is of this backend.
+        unsafe { reservation.map(at, memory.handle(operation)?) }
     }
 
     /// Sets the access of mapped pieces, with one call for each run of equal access.
@@ -252,7 +265,9 @@ impl<B: Backend> Layout<B> {
 
     pub(super) fn grant(&mut self, part: OffsetRange, grants: &[Grant]) -> Result<()> {
         let mut rest = part;
-        while let Some(cut) = self.spans.first_cut(rest.offset, rest.length) {
+        while !self.spans.is_plain()
+            && let Some(cut) = self.spans.first_cut(rest.offset, rest.length)
+        {
             let (reservation, at) =
                 self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::SetAccess, cut))?;
             // SAFETY: the cut consists of whole mappings without a hole in one reservation, since no mapping crosses a border;
@@ -275,11 +290,13 @@ impl<B: Backend> Layout<B> {
     }
 
     fn unmap_cut(&mut self, cut: Cut, gone: &mut Vec<Piece<B>>) -> Result<()> {
-        let (reservation, at) =
-            self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::Unmap, cut))?;
-        // SAFETY: the cut is one whole mapping, or a run of them if the backend unmaps runs; the caller has waited for the
-        // devices, or has just created the mapping, whose address no device knows.
-        unsafe { reservation.unmap(at, cut.range.length) }?;
+        if !self.spans.is_plain() {
+            let (reservation, at) =
+                self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::Unmap, cut))?;
+            // SAFETY: the cut is one whole mapping, or a run of them if the backend unmaps runs; the caller has waited for the
+            // devices, or has just created the mapping, whose address no device knows.
+            unsafe { reservation.unmap(at, cut.range.length) }?;
+        }
         self.table.take(cut.range, gone);
         Ok(())
     }

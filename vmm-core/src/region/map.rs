@@ -2,7 +2,7 @@
 
 use super::table::{Mapping, Piece};
 use super::{BackingEffect, Region, check_aligned};
-use crate::driver::{Backend, WaitFor, wait_for_devices};
+use crate::driver::{Backend, WaitFor, check_virtual_memory, wait_for_devices};
 use crate::memory::PhysicalMemory;
 use crate::trace::span;
 use crate::types::{
@@ -138,6 +138,7 @@ impl<B: Backend> Region<B> {
 
     /// Refuses a part that is empty, unaligned, or not wholly in the region, and every part of a suspended region.
     pub(super) fn check_part(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
+        self.check_virtual(operation)?;
         self.check_inside(operation, offset, length)?;
         check_aligned(operation, "offset", offset.0, self.granularity)?;
         check_aligned(operation, "length", length.0, self.granularity)
@@ -193,7 +194,11 @@ pub fn check_reach<B: Backend>(
     }
     backend.device(operation, device)?;
     let owner = memory.device;
-    if device == owner || memory.location.is_host() || backend.can_access(device, owner)? {
+    if device == owner {
+        return Ok(());
+    }
+    check_virtual_memory(operation, backend, device)?;
+    if memory.location.is_host() || backend.can_access(device, owner)? {
         return Ok(());
     }
     Err(Error::new(operation, Detail::PeerUnreachable { device, owner }))

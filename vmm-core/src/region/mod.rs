@@ -7,6 +7,7 @@
 //! | `restorable` | addresses that other processes can reserve as well |
 //! | `guard` | unmapped addresses before and behind a region |
 //! | `spans` | one or several adjacent reservations, and the borders between them |
+//! | `plain` | regions of devices without virtual memory management: plain allocations that are copied to grow |
 //! | `table` | the records of a region: its mappings and their access |
 //! | `index` | the lookup from a granule to its mapping |
 //! | `late` | the release of a region that was dropped while a stream was being captured |
@@ -53,6 +54,7 @@ mod map;
 mod move_device;
 mod observer;
 mod placement;
+mod plain;
 mod reserve;
 mod restorable;
 mod settings;
@@ -166,7 +168,8 @@ impl<B: Backend> Region<B> {
         &self.backend
     }
 
-    /// Returns the first address. Only a move to other addresses changes it: [`Region::grow_or_move`].
+    /// Returns the first address. Only a move to other addresses changes it: [`Region::grow_or_move`]. A [plain](Region::is_plain)
+    /// region moves whenever it grows or shrinks, and has the address zero while it is empty.
     #[must_use]
     pub fn address(&self) -> Address {
         self.layout.spans.base()

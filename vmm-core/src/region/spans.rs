@@ -14,17 +14,29 @@ struct Span<B: Backend> {
     /// The offset of the part in the reservation: the size of the guard, if there is one.
     lead: Bytes,
     length: Bytes,
-    reservation: B::Reservation,
+    addresses: Addresses<B>,
+}
+
+#[derive(Debug)]
+enum Addresses<B: Backend> {
+    Reserved(B::Reservation),
+    /// The addresses of a plain allocation, to which its only mapping belongs.
+    Plain(Address),
 }
 
 impl<B: Backend> Span<B> {
     /// The addresses of the region.
     fn range(&self) -> AddressRange {
-        AddressRange { base: self.reservation.range().base + self.lead, size: self.length }
+        let base = match &self.addresses {
+            Addresses::Reserved(reservation) => reservation.range().base + self.lead,
+            Addresses::Plain(base) => *base,
+        };
+        AddressRange { base, size: self.length }
     }
 }
 
-/// The reservations of a region in order, each beginning where the previous one ends. Empty only in a region that ends.
+/// The reservations of a region in order, each beginning where the previous one ends; or a plain allocation. Empty only in a region
+/// that ends, and in an empty one without virtual memory management.
 #[derive(Debug)]
 pub(super) struct Spans<B: Backend>(Vec<Span<B>>);
 
@@ -41,7 +53,19 @@ impl<B: Backend> Spans<B> {
     /// A reservation, of which the guard at each end does not count.
     pub(super) fn new(reservation: B::Reservation, guard: Bytes) -> Self {
         let length = reservation.range().size - (guard + guard);
-        Self(vec![Span { offset: Bytes::ZERO, lead: guard, length, reservation }])
+        let addresses = Addresses::Reserved(reservation);
+        Self(vec![Span { offset: Bytes::ZERO, lead: guard, length, addresses }])
+    }
+
+    /// A plain allocation.
+    pub(super) fn plain(range: AddressRange) -> Self {
+        let (offset, addresses) = (Bytes::ZERO, Addresses::Plain(range.base));
+        Self(vec![Span { offset, lead: Bytes::ZERO, length: range.size, addresses }])
+    }
+
+    /// Reports whether this is a plain allocation, which needs no driver call to be mapped.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.0.first(), Some(Span { addresses: Addresses::Plain(_), .. }))
     }
 
     pub(super) const fn none() -> Self {
@@ -69,14 +93,18 @@ impl<B: Backend> Spans<B> {
 
     /// All reservations, in order.
     pub(super) fn reservations(&mut self) -> impl Iterator<Item = &mut B::Reservation> {
-        self.0.iter_mut().map(|span| &mut span.reservation)
+        self.0.iter_mut().filter_map(|span| match &mut span.addresses {
+            Addresses::Reserved(reservation) => Some(reservation),
+            Addresses::Plain(_) => None,
+        })
     }
 
     /// Adds a reservation that begins where the last one ends.
     pub(super) fn push(&mut self, reservation: B::Reservation) {
         debug_assert_eq!(reservation.range().base, self.base() + self.size());
         let (offset, length) = (self.size(), reservation.range().size);
-        self.0.push(Span { offset, lead: Bytes::ZERO, length, reservation });
+        let addresses = Addresses::Reserved(reservation);
+        self.0.push(Span { offset, lead: Bytes::ZERO, length, addresses });
     }
 
     /// Releases the last reservation, in which nothing may be mapped.
@@ -87,14 +115,16 @@ impl<B: Backend> Spans<B> {
     /// The reservation of a cut, and the cut's offset in it.
     pub(super) fn reservation(&mut self, cut: Cut) -> Option<(&mut B::Reservation, Bytes)> {
         let span = self.0.get_mut(cut.span)?;
-        Some((&mut span.reservation, cut.range.offset - span.offset + span.lead))
+        let Addresses::Reserved(reservation) = &mut span.addresses else { return None };
+        Some((reservation, cut.range.offset - span.offset + span.lead))
     }
 
     /// The same for shared access.
     #[cfg(unix)]
     pub(super) fn reservation_at(&self, cut: Cut) -> Option<(&B::Reservation, Bytes)> {
         let span = self.0.get(cut.span)?;
-        Some((&span.reservation, cut.range.offset - span.offset + span.lead))
+        let Addresses::Reserved(held) = &span.addresses else { return None };
+        Some((held, cut.range.offset - span.offset + span.lead))
     }
 
     /// A part of the region, split at the borders of the reservations.
@@ -119,7 +149,7 @@ impl<B: Backend> Spans<B> {
     pub(super) fn abandon(&mut self, is_used: impl Fn(Bytes, Bytes) -> bool) {
         for span in self.0.drain(..) {
             if is_used(span.offset, span.length) {
-                std::mem::forget(span.reservation);
+                std::mem::forget(span.addresses);
             }
         }
     }

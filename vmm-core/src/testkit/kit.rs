@@ -105,9 +105,14 @@ pub fn round_seeds(seed: u64, rounds: u32) -> impl Iterator<Item = u64> {
 ///
 /// The library does not record an export by such a call ([`PhysicalMemory::is_exported`]): it would suspend the memory, and
 /// poison it when it is freed, although another process holds it.
+///
+/// # Panics
+///
+/// Panics for a plain allocation, which has no handle.
 #[must_use]
+#[allow(clippy::expect_used)]
 pub fn handle_of<B: Backend>(memory: &PhysicalMemory<B>) -> &B::Handle {
-    memory.handle()
+    memory.handle(Operation::ExportMemory).expect("memory with a handle")
 }
 
 /// The result of walking a linked list in a device's memory.
@@ -342,25 +347,6 @@ pub trait TestKit: Backend {
         unsafe { self.start_pattern_on(device, own.stream(), at, length, seed, rounds) }?;
         Ok(own)
     }
-
-    /// Allocates without virtual memory management: `cuMemAlloc`, `hipMalloc`, `mmap`.
-    ///
-    /// # Errors
-    ///
-    /// [`Detail::OutOfMemory`], or the driver's error.
-    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address>;
-
-    /// Releases a plain allocation: `cuMemFree`, `hipFree`, `munmap`.
-    ///
-    /// # Safety
-    ///
-    /// The address and size are those of an [`allocate_plain`](TestKit::allocate_plain) on this device that was not released yet,
-    /// and no work uses the memory.
-    ///
-    /// # Errors
-    ///
-    /// The driver's error.
-    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()>;
 }
 
 #[cfg(test)]

@@ -71,8 +71,11 @@ pub struct Device {
     pub total_memory: Bytes,
     /// The granularity in which this device's memory is created and mapped.
     pub granularity: Granularity,
-    /// The reason why this device cannot be used for virtual memory management; `None` if it can.
+    /// The reason why this device cannot be used; `None` if it can.
     pub unusable: Option<String>,
+    /// The reason why this device has no virtual memory management, as some profiles of virtual GPUs; `None` if it has. Regions
+    /// and pools of such a device consist of plain allocations ([`Region::is_plain`](crate::Region::is_plain)).
+    pub no_virtual_memory: Option<String>,
 }
 
 /// A device's free and total memory at one moment. CUDA: `cuMemGetInfo`, HIP: `hipMemGetInfo`.

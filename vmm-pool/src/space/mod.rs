@@ -135,6 +135,17 @@ impl<B: Backend> Space<B> {
         Bytes(page as u64 * self.page)
     }
 
+    /// Adds the next page of a chunk, whose memory is there from the beginning.
+    pub(crate) fn add_page(&mut self, frames: &mut Frames<B>, page: usize, frame: FrameIndex) {
+        self.pages.push(Page::NEW);
+        self.note_mapped(frames, page, frame);
+    }
+
+    /// Returns the size of the free range that a search has found.
+    pub(crate) fn size_of(&self, spot: Spot) -> u64 {
+        self.ranges.get(spot.range).size
+    }
+
     /// Returns the addresses of consecutive pages.
     pub(crate) fn range_of(&self, first: usize, count: usize) -> AddressRange {
         AddressRange {

@@ -40,6 +40,9 @@ mod tags;
 mod usage;
 mod waits;
 
+pub(crate) use order::start;
+pub(crate) use stats::is_consistent;
+
 use crate::case::Case;
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Stream};
@@ -127,7 +130,7 @@ fn check<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u6
 
 /// Fails if the pool's statistics contradict themselves or its snapshot.
 #[track_caller]
-fn adds_up<B: Backend>(pool: &Pool<B>) -> PoolStats {
+pub(crate) fn adds_up<B: Backend>(pool: &Pool<B>) -> PoolStats {
     let snapshot = pool.snapshot();
     let (stats, page) = (pool.stats(), snapshot.page);
     // Suspended blocks are live and have no memory.

@@ -29,7 +29,7 @@ cases! { "pool":
 }
 
 /// Starts work on a whole block that runs for a while.
-pub(super) fn start<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
+pub(crate) fn start<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
     start_at(subject, own, (block.address(), block.size()), seed);
 }
 

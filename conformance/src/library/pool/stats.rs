@@ -173,7 +173,7 @@ fn counted_by_size<B: TestKit>(subject: &Subject<B>) {
 
 /// Fails if a snapshot contradicts itself or the statistics in it.
 #[track_caller]
-pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
+pub(crate) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
     let snapshot = pool.snapshot();
     let (mut used, mut frames) = (HashMap::new(), std::collections::HashSet::new());
     let (mut mapped, mut reserved) = (0, 0);

@@ -62,7 +62,7 @@ fn growing<B: TestKit>(subject: &Subject<B>, ahead: Premap, thread: &PremapThrea
 }
 
 /// Lets the thread do all requested work. Returns the premapped size.
-fn settled<B: Backend>(region: &GrowingRegion<B>, thread: &PremapThread) -> Bytes {
+pub(crate) fn settled<B: Backend>(region: &GrowingRegion<B>, thread: &PremapThread) -> Bytes {
     // More steps than any case needs; each step goes to the end of the queue.
     Counted::ask(thread, 80, Step::More).1.wait(80);
     region.premapped()

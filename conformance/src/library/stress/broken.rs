@@ -51,7 +51,7 @@ unsafe impl MemoryCalls for Broken {
 
     type Reservation = BrokenReservation;
 
-    forward!(host: create, import, import_fabric);
+    forward!(host: create, import, import_fabric, allocate_plain, free_plain);
 
     unsafe fn reserve(
         &self,
@@ -121,15 +121,6 @@ impl TestKit for Broken {
     ) -> Result<()> {
         // SAFETY: as in `reserve`.
         unsafe { self.host.start_pattern_on(device, stream, at, length, seed, rounds) }
-    }
-
-    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        self.host.allocate_plain(device, size)
-    }
-
-    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        // SAFETY: as in `reserve`.
-        unsafe { self.host.free_plain(device, at, size) }
     }
 }
 

@@ -155,6 +155,7 @@ impl<B: TestKit> Run<'_, B> {
             GrowthKind::Remapped => may_move && size > reserved && region.address() != before,
             GrowthKind::Extended => size > reserved && region.address() == before,
             GrowthKind::Within => size <= reserved && region.address() == before,
+            GrowthKind::Copied => false,
         };
         let added = size.saturating_sub(end);
         let right = Growth {
@@ -173,6 +174,7 @@ impl<B: TestKit> Run<'_, B> {
             GrowthKind::Within => reservations == range.reservations,
             GrowthKind::Extended => reservations.starts_with(&range.reservations),
             GrowthKind::Remapped => reservations.len() == 1,
+            GrowthKind::Copied => false,
         };
         let contiguous =
             region.reservations().zip(region.reservations().skip(1)).all(|(a, b)| a.end() == b.base);

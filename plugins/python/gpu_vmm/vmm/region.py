@@ -91,7 +91,11 @@ class Region(Mappings, Contents):
         return size.value
 
     def grow(self, size: SupportsIndex) -> None:
-        """Grows in place to at least ``size`` bytes. No byte is copied. Raises OutOfMemory, OutOfAddresses, Suspended."""
+        """Grows in place to at least ``size`` bytes. No byte is copied. Raises OutOfMemory, OutOfAddresses, Suspended.
+
+        On a device without virtual memory management the region is copied to another address: read :attr:`address` again. It raises
+        Busy there while a tensor of the region exists.
+        """
         check(library().gpu_vmm_region_grow(self._handle, unsigned("size", size)))
 
     def grow_or_move(self, size: SupportsIndex) -> int:

@@ -5,8 +5,8 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
-    Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, Location, Operation,
-    PhysicalMemory, Pinned, Properties, Region, Result, SyncCalls, WaitFor,
+    Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, GrowthKind, Location,
+    Operation, PhysicalMemory, Pinned, Properties, Region, Result, SyncCalls, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;
@@ -155,9 +155,18 @@ fn a_failed_list_is_an_error(_: &Cuda) {
 
 fn a_device_without_virtual_memory(_: &Cuda) {
     let backend = open();
-    let reason = backend.devices()[0].unusable.clone().expect("a reason");
+    let reason = backend.devices()[0].no_virtual_memory.clone().expect("a reason");
     assert_has(&reason, &["VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0"]);
-    assert!(PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).is_err());
+    // No call that the driver would refuse is made.
+    let error = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
+    assert_has(&error.to_string(), &["device 0 has no virtual memory management", &reason]);
+    let mut region = Region::builder(&backend).build().unwrap();
+    region.grow_to(UNIT).unwrap();
+    region.write(Bytes(0), b"plain").unwrap();
+    assert_eq!(region.grow_to(UNIT + UNIT).unwrap().how, GrowthKind::Copied);
+    let mut bytes = [0; 5];
+    region.read(Bytes(0), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"plain");
 }
 
 fn short_memory_has_numbers(_: &Cuda) {

@@ -2,7 +2,9 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
-use gpu_vmm_core::{Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Result, Stream, SyncCalls};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Result, Stream, SyncCalls,
+};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{CaptureMode, TestKit, WorkStream};
 use std::thread;

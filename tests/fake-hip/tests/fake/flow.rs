@@ -55,14 +55,24 @@ pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes
     }
 }
 
-/// Runs on a machine whose first device cannot be used.
+/// Runs on a machine whose first device has no virtual memory management.
 fn beside(rig: &mut Rig) {
-    let reason = rig.backend.devices()[0].unusable.clone().expect("a reason");
+    let reason = rig.backend.devices()[0].no_virtual_memory.clone().expect("a reason");
     assert!(reason.contains("hipDeviceAttributeVirtualMemoryManagementSupported (89) is 0"), "{reason}");
     fails!(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)), Unsupported);
+    let mut plain = rig.region(1).build().must("a plain region");
+    plain.grow_to(units(1)).must("a plain allocation");
+    assert!(plain.is_plain());
     // The other device has its own state, and works.
     let mut region = rig.region(2).on(ONE).build().must("addresses");
     region.grow_to(units(2)).must("growth");
+    assert!(!region.is_plain());
+    fails!(region.set_access(Bytes::ZERO, units(2), ZERO, Access::Read), Unsupported);
+    fails!(region.grow_to_on(ZERO, units(3)), Unsupported);
+    fails!(plain.grow_to_on(ONE, units(3)), Unsupported);
+    let memory = plain.mappings().next().expect("a mapping").memory.clone();
+    fails!(region.map(Bytes::ZERO, &memory), Unsupported);
+    drop((plain, memory));
     check(&mut region, ONE, Bytes::ZERO, units(2), 1);
     region.close(WaitFor::all_devices()).must("closed");
 }

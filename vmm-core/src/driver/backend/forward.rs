@@ -49,7 +49,7 @@ macro_rules! forward {
         $crate::forward!($field: drop_log, deferred);
     };
     ($field:tt: MemoryCalls) => {
-        $crate::forward!($field: create, import, import_fabric, reserve);
+        $crate::forward!($field: create, import, import_fabric, reserve, allocate_plain, free_plain);
     };
     ($field:tt: CopyCalls) => {
         $crate::forward!($field: copy_from_host, copy_to_host, copy, fill, pin, copy_stream);
@@ -125,6 +125,14 @@ macro_rules! forward {
             alignment: $crate::Alignment,
             hint: ::std::option::Option<$crate::Address>
         ) -> $crate::Result<Self::Reservation>);
+    };
+    (@ allocate_plain $field:tt) => {
+        $crate::forward!(@safe $field allocate_plain(device: $crate::DeviceId, size: $crate::Bytes)
+            -> $crate::Result<$crate::Address>);
+    };
+    (@ free_plain $field:tt) => {
+        $crate::forward!(@unsafe $field free_plain(device: $crate::DeviceId, at: $crate::Address, size: $crate::Bytes)
+            -> $crate::Result<()>);
     };
 
     (@ copy_from_host $field:tt) => {

@@ -5,7 +5,7 @@ use super::Backend;
 use super::{Handle, Reservation};
 #[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
-use crate::types::{Address, Alignment, Bytes, FabricHandle, Properties, Result};
+use crate::types::{Address, Alignment, Bytes, DeviceId, FabricHandle, Properties, Result};
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
@@ -104,4 +104,27 @@ pub unsafe trait MemoryCalls {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<Self::Reservation>;
+
+    /// Allocates memory of a device without virtual memory management. CUDA: `cuMemAlloc`, HIP: `hipMalloc`, the host: `mmap`.
+    ///
+    /// The device can read and write at least `size` bytes from the returned address on, until
+    /// [`free_plain`](MemoryCalls::free_plain). Regions and pools use it on a device that
+    /// [has no virtual memory management](crate::Device::no_virtual_memory).
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::ZeroSize`], [`Detail::OutOfMemory`], or any other error that the driver returns.
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address>;
+
+    /// Frees a plain allocation. CUDA: `cuMemFree`, HIP: `hipFree`, the host: `munmap`.
+    ///
+    /// # Safety
+    ///
+    /// [`allocate_plain`](MemoryCalls::allocate_plain) has returned the address for this device and size, the memory was not freed
+    /// yet, and no work uses it.
+    ///
+    /// # Errors
+    ///
+    /// Any error that the driver returns. The memory is then still allocated.
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()>;
 }

@@ -179,6 +179,28 @@ pub fn usable_device(
     }
 }
 
+/// Checks that a device has virtual memory management.
+///
+/// # Errors
+///
+/// Those of [`Backend::device`], and [`Detail::Unsupported`] with the reason why it has none.
+pub(crate) fn check_virtual_memory<B: Backend>(
+    operation: Operation,
+    backend: &B,
+    device: DeviceId,
+) -> Result<()> {
+    match &backend.device(operation, device)?.no_virtual_memory {
+        None => Ok(()),
+        Some(reason) => {
+            let reason = format!(
+                "{device} has no virtual memory management ({reason}); regions and pools on it are plain allocations, \
+                 which can grow, shrink and be copied"
+            );
+            Err(Error::new(operation, Detail::Unsupported { reason }))
+        }
+    }
+}
+
 /// Checks that two values are the same backend instance, so that each accepts the handles of the other.
 ///
 /// # Errors

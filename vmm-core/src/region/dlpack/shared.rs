@@ -62,7 +62,8 @@ impl<B: Backend> TensorRegion<B> {
         force: bool,
         change: impl FnOnce(&mut Region<B>) -> Result<R>,
     ) -> Result<R> {
-        let mut region = if force { self.lock(operation)? } else { self.lock_unexported(operation)? };
+        let mut region =
+            if force { self.lock_in_place(operation)? } else { self.lock_unexported(operation)? };
         change(&mut region)
     }
 
@@ -88,9 +89,12 @@ impl<B: Backend> TensorRegion<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`]; [`Detail::Forked`]. The region is as before.
+    /// [`Detail::Exported`] while a tensor of a [plain](Region::is_plain) region exists, which moves when it grows. Those of [`Region::grow_to`]; [`Detail::Forked`]. The region is as before.
     pub fn grow_to(&self, size: Bytes) -> Result<Growth> {
-        self.lock(Operation::Grow)?.grow_to(size)
+        let operation = Operation::Grow;
+        let region = self.lock(operation)?;
+        let mut region = if size > region.end() { self.in_place(operation, region)? } else { region };
+        region.grow_to(size)
     }
 
     /// Shrinks from the end, as [`Region::shrink_to`] does.
@@ -107,9 +111,10 @@ impl<B: Backend> TensorRegion<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::shrink_to`]; [`Detail::Forked`].
+    /// Those of [`Region::shrink_to`]; [`Detail::Exported`] for a [plain](Region::is_plain) region, which would move;
+    /// [`Detail::Forked`].
     pub fn shrink_exported_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
-        self.lock(Operation::Shrink)?.shrink_to(size, done)
+        self.lock_in_place(Operation::Shrink)?.shrink_to(size, done)
     }
 
     /// Releases the memory and keeps the addresses, as [`Region::suspend`] does.
@@ -187,7 +192,29 @@ impl<B: Backend> TensorRegion<B> {
 
     /// Locks the region for one call that removes memory. No tensor can be exported until the lock is released.
     fn lock_unexported(&self, operation: Operation) -> Result<MutexGuard<'_, Region<B>>> {
-        let region = self.lock(operation)?;
+        self.unexported(operation, self.lock(operation)?)
+    }
+
+    /// Locks the region for one call that keeps the addresses, unless the region is plain and moves.
+    fn lock_in_place(&self, operation: Operation) -> Result<MutexGuard<'_, Region<B>>> {
+        self.in_place(operation, self.lock(operation)?)
+    }
+
+    /// Refuses a plain region with tensors.
+    fn in_place<'a>(
+        &self,
+        operation: Operation,
+        region: MutexGuard<'a, Region<B>>,
+    ) -> Result<MutexGuard<'a, Region<B>>> {
+        if region.is_plain() { self.unexported(operation, region) } else { Ok(region) }
+    }
+
+    /// Refuses a region with tensors.
+    fn unexported<'a>(
+        &self,
+        operation: Operation,
+        region: MutexGuard<'a, Region<B>>,
+    ) -> Result<MutexGuard<'a, Region<B>>> {
         match self.exports() {
             0 => Ok(region),
             count => Err(Error::new(operation, Detail::Exported { count })),
