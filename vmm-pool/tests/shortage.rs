@@ -7,6 +7,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Fence, Pool, PoolError};
+use gpu_vmm_testkit::forked::alone;
 use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -257,4 +258,76 @@ fn a_tag_is_suspended_by_several_threads() {
         assert!(matches!(error.extension(), Some(PoolError::Suspended { .. })), "{error}");
         pool.resume("one").unwrap();
     }
+}
+
+/// Addresses of which the driver has fewer than the pool wants: `refused` reservations fail before one succeeds. Returns the size
+/// of the one that succeeded, or the error.
+fn reserved_after(refused: u64, wanted: Bytes, size: Bytes) -> Result<(Bytes, u64), Error> {
+    let backend = host(Bytes::mib(64));
+    let pool = Pool::builder(&backend).addresses(Bytes(wanted.0 * 2)).build().unwrap();
+    fn refuse(backend: &FaultInject<HostBackend>, left: u64) {
+        let next = backend.clone();
+        backend.during(
+            Operation::Reserve,
+            move || {
+                if left > 0 { refuse(&next, left - 1) } else { _ = next.stop() }
+            },
+        );
+    }
+    if refused > 0 {
+        backend.fail_calls(&[Operation::Reserve]);
+        // The call in which the plan ends fails too.
+        refuse(&backend, refused - 1);
+    }
+    let before = backend.made(Operation::Reserve);
+    let block = pool.request(size).alignment(A).stream(S).alloc()?;
+    let of_pool = pool.stats().reserved;
+    drop(block);
+    Ok((Bytes(of_pool), backend.made(Operation::Reserve) - before))
+}
+
+#[test]
+fn addresses_are_halved_down_to_what_the_request_needs() {
+    let wanted = Bytes::mib(64);
+    for (refused, size, served) in [
+        (0, Bytes::mib(32), Some(wanted)),
+        (1, Bytes::mib(32), Some(Bytes::mib(32))),
+        (1, Bytes::mib(34), None),
+        (2, Bytes::mib(16), Some(Bytes::mib(16))),
+        (2, Bytes::mib(32), None),
+        (2, Bytes::mib(18), None),
+    ] {
+        let answer = reserved_after(refused, wanted, size);
+        match (answer, served) {
+            (Ok(found), Some(served)) => assert_eq!(found, (served, 1), "{size} after {refused}"),
+            (Err(error), None) => {
+                assert_eq!(error.operation(), Operation::Reserve, "{size} after {refused}: {error}");
+            }
+            (answer, _) => panic!("{size} after {refused}: {answer:?}"),
+        }
+    }
+}
+
+/// The variable is the whole process's, so the test has a process of its own.
+#[test]
+fn a_budget_of_the_environment_is_named_until_another_is_set() {
+    alone(|| {
+        // SAFETY: the child has one thread.
+        unsafe { std::env::set_var("GPU_VMM_BUDGET", "4MiB") };
+        let backend = host(Bytes::mib(64));
+        let refused = |pool: &Pool<FaultInject<HostBackend>>| {
+            let error = pool.request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap_err();
+            assert!(matches!(error.extension(), Some(PoolError::OutOfMemory { .. })), "{error}");
+            error.to_string()
+        };
+        let pool = Pool::builder(&backend).build().unwrap();
+        let text = refused(&pool);
+        assert!(text.contains("the pool's budget is 4 MiB, as GPU_VMM_BUDGET says"), "{text}");
+        pool.set_budget(Bytes::mib(8)).unwrap();
+        let own = Pool::builder(&backend).budget(Bytes::mib(8)).build().unwrap();
+        for pool in [&pool, &own] {
+            let text = refused(pool);
+            assert!(text.contains("the pool's budget is 8 MiB") && !text.contains("GPU_VMM"), "{text}");
+        }
+    });
 }

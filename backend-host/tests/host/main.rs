@@ -9,6 +9,7 @@ mod borrowed;
 mod child;
 mod faults;
 mod limits;
+mod lost;
 mod machine;
 mod memory;
 mod mmu;

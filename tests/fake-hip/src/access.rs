@@ -3,7 +3,7 @@
 use crate::c::{AccessDescription, Answer, DEVICE, HipError, Location, Out, fault, give, stop};
 use crate::handle::device_of;
 use crate::memory;
-use crate::settings::bucket;
+use crate::settings::{SETTINGS, bucket};
 use crate::state::{Reserved, State};
 use std::ffi::c_ulonglong;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ hip!(hipMemSetAccess, |state,
     if bucket().access_sums && !is_a_sum(state.reservation("hipMemSetAccess", at), size) {
         return Err(HipError::INVALID_VALUE);
     }
+    let tiles = tiles.into_iter().take(SETTINGS.sets_access_of).collect();
     state.set_access(tiles, device, *flags)
 });
 

@@ -5,6 +5,7 @@
 //! | `FAKE_HIP_VERSION` | `7.0`, `6.4.1`, or the whole number that `hipRuntimeGetVersion` returns | `7.1` |
 //! | `FAKE_HIP_DEVICES` | the number of devices | 2 |
 //! | `FAKE_HIP_WITHOUT_VMM` | the number of devices, from the first on, without virtual memory management | 0 |
+//! | `FAKE_HIP_SETS_ACCESS_OF` | the number of mappings of which one call sets the access; 0 for all | 0 |
 //! | `FAKE_HIP_MEMORY_MB` | memory of each in MiB | 512 |
 
 use crate::bucket::Bucket;
@@ -31,6 +32,8 @@ pub(crate) struct Settings {
     bucket: Bucket,
     pub(crate) devices: usize,
     pub(crate) without_vmm: usize,
+    /// The number of mappings of which `hipMemSetAccess` sets the access before it returns success.
+    pub(crate) sets_access_of: usize,
     /// The memory of each device in bytes.
     pub(crate) memory: u64,
 }
@@ -46,6 +49,10 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         bucket: Bucket::of(version),
         devices: number("FAKE_HIP_DEVICES", 2) as usize,
         without_vmm: number("FAKE_HIP_WITHOUT_VMM", 0) as usize,
+        sets_access_of: match number("FAKE_HIP_SETS_ACCESS_OF", 0) {
+            0 => usize::MAX,
+            most => most as usize,
+        },
         memory: number("FAKE_HIP_MEMORY_MB", 512) << 20,
     }
 });

@@ -1,6 +1,8 @@
 //! Misuse by callers, and several writers of one snapshot.
 
 use super::*;
+use crate::format::MAX_HEAD;
+use crate::records::Head;
 use gpu_vmm_core::{Detail, Error};
 use gpu_vmm_testkit::forked::alone;
 use std::os::unix::fs::symlink;
@@ -162,4 +164,34 @@ fn a_forked_child_neither_writes_nor_removes() {
     write_all(&writer, &contents(1)).unwrap();
     writer.finish().unwrap();
     assert_eq!(all_of(&path).unwrap(), contents(1));
+}
+
+/// The limit is that of the reader: a head of exactly that size is written and read, and a longer one is refused before a file is
+/// created.
+#[test]
+fn a_description_that_the_reader_would_refuse_is_not_written() {
+    let folder = Folder::new("head");
+    let path = folder.file("a");
+    let with_tag = |length: u64| {
+        let mut long = description();
+        long.regions[0].tag = "x".repeat(length as usize);
+        long
+    };
+    let length_of = |description: &Description| {
+        let head = Head { block: BLOCK, description: description.clone(), needed: Vec::new() };
+        head.write().unwrap().len() as u64
+    };
+    // A tag of this length has its own length in as many bytes as the one that just fits.
+    let shorter = MAX_HEAD - Bytes::mib(1).0;
+    let most = shorter + MAX_HEAD - length_of(&with_tag(shorter));
+    let error = SnapshotWriter::create(&path, &with_tag(most + 1), plain()).unwrap_err();
+    assert_says(&error, &["write snapshot", "33554433 bytes exceeds the limit of 33554432"]);
+    assert_eq!(folder.names(), [""; 0]);
+    let fits = with_tag(most);
+    assert_eq!(length_of(&fits), MAX_HEAD);
+    let writer = SnapshotWriter::create(&path, &fits, plain()).unwrap();
+    write_all(&writer, &contents(1)).unwrap();
+    writer.finish().unwrap();
+    let file = SnapshotFile::open(&path).unwrap();
+    assert_eq!(file.description().regions[0].tag.len() as u64, most);
 }

@@ -5,7 +5,8 @@ use crate::child::{Case, DONE, case, start, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature,
-    HandleTypes, Location, MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation,
+    HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Placement, Properties, Region,
+    Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
 
@@ -28,6 +29,14 @@ pub(crate) const CASES: &[Case] = &[
         &[("FAIL", "cuMemGetHandleForAddressRange:1+:801")],
         "dma_bufs_that_are_not_supported_say_so",
         dma_bufs_that_are_not_supported_say_so,
+    ),
+    with(
+        &[(
+            "FAIL",
+            "cuMemGetAllocationGranularity:3:801, cuMemGetAllocationGranularity:4:800, cuMemGetAllocationGranularity:5:999",
+        )],
+        "a_refused_type_has_no_granularity",
+        a_refused_type_has_no_granularity,
     ),
     with(
         &[("FAIL", "cuMemCreate:1:2")],
@@ -114,6 +123,25 @@ fn memory_of_the_host_is_of_12_2(cuda: &Cuda) {
 fn memory_of_the_host_is_there(cuda: &Cuda) {
     let memory = PhysicalMemory::create(&open(), UNIT, on_the_node()).unwrap();
     assert_eq!((memory.properties(), cuda.violations()), (on_the_node(), 0));
+}
+
+/// The driver's refusals of a type are [`Detail::Unsupported`], of which a caller takes another type; its other errors are not.
+fn a_refused_type_has_no_granularity(cuda: &Cuda) {
+    let backend = open();
+    let shareable = Properties::on(DEVICE).shareable();
+    let ask = || backend.granularity_of(Operation::QueryGranularity, &shareable);
+    for name in ["CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_NOT_PERMITTED"] {
+        let error = ask().unwrap_err();
+        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+        for part in [&*shareable.to_string(), "cuMemGetAllocationGranularity", name] {
+            assert!(reason.contains(part), "{error}");
+        }
+        assert_eq!(error.operation(), Operation::QueryGranularity);
+    }
+    let error = ask().unwrap_err();
+    assert_eq!(error.driver_error().map(|source| source.code), Some(999), "{error}");
+    ask().unwrap();
+    assert_eq!(cuda.violations(), 0);
 }
 
 fn fabric_handles_are_there(cuda: &Cuda) {

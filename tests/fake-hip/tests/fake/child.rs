@@ -10,6 +10,8 @@ const FAILED: &str = "FAILED: ";
 pub(crate) const BESIDE: &str = "beside_a_device_without_virtual_memory";
 /// The case on a machine without a device.
 pub(crate) const NO_DEVICE: &str = "no_device";
+/// The case in which the access of only the first mapping of a call is set.
+pub(crate) const FIRST_ONLY: &str = "access_of_the_first_mapping_only";
 
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -53,6 +55,7 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
         .env("FAKE_HIP_VERSION", version)
         .env("FAKE_HIP_DEVICES", if case.name == NO_DEVICE { "0" } else { "2" })
         .env("FAKE_HIP_WITHOUT_VMM", if case.name == BESIDE { "1" } else { "0" })
+        .env("FAKE_HIP_SETS_ACCESS_OF", if case.name == FIRST_ONLY { "1" } else { "0" })
         .env("FAKE_HIP_MEMORY_MB", "512")
         .env("GPU_VMM_HIP_LIBRARY", library())
         .env("GPU_VMM_HIP_WITHOUT_QUIRK", without)

@@ -1,9 +1,9 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
-use crate::child::{BESIDE, Case, NO_DEVICE};
+use crate::child::{BESIDE, Case, FIRST_ONLY, NO_DEVICE};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, GrowthKind,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, Grant, GrowthKind,
     MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
@@ -25,6 +25,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "staged", run: staged },
     Case { name: "returned", run: returned },
     Case { name: "walked", run: walked },
+    Case { name: "read_only_for_the_owner", run: read_only_for_the_owner },
     Case { name: BESIDE, run: beside },
 ];
 
@@ -36,6 +37,9 @@ pub(crate) const QUIRKS: Case = Case {
 
 /// For the parent: fails when it opens the backend.
 pub(crate) const WITHOUT_A_DEVICE: Case = Case { name: NO_DEVICE, run: |_| {} };
+
+/// The parent runs it on a driver that sets the access of the first mapping of a call only.
+pub(crate) const ACCESS_OF_THE_FIRST: Case = Case { name: FIRST_ONLY, run: access_of_the_first };
 
 /// Makes a device write both ends of every unit, and then all devices with access read all of them.
 pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes, length: Bytes, seed: u64) {
@@ -370,4 +374,68 @@ fn walked(rig: &mut Rig) {
     // SAFETY: the list that was just written.
     let walked = unsafe { rig.backend.walk_list(ZERO, first, 9) }.must("walked");
     assert_eq!((walked.nodes, walked.sum), (2, 42));
+}
+
+/// A device writes memory that its owner may only read. HIP 6 would have the owner do it, so such copies are refused.
+fn read_only_for_the_owner(rig: &mut Rig) {
+    let mut region = rig.region(1).on(ONE).access(ZERO, RW).build().must("addresses");
+    region.grow_to(units(1)).must("growth");
+    check(&mut region, ONE, Bytes::ZERO, units(1), 1);
+    region.set_access(Bytes::ZERO, units(1), ONE, Access::Read).must("less access");
+    let pinned = rig.backend.pin(units(1)).must("pinned");
+    let (start, at) = (pinned.start().as_ptr(), region.address());
+    let mut copy_stream = rig.backend.copy_stream(ZERO).must("a copy stream");
+    let plain = vec![7; UNIT];
+    // SAFETY: the region is mapped for both devices, and the copy stream is waited for before the pinned memory is used.
+    let written = unsafe {
+        start.write_bytes(7, UNIT);
+        let queued = copy_stream.copy_from_host(at, start, units(1));
+        copy_stream.finish().must("finished");
+        [queued, rig.backend.copy_from_host(ZERO, at, &plain)]
+    };
+    let mut expected = plain;
+    for written in written {
+        if rig.has("copy-by-source") {
+            fails!(written, Unsupported);
+            region.read(Bytes::ZERO, &mut expected).must("read");
+            assert_eq!(
+                region.count_wrong(ONE, Bytes::ZERO, Bytes::kib(4), 1).must("read"),
+                0,
+                "it was written"
+            );
+        } else {
+            written.must("written");
+        }
+    }
+    // The owner may read, so reading is not refused.
+    let mut read = vec![0; UNIT];
+    // SAFETY: as above.
+    unsafe {
+        copy_stream.copy_to_host(start, at, units(1)).must("queued");
+        copy_stream.finish().must("finished");
+        rig.backend.copy_to_host(ZERO, &mut read, at).must("read");
+        assert!(std::slice::from_raw_parts(start, UNIT) == expected && read == expected, "other bytes came");
+    }
+}
+
+/// The backend reads the access of the last mapping of a call back as well as that of the first.
+fn access_of_the_first(rig: &mut Rig) {
+    let alignment = Alignment::new(units(1)).expect("a power of two");
+    let both = Grant { device: ZERO, access: RW };
+    // SAFETY: whole units; each memory fits the empty reservation behind the other, and no device uses it.
+    unsafe {
+        let mut reservation = rig.backend.reserve(units(2), alignment, None).must("addresses");
+        for place in [0, 1] {
+            let handle = rig.backend.create(units(1), &Properties::on(ZERO)).must("memory");
+            reservation.map(units(place), &handle).must("mapped");
+        }
+        reservation.set_access(Bytes::ZERO, units(1), &[both]).must("the first mapping's access");
+        let answer = reservation.set_access(Bytes::ZERO, units(2), &[both]);
+        let error = answer.expect_err("the second mapping has no access");
+        assert!(matches!(error.detail(), Detail::DriverContractViolated { .. }), "{error}");
+        assert!(error.to_string().contains(&(units(2) - Bytes(1)).to_string()), "{error}");
+        for place in [0, 1] {
+            reservation.unmap(units(place), units(1)).must("unmapped");
+        }
+    }
 }

@@ -96,6 +96,8 @@ fn trials() -> Vec<Trial> {
             trials.push(Trial::test(name, move || goes_well(case, version)));
         }
         trials.push(Trial::test(format!("{version}::every_quirk_is_shown"), move || every_quirk(version)));
+        let case = &flow::ACCESS_OF_THE_FIRST;
+        trials.push(Trial::test(format!("{version}::{}", case.name), move || goes_well(case, version)));
     }
     for row in handled::ROWS {
         for version in row.versions {
@@ -112,7 +114,11 @@ fn main() -> ExitCode {
     let Some(name) = child::asked_for() else {
         return libtest_mimic::run(&Arguments::from_args(), trials()).exit_code();
     };
-    let all = flow::CASES.iter().chain(host::CASES).chain([&flow::QUIRKS, &flow::WITHOUT_A_DEVICE]);
+    let all = flow::CASES.iter().chain(host::CASES).chain([
+        &flow::QUIRKS,
+        &flow::WITHOUT_A_DEVICE,
+        &flow::ACCESS_OF_THE_FIRST,
+    ]);
     let mut all = all.chain(handled::ROWS.iter().map(|row| &row.case));
     all.find(|case| name == case.name).expect("a case of that name").run_here();
     ExitCode::SUCCESS

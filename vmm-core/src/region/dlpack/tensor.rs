@@ -109,3 +109,38 @@ unsafe impl Sync for Tensor {}
 unsafe impl Send for LegacyTensor {}
 // SAFETY: as for `Tensor`.
 unsafe impl Sync for LegacyTensor {}
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi::{DLDataType, DLDevice, DLDeviceType, FLAG_IS_COPIED};
+    use super::*;
+    use std::ptr::null_mut;
+
+    #[test]
+    fn a_tensor_is_read_only_by_its_flag_whatever_the_others() {
+        let later = 1 << 63;
+        for others in [0, FLAG_IS_COPIED, later, FLAG_IS_COPIED | later] {
+            for (flags, read_only) in [(others, false), (others | FLAG_READ_ONLY, true)] {
+                let dl_tensor = DLTensor {
+                    data: null_mut(),
+                    device: DLDevice { device_type: DLDeviceType::CPU, device_id: 0 },
+                    ndim: 0,
+                    dtype: DLDataType::U8,
+                    shape: null_mut(),
+                    strides: null_mut(),
+                    byte_offset: 0,
+                };
+                let mut managed = DLManagedTensorVersioned {
+                    version: DLPackVersion::CURRENT,
+                    manager_ctx: null_mut(),
+                    deleter: None,
+                    flags,
+                    dl_tensor,
+                };
+                // SAFETY: the structure is complete, outlives the tensor, and has no deleter.
+                let tensor = unsafe { Tensor::from_raw(NonNull::from(&mut managed)) };
+                assert_eq!(tensor.is_read_only(), read_only, "{flags:#x}");
+            }
+        }
+    }
+}

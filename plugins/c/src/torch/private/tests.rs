@@ -1,0 +1,263 @@
+//! Private pools on host memory.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::pool::PoolOptions;
+use crate::status::{GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
+use gpu_vmm::{BackingStore, Vendor};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const ID: MempoolId = MempoolId { first: 0, second: 7 };
+const OTHER: MempoolId = MempoolId { first: 0, second: 8 };
+const SIZE: Bytes = Bytes::kib(300);
+const STREAM: Stream<'static> = Stream::DEFAULT;
+
+/// The table is the process's, so each test has a device number of its own.
+fn pools(device: u8) -> PrivatePools {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let pools = PrivatePools::new(Pool::new(&host, &PoolOptions::DEFAULT).unwrap(), device);
+    pools.acquire(ID).unwrap();
+    pools
+}
+
+/// Returns another stream. Only a number: no work is queued on it.
+fn other() -> Stream<'static> {
+    // SAFETY: the host backend never dereferences a stream.
+    unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) }
+}
+
+fn alloc(pools: &PrivatePools) -> Address {
+    Address(pools.alloc(ID, SIZE, Bytes(512), STREAM).unwrap().address)
+}
+
+fn free(pools: &PrivatePools, address: Address) {
+    let entry = table::remove(address).unwrap();
+    let id = entry.private().unwrap();
+    pools.free(entry, id).unwrap();
+}
+
+fn live(pools: &PrivatePools) -> u64 {
+    pools.pool.blocks.stats().live_blocks
+}
+
+#[test]
+fn a_freed_block_serves_its_pool_alone() {
+    let pools = pools(1);
+    pools.acquire(OTHER).unwrap();
+    let first = alloc(&pools);
+    free(&pools, first);
+    let other = Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address);
+    assert_ne!(other, first);
+    assert_eq!(alloc(&pools), first);
+    free(&pools, other);
+    free(&pools, first);
+    assert_eq!(live(&pools), 2);
+    pools.release(OTHER).unwrap();
+    assert_eq!((live(&pools), pools.uses(OTHER).unwrap(), pools.uses(ID).unwrap()), (1, 0, 1));
+    pools.release(ID).unwrap();
+    assert_eq!(live(&pools), 0);
+    assert_eq!(pools.release(ID).unwrap_err().status, GPU_VMM_NOT_FOUND);
+    assert!(pools.alloc(ID, SIZE, Bytes(512), STREAM).is_err());
+}
+
+#[test]
+fn a_checkpoint_is_the_set_of_live_blocks() {
+    let pools = pools(2);
+    let (kept, freed) = (alloc(&pools), alloc(&pools));
+    let checkpoint = pools.checkpoint(ID).unwrap();
+    free(&pools, freed);
+    let smaller = pools.alloc(ID, SIZE - Bytes(2048), Bytes(512), STREAM).unwrap();
+    let smaller = Address(smaller.address);
+    assert_eq!(smaller, freed, "the block serves the next request");
+    let later = alloc(&pools);
+    let before = pools.restore(&checkpoint).unwrap();
+    assert_eq!(before.keys().copied().collect::<Vec<_>>(), {
+        let mut all = [kept, freed, later];
+        all.sort();
+        all
+    });
+    assert_eq!(pools.checkpoint(ID).unwrap().blocks.len(), 2);
+    assert_eq!(table::with(freed, |entry| entry.size()), Some(SIZE.0), "it has the size of the checkpoint");
+    assert!(table::with(later, |_| ()).is_none(), "a later block is free");
+    assert_eq!(alloc(&pools), later);
+    free(&pools, later);
+    free(&pools, kept);
+    pools.restore(&checkpoint).unwrap();
+    assert!(table::with(kept, |_| ()).is_some(), "a freed block is live again");
+    free(&pools, kept);
+    free(&pools, freed);
+    pools.release(ID).unwrap();
+    assert_eq!(live(&pools), 0);
+}
+
+#[test]
+fn a_checkpoint_of_a_released_pool_changes_nothing() {
+    let pools = pools(3);
+    let (one, two) = (alloc(&pools), alloc(&pools));
+    let checkpoint = pools.checkpoint(ID).unwrap();
+    free(&pools, one);
+    free(&pools, two);
+    pools.release(ID).unwrap();
+    assert_eq!(pools.restore(&checkpoint).unwrap_err().status, GPU_VMM_NOT_FOUND);
+    pools.acquire(ID).unwrap();
+    let kept = alloc(&pools);
+    let failure = pools.restore(&checkpoint).unwrap_err();
+    assert!(failure.text.contains("is no longer in the private pool"), "{}", failure.text);
+    assert!(table::with(kept, |_| ()).is_some());
+    assert_eq!(live(&pools), 1);
+    free(&pools, kept);
+}
+
+#[test]
+fn a_tag_of_its_own_is_suspended_alone() {
+    let pools = pools(7);
+    pools.acquire(OTHER).unwrap();
+    pools.set_tag(OTHER, "weights").unwrap();
+    assert_eq!(
+        pools.set_tag(MempoolId { first: 0, second: 9 }, "weights").unwrap_err().status,
+        GPU_VMM_NOT_FOUND
+    );
+    let block = alloc(&pools);
+    let tagged = Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address);
+    let tag_of = |address| pools.pool.blocks.find(address).unwrap().tag;
+    assert_eq!((&*tag_of(tagged), &*tag_of(block)), ("weights", ""));
+    free(&pools, tagged);
+    assert_eq!(Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address), tagged);
+    free(&pools, tagged);
+    free(&pools, block);
+    pools.release(OTHER).unwrap();
+}
+
+#[test]
+fn use_on_another_stream_is_waited_for() {
+    let pools = pools(4);
+    let block = alloc(&pools);
+    table::with(block, |entry| entry.note_use(other())).unwrap();
+    free(&pools, block);
+    assert_eq!(live(&pools), 0, "it has left the private pool, since only the general one waits for streams");
+}
+
+#[test]
+fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
+    let pools = pools(5);
+    pools.begin(ID).unwrap();
+    let block = alloc(&pools);
+    pools.books().unwrap().get(ID).unwrap().captured = true;
+    table::with(block, |entry| entry.note_use(other())).unwrap();
+    free(&pools, block);
+    assert_ne!(alloc(&pools), block, "the other stream of the capture may use it");
+    pools.release(ID).unwrap();
+    assert!(!pools.clear().unwrap(), "a wait would invalidate the capture");
+    pools.end(ID).unwrap();
+    assert_eq!(live(&pools), 2);
+    assert!(pools.clear().unwrap());
+    assert_eq!(live(&pools), 1, "the output of the graph stays");
+}
+
+#[test]
+fn spare_memory_serves_others_if_it_may() {
+    let pools = pools(6);
+    let block = alloc(&pools);
+    free(&pools, block);
+    assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
+    pools.set_on_oom(ID, true).unwrap();
+    let spare = pools.alloc_spare(Bytes::kib(100), STREAM).unwrap();
+    assert_eq!(spare.map(|spare| spare.address), Some(block.0));
+    assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
+    free(&pools, block);
+}
+
+#[test]
+fn free_memory_that_sleeps_serves_nothing() {
+    let pools = pools(8);
+    pools.set_tag(ID, "weights").unwrap();
+    pools.set_on_oom(ID, true).unwrap();
+    let block = alloc(&pools);
+    free(&pools, block);
+    let tags = &pools.pool.blocks;
+    tags.suspend("weights", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+    let refused = pools.alloc(ID, SIZE, Bytes(512), STREAM).map(|seen| seen.address).unwrap_err();
+    assert_eq!(refused.status, GPU_VMM_SUSPENDED, "{}", refused.text);
+    assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
+    tags.resume("weights").unwrap();
+    assert_eq!(alloc(&pools), block);
+    free(&pools, block);
+}
+
+#[test]
+fn a_restore_that_fails_half_way_keeps_the_free_blocks() {
+    let pools = pools(9);
+    // The restore takes blocks in the order of their addresses: two before the missing one, and none after it.
+    let mut blocks = [alloc(&pools), alloc(&pools), alloc(&pools)];
+    blocks.sort();
+    let [first, second, missing] = blocks;
+    let checkpoint = pools.checkpoint(ID).unwrap();
+    free(&pools, first);
+    free(&pools, second);
+    table::with(missing, |entry| entry.note_use(other())).unwrap();
+    free(&pools, missing);
+    let failure = pools.restore(&checkpoint).unwrap_err();
+    assert_eq!(failure.status, GPU_VMM_NOT_FOUND, "{}", failure.text);
+    assert!(failure.text.contains(&missing.to_string()), "{}", failure.text);
+    let mut kept = Vec::new();
+    pools.each_free(|id, block| kept.push((id, block.address()))).unwrap();
+    kept.sort_by_key(|(_, address)| *address);
+    assert_eq!(kept, [(ID, first), (ID, second)]);
+    assert_eq!(pools.checkpoint(ID).unwrap().blocks.len(), 0, "none of them is live");
+    let mut again = [alloc(&pools), alloc(&pools)];
+    again.sort();
+    assert_eq!(again, [first, second], "they serve the next requests");
+    again.into_iter().for_each(|block| free(&pools, block));
+}
+
+/// The memory belongs to the parent, and another thread may have held the lock during the fork.
+#[test]
+fn a_forked_child_is_refused_by_every_call() {
+    let pools = pools(10);
+    let block = alloc(&pools);
+    let checkpoint = pools.checkpoint(ID).unwrap();
+    let entry = table::remove(block).unwrap();
+    // SAFETY: the child makes only calls that return before they take a lock, and exits at once.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let answers = catch_unwind(AssertUnwindSafe(|| {
+            [
+                pools.acquire(ID),
+                pools.begin(ID),
+                pools.end(ID),
+                pools.release(ID),
+                pools.uses(ID).map(drop),
+                pools.set_on_oom(ID, true),
+                pools.alloc(ID, SIZE, Bytes(512), STREAM).map(drop),
+                pools.alloc_spare(SIZE, STREAM).map(drop),
+                pools.clear().map(drop),
+                pools.checkpoint(ID).map(drop),
+                pools.restore(&checkpoint).map(drop),
+                pools.each_free(|_, _| ()),
+                pools.free(entry, ID),
+            ]
+        }));
+        let is_refused = |answer: &Answer| matches!(answer, Err(failure) if failure.status == GPU_VMM_FORKED);
+        let status = match answers {
+            Ok(answers) => {
+                answers.iter().position(|answer| !is_refused(answer)).map_or(0, |call| call as i32 + 1)
+            }
+            Err(_) => 100,
+        };
+        // SAFETY: exits without the runtime's exit handlers.
+        unsafe { libc::_exit(status) };
+    }
+    table::insert(entry);
+    let mut status = 0;
+    // SAFETY: waits for the child that was forked above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    assert_eq!(
+        libc::WEXITSTATUS(status),
+        0,
+        "the number of the call that was not refused, or 100 for a panic"
+    );
+    assert_eq!(live(&pools), 1, "the parent goes on");
+    free(&pools, block);
+}

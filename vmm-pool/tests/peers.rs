@@ -1,0 +1,104 @@
+//! The access of other devices to a pool's memory: blocks from before and after, suspended tags, and calls that fail.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use gpu_vmm_core::{Access, BackingStore, Bytes, DeviceId, ErrorKind, Operation, WaitFor};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::{Block, Pool};
+use gpu_vmm_testkit::FaultInject;
+
+type Faulty = FaultInject<HostBackend>;
+
+const PAGE: Bytes = Bytes::mib(2);
+const SIZE: Bytes = Bytes::mib(6);
+const OWNER: DeviceId = DeviceId(0);
+const PEER: DeviceId = DeviceId(1);
+
+fn host() -> Faulty {
+    FaultInject::new(HostConfig::new().devices(3).memory(Bytes::mib(64)).open().unwrap())
+}
+
+/// Requires this access of a device to every page of a block.
+#[track_caller]
+fn has(backend: &Faulty, block: &Block<Faulty>, device: DeviceId, access: Access) {
+    for page in 0..block.size().0.div_ceil(PAGE.0) {
+        let at = block.address() + Bytes(page * PAGE.0);
+        assert_eq!(backend.access_at(at, device).unwrap(), Some(access), "{device} at page {page}");
+    }
+}
+
+#[test]
+fn a_peer_has_access_to_all_blocks_also_after_a_suspension() {
+    let backend = host();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let (kv, weights) = (pool.tagged("kv").unwrap(), pool.tagged("weights").unwrap());
+    let before = [kv.alloc(SIZE).unwrap(), weights.alloc(SIZE).unwrap()];
+    before.iter().for_each(|block| has(&backend, block, PEER, Access::None));
+    pool.allow_access(PEER).unwrap();
+    let calls = backend.made(Operation::SetAccess);
+    pool.allow_access(PEER).unwrap();
+    assert_eq!(backend.made(Operation::SetAccess), calls, "it has the access already");
+    let after = [kv.alloc(SIZE).unwrap(), weights.alloc(SIZE).unwrap()];
+    let all = || before.iter().chain(&after);
+    let check = || {
+        for block in all() {
+            has(&backend, block, OWNER, Access::ReadWrite);
+            has(&backend, block, PEER, Access::ReadWrite);
+            has(&backend, block, DeviceId(2), Access::None);
+        }
+    };
+    check();
+    let store = BackingStore::pinned(&backend, pool.occupied("kv").unwrap()).unwrap();
+    pool.suspend("kv", &store, WaitFor::all_devices()).unwrap();
+    pool.resume("kv").unwrap();
+    check();
+}
+
+#[test]
+fn a_peer_that_came_during_a_suspension_has_access_after_it() {
+    let backend = host();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let (kv, other) = (pool.tagged("kv").unwrap(), pool.alloc(SIZE).unwrap());
+    let block = kv.alloc(SIZE).unwrap();
+    let store = BackingStore::pinned(&backend, pool.occupied("kv").unwrap()).unwrap();
+    pool.suspend("kv", &store, WaitFor::all_devices()).unwrap();
+    pool.allow_access(PEER).unwrap();
+    has(&backend, &other, PEER, Access::ReadWrite);
+    pool.resume("kv").unwrap();
+    has(&backend, &block, PEER, Access::ReadWrite);
+}
+
+#[test]
+fn a_peer_that_gets_no_access_changes_nothing() {
+    let backend = host();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let block = pool.alloc(SIZE).unwrap();
+    backend.fail(0, 1);
+    pool.allow_access(PEER).unwrap_err();
+    backend.stop();
+    block.check_usable(Operation::Read).unwrap();
+    let later = pool.alloc(SIZE).unwrap();
+    for block in [&block, &later] {
+        has(&backend, block, OWNER, Access::ReadWrite);
+        has(&backend, block, PEER, Access::None);
+    }
+    pool.allow_access(PEER).unwrap();
+    [block, later].iter().for_each(|block| has(&backend, block, PEER, Access::ReadWrite));
+}
+
+/// If the access cannot be set back either, the access of the blocks there is unknown: they are out of use.
+#[test]
+fn blocks_whose_access_is_unknown_are_out_of_use() {
+    let backend = host();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let mut block = pool.alloc(SIZE).unwrap();
+    backend.fail_calls(&[Operation::SetAccess]);
+    pool.allow_access(PEER).unwrap_err();
+    backend.stop();
+    let error = block.check_usable(Operation::Read).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+    assert_eq!(block.write(Bytes::ZERO, &[1]).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(block.read(SIZE - Bytes(1), &mut [0]).unwrap_err().kind(), ErrorKind::Poisoned);
+    let other = Pool::builder(&backend).build().unwrap();
+    other.alloc(SIZE).unwrap().write(Bytes::ZERO, &[1]).unwrap();
+}
