@@ -42,10 +42,12 @@ mutations filter="":
 guide:
     mdbook build docs
 
-# Build and try what a release publishes: the packages for crates.io, the wheels, the source distribution
+# Build and try what a release publishes: the packages for crates.io, the wheels, the source distribution, the command as one file
 release:
     cargo test-all packages --build
     python3 plugins/python/release.py build target/python-release
+    .ci/dist
+    tests/debian/run target/python-release/dist/gpu_vmm-*_x86_64.whl target/dist-files/gpu-vmm-x86_64
 
 # Build the command as one file for x86-64 and aarch64, and check the files
 dist:

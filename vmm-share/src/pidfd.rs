@@ -114,7 +114,9 @@ fn gone(operation: Operation, pid: u32) -> Error {
 
 /// Returns the start time of a process, in ticks since boot.
 fn start_time(operation: Operation, pid: u32) -> Result<u64> {
-    let path = format!("/proc/{pid}/stat");
+    // Of the first thread, which starts with the process: qemu-user answers /proc/PID/stat of its own process by itself, with the
+    // time at which the calling thread started.
+    let path = format!("/proc/{pid}/task/{pid}/stat");
     let unsupported = |reason: String| Error::new(operation, Detail::Unsupported { reason });
     match std::fs::read(&path) {
         Ok(stat) => parse_start_time(&stat).ok_or_else(|| unsupported(format!("{path} has no start time"))),

@@ -1,17 +1,21 @@
 //! Tests that need a process of their own: they run this binary again for the one test.
 
+use std::env;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 const CHILD: &str = "GPU_VMM_HOST_TEST_CHILD";
 
+/// The command that runs programs of this architecture, if the kernel does not: that of an emulator.
+const RUNNER: &str = "GPU_VMM_TEST_RUNNER";
+
 pub(crate) fn is_child() -> bool {
-    std::env::var_os(CHILD).is_some()
+    env::var_os(CHILD).is_some()
 }
 
 /// Returns the task of this process, if it is a child.
 #[allow(dead_code)] // not in every test that uses this file
 pub(crate) fn role() -> Option<String> {
-    std::env::var(CHILD).ok()
+    env::var(CHILD).ok()
 }
 
 /// Starts the test of this name in a process of its own; the child's errors appear among the test's.
@@ -21,13 +25,23 @@ pub(crate) fn start(test: &str, stdin: impl Into<Stdio>) -> Child {
 
 /// Starts a child with a task.
 pub(crate) fn start_as(test: &str, role: &str, stdin: impl Into<Stdio>) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+    program()
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(CHILD, role)
         .stdin(stdin)
         .stdout(Stdio::null())
         .spawn()
         .unwrap()
+}
+
+/// Returns the command that runs this binary again.
+fn program() -> Command {
+    let binary = env::current_exe().unwrap();
+    let Ok(runner) = env::var(RUNNER) else { return Command::new(binary) };
+    let mut words = runner.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).arg(binary);
+    command
 }
 
 /// Starts a child and waits until it has ended.

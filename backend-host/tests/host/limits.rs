@@ -95,6 +95,10 @@ fn too_little_address_space_is_an_error() {
     alone("limits::too_little_address_space_is_an_error", || {
         let host = machine();
         limit(Resource::As, 1 << 30);
+        if getrlimit(Resource::As).current != Some(1 << 30) {
+            eprintln!("qemu-user ignores limits of address space, which would be its own: nothing tested");
+            return;
+        }
         let error = Range::aligned(&host, Bytes::gib(2), SMALL, None).err().unwrap();
         assert_eq!(error.driver_error().unwrap().name, "ENOMEM", "{error}");
         let error = host.allocate_plain(ONE, Bytes::gib(2)).unwrap_err();

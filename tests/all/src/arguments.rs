@@ -103,6 +103,9 @@ pub(crate) enum Command {
         /// in a new project, and as an installed command
         #[arg(long)]
         build: bool,
+        /// Also makes the packages, and a registry of them and of all that they need under target/packages/registry
+        #[arg(long)]
+        registry: bool,
     },
     /// Applies the mutations of tests/mutations to a copy of the library, and checks that the tests catch each
     Mutations {

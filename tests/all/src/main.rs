@@ -120,9 +120,9 @@ fn run(arguments: &Arguments) -> Answer<bool> {
         Some(Command::Mutations { filter, part }) => {
             mutations::run(&layout, filter.as_deref().unwrap_or_default(), *part)
         }
-        Some(Command::Packages { build }) => {
+        Some(Command::Packages { build, registry }) => {
             let mut summary = Summary::default();
-            packages::run(*build, &mut summary)?;
+            packages::run(*registry, *build, &mut summary)?;
             Ok(told(&summary))
         }
         None => {

@@ -4,7 +4,7 @@
 use crate::Update;
 use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene, nothing_runs};
-use crate::stop::Answer;
+use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::TestKit;
@@ -76,14 +76,25 @@ fn row<B: TestKit, A: TestKit>(
 /// Returns the bytes that the process has from the C library's allocator.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn in_use() -> Answer<u64> {
+    type Report = unsafe extern "C" fn() -> libc::mallinfo2;
+    // glibc has the function from 2.33 on. The command as one file is linked to an older one.
+    let program = libloading::os::unix::Library::this();
+    #[allow(unsafe_code)]
+    // SAFETY: the type is that of the function in glibc's header.
+    let report = unsafe { program.get::<Report>(b"mallinfo2\0") };
+    let Ok(report) = report else {
+        return Err(Stop::Skipped(
+            "glibc before 2.33 does not report how much memory it has allocated".to_owned(),
+        ));
+    };
     #[allow(unsafe_code)]
     // SAFETY: it takes no argument.
-    let found = unsafe { libc::mallinfo2() };
+    let found = unsafe { report() };
     Ok((found.uordblks + found.hblkhd) as u64)
 }
 
 /// Returns an error: other C libraries do not report it.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn in_use() -> Answer<u64> {
-    Err(crate::stop::Stop::Skipped("only glibc reports how much memory it has allocated".to_owned()))
+    Err(Stop::Skipped("only glibc reports how much memory it has allocated".to_owned()))
 }

@@ -21,6 +21,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+/// The folder for the unpacked packages, under that for all of this.
+const WORKSPACE: &str = "workspace";
+
+/// The folder for the registry, beside it.
+const REGISTRY: &str = "registry";
+
 /// A package that is published.
 #[derive(Debug)]
 struct Published {
@@ -32,14 +38,31 @@ struct Published {
 }
 
 impl Published {
+    /// Returns the files in its folder that Cargo compiles first: of the library, of programs, and the build script.
+    fn built(&self) -> Vec<String> {
+        let targets = self.manifest["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_built = |target: &&Value| {
+            let kinds = target["kind"].as_array().map(Vec::as_slice).unwrap_or_default();
+            kinds
+                .iter()
+                .any(|kind| ["lib", "bin", "proc-macro", "custom-build"].iter().any(|one| kind == one))
+        };
+        let file = |target: &Value| {
+            let path = Path::new(target["src_path"].as_str()?);
+            Some(path.strip_prefix(&self.folder).ok()?.display().to_string())
+        };
+        targets.iter().filter(is_built).filter_map(file).collect()
+    }
+
     /// Returns the name of its folder in an archive.
     fn archive(&self) -> String {
         format!("{}-{}", self.name, self.version)
     }
 }
 
-/// Checks all packages. With `build`, also builds and uses them, which takes minutes and a network.
-pub(crate) fn run(build: bool, summary: &mut Summary) -> Answer {
+/// Checks all packages. With `registry`, also makes a registry of them. With `build`, also builds and uses them, which takes
+/// minutes and a network.
+pub(crate) fn run(registry: bool, build: bool, summary: &mut Summary) -> Answer {
     let metadata = cargo::metadata()?;
     let packages = published(&metadata)?;
     step(summary, "manifests", || {
@@ -57,32 +80,39 @@ pub(crate) fn run(build: bool, summary: &mut Summary) -> Answer {
                 "--package",
                 &package.name,
             ]))?;
-            wrong.extend(rules::files(&package.name, &list));
+            wrong.extend(rules::files(&package.name, &package.built(), &list));
             let readme = package.folder.join("README.md");
             let text = fs::read_to_string(&readme).doing(|| readme.display().to_string())?;
             wrong.extend(rules::links(&package.name, &text));
         }
         all_right(&wrong, &packages)
     });
+    let folder = cargo::target_folder()?.join("packages");
+    if registry || build {
+        package(&packages, &folder, summary);
+    }
     if build {
-        let folder = cargo::target_folder()?.join("packages");
         build_and_use(&packages, &folder, summary);
     }
     Ok(())
 }
 
-/// Packages all, and uses the archives. A step that needs an earlier one fails with it.
-fn build_and_use(packages: &[Published], folder: &Path, summary: &mut Summary) {
-    let workspace = folder.join("workspace");
+/// Packages all, and makes the registry. A step that needs an earlier one fails with it.
+fn package(packages: &[Published], folder: &Path, summary: &mut Summary) {
+    let workspace = folder.join(WORKSPACE);
     step(summary, "packaged and unpacked", || unpacked::unpack(packages, folder, &workspace));
+    step(summary, "a registry in a folder", || {
+        registry::make(packages, &folder.join("package"), &workspace, &folder.join(REGISTRY))
+    });
+}
+
+/// Builds the packages in every way, and uses them.
+fn build_and_use(packages: &[Published], folder: &Path, summary: &mut Summary) {
+    let (workspace, registry) = (folder.join(WORKSPACE), folder.join(REGISTRY));
     // Before the first publication, this does everything but to upload.
     step(summary, "cargo publish --dry-run", || unpacked::publish_dry(packages, folder));
     step(summary, "built by the stated Rust", || unpacked::stated_rust(packages, &workspace));
     step(summary, "built with the oldest dependencies", || unpacked::oldest(packages, &workspace));
-    let registry = folder.join("registry");
-    step(summary, "a registry in a folder", || {
-        registry::make(packages, &folder.join("package"), &workspace, &registry)
-    });
     step(summary, "a project that adds the library", || user::project(&registry, &folder.join("user")));
     step(summary, "the command, installed", || user::command(&registry, &folder.join("user")));
     match last_version() {

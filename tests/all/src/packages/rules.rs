@@ -63,8 +63,8 @@ fn dependency_inside(name: &str, dependency: &Value, published: &[Published]) ->
     None
 }
 
-/// Returns what is wrong with the files of a package, one a line.
-pub(super) fn files(name: &str, list: &str) -> Vec<String> {
+/// Returns what is wrong with the files of a package, one a line. `built` are those that Cargo compiles first.
+pub(super) fn files(name: &str, built: &[String], list: &str) -> Vec<String> {
     let is_of_facade = |file: &str| {
         file == "CHANGELOG.md" || file.strip_prefix("docs/guide/").is_some_and(|page| !page.contains('/'))
     };
@@ -72,13 +72,15 @@ pub(super) fn files(name: &str, list: &str) -> Vec<String> {
         file.starts_with("src/")
             || REQUIRED.contains(&file)
             || CARGOS.contains(&file)
+            || built.iter().any(|one| one == file)
             || name == FACADE && is_of_facade(file)
     };
     let foreign = list.lines().filter(|file| !belongs(file));
     let mut wrong: Vec<_> = foreign.map(|file| format!("the package {name} contains {file}")).collect();
-    let missing = REQUIRED.into_iter().filter(|file| !list.lines().any(|line| line == *file));
+    let required = REQUIRED.into_iter().chain(built.iter().map(String::as_str));
+    let missing = required.filter(|file| !list.lines().any(|line| line == *file));
     wrong.extend(missing.map(|file| format!("the package {name} lacks {file}")));
-    if !list.lines().any(|file| file.starts_with("src/")) {
+    if built.is_empty() {
         wrong.push(format!("the package {name} has no source"));
     }
     wrong
@@ -134,17 +136,21 @@ mod tests {
 
     #[test]
     fn a_package_has_its_own_files_alone() {
-        let good = "Cargo.toml\nREADME.md\nLICENSE-MIT\nLICENSE-APACHE\nsrc/lib.rs\n";
-        assert!(files("gpu-vmm-core", good).is_empty());
-        assert!(files("gpu-vmm", &format!("{good}docs/guide/pool.md\nCHANGELOG.md\n")).is_empty());
+        let good = "Cargo.toml\nREADME.md\nLICENSE-MIT\nLICENSE-APACHE\nsrc/lib.rs\nbuild.rs\n";
+        let built = ["src/lib.rs".to_owned(), "build.rs".to_owned()];
+        assert!(files("gpu-vmm-core", &built, good).is_empty());
+        assert!(files("gpu-vmm", &built, &format!("{good}docs/guide/pool.md\nCHANGELOG.md\n")).is_empty());
+        assert_eq!(files("gpu-vmm-core", &built[..1], good).len(), 1, "a build script that is none");
+        assert_eq!(files("gpu-vmm-core", &[], &good.replace("build.rs\n", "")).len(), 1, "no target");
         for (name, list) in [
             ("gpu-vmm", format!("{good}.ci/run\n")),
             ("gpu-vmm", format!("{good}docs/conformance/host.json\n")),
             ("gpu-vmm-core", format!("{good}docs/guide/pool.md\n")),
             ("gpu-vmm-core", good.replace("LICENSE-MIT\n", "")),
             ("gpu-vmm-core", good.replace("src/lib.rs\n", "")),
+            ("gpu-vmm-core", good.replace("build.rs\n", "")),
         ] {
-            assert_eq!(files(name, &list).len(), 1, "{name}: {list}");
+            assert_eq!(files(name, &built, &list).len(), 1, "{name}: {list}");
         }
     }
 
