@@ -16,7 +16,38 @@ use std::error::Error;
 use std::sync::Arc;
 
 /// Writes i * i to each of the 64-bit numbers.
-const SQUARES: &str = include_str!("squares.ptx");
+const SQUARES: &str = "
+.version 6.0
+.target sm_52
+.address_size 64
+
+.visible .entry squares(.param .u64 numbers, .param .u64 count)
+{
+    .reg .pred %past;
+    .reg .b32 %block, %threads, %thread;
+    .reg .b64 %numbers, %count, %lane, %index, %square, %place;
+
+    ld.param.u64 %numbers, [numbers];
+    ld.param.u64 %count, [count];
+    cvta.to.global.u64 %numbers, %numbers;
+
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mov.u32 %thread, %tid.x;
+    cvt.u64.u32 %lane, %thread;
+    mad.wide.u32 %index, %block, %threads, %lane;
+    setp.ge.u64 %past, %index, %count;
+    @%past bra finish;
+
+    mul.lo.u64 %square, %index, %index;
+    shl.b64 %place, %index, 3;
+    add.u64 %place, %numbers, %place;
+    st.global.u64 [%place], %square;
+
+finish:
+    ret;
+}
+";
 
 fn main() -> Result<(), Box<dyn Error>> {
     // cudarc panics without a driver, while gpu-vmm returns an error that names where it looked. So gpu-vmm opens first.

@@ -106,41 +106,42 @@ fn memory(lines: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn nvtx_receives_the_memory_of_a_pool() {
-    let lines = with_tool("nvtx_receives_the_memory_of_a_pool", &["NVTX_INJECTION64_PATH"], || {
-        let backend = HostConfig::new().open().unwrap();
+fn nvtx_receives_the_memory_of_a_pool_of_plain_allocations() {
+    let test = "nvtx_receives_the_memory_of_a_pool_of_plain_allocations";
+    let lines = with_tool(test, &["NVTX_INJECTION64_PATH"], || {
+        let backend = HostConfig::new().without_virtual_memory().open().unwrap();
         let pool = Pool::builder(&backend).build().unwrap();
-        let block = pool.alloc(Bytes(3 * MIB + 5)).unwrap();
-        let store = BackingStore::pinned(&backend, Bytes::mib(8)).unwrap();
-        pool.suspend("", &store, WaitFor::all_devices()).unwrap();
-        pool.resume("").unwrap();
-        drop(block);
-        // The pool has the page still, and no page is mapped for the block.
-        drop(pool.alloc(Bytes(2 * MIB - 1)).unwrap());
+        drop(pool.alloc(Bytes(3 * MIB + 5)).unwrap());
+        // In the same chunk. Only the bytes that were asked for are valid.
+        let block = pool.alloc(Bytes(2 * MIB - 1)).unwrap();
         pool.trim(Bytes::ZERO).unwrap();
-        drop(pool);
+        drop(block);
+        pool.trim(Bytes::ZERO).unwrap();
     });
     let Some(lines) = lines else { return };
     assert!(!lines.iter().any(|line| line.starts_with("wrong")), "{lines:#?}");
-    let (page, rest) = (2 * MIB, MIB + 5);
-    let block = [format!("block +0 {page} +0"), format!("block +{page} {rest} +{page}")];
-    let pages = [format!("heap +0 {page}"), format!("heap +{page} {page}")];
-    let block_gone = ["block-gone +0".to_owned(), format!("block-gone +{page}")];
-    let pages_gone = ["heap-gone +0".to_owned(), format!("heap-gone +{page}")];
-    let mut expected = Vec::new();
-    expected.extend(pages.clone());
-    expected.extend(block.clone());
-    // The suspension.
-    expected.extend([
-        block_gone[0].clone(),
-        pages_gone[0].clone(),
-        block_gone[1].clone(),
-        pages_gone[1].clone(),
-    ]);
-    expected.extend([pages[0].clone(), block[0].clone(), pages[1].clone(), block[1].clone()]);
-    expected.extend(block_gone.clone());
-    // The smaller block, of which only the bytes that were asked for are valid.
-    expected.extend([format!("block +0 {} +0", page - 1), block_gone[0].clone()]);
-    expected.extend(pages_gone);
+    let [chunk, large, small] = [4 * MIB, 3 * MIB + 5, 2 * MIB - 1];
+    let expected = [
+        format!("heap +0 {chunk}"),
+        format!("block +0 {large} +0"),
+        "block-gone +0".to_owned(),
+        format!("block +0 {small} +0"),
+        "block-gone +0".to_owned(),
+        "heap-gone +0".to_owned(),
+    ];
     assert_eq!(memory(&lines), expected);
+}
+
+#[test]
+fn nvtx_receives_no_memory_that_compute_sanitizer_refuses() {
+    let test = "nvtx_receives_no_memory_that_compute_sanitizer_refuses";
+    let lines = with_tool(test, &["NVTX_INJECTION64_PATH"], || {
+        let backend = HostConfig::new().open().unwrap();
+        let pool = Pool::builder(&backend).build().unwrap();
+        drop(pool.alloc(Bytes(3 * MIB)).unwrap());
+        pool.trim(Bytes::ZERO).unwrap();
+    });
+    let Some(lines) = lines else { return };
+    assert!(lines.iter().any(|line| line.contains("trim")), "{lines:#?}");
+    assert!(memory(&lines).is_empty(), "{lines:#?}");
 }

@@ -49,7 +49,8 @@
 //! - `experimental-multicast`: the module `multicast`, an extension for what only one vendor has.
 //! - `testkit`: the module `testkit`, for tests and benchmarks.
 //! - `tracing`: spans for the crate of that name.
-//! - `profiler`: ranges for NVIDIA's profilers by NVTX and AMD's by rocTX, and the blocks of pools for compute-sanitizer.
+//! - `profiler`: ranges for NVIDIA's profilers by NVTX and AMD's by rocTX, and the blocks of pools of plain allocations
+//!   for compute-sanitizer.
 //!
 //! # Tracing
 //!

@@ -85,6 +85,7 @@ impl<B: Backend> Core<B> {
                 Err(_) => {}
             }
         };
+        pool_memory::chunk_allocated(region.range());
         let vacant = self.spaces.iter().position(|space| space.region.end().is_zero());
         let place = vacant.unwrap_or(self.spaces.len());
         let index = self.space_index(place)?;
@@ -142,7 +143,7 @@ impl<B: Backend> Core<B> {
         let Self { spaces, frames, calls, .. } = self;
         let space = &mut spaces[index];
         calls.other += 1;
-        pool_memory::pages_unmapped(space.range_of(0, space.pages.len()));
+        pool_memory::chunk_freed(space.region.range());
         // SAFETY: no block lies in the chunk, and the work on its memory is done.
         let done = unsafe { WaitFor::nothing() };
         let _ = space.region.shrink_to(Bytes::ZERO, done)?;

@@ -69,7 +69,7 @@ impl<B: Backend> Drop for Inner<B> {
             return;
         }
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
-        core.spaces.iter().for_each(|space| pool_memory::pages_unmapped(space.region.range()));
+        core.spaces.iter().for_each(|space| pool_memory::chunk_freed(space.region.range()));
         if !core.wait_for_fences() {
             // Some work may still use the memory: it stays until the process ends.
             core.spaces.drain(..).for_each(std::mem::forget);

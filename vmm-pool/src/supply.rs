@@ -5,7 +5,7 @@ use crate::error::OutOf;
 use crate::frames::FrameIndex;
 use crate::space::Spot;
 use crate::stream_order::StreamIndex;
-use gpu_vmm_core::extend::{event, pool_memory, span};
+use gpu_vmm_core::extend::{event, span};
 use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Properties};
 use std::ops::Range;
 
@@ -141,12 +141,7 @@ impl<B: Backend> Core<B> {
                 let space = &mut self.spaces[space];
                 self.calls.other += 1;
                 let (offset, page) = (space.offset_of(*index), Bytes(self.page));
-                // No block lies there yet, and a tool would report an access outside of blocks.
-                let range = space.range_of(*index, 1);
-                pool_memory::pages_unmapped(range);
-                let filled = space.region.fill(offset, page, 0);
-                pool_memory::page_mapped(range);
-                if let Err(error) = filled {
+                if let Err(error) = space.region.fill(offset, page, 0) {
                     // The frame still has the contents of the earlier tag.
                     self.frames.set_tenant(*frame, tenant);
                     return Err(error.into());

@@ -8,7 +8,7 @@ use crate::space::unmap_runs;
 use crate::stream_order::Turn;
 use crate::tags::Tag;
 use crate::{Pool, PoolError};
-use gpu_vmm_core::extend::{pool_memory, span};
+use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, RegionState, Result, WaitFor};
 use gpu_vmm_sync::PoisonError;
 use gpu_vmm_sync::atomic::Ordering;
@@ -197,7 +197,6 @@ impl<B: Backend> Core<B> {
         // SAFETY: all work was waited for before. No work that is queued since uses a block of a tag that is being suspended:
         // the caller of `Pool::suspend` ensures that.
         let done = unsafe { WaitFor::nothing() };
-        pool_memory::pages_unmapped(self.spaces[space].region.range());
         match self.spaces[space].region.suspend(store, done) {
             Ok(suspended) => {
                 for (page, frame) in frames {
@@ -212,10 +211,7 @@ impl<B: Backend> Core<B> {
                     let at = &mut self.spaces[space];
                     let mapping = at.region.mapping_at(at.offset_of(page));
                     match mapping.filter(|mapping| !mapping.poisoned) {
-                        Some(mapping) => {
-                            self.frames.at(frame).memory = Some(mapping.memory.clone());
-                            pool_memory::page_mapped(at.range_of(page, 1));
-                        }
+                        Some(mapping) => self.frames.at(frame).memory = Some(mapping.memory.clone()),
                         // The region keeps any memory that is left there, and does not use it again.
                         None => {
                             at.part_from(&mut self.frames, page, nothing);

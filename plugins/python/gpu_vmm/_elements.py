@@ -19,7 +19,7 @@ _PIECE = 1 << 20
 class Elements:
     """The memory of a region. The vector that owns the region keeps the number of elements in use."""
 
-    __slots__ = ("_dtype", "_on_host", "_region", "moves")
+    __slots__ = ("_address", "_dtype", "_on_host", "_region", "moves")
 
     def __init__(self, region: RegionHandle, dtype: DType, on_host: bool) -> None:
         self._region, self._dtype, self._on_host = region, dtype, on_host
@@ -27,9 +27,13 @@ class Elements:
         check(library().gpu_vmm_region_is_plain(region, ctypes.byref(plain)))
         # Whether the memory moves when it grows or shrinks.
         self.moves: bool = plain.value
+        self._address = self._first()
 
     @property
     def address(self) -> int:
+        return self._first() if self.moves else self._address
+
+    def _first(self) -> int:
         address = ctypes.c_uint64()
         check(library().gpu_vmm_region_address(self._region, ctypes.byref(address)))
         return address.value

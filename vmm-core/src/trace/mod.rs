@@ -7,7 +7,7 @@
 //! | `range` | a range of the profilers that are attached |
 //! | `nvtx` | NVIDIA's tools, by NVTX |
 //! | `roctx` | AMD's tools, by rocTX |
-//! | `pool_memory` | the blocks of pools, for NVIDIA's tools that check accesses |
+//! | `pool_memory` | the blocks of pools of plain allocations, for NVIDIA's tools that check accesses |
 //!
 //! Without the features `tracing` and `profiler`, all of it compiles to nothing. The macros are exported for the other crates of
 //! gpu-vmm, each of which reports to `tracing` under its own name as the target.
@@ -40,8 +40,8 @@ pub mod pool_memory {
         false
     }
 
-    pub const fn page_mapped(_: AddressRange) {}
-    pub const fn pages_unmapped(_: AddressRange) {}
+    pub const fn chunk_allocated(_: AddressRange) {}
+    pub const fn chunk_freed(_: AddressRange) {}
     pub const fn block_allocated(_: Address, _: Bytes) {}
     pub const fn block_freed(_: Address) {}
 }

@@ -1,14 +1,15 @@
 //! The memory of pools, as NVTX's extension for memory describes it to a tool: compute-sanitizer then reports every access to memory
 //! of a pool that lies in no block.
 //!
-//! Each mapped page of a pool is a heap, since NVIDIA's tools want a heap to be one allocation of the driver, and each block is a
-//! region in the heap of every page that it touches. The records here find the heaps of a block, and the blocks of a page that is
-//! mapped again. The types are those of NVIDIA's headers `nvtxExtTypes.h` and `nvToolsExtMem.h`.
+//! Each chunk of a pool is a heap, and each block a region of it. compute-sanitizer 2025.3.1 accepts a heap in memory of `cuMemAlloc`
+//! alone: it refuses memory of `cuMemMap` and of `cuMemAllocAsync` as an invalid parameter (NVIDIA H100, driver 580.159.04, 2026-11-25,
+//! by a program of NVIDIA's own headers). So only pools of plain allocations report theirs. The types are those of NVIDIA's headers
+//! `nvtxExtTypes.h` and `nvToolsExtMem.h`.
 #![allow(unsafe_code)]
 
 use super::nvtx::{self, Domain, Nvtx, VERSION};
 use crate::types::{Address, AddressRange, Bytes};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -125,10 +126,18 @@ struct Tool {
 /// The memory that the tool knows, by first addresses.
 #[derive(Default)]
 struct Records {
-    /// The end of each mapped page, and the tool's heap.
-    pages: BTreeMap<u64, (u64, Heap)>,
-    /// The end of each block.
-    blocks: BTreeMap<u64, u64>,
+    /// The end of each chunk, and the tool's heap.
+    chunks: BTreeMap<u64, (u64, Heap)>,
+    /// The blocks in chunks.
+    blocks: BTreeSet<u64>,
+}
+
+impl Records {
+    /// Returns the heap of the chunk that contains an address.
+    fn heap_of(&self, address: u64) -> Option<Heap> {
+        let (_, (end, heap)) = self.chunks.range(..=address).next_back()?;
+        (address < *end).then_some(*heap)
+    }
 }
 
 /// Returns the tool, which is asked once.
@@ -179,62 +188,41 @@ pub fn is_watched() -> bool {
     tool().is_some()
 }
 
-/// Reports that memory is mapped at a page of a pool. No access to it is valid outside of blocks.
-pub fn page_mapped(page: AddressRange) {
+/// Reports a new chunk of a pool: a plain allocation. No access to it is valid outside of blocks.
+pub fn chunk_allocated(chunk: AddressRange) {
     let Some(tool) = tool() else { return };
-    let mut records = tool.records();
-    let (start, end) = (page.base.0, page.base.0 + page.size.0);
-    let heap = tool.register_heap(start, end);
-    records.pages.insert(start, (end, heap));
-    let blocks = overlapping(&records.blocks, (start, end), |end| *end);
-    blocks.for_each(|(from, to, _)| tool.register(heap, from, to));
+    let end = chunk.base.0 + chunk.size.0;
+    let heap = tool.register_heap(chunk.base.0, end);
+    if !heap.0.is_null() {
+        tool.records().chunks.insert(chunk.base.0, (end, heap));
+    }
 }
 
-/// Reports that the pages in a range are about to be unmapped.
-pub fn pages_unmapped(range: AddressRange) {
+/// Reports that a chunk without blocks is about to be freed. Does nothing for other memory.
+pub fn chunk_freed(chunk: AddressRange) {
     let Some(tool) = tool() else { return };
-    let mut records = tool.records();
-    let end = range.base.0 + range.size.0;
-    let gone: Vec<u64> = records.pages.range(range.base.0..end).map(|(start, _)| *start).collect();
-    for start in gone {
-        let Some((end, heap)) = records.pages.remove(&start) else { continue };
-        overlapping(&records.blocks, (start, end), |end| *end).for_each(|(from, ..)| tool.unregister(from));
+    if let Some((_, heap)) = tool.records().chunks.remove(&chunk.base.0) {
         // SAFETY: the tool has made the heap, which is not used any more.
         unsafe { (tool.heap_unregister)(tool.domain, heap) };
     }
 }
 
-/// Reports a new block of a pool: its first bytes, which the caller asked for, can be used.
+/// Reports a new block: its first bytes, which the caller asked for, can be used. Does nothing if it lies in no chunk.
 pub fn block_allocated(address: Address, size: Bytes) {
     let Some(tool) = tool() else { return };
     let mut records = tool.records();
-    let (start, end) = (address.0, address.0 + size.0);
-    records.blocks.insert(start, end);
-    let pages = overlapping(&records.pages, (start, end), |(end, _)| *end);
-    pages.for_each(|(from, to, (_, heap))| tool.register(*heap, from, to));
+    if let Some(heap) = records.heap_of(address.0) {
+        tool.register(heap, address.0, size.0);
+        records.blocks.insert(address.0);
+    }
 }
 
 /// Reports that a block is about to be freed.
 pub fn block_freed(address: Address) {
     let Some(tool) = tool() else { return };
-    let mut records = tool.records();
-    let Some(end) = records.blocks.remove(&address.0) else { return };
-    let pages = overlapping(&records.pages, (address.0, end), |(end, _)| *end);
-    pages.for_each(|(from, ..)| tool.unregister(from));
-}
-
-/// Returns the ranges of a map that overlap with `range`, which it keeps by their first addresses: the common part of each.
-fn overlapping<T>(
-    map: &BTreeMap<u64, T>,
-    range: (u64, u64),
-    end_of: impl Fn(&T) -> u64,
-) -> impl Iterator<Item = (u64, u64, &T)> {
-    let (start, end) = range;
-    let first = map.range(..=start).next_back().map_or(start, |(first, _)| *first);
-    map.range(first..end.max(first)).filter_map(move |(at, value)| {
-        let (from, to) = (start.max(*at), end.min(end_of(value)));
-        (from < to).then_some((from, to, value))
-    })
+    if tool.records().blocks.remove(&address.0) {
+        tool.unregister(address.0);
+    }
 }
 
 impl Tool {
@@ -260,8 +248,8 @@ impl Tool {
         unsafe { (self.heap_register)(self.domain, &raw const heap) }
     }
 
-    fn register(&self, heap: Heap, start: u64, end: u64) {
-        let range = RangeOf { size: (end - start) as usize, address: start as *const c_void };
+    fn register(&self, heap: Heap, start: u64, size: u64) {
+        let range = RangeOf { size: size as usize, address: start as *const c_void };
         let register = Register {
             compatible: COMPATIBLE,
             size: size_of::<Register>() as u16,

@@ -20,7 +20,7 @@ pub(crate) use supply::unmap_runs;
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress};
 use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
-use gpu_vmm_core::{Address, AddressRange, Backend, Bytes, Region};
+use gpu_vmm_core::{Backend, Bytes, Region};
 use ranges::{RangeState, Ranges};
 
 /// A page of addresses.
@@ -144,14 +144,6 @@ impl<B: Backend> Space<B> {
     /// Returns the size of the free range that a search has found.
     pub(crate) fn size_of(&self, spot: Spot) -> u64 {
         self.ranges.get(spot.range).size
-    }
-
-    /// Returns the addresses of consecutive pages.
-    pub(crate) fn range_of(&self, first: usize, count: usize) -> AddressRange {
-        AddressRange {
-            base: Address(self.base + self.offset_of(first).0),
-            size: Bytes(count as u64 * self.page),
-        }
     }
 
     /// Takes the place that a search has found. All of its memory is mapped. Claims the free frames, unless `claimed` is true.

@@ -6,7 +6,6 @@ use crate::DriverCalls;
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME};
 use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
-use gpu_vmm_core::extend::pool_memory;
 use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Result, WaitFor};
 
 /// The pages of a part that contain no block yet.
@@ -95,7 +94,6 @@ impl<B: Backend> Space<B> {
         self.mapped += 1;
         let address = self.address_of(page);
         frames.at(frame).mapped.push(address);
-        pool_memory::page_mapped(self.range_of(page, 1));
     }
 
     /// Takes a page out of use, because the memory mapped there is unknown.
@@ -176,16 +174,13 @@ pub(crate) fn unmap_runs<B: Backend>(
 ) -> Result<()> {
     for (first, count) in runs(pages) {
         calls.unmap += 1;
-        pool_memory::pages_unmapped(space.range_of(first, count));
         // SAFETY: the caller ensures that all work on these addresses is done.
         let done = unsafe { WaitFor::nothing() };
         let result = space.region.unmap(space.offset_of(first), Bytes(count as u64 * space.page), done);
         for page in first..first + count {
             if result.is_ok() {
                 space.part_from(frames, page, NO_FRAME);
-            } else if space.is_sound(page) {
-                pool_memory::page_mapped(space.range_of(page, 1));
-            } else {
+            } else if !space.is_sound(page) {
                 space.lose(frames, page);
             }
         }
