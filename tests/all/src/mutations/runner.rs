@@ -109,6 +109,12 @@ impl<'a> OnDriver<'a> {
             let on = self.on;
             return Err(Trouble::new(format!("{group} fails on {on} without any mutation: {found}")));
         }
+        if found.passed == 0 {
+            return Err(Trouble::new(format!(
+                "{group} names no test on {}: no mutation would be found",
+                self.on
+            )));
+        }
         // A case of the suite that hangs waits a minute for its other process.
         let more = if matches!(self.on, On::Tests(_)) { 30 } else { 90 };
         let limit = found.ended.time * 4 + Duration::from_secs(more);
@@ -123,12 +129,13 @@ impl<'a> OnDriver<'a> {
 
     /// Runs the group in each program, up to the first that fails.
     fn once(&self, name: &str, switch: Option<(&str, &str)>, group: &str, limit: Duration) -> Answer<Found> {
-        let mut all = Duration::ZERO;
+        let (mut all, mut passed) = (Duration::ZERO, 0);
         for (place, program) in self.programs.iter().enumerate() {
             let name = if place == 0 { name.to_owned() } else { format!("{name}-{place}") };
             let mut found = self.run_in(program, &name, switch, group, limit)?;
             all += found.ended.time;
-            found.ended.time = all;
+            passed += found.passed;
+            (found.ended.time, found.passed) = (all, passed);
             if found.is_any() || place + 1 == self.programs.len() {
                 return Ok(found);
             }
@@ -211,6 +218,8 @@ fn hip(layout: &Layout, major: u32) -> Answer<Runtime> {
 pub(crate) struct Found {
     /// The cases that failed, followed by the case in which the process died or hung.
     failed: Vec<String>,
+    /// The number of cases that passed.
+    passed: usize,
     ended: Ended,
 }
 
@@ -218,23 +227,26 @@ impl Found {
     /// Reads the output of libtest-mimic, a line of JSON for each case that begins or ends; or the output of libtest, whose
     /// program a failed schedule ends.
     fn new(output: &str, ended: Ended) -> Self {
-        let mut failed = Vec::new();
+        let (mut failed, mut passed) = (Vec::new(), 0);
         let mut running = None;
         for line in output.lines() {
             if let Some((name, end)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ")) {
                 running = (end != "ok" && !end.starts_with("ignored")).then(|| name.to_owned());
+                passed += usize::from(end == "ok");
             } else if line == "ok" {
                 running = None;
+                passed += 1;
             }
             let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
             let Some(name) = event["name"].as_str() else { continue };
             running = (event["event"] == "started").then(|| name.to_owned());
+            passed += usize::from(event["event"] == "ok");
             if event["event"] == "failed" {
                 failed.push(name.to_owned());
             }
         }
         failed.extend(running);
-        Self { failed, ended }
+        Self { failed, passed, ended }
     }
 
     /// Returns whether the suite failed.
@@ -245,7 +257,7 @@ impl Found {
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { failed, ended } = self;
+        let Self { failed, ended, .. } = self;
         write!(f, "{:5.1} s  ", ended.time.as_secs_f64())?;
         if !self.is_any() {
             return f.write_str("SURVIVED");
@@ -291,6 +303,14 @@ thread 'main' panicked
         let whole: String = OUTPUT.lines().take(6).collect::<Vec<_>>().join("\n");
         let failed = found(&whole, Some(FAILED << 8)).to_string();
         assert_eq!(failed, "  2.0 s  1 failed: hip::grow::within");
+    }
+
+    #[test]
+    fn cases_that_passed_are_counted() {
+        assert_eq!(found(OUTPUT, Some(0)).passed, 1);
+        assert_eq!(found("running 2 tests\ntest a ... ok\ntest b ... ignored\n", Some(0)).passed, 1);
+        assert_eq!(found("test a ... \nprinted\nok\n", Some(0)).passed, 1);
+        assert_eq!(found("running 0 tests\n\ntest result: ok. 0 passed\n", Some(0)).passed, 0);
     }
 
     #[test]
