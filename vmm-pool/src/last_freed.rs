@@ -1,56 +1,109 @@
-//! The large piece that was freed last, outside the core. If the next request fits it exactly, neither the free nor the
-//! request needs the core's lock.
+//! The large block that was freed last, outside the core. If the next request fits it exactly, the free and the request take
+//! one lock each, and no other than this one.
 //!
-//! [Locking the core](crate::shared::Inner::core) first moves the piece into the core, so that every holder of the lock sees
-//! all free memory.
+//! [Locking the core](crate::shared::Inner::core) first moves the block's memory into the core, so that every holder of the
+//! lock sees all free memory. Until then the thread cache that the block came from counts it as live.
 
 use crate::classes::MEDIUM;
 use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
+use crate::thread_cache::body::Ready;
+use gpu_vmm_core::{Backend, Stream};
 use gpu_vmm_sync::SpinMutex;
 
-/// A freed piece, with the stream that used it last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Freed {
-    pub(crate) piece: Piece,
-    pub(crate) index: StreamIndex,
-}
-
-/// The slot for the last freed piece, on cache lines of its own: every allocation reads the fields around it.
+/// The slot for the block that was freed last, on cache lines of its own: every allocation reads the fields around it.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Last {
+pub(crate) struct Last<B: Backend> {
     /// False if freed memory may have to return to the driver at once.
     on: bool,
     /// Held for a look or an exchange only, and never while the thread waits for anything else.
-    freed: SpinMutex<Option<Freed>>,
+    slot: SpinMutex<Slot<B>>,
 }
 
-impl Last {
+#[derive(Debug)]
+struct Slot<B: Backend> {
+    body: Option<Ready<B>>,
+    /// The stream that the slot serves, and its number.
+    stream: Option<(Stream<'static>, StreamIndex)>,
+    /// True after the pool's end: no request would take a block out again.
+    closed: bool,
+    served: Served,
+}
+
+/// What the slot has served, in addition to what the thread caches count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Served {
+    /// The number of requests.
+    pub(crate) requests: u64,
+    /// By how much the blocks have grown: they were freed with another size than they were allocated again with. It wraps around.
+    pub(crate) growth: u64,
+}
+
+impl<B: Backend> Last<B> {
     pub(crate) fn new(on: bool) -> Self {
-        Self { on, freed: SpinMutex::new(None) }
+        let slot = Slot { body: None, stream: None, closed: false, served: Served::default() };
+        Self { on, slot: SpinMutex::new(slot) }
     }
 
-    /// Stores a piece. Returns false if the piece is not large or the slot is full.
+    /// Stores the body of a freed block. Returns it if the block is not large or the slot is full.
     #[inline]
-    pub(crate) fn put(&self, freed: Freed) -> bool {
-        if !self.on || freed.piece.size <= MEDIUM {
-            return false;
+    pub(crate) fn put(&self, body: Ready<B>) -> Option<Ready<B>> {
+        if !self.on || body.piece.size <= MEDIUM {
+            return Some(body);
         }
-        let mut last = self.freed.lock();
-        let is_put = last.is_none();
-        if is_put {
-            *last = Some(freed);
+        let mut slot = self.slot.lock();
+        if slot.closed || slot.body.is_some() {
+            return Some(body);
         }
-        is_put
+        slot.body = Some(body);
+        None
     }
 
-    /// Takes the stored piece if it fits.
+    /// Takes the stored body for a request of `size` bytes, if the slot serves this stream and the piece fits.
     #[inline]
-    pub(crate) fn take(&self, fits: impl FnOnce(&Freed) -> bool) -> Option<Freed> {
+    pub(crate) fn take(
+        &self,
+        stream: Stream<'static>,
+        size: u64,
+        fits: impl FnOnce(&Piece) -> bool,
+    ) -> Option<Ready<B>> {
         if !self.on {
             return None;
         }
-        self.freed.lock().take_if(|freed| fits(freed))
+        let mut slot = self.slot.lock();
+        let (_, index) = slot.stream.filter(|(served, _)| *served == stream)?;
+        let mut body = slot.body.take_if(|body| body.index == index && fits(&body.piece))?;
+        slot.served.requests += 1;
+        slot.served.growth = slot.served.growth.wrapping_add(size).wrapping_sub(body.size());
+        drop(slot);
+        body.reuse(stream, size);
+        Some(body)
+    }
+
+    /// Takes the stored body.
+    pub(crate) fn take_any(&self) -> Option<Ready<B>> {
+        if self.on { self.slot.lock().body.take() } else { None }
+    }
+
+    /// Makes the slot serve a stream. The caller holds a thread cache in which the stream has this number.
+    pub(crate) fn serve(&self, stream: Stream<'static>, index: StreamIndex) {
+        if self.on {
+            self.slot.lock().stream = Some((stream, index));
+        }
+    }
+
+    /// Makes the slot serve no stream, after the thread caches have forgotten one.
+    pub(crate) fn forget(&self) {
+        self.slot.lock().stream = None;
+    }
+
+    /// Refuses all later blocks.
+    pub(crate) fn close(&self) {
+        self.slot.lock().closed = true;
+    }
+
+    pub(crate) fn served(&self) -> Served {
+        self.slot.lock().served
     }
 }

@@ -84,6 +84,7 @@ impl<B: Backend> Owner<B> {
         for thread_cache in &self.thread_caches {
             thread_cache.lock().forget(index);
         }
+        self.inner.last.forget();
         self.settle(operation, |_, of| of == index)?;
         self.inner.core(operation)?.streams.retire(index);
         Ok(())
@@ -181,6 +182,7 @@ impl<B: Backend> Drop for Owner<B> {
         // Blocks that are kept by address end with the pool.
         self.kept_blocks.clear();
         if self.inner.process.is_this() {
+            self.inner.close();
             // It cannot fail: the process is the one that created the pool.
             let _ = self.settle(Operation::DropPool, |_, _| true);
             self.thread_caches.iter().for_each(ThreadCacheRef::give_up);

@@ -1,9 +1,8 @@
 //! The pool type and the path of an allocation.
 
 use crate::Block;
-use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
+use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
-use crate::last_freed::Freed;
 use crate::owner::Owner;
 use crate::piece::{Origin, Piece};
 use crate::settings::{Callbacks, Settings};
@@ -242,22 +241,18 @@ impl<B: Backend> Pool<B> {
         Ok(None)
     }
 
-    /// Takes the piece that was freed last, if it matches the request exactly.
+    /// Takes the block that was freed last, if it matches the request exactly.
+    #[inline]
     fn take_last(&self, asked: &Asked<'_, B>) -> Option<Ready<B>> {
-        let &Asked { thread_cache, size, alignment, stream, captures, .. } = asked;
+        let &Asked { size, alignment, stream, captures, .. } = asked;
         let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
-        let mut cache = thread_cache.lock();
-        let own = cache.stream_of(cache.bin(self.tag.index, stream)?);
-        let freed = self.owner.inner.last.take(|Freed { piece, index }| {
+        self.owner.inner.last.take(stream, size.0, |piece| {
             // Read under the lock: a suspension sets the flag first and then moves the piece into the core.
             piece.size == rounded
-                && *index == own
                 && piece.address.is_multiple_of(alignment.0)
                 && matches!(piece.origin, Origin::Range(space, _) if self.tag.large.get() == Some(&space))
                 && !self.tag.suspended.load(Ordering::Relaxed)
-        })?;
-        cache.count_out(size.0);
-        Some(cache.boxed(Body::new(thread_cache, freed, stream, size.0, None)))
+        })
     }
 
     /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again.
@@ -302,7 +297,7 @@ impl<B: Backend> Pool<B> {
         let request =
             Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small, tentative };
         let place = class.map(|class| (bin, Class::new(class)));
-        let body = |piece: Piece| Body::new(thread_cache, Freed { piece, index }, stream, size.0, place);
+        let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
         let mut pieces = Vec::new();
         let piece = match class.filter(|class| *class < SMALL_CLASSES) {
             None => self.owner.inner.core(OPERATION)?.take(request, settled)?,
@@ -317,6 +312,10 @@ impl<B: Backend> Pool<B> {
         let mut cache = thread_cache.lock();
         if let Some((bin, class)) = place {
             pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)));
+        }
+        // Unless the stream was forgotten meanwhile.
+        if place.is_none() && cache.bin(tag, stream) == Some(bin) {
+            self.owner.inner.last.serve(stream, index);
         }
         cache.count_out(size.0);
         Ok(cache.boxed(body(piece)))
@@ -352,7 +351,7 @@ fn fit(size: u64, alignment: u64) -> Option<Option<usize>> {
     let class = class_of(size)?;
     match alignment {
         ..=SMALLEST => Some(Some(class)),
-        UNIT => Some(Some((class..).find(|class| size_of(*class).is_multiple_of(UNIT))?)),
+        UNIT => Some(Some(aligned_class(class))),
         // It needs a range of its own.
         _ => None,
     }

@@ -58,10 +58,12 @@ impl<B: Backend> Owner<B> {
         if !self.inner.process.is_this() {
             return stats;
         }
+        // Moves the block that was freed last into the core: until then it counts as live.
+        drop(self.inner.core(Operation::QueryPool));
         let mut ready = BTreeMap::<u64, u64>::new();
         for thread_cache in self.thread_caches() {
             let cache = thread_cache.lock();
-            stats.live += cache.live;
+            stats.live = stats.live.wrapping_add(cache.live);
             stats.live_blocks += cache.live_blocks;
             stats.allocations += cache.allocations;
             stats.cached += cache.bytes;
@@ -69,6 +71,10 @@ impl<B: Backend> Owner<B> {
                 *ready.entry(piece.size).or_default() += 1;
             }
         }
+        let served = self.inner.last.served();
+        stats.allocations += served.requests;
+        // Below zero if other threads freed and allocated while the thread caches were read.
+        stats.live = (stats.live.wrapping_add(served.growth) as i64).max(0) as u64;
         if let Ok(core) = self.inner.core(Operation::QueryPool) {
             core.add_to(&mut stats, &ready);
         }

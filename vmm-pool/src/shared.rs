@@ -1,7 +1,9 @@
 //! The state that a pool shares with its blocks.
 
 use crate::core::Core;
-use crate::last_freed::{Freed, Last};
+use crate::last_freed::Last;
+use crate::piece::Piece;
+use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation};
@@ -12,7 +14,7 @@ use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 pub(crate) struct Inner<B: Backend> {
     pub(crate) process: Process,
     core: Mutex<Core<B>>,
-    pub(crate) last: Last,
+    pub(crate) last: Last<B>,
     pub(crate) tracking: Tracking,
 }
 
@@ -23,7 +25,7 @@ impl<B: Backend> Inner<B> {
         Self { process: Process::current(), core: Mutex::new(core), last, tracking }
     }
 
-    /// Locks the core, and moves the piece that was freed last into it. Returns an error in a forked child, where a thread
+    /// Locks the core, and moves the block that was freed last into it. Returns an error in a forked child, where a thread
     /// that the child lacks may hold the lock.
     #[inline]
     pub(crate) fn core(&self, operation: Operation) -> Result<MutexGuard<'_, Core<B>>, Error> {
@@ -33,13 +35,16 @@ impl<B: Backend> Inner<B> {
 
     fn lock(&self) -> MutexGuard<'_, Core<B>> {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Freed { piece, index, .. }) = self.last.take(|_| true) {
-            core.give(piece, index);
+        if let Some(body) = self.last.take_any() {
+            core.give(body.piece, body.index);
+            // The thread cache stays: the slot is closed and emptied before the pool gives it up.
+            let is_last = body.count_in();
+            debug_assert!(!is_last, "a block in the slot outlived the pool");
         }
         core
     }
 
-    /// Locks the core if no other thread holds it, without the piece that was freed last.
+    /// Locks the core if no other thread holds it, without the block that was freed last.
     pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core<B>>> {
         match self.core.try_lock() {
             Ok(core) => Some(core),
@@ -49,16 +54,16 @@ impl<B: Backend> Inner<B> {
     }
 
     /// Frees a piece, in the process that created the pool.
-    pub(crate) fn give(&self, freed: Freed) {
-        if self.last.put(freed) {
-            return;
-        }
+    pub(crate) fn give(&self, piece: Piece, index: StreamIndex) {
         let mut core = self.lock();
-        // The lock has moved the earlier piece into the core, so the slot is free again.
-        if !self.last.put(freed) {
-            core.give(freed.piece, freed.index);
-        }
+        core.give(piece, index);
         core.keep_to_limit();
+    }
+
+    /// Ends the reuse of freed blocks without the core.
+    pub(crate) fn close(&self) {
+        self.last.close();
+        drop(self.lock());
     }
 }
 

@@ -1,11 +1,12 @@
-//! The large piece that was freed last, which the pool keeps outside the core: which request receives it, and that it is free
+//! The large block that was freed last, which the pool keeps outside the core: which request receives it, and that it is free
 //! memory.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Address, Backend, BackingStore, Bytes, DeviceId, Stream, WaitFor};
+use gpu_vmm_core::{Address, Backend, BackingStore, Bytes, DeviceId, Stream, SyncCalls, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Pool, PoolError};
+use gpu_vmm_testkit::TestKit;
 
 const A: Bytes = Bytes(256);
 const S: Stream<'static> = Stream::DEFAULT;
@@ -44,6 +45,69 @@ fn it_serves_what_is_just_as_large() {
     );
     assert_eq!((one.address(), other.address()), (address, address + half));
     assert_eq!(pool.stats().held, SIZE.0);
+}
+
+#[test]
+fn what_it_serves_is_counted() {
+    let backend = host();
+    let pool = pool(&backend);
+    let counted = || {
+        let stats = pool.stats();
+        (stats.live, stats.live_blocks, stats.allocations)
+    };
+    freed(&pool, SIZE);
+    // Between two queries, since a query moves the block into the core.
+    let larger = pool.request(SIZE - Bytes(7)).alignment(A).stream(S).alloc().unwrap();
+    assert_eq!(counted(), (SIZE.0 - 7, 1, 2));
+    drop(larger);
+    let smaller = pool.request(SIZE - Bytes(500)).alignment(A).stream(S).alloc().unwrap();
+    assert_eq!(counted(), (SIZE.0 - 500, 1, 3));
+    drop(smaller);
+    drop(pool.request(SIZE).alignment(A).stream(S).alloc().unwrap());
+    let kept = pool.request(SIZE - Bytes(9)).alignment(A).stream(S).alloc().unwrap();
+    assert_eq!(counted(), (SIZE.0 - 9, 1, 5));
+    drop(kept);
+    assert_eq!(counted(), (0, 0, 5));
+}
+
+/// Frees a block of a busy stream that was forgotten, and allocates for a stream with the same handle. Returns false if the
+/// work ended too early to tell anything.
+fn forgotten_work_is_waited_for(rounds: u32) -> bool {
+    const DEVICE: DeviceId = DeviceId(0);
+    let backend = host();
+    let own = backend.own_stream(DEVICE).unwrap();
+    // SAFETY: the stream lives as long as the pool.
+    let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    let pool = pool(&backend);
+    let block = pool.request(SIZE).stream(stream).alloc().unwrap();
+    let address = block.address();
+    // SAFETY: the memory is mapped for the device, and the pool unmaps none before the stream has ended its work.
+    unsafe { backend.start_pattern_on(DEVICE, stream, address, SIZE, 1, rounds) }.unwrap();
+    pool.forget_stream(stream).unwrap();
+    drop(block);
+    // The vendor may give a later stream the handle of one that is destroyed: it does not follow the earlier one's work.
+    let next = pool.request(SIZE).stream(stream).alloc().unwrap();
+    let is_busy = !own.is_done().unwrap();
+    assert!(!is_busy || next.address() != address, "the memory of a busy stream was given to another one");
+    backend.synchronize_stream(DEVICE, own.stream()).unwrap();
+    is_busy
+}
+
+#[test]
+fn it_does_not_serve_a_forgotten_stream() {
+    let mut rounds = (0..8).map(|doubled| 64 << doubled);
+    assert!(rounds.any(forgotten_work_is_waited_for), "the stream was never busy");
+}
+
+#[test]
+fn a_block_that_outlives_its_pool_is_freed() {
+    let backend = host();
+    let pool = pool(&backend);
+    let (last, other) = (pool.alloc(SIZE).unwrap(), pool.alloc(SIZE).unwrap());
+    drop(other);
+    drop(pool);
+    drop(last);
+    assert_eq!(backend.memory_info(DeviceId(0)).unwrap().free, Bytes::mib(64));
 }
 
 #[test]

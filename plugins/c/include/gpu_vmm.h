@@ -343,6 +343,27 @@ typedef struct {
   uint8_t bytes[64];
 } gpu_vmm_fabric_handle;
 
+// A quantity of live blocks. The first of two numbers is that of blocks of up to 1 MiB, the second that of larger ones.
+typedef struct {
+  // What is live.
+  uint64_t live[2];
+  // What was freed since gpu_vmm_torch_reset_accumulated.
+  uint64_t freed[2];
+  // What was allocated since then.
+  uint64_t allocated[2];
+  // The most that was live since gpu_vmm_torch_reset_peak.
+  uint64_t peak[2];
+  // The most of both together.
+  uint64_t peak_of_all;
+} gpu_vmm_torch_quantity;
+
+// The live blocks of one device: their number, their sizes as PyTorch rounds them, and their requested sizes.
+typedef struct {
+  gpu_vmm_torch_quantity blocks;
+  gpu_vmm_torch_quantity bytes;
+  gpu_vmm_torch_quantity requested;
+} gpu_vmm_torch_amounts;
+
 // The amounts of one device's memory. All sizes are bytes.
 typedef struct {
   // All physical memory.
@@ -359,22 +380,9 @@ typedef struct {
   uint64_t released;
   // The size of a page.
   uint64_t page;
+  // The live blocks.
+  gpu_vmm_torch_amounts live;
 } gpu_vmm_torch_usage;
-
-// A run of physical memory that is mapped at consecutive addresses.
-typedef struct {
-  // The first address; zero if the memory is mapped nowhere.
-  uint64_t address;
-  // The size.
-  uint64_t size;
-  // Whether blocks lie in the run.
-  bool used;
-  // Whether the blocks are of up to 1 MiB each.
-  bool small;
-} gpu_vmm_torch_run;
-
-// A function that receives runs one by one, with the context of its caller; null for none.
-typedef void (*gpu_vmm_torch_visit_run)(void*, const gpu_vmm_torch_run*);
 
 // PyTorch's identifier of memory that several captures may share: `c10::cuda::MempoolId_t`, a `std::pair` of two numbers.
 typedef struct {
@@ -403,6 +411,21 @@ typedef struct {
   // Whether work on other streams uses it.
   bool used_elsewhere;
 } gpu_vmm_torch_block;
+
+// A run of physical memory that is mapped at consecutive addresses.
+typedef struct {
+  // The first address; zero if the memory is mapped nowhere.
+  uint64_t address;
+  // The size.
+  uint64_t size;
+  // Whether blocks lie in the run.
+  bool used;
+  // Whether the blocks are of up to 1 MiB each.
+  bool small;
+} gpu_vmm_torch_run;
+
+// A function that receives runs one by one, with the context of its caller; null for none.
+typedef void (*gpu_vmm_torch_visit_run)(void*, const gpu_vmm_torch_run*);
 
 // A function that receives blocks one by one, with the context of its caller; null for none.
 typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
@@ -1816,8 +1839,20 @@ void gpu_vmm_string_free(char *text);
 // `usage` is null or points to a writable gpu_vmm_torch_usage.
 gpu_vmm_status gpu_vmm_torch_measure(int number, gpu_vmm_torch_usage *usage);
 
-// Sets the peak of a device's held memory to what is held now.
+// Sets the peaks of a device's held memory and of its live blocks to what is held and live now.
 gpu_vmm_status gpu_vmm_torch_reset_peak(int number);
+
+// Sets to zero what a device's blocks have allocated and freed.
+gpu_vmm_status gpu_vmm_torch_reset_accumulated(int number);
+
+// Counts a block of another allocator as allocated or freed, in the amounts that gpu_vmm_torch_measure returns. PyTorch's private
+// pools may have allocators of their own.
+//
+// # Safety
+//
+// `block` is null or points to a block.
+gpu_vmm_status gpu_vmm_torch_count(const gpu_vmm_torch_block *block,
+                                   bool allocated);
 
 // Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes; at most the budget of
 // gpu_vmm_torch_configure. Memory beyond it stays, and no more is created.

@@ -3,7 +3,6 @@
 use super::{BinIndex, ThreadCacheRef};
 use crate::Fence;
 use crate::classes::Class;
-use crate::last_freed::Freed;
 use crate::pending::Waiting;
 use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
@@ -47,8 +46,8 @@ impl<B: Backend> Body<B> {
     /// Creates the body of a block of `size` bytes in a piece, with its bin and class if it has one.
     pub(crate) fn new(
         thread_cache: &ThreadCacheRef<B>,
-        Freed { piece, index }: Freed,
-        stream: Stream<'static>,
+        piece: Piece,
+        (stream, index): (Stream<'static>, StreamIndex),
         size: u64,
         place: Option<(BinIndex, Class)>,
     ) -> Self {
@@ -71,6 +70,14 @@ impl<B: Backend> Body<B> {
         self.piece.size - u64::from(self.unused)
     }
 
+    /// Prepares the body for another block of `size` bytes.
+    #[inline]
+    pub(crate) fn reuse(&mut self, stream: Stream<'static>, size: u64) {
+        self.unused = (self.piece.size - size) as u16;
+        // A forgotten stream with the same number may have used it.
+        self.stream = stream;
+    }
+
     #[inline]
     pub(crate) fn free(self: Box<Self>) {
         let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
@@ -78,7 +85,7 @@ impl<B: Backend> Body<B> {
         if tracking.is_on() {
             tracking.forget(Address(self.piece.address));
         }
-        let Some((bin, class)) = self.place else { return self.give_back() };
+        let Some((bin, class)) = self.place else { return self.free_large() };
         let mut cache = thread_cache.lock();
         if self.others.is_some() || !cache.is_owned() {
             drop(cache);
@@ -95,20 +102,35 @@ impl<B: Backend> Body<B> {
         thread_cache.release(is_last);
     }
 
+    /// Frees a block that has no place in the thread cache.
+    #[inline]
+    fn free_large(self: Box<Self>) {
+        let thread_cache = self.thread_cache.for_block();
+        let left = if self.others.is_none() { thread_cache.inner.last.put(self) } else { Some(self) };
+        if let Some(body) = left {
+            body.give_back();
+        }
+    }
+
     /// Frees the piece into the core.
     #[inline(never)]
     fn give_back(mut self: Box<Self>) {
-        let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
-        let Self { piece, index, .. } = *self;
+        let thread_cache = self.thread_cache.for_block();
         match self.others.take() {
             Some(others) => self.wait_for(*others),
-            None => thread_cache.inner.give(Freed { piece, index }),
+            None => thread_cache.inner.give(self.piece, self.index),
         }
+        // Last, and without the core's lock: the block kept both alive.
+        thread_cache.release(self.count_in());
+    }
+
+    /// Counts the block as freed, and gives the body to its thread cache. Returns true if the thread cache has no owner and no
+    /// block any more: the caller must release it.
+    pub(crate) fn count_in(self: Box<Self>) -> bool {
+        let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
         let mut cache = thread_cache.lock();
         cache.keep(self);
-        let is_last = cache.count_in(size);
-        drop(cache);
-        thread_cache.release(is_last);
+        cache.count_in(size)
     }
 
     /// Adds the piece to those that wait for other streams or a fence.

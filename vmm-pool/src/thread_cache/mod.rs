@@ -123,7 +123,8 @@ pub(crate) struct Cache<B: Backend> {
     pub(crate) bytes: u64,
     /// True until the pool has given the thread cache up.
     owned: bool,
-    /// The bytes, the number and the total number of blocks that the thread cache has given out.
+    /// The bytes, the number and the total number of blocks that the thread cache has given out. The bytes wrap around: a block may
+    /// grow in the slot for large blocks, which [counts that](crate::last_freed::Served::growth).
     pub(crate) live: u64,
     pub(crate) live_blocks: u64,
     pub(crate) allocations: u64,
@@ -163,7 +164,7 @@ impl<B: Backend> Cache<B> {
     /// Counts a block that is allocated.
     #[inline]
     pub(crate) fn count_out(&mut self, size: u64) {
-        self.live += size;
+        self.live = self.live.wrapping_add(size);
         self.live_blocks += 1;
         self.allocations += 1;
     }
@@ -171,7 +172,7 @@ impl<B: Backend> Cache<B> {
     /// Counts a block that is freed. Returns true if the thread cache has no owner and no block any more.
     #[inline]
     pub(crate) fn count_in(&mut self, size: u64) -> bool {
-        self.live -= size;
+        self.live = self.live.wrapping_sub(size);
         self.live_blocks -= 1;
         self.live_blocks == 0 && !self.owned
     }
@@ -231,9 +232,7 @@ impl<B: Backend> Cache<B> {
         let bin = self.bin(tag, stream)?;
         let mut ready = self.bins[usize::from(bin)].by_class[class].pop()?;
         self.bytes -= ready.piece.size;
-        ready.unused = (ready.piece.size - size) as u16;
-        // A forgotten stream with the same number may have used it.
-        ready.stream = stream;
+        ready.reuse(stream, size);
         self.count_out(size);
         Some(ready)
     }

@@ -25,9 +25,10 @@ impl<V> AddressMap<V> {
     /// Returns the slot from which an address is searched.
     #[inline]
     fn home(&self, address: u64) -> usize {
-        // Multiples of the blocks' alignment differ in the product's high bits: the multiplier is 2^64 divided by the golden ratio.
-        let hash = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        hash as usize & self.mask()
+        // The multiplier is 2^64 divided by the golden ratio. The highest bits of the product are spread evenly for neighbouring
+        // addresses and for equal distances alike; lower ones are not.
+        let hash = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> (u64::BITS - self.slots.len().trailing_zeros())) as usize & self.mask()
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 //! | `process` | the pools of the process, and each thread's tag |
 //! | `graphs` | memory that captured graphs use, and that serves nothing else while they exist |
 //! | `free_blocks` | freed blocks that serve only the same graphs or the same private pool |
-//! | `class`, `table`, `address_map`, `private` | the functions of gpu_vmm.torch's allocator class, its live blocks, its private pools |
+//! | `class`, `table`, `address_map`, `amounts`, `private` | the functions of gpu_vmm.torch's allocator class, its live blocks and their amounts, its private pools |
 //! | `shared` | a block as other processes map it |
 //! | `hooks` | the functions of an allocator for the whole process |
 //! | `slots` | pairs of functions for PyTorch's memory pools, one pair for each tag |
@@ -17,6 +17,7 @@
 #![allow(unsafe_code)]
 
 mod address_map;
+mod amounts;
 mod class;
 mod free_blocks;
 mod graphs;

@@ -270,7 +270,11 @@ impl PrivatePools {
             }
         }
         for (address, block) in blocks.iter().filter(|(address, _)| live.contains_key(address)) {
-            table::with(*address, |entry| entry.set_private(*id, block.size));
+            // PyTorch counts it as freed and allocated.
+            if let Some(mut entry) = table::remove(*address) {
+                entry.set_private(*id, block.size);
+                table::insert(entry);
+            }
         }
         for (block, size) in taken {
             self.insert(block, Bytes(size), *id);

@@ -1,18 +1,17 @@
-//! The live blocks of PyTorch's allocator class, by address.
+//! The live blocks of PyTorch's allocator class, by address, and their amounts.
 
 use super::address_map::AddressMap;
+use super::amounts::Amounts;
 use super::graphs::MempoolId;
+use super::process::DEVICES;
 use super::shared::Shared;
 use crate::status::Answer;
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Operation, Stream};
+use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream};
 use gpu_vmm_sync::SpinMutex;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
-
-/// The number of shards, each of which has a lock of its own.
-const SHARDS: usize = 16;
 
 /// A live block.
 pub(super) struct Entry {
@@ -141,12 +140,18 @@ impl TorchBlock {
     }
 }
 
-type Shard = AddressMap<Entry>;
-
 /// The blocks of all devices. PyTorch frees by address alone, so one lookup must find the device as well.
 struct Table {
     process: Process,
-    shards: [SpinMutex<Shard>; SHARDS],
+    /// One lock for all, as in PyTorch's own allocator: the amounts have peaks, so each allocation changes one state anyway, and
+    /// a second lock would take as long as the rest.
+    live: SpinMutex<Live>,
+}
+
+struct Live {
+    blocks: AddressMap<Entry>,
+    /// The amounts of each device.
+    amounts: [Amounts; DEVICES],
 }
 
 static TABLE: OnceLock<Table> = OnceLock::new();
@@ -156,7 +161,7 @@ static TABLE: OnceLock<Table> = OnceLock::new();
 fn inherited() -> &'static Table {
     TABLE.get_or_init(|| Table {
         process: Process::current(),
-        shards: std::array::from_fn(|_| SpinMutex::new(Shard::new())),
+        live: SpinMutex::new(Live { blocks: AddressMap::new(), amounts: [Amounts::NONE; DEVICES] }),
     })
 }
 
@@ -172,37 +177,41 @@ pub(super) fn check(operation: Operation) -> Answer {
     Ok(inherited().process.check(operation)?)
 }
 
-#[inline]
-fn shard(address: Address) -> Option<&'static SpinMutex<Shard>> {
-    // The addresses of neighbouring blocks differ in these bits.
-    let index = (address.0 >> 9 ^ address.0 >> 21) as usize % SHARDS;
-    table().map(|table| &table.shards[index])
-}
-
-/// Inserts a block.
+/// Inserts a block, and counts it as allocated.
 #[inline]
 pub(super) fn insert(entry: Entry) {
-    let address = entry.block.address();
-    if let Some(shard) = shard(address) {
-        let is_new = shard.lock().insert(address, entry);
+    let (address, device) = (entry.block.address(), usize::from(entry.device));
+    let (size, capacity) = (Bytes(entry.size()), entry.block.capacity());
+    if let Some(table) = table() {
+        let mut live = table.live.lock();
+        live.amounts[device].add(size, capacity);
+        let is_new = live.blocks.insert(address, entry);
         debug_assert!(is_new, "two live blocks at {address}");
     }
 }
 
-/// Removes the block with this first address.
+/// Removes the block with this first address, and counts it as freed.
 #[inline]
 pub(super) fn remove(address: Address) -> Option<Entry> {
-    shard(address)?.lock().remove(address)
+    let mut live = table()?.live.lock();
+    let entry = live.blocks.remove(address)?;
+    live.amounts[usize::from(entry.device)].remove(Bytes(entry.size()), entry.block.capacity());
+    Some(entry)
+}
+
+/// Works on the amounts of a device's live blocks. Returns none for a device that cannot be, and in a forked child.
+pub(super) fn with_amounts<T>(device: usize, work: impl FnOnce(&mut Amounts) -> T) -> Option<T> {
+    table()?.live.lock().amounts.get_mut(device).map(work)
 }
 
 /// Works on the block with this first address. `work` must not wait: other threads spin meanwhile.
 pub(super) fn with<T>(address: Address, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-    shard(address)?.lock().get_mut(address).map(work)
+    table()?.live.lock().blocks.get_mut(address).map(work)
 }
 
 /// Calls `visit` for all blocks of a device, which must not wait.
-pub(super) fn each(device: u8, mut visit: impl FnMut(&Entry)) {
-    for shard in table().into_iter().flat_map(|table| &table.shards) {
-        shard.lock().values().filter(|entry| entry.device == device).for_each(&mut visit);
+pub(super) fn each(device: u8, visit: impl FnMut(&Entry)) {
+    if let Some(table) = table() {
+        table.live.lock().blocks.values().filter(|entry| entry.device == device).for_each(visit);
     }
 }

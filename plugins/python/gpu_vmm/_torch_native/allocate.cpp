@@ -75,17 +75,9 @@ void GpuVmmAllocator::raw_delete(void* address) {
   }
 }
 
-C10_ALWAYS_INLINE void GpuVmmAllocator::note_allocated(Device& of, const gpu_vmm_torch_block& block) {
-  of.statistics.allocated(block);
-  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    report(block, static_cast<int64_t>(rounded(block.size)));
-  }
-}
-
 C10_NOINLINE void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
-  Device& of = at(device);
   gpu_vmm_torch_block block;
-  if (C10_UNLIKELY(history_.is_on() || of.diversions.any())) {
+  if (C10_UNLIKELY(history_.is_on() || at(device).diversions.any())) {
     take_recorded(device, size, stream, block);
   } else {
     const auto status = library.gpu_vmm_torch_allocate(device, size, stream, nullptr, &block);
@@ -93,7 +85,7 @@ C10_NOINLINE void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, c
       take_otherwise(status, device, size, stream, Context(), block);
     }
   }
-  note_allocated(of, block);
+  tell_profiler(block, 1);
   void* address = reinterpret_cast<void*>(block.address);
   trace_python(address, true);
   return address;
@@ -109,7 +101,9 @@ void GpuVmmAllocator::take_recorded(
     if (status != GPU_VMM_OK) {
       take_otherwise(status, device, size, stream, context, block);
     }
-  } else if (!foreign_.allocate(device, pool, size, stream, block)) {
+  } else if (foreign_.allocate(device, pool, size, stream, block)) {
+    check(library.gpu_vmm_torch_count(&block, true));
+  } else {
     const gpu_vmm_torch_mempool_id id{pool.first, pool.second};
     const auto status = library.gpu_vmm_torch_allocate(device, size, stream, &id, &block);
     if (status == GPU_VMM_OUT_OF_MEMORY) {
@@ -158,8 +152,8 @@ void GpuVmmAllocator::throw_out_of_memory(
   }
   history_.out_of_memory(device, rounded(size), stream, free, context);
   of.statistics.out_of_memory();
-  const size_t allocated = of.statistics.allocated_bytes();
-  const size_t held = usage(device).held;
+  const auto now = usage(device);
+  const size_t allocated = allocated_bytes(now), held = now.held;
   c10::reportOutOfMemoryToProfiler(
       static_cast<int64_t>(rounded(size)), allocated, held, c10::Device(c10::DeviceType::CUDA, device));
   std::vector<torch_allocator::OutOfMemoryObserver> observers;
@@ -192,7 +186,7 @@ void GpuVmmAllocator::give(void* address) {
   if (C10_UNLIKELY(status != GPU_VMM_OK) && !give_otherwise(status, number, block)) {
     return;
   }
-  note_freed(block);
+  tell_profiler(block, -1);
   trace_python(address, false);
 }
 
@@ -212,6 +206,7 @@ bool GpuVmmAllocator::give_otherwise(gpu_vmm_status status, uint64_t address, gp
   }
   if (status == GPU_VMM_NOT_FOUND) {
     TORCH_CHECK(foreign_.free(address, block), "invalid device pointer: ", reinterpret_cast<void*>(address));
+    check(library.gpu_vmm_torch_count(&block, false));
   } else {
     // The block is freed; the pool reuses its memory only when the device is idle.
     TORCH_WARN("gpu-vmm: ", library.gpu_vmm_last_error());
@@ -219,21 +214,11 @@ bool GpuVmmAllocator::give_otherwise(gpu_vmm_status status, uint64_t address, gp
   return true;
 }
 
-void GpuVmmAllocator::note_allocated(const gpu_vmm_torch_block& block) {
-  note_allocated(devices_[block.device], block);
-}
-
-void GpuVmmAllocator::note_freed(const gpu_vmm_torch_block& block) {
-  devices_[block.device].statistics.freed(block);
-  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    report(block, -static_cast<int64_t>(rounded(block.size)));
-  }
-}
-
 void GpuVmmAllocator::report(const gpu_vmm_torch_block& block, int64_t size) {
   const auto device = static_cast<c10::DeviceIndex>(block.device);
+  const auto now = usage(device);
   c10::reportMemoryUsageToProfiler(
-      reinterpret_cast<void*>(block.address), size, devices_[device].statistics.allocated_bytes(), usage(device).held,
+      reinterpret_cast<void*>(block.address), size, allocated_bytes(now), now.held,
       c10::Device(c10::DeviceType::CUDA, device));
 }
 
@@ -273,7 +258,7 @@ void GpuVmmAllocator::cacheInfo(c10::DeviceIndex device, size_t* largest) {
   // Any free memory of the pool serves a request of any size, at new addresses.
   const auto [free, total] = getMemoryInfo(device);
   const auto now = usage(device);
-  const size_t used = at(device).statistics.allocated_bytes();
+  const size_t used = allocated_bytes(now);
   *largest = std::max({*largest, free, now.held > used ? now.held - used : 0});
 }
 

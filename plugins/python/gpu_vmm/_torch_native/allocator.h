@@ -117,9 +117,12 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
   bool find(uint64_t address, gpu_vmm_torch_block& block);
   bool give_otherwise(gpu_vmm_status status, uint64_t address, gpu_vmm_torch_block& block);
   void record_freed(uint64_t address);
-  void note_allocated(const gpu_vmm_torch_block& block);
-  void note_allocated(Device& of, const gpu_vmm_torch_block& block);
-  void note_freed(const gpu_vmm_torch_block& block);
+  // Tells PyTorch's profiler of a block that is allocated, or freed if `sign` is -1.
+  C10_ALWAYS_INLINE void tell_profiler(const gpu_vmm_torch_block& block, int64_t sign) {
+    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+      report(block, sign * static_cast<int64_t>(rounded(block.size)));
+    }
+  }
   void report(const gpu_vmm_torch_block& block, int64_t size);
   gpu_vmm_torch_usage usage(c10::DeviceIndex device);
   std::vector<SegmentInfo> segments(c10::DeviceIndex device, MempoolId_t pool);

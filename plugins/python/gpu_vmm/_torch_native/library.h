@@ -25,6 +25,8 @@ namespace gpu_vmm {
   each(gpu_vmm_torch_checkpoint_free) \
   each(gpu_vmm_torch_measure)      \
   each(gpu_vmm_torch_reset_peak)   \
+  each(gpu_vmm_torch_reset_accumulated) \
+  each(gpu_vmm_torch_count)        \
   each(gpu_vmm_torch_set_limit)    \
   each(gpu_vmm_torch_allow_access) \
   each(gpu_vmm_torch_collect)      \

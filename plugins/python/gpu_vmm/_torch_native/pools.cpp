@@ -137,14 +137,14 @@ torch_allocator::CheckpointDelta GpuVmmAllocator::setCheckpointPoolState(
     if (history_.is_on()) {
       history_.freed(block, context);
     }
-    note_freed(block);
+    tell_profiler(block, -1);
     delta.ptrs_freed.push_back(reinterpret_cast<void*>(block.address));
   }
   for (const auto& block : restored.allocated) {
     if (history_.is_on()) {
       history_.allocated(block, context);
     }
-    note_allocated(block);
+    tell_profiler(block, 1);
     auto* address = reinterpret_cast<void*>(block.address);
     delta.dataptrs_allocd.emplace_back(address, address, raw_deleter(), c10::Device(c10::DeviceType::CUDA, device));
   }

@@ -84,6 +84,7 @@ DeviceStats GpuVmmAllocator::getDeviceStats(c10::DeviceIndex device) {
 
 void GpuVmmAllocator::resetAccumulatedStats(c10::DeviceIndex device) {
   at(device).statistics.reset_accumulated(usage(device));
+  check(library.gpu_vmm_torch_reset_accumulated(device));
 }
 
 void GpuVmmAllocator::resetPeakStats(c10::DeviceIndex device) {

@@ -1,56 +1,26 @@
 #include "statistics.h"
 
+#include <algorithm>
+
 namespace gpu_vmm {
 
+namespace {
+
+// Writes all, small and large, in PyTorch's order.
 template <class Stats>
-void Quantity::read(Stats& stats) const {
+void read(const gpu_vmm_torch_quantity& quantity, Stats& stats) {
   for (size_t kind = 0; kind < 2; ++kind) {
     auto& stat = stats[1 + kind];
-    stat.current = current_[kind];
-    stat.peak = peak_[1 + kind];
-    stat.freed = freed_[kind];
-    stat.allocated = current_[kind] + freed_[kind] - before_[kind];
+    stat.current = static_cast<int64_t>(quantity.live[kind]);
+    stat.peak = static_cast<int64_t>(quantity.peak[kind]);
+    stat.allocated = static_cast<int64_t>(quantity.allocated[kind]);
+    stat.freed = static_cast<int64_t>(quantity.freed[kind]);
   }
-  stats[0].current = current();
-  stats[0].peak = peak_[0];
-  stats[0].freed = stats[1].freed + stats[2].freed;
+  stats[0].current = stats[1].current + stats[2].current;
+  stats[0].peak = static_cast<int64_t>(quantity.peak_of_all);
   stats[0].allocated = stats[1].allocated + stats[2].allocated;
+  stats[0].freed = stats[1].freed + stats[2].freed;
 }
-
-void Quantity::reset_accumulated() {
-  for (size_t kind = 0; kind < 2; ++kind) {
-    before_[kind] = current_[kind];
-    freed_[kind] = 0;
-  }
-}
-
-void Quantity::reset_peak() {
-  peak_[0] = current();
-  peak_[1] = current_[0];
-  peak_[2] = current_[1];
-}
-
-void Statistics::retried() {
-  std::lock_guard<SpinLock> guard(lock_);
-  retries_ += 1;
-}
-
-void Statistics::synchronized() {
-  std::lock_guard<SpinLock> guard(lock_);
-  synchronizations_ += 1;
-}
-
-void Statistics::out_of_memory() {
-  std::lock_guard<SpinLock> guard(lock_);
-  errors_ += 1;
-}
-
-size_t Statistics::allocated_bytes() {
-  std::lock_guard<SpinLock> guard(lock_);
-  return static_cast<size_t>(bytes_.current());
-}
-
-namespace {
 
 // What is active is allocated or waits for work on another stream.
 void add_pending(Stat& active, const Stat& allocated, uint64_t pending) {
@@ -70,11 +40,11 @@ Stat of_memory(uint64_t current, uint64_t peak) {
 } // namespace
 
 DeviceStats Statistics::read(const gpu_vmm_torch_usage& usage, const ForeignUsage& foreign) {
-  std::lock_guard<SpinLock> guard(lock_);
+  std::lock_guard<std::mutex> guard(mutex_);
   DeviceStats stats;
-  blocks_.read(stats.allocation);
-  bytes_.read(stats.allocated_bytes);
-  requested_.read(stats.requested_bytes);
+  gpu_vmm::read(usage.live.blocks, stats.allocation);
+  gpu_vmm::read(usage.live.bytes, stats.allocated_bytes);
+  gpu_vmm::read(usage.live.requested, stats.requested_bytes);
   stats.num_alloc_retries = retries_;
   stats.num_sync_all_streams = synchronizations_;
   stats.num_ooms = errors_;
@@ -100,20 +70,14 @@ DeviceStats Statistics::read(const gpu_vmm_torch_usage& usage, const ForeignUsag
 }
 
 void Statistics::reset_accumulated(const gpu_vmm_torch_usage& usage) {
-  std::lock_guard<SpinLock> guard(lock_);
-  for (auto* quantity : {&blocks_, &bytes_, &requested_}) {
-    quantity->reset_accumulated();
-  }
   retries_ = errors_ = synchronizations_ = 0;
+  std::lock_guard<std::mutex> guard(mutex_);
   created_ = usage.created;
   released_ = usage.released;
 }
 
 void Statistics::reset_peak(const ForeignUsage& foreign) {
-  std::lock_guard<SpinLock> guard(lock_);
-  for (auto* quantity : {&blocks_, &bytes_, &requested_}) {
-    quantity->reset_peak();
-  }
+  std::lock_guard<std::mutex> guard(mutex_);
   foreign_peak_ = foreign.bytes;
 }
 

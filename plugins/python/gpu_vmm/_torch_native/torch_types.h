@@ -31,9 +31,8 @@ using Stat = std::tuple_element_t<0, decltype(DeviceStats::allocation)>;
 // The most devices, as in libgpu_vmm_c.
 constexpr int kDevices = 64;
 
-// What PyTorch rounds sizes up to in its statistics, and the size up to which it calls blocks small.
+// What PyTorch rounds sizes up to in its statistics.
 constexpr size_t kRounding = 512;
-constexpr size_t kSmall = 1 << 20;
 
 constexpr size_t rounded(size_t size) {
   return (size + kRounding - 1) / kRounding * kRounding;

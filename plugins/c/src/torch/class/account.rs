@@ -4,6 +4,7 @@ use super::pools::TorchVisit;
 use crate::call::status;
 use crate::status::{Answer, Failure, Status};
 use crate::texts::{clear, give};
+use crate::torch::amounts::{Amounts, TorchAmounts};
 use crate::torch::process::{DEVICES, Device, device, devices, limit, used};
 use crate::torch::table::{self, GPU_VMM_TORCH_FREE, GPU_VMM_TORCH_PENDING, TorchBlock};
 use gpu_vmm::pool::PoolUsage;
@@ -28,6 +29,8 @@ pub struct TorchUsage {
     pub released: u64,
     /// The size of a page.
     pub page: u64,
+    /// The live blocks.
+    pub live: TorchAmounts,
 }
 
 fn of_device(number: c_int, work: impl FnOnce(&'static Device) -> Answer) -> Status {
@@ -63,16 +66,52 @@ pub unsafe extern "C" fn gpu_vmm_torch_measure(number: c_int, usage: *mut TorchU
             created: now.created,
             released: now.released,
             page: now.page,
+            live: table::with_amounts(number as usize, Amounts::read).unwrap_or_default(),
         };
         // SAFETY: guaranteed by the caller.
         unsafe { give("usage", usage, found) }
     })
 }
 
-/// Sets the peak of a device's held memory to what is held now.
+/// Sets the peaks of a device's held memory and of its live blocks to what is held and live now.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_reset_peak(number: c_int) -> Status {
-    status(|| known(number)?.map_or(Ok(()), |device| Ok(device.pool.blocks.reset_peak()?)))
+    status(|| {
+        let known = known(number)?;
+        table::with_amounts(number as usize, Amounts::reset_peak);
+        known.map_or(Ok(()), |device| Ok(device.pool.blocks.reset_peak()?))
+    })
+}
+
+/// Sets to zero what a device's blocks have allocated and freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpu_vmm_torch_reset_accumulated(number: c_int) -> Status {
+    status(|| {
+        known(number)?;
+        table::with_amounts(number as usize, Amounts::reset_accumulated);
+        Ok(())
+    })
+}
+
+/// Counts a block of another allocator as allocated or freed, in the amounts that gpu_vmm_torch_measure returns. PyTorch's private
+/// pools may have allocators of their own.
+///
+/// # Safety
+///
+/// `block` is null or points to a block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_count(block: *const TorchBlock, allocated: bool) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let block = unsafe { block.as_ref() }.ok_or_else(|| Failure::invalid("count: block is null"))?;
+        known(block.device)?;
+        let (size, capacity) = (Bytes(block.size), Bytes(block.capacity));
+        table::with_amounts(block.device as usize, |amounts| match allocated {
+            true => amounts.add(size, capacity),
+            false => amounts.remove(size, capacity),
+        });
+        Ok(())
+    })
 }
 
 /// Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes; at most the budget of
@@ -184,7 +223,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::status::{GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY};
+    use crate::status::{GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY};
+    use crate::torch::amounts::TorchQuantity;
     use crate::torch::class::blocks::{gpu_vmm_torch_allocate, gpu_vmm_torch_deallocate};
     use crate::torch::class::pools::{gpu_vmm_torch_pool_acquire, gpu_vmm_torch_pool_release};
     use crate::torch::graphs::MempoolId;
@@ -246,6 +286,11 @@ mod tests {
         assert_eq!(unsafe { gpu_vmm_torch_deallocate(address, null_mut()) }, GPU_VMM_OK);
     }
 
+    /// Returns the number, the rounded and the requested sizes.
+    fn quantities(usage: &TorchUsage) -> [TorchQuantity; 3] {
+        [usage.live.blocks, usage.live.bytes, usage.live.requested]
+    }
+
     /// Compares a walk with the blocks that must exist, by address, each with its size, its pool and its state.
     #[track_caller]
     fn agrees(expected: &BTreeMap<u64, (u64, MempoolId, u32)>) {
@@ -266,6 +311,19 @@ mod tests {
         );
         assert_eq!(usage.held, (usage.created - usage.released) * usage.page);
         assert!(usage.held <= usage.peak_held);
+        let mut live = [[0; 2]; 3];
+        for block in blocks.iter().filter(|block| block.state == GPU_VMM_TORCH_LIVE) {
+            let kind = usize::from(block.capacity > 1 << 20);
+            for (sum, amount) in live.iter_mut().zip([1, block.size.next_multiple_of(512), block.size]) {
+                sum[kind] += amount;
+            }
+        }
+        for (live, now) in live.iter().zip(quantities(&usage)) {
+            assert_eq!(*live, now.live);
+            assert_eq!([0, 1].map(|kind| now.allocated[kind] - now.freed[kind]), *live);
+            assert!((0..2).all(|kind| live[kind] <= now.peak[kind]));
+            assert!(now.peak_of_all >= live.iter().sum() && now.peak_of_all <= now.peak.iter().sum());
+        }
         // Every live block lies in memory that is in use.
         for block in blocks.iter().filter(|block| block.state == GPU_VMM_TORCH_LIVE) {
             let (mut at, end) = (block.address, block.address + block.capacity);
@@ -296,6 +354,11 @@ mod tests {
             expected.insert(block.address, (block.size, id, GPU_VMM_TORCH_LIVE));
             agrees(&expected);
         }
+        let most = quantities(&measured());
+        for now in &most {
+            // Nothing was freed: all peaks are what is live.
+            assert_eq!((now.peak, now.peak_of_all), (now.live, now.live.iter().sum()));
+        }
         let all: Vec<u64> = expected.keys().copied().collect();
         for address in all.iter().copied().step_by(2) {
             free(address);
@@ -311,6 +374,8 @@ mod tests {
             agrees(&expected);
         }
         let before = measured();
+        assert_eq!(quantities(&before).map(|now| now.peak_of_all), most.map(|now| now.peak_of_all));
+        counts_blocks_of_others(&before);
         assert_eq!(gpu_vmm_torch_set_limit(0, before.held), GPU_VMM_OK);
         assert_eq!(alloc(before.held, false).unwrap_err(), GPU_VMM_OUT_OF_MEMORY);
         assert_eq!(gpu_vmm_torch_set_limit(0, u64::MAX), GPU_VMM_OK);
@@ -325,6 +390,36 @@ mod tests {
         assert_eq!((after.held, after.released), (0, after.created));
         assert!(after.peak_held >= before.held);
         assert_eq!(gpu_vmm_torch_reset_peak(0), GPU_VMM_OK);
-        assert_eq!(measured().peak_held, 0);
+        let end = measured();
+        assert_eq!(
+            (end.peak_held, quantities(&end).map(|now| (now.peak, now.peak_of_all))),
+            (0, [([0; 2], 0); 3])
+        );
+        assert!(end.live.blocks.allocated[0] > 0);
+        assert_eq!(gpu_vmm_torch_reset_accumulated(0), GPU_VMM_OK);
+        assert_eq!(measured().live, TorchAmounts::default());
+    }
+
+    /// Counts a block of another allocator as allocated and as freed.
+    fn counts_blocks_of_others(before: &TorchUsage) {
+        let block = TorchBlock { size: 1000, ..TorchBlock::at(0, 0, 2 << 20) };
+        // SAFETY: it is a block.
+        assert_eq!(unsafe { gpu_vmm_torch_count(&raw const block, true) }, GPU_VMM_OK);
+        let larger = measured();
+        for ((now, before), amount) in quantities(&larger).iter().zip(quantities(before)).zip([1, 1024, 1000])
+        {
+            assert_eq!(now.live, [before.live[0], before.live[1] + amount]);
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { gpu_vmm_torch_count(&raw const block, false) }, GPU_VMM_OK);
+        for (now, before) in quantities(&measured()).iter().zip(quantities(before)) {
+            assert_eq!(now.live, before.live);
+        }
+        let nowhere = TorchBlock { device: 64, ..block };
+        // SAFETY: null and a block.
+        unsafe {
+            assert_eq!(gpu_vmm_torch_count(null(), true), GPU_VMM_INVALID_ARGUMENT);
+            assert_eq!(gpu_vmm_torch_count(&raw const nowhere, true), GPU_VMM_INVALID_ARGUMENT);
+        }
     }
 }

@@ -70,7 +70,12 @@ fn a_checkpoint_is_the_set_of_live_blocks() {
     let smaller = Address(smaller.address);
     assert_eq!(smaller, freed, "the block serves the next request");
     let later = alloc(&pools);
+    let counted = || table::with_amounts(2, |amounts| amounts.read()).unwrap();
+    assert_eq!(counted().requested.live, [3 * SIZE.0 - 2048, 0]);
     let before = pools.restore(&checkpoint).unwrap();
+    assert_eq!((counted().blocks.live, counted().requested.live), ([2, 0], [2 * SIZE.0, 0]));
+    // As PyTorch's own allocator counts: all that was live is freed, and all of the checkpoint is allocated.
+    assert_eq!((counted().blocks.freed, counted().blocks.allocated), ([4, 0], [6, 0]));
     assert_eq!(before.keys().copied().collect::<Vec<_>>(), {
         let mut all = [kept, freed, later];
         all.sort();

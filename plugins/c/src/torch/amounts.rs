@@ -1,0 +1,128 @@
+//! The amounts of live blocks, by PyTorch's rules.
+
+use gpu_vmm::Bytes;
+
+/// The size up to which PyTorch calls blocks small.
+const SMALL: u64 = 1 << 20;
+
+/// What PyTorch rounds sizes up to in its statistics.
+const ROUNDING: u64 = 512;
+
+/// A quantity of live blocks. The first of two numbers is that of blocks of up to 1 MiB, the second that of larger ones.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TorchQuantity {
+    /// What is live.
+    pub live: [u64; 2],
+    /// What was freed since gpu_vmm_torch_reset_accumulated.
+    pub freed: [u64; 2],
+    /// What was allocated since then.
+    pub allocated: [u64; 2],
+    /// The most that was live since gpu_vmm_torch_reset_peak.
+    pub peak: [u64; 2],
+    /// The most of both together.
+    pub peak_of_all: u64,
+}
+
+/// The live blocks of one device: their number, their sizes as PyTorch rounds them, and their requested sizes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TorchAmounts {
+    pub blocks: TorchQuantity,
+    pub bytes: TorchQuantity,
+    pub requested: TorchQuantity,
+}
+
+/// Rounds a size as PyTorch does.
+#[inline]
+fn rounded(size: Bytes) -> u64 {
+    size.0.div_ceil(ROUNDING).wrapping_mul(ROUNDING)
+}
+
+/// A [`TorchQuantity`] as each call changes it. All numbers wrap around: those of a caller may be wrong.
+#[derive(Clone, Copy)]
+struct Quantity {
+    live: [u64; 2],
+    freed: [u64; 2],
+    /// What was live at the last reset: with it, what was allocated since follows from the others.
+    before: [u64; 2],
+    peak: [u64; 2],
+    peak_of_all: u64,
+}
+
+impl Quantity {
+    const NONE: Self = Self { live: [0; 2], freed: [0; 2], before: [0; 2], peak: [0; 2], peak_of_all: 0 };
+
+    #[inline]
+    fn add(&mut self, kind: usize, amount: u64) {
+        self.live[kind] = self.live[kind].wrapping_add(amount);
+        self.peak[kind] = self.peak[kind].max(self.live[kind]);
+        self.peak_of_all = self.peak_of_all.max(self.live());
+    }
+
+    #[inline]
+    fn remove(&mut self, kind: usize, amount: u64) {
+        self.freed[kind] = self.freed[kind].wrapping_add(amount);
+        self.live[kind] = self.live[kind].wrapping_sub(amount);
+    }
+
+    fn read(&self) -> TorchQuantity {
+        let Self { live, freed, before, peak, peak_of_all } = *self;
+        let allocated = [0, 1].map(|kind| live[kind].wrapping_add(freed[kind]).wrapping_sub(before[kind]));
+        TorchQuantity { live, freed, allocated, peak, peak_of_all }
+    }
+
+    #[inline]
+    fn live(&self) -> u64 {
+        self.live[0].wrapping_add(self.live[1])
+    }
+}
+
+/// [`TorchAmounts`] as each call changes them.
+#[derive(Clone, Copy)]
+pub(super) struct Amounts {
+    blocks: Quantity,
+    bytes: Quantity,
+    requested: Quantity,
+}
+
+impl Amounts {
+    pub(super) const NONE: Self =
+        Self { blocks: Quantity::NONE, bytes: Quantity::NONE, requested: Quantity::NONE };
+
+    /// Returns the amounts as callers see them.
+    pub(super) fn read(&mut self) -> TorchAmounts {
+        let Self { blocks, bytes, requested } = self;
+        TorchAmounts { blocks: blocks.read(), bytes: bytes.read(), requested: requested.read() }
+    }
+
+    /// Counts a block that is allocated. Its kind is that of its capacity: a block of a private pool may serve a smaller request.
+    #[inline]
+    pub(super) fn add(&mut self, size: Bytes, capacity: Bytes) {
+        let kind = usize::from(capacity.0 > SMALL);
+        self.blocks.add(kind, 1);
+        self.bytes.add(kind, rounded(size));
+        self.requested.add(kind, size.0);
+    }
+
+    /// Counts a block that is freed.
+    #[inline]
+    pub(super) fn remove(&mut self, size: Bytes, capacity: Bytes) {
+        let kind = usize::from(capacity.0 > SMALL);
+        self.blocks.remove(kind, 1);
+        self.bytes.remove(kind, rounded(size));
+        self.requested.remove(kind, size.0);
+    }
+
+    fn each(&mut self, reset: impl Fn(&mut Quantity)) {
+        [&mut self.blocks, &mut self.bytes, &mut self.requested].into_iter().for_each(reset);
+    }
+
+    pub(super) fn reset_peak(&mut self) {
+        self.each(|quantity| (quantity.peak, quantity.peak_of_all) = (quantity.live, quantity.live()));
+    }
+
+    pub(super) fn reset_accumulated(&mut self) {
+        self.each(|quantity| (quantity.freed, quantity.before) = ([0; 2], quantity.live));
+    }
+}
