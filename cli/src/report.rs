@@ -3,7 +3,7 @@
 use crate::Answer;
 use crate::copying::Copying;
 use crate::output::{Output, about, counted, duration};
-use gpu_vmm::{Address, Bytes, Growth, Vendor};
+use gpu_vmm::{Address, Bytes, Growth, GrowthKind, Vendor};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -98,12 +98,14 @@ impl Report {
         let mut total = |label: &str, micros, text: String| {
             output.paragraph(&format!("{label:<22}{:>12}  ", duration(micros)), &text)
         };
-        total(&format!("growth in {count}:"), *total_micros, "create, map, set access".to_owned())?;
-        let by_copying = "the same by copying:";
+        let is_copied = self.steps.iter().any(|step| step.how == GrowthKind::Copied.name());
+        let (by_copying, calls) = ("the same by copying:", "allocate, copy, free");
+        let own = if is_copied { calls } else { "create, map, set access" };
+        total(&format!("growth in {count}:"), *total_micros, own.to_owned())?;
         if let Some(copy) = self.copy_micros {
             let times =
                 self.copy_ratio.map(|ratio| format!("; {ratio:.1} times as long")).unwrap_or_default();
-            total(by_copying, copy, format!("allocate, copy, free{times}"))?;
+            total(by_copying, copy, format!("{calls}{times}"))?;
         }
         if let Some(reason) = &self.copy_skipped {
             output.paragraph(&format!("{by_copying} "), &format!("not measured: {reason}"))?;

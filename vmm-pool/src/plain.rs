@@ -8,8 +8,8 @@ use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
 use crate::space::{Space, Spot};
 use crate::stream_order::Turn;
-use gpu_vmm_core::extend::pool_memory;
-use gpu_vmm_core::{Backend, Bytes, Detail, Error, Operation, Region, Result, WaitFor};
+use gpu_vmm_core::extend::{check_virtual_memory, pool_memory};
+use gpu_vmm_core::{Backend, Bytes, Operation, Region, Result, WaitFor};
 
 impl<B: Backend> Core<B> {
     /// Refuses an operation that needs virtual memory management if the device has none.
@@ -17,14 +17,7 @@ impl<B: Backend> Core<B> {
         if !self.settings.plain {
             return Ok(());
         }
-        let device = self.backend.device(operation, self.settings.device)?;
-        let reason = format!(
-            "{} has no virtual memory management ({}); its pools consist of plain allocations, whose memory cannot be \
-             unmapped, shared or opened to other devices",
-            device.id,
-            device.no_virtual_memory.as_deref().unwrap_or_default()
-        );
-        Err(Error::new(operation, Detail::Unsupported { reason }))
+        check_virtual_memory(operation, &self.backend, self.settings.device)
     }
 
     /// Finds the place of a block in a chunk, or allocates a chunk for it. Its memory is not claimed yet.

@@ -20,7 +20,7 @@ pub(crate) struct Inner<B: Backend> {
 
 impl<B: Backend> Inner<B> {
     pub(crate) fn new(core: Core<B>) -> Self {
-        let tracking = Tracking::new(core.settings.debug);
+        let tracking = Tracking::new(core.settings.debug, core.settings.plain);
         let last = Last::new(core.settings.keep.0 == u64::MAX);
         Self { process: Process::current(), core: Mutex::new(core), last, tracking }
     }

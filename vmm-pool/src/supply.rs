@@ -134,13 +134,13 @@ impl<B: Backend> Core<B> {
         chosen: &[FrameIndex],
         tag: u16,
     ) -> Result<(), Shortage> {
-        for (index, frame) in pages.iter().zip(chosen) {
+        for (page, frame) in pages.iter().zip(chosen) {
             let tenant = self.frames.tenant(*frame);
             self.frames.set_tenant(*frame, tag);
             if self.settings.scrub && tenant != tag {
                 let space = &mut self.spaces[space];
                 self.calls.other += 1;
-                let (offset, page) = (space.offset_of(*index), Bytes(self.page));
+                let (offset, page) = (space.offset_of(*page), Bytes(self.page));
                 if let Err(error) = space.region.fill(offset, page, 0) {
                     // The frame still has the contents of the earlier tag.
                     self.frames.set_tenant(*frame, tenant);

@@ -26,8 +26,9 @@ pub(crate) struct Tracking {
 }
 
 impl Tracking {
-    pub(crate) fn new(on: bool) -> Self {
-        Self { live: on.then(Mutex::default), is_on: on || pool_memory::is_watched() }
+    /// Creates the list if `on`. A tool sees blocks of plain allocations alone.
+    pub(crate) fn new(on: bool, is_plain: bool) -> Self {
+        Self { live: on.then(Mutex::default), is_on: on || is_plain && pool_memory::is_watched() }
     }
 
     /// Returns true if blocks are tracked or reported.

@@ -15,13 +15,14 @@ const MIN: usize = 10;
 
 pub(super) fn run(asked: &ConformanceArguments) -> Answer {
     let file = super::destination(asked)?;
-    let mut reports = read(&asked.compare)?;
+    let (mut reports, left_out) = read(&asked.compare)?;
     if let Some(filter) = &asked.filter {
         for (_, report) in &mut reports {
             report.cases.retain(|case| format!("{}::{}", case.layer, case.name).contains(filter));
         }
     }
-    let comparison = Comparison::of(&reports, asked.verbose);
+    let mut comparison = Comparison::of(&reports, asked.verbose);
+    comparison.opening.extend(left_out);
     let mut output = Output::to(file);
     match asked.format {
         Format::Markdown => output.line(comparison.markdown()),
@@ -30,15 +31,18 @@ pub(super) fn run(asked: &ConformanceArguments) -> Answer {
     output.complete()
 }
 
-/// The content of a file: one report or an array of them.
+/// The content of a file: one report, an array of them, or none, since `gpu-vmm check` found no GPU to run the suite on.
 enum Content {
     One(Box<Report>),
     Several(Vec<Report>),
+    None,
 }
 
-/// Reads the reports of all files. Each is named after its file, and after the backend if a file has several.
-fn read(files: &[PathBuf]) -> Answer<Vec<(String, Report)>> {
-    let mut reports = Vec::new();
+/// Reads the reports of all files, and lines about the files without one. Each report is named after its file, and after the
+/// backend if a file has several.
+fn read(files: &[PathBuf]) -> Answer<(Vec<(String, Report)>, Vec<String>)> {
+    const NO_REPORT: &str = "the check ended without a report of the conformance suite";
+    let (mut reports, mut left_out) = (Vec::new(), Vec::new());
     for file in files {
         let text = input::read(file)?;
         let name = name(file, files);
@@ -47,9 +51,13 @@ fn read(files: &[PathBuf]) -> Answer<Vec<(String, Report)>> {
             Content::Several(several) => reports.extend(
                 several.into_iter().map(|report| (format!("{name} {}", report.environment.target), report)),
             ),
+            Content::None => left_out.push(format!("{name} is left out: {NO_REPORT}.")),
         }
     }
-    Ok(reports)
+    if reports.is_empty() {
+        return Err(format!("nothing to compare: {NO_REPORT}, in each file").into());
+    }
+    Ok((reports, left_out))
 }
 
 /// The member that a file of `gpu-vmm check` has and a report has not.
@@ -75,8 +83,7 @@ fn content(text: &[u8]) -> Result<Content, String> {
         return serde_json::from_slice(text).map(|report| Content::One(Box::new(report))).map_err(said);
     }
     let checked: Checked = serde_json::from_slice(text).map_err(said)?;
-    let report = checked.conformance.ok_or("the check ended without a report of the conformance suite")?;
-    Ok(Content::One(Box::new(report)))
+    Ok(checked.conformance.map_or(Content::None, |report| Content::One(Box::new(report))))
 }
 
 /// Returns a file's name without its extension, or its whole path if another file has the same name.

@@ -103,8 +103,26 @@ fn a_step_that_crashes_or_fails_loses_nothing_else() {
     let said = step(&report, "conformance")["stderr"][0].as_str().unwrap();
     assert!(said.contains("device 7 does not exist"), "{said}");
     assert!(report["conformance"].is_null() && report["info"][0]["backends"].is_array());
-    let why = "out.json is not a report: the check ended without a report of the conformance suite";
+    let why = "nothing to compare: the check ended without a report of the conformance suite, in each file";
     fails(&["conformance", "--compare", &out], 1, why);
+
+    // Beside a report, the file is left out.
+    let good = folder.file("good.json");
+    let made = command(&[
+        "conformance",
+        "--backend",
+        "host",
+        "--filter",
+        "library::unmap::",
+        "--format",
+        "json",
+        "--out",
+        &good,
+    ]);
+    assert!({ made }.status().unwrap().success());
+    let compared = command(&["conformance", "--compare", &good, &out]).output().unwrap();
+    assert_eq!(compared.status.code(), Some(0), "{}", stderr(&compared));
+    assert!(stdout(&compared).contains("out is left out: the check ended without"), "{}", stdout(&compared));
 }
 
 #[test]

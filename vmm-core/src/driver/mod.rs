@@ -15,9 +15,10 @@ mod staging;
 mod stream;
 
 pub use backend::{
-    Backend, CopyCalls, Deferred, Handle, MemoryCalls, Reservation, SyncCalls, check_same, usable_device,
+    Backend, CopyCalls, Deferred, Handle, MemoryCalls, Reservation, SyncCalls, check_same,
+    check_virtual_memory, usable_device,
 };
-pub(crate) use backend::{Release, check_virtual_memory, wait_for_devices};
+pub(crate) use backend::{Release, wait_for_devices};
 pub use drop_log::DropLog;
 pub use event::Event;
 pub(crate) use staging::CopyStreams;

@@ -184,11 +184,7 @@ pub fn usable_device(
 /// # Errors
 ///
 /// Those of [`Backend::device`], and [`Detail::Unsupported`] with the reason why it has none.
-pub(crate) fn check_virtual_memory<B: Backend>(
-    operation: Operation,
-    backend: &B,
-    device: DeviceId,
-) -> Result<()> {
+pub fn check_virtual_memory<B: Backend>(operation: Operation, backend: &B, device: DeviceId) -> Result<()> {
     match &backend.device(operation, device)?.no_virtual_memory {
         None => Ok(()),
         Some(reason) => {
