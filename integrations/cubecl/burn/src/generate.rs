@@ -18,7 +18,7 @@ const SEED: u64 = 26;
 /// # Errors
 ///
 /// The driver's error.
-pub fn generate(arguments: &Arguments, setup: &mut Setup) -> Result<bool, Box<dyn Error>> {
+pub fn generate(arguments: &Arguments, setup: &Setup) -> Result<bool, Box<dyn Error>> {
     let (shape, batch) = if arguments.small {
         (Shape { tokens: 64, longest: 64, width: 32, heads: 2, layers: 1 }, 4)
     } else {
@@ -33,7 +33,7 @@ pub fn generate(arguments: &Arguments, setup: &mut Setup) -> Result<bool, Box<dy
     let mut random = Random(SEED);
     let (mut tokens, _) = random.sequences([batch, 1], shape.tokens, &device);
     wait(&device)?;
-    let mut report = Report::new(arguments, setup)?;
+    let mut report = Report::new(arguments);
     let mut all = Vec::new();
     let mut caches = None;
     for position in 0..arguments.steps {

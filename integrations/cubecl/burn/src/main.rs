@@ -30,10 +30,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         }
     };
     println!("{arguments:?}");
-    let mut setup = Setup::new(&arguments)?;
+    let setup = Setup::new(&arguments)?;
     let finished = match arguments.task {
-        Task::Generate => generate::generate(&arguments, &mut setup)?,
-        Task::TrainTransformer | Task::TrainConv => train::train(&arguments, &mut setup)?,
+        Task::Generate => generate::generate(&arguments, &setup)?,
+        Task::TrainTransformer | Task::TrainConv => train::train(&arguments, &setup)?,
     };
     // Ends at once: cubecl's server has a thread of its own, and the driver releases the memory.
     Ok(if finished { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })

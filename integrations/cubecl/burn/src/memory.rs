@@ -24,9 +24,10 @@ pub struct Setup {
     pub pool: Option<Pool<AnyBackend>>,
     /// Allocations that grow in place.
     pub growing: Arc<Growing>,
-    backend: AnyBackend,
+    /// The device's free memory, from before the first use of the device.
+    pub watch: Watch,
     /// Memory that burn must not have.
-    ballast: Option<PhysicalMemory<AnyBackend>>,
+    _ballast: Option<PhysicalMemory<AnyBackend>>,
 }
 
 impl Setup {
@@ -46,40 +47,16 @@ impl Setup {
         if let Some(pool) = &pool {
             use_pool(arguments.vendor, pool, &growing);
         }
+        let ballast = match arguments.limit {
+            Some(limit) => ballast(&backend, limit)?,
+            None => None,
+        };
+        let watch = Watch::new(backend)?;
         let device = match arguments.vendor {
             Vendor::Hip => Device::rocm(0),
             _ => Device::cuda(0),
         };
-        Ok(Self { device, pool, growing, backend, ballast: None })
-    }
-
-    /// Takes the device's memory until `limit` is free.
-    ///
-    /// # Errors
-    ///
-    /// The driver's error.
-    pub fn limit(&mut self, limit: Bytes) -> Result<(), Error> {
-        let free = self.backend.memory_info(DEVICE)?.free;
-        let page = Bytes::mib(2);
-        if free > limit + page {
-            let size = (free - limit) / page;
-            self.ballast = Some(PhysicalMemory::create(&self.backend, page * size, Properties::on(DEVICE))?);
-        }
-        Ok(())
-    }
-
-    /// Returns the size of the memory that burn must not have.
-    pub fn ballast(&self) -> Bytes {
-        self.ballast.as_ref().map_or(Bytes::ZERO, PhysicalMemory::size)
-    }
-
-    /// Begins to read the device's free memory until the watch is dropped.
-    ///
-    /// # Errors
-    ///
-    /// The driver's error.
-    pub fn watch(&self) -> Result<Watch, Error> {
-        Watch::new(self.backend.clone())
+        Ok(Self { device, pool, growing, watch, _ballast: ballast })
     }
 
     /// Returns the bytes that burn's tensors use and the bytes that cubecl holds for them.
@@ -87,6 +64,19 @@ impl Setup {
         let usage = self.device.memory_pool_usage().unwrap_or_default();
         (Bytes(usage.bytes_in_use), Bytes(usage.bytes_reserved))
     }
+}
+
+/// Takes the device's memory until `limit` is free. What is free was reported for the driver's context, which the backend created.
+fn ballast(backend: &AnyBackend, limit: Bytes) -> Result<Option<PhysicalMemory<AnyBackend>>, Error> {
+    let free = backend.memory_info(DEVICE)?.free;
+    let page = Bytes::mib(2);
+    if free < limit + page {
+        println!("{free} of the device's memory are free, less than the limit of {limit}");
+        return Ok(None);
+    }
+    let size = page * ((free - limit) / page);
+    println!("{size} of the device's {free} taken away, so that {limit} are left");
+    PhysicalMemory::create(backend, size, Properties::on(DEVICE)).map(Some)
 }
 
 /// Lets cubecl's server for the vendor allocate from the pool.

@@ -1,7 +1,7 @@
 //! The measurements of a run.
 
 use crate::arguments::{Arguments, Memory};
-use crate::memory::{Setup, Watch};
+use crate::memory::Setup;
 use gpu_vmm::Bytes;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,26 +13,15 @@ const WARM_UP: usize = 5;
 /// The measurements.
 pub struct Report {
     memory: Memory,
-    watch: Watch,
     times: Vec<Duration>,
     used: Bytes,
     held: Bytes,
 }
 
 impl Report {
-    /// Takes the memory beyond the limit, and begins to measure.
-    ///
-    /// # Errors
-    ///
-    /// The driver's error.
-    pub fn new(arguments: &Arguments, setup: &mut Setup) -> Result<Self, gpu_vmm::Error> {
-        let watch = setup.watch()?;
-        if let Some(limit) = arguments.limit {
-            setup.limit(limit)?;
-            println!("{} of the device's memory taken away, so that {limit} are free", setup.ballast());
-        }
-        let (used, held) = setup.usage();
-        Ok(Self { memory: arguments.memory, watch, times: Vec::new(), used, held })
+    /// Creates it without steps.
+    pub fn new(arguments: &Arguments) -> Self {
+        Self { memory: arguments.memory, times: Vec::new(), used: Bytes::ZERO, held: Bytes::ZERO }
     }
 
     /// Counts a step. Returns the memory that burn uses and holds now.
@@ -64,7 +53,7 @@ impl Report {
         println!("median step: {:.2} ms", median.as_secs_f64() * 1e3);
         println!("most in use at the end of a step: {} MiB", mib(self.used));
         println!("most held at the end of a step: {} MiB", mib(self.held));
-        println!("most taken from the driver: {} MiB", mib(self.watch.most_taken() - setup.ballast()));
+        println!("most taken from the driver: {} MiB", mib(setup.watch.most_taken()));
         if let Some(pool) = &setup.pool {
             let stats = pool.stats();
             println!(

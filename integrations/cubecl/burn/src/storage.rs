@@ -49,8 +49,11 @@ impl ComputeStorage for Storage {
     }
 
     fn alloc(&mut self, size: u64) -> Result<StorageHandle, IoError> {
-        let failed = |description| IoError::Unknown { description, backtrace: Default::default() };
-        let Some(address) = self.growing.alloc(size).map_err(failed)? else {
+        let address = self.growing.alloc(size).map_err(|error| IoError::Unknown {
+            description: error.to_string(),
+            backtrace: Default::default(),
+        })?;
+        let Some(address) = address else {
             return self.pool.alloc(size);
         };
         let id = StorageId::new();

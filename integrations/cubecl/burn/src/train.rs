@@ -20,7 +20,7 @@ const SEED: u64 = 25;
 /// # Errors
 ///
 /// The driver's error.
-pub fn train(arguments: &Arguments, setup: &mut Setup) -> Result<bool, Box<dyn Error>> {
+pub fn train(arguments: &Arguments, setup: &Setup) -> Result<bool, Box<dyn Error>> {
     let device = setup.device.clone().autodiff();
     device.seed(SEED);
     if arguments.task == Task::TrainConv {
@@ -55,19 +55,19 @@ fn sizes(small: bool) -> (Shape, (usize, usize), usize) {
 /// Runs the steps and prints each. `loss` returns the shape of a step's inputs and the loss.
 fn steps<M: Module>(
     arguments: &Arguments,
-    setup: &mut Setup,
+    setup: &Setup,
     mut model: M,
     loss: impl Fn(&M, &mut Random) -> ([usize; 2], Tensor<1>),
 ) -> Result<bool, Box<dyn Error>> {
     let mut optimizer = AdamWConfig::new().init();
     let mut random = Random(SEED);
     wait(&setup.device)?;
-    let mut report = Report::new(arguments, setup)?;
+    let mut report = Report::new(arguments);
     for number in 0..arguments.steps {
         let start = Instant::now();
         let step = attempt(|| {
             let (shape, loss) = loss(&model, &mut random);
-            let (next, value) = step(&mut optimizer, model.clone(), loss)?;
+            let (next, value) = step(&mut optimizer, model, loss)?;
             Ok((next, shape, value))
         });
         let (next, shape, value) = match step {
