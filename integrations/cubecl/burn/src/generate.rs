@@ -62,7 +62,7 @@ pub fn generate(arguments: &Arguments, setup: &Setup) -> Result<bool, Box<dyn Er
         }
         let (used, held) = report.step(setup, start.elapsed());
         if position % 64 == 0 {
-            println!("token {position:4}: {:8.1?}, {used} in use, {held} held", start.elapsed());
+            println!("token {position:4}: {:8.1?}, {used} MiB in use, {held} MiB held", start.elapsed());
         }
     }
     report.finish(setup);

@@ -2,6 +2,7 @@
 
 use crate::arguments::{Arguments, Memory};
 use crate::growing::Growing;
+use crate::report::mib;
 use crate::storage::Storage;
 use burn::tensor::Device;
 use cubecl_server::server::IoError;
@@ -66,16 +67,25 @@ impl Setup {
     }
 }
 
-/// Takes the device's memory until `limit` is free. What is free was reported for the driver's context, which the backend created.
+/// Takes the device's memory until `limit` is free. The driver's context exists, and is not counted.
 fn ballast(backend: &AnyBackend, limit: Bytes) -> Result<Option<PhysicalMemory<AnyBackend>>, Error> {
     let free = backend.memory_info(DEVICE)?.free;
     let page = Bytes::mib(2);
     if free < limit + page {
-        println!("{free} of the device's memory are free, less than the limit of {limit}");
+        println!(
+            "{} MiB of the device's memory are free, less than the limit of {} MiB",
+            mib(free),
+            mib(limit)
+        );
         return Ok(None);
     }
     let size = page * ((free - limit) / page);
-    println!("{size} of the device's {free} taken away, so that {limit} are left");
+    println!(
+        "{} MiB taken away from the {} MiB that are free, for a limit of {} MiB",
+        mib(size),
+        mib(free),
+        mib(limit)
+    );
     PhysicalMemory::create(backend, size, Properties::on(DEVICE)).map(Some)
 }
 

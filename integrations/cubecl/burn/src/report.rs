@@ -24,13 +24,13 @@ impl Report {
         Self { memory: arguments.memory, times: Vec::new(), used: Bytes::ZERO, held: Bytes::ZERO }
     }
 
-    /// Counts a step. Returns the memory that burn uses and holds now.
-    pub fn step(&mut self, setup: &Setup, time: Duration) -> (Bytes, Bytes) {
+    /// Counts a step. Returns the memory that burn uses and holds now, in MiB.
+    pub fn step(&mut self, setup: &Setup, time: Duration) -> (u64, u64) {
         self.times.push(time);
         let (used, held) = setup.usage();
         let held = setup.pool.as_ref().map_or(held, |pool| Bytes(pool.stats().held) + setup.growing.mapped());
         (self.used, self.held) = (self.used.max(used), self.held.max(held));
-        (used, held)
+        (mib(used), mib(held))
     }
 
     /// Prints why a step failed, and the measurements so far.
@@ -67,7 +67,8 @@ impl Report {
     }
 }
 
-fn mib(bytes: Bytes) -> u64 {
+/// Returns the number of MiB, rounded up.
+pub fn mib(bytes: Bytes) -> u64 {
     bytes.0.div_ceil(1 << 20)
 }
 

@@ -80,7 +80,7 @@ fn steps<M: Module>(
         model = next;
         let (used, held) = report.step(setup, start.elapsed());
         println!(
-            "step {number:3}: {:3} x {:4}, loss {value:.6} ({:08x}), {:8.1?}, {used} in use, {held} held",
+            "step {number:3}: {:3} x {:4}, loss {value:.6} ({:08x}), {:8.1?}, {used} MiB in use, {held} MiB held",
             shape[0],
             shape[1],
             value.to_bits(),
