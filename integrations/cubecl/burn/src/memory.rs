@@ -2,7 +2,6 @@
 
 use crate::arguments::{Arguments, Memory};
 use crate::growing::Growing;
-use crate::report::mib;
 use crate::storage::Storage;
 use burn::tensor::Device;
 use cubecl_server::server::IoError;
@@ -101,6 +100,11 @@ fn use_pool(vendor: Vendor, pool: &Pool<AnyBackend>, growing: &Arc<Growing>) {
         }),
     };
     assert!(first, "the storage is set once");
+}
+
+/// Returns the number of MiB, rounded up.
+pub fn mib(bytes: Bytes) -> u64 {
+    bytes.0.div_ceil(1 << 20)
 }
 
 /// Reads the device's free memory again and again.

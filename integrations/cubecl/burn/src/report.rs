@@ -1,7 +1,7 @@
 //! The measurements of a run.
 
 use crate::arguments::{Arguments, Memory};
-use crate::memory::Setup;
+use crate::memory::{Setup, mib};
 use gpu_vmm::Bytes;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,11 +65,6 @@ impl Report {
             );
         }
     }
-}
-
-/// Returns the number of MiB, rounded up.
-pub fn mib(bytes: Bytes) -> u64 {
-    bytes.0.div_ceil(1 << 20)
 }
 
 /// Runs a step. cubecl reports a failed allocation by a panic or an error; returns either as a text.
