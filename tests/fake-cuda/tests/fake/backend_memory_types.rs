@@ -39,6 +39,16 @@ pub(crate) const CASES: &[Case] = &[
         a_refused_type_has_no_granularity,
     ),
     with(
+        &[("FAIL", "cuMemCreate:1:801, cuMemCreate:2:800, cuMemCreate:3:801, cuMemCreate:4:800")],
+        "only_a_refused_type_is_unsupported",
+        only_a_refused_type_is_unsupported,
+    ),
+    with(
+        &[("FABRIC", "1"), ("FAIL", "cuMemExportToShareableHandle:1+:801")],
+        "a_fabric_handle_that_is_refused_has_both_reasons",
+        a_refused_fabric_handle,
+    ),
+    with(
         &[("FAIL", "cuMemCreate:1:2")],
         "memory_of_the_host_that_is_short_has_the_hosts_numbers",
         short_memory_of_the_host,
@@ -141,6 +151,30 @@ fn a_refused_type_has_no_granularity(cuda: &Cuda) {
     let error = ask().unwrap_err();
     assert_eq!(error.driver_error().map(|source| source.code), Some(999), "{error}");
     ask().unwrap();
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// A caller cannot take another type instead of plain memory: its refusal is the driver's error.
+fn only_a_refused_type_is_unsupported(cuda: &Cuda) {
+    let backend = open();
+    for (properties, is_type) in [(Properties::on(DEVICE), false), (Properties::on(DEVICE).shareable(), true)]
+    {
+        for code in [801, 800] {
+            let error = PhysicalMemory::create(&backend, UNIT, properties).unwrap_err();
+            let is_unsupported = matches!(error.detail(), Detail::Unsupported { .. });
+            assert_eq!(is_unsupported, is_type, "{properties}: {error}");
+            if !is_type {
+                assert_eq!(error.driver_error().map(|source| source.code), Some(code), "{error}");
+            }
+        }
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn a_refused_fabric_handle(cuda: &Cuda) {
+    let backend = open();
+    missing(&backend, Feature::FabricHandle, "the device attribute is 1, but: ");
+    missing(&backend, Feature::FabricHandle, "CUDA_ERROR_NOT_SUPPORTED");
     assert_eq!(cuda.violations(), 0);
 }
 
