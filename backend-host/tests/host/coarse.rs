@@ -61,7 +61,7 @@ fn region(backend: &Mixed, sizes: &[Bytes]) -> Region<Mixed> {
         Region::builder(backend).on(ONE).alignment(COARSE).reserve(Bytes(16 * SMALL.0)).build().unwrap();
     let mut end = Bytes::ZERO;
     for size in sizes {
-        end = end + *size;
+        end += *size;
         region.grow_to(end).unwrap();
     }
     region

@@ -2,7 +2,7 @@
 //! gpu-vmm-cuda's own tests cover the successful calls; they run over the fake driver too.
 
 use crate::child::{Case, DONE, case, start, with};
-use crate::rig::Cuda;
+use crate::rig::{Cuda, G};
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature,
     HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Placement, Properties, Region,
@@ -48,6 +48,7 @@ pub(crate) const CASES: &[Case] = &[
         "a_fabric_handle_that_is_refused_has_both_reasons",
         a_refused_fabric_handle,
     ),
+    case("sizes_are_multiples_of_the_minimum", sizes_are_multiples_of_the_minimum),
     with(
         &[("FAIL", "cuMemCreate:1:2")],
         "memory_of_the_host_that_is_short_has_the_hosts_numbers",
@@ -167,6 +168,16 @@ fn only_a_refused_type_is_unsupported(cuda: &Cuda) {
                 assert_eq!(error.driver_error().map(|source| source.code), Some(code), "{error}");
             }
         }
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// The fake driver recommends twice the minimum.
+fn sizes_are_multiples_of_the_minimum(cuda: &Cuda) {
+    let backend = open();
+    for properties in [Properties::on(DEVICE), Properties::on(DEVICE).shareable()] {
+        let memory = PhysicalMemory::create(&backend, Bytes(1), properties).unwrap();
+        assert_eq!((memory.size(), memory.granularity().bytes()), (Bytes(G as u64), Bytes(G as u64)));
     }
     assert_eq!(cuda.violations(), 0);
 }
