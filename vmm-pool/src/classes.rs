@@ -44,11 +44,13 @@ impl Class {
 /// Returns the class of a nonzero size, or none for a large size.
 #[inline]
 pub(crate) fn class_of(size: u64) -> Option<usize> {
-    match size {
-        ..=SMALL => Some(usize::from(CLASS_OF_UNITS[size.div_ceil(SMALLEST) as usize])),
-        ..=MEDIUM => Some(SMALL_CLASSES + ((size - SMALL).div_ceil(MEDIUM_STEP) - 1) as usize),
-        _ => None,
+    if size > MEDIUM {
+        return None;
     }
+    if size > SMALL {
+        return Some(SMALL_CLASSES + ((size - SMALL).div_ceil(MEDIUM_STEP) - 1) as usize);
+    }
+    Some(usize::from(CLASS_OF_UNITS[size.div_ceil(SMALLEST) as usize]))
 }
 
 /// Returns the first class from `class` on whose size is a multiple of 512, the alignment that PyTorch requests.

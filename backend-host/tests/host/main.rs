@@ -7,6 +7,7 @@ mod addresses;
 mod arranged;
 mod borrowed;
 mod child;
+mod coarse;
 mod faults;
 mod limits;
 mod lost;

@@ -75,3 +75,29 @@ impl Made {
         Ok(store)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use gpu_vmm::Vendor;
+
+    #[test]
+    fn a_pinned_store_is_replaced_by_a_larger_one_while_it_is_empty() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut made = Made::default();
+        let capacities = |made: &Made| made.pinned.iter().map(BackingStore::capacity).collect::<Vec<_>>();
+        made.pinned(&host, Bytes::mib(1)).unwrap();
+        let small = capacities(&made);
+        assert_eq!(small.len(), 1);
+        // A store that is exactly large enough serves again, and so does one for less.
+        for size in [Bytes::mib(1), Bytes::mib(1) - Bytes(1), Bytes::ZERO] {
+            made.pinned(&host, size).unwrap();
+            assert_eq!(capacities(&made), small, "{size}");
+        }
+        made.pinned(&host, Bytes::mib(1) + Bytes(1)).unwrap();
+        let large = capacities(&made);
+        assert!(large.len() == 1 && large[0] > small[0], "{large:?}");
+    }
+}

@@ -104,6 +104,11 @@ static void descriptors(const gpu_vmm_backend *backend, uint64_t unit) {
     properties.handle_types = GPU_VMM_HANDLE_FD;
     gpu_vmm_physical *imported = NULL;
     CHECK(gpu_vmm_physical_import_fd(backend, &properties, unit, fd, &imported));
+    // Descriptor 0 is one like any other.
+    gpu_vmm_physical *again = NULL;
+    demand(dup2(fd, 0) == 0, "descriptor 0 is replaced");
+    CHECK(gpu_vmm_physical_import_fd(backend, &properties, unit, 0, &again));
+    gpu_vmm_physical_release(again);
     close(fd);
     CHECK(gpu_vmm_physical_write(memory, 0, "shared", 7));
     char read[7] = "";

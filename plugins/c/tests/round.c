@@ -83,6 +83,10 @@ int main(int count, char **arguments) {
     demand(beyond != NULL, "the test has memory");
     check(gpu_vmm_read(pool, block, beyond, info.capacity), "read the whole block");
     demand(gpu_vmm_read(pool, block, beyond, info.capacity + 1) == GPU_VMM_OUT_OF_RANGE, "a copy ends within the block");
+    // From the middle, only the rest of the block is left.
+    check(gpu_vmm_read(pool, block + 512, beyond, info.capacity - 512), "read the rest of the block");
+    demand(gpu_vmm_read(pool, block + 512, beyond, info.capacity - 511) == GPU_VMM_OUT_OF_RANGE, "a copy from the middle ends within the block");
+    demand(gpu_vmm_write(pool, block + 512, beyond, info.capacity) == GPU_VMM_OUT_OF_RANGE, "a copy to the middle ends within the block");
     free(beyond);
     demand(gpu_vmm_alloc(pool, 2ull << 30, 0, NULL, &none) == GPU_VMM_OUT_OF_MEMORY, "an allocation beyond the budget is an error");
     printf("an error: %s\n", gpu_vmm_last_error());

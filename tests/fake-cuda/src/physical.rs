@@ -159,7 +159,8 @@ cuda! {
         if option > 1 {
             return Err(refuse(Code::INVALID_VALUE, format_args!("option {option}")));
         }
-        out.write(GRANULARITY as usize);
+        // The recommended granularity is larger, so that a mistaken option shows.
+        out.write(GRANULARITY as usize * if option == 1 { 2 } else { 1 });
         Ok(())
     }
 

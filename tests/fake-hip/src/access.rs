@@ -22,7 +22,8 @@ hip!(hipMemSetAccess, |state,
         return Err(HipError::INVALID_VALUE);
     }
     let tiles = tiles.into_iter().take(SETTINGS.sets_access_of).collect();
-    state.set_access(tiles, device, *flags)
+    let flags = if SETTINGS.sets_write && *flags == 1 { 3 } else { *flags };
+    state.set_access(tiles, device, flags)
 });
 
 hip!(hipMemGetAccess, |state, flags: Out<'_, c_ulonglong>, location: Option<&Location>, at: usize| {

@@ -16,6 +16,7 @@ impl HipError {
     pub(crate) const INVALID_VALUE: Self = Self(1);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
+    pub(crate) const UNKNOWN: Self = Self(999);
 }
 
 /// The result of a HIP function.

@@ -1,7 +1,7 @@
 //! The frame of every function: the tables, the calling thread's device, and its last error.
 
 use crate::c::{Answer, HipError};
-use crate::settings::bucket;
+use crate::settings::{SETTINGS, bucket};
 use crate::state::{STATE, State};
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -26,6 +26,11 @@ pub(crate) fn call(work: impl FnOnce(&mut State) -> Answer) -> HipError {
     code
 }
 
+/// Runs the work of a HIP function by its name, which may be set to fail.
+pub(crate) fn call_named(name: &str, work: impl FnOnce(&mut State) -> Answer) -> HipError {
+    call(|state| work(state).and(if SETTINGS.fails == name { Err(HipError::UNKNOWN) } else { Ok(()) }))
+}
+
 /// Defines a function with its C name, its work on the tables, and its result.
 macro_rules! hip {
     ($name:ident, |$state:pat_param $(, $argument:ident: $type:ty)*| $body:expr) => {
@@ -34,7 +39,7 @@ macro_rules! hip {
         /// As in HIP's headers.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> $crate::c::HipError {
-            $crate::call::call(|$state| $body)
+            $crate::call::call_named(stringify!($name), |$state| $body)
         }
     };
 }

@@ -3,7 +3,7 @@
 use crate::c::{Out, give, stop};
 use crate::call::current;
 use crate::memory::{self, PAGE};
-use crate::settings::bucket;
+use crate::settings::{SETTINGS, bucket};
 use crate::state::{Mapping, Reserved};
 use crate::stream::null;
 use std::ffi::c_ulonglong;
@@ -24,7 +24,8 @@ hip!(hipMemAddressReserve, |state,
     rule!(is_right, "hipMemAddressReserve of {size:#x}, aligned to {alignment:#x}");
     // The system returns a range that was just freed again, if it is large enough.
     let again = || state.held.iter().find(|held| size <= held.len()).map_or(0, |held| held.start);
-    let start = memory::reserve(if hint == 0 { again() } else { hint }, size)?;
+    let is_anywhere = hint == 0 || !SETTINGS.takes_hints;
+    let start = memory::reserve(if is_anywhere { again() } else { hint }, size)?;
     let mut place = Reserved { range: start..start + size, ..Reserved::default() };
     let before = state.held.len();
     state.held.retain(|held| held.end <= start || place.range.end <= held.start);

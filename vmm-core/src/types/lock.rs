@@ -64,3 +64,30 @@ impl<T: Default> Default for Lock<T> {
         Self::new(T::default())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_panic_with_the_lock_leaves_it_usable() {
+        let lock = Lock::new(1);
+        let operation = Operation::Grow;
+        let taken = lock.lock(operation).unwrap();
+        assert!(lock.try_lock(operation).unwrap().is_none(), "this thread holds it");
+        drop(taken);
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let _held = lock.lock(operation).unwrap();
+                std::panic::resume_unwind(Box::new(()));
+            });
+            holder.join()
+        });
+        assert!(panicked.is_err());
+        *lock.try_lock(operation).unwrap().unwrap() += 1;
+        *lock.lock(operation).unwrap() += 1;
+        assert_eq!(lock.into_inner(), 3);
+    }
+}

@@ -35,7 +35,7 @@ fn a_file_that_was_put_together_is_read() {
 #[test]
 fn descriptions_that_lie_are_refused() {
     let (bytes, entries) = blocks();
-    let changes: [Lie<Head>; 33] = [
+    let changes: [Lie<Head>; 36] = [
         (|head| head.block = Bytes(0), "blocks of 0 B"),
         (|head| head.block = Bytes(4097), "blocks of 4097 B"),
         (|head| head.block = Bytes::mib(128), "blocks of 128 MiB"),
@@ -73,6 +73,15 @@ fn descriptions_that_lie_are_refused() {
             |head| head.description.regions[0].guard = Bytes(5),
             "region 0: an alignment, an extension or a guard",
         ),
+        (
+            |head| head.description.regions[0].alignment = Alignment::new(Bytes(BLOCK.0 / 2)).unwrap(),
+            "region 0: an alignment, an extension or a guard",
+        ),
+        (
+            |head| head.description.regions[0].extend_by = Bytes(BLOCK.0 + 5),
+            "region 0: an alignment, an extension or a guard",
+        ),
+        (|head| head.description.devices[1].id = DeviceId(DeviceId::LIMIT), "or an ordinal is out of range"),
         (
             |head| head.description.regions[0].access = AccessMap::NONE.with(DeviceId(1), Access::Read),
             "region 0: access for device 1",
@@ -117,6 +126,29 @@ fn descriptions_that_lie_are_refused() {
         change(&mut head);
         let what = fuzz::read_all(&file(&head, &bytes, &entries)).unwrap_err().to_string();
         assert!(what.contains(part), "{part:?} is missing in {what:?}");
+    }
+}
+
+/// Each of these is the last number before a refusal.
+#[test]
+fn numbers_at_their_limits_are_read() {
+    let (bytes, entries) = blocks();
+    let changes: [fn(&mut Head); 5] = [
+        // The second region begins where the first one ends.
+        |head| {
+            head.description.regions[1].alignment = Alignment::new(BLOCK).unwrap();
+            head.description.regions[1].address = head.description.regions[0].address + Bytes::kib(80);
+        },
+        |head| head.description.regions[0].alignment = Alignment::new(BLOCK).unwrap(),
+        |head| head.description.regions[0].guard = Bytes::ZERO,
+        |head| head.description.regions[0].address = Address(Bytes::kib(64).0),
+        // The last mapping ends where the region ends.
+        |head| head.description.regions[0].mappings[1].offset = Bytes::kib(64),
+    ];
+    for (place, change) in changes.into_iter().enumerate() {
+        let mut head = good_head();
+        change(&mut head);
+        fuzz::read_all(&file(&head, &bytes, &entries)).unwrap_or_else(|error| panic!("{place}: {error}"));
     }
 }
 

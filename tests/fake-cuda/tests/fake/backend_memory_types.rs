@@ -2,7 +2,7 @@
 //! gpu-vmm-cuda's own tests cover the successful calls; they run over the fake driver too.
 
 use crate::child::{Case, DONE, case, start, with};
-use crate::rig::Cuda;
+use crate::rig::{Cuda, G};
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature,
     HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Placement, Properties, Region,
@@ -38,6 +38,17 @@ pub(crate) const CASES: &[Case] = &[
         "a_refused_type_has_no_granularity",
         a_refused_type_has_no_granularity,
     ),
+    with(
+        &[("FAIL", "cuMemCreate:1:801, cuMemCreate:2:800, cuMemCreate:3:801, cuMemCreate:4:800")],
+        "only_a_refused_type_is_unsupported",
+        only_a_refused_type_is_unsupported,
+    ),
+    with(
+        &[("FABRIC", "1"), ("FAIL", "cuMemExportToShareableHandle:1+:801")],
+        "a_fabric_handle_that_is_refused_has_both_reasons",
+        a_refused_fabric_handle,
+    ),
+    case("sizes_are_multiples_of_the_minimum", sizes_are_multiples_of_the_minimum),
     with(
         &[("FAIL", "cuMemCreate:1:2")],
         "memory_of_the_host_that_is_short_has_the_hosts_numbers",
@@ -141,6 +152,40 @@ fn a_refused_type_has_no_granularity(cuda: &Cuda) {
     let error = ask().unwrap_err();
     assert_eq!(error.driver_error().map(|source| source.code), Some(999), "{error}");
     ask().unwrap();
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// A caller cannot take another type instead of plain memory: its refusal is the driver's error.
+fn only_a_refused_type_is_unsupported(cuda: &Cuda) {
+    let backend = open();
+    for (properties, is_type) in [(Properties::on(DEVICE), false), (Properties::on(DEVICE).shareable(), true)]
+    {
+        for code in [801, 800] {
+            let error = PhysicalMemory::create(&backend, UNIT, properties).unwrap_err();
+            let is_unsupported = matches!(error.detail(), Detail::Unsupported { .. });
+            assert_eq!(is_unsupported, is_type, "{properties}: {error}");
+            if !is_type {
+                assert_eq!(error.driver_error().map(|source| source.code), Some(code), "{error}");
+            }
+        }
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// The fake driver recommends twice the minimum.
+fn sizes_are_multiples_of_the_minimum(cuda: &Cuda) {
+    let backend = open();
+    for properties in [Properties::on(DEVICE), Properties::on(DEVICE).shareable()] {
+        let memory = PhysicalMemory::create(&backend, Bytes(1), properties).unwrap();
+        assert_eq!((memory.size(), memory.granularity().bytes()), (Bytes(G as u64), Bytes(G as u64)));
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn a_refused_fabric_handle(cuda: &Cuda) {
+    let backend = open();
+    missing(&backend, Feature::FabricHandle, "the device attribute is 1, but: ");
+    missing(&backend, Feature::FabricHandle, "CUDA_ERROR_NOT_SUPPORTED");
     assert_eq!(cuda.violations(), 0);
 }
 

@@ -13,6 +13,13 @@ pub(crate) const NO_DEVICE: &str = "no_device";
 /// The case in which the access of only the first mapping of a call is set.
 pub(crate) const FIRST_ONLY: &str = "access_of_the_first_mapping_only";
 
+/// The case in which memory is released with an error.
+pub(crate) const RELEASE_FAILS: &str = "a_failed_release_is_recorded";
+/// The case in which no hint is taken.
+pub(crate) const NO_HINTS: &str = "hints_that_are_not_taken";
+/// The case in which read access is set as read and write access.
+pub(crate) const SETS_WRITE: &str = "read_access_that_is_write_access";
+
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut Rig),
@@ -56,6 +63,9 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
         .env("FAKE_HIP_DEVICES", if case.name == NO_DEVICE { "0" } else { "2" })
         .env("FAKE_HIP_WITHOUT_VMM", if case.name == BESIDE { "1" } else { "0" })
         .env("FAKE_HIP_SETS_ACCESS_OF", if case.name == FIRST_ONLY { "1" } else { "0" })
+        .env("FAKE_HIP_FAILS", if case.name == RELEASE_FAILS { "hipMemRelease" } else { "" })
+        .env("FAKE_HIP_TAKES_HINTS", if case.name == NO_HINTS { "0" } else { "1" })
+        .env("FAKE_HIP_SETS_WRITE", if case.name == SETS_WRITE { "1" } else { "0" })
         .env("FAKE_HIP_MEMORY_MB", "512")
         .env("GPU_VMM_HIP_LIBRARY", library())
         .env("GPU_VMM_HIP_WITHOUT_QUIRK", without)

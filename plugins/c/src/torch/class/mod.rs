@@ -14,3 +14,6 @@ mod account;
 mod blocks;
 mod pools;
 mod share;
+
+#[cfg(test)]
+mod tests;

@@ -96,6 +96,24 @@ fn a_checkpoint_is_the_set_of_live_blocks() {
 }
 
 #[test]
+fn a_checkpoint_has_no_block_of_another_pool() {
+    let pools = pools(11);
+    pools.acquire(OTHER).unwrap();
+    let (own, other) =
+        (alloc(&pools), Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address));
+    let checkpoint = pools.checkpoint(ID).unwrap();
+    assert_eq!(checkpoint.blocks.keys().copied().collect::<Vec<_>>(), [own]);
+    free(&pools, own);
+    pools.restore(&checkpoint).unwrap();
+    assert_eq!(table::with(other, |entry| entry.private()), Some(Some(OTHER)), "it stays live");
+    free(&pools, own);
+    free(&pools, other);
+    pools.release(OTHER).unwrap();
+    pools.release(ID).unwrap();
+    assert_eq!(live(&pools), 0);
+}
+
+#[test]
 fn a_checkpoint_of_a_released_pool_changes_nothing() {
     let pools = pools(3);
     let (one, two) = (alloc(&pools), alloc(&pools));

@@ -1,0 +1,124 @@
+//! A machine whose second device has memory of twice the granularity, as GPUs of different generations can have.
+//!
+//! Each rule of the granularity is checked against the memory in the call, not against the backend's first device: the address, the
+//! offset and the size, each alone.
+
+use crate::{ONE, SMALL, TWO};
+use gpu_vmm_core::extend::forward;
+use gpu_vmm_core::{
+    Backend, Bytes, CopyCalls, Detail, Granularity, MemoryCalls, MovePath, Operation, PhysicalMemory,
+    Properties, Region, Result, SyncCalls, WaitFor,
+};
+use gpu_vmm_host::{HostBackend, HostConfig, HostHandle, HostReservation};
+
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
+/// The granularity of the second device.
+const COARSE: Bytes = Bytes(2 * SMALL.0);
+
+#[derive(Clone, Debug)]
+struct Mixed {
+    host: HostBackend,
+}
+
+// SAFETY: every call is passed to the host backend; the second device only requires larger units.
+unsafe impl Backend for Mixed {
+    forward!(host: vendor, instance, driver, devices, memory_info, can_access, capabilities, quirks, unmaps_runs);
+    forward!(host: granularity, check_host_access, reservation_unit, drop_log, deferred);
+
+    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
+        let unit = self.host.granularity_of(operation, properties)?;
+        Ok(if properties.device == TWO { Granularity::new(COARSE).unwrap_or(unit) } else { unit })
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for Mixed {
+    type Handle = HostHandle;
+
+    type Reservation = HostReservation;
+
+    forward!(host: MemoryCalls);
+}
+
+// SAFETY: as above.
+unsafe impl CopyCalls for Mixed {
+    forward!(host: CopyCalls);
+}
+
+// SAFETY: as above.
+unsafe impl SyncCalls for Mixed {
+    forward!(host: SyncCalls);
+}
+
+fn mixed() -> Mixed {
+    let host = HostConfig::new().devices(2).memory(Bytes::mib(64)).granularity(SMALL).open().unwrap();
+    Mixed { host }
+}
+
+/// Returns a region of the first device with a mapping of each size, one behind the other.
+fn region(backend: &Mixed, sizes: &[Bytes]) -> Region<Mixed> {
+    let mut region =
+        Region::builder(backend).on(ONE).alignment(COARSE).reserve(Bytes(16 * SMALL.0)).build().unwrap();
+    let mut end = Bytes::ZERO;
+    for size in sizes {
+        end += *size;
+        region.grow_to(end).unwrap();
+    }
+    region
+}
+
+/// Returns the name of what is unaligned, and the granularity that the error requires.
+fn unaligned<T: std::fmt::Debug>(result: Result<T>) -> (&'static str, Bytes) {
+    let error = result.unwrap_err();
+    match error.detail() {
+        Detail::Unaligned { what, granularity, .. } => (what, granularity.bytes()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_move_requires_the_granularity_of_the_other_device() {
+    let backend = mixed();
+    let path = MovePath::Fastest(None);
+    let mut fits = region(&backend, &[COARSE, COARSE]);
+    fits.write(COARSE - Bytes(3), b"over both").unwrap();
+    fits.move_to_device(TWO, path, IDLE).unwrap();
+    let mut bytes = [0; 9];
+    fits.read(COARSE - Bytes(3), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"over both");
+    // A piece of the wrong size is refused wherever it is.
+    for sizes in [&[SMALL][..], &[SMALL, COARSE], &[COARSE, SMALL], &[COARSE, COARSE, Bytes(3 * SMALL.0)]] {
+        let mut region = region(&backend, sizes);
+        let before: Vec<_> = region.mappings().map(|one| (one.offset, one.memory.id())).collect();
+        let wrong = unaligned(region.move_to_device(TWO, path, IDLE));
+        assert_eq!(wrong, ("length", COARSE), "{sizes:?}");
+        let after: Vec<_> = region.mappings().map(|one| (one.offset, one.memory.id())).collect();
+        assert_eq!(before, after, "{sizes:?}");
+    }
+    // So is a piece of a right size at an address between two units.
+    let mut between = region(&backend, &[SMALL, COARSE]);
+    between.unmap(Bytes::ZERO, SMALL, IDLE).unwrap();
+    assert_eq!(unaligned(between.move_to_device(TWO, path, IDLE)), ("address", COARSE));
+    assert!(between.mappings().all(|mapping| mapping.memory.device() == ONE));
+}
+
+#[test]
+fn a_mapping_requires_the_granularity_of_its_memory() {
+    let backend = mixed();
+    let memory = PhysicalMemory::create(&backend, COARSE, Properties::on(TWO)).unwrap();
+    assert_eq!(memory.granularity().bytes(), COARSE);
+    // Sizes are rounded up to it.
+    let rounded = PhysicalMemory::create(&backend, SMALL, Properties::on(TWO)).unwrap();
+    assert_eq!(rounded.size(), COARSE);
+    let mut region = region(&backend, &[]);
+    for units in [1, 3, 5] {
+        let wrong = unaligned(region.map(Bytes(units * SMALL.0), &memory));
+        assert_eq!(wrong.1, COARSE, "{units}");
+    }
+    assert_eq!(region.mapped(), Bytes::ZERO);
+    region.map(COARSE, &memory).unwrap();
+    // Memory of the first device still fits between.
+    let fine = PhysicalMemory::create(&backend, SMALL, Properties::on(ONE)).unwrap();
+    region.map(SMALL, &fine).unwrap();
+    assert_eq!(region.mapped(), SMALL + COARSE);
+}
