@@ -15,7 +15,7 @@ const MIN: usize = 10;
 
 pub(super) fn run(asked: &ConformanceArguments) -> Answer {
     let file = super::destination(asked)?;
-    let (mut reports, left_out) = read(&asked.compare)?;
+    let Contents { mut reports, left_out } = read(&asked.compare)?;
     if let Some(filter) = &asked.filter {
         for (_, report) in &mut reports {
             report.cases.retain(|case| format!("{}::{}", case.layer, case.name).contains(filter));
@@ -38,9 +38,15 @@ enum Content {
     None,
 }
 
-/// Reads the reports of all files, and lines about the files without one. Each report is named after its file, and after the
-/// backend if a file has several.
-fn read(files: &[PathBuf]) -> Answer<(Vec<(String, Report)>, Vec<String>)> {
+/// The contents of all files.
+struct Contents {
+    /// The reports. Each is named after its file, and after the backend if a file has several.
+    reports: Vec<(String, Report)>,
+    /// A line about each file without a report.
+    left_out: Vec<String>,
+}
+
+fn read(files: &[PathBuf]) -> Answer<Contents> {
     const NO_REPORT: &str = "the check ended without a report of the conformance suite";
     let (mut reports, mut left_out) = (Vec::new(), Vec::new());
     for file in files {
@@ -57,7 +63,7 @@ fn read(files: &[PathBuf]) -> Answer<(Vec<(String, Report)>, Vec<String>)> {
     if reports.is_empty() {
         return Err(format!("nothing to compare: {NO_REPORT}, in each file").into());
     }
-    Ok((reports, left_out))
+    Ok(Contents { reports, left_out })
 }
 
 /// The member that a file of `gpu-vmm check` has and a report has not.
