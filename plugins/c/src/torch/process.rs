@@ -2,6 +2,7 @@
 
 use super::graphs::Graphs;
 use super::private::PrivatePools;
+use super::table::DEVICES;
 use crate::backend::open;
 use crate::call::status;
 use crate::pool::{Pool, PoolOptions};
@@ -27,9 +28,6 @@ const SLACK: u32 = 7;
 
 /// The alignment of blocks, the same as in PyTorch's own allocator.
 pub(super) const ALIGNMENT: Bytes = Bytes(512);
-
-/// The number of devices that can be served.
-pub(super) const DEVICES: usize = 64;
 
 /// One device's memory.
 pub(super) struct Device {

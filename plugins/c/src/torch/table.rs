@@ -3,7 +3,6 @@
 use super::address_map::AddressMap;
 use super::amounts::Amounts;
 use super::graphs::MempoolId;
-use super::process::DEVICES;
 use super::shared::Shared;
 use crate::status::Answer;
 use gpu_vmm::extend::Process;
@@ -12,6 +11,9 @@ use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream};
 use gpu_vmm_sync::SpinMutex;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
+
+/// The number of devices that can be served.
+pub(super) const DEVICES: usize = 64;
 
 /// A live block.
 pub(super) struct Entry {
