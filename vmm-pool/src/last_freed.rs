@@ -46,10 +46,16 @@ impl<B: Backend> Last<B> {
         Self { on, slot: SpinMutex::new(slot) }
     }
 
-    /// Stores the body of a freed block. Returns it if the block is not large or the slot is full.
+    /// Returns true if the slot is for pieces like this one.
+    #[inline]
+    pub(crate) fn serves(&self, piece: &Piece) -> bool {
+        self.on && piece.size > MEDIUM
+    }
+
+    /// Stores the body of a freed block. Returns it if the slot is full or not for such blocks.
     #[inline]
     pub(crate) fn put(&self, body: Ready<B>) -> Option<Ready<B>> {
-        if !self.on || body.piece.size <= MEDIUM {
+        if !self.serves(&body.piece) {
             return Some(body);
         }
         let mut slot = self.slot.lock();
@@ -87,7 +93,7 @@ impl<B: Backend> Last<B> {
     }
 
     /// Makes the slot serve a stream. The caller holds a thread cache in which the stream has this number.
-    pub(crate) fn serve(&self, stream: Stream<'static>, index: StreamIndex) {
+    pub(crate) fn set_stream(&self, stream: Stream<'static>, index: StreamIndex) {
         if self.on {
             self.slot.lock().stream = Some((stream, index));
         }

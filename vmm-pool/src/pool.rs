@@ -315,7 +315,7 @@ impl<B: Backend> Pool<B> {
         }
         // Unless the stream was forgotten meanwhile.
         if place.is_none() && cache.bin(tag, stream) == Some(bin) {
-            self.owner.inner.last.serve(stream, index);
+            self.owner.inner.last.set_stream(stream, index);
         }
         cache.count_out(size.0);
         Ok(cache.boxed(body(piece)))

@@ -53,6 +53,13 @@ impl<B: Backend> Inner<B> {
         }
     }
 
+    /// Moves the block that was freed last into the core, if the slot serves blocks like this piece.
+    pub(crate) fn empty_slot_for(&self, piece: &Piece) {
+        if self.last.serves(piece) {
+            drop(self.lock());
+        }
+    }
+
     /// Frees a piece, in the process that created the pool.
     pub(crate) fn give(&self, piece: Piece, index: StreamIndex) {
         let mut core = self.lock();

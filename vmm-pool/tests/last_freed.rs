@@ -47,6 +47,20 @@ fn it_serves_what_is_just_as_large() {
     assert_eq!(pool.stats().held, SIZE.0);
 }
 
+/// The slot has the later one of two freed blocks, although an earlier one of the same size lies at a lower address.
+#[test]
+fn it_is_the_one_that_was_freed_last() {
+    let backend = host();
+    let pool = pool(&backend);
+    let (one, between, other) =
+        (pool.alloc(SIZE).unwrap(), pool.alloc(SIZE).unwrap(), pool.alloc(SIZE).unwrap());
+    let address = other.address();
+    drop(one);
+    drop(other);
+    assert_eq!(pool.alloc(SIZE).unwrap().address(), address);
+    drop(between);
+}
+
 #[test]
 fn what_it_serves_is_counted() {
     let backend = host();
