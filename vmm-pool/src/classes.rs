@@ -43,14 +43,21 @@ impl Class {
 
 /// Returns the class of a nonzero size, or none for a large size.
 #[inline]
-pub(crate) fn class_of(size: u64) -> Option<usize> {
+pub(crate) const fn class_of(size: u64) -> Option<usize> {
     if size > MEDIUM {
         return None;
     }
     if size > SMALL {
         return Some(SMALL_CLASSES + ((size - SMALL).div_ceil(MEDIUM_STEP) - 1) as usize);
     }
-    Some(usize::from(CLASS_OF_UNITS[size.div_ceil(SMALLEST) as usize]))
+    let units = size.div_ceil(SMALLEST);
+    if units <= LINEAR {
+        return Some(units.saturating_sub(1) as usize);
+    }
+    // 9 to 16 units are the first power, in steps of one; 17 to 32 the second, in steps of two.
+    let power = (units - 1).ilog2() as u64 - 3;
+    let step = (units - 1) >> power;
+    Some((LINEAR + power * PER_POWER + (step - PER_POWER)) as usize)
 }
 
 /// Returns the first class from `class` on whose size is a multiple of 512, the alignment that PyTorch requests.
@@ -59,18 +66,6 @@ pub(crate) fn aligned_class(class: usize) -> usize {
     // Behind an odd multiple of 256 there is an even one.
     class + (size_of(class) / SMALLEST % 2) as usize
 }
-
-/// The small class of each multiple of `SMALLEST`: calculating it takes as long as a good part of an allocation.
-static CLASS_OF_UNITS: [u8; (SMALL / SMALLEST) as usize + 1] = {
-    let mut classes = [0; (SMALL / SMALLEST) as usize + 1];
-    let mut units = 2;
-    while units < classes.len() {
-        let class = classes[units - 1];
-        classes[units] = if units as u64 * SMALLEST > size_of(class as usize) { class + 1 } else { class };
-        units += 1;
-    }
-    classes
-};
 
 /// Returns the size that requests of a class are rounded up to.
 #[inline]
