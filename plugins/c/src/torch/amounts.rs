@@ -40,7 +40,7 @@ fn rounded(size: Bytes) -> u64 {
 }
 
 /// A [`TorchQuantity`] as each call changes it. All numbers wrap around: those of a caller may be wrong.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Quantity {
     live: [u64; 2],
     freed: [u64; 2],
@@ -51,8 +51,6 @@ struct Quantity {
 }
 
 impl Quantity {
-    const NONE: Self = Self { live: [0; 2], freed: [0; 2], before: [0; 2], peak: [0; 2], peak_of_all: 0 };
-
     #[inline]
     fn add(&mut self, kind: usize, amount: u64) {
         self.live[kind] = self.live[kind].wrapping_add(amount);
@@ -79,7 +77,7 @@ impl Quantity {
 }
 
 /// [`TorchAmounts`] as each call changes them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Amounts {
     blocks: Quantity,
     bytes: Quantity,
@@ -87,31 +85,31 @@ pub(super) struct Amounts {
 }
 
 impl Amounts {
-    pub(super) const NONE: Self =
-        Self { blocks: Quantity::NONE, bytes: Quantity::NONE, requested: Quantity::NONE };
-
     /// Returns the amounts as callers see them.
-    pub(super) fn read(&mut self) -> TorchAmounts {
+    pub(super) fn read(&self) -> TorchAmounts {
         let Self { blocks, bytes, requested } = self;
         TorchAmounts { blocks: blocks.read(), bytes: bytes.read(), requested: requested.read() }
     }
 
-    /// Counts a block that is allocated. Its kind is that of its capacity: a block of a private pool may serve a smaller request.
+    /// Counts a block that is allocated.
     #[inline]
     pub(super) fn add(&mut self, size: Bytes, capacity: Bytes) {
-        let kind = usize::from(capacity.0 > SMALL);
-        self.blocks.add(kind, 1);
-        self.bytes.add(kind, rounded(size));
-        self.requested.add(kind, size.0);
+        self.count(size, capacity, Quantity::add);
     }
 
     /// Counts a block that is freed.
     #[inline]
     pub(super) fn remove(&mut self, size: Bytes, capacity: Bytes) {
+        self.count(size, capacity, Quantity::remove);
+    }
+
+    /// Changes each quantity by a block. Its kind is that of its capacity: a block of a private pool may serve a smaller request.
+    #[inline]
+    fn count(&mut self, size: Bytes, capacity: Bytes, change: impl Fn(&mut Quantity, usize, u64)) {
         let kind = usize::from(capacity.0 > SMALL);
-        self.blocks.remove(kind, 1);
-        self.bytes.remove(kind, rounded(size));
-        self.requested.remove(kind, size.0);
+        change(&mut self.blocks, kind, 1);
+        change(&mut self.bytes, kind, rounded(size));
+        change(&mut self.requested, kind, size.0);
     }
 
     fn each(&mut self, reset: impl Fn(&mut Quantity)) {

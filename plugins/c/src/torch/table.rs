@@ -163,7 +163,7 @@ static TABLE: OnceLock<Table> = OnceLock::new();
 fn inherited() -> &'static Table {
     TABLE.get_or_init(|| Table {
         process: Process::current(),
-        live: SpinMutex::new(Live { blocks: AddressMap::new(), amounts: [Amounts::NONE; DEVICES] }),
+        live: SpinMutex::new(Live { blocks: AddressMap::new(), amounts: [Amounts::default(); DEVICES] }),
     })
 }
 

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_measure(number: c_int, usage: *mut TorchU
             created: now.created,
             released: now.released,
             page: now.page,
-            live: table::with_amounts(number as usize, Amounts::read).unwrap_or_default(),
+            live: table::with_amounts(number as usize, |amounts| amounts.read()).unwrap_or_default(),
         };
         // SAFETY: guaranteed by the caller.
         unsafe { give("usage", usage, found) }
