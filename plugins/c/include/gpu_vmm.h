@@ -1691,9 +1691,16 @@ gpu_vmm_status gpu_vmm_is_suspended(const gpu_vmm_pool *pool, const char *tag, b
 // Suspends a tag: waits for the devices, returns the memory of all blocks with the tag to the driver and keeps their addresses.
 // Until gpu_vmm_resume, allocations under the tag fail, and nothing may use its blocks. The blocks can be freed.
 //
-// `keep` selects where the contents go: null discards them; "host" is ordinary memory; "pinned" is page-locked memory, which is
-// slow to create the first time and fast from then on; "file" is an unnamed file in the directory for temporary files;
-// "file:FOLDER" is one in that directory. `bytes` receives the number of bytes that were returned, 0 if the tag was suspended
+// `keep` selects where the contents go: null discards them; "host" is ordinary memory, which gpu_vmm_resume frees; "host-kept" is
+// ordinary memory that stays for the next suspension, which is then faster; "pinned" is page-locked memory, which is slow to create
+// the first time, fast from then on, and stays as well; "file" is an unnamed file in the directory for temporary files;
+// "file:FOLDER" is one in that directory. If the host has too little available memory, the call fails and the tag is not
+// suspended. gpu_vmm_host_memory returns what has been taken, and gpu_vmm_trim_host frees what stays.
+//
+// Contents pass through page-locked buffers, unless they go to page-locked memory: 8 MiB for each core that the process may use, at
+// most 16. GPU_VMM_COPY_THREADS sets another number.
+//
+// `bytes` receives the number of bytes that were returned, 0 if the tag was suspended
 // already; it may be null.
 //
 // # Safety
@@ -1714,6 +1721,24 @@ gpu_vmm_status gpu_vmm_suspend(const gpu_vmm_pool *pool,
 gpu_vmm_status gpu_vmm_resume(const gpu_vmm_pool *pool,
                               const char *tag,
                               uint64_t *bytes);
+
+// Returns the size of the host memory that the pool has taken for the contents of suspended tags: what holds contents, what stays
+// for the next suspension, and the page-locked buffers through which contents pass.
+//
+// # Safety
+//
+// `pool` is null or a pool. `bytes` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_host_memory(const gpu_vmm_pool *pool,
+                                   uint64_t *bytes);
+
+// Frees the host memory that stays for the next suspension. Contents of suspended tags stay as they are. `bytes` receives the number
+// of bytes that were freed; it may be null.
+//
+// # Safety
+//
+// `pool` is null or a pool. `bytes` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_trim_host(const gpu_vmm_pool *pool,
+                                 uint64_t *bytes);
 
 // Writes a region to a file, after waiting for the devices: its address, mappings, access and contents. An existing file of that
 // name is replaced when the new one is complete. Nothing may write to the region meanwhile. `compress` compresses the contents.

@@ -44,9 +44,16 @@ pub unsafe extern "C" fn gpu_vmm_is_suspended(
 /// Suspends a tag: waits for the devices, returns the memory of all blocks with the tag to the driver and keeps their addresses.
 /// Until gpu_vmm_resume, allocations under the tag fail, and nothing may use its blocks. The blocks can be freed.
 ///
-/// `keep` selects where the contents go: null discards them; "host" is ordinary memory; "pinned" is page-locked memory, which is
-/// slow to create the first time and fast from then on; "file" is an unnamed file in the directory for temporary files;
-/// "file:FOLDER" is one in that directory. `bytes` receives the number of bytes that were returned, 0 if the tag was suspended
+/// `keep` selects where the contents go: null discards them; "host" is ordinary memory, which gpu_vmm_resume frees; "host-kept" is
+/// ordinary memory that stays for the next suspension, which is then faster; "pinned" is page-locked memory, which is slow to create
+/// the first time, fast from then on, and stays as well; "file" is an unnamed file in the directory for temporary files;
+/// "file:FOLDER" is one in that directory. If the host has too little available memory, the call fails and the tag is not
+/// suspended. gpu_vmm_host_memory returns what has been taken, and gpu_vmm_trim_host frees what stays.
+///
+/// Contents pass through page-locked buffers, unless they go to page-locked memory: 8 MiB for each core that the process may use, at
+/// most 16. GPU_VMM_COPY_THREADS sets another number.
+///
+/// `bytes` receives the number of bytes that were returned, 0 if the tag was suspended
 /// already; it may be null.
 ///
 /// # Safety
@@ -89,6 +96,41 @@ pub unsafe extern "C" fn gpu_vmm_resume(pool: *const Pool, tag: *const c_char, b
         let resumed = pool.blocks.resume(tag)?;
         // SAFETY: guaranteed by the caller.
         unsafe { give_if_wanted(bytes, resumed.0) };
+        Ok(())
+    })
+}
+
+/// Returns the size of the host memory that the pool has taken for the contents of suspended tags: what holds contents, what stays
+/// for the next suspension, and the page-locked buffers through which contents pass.
+///
+/// # Safety
+///
+/// `pool` is null or a pool. `bytes` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_host_memory(pool: *const Pool, bytes: *mut u64) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(bytes) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        unsafe { give("bytes", bytes, object("pool", pool)?.stores.lock()?.host_memory().0) }
+    })
+}
+
+/// Frees the host memory that stays for the next suspension. Contents of suspended tags stay as they are. `bytes` receives the number
+/// of bytes that were freed; it may be null.
+///
+/// # Safety
+///
+/// `pool` is null or a pool. `bytes` is null or points to a writable number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_trim_host(pool: *const Pool, bytes: *mut u64) -> Status {
+    // SAFETY: null or writable for a number, as the caller guarantees.
+    unsafe { clear(bytes) };
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let freed = unsafe { object("pool", pool)? }.stores.lock()?.trim()?;
+        // SAFETY: guaranteed by the caller.
+        unsafe { give_if_wanted(bytes, freed.0) };
         Ok(())
     })
 }

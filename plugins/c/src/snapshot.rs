@@ -7,11 +7,11 @@ use crate::backend::Backend;
 use crate::call::status;
 use crate::region::Region;
 use crate::status::{Answer, Failure, Status};
-use crate::stores::THREADS;
+use crate::stores::ring;
 use crate::texts::{check_place, clear, give, give_box, object, required, take_box};
 use gpu_vmm::extend::check_same;
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm::{AnyBackend, Operation, Region as Memory, StagingRing, WaitFor};
+use gpu_vmm::{AnyBackend, Operation, Region as Memory, WaitFor};
 use std::ffi::c_char;
 
 /// Writes a region to a file, after waiting for the devices: its address, mappings, access and contents. An existing file of that
@@ -225,8 +225,4 @@ fn check_count(operation: Operation, is_null: bool, count: u64) -> Answer {
         return Err(Failure::invalid(format!("{operation}: count is {count}; expected 1 to {MAX_REGIONS}")));
     }
     Ok(())
-}
-
-fn ring(backend: &AnyBackend) -> gpu_vmm::Result<StagingRing<AnyBackend>> {
-    StagingRing::new(backend, THREADS, StagingRing::<AnyBackend>::CHUNK)
 }

@@ -7,8 +7,11 @@ use gpu_vmm::{AnyBackend, BackingStore, Bytes, Operation, StagingRing};
 use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 
-/// The number of threads that copy at a time.
-pub(crate) const THREADS: usize = 2;
+/// The environment variable for the number of threads that copy at a time.
+const THREADS: &str = "GPU_VMM_COPY_THREADS";
+
+/// The largest number of threads that the variable can set.
+const MAX_THREADS: usize = 256;
 
 /// The stores of a pool or a region. Stores that are slow to create are created on first use and kept.
 #[derive(Debug, Default)]
@@ -17,7 +20,24 @@ pub(crate) struct Stores(Lock<Made>);
 #[derive(Debug, Default)]
 pub(crate) struct Made {
     ring: Option<Arc<StagingRing<AnyBackend>>>,
+    /// In ordinary memory that is freed after each suspension, and in memory that stays.
+    host: Option<BackingStore<AnyBackend>>,
+    host_kept: Option<BackingStore<AnyBackend>>,
     pinned: Vec<BackingStore<AnyBackend>>,
+}
+
+/// Creates the staging ring of this process's size.
+pub(crate) fn ring(backend: &AnyBackend) -> Answer<StagingRing<AnyBackend>> {
+    let threads = match std::env::var_os(THREADS) {
+        None => StagingRing::<AnyBackend>::threads(),
+        Some(text) => parse_threads(&text.to_string_lossy())?,
+    };
+    Ok(StagingRing::new(backend, threads, StagingRing::<AnyBackend>::CHUNK)?)
+}
+
+fn parse_threads(text: &str) -> Answer<usize> {
+    let number = text.trim().parse().ok().filter(|threads| (1..=MAX_THREADS).contains(threads));
+    number.ok_or_else(|| Failure::invalid(format!("{THREADS} is {text:?}; expected 1 to {MAX_THREADS}")))
 }
 
 impl Stores {
@@ -38,15 +58,16 @@ impl Made {
     ) -> Answer<BackingStore<AnyBackend>> {
         Ok(match keep {
             None => BackingStore::nothing(),
-            Some("host") => BackingStore::pageable(self.ring(backend)?),
+            Some("host") => self.host(backend, |made| &mut made.host, Bytes::ZERO)?,
+            Some("host-kept") => self.host(backend, |made| &mut made.host_kept, Bytes(u64::MAX))?,
             Some("pinned") => self.pinned(backend, contents()?)?,
             Some("file") => BackingStore::file(std::env::temp_dir(), self.ring(backend)?),
             Some(other) => match other.strip_prefix("file:") {
                 Some(folder) => BackingStore::file(PathBuf::from(folder), self.ring(backend)?),
                 None => {
                     return Err(Failure::invalid(format!(
-                        "suspend: keep is {other:?}; expected null (nowhere), \"host\", \"pinned\", \"file\" or \
-                         \"file:FOLDER\""
+                        "suspend: keep is {other:?}; expected null (nowhere), \"host\", \"host-kept\", \
+                         \"pinned\", \"file\" or \"file:FOLDER\""
                     )));
                 }
             },
@@ -57,8 +78,43 @@ impl Made {
         if let Some(ring) = &self.ring {
             return Ok(Arc::clone(ring));
         }
-        let made = Arc::new(StagingRing::new(backend, THREADS, StagingRing::<AnyBackend>::CHUNK)?);
+        let made = Arc::new(ring(backend)?);
         Ok(Arc::clone(self.ring.insert(made)))
+    }
+
+    /// Returns the store in ordinary memory that `place` holds, or a new one that keeps up to `most` bytes after each resume.
+    fn host(
+        &mut self,
+        backend: &AnyBackend,
+        place: impl Fn(&mut Self) -> &mut Option<BackingStore<AnyBackend>>,
+        most: Bytes,
+    ) -> Answer<BackingStore<AnyBackend>> {
+        if let Some(store) = place(self) {
+            return Ok(store.clone());
+        }
+        let made = BackingStore::pageable_keeping(self.ring(backend)?, most);
+        Ok(place(self).insert(made).clone())
+    }
+
+    /// Returns the size of the host memory that the stores have taken, the ring's buffers included.
+    pub(crate) fn host_memory(&self) -> Bytes {
+        let stores = self.host.iter().chain(&self.host_kept).chain(&self.pinned);
+        let ring = self.ring.iter().map(|ring| ring.size());
+        stores.map(BackingStore::host_memory).chain(ring).sum()
+    }
+
+    /// Frees the host memory that holds no contents. Returns its size.
+    pub(crate) fn trim(&mut self) -> Answer<Bytes> {
+        let before = self.host_memory();
+        if let Some(store) = &self.host_kept {
+            store.trim()?;
+        }
+        self.pinned.retain(|store| store.free() != store.capacity());
+        if self.host_memory() == self.ring.iter().map(|ring| ring.size()).sum() {
+            // Suspended contents are copied back through the ring, and none exist in ordinary memory.
+            *self = Self { pinned: std::mem::take(&mut self.pinned), ..Self::default() };
+        }
+        Ok(before - self.host_memory())
     }
 
     /// Returns the smallest page-locked store with enough free space, or else a new one. The store stays for the next
@@ -82,6 +138,48 @@ mod tests {
 
     use super::*;
     use gpu_vmm::Vendor;
+
+    #[test]
+    fn memory_that_is_kept_is_reported_and_freed() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut made = Made::default();
+        assert_eq!(made.host_memory(), Bytes::ZERO);
+        let mut region = gpu_vmm::Region::builder(&host).reserve(Bytes::mib(8)).build().unwrap();
+        region.grow_to(Bytes::mib(8)).unwrap();
+        let done = || gpu_vmm::WaitFor::all_devices();
+        let kept =
+            made.store(&host, Some("host-kept"), || unreachable!("its size is not asked for")).unwrap();
+        let ring = made.host_memory();
+        assert!(!ring.is_zero());
+        for _ in 0..2 {
+            region.suspend(&kept, done()).unwrap();
+            assert_eq!(made.host_memory(), ring + Bytes::mib(8));
+            region.resume().unwrap();
+            assert_eq!(made.host_memory(), ring + Bytes::mib(8));
+        }
+        // Contents stay, and so does the ring through which they come back.
+        region.suspend(&kept, done()).unwrap();
+        assert_eq!(made.trim().unwrap(), Bytes::ZERO);
+        region.resume().unwrap();
+        assert_eq!(made.trim().unwrap(), ring + Bytes::mib(8));
+        assert_eq!(made.host_memory(), Bytes::ZERO);
+        // Memory that is not kept is freed by the resume.
+        let host_store =
+            made.store(&host, Some("host"), || unreachable!("its size is not asked for")).unwrap();
+        region.suspend(&host_store, done()).unwrap();
+        region.resume().unwrap();
+        assert_eq!(made.host_memory(), ring);
+        made.pinned(&host, Bytes::mib(1)).unwrap();
+        assert_eq!(made.trim().unwrap(), ring + Bytes::mib(1));
+    }
+
+    #[test]
+    fn the_number_of_threads_is_checked() {
+        assert_eq!(parse_threads(" 3 ").unwrap(), 3);
+        for text in ["0", "257", "-1", "many", ""] {
+            assert!(parse_threads(text).is_err(), "{text:?}");
+        }
+    }
 
     #[test]
     fn a_pinned_store_is_replaced_by_a_larger_one_while_it_is_empty() {

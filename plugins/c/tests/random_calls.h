@@ -132,7 +132,8 @@ static inline gpu_vmm_status kept_bank(const caller *self, gpu_vmm_status status
 
 // Where suspended contents go. Copies take most of the time, so most are discarded.
 static inline const char *store(caller *self) {
-    return below(self, 16) == 0 ? "host" : NULL;
+    const uint64_t number = below(self, 32);
+    return number == 0 ? "host" : number == 1 ? "host-kept" : NULL;
 }
 
 static inline gpu_vmm_status file(caller *self) {
@@ -225,7 +226,9 @@ static inline gpu_vmm_status call(caller *self) {
     case 49: return gpu_vmm_suspend(own_pool(self), flag(self) ? "" : "none", flag(self) ? store(self) : "nowhere", &result);
     case 50:
     case 51: return gpu_vmm_resume(own_pool(self), flag(self) ? "" : "none", &result);
-    case 52: return gpu_vmm_trim(shared_pool(self), below(self, 4) * unit, &result);
+    case 52:
+        if (flag(self)) return gpu_vmm_trim_host(own_pool(self), &result);
+        return gpu_vmm_trim(shared_pool(self), below(self, 4) * unit, &result);
     case 53: return gpu_vmm_memory(backend(self), device(self), &result, &other);
     case 54: return gpu_vmm_can_access(backend(self), device(self), device(self), &is_so);
     case 55: return gpu_vmm_physical_properties(memory(self), &properties);

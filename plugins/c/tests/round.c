@@ -73,6 +73,17 @@ int main(int count, char **arguments) {
     check(gpu_vmm_read(pool, block + 1000, read, sizeof read), "read");
     demand(memcmp(read, written, sizeof read) == 0, "the contents are restored");
 
+    // Host memory that stays for the next suspension, and the buffers.
+    uint64_t took = 0, freed = 0;
+    check(gpu_vmm_suspend(pool, "weights", "host-kept", &bytes), "suspend");
+    check(gpu_vmm_resume(pool, "weights", NULL), "resume");
+    check(gpu_vmm_host_memory(pool, &took), "host memory");
+    demand(took > bytes, "memory of the contents stays after the resume");
+    check(gpu_vmm_trim_host(pool, &freed), "trim the host");
+    demand(freed == took, "all host memory is freed while nothing is suspended");
+    check(gpu_vmm_host_memory(pool, &took), "host memory");
+    demand(took == 0, "nothing is left of it");
+
     // Errors: a status and a text.
     uint64_t none = 0;
     demand(gpu_vmm_alloc(pool, 0, 0, NULL, &none) == GPU_VMM_INVALID_ARGUMENT, "a size of zero is an error");

@@ -116,6 +116,8 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(number, gpu_vmm_alloc(NULL, 1, 0, NULL, &number));
     FAILS(block, gpu_vmm_find(pool, 4711, &block));
     FAILS(number, gpu_vmm_trim(NULL, 0, &number));
+    FAILS(number, gpu_vmm_host_memory(NULL, &number));
+    FAILS(number, gpu_vmm_trim_host(NULL, &number));
     FAILS(text, gpu_vmm_pool_stats(NULL, &text));
     FAILS(text, gpu_vmm_pool_snapshot(NULL, &text));
     FAILS(object.region, gpu_vmm_region_new(backend, 4711, 0, &object.region));

@@ -70,6 +70,8 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_is_suspended": (_STATUS, [_OBJECT, c_char_p, POINTER(c_bool)]),
     "gpu_vmm_resume": (_STATUS, [_OBJECT, c_char_p, _U64]),
     "gpu_vmm_trim": (_STATUS, [_OBJECT, c_uint64, _U64]),
+    "gpu_vmm_trim_host": (_STATUS, [_OBJECT, _U64]),
+    "gpu_vmm_host_memory": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_forget_stream": (_STATUS, [_OBJECT, c_void_p]),
     "gpu_vmm_pool_stats": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
     "gpu_vmm_pool_snapshot": (_STATUS, [_OBJECT, POINTER(c_void_p)]),

@@ -254,10 +254,13 @@ class Pool(Owner):
 
         Returns the number of bytes that went back; 0 if the tag sleeps already.
 
-        ``keep``: where contents go: ``"host"`` is ordinary memory, ``"pinned"`` page-locked memory, ``"file"`` a file in ``directory``
-        or in the directory for temporary files. None discards them: the contents are undefined after :meth:`resume`.
+        ``keep``: where contents go: ``"host"`` is ordinary memory, which :meth:`resume` frees; ``"host-kept"`` is ordinary memory that
+        stays for the next suspension, which is then faster; ``"pinned"`` is page-locked memory, which stays as well; ``"file"`` is a
+        file in ``directory`` or in the directory for temporary files. None discards them: the contents are undefined after
+        :meth:`resume`. The environment variable ``GPU_VMM_COPY_THREADS`` sets the number of threads that copy.
 
-        Raises NotFound; InvalidArgument for another ``keep``; Busy while CuPy arrays use blocks with the tag, unless ``force`` is
+        Raises NotFound; OutOfMemory if the host has too little memory, after which nothing has changed; InvalidArgument for another
+        ``keep``; Busy while CuPy arrays use blocks with the tag, unless ``force`` is
         true. With ``force``, nothing may use these arrays before :meth:`resume`.
         """
         went = ctypes.c_uint64()
@@ -294,6 +297,18 @@ class Pool(Owner):
         went = ctypes.c_uint64()
         check(library().gpu_vmm_trim(self._handle, unsigned("keep", keep), ctypes.byref(went)))
         return went.value
+
+    def host_memory(self) -> int:
+        """Returns the host memory taken for :meth:`suspend`, in bytes: contents, what stays for the next suspension, copy buffers."""
+        took = ctypes.c_uint64()
+        check(library().gpu_vmm_host_memory(self._handle, ctypes.byref(took)))
+        return took.value
+
+    def trim_host(self) -> int:
+        """Frees the host memory that stays for the next suspension; contents stay. Returns the number of bytes freed."""
+        freed = ctypes.c_uint64()
+        check(library().gpu_vmm_trim_host(self._handle, ctypes.byref(freed)))
+        return freed.value
 
     def forget_stream(self, stream: SupportsIndex) -> None:
         """Forgets a stream that the caller is about to destroy, without waiting. Raises Busy while the stream captures a graph."""

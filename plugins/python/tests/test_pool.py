@@ -179,7 +179,7 @@ class Pools(Case):
         block = weights.alloc(4 * MIB)
         address = block.address
         with tempfile.TemporaryDirectory() as folder:
-            for keep, directory in (("host", None), ("pinned", None), ("file", None), ("file", folder)):
+            for keep, directory in (("host", None), ("host-kept", None), ("pinned", None), ("file", None), ("file", folder)):
                 with self.subTest(keep=keep, directory=directory is not None):
                     contents = os.urandom(4 * MIB)  # not the contents that an earlier turn has stored
                     block.write(contents)
@@ -200,6 +200,12 @@ class Pools(Case):
         block.write(b"new")
         self.assertEqual(block.read(0, 3), b"new")
         self.assertEqual(self.pool.tags(), ["weights"])
+        # "host-kept" and "pinned" have kept memory.
+        took = self.pool.host_memory()
+        self.assertGreaterEqual(took, 8 * MIB)
+        self.assertEqual(self.pool.trim_host(), took)
+        self.assertEqual(self.pool.host_memory(), 0)
+        self.assertEqual(self.pool.trim_host(), 0)
 
     def test_sleep_of_what_is_not_there(self):
         with self.raises(gpu_vmm.NotFound, "no memory is tagged \"weights\""):

@@ -3,6 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `backing` | backing stores for the contents of suspended regions |
+//! | `chunks` | the chunks of a stream of bytes, which several threads take |
 //! | `files` | reads and writes at file offsets, and their errors |
 //! | `free_handles` | the handles of a page list, and their number |
 //! | `page_list` | free physical memory in pages of one size, with a budget |
@@ -13,6 +14,7 @@
 //! | `staging_ring` | pinned buffers for copies through the host |
 
 mod backing;
+mod chunks;
 pub mod files;
 mod free_handles;
 mod page_list;
@@ -22,12 +24,12 @@ mod poison;
 mod segment;
 mod staging_ring;
 
+pub(crate) use backing::SavedContents;
 pub use backing::{BackingKind, BackingStore};
-pub(crate) use backing::{Batch, SavedContents};
+pub(crate) use chunks::Batch;
 pub use page_list::{PageList, PageListStats};
 pub use physical::{MemoryId, PhysicalMemory, rounded_size};
 pub use poison::POISON;
 pub(crate) use poison::poison;
 pub use segment::Segment;
 pub use staging_ring::{ChunkContents, StagingRing};
-pub(crate) use staging_ring::{join, start_thread};

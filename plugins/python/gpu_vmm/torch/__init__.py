@@ -311,11 +311,11 @@ def sleep(
 
     Returns the number of bytes that went back; 0 if the tag sleeps already. Waits for the device and empties PyTorch's cache first.
 
-    ``tag``: None for all tags. ``keep``: where contents go: ``"host"`` is ordinary memory, ``"pinned"`` page-locked memory, ``"file"`` a
-    file in ``directory`` or in the directory for temporary files; None discards them. ``device``: None for the current one. Unlike
-    ``DeviceVec.suspend``, this needs no ``force``: live tensors of the tag are expected.
+    ``tag``: None for all tags. ``keep``: where contents go, as for ``Pool.suspend``: ``"host"``, ``"host-kept"``, ``"pinned"``,
+    ``"file"`` (in ``directory``) or None, which discards them. ``device``: None for the current one. Unlike ``DeviceVec.suspend``, this
+    needs no ``force``: live tensors of the tag are expected.
 
-    Raises NotFound; Error inside ``with pool(tag)`` without :func:`enable`. If one of all tags fails, the tags before it sleep with their
+    Raises NotFound; OutOfMemory if the host has too little memory for a tag, which then does not sleep; Error inside ``with pool(tag)`` without :func:`enable`. If one of all tags fails, the tags before it sleep with their
     contents, and :func:`wake` restores them.
     """
     torch = _torch()
@@ -350,3 +350,13 @@ def report(path: Union[str, "os.PathLike[str]"], device: Any = None) -> None:
 def trim(keep: SupportsIndex = 0, device: Any = None) -> int:
     """Returns free memory of a device's pool to the driver until it keeps at most ``keep`` bytes. Returns the number of bytes returned."""
     return device_pool(device).trim(keep)
+
+
+def host_memory(device: Any = None) -> int:
+    """Returns the host memory taken for :func:`sleep`, in bytes: contents, what stays for the next sleep, copy buffers."""
+    return device_pool(device).host_memory()
+
+
+def trim_host(device: Any = None) -> int:
+    """Frees the host memory that stays for the next sleep (``keep="host-kept"`` or ``"pinned"``). Returns the number of bytes freed."""
+    return device_pool(device).trim_host()

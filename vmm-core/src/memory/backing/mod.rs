@@ -2,25 +2,30 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `host_memory` | how much memory the host has |
+//! | `pages` | ordinary memory, which a store can keep |
 //! | `pinned_arena` | an allocator of pinned memory in extents |
-//! | `store` | ordinary memory and files |
+//! | `store` | the stores that contents reach through a ring, and files |
 //! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
+mod host_memory;
+mod pages;
 mod pinned_arena;
 mod saved_contents;
 mod store;
 
-pub(crate) use saved_contents::{Batch, SavedContents};
+pub(crate) use saved_contents::SavedContents;
 
 use crate::driver::{Backend, check_same};
 use crate::memory::StagingRing;
 #[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Bytes, Operation, Result};
+use pages::HostMemory;
 use pinned_arena::PinnedArena;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::{File, Pages};
+use store::File;
 
 /// A store for the contents of suspended regions.
 ///
@@ -37,7 +42,8 @@ use store::{File, Pages};
 /// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result, StagingRing, BackingStore};
 /// # fn example<B: Backend>(backend: &B, weights: &mut Region<B>, cache: &mut Region<B>) -> Result<()> {
 /// // Once, when the process starts: pinning is slow.
-/// let store = BackingStore::pageable(StagingRing::new(backend, 2, StagingRing::<B>::CHUNK)?);
+/// let ring = StagingRing::new(backend, StagingRing::<B>::threads(), StagingRing::<B>::CHUNK)?;
+/// let store = BackingStore::pageable(ring);
 /// // Free the memory while the process is idle.
 /// weights.suspend(&store, WaitFor::all_devices())?;
 /// cache.suspend(&BackingStore::nothing(), WaitFor::all_devices())?;
@@ -54,7 +60,7 @@ pub struct BackingStore<B: Backend>(Kind<B>);
 enum Kind<B: Backend> {
     /// The backend whose devices can copy to the pinned memory, and that memory.
     Pinned(B, Arc<PinnedArena>),
-    Pageable(Arc<StagingRing<B>>),
+    Pageable(Arc<HostMemory>, Arc<StagingRing<B>>),
     File(Arc<Path>, Arc<StagingRing<B>>),
     Nothing,
 }
@@ -89,7 +95,7 @@ impl<B: Backend> Clone for BackingStore<B> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
             Kind::Pinned(owner, locked) => Kind::Pinned(owner.clone(), Arc::clone(locked)),
-            Kind::Pageable(ring) => Kind::Pageable(Arc::clone(ring)),
+            Kind::Pageable(memory, ring) => Kind::Pageable(Arc::clone(memory), Arc::clone(ring)),
             Kind::File(directory, ring) => Kind::File(Arc::clone(directory), Arc::clone(ring)),
             Kind::Nothing => Kind::Nothing,
         })
@@ -115,7 +121,16 @@ impl<B: Backend> BackingStore<B> {
     /// Contents are copied through the ring, which other stores may share.
     #[must_use]
     pub fn pageable(ring: impl Into<Arc<StagingRing<B>>>) -> Self {
-        Self(Kind::Pageable(ring.into()))
+        Self::pageable_keeping(ring, Bytes::ZERO)
+    }
+
+    /// Creates a store in ordinary memory that keeps up to `most` bytes of it after the resume, for the next contents.
+    ///
+    /// Copies to memory that was kept are up to twice as fast as to new memory, whose pages the system has to clear first. Dropping
+    /// the store frees the memory that it keeps.
+    #[must_use]
+    pub fn pageable_keeping(ring: impl Into<Arc<StagingRing<B>>>, most: Bytes) -> Self {
+        Self(Kind::Pageable(Arc::new(HostMemory::keeping(most)), ring.into()))
     }
 
     /// Creates a store that keeps the contents of each suspended region in a file in this directory.
@@ -138,7 +153,7 @@ impl<B: Backend> BackingStore<B> {
     pub const fn kind(&self) -> BackingKind {
         match self.0 {
             Kind::Pinned(..) => BackingKind::Pinned,
-            Kind::Pageable(_) => BackingKind::Pageable,
+            Kind::Pageable(..) => BackingKind::Pageable,
             Kind::File(..) => BackingKind::File,
             Kind::Nothing => BackingKind::Nothing,
         }
@@ -158,11 +173,36 @@ impl<B: Backend> BackingStore<B> {
         Some(locked.free())
     }
 
+    /// Returns the size of the host memory that the store has taken, with contents and without: all of a
+    /// [pinned](BackingStore::pinned) store, and in ordinary memory the contents that it holds and what it
+    /// [keeps](BackingStore::pageable_keeping). The ring's buffers are not included ([`StagingRing::size`]).
+    #[must_use]
+    pub fn host_memory(&self) -> Bytes {
+        match &self.0 {
+            Kind::Pinned(_, arena) => arena.capacity(),
+            Kind::Pageable(memory, _) => memory.taken(),
+            Kind::File(..) | Kind::Nothing => Bytes::ZERO,
+        }
+    }
+
+    /// Frees the memory that the store [keeps](BackingStore::pageable_keeping) without contents, and returns its size: zero for the
+    /// other stores.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Forked`].
+    pub fn trim(&self) -> Result<Bytes> {
+        match &self.0 {
+            Kind::Pageable(memory, _) => memory.trim(),
+            Kind::Pinned(..) | Kind::File(..) | Kind::Nothing => Ok(Bytes::ZERO),
+        }
+    }
+
     /// Allocates space for the contents of one region. Dropping the result frees it.
     pub(crate) fn room(&self, operation: Operation, backend: &B, needed: Bytes) -> Result<SavedContents<B>> {
         match &self.0 {
             Kind::Pinned(owner, _) => check_same(operation, owner, backend)?,
-            Kind::Pageable(ring) | Kind::File(_, ring) => {
+            Kind::Pageable(_, ring) | Kind::File(_, ring) => {
                 check_same(operation, ring.backend(), backend)?;
             }
             Kind::Nothing => {}
@@ -172,7 +212,9 @@ impl<B: Backend> BackingStore<B> {
         }
         Ok(match &self.0 {
             Kind::Pinned(_, arena) => SavedContents::pinned(arena.extent(operation, needed)?),
-            Kind::Pageable(ring) => SavedContents::stored(ring, self.kind(), Pages::new(operation, needed)?),
+            Kind::Pageable(memory, ring) => {
+                SavedContents::stored(ring, self.kind(), memory.pages(operation, needed)?)
+            }
             Kind::File(directory, ring) => {
                 SavedContents::stored(ring, self.kind(), File::new(operation, directory)?)
             }

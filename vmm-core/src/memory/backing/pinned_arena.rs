@@ -1,5 +1,6 @@
 //! An allocator of pinned memory. An allocation can consist of several extents, so that all free memory can be used.
 
+use super::host_memory::check_available;
 use crate::driver::{Backend, Pinned};
 use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ impl PinnedArena {
         if capacity.is_zero() {
             return Err(Error::new(Operation::PinMemory, Detail::ZeroSize));
         }
+        check_available(Operation::PinMemory, capacity)?;
         let mut pieces = Vec::new();
         let mut free = Vec::new();
         let mut left = capacity;

@@ -5,10 +5,9 @@ use super::BackingKind;
 use super::pinned_arena::PinnedExtent;
 use super::store::{AnyStore, Store};
 use crate::driver::{Backend, CopyStreams};
-use crate::memory::{ChunkContents, Segment, StagingRing, join, start_thread};
+use crate::memory::{Batch, ChunkContents, Segment, StagingRing};
 use crate::types::{Bytes, Result};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 
 /// The contents of one suspended region as a stream of bytes. Dropping it frees its space in the store.
 #[derive(Debug)]
@@ -22,13 +21,6 @@ enum Storage<B: Backend> {
     Pinned(PinnedExtent),
     Stored(Arc<StagingRing<B>>, AnyStore),
     Nothing,
-}
-
-/// Segments that are mapped again, and the offset of their contents in the stream.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) from: Bytes,
-    pub(crate) segments: Vec<Segment>,
 }
 
 impl<B: Backend> SavedContents<B> {
@@ -68,7 +60,7 @@ impl<B: Backend> SavedContents<B> {
             }
             Storage::Stored(ring, store) => {
                 // SAFETY: the caller guarantees the segments.
-                unsafe { ring.fetch(segments, &|at, bytes| store.write(at, bytes)) }?;
+                unsafe { ring.fetch_by(segments, store.write_size(), &|at, bytes| store.write(at, bytes)) }?;
                 store.settle()
             }
             Storage::Nothing => Ok(()),
@@ -94,11 +86,11 @@ impl<B: Backend> SavedContents<B> {
                 });
                 copy_streams.finish(queued)
             }
-            Storage::Stored(ring, store) => beside(batches, |Batch { from, segments }| {
-                let read = |at, bytes: &mut [u8]| store.read(from + at, bytes).map(|()| ChunkContents::Bytes);
+            Storage::Stored(ring, store) => {
+                let read = |at, bytes: &mut [u8]| store.read(at, bytes).map(|()| ChunkContents::Bytes);
                 // SAFETY: the caller guarantees the segments.
-                unsafe { ring.send(&segments, &read) }
-            }),
+                unsafe { ring.send_each(batches, &read) }
+            }
             Storage::Nothing => batches.try_for_each(|batch| batch.map(drop)),
         }
     }
@@ -122,31 +114,4 @@ fn each_run(
         at += segment.length;
     }
     Ok(())
-}
-
-/// Runs `work` on each item in a second thread while the calling thread produces the next item.
-fn beside<T: Send>(
-    items: impl Iterator<Item = Result<T>>,
-    work: impl Fn(T) -> Result<()> + Send,
-) -> Result<()> {
-    thread::scope(|scope| {
-        // Mapping more than one batch ahead of the copies saves no time, and wastes copies if a later batch fails.
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let worker = start_thread(scope, move || receiver.into_iter().try_for_each(work))?;
-        let mut answer = Ok(());
-        for item in items {
-            let has_ended = match item {
-                Ok(item) => sender.send(item).is_err(),
-                Err(error) => {
-                    answer = Err(error);
-                    true
-                }
-            };
-            if has_ended {
-                break;
-            }
-        }
-        drop(sender);
-        answer.and(join(worker))
-    })
 }
