@@ -3,13 +3,23 @@
 //! The memory is page-locked for every context (`CU_MEMHOSTALLOC_PORTABLE`) but allocated in one. Any context will do, since all
 //! share one address space, so an existing one is preferred.
 //!
+//! `cuMemHostAlloc` takes 0.4 s per GiB. Pages of this process that exist already, in large pages, are page-locked in 0.025 s per GiB
+//! by `cuMemHostRegister` (an H200's host, driver 580.159.04), and threads can provide the pages side by side. Copies are as fast.
+//!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
 use crate::copy::part;
+use crate::device::attribute;
+use crate::device_state::DeviceState;
 use crate::driver::Opened;
-use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE, STREAM_NON_BLOCKING};
+use crate::ffi::attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+use crate::ffi::{
+    CuContext, CuResult, HOST_ALLOC_PORTABLE, HOST_REGISTER_DEVICEMAP, HOST_REGISTER_PORTABLE,
+    STREAM_NON_BLOCKING,
+};
 use crate::stream::OwnStream;
+use gpu_vmm_core::extend::HostPages;
 use gpu_vmm_core::{
     Address, Bytes, CopyStream, Detail, DeviceId, Error, Event, Operation, Pinned, Result, Stream,
 };
@@ -23,6 +33,8 @@ struct CudaPinned {
     context: CuContext,
     start: NonNull<u8>,
     size: Bytes,
+    /// The memory, if this process allocated it and the driver only page-locked it.
+    pages: Option<HostPages>,
 }
 
 // SAFETY: the memory is the process's and bound to no thread; callers access it only through raw pointers, under contracts of their
@@ -41,6 +53,10 @@ impl Opened {
         let context = self.any_context(OPERATION)?;
         let _entered = self.enter(OPERATION, context)?;
         let _relaxed = self.relax(OPERATION)?;
+        if let Some(pages) = self.registered(OPERATION, size) {
+            let (backend, start) = (Arc::clone(self), pages.start());
+            return Ok(Box::new(CudaPinned { backend, context, start, size, pages: Some(pages) }));
+        }
         let mut start = null_mut();
         // SAFETY: the pointer is valid for one address, and a context is current; the driver returns an error for a size it cannot
         // allocate.
@@ -56,7 +72,27 @@ impl Opened {
                 },
             )
         })?;
-        Ok(Box::new(CudaPinned { backend: Arc::clone(self), context, start, size }))
+        Ok(Box::new(CudaPinned { backend: Arc::clone(self), context, start, size, pages: None }))
+    }
+
+    /// Page-locks pages of this process, in the current context. Returns `None` if `cuMemHostAlloc` should allocate them instead: it
+    /// serves small sizes, and kernels of devices that see registered memory at other addresses than the host.
+    fn registered(&self, operation: Operation, size: Bytes) -> Option<HostPages> {
+        let sees = |device: &DeviceState| {
+            attribute(self.functions(), device.raw, CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM) == Ok(1)
+        };
+        if !cfg!(target_os = "linux") || size < HostPages::LARGE || !self.driver.states.iter().all(sees) {
+            return None;
+        }
+        let pages = HostPages::new(operation, size).ok()?;
+        pages.populate();
+        let flags = HOST_REGISTER_PORTABLE | HOST_REGISTER_DEVICEMAP;
+        // SAFETY: this process owns the pages, which stay until they are registered no more; a context is current. The driver returns
+        // an error for pages that it cannot lock.
+        let result = unsafe {
+            (self.functions().mem_host_register)(pages.start().as_ptr().cast(), size.0 as usize, flags)
+        };
+        (result == CuResult::SUCCESS).then_some(pages)
     }
 
     /// Returns an existing context, or else the context of the first usable device. So no context is created if the program already
@@ -97,16 +133,26 @@ impl CudaPinned {
         self.backend.here(operation)?;
         let _entered = self.backend.enter(operation, self.context)?;
         let _relaxed = self.backend.relax(operation)?;
-        // SAFETY: the memory was allocated in this context and is freed only here; no copy uses it any more, by the contract of the
-        // call that queued it.
-        let result = unsafe { (self.backend.functions().mem_free_host)(self.start.as_ptr().cast()) };
-        self.backend.check(operation, "cuMemFreeHost", result, || format!("{} of the host", self.size))
+        let (functions, start) = (self.backend.functions(), self.start.as_ptr().cast());
+        let (call, free) = match self.pages {
+            None => ("cuMemFreeHost", functions.mem_free_host),
+            Some(_) => ("cuMemHostUnregister", functions.mem_host_unregister),
+        };
+        // SAFETY: the memory was allocated or registered in this context and is freed only here; no copy uses it any more, by the
+        // contract of the call that queued it.
+        let result = unsafe { free(start) };
+        self.backend.check(operation, call, result, || format!("{} of the host", self.size))
     }
 }
 
 impl Drop for CudaPinned {
     fn drop(&mut self) {
-        self.backend.log_end(self.free(Operation::FreePinned));
+        let freed = self.free(Operation::FreePinned);
+        if freed.is_err() {
+            // The device may still reach the pages: they must not serve anything else.
+            std::mem::forget(self.pages.take());
+        }
+        self.backend.log_end(freed);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Types for authors of backends and of extensions. Programs that only use gpu-vmm do not need them.
 
-pub use crate::driver::{Deferred, DropLog, check_same, check_virtual_memory, usable_device};
+pub use crate::driver::{Deferred, DropLog, HostPages, check_same, check_virtual_memory, usable_device};
 #[doc(inline)]
 pub use crate::forward;
 pub use crate::memory::{ChunkContents, MemoryId, Segment, files, rounded_size};

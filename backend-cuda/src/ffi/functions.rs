@@ -104,6 +104,8 @@ functions! {
     memcpy_to_host = "cuMemcpyDtoH_v2"(to: *mut c_void, from: u64, length: usize);
     mem_host_alloc = "cuMemHostAlloc"(start: *mut *mut c_void, size: usize, flags: c_uint);
     mem_free_host = "cuMemFreeHost"(start: *mut c_void);
+    mem_host_register = "cuMemHostRegister_v2"(start: *mut c_void, size: usize, flags: c_uint);
+    mem_host_unregister = "cuMemHostUnregister"(start: *mut c_void);
     memcpy_to_device_async = "cuMemcpyHtoDAsync_v2"(
         to: u64, from: *const c_void, length: usize, stream: CuStream
     );

@@ -210,12 +210,16 @@ pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
 pub(crate) const CAPTURE_NONE: u32 = 0;
 /// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context, not only for the one that allocates.
 pub(crate) const HOST_ALLOC_PORTABLE: u32 = 1;
+/// `CU_MEMHOSTREGISTER_PORTABLE` and `_DEVICEMAP`: the same, and kernels can use it.
+pub(crate) const HOST_REGISTER_PORTABLE: u32 = 1;
+pub(crate) const HOST_REGISTER_DEVICEMAP: u32 = 2;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `_SIZE_BYTES`.
 pub(crate) const JIT_ERROR_LOG: u32 = 5;
 pub(crate) const JIT_ERROR_LOG_SIZE: u32 = 6;
 
 /// `CU_DEVICE_ATTRIBUTE_…`.
 pub(crate) mod attribute {
+    pub(crate) const CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: u32 = 91;
     pub(crate) const VIRTUAL_MEMORY_MANAGEMENT: u32 = 102;
     pub(crate) const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 103;
     #[cfg(windows)]

@@ -1240,8 +1240,8 @@ gpu_vmm_status gpu_vmm_pool_stats(const gpu_vmm_pool *pool,
 // As for gpu_vmm_pool_stats.
 gpu_vmm_status gpu_vmm_pool_snapshot(const gpu_vmm_pool *pool, char **json);
 
-// Allocates page-locked host memory of `size` bytes. Allocating is slow, about 0.3 s for each GiB. Free it with
-// gpu_vmm_pinned_free. CUDA: cuMemHostAlloc; HIP: hipHostMalloc.
+// Allocates page-locked host memory of `size` bytes. Allocating takes longer than a copy. Free it with
+// gpu_vmm_pinned_free. CUDA: cuMemHostRegister or cuMemHostAlloc; HIP: hipHostMalloc.
 //
 // Returns GPU_VMM_DRIVER if the host has too little memory.
 //

@@ -52,8 +52,8 @@ struct Queued {
     memory: Vec<Arc<dyn Locked>>,
 }
 
-/// Allocates page-locked host memory of `size` bytes. Allocating is slow, about 0.3 s for each GiB. Free it with
-/// gpu_vmm_pinned_free. CUDA: cuMemHostAlloc; HIP: hipHostMalloc.
+/// Allocates page-locked host memory of `size` bytes. Allocating takes longer than a copy. Free it with
+/// gpu_vmm_pinned_free. CUDA: cuMemHostRegister or cuMemHostAlloc; HIP: hipHostMalloc.
 ///
 /// Returns GPU_VMM_DRIVER if the host has too little memory.
 ///

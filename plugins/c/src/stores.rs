@@ -109,12 +109,16 @@ impl Made {
         if let Some(store) = &self.host_kept {
             store.trim()?;
         }
-        self.pinned.retain(|store| store.free() != store.capacity());
+        self.free_empty_pinned();
         if self.host_memory() == self.ring.iter().map(|ring| ring.size()).sum() {
             // Suspended contents are copied back through the ring, and none exist in ordinary memory.
             *self = Self { pinned: std::mem::take(&mut self.pinned), ..Self::default() };
         }
         Ok(before - self.host_memory())
+    }
+
+    fn free_empty_pinned(&mut self) {
+        self.pinned.retain(|store| store.free() != store.capacity());
     }
 
     /// Returns the smallest page-locked store with enough free space, or else a new one. The store stays for the next
@@ -124,8 +128,8 @@ impl Made {
         if let Some(store) = fitting.min_by_key(|store| store.free()) {
             return Ok(store.clone());
         }
-        // Release empty stores, which are too small, first: the host may not have memory for both.
-        self.pinned.retain(|store| store.free() != store.capacity());
+        // The empty stores are too small, and the host may not have memory for both.
+        self.free_empty_pinned();
         let store = BackingStore::pinned(backend, most.max(Bytes(1)))?;
         self.pinned.push(store.clone());
         Ok(store)

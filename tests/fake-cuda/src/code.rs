@@ -55,6 +55,8 @@ codes! {
     LAUNCH_TIMEOUT 702 "the launch timed out and was terminated"
     CONTEXT_IS_DESTROYED 709 "context is destroyed"
     ASSERT 710 "device-side assert triggered"
+    HOST_MEMORY_ALREADY_REGISTERED 712 "part or all of the requested memory range is already mapped"
+    HOST_MEMORY_NOT_REGISTERED 713 "pointer does not correspond to a registered memory region"
     HARDWARE_STACK_ERROR 714 "hardware stack error"
     ILLEGAL_INSTRUCTION 715 "an illegal instruction was encountered"
     MISALIGNED_ADDRESS 716 "misaligned address"

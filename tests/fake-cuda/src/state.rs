@@ -75,7 +75,8 @@ pub(crate) struct Plain {
 
 /// Page-locked memory; its first address is its key.
 pub(crate) struct Pinned {
-    pub(crate) pages: Pages,
+    /// None if it is the program's and only registered.
+    pub(crate) pages: Option<Pages>,
     pub(crate) size: u64,
     pub(crate) context: usize,
     pub(crate) portable: bool,

@@ -44,7 +44,7 @@ functions! {
     multicast: cuMulticastCreate 12010, cuMulticastAddDevice 12010, cuMulticastBindMem 12010,
         cuMulticastBindAddr 12010, cuMulticastUnbind 12010, cuMulticastGetGranularity 12010;
     plain: cuMemGetInfo_v2 3020, cuMemAlloc_v2 3020, cuMemFree_v2 3020;
-    pinned: cuMemHostAlloc 2020, cuMemFreeHost 2000;
+    pinned: cuMemHostAlloc 2020, cuMemFreeHost 2000, cuMemHostRegister_v2 6050, cuMemHostUnregister 4000;
     copy: cuMemcpyHtoD_v2 3020, cuMemcpyDtoH_v2 3020, cuMemcpyDtoD_v2 3020, cuMemcpyHtoDAsync_v2 3020,
         cuMemcpyDtoHAsync_v2 3020, cuMemcpyDtoDAsync_v2 3020, cuMemsetD8_v2 3020, cuMemsetD8Async 3020;
     module: cuModuleLoadData 2000, cuModuleLoadDataEx 2010, cuModuleUnload 2000, cuModuleGetFunction 2000,

@@ -5,12 +5,14 @@
 //! | `backend` | the traits of a backend |
 //! | `drop_log` | failures of destructors |
 //! | `event` | events on streams |
+//! | `host_pages` | ordinary memory of the host |
 //! | `staging` | pinned host memory and copy streams |
 //! | `stream` | streams, and what to wait for before memory is unmapped |
 
 mod backend;
 mod drop_log;
 mod event;
+mod host_pages;
 mod staging;
 mod stream;
 
@@ -21,6 +23,8 @@ pub use backend::{
 pub(crate) use backend::{Release, wait_for_devices};
 pub use drop_log::DropLog;
 pub use event::Event;
+pub use host_pages::HostPages;
+pub(crate) use host_pages::copy_threads;
 pub(crate) use staging::CopyStreams;
 pub use staging::{CopyStream, Pinned};
 pub use stream::{Stream, WaitFor};

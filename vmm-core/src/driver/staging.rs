@@ -1,8 +1,8 @@
 //! Pinned (page-locked) host memory, and the streams on which devices copy to and from it.
 //!
 //! A copy from pageable memory goes through the driver's own staging buffer and blocks the caller. A copy between a device
-//! and pinned memory runs asynchronously at the speed of the link. Pinning is slow (0.3 to 0.5 s per GiB on an H200's host),
-//! so pinned memory should be allocated ahead of need.
+//! and pinned memory runs asynchronously at the speed of the link. Pinning is slower than a copy, so pinned memory should be
+//! allocated ahead of need.
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, Event};
@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 
 /// Pinned (page-locked) host memory that all devices of a backend can copy to and from at full speed. Dropping it frees the
-/// memory. CUDA: `cuMemHostAlloc` with `CU_MEMHOSTALLOC_PORTABLE`, HIP: `hipHostMalloc` with `hipHostMallocPortable`.
+/// memory. CUDA: `cuMemHostRegister` or `cuMemHostAlloc`, HIP: `hipHostMalloc`, with the flag that the memory is pinned for all contexts.
 ///
 /// On the host backend it is ordinary memory.
 ///

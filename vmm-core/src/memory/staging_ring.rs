@@ -4,7 +4,7 @@
 //! has two buffers: while the device fills or drains one, the thread drains or fills the other.
 #![allow(unsafe_code)]
 
-use crate::driver::{Backend, CopyStreams, Pinned};
+use crate::driver::{Backend, CopyStreams, Pinned, copy_threads};
 use crate::memory::Segment;
 use crate::memory::chunks::{Batch, Chunk, Feed, cut};
 use crate::types::{Bytes, Detail, DriverError, Error, Lock, Operation, Result};
@@ -13,8 +13,8 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// A set of pinned (page-locked) buffers through which contents are copied.
 ///
-/// It is shared by reference, and only one call at a time uses it: other calls wait. Creating it pins its memory, which is slow
-/// (0.3 to 0.5 s per GiB on an H200's host), so create it once, ahead of need.
+/// It is shared by reference, and only one call at a time uses it: other calls wait. Creating it pins its memory, so create it once,
+/// ahead of need.
 #[derive(Debug)]
 pub struct StagingRing<B: Backend> {
     backend: B,
@@ -46,15 +46,12 @@ impl<B: Backend> StagingRing<B> {
     /// threads, they did not on two H200s' hosts, and a copy engine takes some 4 µs for each copy, which copies of 2 MiB feel.
     pub const CHUNK: Bytes = Bytes::mib(4);
 
-    /// The number of threads above which a copy was not faster on an H200's host.
-    const MAX_THREADS: usize = 16;
-
     /// Returns the recommended number of threads: the number of cores that this process may use, at most 16.
     ///
     /// One thread writes 4 to 5 GiB/s to new pages of the host, and a PCIe 5.0 link carries 50.
     #[must_use]
     pub fn threads() -> usize {
-        thread::available_parallelism().map_or(1, |cores| cores.get().min(Self::MAX_THREADS))
+        copy_threads()
     }
 
     /// Creates a ring with two buffers of `chunk` bytes for each of `threads` threads.

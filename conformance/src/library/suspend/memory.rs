@@ -28,6 +28,8 @@ cases! { "suspend":
     room_in_pieces,
     /// Pageable memory for contents is released to the system by the resume.
     pages_go_back_to_the_system,
+    /// A store that keeps pageable memory has it between suspensions, with the contents of the last one only, until it is trimmed.
+    pages_that_are_kept,
     /// If the addresses are lost while memory is released, suspend reports it, and the region can be resumed when they are
     /// free.
     lost_addresses,
@@ -190,6 +192,34 @@ fn pages_go_back_to_the_system<B: TestKit>(subject: &Subject<B>) {
     });
     assert!(seen, "the contents were not in memory during the suspension, or stayed there");
     assert!(has(subject, &region, 3));
+}
+
+fn pages_that_are_kept<B: TestKit>(subject: &Subject<B>) {
+    let size = subject.granules(2);
+    let store = BackingStore::pageable_keeping(super::ring(subject), subject.granules(1));
+    assert_eq!(store.host_memory(), Bytes::ZERO);
+    let mut region = filled(subject, 2, 3);
+    for seed in [3, 4] {
+        write(subject, &mut region, seed);
+        suspend(&mut region, &store);
+        assert_eq!((store.host_memory(), store.trim().unwrap()), (size, Bytes::ZERO));
+        resume(&mut region);
+        assert!(has(subject, &region, seed));
+        // Two granules are one block, which is more than the store keeps.
+        assert_eq!(store.host_memory(), Bytes::ZERO);
+    }
+    let store = BackingStore::pageable_keeping(super::ring(subject), size);
+    for seed in [5, 6] {
+        write(subject, &mut region, seed);
+        suspend(&mut region, &store);
+        resume(&mut region);
+        assert!(has(subject, &region, seed));
+        assert_eq!(store.clone().host_memory(), size);
+    }
+    assert_eq!((store.trim().unwrap(), store.host_memory()), (size, Bytes::ZERO));
+    let pinned = BackingStore::pinned(&subject.backend, size).unwrap();
+    assert_eq!((pinned.host_memory(), pinned.trim().unwrap()), (size, Bytes::ZERO));
+    assert_eq!(BackingStore::<B>::nothing().host_memory(), Bytes::ZERO);
 }
 
 fn a_failed_resume_gives_back<B: TestKit>(subject: &Subject<B>) {

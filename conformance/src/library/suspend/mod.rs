@@ -104,11 +104,12 @@ fn pinned<B: TestKit>(subject: &Subject<B>, granules: u64) -> BackingStore<B> {
 }
 
 /// One store of each kind that keeps contents, with room for `granules` granules.
-fn keeping<B: TestKit>(subject: &Subject<B>, granules: u64) -> [BackingStore<B>; 3] {
+fn keeping<B: TestKit>(subject: &Subject<B>, granules: u64) -> [BackingStore<B>; 4] {
     let ring = ring(subject);
     [
         pinned(subject, granules),
         BackingStore::pageable(Arc::clone(&ring)),
+        BackingStore::pageable_keeping(Arc::clone(&ring), subject.granules(granules)),
         BackingStore::file(directory(), ring),
     ]
 }

@@ -28,7 +28,13 @@ cases! { "suspend":
 }
 
 fn state_is_told<B: TestKit>(subject: &Subject<B>) {
-    let kinds = [BackingKind::Pinned, BackingKind::Pageable, BackingKind::File, BackingKind::Nothing];
+    let kinds = [
+        BackingKind::Pinned,
+        BackingKind::Pageable,
+        BackingKind::Pageable,
+        BackingKind::File,
+        BackingKind::Nothing,
+    ];
     let stores = keeping(subject, super::MEMORY).into_iter().chain([BackingStore::nothing()]);
     let mut region = varied(subject);
     for (store, kind) in stores.zip(kinds) {
@@ -41,7 +47,7 @@ fn state_is_told<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(region.tag(), "varied");
         resume(&mut region);
     }
-    assert_eq!(kinds.map(BackingKind::name), ["pinned", "pageable", "file", "nothing"]);
+    assert_eq!(kinds.map(BackingKind::name), ["pinned", "pageable", "pageable", "file", "nothing"]);
 }
 
 fn everything_else_is_refused<B: TestKit>(subject: &Subject<B>) {

@@ -16,9 +16,9 @@ from .region import Region
 
 
 class PinnedMemory(Closable):
-    """Page-locked host memory, which devices copy to and from at full speed. Allocating is slow, about 0.3 s for each GiB.
+    """Page-locked host memory, which devices copy to and from at full speed. Allocating takes longer than a copy.
 
-    CUDA: cuMemHostAlloc; HIP: hipHostMalloc. Raises DriverError if the host has too little memory.
+    CUDA: cuMemHostRegister or cuMemHostAlloc; HIP: hipHostMalloc. Raises DriverError if the host has too little memory.
     """
 
     __slots__ = ("_size",)

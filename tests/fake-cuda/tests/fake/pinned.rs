@@ -1,7 +1,10 @@
 //! Page-locked memory and asynchronous copies: the rules, and gpu-vmm-cuda's copies.
 
 use crate::child::{Case, case, with};
-use crate::rig::{Cuda, G, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, READ_WRITE, SUCCESS};
+use crate::rig::{
+    ALREADY_REGISTERED, Cuda, G, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, NOT_REGISTERED,
+    READ_WRITE, SUCCESS,
+};
 use gpu_vmm_core::{
     Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, Operation, Region,
 };
@@ -24,14 +27,28 @@ pub(crate) const CASES: &[Case] = &[
     case("kernels_walk_lists", kernels_walk_lists),
     with(SLOW, "a_copy_stream_copies_beside_the_program", a_copy_stream_copies_beside_the_program),
     case("pinning_makes_no_context_where_there_is_one", pinning_makes_no_context_where_there_is_one),
-    with(&[("FAIL", "cuMemHostAlloc:1:2")], "a_pin_that_fails_says_so", a_pin_that_fails_says_so),
+    with(SLOW, "memory_of_the_program_is_registered", memory_of_the_program_is_registered),
+    with(
+        &[("FAIL", "cuMemHostRegister_v2:1:801,cuMemHostAlloc:1:2")],
+        "a_pin_that_fails_says_so",
+        a_pin_that_fails_says_so,
+    ),
+    with(
+        &[("FAIL", "cuMemHostRegister_v2:1+:801")],
+        "what_cannot_be_registered_is_allocated",
+        what_cannot_be_registered_is_allocated,
+    ),
     with(
         &[("FAIL", "cuStreamCreate:1:2")],
         "a_copy_stream_that_fails_says_so",
         a_copy_stream_that_fails_says_so,
     ),
     with(&[("FAIL", "cuMemcpyDtoHAsync_v2:1:1")], "a_copy_that_fails_says_so", a_copy_that_fails_says_so),
-    with(&[("FAIL", "cuMemFreeHost:1:1")], "giving_back_that_fails_is_logged", giving_back_that_fails),
+    with(
+        &[("FAIL", "cuMemFreeHost:1:1,cuMemHostUnregister:1:1")],
+        "giving_back_that_fails_is_logged",
+        giving_back_that_fails,
+    ),
     case("a_list_that_leaves_its_memory_loses_the_device", a_list_that_leaves_its_memory),
 ];
 
@@ -251,6 +268,48 @@ fn a_pin_that_fails_says_so(_: &Cuda) {
     backend.pin(SIZE).unwrap();
 }
 
+fn what_cannot_be_registered_is_allocated(cuda: &Cuda) {
+    let backend = CudaBackend::open().unwrap();
+    let pinned = backend.pin(SIZE).unwrap();
+    assert_eq!(cuda.counts().pinned, 1);
+    // Only what was allocated is freed by this call.
+    cuda.enter(0);
+    cuda.ok("cuMemFreeHost", &[pinned.start().as_ptr().expose_provenance()]);
+    std::mem::forget(pinned);
+}
+
+fn memory_of_the_program_is_registered(cuda: &Cuda) {
+    cuda.init();
+    let mut own = vec![1u8; 3 * G];
+    let at = own.as_mut_ptr().expose_provenance();
+    cuda.refuses("cuMemHostRegister_v2", &[at, G, PORTABLE], INVALID_CONTEXT);
+    cuda.enter(0);
+    for wrong in [[0, G, PORTABLE], [at, 0, PORTABLE], [at, G, 16]] {
+        cuda.refuses("cuMemHostRegister_v2", &wrong, INVALID_VALUE);
+    }
+    cuda.ok("cuMemHostRegister_v2", &[at + G, G, PORTABLE]);
+    for twice in [[at, G + 1, PORTABLE], [at + 2 * G - 1, 1, PORTABLE], [at + G, G, PORTABLE]] {
+        cuda.refuses("cuMemHostRegister_v2", &twice, ALREADY_REGISTERED);
+    }
+    // Copies of it are asynchronous, and those of the bytes beside it are not.
+    let (base, stream) = (cuda.mapped(G), cuda.get("cuStreamCreate", &[NON_BLOCKING]));
+    cuda.ok("cuMemcpyHtoDAsync_v2", &[base, at + G, G, stream]);
+    cuda.answers("cuStreamQuery", &[stream], NOT_READY);
+    cuda.ok("cuStreamSynchronize", &[stream]);
+    cuda.ok("cuMemcpyDtoHAsync_v2", &[at, base, G, stream]);
+    cuda.ok("cuStreamQuery", &[stream]);
+    // It is freed by its own call alone, once.
+    cuda.refuses("cuMemFreeHost", &[at + G], INVALID_VALUE);
+    cuda.ok("cuMemHostUnregister", &[at + G]);
+    cuda.refuses("cuMemHostUnregister", &[at + G], NOT_REGISTERED);
+    let allocated = host(cuda, G, 0);
+    cuda.refuses("cuMemHostUnregister", &[allocated], NOT_REGISTERED);
+    cuda.ok("cuMemFreeHost", &[allocated]);
+    cuda.ok("cuStreamDestroy_v2", &[stream]);
+    cuda.take_away(base, G);
+    assert_eq!(cuda.counts().pinned, 0);
+}
+
 fn a_copy_stream_that_fails_says_so(_: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     assert_eq!(answered(&backend.copy_stream(DEVICE).unwrap_err()), ("cuStreamCreate", 2));
@@ -274,10 +333,11 @@ fn giving_back_that_fails(cuda: &Cuda) {
     let at = pinned.start().as_ptr().expose_provenance();
     drop(pinned);
     let error = backend.drop_log().take_last().unwrap();
-    assert_eq!((answered(&error), backend.drop_log().count()), (("cuMemFreeHost", 1), 1));
-    // The driver still has the allocation.
+    assert_eq!((answered(&error), backend.drop_log().count()), (("cuMemHostUnregister", 1), 1));
+    // The driver still has the memory, and so has the process.
     cuda.enter(0);
-    cuda.ok("cuMemFreeHost", &[at]);
+    set(at, SIZE.0 as usize, 1);
+    cuda.ok("cuMemHostUnregister", &[at]);
 }
 
 fn a_list_that_leaves_its_memory(cuda: &Cuda) {

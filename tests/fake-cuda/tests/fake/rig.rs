@@ -15,6 +15,8 @@ pub(crate) const ILLEGAL_STATE: u32 = 401;
 pub(crate) const NOT_READY: u32 = 600;
 pub(crate) const ILLEGAL_ADDRESS: u32 = 700;
 pub(crate) const NOT_PERMITTED: u32 = 800;
+pub(crate) const ALREADY_REGISTERED: u32 = 712;
+pub(crate) const NOT_REGISTERED: u32 = 713;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 pub(crate) const UNKNOWN: u32 = 999;
 

@@ -59,7 +59,8 @@ pub unsafe trait CopyCalls {
     /// Any error that the driver returns.
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()>;
 
-    /// Allocates pinned (page-locked) host memory. CUDA: `cuMemHostAlloc`, HIP: `hipHostMalloc`.
+    /// Allocates pinned (page-locked) host memory. CUDA: `cuMemHostRegister` of new pages, or `cuMemHostAlloc` below 2 MiB; HIP:
+    /// `hipHostMalloc`.
     ///
     /// # Errors
     ///

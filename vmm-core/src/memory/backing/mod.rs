@@ -103,10 +103,11 @@ impl<B: Backend> Clone for BackingStore<B> {
 }
 
 impl<B: Backend> BackingStore<B> {
-    /// Creates a store in pinned memory for `capacity` bytes of contents. CUDA: `cuMemHostAlloc`, HIP: `hipHostMalloc`.
+    /// Creates a store in pinned memory for `capacity` bytes of contents. CUDA: `cuMemHostRegister` of new pages, HIP:
+    /// `hipHostMalloc`.
     ///
-    /// This call allocates all of the memory, which is slow (0.3 to 0.5 s per GiB on an H200's host). In return, devices copy
-    /// contents directly, at the full speed of the link.
+    /// This call allocates all of the memory, which takes longer than a copy. In return, devices copy contents directly, at the full
+    /// speed of the link.
     ///
     /// # Errors
     ///

@@ -3,6 +3,7 @@
 
 use super::host_memory::check_available;
 use super::store::{Store, outside};
+use crate::driver::HostPages;
 use crate::types::{Bytes, Lock, Operation, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The size of one block. Contents need several, so that a store can keep some of them.
 const BLOCK: Bytes = Bytes::mib(256);
 
-/// The size of a large page: 511 page faults less. The system clears a new page through the processor's cache, where copies of this
-/// size leave room: on two H200s' hosts, 16 threads filled new pages at 36 to 41 GiB/s by 2 MiB, and at 28 GiB/s by 4 MiB.
-const LARGE_PAGE: Bytes = Bytes::mib(2);
+/// The number of bytes to write at a time to new pages. The system clears such a page through the processor's cache, where copies of
+/// this size leave room: on two H200s' hosts, 16 threads filled new pages at 36 to 41 GiB/s by 2 MiB, and at 28 GiB/s by 4 MiB.
+const NEW: Bytes = HostPages::LARGE;
 
 /// The memory that a store has taken from the host: the pages of the contents that it holds, and the blocks that it keeps.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ pub(super) struct HostMemory {
     most: Bytes,
     taken: AtomicU64,
     /// Blocks without contents.
-    kept: Lock<Vec<Block>>,
+    kept: Lock<Vec<HostPages>>,
 }
 
 impl HostMemory {
@@ -45,18 +46,18 @@ impl HostMemory {
             while !left.is_zero()
                 && let Some(block) = kept.pop()
             {
-                left -= block.length;
+                left -= block.length();
                 pages.blocks.push(block);
             }
         }
         check_available(operation, left)?;
         if !left.is_zero() {
-            pages.write_size = LARGE_PAGE;
+            pages.write_size = NEW;
         }
         while !left.is_zero() {
-            let block = Block::new(operation, left.min(BLOCK))?;
-            self.taken.fetch_add(block.length.0, Ordering::Relaxed);
-            left -= block.length;
+            let block = HostPages::new(operation, left.min(BLOCK))?;
+            self.taken.fetch_add(block.length().0, Ordering::Relaxed);
+            left -= block.length();
             pages.blocks.push(block);
         }
         Ok(pages)
@@ -65,22 +66,22 @@ impl HostMemory {
     /// Frees all blocks without contents and returns their size.
     pub(super) fn trim(&self) -> Result<Bytes> {
         let free = std::mem::take(&mut *self.kept.lock(Operation::FreeContents)?);
-        let size: Bytes = free.iter().map(|block| block.length).sum();
+        let size: Bytes = free.iter().map(|block| block.length()).sum();
         self.taken.fetch_sub(size.0, Ordering::Relaxed);
         Ok(size)
     }
 
-    fn give_back(&self, blocks: Vec<Block>) {
+    fn give_back(&self, blocks: Vec<HostPages>) {
         let mut free = Vec::new();
         // In a forked child, the kept blocks belong to the parent.
         if let Ok(mut kept) = self.kept.lock(Operation::FreeContents) {
-            let mut size: Bytes = kept.iter().map(|block| block.length).sum();
+            let mut size: Bytes = kept.iter().map(|block| block.length()).sum();
             for block in blocks {
-                size += block.length;
+                size += block.length();
                 if size <= self.most { kept.push(block) } else { free.push(block) }
             }
         }
-        let size: Bytes = free.iter().map(|block| block.length).sum();
+        let size: Bytes = free.iter().map(|block| block.length()).sum();
         self.taken.fetch_sub(size.0, Ordering::Relaxed);
     }
 }
@@ -89,7 +90,7 @@ impl HostMemory {
 #[derive(Debug)]
 pub(super) struct Pages {
     home: Arc<HostMemory>,
-    blocks: Vec<Block>,
+    blocks: Vec<HostPages>,
     length: Bytes,
     write_size: Bytes,
 }
@@ -101,12 +102,12 @@ impl Pages {
         let end = end.ok_or_else(|| outside(at))?;
         let mut start = Bytes::ZERO;
         for block in &self.blocks {
-            let (first, last) = (at.max(start), end.min(start + block.length));
+            let (first, last) = (at.max(start), end.min(start + block.length()));
             if first < last {
-                let place = block.start.wrapping_add((first - start).0 as usize);
+                let place = block.start().as_ptr().wrapping_add((first - start).0 as usize);
                 copy(place, (first - at).0 as usize, (last - first).0 as usize);
             }
-            start += block.length;
+            start += block.length();
         }
         Ok(())
     }
@@ -136,110 +137,6 @@ impl Store for Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         self.home.give_back(std::mem::take(&mut self.blocks));
-    }
-}
-
-/// Memory from the operating system. Dropping it returns it there.
-#[derive(Debug)]
-struct Block {
-    start: *mut u8,
-    length: Bytes,
-    /// Owns the memory.
-    _system: system::Memory,
-}
-
-// SAFETY: this value owns the memory, and no two threads get the same range of it.
-unsafe impl Send for Block {}
-// SAFETY: as above.
-unsafe impl Sync for Block {}
-
-impl Block {
-    fn new(operation: Operation, length: Bytes) -> Result<Self> {
-        let system = system::Memory::new(operation, length)?;
-        Ok(Self { start: system.start(), length, _system: system })
-    }
-}
-
-#[cfg(unix)]
-mod system {
-    use super::LARGE_PAGE;
-    use crate::types::{Bytes, Operation, Result, system};
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-    use std::ffi::c_void;
-
-    /// Pages that are mapped directly, and not by a heap that may keep them.
-    #[derive(Debug)]
-    pub(super) struct Memory {
-        mapped: *mut c_void,
-        size: usize,
-    }
-
-    impl Memory {
-        pub(super) fn new(operation: Operation, length: Bytes) -> Result<Self> {
-            // What is mapped in addition for the alignment has no memory.
-            let size = (length + LARGE_PAGE).to_usize().unwrap_or(usize::MAX);
-            let rights = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: the call maps new pages at an address that the system chooses.
-            let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), size, rights, MapFlags::PRIVATE) };
-            let mapped =
-                mapped.map_err(|errno| system::failed(operation, "mmap", errno, format_args!("{length}")))?;
-            #[cfg(target_os = "linux")]
-            // SAFETY: the call only advises on the new pages. The system may refuse large pages.
-            let _ = unsafe { rustix::mm::madvise(mapped, size, rustix::mm::Advice::LinuxHugepage) };
-            Ok(Self { mapped, size })
-        }
-
-        /// Returns the first address, at which a large page can begin.
-        pub(super) fn start(&self) -> *mut u8 {
-            let start = self.mapped.cast::<u8>();
-            start.wrapping_add(start.align_offset(LARGE_PAGE.0 as usize))
-        }
-    }
-
-    impl Drop for Memory {
-        fn drop(&mut self) {
-            // SAFETY: this value owns the pages. If the call fails, the pages leak.
-            let _ = unsafe { munmap(self.mapped, self.size) };
-        }
-    }
-}
-
-#[cfg(not(unix))]
-mod system {
-    use crate::types::{Bytes, Detail, DriverError, Error, Operation, Result};
-    use std::alloc::{Layout, alloc, dealloc};
-    use std::io;
-
-    /// Memory from the heap, which returns large allocations to the operating system.
-    #[derive(Debug)]
-    pub(super) struct Memory {
-        start: *mut u8,
-        layout: Layout,
-    }
-
-    impl Memory {
-        pub(super) fn new(operation: Operation, length: Bytes) -> Result<Self> {
-            let no_memory = || {
-                let source = DriverError::system("allocate", &io::ErrorKind::OutOfMemory.into());
-                Error::new(operation, Detail::Driver { source, context: length.to_string() })
-            };
-            let size = length.to_usize().ok_or_else(no_memory)?;
-            let layout = Layout::from_size_align(size.max(1), 4096).map_err(|_| no_memory())?;
-            // SAFETY: the layout's size is not zero.
-            let start = unsafe { alloc(layout) };
-            if start.is_null() { Err(no_memory()) } else { Ok(Self { start, layout }) }
-        }
-
-        pub(super) fn start(&self) -> *mut u8 {
-            self.start
-        }
-    }
-
-    impl Drop for Memory {
-        fn drop(&mut self) {
-            // SAFETY: `new` allocated the memory with this layout.
-            unsafe { dealloc(self.start, self.layout) };
-        }
     }
 }
 
@@ -275,7 +172,7 @@ mod tests {
     fn blocks_stay_up_to_the_limit_and_serve_again() {
         let memory = Arc::new(HostMemory::keeping(BLOCK + Bytes::mib(1)));
         let pages = |length| memory.pages(OPERATION, length).unwrap();
-        let starts = |pages: &Pages| pages.blocks.iter().map(|block| block.start).collect::<Vec<_>>();
+        let starts = |pages: &Pages| pages.blocks.iter().map(|block| block.start()).collect::<Vec<_>>();
         let first = pages(BLOCK + Bytes::mib(2));
         let before = starts(&first);
         drop(first);
@@ -295,15 +192,8 @@ mod tests {
         assert_eq!(memory.taken(), kept);
         // Contents stay.
         let pages = memory.pages(OPERATION, Bytes(1)).unwrap();
-        assert_eq!(memory.trim().unwrap() + pages.blocks[0].length, kept);
-        assert_eq!(memory.taken(), pages.blocks[0].length);
+        assert_eq!(memory.trim().unwrap() + pages.blocks[0].length(), kept);
+        assert_eq!(memory.taken(), pages.blocks[0].length());
         assert_eq!(memory.trim().unwrap(), Bytes::ZERO);
-    }
-
-    #[test]
-    #[cfg(unix)]
-    fn blocks_begin_where_large_pages_can() {
-        let block = Block::new(OPERATION, Bytes(1)).unwrap();
-        assert_eq!(block.start as usize % (2 << 20), 0);
     }
 }
