@@ -36,6 +36,25 @@ pub(crate) struct Plain {
 #[derive(Clone, Copy)]
 pub(crate) struct Pinned(*mut c_void);
 
+// SAFETY: the memory is the process's and bound to no thread.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    /// Copies to other memory of the host, of the same size.
+    pub(crate) fn copy_to(self, to: *mut u8, size: Bytes) {
+        // SAFETY: both have this size, and no stream uses them.
+        unsafe { to.copy_from_nonoverlapping(self.0.cast(), number(size)) };
+    }
+
+    /// Copies from other memory of the host, of the same size.
+    pub(crate) fn copy_from(self, from: *const u8, size: Bytes) {
+        // SAFETY: as above.
+        unsafe { from.copy_to_nonoverlapping(self.0.cast(), number(size)) };
+    }
+}
+
 /// A stream.
 #[derive(Clone, Copy)]
 pub(crate) struct RawStream(*mut c_void);
@@ -274,13 +293,19 @@ impl Raw {
         self.check("free on a stream", unsafe { self.driver.free_async(at, stream.0) })
     }
 
+    /// Allocates page-locked memory and writes to it, so that nothing is populated while a copy is timed.
     pub(crate) fn pin(&self, size: Bytes) -> Answer<Pinned> {
+        let pinned = self.pin_unwritten(size)?;
+        // SAFETY: the allocation has this size.
+        unsafe { pinned.0.cast::<u8>().write_bytes(1, number(size)) };
+        Ok(pinned)
+    }
+
+    pub(crate) fn pin_unwritten(&self, size: Bytes) -> Answer<Pinned> {
         let mut start = std::ptr::null_mut();
         // SAFETY: one address is written.
         let code = unsafe { self.driver.host_allocate(&raw mut start, number(size), abi::PORTABLE) };
         self.check("allocate page-locked memory", code)?;
-        // SAFETY: the allocation has this size; the write populates its pages before anything is timed.
-        unsafe { start.cast::<u8>().write_bytes(1, number(size)) };
         Ok(Pinned(start))
     }
 

@@ -12,7 +12,7 @@ PyTorch with CUDA, twice the size of the tensors in host memory, and no network.
 - Out of memory: while the tensors sleep, another allocation leaves memory for half of them. The wake must fail. Then that
   allocation is freed, and a second wake must restore everything.
 
-The result is a Markdown table.
+The result is a Markdown table for each size. With several sizes, --picture draws speeds against sizes.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import importlib
 import json
 import logging
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -33,6 +34,7 @@ from typing import Any, NoReturn
 sys.path.append(str(Path(__file__).resolve().parents[3] / "plugins/python/gpu"))
 
 from harness import GIB, MIB, STARTED, Failed, child, environment, gpu_vmm, say, start  # noqa: E402
+from picture import picture  # noqa: E402
 
 PIECE = 512 * MIB
 ROUNDS = 3
@@ -43,6 +45,7 @@ CANDIDATES = {
     "tms-mmap": "torch_memory_saver, mmap",
     "gpu-vmm-pinned": "gpu-vmm, pinned",
     "gpu-vmm-host": "gpu-vmm, host",
+    "gpu-vmm-host-kept": "gpu-vmm, host-kept",
     "gpu-vmm-enabled": "gpu-vmm, pinned, enable()",
 }
 
@@ -132,7 +135,8 @@ def candidate(torch: Any, name: str, given: argparse.Namespace) -> Candidate:
         return vllm(torch, given.vllm)
     if name.startswith("tms-"):
         return torch_memory_saver(given.tms, name[4:])
-    return ours("host" if name.endswith("-host") else "pinned", name.endswith("-enabled"))
+    keep = name.removeprefix("gpu-vmm-")
+    return ours("pinned" if keep == "enabled" else keep, keep == "enabled")
 
 
 class Other:
@@ -195,7 +199,8 @@ def work(name: str, given: argparse.Namespace) -> NoReturn:
 
     of = candidate(torch, name, given)
     tensors = []
-    count = given.gib * GIB // PIECE
+    [gib] = given.gib
+    count = gib * GIB // PIECE
     with of.pool():
         for _ in range(count):
             tensors.append(torch.empty(PIECE // 4, dtype=torch.int32, device="cuda"))
@@ -293,18 +298,18 @@ def row(name: str, result: dict[str, Any], failure: str) -> list[str]:
     ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Sleep and wake of vLLM, torch_memory_saver and gpu-vmm in one run.")
-    parser.add_argument("--gib", type=int, default=16, help="of tensors (default: %(default)s)")
-    parser.add_argument("--vllm", help="an unpacked wheel of vLLM")
-    parser.add_argument("--tms", help="an unpacked wheel of torch_memory_saver")
-    parser.add_argument("--only", default=",".join(CANDIDATES), help="a list of candidates (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=1800, help="seconds in all; what does not fit is left out (default: %(default)s)")
-    parser.add_argument("--worker", choices=CANDIDATES, help=argparse.SUPPRESS)
-    parser.add_argument("--progress", default="side_by_side.json", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker:
-        work(given.worker, given)
+HEAD = ["allocator", "freed, GiB", "first sleep", "later sleeps", "first wake", "later wakes", "contents", "memory for half at a wake"]
+# What the picture shows, and the part of a round that it comes from.
+PANELS = {"first sleep": ("sleep", slice(0, 1)), "later sleeps": ("sleep", slice(1, None)), "wakes": ("wake", slice(0, None))}
+
+
+def sizes(text: str) -> list[int]:
+    """Parses ``2,8,24``."""
+    return [int(one) for one in text.split(",")]
+
+
+def table(given: argparse.Namespace, gib: int, panels: dict[str, dict[str, list[tuple[float, float]]]]) -> tuple[list[list[str]], bool]:
+    """Runs all candidates with one size. Returns the table's rows, and whether gpu-vmm did something wrong; adds to the panels."""
     rows, wrong = [], False
     for name in given.only.split(","):
         if (name == "vllm" and not given.vllm) or (name.startswith("tms") and not given.tms):
@@ -318,7 +323,7 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "progress.json")
-            words = ["--worker", name, "--gib", given.gib, "--progress", file]
+            words = ["--worker", name, "--gib", gib, "--progress", file]
             words += [word for option in ("vllm", "tms") if getattr(given, option) for word in (f"--{option}", getattr(given, option))]
             result: dict[str, Any] = {}
             failure = ""
@@ -330,20 +335,44 @@ def main() -> int:
                 if os.path.exists(file):
                     result = json.loads(Path(file).read_text(encoding="utf-8"))
         rows.append(row(name, result, failure))
+        for what, (part, rounds) in PANELS.items():
+            if took := [one[part] for one in result.get("rounds", [])[rounds]]:
+                panels[what].setdefault(CANDIDATES[name], []).append((gib, result["size"] / GIB / statistics.median(took)))
         is_ours = name.startswith("gpu-vmm")
         good = not failure and not any(one["wrong"] for one in result["rounds"])
         good = good and bool(result["refused"]) and not (result["again"] or result["wrong"] or result["next"] or result["next_wrong"])
         wrong |= is_ours and not good
+    return rows, wrong
 
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Sleep and wake of vLLM, torch_memory_saver and gpu-vmm in one run.")
+    parser.add_argument("--gib", type=sizes, default=[16], help="of tensors; several: 2,8,24 (default: 16)")
+    parser.add_argument("--picture", help="the SVG file to draw")
+    parser.add_argument("--vllm", help="an unpacked wheel of vLLM")
+    parser.add_argument("--tms", help="an unpacked wheel of torch_memory_saver")
+    parser.add_argument("--only", default=",".join(CANDIDATES), help="a list of candidates (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds in all; what does not fit is left out (default: %(default)s)")
+    parser.add_argument("--worker", choices=CANDIDATES, help=argparse.SUPPRESS)
+    parser.add_argument("--progress", default="side_by_side.json", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        work(given.worker, given)
     import torch
 
-    print(f"\n{torch.cuda.get_device_name()}, PyTorch {torch.__version__}: {given.gib} GiB in pieces of 512 MiB, speeds in GiB/s\n")
-    head = ["allocator", "freed, GiB", "first sleep", "later sleeps", "first wake", "later wakes", "contents", "memory for half at a wake"]
-    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
-    for cells in rows:
-        print("| " + " | ".join(cells) + " |")
+    said = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+    wrong, panels = False, {what: {} for what in PANELS}
+    for gib in given.gib:
+        rows, is_wrong = table(given, gib, panels)
+        wrong |= is_wrong or not rows
+        print(f"\n{said}: {gib} GiB in pieces of 512 MiB, speeds in GiB/s\n")
+        print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD))
+        for cells in rows:
+            print("| " + " | ".join(cells) + " |", flush=True)
+    if given.picture:
+        Path(given.picture).write_text(picture(f"{said}, tensors in pieces of 512 MiB", panels), encoding="utf-8")
     print("\ngpu-vmm: " + ("WRONG" if wrong else "ok") if any(name.startswith("gpu-vmm") for name in given.only.split(",")) else "", flush=True)
-    return 1 if wrong or not rows else 0
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

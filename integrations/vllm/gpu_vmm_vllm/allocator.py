@@ -40,8 +40,8 @@ class CuMemAllocator:
 
     def __init__(self, keep: Optional[str] = None) -> None:
         self.keep = os.environ.get(KEEP, "pinned") if keep is None else keep
-        if self.keep not in ("pinned", "host", "file"):
-            raise gpu_vmm.InvalidArgument(f"CuMemAllocator: {KEEP} is {self.keep!r}; use pinned, host or file")
+        if self.keep not in ("pinned", "host", "host-kept", "file"):
+            raise gpu_vmm.InvalidArgument(f"CuMemAllocator: {KEEP} is {self.keep!r}; use pinned, host, host-kept or file")
         self._tags: Set[str] = set()
 
     @contextlib.contextmanager

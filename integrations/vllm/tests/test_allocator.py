@@ -216,7 +216,7 @@ class Allocator(Case):
         self.assertEqual(memory.bytes(), b"\6" * SIZE)
 
     def test_a_wrong_store_is_an_error(self):
-        with self.raises(gpu_vmm.InvalidArgument, "use pinned, host or file"):
+        with self.raises(gpu_vmm.InvalidArgument, "use pinned, host, host-kept or file"):
             CuMemAllocator("tape")
 
 

@@ -3,6 +3,7 @@
 mod blocks;
 mod calls;
 mod dispatch;
+mod first_suspend;
 mod fresh;
 mod growth;
 mod kept;

@@ -2,6 +2,7 @@
 //! between an allocation and page-locked memory; without them, with the driver's own unmap, release, create, map and set
 //! access.
 
+use super::first_suspend;
 use super::pieces::{ByHand, grow_by, has_pattern};
 use crate::raw::{Pinned, Plain, Raw, RawStream};
 use crate::sampling::{Times, timed};
@@ -19,9 +20,6 @@ const SAMPLES: usize = 5;
 
 /// The amount of host memory that is left unused.
 const LEFT: Bytes = Bytes::gib(8);
-
-/// The threads of the staging ring, through which contents pass if their store is not page-locked.
-const THREADS: usize = 4;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let size = scene.fitting(2, Bytes::mib(64), Bytes::gib(8))?;
@@ -45,11 +43,15 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     }
     drop((store, copies));
 
-    let ring = Arc::new(StagingRing::new(scene.backend, THREADS, StagingRing::<B>::CHUNK)?);
+    first_suspend::measure(scene, size)?;
+    let ring =
+        Arc::new(StagingRing::new(scene.backend, StagingRing::<B>::threads(), StagingRing::<B>::CHUNK)?);
     let pageable = BackingStore::pageable(Arc::clone(&ring));
-    let copies = Copies::new(scene, size.min(Bytes::gib(4)))?;
-    with(scene, &copies, (&pageable, "pageable memory"), size.min(GIB), Duration::ZERO)?;
-    drop((pageable, copies));
+    let kept = BackingStore::pageable_keeping(Arc::clone(&ring), size);
+    let copies = Copies::new(scene, size)?;
+    with(scene, &copies, (&pageable, "pageable memory"), size.min(Bytes::mib(64)), Duration::ZERO)?;
+    with(scene, &copies, (&kept, "pageable memory that is kept"), size.min(Bytes::mib(64)), Duration::ZERO)?;
+    drop((pageable, kept, copies));
     let file = BackingStore::file(std::env::temp_dir(), ring);
     let copies = Copies::new(scene, size.min(GIB))?;
     with(scene, &copies, (&file, "a file"), size.min(GIB), Duration::ZERO)
