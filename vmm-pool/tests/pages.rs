@@ -1,0 +1,35 @@
+//! The size of a pool's pages, and the driver calls that depend on it.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use gpu_vmm_core::Bytes;
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::{Pool, PoolBuilder};
+
+/// Returns the page size of a pool on a device with this memory.
+fn page_of(
+    memory: Bytes,
+    set: impl Fn(PoolBuilder<'_, HostBackend>) -> PoolBuilder<'_, HostBackend>,
+) -> Bytes {
+    let backend = HostConfig::new().memory(memory).open().unwrap();
+    Bytes(set(Pool::builder(&backend)).build().unwrap().usage().page)
+}
+
+#[test]
+fn pages_are_larger_on_devices_with_much_memory() {
+    assert_eq!(page_of(Bytes::gib(64) - Bytes::mib(2), |builder| builder), Bytes::mib(2));
+    assert_eq!(page_of(Bytes::gib(64), |builder| builder), Bytes::mib(4));
+    // Unless the program says otherwise, or nothing would fit into the budget.
+    assert_eq!(page_of(Bytes::gib(64), |builder| builder.page(Bytes::mib(2))), Bytes::mib(2));
+    assert_eq!(page_of(Bytes::gib(64), |builder| builder.budget(Bytes::mib(3))), Bytes::mib(2));
+}
+
+#[test]
+fn a_page_takes_one_call_to_create_and_one_to_map_and_a_block_one_for_access() {
+    let backend = HostConfig::new().memory(Bytes::gib(64)).open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let block = pool.alloc(Bytes::mib(62)).unwrap();
+    let calls = pool.stats().driver_calls;
+    assert_eq!((calls.create, calls.map, calls.set_access, calls.unmap), (16, 16, 1, 0));
+    drop(block);
+}
