@@ -26,6 +26,9 @@ const LARGE_PAGE: Bytes = Bytes::mib(4);
 /// The number of requests between two polls of the streams, if there are several.
 const POLL_EVERY: u32 = 32;
 
+/// The most slots that are taken at once from a new slab. The next request of its size takes more: that size is asked for again.
+const FIRST: usize = 4;
+
 /// A request for a range or for slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -104,10 +107,7 @@ impl<B: Backend> Core<B> {
         // A frame is mapped in a region, whose offsets are multiples of the largest granularity.
         let granularity =
             backend.granularity_of(Operation::CreatePool, &properties)?.max(backend.granularity());
-        let page = granularity.bytes().0.max(PAGE.0).max(match settings.page {
-            Bytes::ZERO => default_page(&settings).0,
-            page => page.0,
-        });
+        let page = granularity.bytes().0.max(PAGE.0).max(page_of(&settings).0);
         Ok(Self {
             backend: backend.clone(),
             page,
@@ -185,7 +185,7 @@ impl<B: Backend> Core<B> {
         if let Origin::Range(space, range) = origin {
             self.slabs.insert(Slab::new(class, tag, stream, space, range, address));
         }
-        self.take_slots((tag, stream, class), count, pieces);
+        self.take_slots((tag, stream, class), count.min(FIRST), pieces);
         Ok(())
     }
 
@@ -269,8 +269,8 @@ impl<B: Backend> Core<B> {
     }
 }
 
-/// Returns the size of a frame if the program does not set it.
-fn default_page(settings: &Settings) -> Bytes {
-    let is_large = settings.total >= LARGE && settings.budget >= LARGE_PAGE;
-    if is_large && !settings.plain { LARGE_PAGE } else { PAGE }
+/// Returns the size of a frame that the program has set, or the default.
+fn page_of(settings: &Settings) -> Bytes {
+    let is_large = settings.total >= LARGE && settings.budget >= LARGE_PAGE && !settings.plain;
+    if settings.page.is_zero() && is_large { LARGE_PAGE } else { settings.page }
 }
