@@ -33,3 +33,32 @@ fn a_page_takes_one_call_to_create_and_one_to_map_and_a_block_one_for_access() {
     assert_eq!((calls.create, calls.map, calls.set_access, calls.unmap), (16, 16, 1, 0));
     drop(block);
 }
+
+#[test]
+fn a_page_that_is_mapped_at_few_addresses_is_mapped_at_further_ones_first() {
+    let page = Bytes::mib(2);
+    let backend = HostConfig::new().memory(page * 64).open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let pages = |count: u64| pool.alloc(page * count).unwrap();
+    // Blocks that stay lie between the others, so that freed ones leave gaps.
+    let (one, between, two) = (pages(1), pages(1), pages(2));
+    let others = [pages(1), pages(1), pages(1), pages(1), pages(1)];
+    drop(two);
+    pool.trim(Bytes::ZERO).unwrap();
+    let held = Bytes(pool.stats().held);
+    pool.set_budget(held + page).unwrap();
+    let at = one.address();
+    drop(one);
+    // One page is new, and the other is that of `one`, which is mapped at both places then.
+    let two = pages(2);
+    assert_eq!(pool.stats().held, (held + page).0);
+    drop(two);
+    let [first, second, third, fourth, fifth] = others;
+    drop((second, fourth));
+    // No gap is large enough. Three of four free pages are mapped behind everything.
+    let three = pages(3);
+    let calls = pool.stats().driver_calls;
+    assert_eq!(pages(1).address(), at, "the page of `one` was taken");
+    assert_eq!(pool.stats().driver_calls, calls);
+    drop((between, first, third, fifth, three));
+}
