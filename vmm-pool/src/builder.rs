@@ -81,8 +81,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
-    /// Sets the size in which the pool creates and maps physical memory: a power of two. The default, and the minimum, is the
-    /// granularity or 2 MiB, whichever is more.
+    /// Sets the size in which the pool creates and maps physical memory: a power of two. The minimum is the granularity or 2 MiB,
+    /// whichever is more. It is the default too, except on devices with 64 GiB and more, where the default is 4 MiB.
     ///
     /// The driver takes about as long to map a large page as a small one (20 µs on an H200), but more of a large page may lie
     /// unused next to its blocks. On recorded training runs, pages four times as large took a quarter of the calls and held

@@ -15,11 +15,19 @@ use crate::streams::Streams;
 use crate::tags::Tags;
 use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
 
-/// The size of a frame, if the granularity is smaller: 2 MiB, as on GPUs.
+/// The smallest size of a frame: 2 MiB, the granularity of GPUs.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
+
+/// The memory of a device from which on a pool has frames of [`LARGE_PAGE`]. The driver takes about as long for a large frame as for
+/// a small one, and compared with so much memory, the unused rests of frames next to blocks are small.
+const LARGE: Bytes = Bytes::gib(64);
+const LARGE_PAGE: Bytes = Bytes::mib(4);
 
 /// The number of requests between two polls of the streams, if there are several.
 const POLL_EVERY: u32 = 32;
+
+/// The most slots that are taken at once from a new slab. The next request of its size takes more: that size is asked for again.
+const FIRST: usize = 4;
 
 /// A request for a range or for slots.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +107,7 @@ impl<B: Backend> Core<B> {
         // A frame is mapped in a region, whose offsets are multiples of the largest granularity.
         let granularity =
             backend.granularity_of(Operation::CreatePool, &properties)?.max(backend.granularity());
-        let page = granularity.bytes().0.max(PAGE.0).max(settings.page.0);
+        let page = granularity.bytes().0.max(PAGE.0).max(page_of(&settings).0);
         Ok(Self {
             backend: backend.clone(),
             page,
@@ -177,7 +185,7 @@ impl<B: Backend> Core<B> {
         if let Origin::Range(space, range) = origin {
             self.slabs.insert(Slab::new(class, tag, stream, space, range, address));
         }
-        self.take_slots((tag, stream, class), count, pieces);
+        self.take_slots((tag, stream, class), count.min(FIRST), pieces);
         Ok(())
     }
 
@@ -259,4 +267,10 @@ impl<B: Backend> Core<B> {
         self.peak_held = self.peak_held.max(held);
         self.history.note(self.taken, self.pending.bytes(), held);
     }
+}
+
+/// Returns the size of a frame that the program has set, or the default.
+fn page_of(settings: &Settings) -> Bytes {
+    let is_large = settings.total >= LARGE && settings.budget >= LARGE_PAGE && !settings.plain;
+    if settings.page.is_zero() && is_large { LARGE_PAGE } else { settings.page }
 }

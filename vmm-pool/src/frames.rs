@@ -172,14 +172,16 @@ impl<B: Backend> Frames<B> {
         })
     }
 
-    /// Returns up to `count` free frames that `fits` accepts, those that were freed first.
-    pub(crate) fn oldest(&self, count: usize, fits: impl Fn(&Self, FrameIndex) -> bool) -> Vec<FrameIndex> {
+    /// Returns up to `count` free frames that `fits` accepts, to map them at further addresses: those that are mapped at the fewest,
+    /// and of these the ones that were freed first. Each address at which a frame is mapped is one where a request expects it.
+    pub(crate) fn spare(&self, count: usize, fits: impl Fn(&Self, FrameIndex) -> bool) -> Vec<FrameIndex> {
+        let key = |frame: &FrameIndex| (self.get(*frame).mapped.len(), self.turn(*frame).moment(), *frame);
         let mut fitting: Vec<_> = self.free_ones().filter(|frame| fits(self, *frame)).collect();
         if count < fitting.len() {
-            fitting.select_nth_unstable_by_key(count, |frame| (self.turn(*frame).moment(), *frame));
+            fitting.select_nth_unstable_by_key(count, key);
             fitting.truncate(count);
         }
-        fitting.sort_unstable_by_key(|frame| (self.turn(*frame).moment(), *frame));
+        fitting.sort_unstable_by_key(key);
         fitting
     }
 

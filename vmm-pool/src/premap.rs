@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn as_much_is_mapped_as_was_asked_for() {
-        let backend = HostConfig::new().open().unwrap();
+        let backend = HostConfig::new().memory(Bytes::gib(4)).open().unwrap();
         let thread = PremapThread::start(Bytes(64 * PAGE)).unwrap();
         let pool = Pool::builder(&backend).premap(&thread, Bytes(20 * PAGE)).build().unwrap();
         assert_eq!(work(&pool), 0, "nothing was allocated");
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_budget_and_suspended_tags_are_left_alone() {
-        let backend = HostConfig::new().open().unwrap();
+        let backend = HostConfig::new().memory(Bytes::gib(4)).open().unwrap();
         let thread = PremapThread::start(Bytes(64 * PAGE)).unwrap();
         let builder = Pool::builder(&backend).premap(&thread, Bytes(20 * PAGE)).budget(Bytes(10 * PAGE));
         let pool = builder.build().unwrap().tagged("kv").unwrap();

@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     /// True if the budget comes from the environment variable.
     pub(crate) budget_of_environment: bool,
     pub(crate) keep: Bytes,
-    /// The requested page size; the pool uses at least the granularity and 2 MiB.
+    /// The requested page size, zero for the default; the pool uses at least the granularity and 2 MiB.
     pub(crate) page: Bytes,
     pub(crate) slack: Option<u32>,
     /// The most addresses that the pool may reserve.

@@ -101,7 +101,7 @@ impl<B: Backend> Core<B> {
         if count == 0 {
             return Vec::new();
         }
-        frames.oldest(count, |frames, frame| {
+        frames.spare(count, |frames, frame| {
             let turn = frames.turn(frame);
             // Scrubbing waits for no stream, so another tag's work on the frame must be done.
             let passes = settings.scrub && frames.tenant(frame) != tag;

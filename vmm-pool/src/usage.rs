@@ -228,7 +228,7 @@ mod tests {
     const PAGE: u64 = 2 << 20;
 
     fn pool() -> Pool<gpu_vmm_host::HostBackend> {
-        Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap()
+        Pool::builder(&HostConfig::new().memory(Bytes::gib(4)).open().unwrap()).build().unwrap()
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn another_device_has_access_to_memory_of_before_and_after() {
-        let backend = HostConfig::new().devices(2).open().unwrap();
+        let backend = HostConfig::new().memory(Bytes::gib(4)).devices(2).open().unwrap();
         let pool = Pool::builder(&backend).build().unwrap();
         let before = pool.alloc(Bytes::mib(4)).unwrap();
         pool.allow_access(DeviceId(1)).unwrap();

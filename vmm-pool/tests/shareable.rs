@@ -21,7 +21,7 @@ fn export(pool: &Pool<Faulty>, address: Address) -> Result<()> {
 
 #[test]
 fn it_can_be_exported_if_it_was_asked_for() {
-    let backend = FaultInject::new(HostConfig::new().open().unwrap());
+    let backend = FaultInject::new(HostConfig::new().memory(Bytes::gib(4)).open().unwrap());
     for shareable in [true, false] {
         let builder = Pool::builder(&backend);
         let pool = if shareable { builder.shareable() } else { builder }.build().unwrap();
@@ -36,7 +36,7 @@ fn it_can_be_exported_if_it_was_asked_for() {
 fn a_driver_that_refuses_it_provides_ordinary_memory() {
     let (mut refused, mut first) = (0, 0);
     loop {
-        let backend = FaultInject::new(HostConfig::new().open().unwrap());
+        let backend = FaultInject::new(HostConfig::new().memory(Bytes::gib(4)).open().unwrap());
         let pool = Pool::builder(&backend).shareable().build().unwrap();
         backend.fail_each(&[first]);
         let answer = pool.alloc(Bytes(PAGE.0 * PAGES));

@@ -29,9 +29,9 @@ pub struct PoolOptions {
     pub budget: u64,
     /// The largest amount of free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
     pub keep: u64,
-    /// The size in which the pool creates and maps physical memory, in bytes, a power of two. 0 for 2 MiB or the driver's
-    /// granularity, whichever is larger, and for 16 MiB in PyTorch's pools. Larger pages take fewer driver calls, but leave more
-    /// memory unused around blocks.
+    /// The size in which the pool creates and maps physical memory, in bytes, a power of two. 0 for 2 MiB (4 MiB on devices with
+    /// 64 GiB and more) or the driver's granularity, whichever is larger, and for 16 MiB in PyTorch's pools. Larger pages take fewer
+    /// driver calls, but leave more memory unused around blocks.
     pub page: u64,
     /// How far the memory held may exceed the largest amount ever needed at one time, in percent. Up to that the pool creates new
     /// memory; beyond it, the pool maps free memory from elsewhere, which is slow if sizes change all the time. 0 for 1 %, or 7 %

@@ -93,9 +93,9 @@ class Backend(Owner):
         ``GPU_VMM_BUDGET`` says (such as ``8GiB``), or no limit. ``keep``: the largest
         amount of free memory that it keeps, in bytes; None for all. ``scrub``: whether it overwrites memory with zeros when it passes
         from one tag to another. ``debug``: whether it records where each block was allocated. ``page``: the size in which it creates and
-        maps physical memory, in bytes, a power of two; None for 2 MiB or the driver's granularity, whichever is larger. ``slack``: how
-        far the memory held may exceed the largest amount ever needed at one time, in percent, before the pool maps free memory from
-        elsewhere instead of creating new memory; None for 1, and for 7 once it serves several streams.
+        maps physical memory, in bytes, a power of two; None for 2 MiB (4 MiB on devices with 64 GiB and more) or the driver's
+        granularity, whichever is larger. ``slack``: how far the memory held may exceed the largest amount ever needed at one time, in
+        percent, before the pool maps free memory from elsewhere instead of creating new memory; None for 1, and for 7 once it serves several streams.
 
         Raises InvalidArgument if there is no such device, Unavailable if it cannot be used.
         """

@@ -252,9 +252,14 @@ impl<B: Backend> Cache<B> {
     pub(crate) fn take_old(&mut self, bin: BinIndex, class: Class) -> Vec<Piece> {
         let all = &mut self.bins[usize::from(bin)].by_class[class.index()];
         let kept = all.len() / 2;
-        let old: Vec<_> = all.split_off_old(kept).drain().map(|ready| ready.piece).collect();
-        self.bytes -= old.iter().map(|piece| piece.size).sum::<u64>();
-        old
+        let mut old = all.split_off_old(kept);
+        let mut pieces = Vec::with_capacity(old.len());
+        for ready in old.drain() {
+            self.bytes -= ready.piece.size;
+            pieces.push(ready.piece);
+            self.keep(ready);
+        }
+        pieces
     }
 
     /// Caches a piece that was fetched with others.
@@ -275,10 +280,8 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Keeps the body of a block whose memory left the thread cache.
-    pub(crate) fn keep(&mut self, spare: Ready<B>) {
-        if self.spare.len() < SPARE {
-            self.spare.push(spare);
-        }
+    pub(crate) fn keep(&mut self, body: Ready<B>) {
+        keep(&mut self.spare, body);
     }
 
     /// Forgets a stream: nothing is taken from its bins until its number serves another stream.
@@ -290,11 +293,14 @@ impl<B: Backend> Cache<B> {
     /// Takes out all pieces whose tag and stream `wanted` accepts. Returns them with their stream.
     pub(crate) fn empty(&mut self, wanted: impl Fn(u16, StreamIndex) -> bool) -> Vec<(Piece, StreamIndex)> {
         let mut all = Vec::new();
-        for bin in self.bins.iter_mut().filter(|bin| wanted(bin.tag, bin.index)) {
-            let ready = bin.by_class.iter_mut().flat_map(Stack::drain);
-            all.extend(ready.map(|ready| (ready.piece, bin.index)));
+        let Self { bins, spare, bytes, .. } = self;
+        for bin in bins.iter_mut().filter(|bin| wanted(bin.tag, bin.index)) {
+            for ready in bin.by_class.iter_mut().flat_map(Stack::drain) {
+                *bytes -= ready.piece.size;
+                all.push((ready.piece, bin.index));
+                keep(spare, ready);
+            }
         }
-        self.bytes -= all.iter().map(|(piece, _)| piece.size).sum::<u64>();
         all
     }
 
@@ -310,8 +316,16 @@ impl<B: Backend> Cache<B> {
     }
 }
 
-/// The most spare bodies in one thread cache.
-const SPARE: usize = 64;
+/// The most spare bodies in one thread cache, 64 bytes each. A pool that is short of mapped memory empties its thread caches, and
+/// the next requests fill them again: in between, the bodies are here.
+const SPARE: usize = 1024;
+
+/// Adds a body to the spare ones, if there are not too many.
+fn keep<B: Backend>(spare: &mut Stack<B>, body: Ready<B>) {
+    if spare.len() < SPARE {
+        spare.push(body);
+    }
+}
 
 /// The most pieces of each class in one bin.
 static MAX_OF: [u16; CLASSES] = {
@@ -328,4 +342,30 @@ static MAX_OF: [u16; CLASSES] = {
 /// Returns the number of small pieces that are fetched at a time.
 pub(crate) fn batch_of(class: usize) -> usize {
     usize::from(MAX_OF[class] / 4).clamp(1, 32)
+}
+
+#[cfg(all(test, not(loom), target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::{SPARE, of_this_thread};
+    use crate::Pool;
+    use gpu_vmm_core::Bytes;
+    use gpu_vmm_host::HostConfig;
+
+    #[test]
+    fn the_bodies_of_pieces_that_leave_are_kept() {
+        let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+        let pool = Pool::builder(&backend).build().unwrap();
+        let spare = || pool.owner.thread_cache(of_this_thread()).lock().spare.len();
+        // More than a thread cache keeps of this size: the older half leaves it.
+        let blocks: Vec<_> = (0..300).map(|_| pool.alloc(Bytes(256)).unwrap()).collect();
+        assert_eq!(spare(), 0);
+        drop(blocks);
+        let old = spare();
+        assert!(old > 0);
+        let left = pool.owner.thread_cache(of_this_thread()).lock().empty(|_, _| true).len();
+        assert!(left > 0 && old + left < SPARE, "{old} and {left}");
+        assert_eq!(spare(), old + left);
+    }
 }

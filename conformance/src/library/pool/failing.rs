@@ -59,8 +59,8 @@ impl<'a, B: TestKit> Bench<'a, B> {
     fn new(subject: &'a Subject<B>, other: Stream<'static>, keep: Bytes) -> Self {
         let backend = FaultInject::new(subject.backend.clone());
         let builder = Pool::builder(&backend).device(subject.device).keep(keep).scrub();
-        let (pool, store) =
-            (builder.build().unwrap(), BackingStore::pinned(&backend, Bytes::mib(32)).unwrap());
+        let pool = builder.build().unwrap();
+        let store = BackingStore::pinned(&backend, Bytes(pool.snapshot().page * 16)).unwrap();
         Self { subject, pool, store, blocks: Vec::new(), backend, other }
     }
 

@@ -51,10 +51,15 @@ fn a_region_that_was_idle<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
+/// Returns the size of a pool's pages.
+fn page<B: TestKit>(subject: &Subject<B>) -> Bytes {
+    let pool = Pool::builder(&subject.backend).device(subject.device).build().unwrap();
+    Bytes(pool.snapshot().page)
+}
+
 fn a_pool_that_was_idle<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
-    // The size of a pool's pages.
-    let page = subject.granules(1).max(Bytes::mib(2));
+    let page = page(subject);
     let pool = Pool::builder(&subject.backend).device(subject.device).premap(&thread, page).build().unwrap();
     fall_asleep();
     let mut blocks = Vec::new();
@@ -70,7 +75,7 @@ fn a_pool_that_was_idle<B: TestKit>(subject: &Subject<B>) {
 
 fn a_pool_with_a_budget<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
-    let page = subject.granules(1).max(Bytes::mib(2)).0;
+    let page = page(subject).0;
     let builder = Pool::builder(&subject.backend).device(subject.device).budget(Bytes(page * 4));
     let pool = builder.premap(&thread, Bytes(page * 16)).build().unwrap();
     let block = pool.alloc(Bytes(page * 2)).unwrap();
@@ -83,7 +88,7 @@ fn a_pool_with_a_budget<B: TestKit>(subject: &Subject<B>) {
 
 fn a_pool_of_small_blocks<B: TestKit>(subject: &Subject<B>) {
     let thread = thread();
-    let page = subject.granules(1).max(Bytes::mib(2)).0;
+    let page = page(subject).0;
     let builder = Pool::builder(&subject.backend).device(subject.device);
     let pool = builder.premap(&thread, Bytes(page * 4)).build().unwrap();
     let block = pool.alloc(Bytes(100)).unwrap();
