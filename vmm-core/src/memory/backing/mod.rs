@@ -2,12 +2,14 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `file` | a file for the contents of one region |
 //! | `host_memory` | how much memory the host has |
 //! | `pages` | ordinary memory, which a store can keep |
 //! | `pinned_arena` | an allocator of pinned memory in extents |
-//! | `store` | the stores that contents reach through a ring, and files |
+//! | `store` | the stores that contents reach through a ring |
 //! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
+mod file;
 mod host_memory;
 mod pages;
 mod pinned_arena;
@@ -21,11 +23,11 @@ use crate::memory::StagingRing;
 #[allow(unused_imports)] // named in documentation
 use crate::types::Detail;
 use crate::types::{Bytes, Operation, Result};
+use file::File;
 use pages::HostMemory;
 use pinned_arena::PinnedArena;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::File;
 
 /// A store for the contents of suspended regions.
 ///
@@ -136,8 +138,11 @@ impl<B: Backend> BackingStore<B> {
 
     /// Creates a store that keeps the contents of each suspended region in a file in this directory.
     ///
-    /// The file has no name (on Windows, it is deleted on close), so it does not outlive the process. A suspend returns after the
-    /// contents have been written to disk. Contents are copied through the ring, which other stores may share.
+    /// The file has no name (on Windows, it is deleted on close), so it does not outlive the process. The disk space is allocated
+    /// before anything is copied, if the file system supports that. A suspend returns when the disk has accepted the contents, so
+    /// that no error is lost. On Linux the contents bypass the page cache (`O_DIRECT`) if the file system supports that, and take
+    /// no host memory. Contents are copied through the ring, which other stores may share. Chunks that are not a multiple of 4 KiB
+    /// go through the page cache.
     #[must_use]
     pub fn file(directory: impl Into<PathBuf>, ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self(Kind::File(directory.into().into(), ring.into()))
@@ -217,7 +222,7 @@ impl<B: Backend> BackingStore<B> {
                 SavedContents::stored(ring, self.kind(), memory.pages(operation, needed)?)
             }
             Kind::File(directory, ring) => {
-                SavedContents::stored(ring, self.kind(), File::new(operation, directory)?)
+                SavedContents::stored(ring, self.kind(), File::new(operation, directory, needed)?)
             }
             Kind::Nothing => SavedContents::nothing(self.kind()),
         })
