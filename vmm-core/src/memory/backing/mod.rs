@@ -7,6 +7,7 @@
 //! | `pages` | ordinary memory, which a store can keep |
 //! | `pinned_arena` | an allocator of pinned memory in extents |
 //! | `store` | the stores that contents reach through a ring |
+//! | `stripes` | contents in several files |
 //! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
 mod file;
@@ -15,19 +16,19 @@ mod pages;
 mod pinned_arena;
 mod saved_contents;
 mod store;
+mod stripes;
 
 pub(crate) use saved_contents::SavedContents;
 
 use crate::driver::{Backend, check_same};
 use crate::memory::StagingRing;
-#[allow(unused_imports)] // named in documentation
-use crate::types::Detail;
-use crate::types::{Bytes, Operation, Result};
+use crate::types::{Bytes, Detail, Error, Operation, Result};
 use file::File;
 use pages::HostMemory;
 use pinned_arena::PinnedArena;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use stripes::Stripes;
 
 /// A store for the contents of suspended regions.
 ///
@@ -38,6 +39,7 @@ use std::sync::Arc;
 /// | [`pinned`](BackingStore::pinned) | pinned memory, allocated with the store | directly, at the full speed of the link |
 /// | [`pageable`](BackingStore::pageable) | ordinary memory of the needed size, until the resume | through a [`StagingRing`] |
 /// | [`file`](BackingStore::file) | a file for each region, until the resume | through a [`StagingRing`] |
+/// | [`files`](BackingStore::files) | a file on each of several disks for each region | through a [`StagingRing`] |
 /// | [`nothing`](BackingStore::nothing) | nothing: contents are discarded | |
 ///
 /// ```
@@ -63,7 +65,8 @@ enum Kind<B: Backend> {
     /// The backend whose devices can copy to the pinned memory, and that memory.
     Pinned(B, Arc<PinnedArena>),
     Pageable(Arc<HostMemory>, Arc<StagingRing<B>>),
-    File(Arc<Path>, Arc<StagingRing<B>>),
+    /// The directories: at least one.
+    File(Arc<[PathBuf]>, Arc<StagingRing<B>>),
     Nothing,
 }
 
@@ -98,7 +101,7 @@ impl<B: Backend> Clone for BackingStore<B> {
         Self(match &self.0 {
             Kind::Pinned(owner, locked) => Kind::Pinned(owner.clone(), Arc::clone(locked)),
             Kind::Pageable(memory, ring) => Kind::Pageable(Arc::clone(memory), Arc::clone(ring)),
-            Kind::File(directory, ring) => Kind::File(Arc::clone(directory), Arc::clone(ring)),
+            Kind::File(directories, ring) => Kind::File(Arc::clone(directories), Arc::clone(ring)),
             Kind::Nothing => Kind::Nothing,
         })
     }
@@ -145,7 +148,25 @@ impl<B: Backend> BackingStore<B> {
     /// go through the page cache.
     #[must_use]
     pub fn file(directory: impl Into<PathBuf>, ring: impl Into<Arc<StagingRing<B>>>) -> Self {
-        Self(Kind::File(directory.into().into(), ring.into()))
+        Self(Kind::File([directory.into()].into(), ring.into()))
+    }
+
+    /// Creates a store that spreads the contents of each suspended region over a file in each of these directories, as
+    /// [`file`](BackingStore::file) does in one. The directories should be on different disks, which then work at the same time. Each
+    /// receives the same amount.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::ZeroSize`] if there is no directory.
+    pub fn files<P: Into<PathBuf>>(
+        directories: impl IntoIterator<Item = P>,
+        ring: impl Into<Arc<StagingRing<B>>>,
+    ) -> Result<Self> {
+        let directories: Arc<[PathBuf]> = directories.into_iter().map(Into::into).collect();
+        if directories.is_empty() {
+            return Err(Error::new(Operation::KeepContents, Detail::ZeroSize));
+        }
+        Ok(Self(Kind::File(directories, ring.into())))
     }
 
     /// Creates a store that discards contents. After a resume, the contents of the region are undefined.
@@ -221,9 +242,14 @@ impl<B: Backend> BackingStore<B> {
             Kind::Pageable(memory, ring) => {
                 SavedContents::stored(ring, self.kind(), memory.pages(operation, needed)?)
             }
-            Kind::File(directory, ring) => {
-                SavedContents::stored(ring, self.kind(), File::new(operation, directory, needed)?)
-            }
+            Kind::File(directories, ring) => match &directories[..] {
+                [directory] => {
+                    SavedContents::stored(ring, self.kind(), File::new(operation, directory, needed)?)
+                }
+                several => {
+                    SavedContents::stored(ring, self.kind(), Stripes::new(operation, several, needed)?)
+                }
+            },
             Kind::Nothing => SavedContents::nothing(self.kind()),
         })
     }

@@ -2,6 +2,7 @@
 
 use super::file::File;
 use super::pages::Pages;
+use super::stripes::Stripes;
 use crate::types::{Bytes, Detail, Error, OffsetRange, Operation, Result};
 use enum_dispatch::enum_dispatch;
 
@@ -29,6 +30,7 @@ pub(super) trait Store {
 pub(super) enum AnyStore {
     Pages,
     File,
+    Stripes,
 }
 
 pub(super) fn outside(at: Bytes) -> Error {
