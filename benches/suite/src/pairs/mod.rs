@@ -3,9 +3,9 @@
 mod blocks;
 mod calls;
 mod dispatch;
-mod first_suspend;
 #[cfg(target_os = "linux")]
 mod files;
+mod first_suspend;
 mod fresh;
 mod growth;
 mod kept;

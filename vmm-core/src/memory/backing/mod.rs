@@ -6,7 +6,8 @@
 //! | `host_memory` | how much memory the host has |
 //! | `pages` | ordinary memory, which a store can keep |
 //! | `pinned_arena` | an allocator of pinned memory in extents |
-//! | `store` | the stores that contents reach through a ring |
+//! | `store` | the trait of the stores that contents reach through a ring |
+//! | `stores` | any of these stores |
 //! | `stripes` | contents in several files |
 //! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
@@ -16,6 +17,7 @@ mod pages;
 mod pinned_arena;
 mod saved_contents;
 mod store;
+mod stores;
 mod stripes;
 
 pub(crate) use saved_contents::SavedContents;

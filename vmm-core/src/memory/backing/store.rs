@@ -1,8 +1,5 @@
-//! The stores that contents reach through a staging ring: ordinary memory and files.
+//! What the stores have in common that contents reach through a staging ring.
 
-use super::file::File;
-use super::pages::Pages;
-use super::stripes::Stripes;
 use crate::types::{Bytes, Detail, Error, OffsetRange, Operation, Result};
 use enum_dispatch::enum_dispatch;
 
@@ -22,15 +19,6 @@ pub(super) trait Store {
     fn settle(&self) -> Result<()> {
         Ok(())
     }
-}
-
-/// Any of the stores.
-#[enum_dispatch(Store)]
-#[derive(Debug)]
-pub(super) enum AnyStore {
-    Pages,
-    File,
-    Stripes,
 }
 
 pub(super) fn outside(at: Bytes) -> Error {
