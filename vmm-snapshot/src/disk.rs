@@ -135,7 +135,7 @@ impl Destination for Temporary {
     }
 }
 
-/// The size of the steps in which the system is told to write the file to the disk.
+/// The size of the steps in which the file is written to the disk.
 const STEP: u64 = 16 << 20;
 
 /// Returns the range that should be on its way to the disk when a write ends, so that the last wait is short: the step before each
