@@ -1,9 +1,10 @@
 //! System calls: a temporary file next to the target that one writer has at a time, and reads and writes at an offset.
 
-use gpu_vmm_core::extend::files::{failed, read_exact_at, write_all_at};
+use gpu_vmm_core::extend::files::{failed, read_exact_at, start_writing, write_all_at};
 use gpu_vmm_core::{Operation, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The destination of a snapshot. Tests use one that fails.
@@ -104,7 +105,12 @@ impl Temporary {
 
 impl Destination for Temporary {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        write_all_at(&self.file, bytes, offset)
+        write_all_at(&self.file, bytes, offset)?;
+        let ready = ready_after(offset, bytes.len() as u64);
+        if !ready.is_empty() {
+            start_writing(&self.file, ready.start, ready.end - ready.start);
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -127,6 +133,16 @@ impl Destination for Temporary {
         // If it stays, the next writer overwrites it.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// The size of the steps in which the file is written to the disk.
+const STEP: u64 = 16 << 20;
+
+/// Returns the range that should be on its way to the disk when a write ends, so that the last wait is short: the step before each
+/// one that the write completes, since other threads may still write to the step itself.
+fn ready_after(offset: u64, length: u64) -> Range<u64> {
+    let before = |offset: u64| (offset / STEP).saturating_sub(1) * STEP;
+    before(offset)..before(offset + length)
 }
 
 /// Returns the folder that contains a file.
@@ -241,3 +257,21 @@ mod system {
 
 pub(crate) use system::open_to_read;
 use system::{has_name, is_linked, keep_private, open_alone, sync_folder};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_written_to_the_disk_when_the_next_one_is_complete() {
+        let block = 1 << 20;
+        let header = 64;
+        let ranges = (0..100).map(|number| ready_after(header + number * block, block));
+        let ranges: Vec<_> = ranges.filter(|range| !range.is_empty()).collect();
+        assert_eq!(ranges.len(), 100 / 16 - 1);
+        assert_eq!(ranges[0], 0..STEP);
+        assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!(ready_after(STEP, 4 * STEP), 0..4 * STEP, "a large block");
+        assert!(ready_after(0, 64).is_empty());
+    }
+}

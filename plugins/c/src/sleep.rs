@@ -47,8 +47,9 @@ pub unsafe extern "C" fn gpu_vmm_is_suspended(
 /// `keep` selects where the contents go: null discards them; "host" is ordinary memory, which gpu_vmm_resume frees; "host-kept" is
 /// ordinary memory that stays for the next suspension, which is then faster; "pinned" is page-locked memory, which is slow to create
 /// the first time, fast from then on, and stays as well; "file" is an unnamed file in the directory for temporary files;
-/// "file:FOLDER" is one in that directory. If the host has too little available memory, the call fails and the tag is not
-/// suspended. gpu_vmm_host_memory returns what has been taken, and gpu_vmm_trim_host frees what stays.
+/// "file:FOLDER" is one in that directory, and "files:FOLDERS" one in each of several directories, whose disks then work at the same
+/// time: a list as in PATH, with colons between them, on Windows semicolons. If the host has too little available memory, the call
+/// fails and the tag is not suspended. gpu_vmm_host_memory returns what has been taken, and gpu_vmm_trim_host frees what stays.
 ///
 /// Contents pass through page-locked buffers, unless they go to page-locked memory: 8 MiB for each core that the process may use, at
 /// most 16. GPU_VMM_COPY_THREADS sets another number.

@@ -62,15 +62,18 @@ impl Made {
             Some("host-kept") => self.host(backend, |made| &mut made.host_kept, Bytes(u64::MAX))?,
             Some("pinned") => self.pinned(backend, contents()?)?,
             Some("file") => BackingStore::file(std::env::temp_dir(), self.ring(backend)?),
-            Some(other) => match other.strip_prefix("file:") {
-                Some(folder) => BackingStore::file(PathBuf::from(folder), self.ring(backend)?),
-                None => {
+            Some(other) => {
+                if let Some(folder) = other.strip_prefix("file:") {
+                    BackingStore::file(PathBuf::from(folder), self.ring(backend)?)
+                } else if let Some(folders) = other.strip_prefix("files:") {
+                    BackingStore::files(std::env::split_paths(folders), self.ring(backend)?)?
+                } else {
                     return Err(Failure::invalid(format!(
                         "suspend: keep is {other:?}; expected null (nowhere), \"host\", \"host-kept\", \
-                         \"pinned\", \"file\" or \"file:FOLDER\""
+                         \"pinned\", \"file\", \"file:FOLDER\" or \"files:FOLDERS\""
                     )));
                 }
-            },
+            }
         })
     }
 
@@ -175,6 +178,33 @@ mod tests {
         assert_eq!(made.host_memory(), ring);
         made.pinned(&host, Bytes::mib(1)).unwrap();
         assert_eq!(made.trim().unwrap(), ring + Bytes::mib(1));
+    }
+
+    #[test]
+    fn contents_can_be_spread_over_several_folders() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut made = Made::default();
+        let folder = std::env::temp_dir();
+        let folders = std::env::join_paths([&folder, &folder]).unwrap().into_string().unwrap();
+        let mut store =
+            |keep: &str| made.store(&host, Some(keep), || unreachable!("its size is not asked for"));
+        let store_there = store(&format!("files:{folders}")).unwrap();
+        let mut region = gpu_vmm::Region::builder(&host).reserve(Bytes::mib(16)).build().unwrap();
+        region.grow_to(Bytes::mib(16)).unwrap();
+        for offset in [0, 5, 15].map(Bytes::mib) {
+            region.write(offset, &offset.0.to_le_bytes()).unwrap();
+        }
+        region.suspend(&store_there, gpu_vmm::WaitFor::all_devices()).unwrap();
+        region.resume().unwrap();
+        for offset in [0, 5, 15].map(Bytes::mib) {
+            let mut found = [0; 8];
+            region.read(offset, &mut found).unwrap();
+            assert_eq!(found, offset.0.to_le_bytes());
+        }
+        let missing = std::env::join_paths([folder.join("gpu-vmm-no-such-folder"), folder]).unwrap();
+        let missing = store(&format!("files:{}", missing.to_str().unwrap())).unwrap();
+        let error = region.suspend(&missing, gpu_vmm::WaitFor::all_devices()).unwrap_err();
+        assert!(error.to_string().contains("gpu-vmm-no-such-folder"), "{error}");
     }
 
     #[test]

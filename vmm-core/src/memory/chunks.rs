@@ -48,7 +48,7 @@ struct State {
     chunks: VecDeque<Chunk>,
     /// True if no chunk will be added.
     ended: bool,
-    /// True if a thread has failed, and no chunk is to be copied any more.
+    /// True if a thread has failed, and no further chunk may be copied.
     stopped: bool,
 }
 

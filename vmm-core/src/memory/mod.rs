@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `backing` | backing stores for the contents of suspended regions |
 //! | `chunks` | the chunks of a stream of bytes, which several threads take |
+//! | `direct_file` | a file whose bytes bypass the page cache |
 //! | `files` | reads and writes at file offsets, and their errors |
 //! | `free_handles` | the handles of a page list, and their number |
 //! | `page_list` | free physical memory in pages of one size, with a budget |
@@ -15,6 +16,7 @@
 
 mod backing;
 mod chunks;
+mod direct_file;
 pub mod files;
 mod free_handles;
 mod page_list;

@@ -3,6 +3,8 @@
 mod blocks;
 mod calls;
 mod dispatch;
+#[cfg(target_os = "linux")]
+mod files;
 mod first_suspend;
 mod fresh;
 mod growth;
@@ -12,6 +14,8 @@ mod order;
 mod paged;
 mod peer;
 mod pieces;
+#[cfg(target_os = "linux")]
+mod plain_file;
 pub(crate) mod pool;
 mod premap;
 mod records;
@@ -89,6 +93,12 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
             "suspend",
             "suspended and resumed memory, compared with plain copies and the driver's own calls",
             suspend::measure,
+        ),
+        #[cfg(target_os = "linux")]
+        pair(
+            "files",
+            "contents in files, compared with threads that write and read plain buffers",
+            files::measure,
         ),
         #[cfg(target_os = "linux")]
         pair("share", "64 handles through a socket, compared with the driver's own calls", share::measure),

@@ -30,6 +30,8 @@ const NOT_SWEPT: &[(&str, &str)] = &[
     ("Region::discard", "as above"),
     ("Region::check_usable", "it makes no driver call"),
     ("PhysicalMemory::check_belongs_to", "as above"),
+    ("BackingStore::files", "it makes no driver call"),
+    ("BackingStore::trim", "as above"),
     ("StagingRing::fetch", "`Region::suspend` and `Snapshot::write` sweep it"),
     ("StagingRing::send", "`Region::resume` and `Restore::regions` sweep it"),
 ];

@@ -2,30 +2,35 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `file` | a file for the contents of one region |
 //! | `host_memory` | how much memory the host has |
 //! | `pages` | ordinary memory, which a store can keep |
 //! | `pinned_arena` | an allocator of pinned memory in extents |
-//! | `store` | the stores that contents reach through a ring, and files |
+//! | `store` | the trait of the stores that contents reach through a ring |
+//! | `stores` | any of these stores |
+//! | `stripes` | contents in several files |
 //! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
+mod file;
 mod host_memory;
 mod pages;
 mod pinned_arena;
 mod saved_contents;
 mod store;
+mod stores;
+mod stripes;
 
 pub(crate) use saved_contents::SavedContents;
 
 use crate::driver::{Backend, check_same};
 use crate::memory::StagingRing;
-#[allow(unused_imports)] // named in documentation
-use crate::types::Detail;
-use crate::types::{Bytes, Operation, Result};
+use crate::types::{Bytes, Detail, Error, Operation, Result};
+use file::File;
 use pages::HostMemory;
 use pinned_arena::PinnedArena;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use store::File;
+use stripes::Stripes;
 
 /// A store for the contents of suspended regions.
 ///
@@ -36,6 +41,7 @@ use store::File;
 /// | [`pinned`](BackingStore::pinned) | pinned memory, allocated with the store | directly, at the full speed of the link |
 /// | [`pageable`](BackingStore::pageable) | ordinary memory of the needed size, until the resume | through a [`StagingRing`] |
 /// | [`file`](BackingStore::file) | a file for each region, until the resume | through a [`StagingRing`] |
+/// | [`files`](BackingStore::files) | a file on each of several disks for each region | through a [`StagingRing`] |
 /// | [`nothing`](BackingStore::nothing) | nothing: contents are discarded | |
 ///
 /// ```
@@ -61,7 +67,8 @@ enum Kind<B: Backend> {
     /// The backend whose devices can copy to the pinned memory, and that memory.
     Pinned(B, Arc<PinnedArena>),
     Pageable(Arc<HostMemory>, Arc<StagingRing<B>>),
-    File(Arc<Path>, Arc<StagingRing<B>>),
+    /// The directories: at least one.
+    File(Arc<[PathBuf]>, Arc<StagingRing<B>>),
     Nothing,
 }
 
@@ -96,7 +103,7 @@ impl<B: Backend> Clone for BackingStore<B> {
         Self(match &self.0 {
             Kind::Pinned(owner, locked) => Kind::Pinned(owner.clone(), Arc::clone(locked)),
             Kind::Pageable(memory, ring) => Kind::Pageable(Arc::clone(memory), Arc::clone(ring)),
-            Kind::File(directory, ring) => Kind::File(Arc::clone(directory), Arc::clone(ring)),
+            Kind::File(directories, ring) => Kind::File(Arc::clone(directories), Arc::clone(ring)),
             Kind::Nothing => Kind::Nothing,
         })
     }
@@ -136,11 +143,32 @@ impl<B: Backend> BackingStore<B> {
 
     /// Creates a store that keeps the contents of each suspended region in a file in this directory.
     ///
-    /// The file has no name (on Windows, it is deleted on close), so it does not outlive the process. A suspend returns after the
-    /// contents have been written to disk. Contents are copied through the ring, which other stores may share.
+    /// The file has no name (on Windows, it is deleted on close), so it does not outlive the process. The disk space is allocated
+    /// before anything is copied, if the file system supports that. A suspend returns when the disk has accepted the contents, so
+    /// that no error is lost. On Linux the contents bypass the page cache (`O_DIRECT`) if the file system supports that, and take
+    /// no host memory. Contents are copied through the ring, which other stores may share. Chunks that are not a multiple of 4 KiB
+    /// go through the page cache.
     #[must_use]
     pub fn file(directory: impl Into<PathBuf>, ring: impl Into<Arc<StagingRing<B>>>) -> Self {
-        Self(Kind::File(directory.into().into(), ring.into()))
+        Self(Kind::File([directory.into()].into(), ring.into()))
+    }
+
+    /// Creates a store that spreads the contents of each suspended region over a file in each of these directories, as
+    /// [`file`](BackingStore::file) does in one. The directories should be on different disks, which then work at the same time. Each
+    /// receives the same amount.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::ZeroSize`] if there is no directory.
+    pub fn files<P: Into<PathBuf>>(
+        directories: impl IntoIterator<Item = P>,
+        ring: impl Into<Arc<StagingRing<B>>>,
+    ) -> Result<Self> {
+        let directories: Arc<[PathBuf]> = directories.into_iter().map(Into::into).collect();
+        if directories.is_empty() {
+            return Err(Error::new(Operation::KeepContents, Detail::ZeroSize));
+        }
+        Ok(Self(Kind::File(directories, ring.into())))
     }
 
     /// Creates a store that discards contents. After a resume, the contents of the region are undefined.
@@ -216,9 +244,14 @@ impl<B: Backend> BackingStore<B> {
             Kind::Pageable(memory, ring) => {
                 SavedContents::stored(ring, self.kind(), memory.pages(operation, needed)?)
             }
-            Kind::File(directory, ring) => {
-                SavedContents::stored(ring, self.kind(), File::new(operation, directory)?)
-            }
+            Kind::File(directories, ring) => match &directories[..] {
+                [directory] => {
+                    SavedContents::stored(ring, self.kind(), File::new(operation, directory, needed)?)
+                }
+                several => {
+                    SavedContents::stored(ring, self.kind(), Stripes::new(operation, several, needed)?)
+                }
+            },
             Kind::Nothing => SavedContents::nothing(self.kind()),
         })
     }

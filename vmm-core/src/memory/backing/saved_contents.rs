@@ -3,7 +3,8 @@
 
 use super::BackingKind;
 use super::pinned_arena::PinnedExtent;
-use super::store::{AnyStore, Store};
+use super::store::Store;
+use super::stores::AnyStore;
 use crate::driver::{Backend, CopyStreams};
 use crate::memory::{Batch, ChunkContents, Segment, StagingRing};
 use crate::types::{Bytes, Result};

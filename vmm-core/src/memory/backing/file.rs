@@ -1,0 +1,116 @@
+//! A file for the contents of one suspended region.
+
+use super::store::Store;
+use crate::memory::direct_file::DirectFile;
+use crate::memory::files::failed;
+use crate::types::{Bytes, Error, Operation, Result};
+use std::fs::OpenOptions;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A file that the operating system deletes when this value is dropped or the process ends. It has no name, except on Windows.
+#[derive(Debug)]
+pub(super) struct File {
+    operation: Operation,
+    path: PathBuf,
+    file: DirectFile,
+}
+
+impl File {
+    /// Creates a file with disk space for `size` bytes, so that a full disk is an error before anything is copied.
+    pub(super) fn new(operation: Operation, directory: &Path, size: Bytes) -> Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = directory.join(format!(".gpu-vmm-{}-{number}.suspended", std::process::id()));
+            match create(&path) {
+                Ok(file) => {
+                    let this = Self { operation, path, file: DirectFile::new(file) };
+                    let reserved = this.file.reserve(size.0);
+                    reserved.map_err(|error| this.failed(DirectFile::RESERVE, &error))?;
+                    return Ok(this);
+                }
+                // The file belongs to a process of another machine, or to one that was killed before it removed the name.
+                Err((_, error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err((call, error)) => return Err(failed(operation, call, &path, &error)),
+            }
+        }
+    }
+
+    fn failed(&self, call: &'static str, error: &io::Error) -> Error {
+        failed(self.operation, call, &self.path, error)
+    }
+}
+
+#[cfg(unix)]
+fn create(path: &Path) -> Result<std::fs::File, (&'static str, io::Error)> {
+    use std::os::unix::fs::OpenOptionsExt;
+    // Other users must not read the contents of a device's memory.
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    // If the file system supports it, the file never has a name, so that no file can be left behind.
+    #[cfg(target_os = "linux")]
+    if let Some(Ok(file)) = path.parent().map(|folder| {
+        let flags = libc::O_TMPFILE | libc::O_EXCL;
+        options.clone().custom_flags(flags).open(folder)
+    }) {
+        return Ok(file);
+    }
+    let file = options.create_new(true).open(path).map_err(|error| ("open", error))?;
+    match std::fs::remove_file(path) {
+        // `NotFound`: another process has removed the name already.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(("unlink", error)),
+        _ => Ok(file),
+    }
+}
+
+#[cfg(windows)]
+fn create(path: &Path) -> Result<std::fs::File, (&'static str, io::Error)> {
+    use std::os::windows::fs::OpenOptionsExt;
+    const FILE_FLAG_DELETE_ON_CLOSE: u32 = 0x0400_0000;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).custom_flags(FILE_FLAG_DELETE_ON_CLOSE);
+    options.open(path).map_err(|error| ("CreateFile", error))
+}
+
+impl Store for File {
+    fn write(&self, at: Bytes, bytes: &[u8]) -> Result<()> {
+        self.file.write_all_at(bytes, at.0).map_err(|error| self.failed("write", &error))
+    }
+
+    fn read(&self, at: Bytes, bytes: &mut [u8]) -> Result<()> {
+        self.file.read_exact_at(bytes, at.0).map_err(|error| self.failed("read", &error))
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.file.flush().map_err(|error| self.failed("fdatasync", &error))
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used, unsafe_code)] // the limit of a file's size has no safe function
+mod tests {
+    use super::*;
+    use gpu_vmm_testkit::forked::alone;
+
+    #[test]
+    fn too_little_space_is_an_error_that_names_the_file_before_anything_is_written() {
+        alone(|| {
+            let limit = libc::rlimit { rlim_cur: 8192, rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: the process is the test's own; the calls ignore a signal and set a limit.
+            unsafe {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+            }
+            let folder = std::env::temp_dir();
+            let file = File::new(Operation::Suspend, &folder, Bytes(8192)).unwrap();
+            file.write(Bytes(1), &[1; 8191]).unwrap();
+            file.settle().unwrap();
+            let error = File::new(Operation::Suspend, &folder, Bytes(8193)).unwrap_err().to_string();
+            for part in ["suspend", "fallocate answered EFBIG", &folder.display().to_string()] {
+                assert!(error.contains(part), "{part:?} is missing in {error:?}");
+            }
+        });
+    }
+}
