@@ -26,9 +26,6 @@ const LARGE_PAGE: Bytes = Bytes::mib(4);
 /// The number of requests between two polls of the streams, if there are several.
 const POLL_EVERY: u32 = 32;
 
-/// The most slots that are taken at once from a new slab. The next request of its size takes more: that size is asked for again.
-const FIRST: usize = 4;
-
 /// A request for a range or for slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -185,7 +182,7 @@ impl<B: Backend> Core<B> {
         if let Origin::Range(space, range) = origin {
             self.slabs.insert(Slab::new(class, tag, stream, space, range, address));
         }
-        self.take_slots((tag, stream, class), count.min(FIRST), pieces);
+        self.take_slots((tag, stream, class), count, pieces);
         Ok(())
     }
 

@@ -223,12 +223,29 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::thread_cache::{Cache, of_this_thread};
     use gpu_vmm_host::HostConfig;
 
     const PAGE: u64 = 2 << 20;
 
     fn pool() -> Pool<gpu_vmm_host::HostBackend> {
         Pool::builder(&HostConfig::new().memory(Bytes::gib(4)).open().unwrap()).build().unwrap()
+    }
+
+    #[test]
+    fn the_bodies_of_pieces_that_leave_a_thread_cache_are_kept() {
+        let pool = pool();
+        let cache = |work: &mut dyn FnMut(&mut Cache<gpu_vmm_host::HostBackend>) -> usize| {
+            work(&mut pool.owner.thread_cache(of_this_thread()).lock())
+        };
+        // More than a thread cache keeps of this size: the older half leaves it.
+        let blocks: Vec<_> = (0..300).map(|_| pool.alloc(Bytes(256)).unwrap()).collect();
+        assert_eq!(cache(&mut |cache| cache.spare()), 0);
+        drop(blocks);
+        let old = cache(&mut |cache| cache.spare());
+        let left = cache(&mut |cache| cache.empty(|_, _| true).len());
+        assert!(old > 0 && left > 0);
+        assert_eq!(cache(&mut |cache| cache.spare()), old + left);
     }
 
     #[test]

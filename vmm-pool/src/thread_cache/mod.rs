@@ -279,6 +279,12 @@ impl<B: Backend> Cache<B> {
         }
     }
 
+    /// Returns the number of spare bodies.
+    #[cfg(test)]
+    pub(crate) fn spare(&self) -> usize {
+        self.spare.len()
+    }
+
     /// Keeps the body of a block whose memory left the thread cache.
     pub(crate) fn keep(&mut self, body: Ready<B>) {
         keep(&mut self.spare, body);
@@ -342,30 +348,4 @@ static MAX_OF: [u16; CLASSES] = {
 /// Returns the number of small pieces that are fetched at a time.
 pub(crate) fn batch_of(class: usize) -> usize {
     usize::from(MAX_OF[class] / 4).clamp(1, 32)
-}
-
-#[cfg(all(test, not(loom), target_os = "linux", target_pointer_width = "64"))]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::{SPARE, of_this_thread};
-    use crate::Pool;
-    use gpu_vmm_core::Bytes;
-    use gpu_vmm_host::HostConfig;
-
-    #[test]
-    fn the_bodies_of_pieces_that_leave_are_kept() {
-        let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
-        let pool = Pool::builder(&backend).build().unwrap();
-        let spare = || pool.owner.thread_cache(of_this_thread()).lock().spare.len();
-        // More than a thread cache keeps of this size: the older half leaves it.
-        let blocks: Vec<_> = (0..300).map(|_| pool.alloc(Bytes(256)).unwrap()).collect();
-        assert_eq!(spare(), 0);
-        drop(blocks);
-        let old = spare();
-        assert!(old > 0);
-        let left = pool.owner.thread_cache(of_this_thread()).lock().empty(|_, _| true).len();
-        assert!(left > 0 && old + left < SPARE, "{old} and {left}");
-        assert_eq!(spare(), old + left);
-    }
 }
