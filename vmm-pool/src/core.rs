@@ -19,7 +19,7 @@ use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
 
 /// The memory of a device from which on a pool has frames of [`LARGE_PAGE`]. The driver takes about as long for a large frame as for
-/// a small one, and compared with so much memory, the unused rests of frames next to blocks are small.
+/// a small one, and compared with that memory, the unused rests of frames next to blocks are small.
 const LARGE: Bytes = Bytes::gib(64);
 const LARGE_PAGE: Bytes = Bytes::mib(4);
 
