@@ -13,7 +13,8 @@ use std::fmt::Debug;
 use std::ptr::NonNull;
 
 /// Pinned (page-locked) host memory that all devices of a backend can copy to and from at full speed. Dropping it frees the
-/// memory. CUDA: `cuMemHostRegister` or `cuMemHostAlloc`, HIP: `hipHostMalloc`, with the flag that the memory is pinned for all contexts.
+/// memory. CUDA: `cuMemHostRegister` or `cuMemHostAlloc`, HIP: `hipHostMalloc`, with the flag that the memory is pinned for all
+/// contexts.
 ///
 /// On the host backend it is ordinary memory.
 ///

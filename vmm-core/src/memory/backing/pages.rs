@@ -50,8 +50,8 @@ impl HostMemory {
                 pages.blocks.push(block);
             }
         }
-        check_available(operation, left)?;
         if !left.is_zero() {
+            check_available(operation, left)?;
             pages.write_size = NEW;
         }
         while !left.is_zero() {
