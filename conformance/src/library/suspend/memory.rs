@@ -4,11 +4,13 @@ use super::{check_varied, keeping, pinned, resume, suspend, varied};
 use crate::case::cases;
 use crate::counts::take_freed;
 use crate::library::tools::{has, idle, write};
-use crate::subject::{Subject, skip};
+use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{
-    BackingKind, BackingStore, Bytes, Detail, Operation, PhysicalMemory, Region, RegionState,
+    Access, BackingKind, BackingStore, Bytes, Detail, Operation, PhysicalMemory, Region, RegionState,
+    StagingRing,
 };
 use gpu_vmm_testkit::{FaultInject, TestKit};
+use std::sync::Arc;
 
 cases! { "suspend":
     /// While a region is suspended, exactly its memory is free, each piece counted once, and the resume takes exactly as
@@ -16,6 +18,9 @@ cases! { "suspend":
     memory_is_free_meanwhile,
     /// A resume without enough memory leaves the region suspended and takes nothing; a later resume restores it completely.
     out_of_memory,
+    /// If the contents cannot be copied, a piece that its owner could not read before cannot be read afterwards, and a later
+    /// suspension saves its bytes.
+    a_failed_copy_takes_its_access_away,
     /// If a resume fails after it has mapped memory, that memory is free again, and a later resume succeeds.
     a_failed_resume_gives_back,
     /// A region that is suspended and resumed 20 times is restored completely each time, and nothing leaks.
@@ -220,6 +225,40 @@ fn pages_that_are_kept<B: TestKit>(subject: &Subject<B>) {
     let pinned = BackingStore::pinned(&subject.backend, size).unwrap();
     assert_eq!((pinned.host_memory(), pinned.trim().unwrap()), (size, Bytes::ZERO));
     assert_eq!(BackingStore::<B>::nothing().host_memory(), Bytes::ZERO);
+}
+
+fn a_failed_copy_takes_its_access_away<B: TestKit>(subject: &Subject<B>) {
+    const COPIES: [Operation; 2] = [Operation::CopyToHost, Operation::QueueCopyToHost];
+    let backend = FaultInject::new(subject.backend.clone());
+    let ring = Arc::new(StagingRing::new(&backend, 2, Bytes(100_001)).unwrap());
+    let one = subject.granularity();
+    let stores = [
+        BackingStore::pinned(&backend, subject.granules(2)).unwrap(),
+        BackingStore::pageable(Arc::clone(&ring)),
+        BackingStore::file(super::directory(), ring),
+    ];
+    for store in stores {
+        let mut region =
+            Region::builder(&backend).on(subject.device).reserve(subject.granules(2)).build().unwrap();
+        region.grow_to(one).unwrap();
+        region.grow_to(subject.granules(2)).unwrap();
+        region.write_pattern(subject.device, Bytes(0), region.end(), 6).unwrap();
+        region.set_access(one, one, subject.device, Access::None).unwrap();
+        backend.fail_calls(&COPIES);
+        region.suspend(&store, idle()).unwrap_err();
+        backend.stop();
+        assert_eq!(region.state(), RegionState::Active);
+        let access = [
+            Some(region.access(one, subject.device)),
+            backend.access_at(region.address() + one, subject.device).unwrap(),
+        ];
+        assert_eq!(access, [Some(Access::None); 2], "{:?}", store.kind());
+        region.suspend(&store, idle()).unwrap();
+        region.resume().unwrap();
+        assert_eq!(region.access(one, subject.device), Access::None);
+        region.set_access(one, one, subject.device, RW).unwrap();
+        assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 6).unwrap(), 0);
+    }
 }
 
 fn a_failed_resume_gives_back<B: TestKit>(subject: &Subject<B>) {
