@@ -74,6 +74,6 @@ mod tests {
         }
         assert!(mappings.has(Bytes(at(3).0 - 1)) && !mappings.has(at(3)));
         mappings.unmapped(Bytes::ZERO, at(2));
-        assert!(!mappings.has(Bytes::ZERO) && mappings.has(at(2)));
+        assert!(!mappings.has(Bytes::ZERO) && !mappings.has(at(1)) && mappings.has(at(2)));
     }
 }

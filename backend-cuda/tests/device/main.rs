@@ -103,6 +103,10 @@ const CASES: &[Case] = &[
         memory_types::what_was_asked_to_be_compressible_says_whether_it_is,
     ),
     case(
+        "memory_types::an_import_says_whether_it_is_compressible",
+        memory_types::an_import_says_whether_it_is_compressible,
+    ),
+    case(
         "memory_types::the_cpu_reads_and_writes_memory_of_the_host",
         memory_types::the_cpu_reads_and_writes_memory_of_the_host,
     ),

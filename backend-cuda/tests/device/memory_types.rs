@@ -9,6 +9,7 @@ use gpu_vmm_core::{
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_testkit::{count_wrong_words, write_pattern_words};
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 
 /// Returns the backend's capability for a feature.
 pub(crate) fn capability(backend: &CudaBackend, feature: Feature) -> Capability {
@@ -97,6 +98,21 @@ pub(crate) fn what_was_asked_to_be_compressible_says_whether_it_is(backend: &Cud
     assert_eq!(handle.properties().compressible, told.available, "{told:?}");
     assert_eq!(Properties { compressible: true, ..handle.properties() }, asked);
     used_by_the_device(backend, &handle);
+}
+
+pub(crate) fn an_import_says_whether_it_is_compressible(backend: &CudaBackend) {
+    let asked = Properties::on(DEVICE).shareable();
+    let compressible = Properties { compressible: true, ..asked };
+    let size = backend.granularity_of(Operation::QueryGranularity, &compressible).unwrap().bytes();
+    for created in [asked, compressible] {
+        let handle = create_with(backend, size, created);
+        let fd = handle.export().unwrap();
+        for expected in [asked, compressible] {
+            // SAFETY: memory of this size, on this device.
+            let import = unsafe { backend.import(fd.as_fd(), size, &expected) }.unwrap();
+            assert_eq!(import.properties().compressible, handle.properties().compressible);
+        }
+    }
 }
 
 pub(crate) fn the_cpu_reads_and_writes_memory_of_the_host(backend: &CudaBackend) {

@@ -123,6 +123,18 @@ pub(crate) fn a_view_is_of_what_the_streams_device_can_use(backend: &CudaBackend
     let (detail, text) = refused(MemoryViewMut::<u32>::new(&stream, &mut region, Bytes(0), 1));
     assert!(matches!(detail, Detail::NoAccess { have: Access::Read, .. }), "{text}");
 
+    // A vector on another device, which this one may only read.
+    if let Some(other) = backend.devices().get(1) {
+        let builder = Region::builder(backend).on(other.id).access(DEVICE, Access::Read);
+        let mut vec = DeviceVec::<u32, _>::build(builder).unwrap();
+        vec.extend_from_slice(&[4, 5]).unwrap();
+        let view = MemoryView::of_vec(&stream, &vec).unwrap();
+        assert_eq!(stream.clone_dtoh(&view).unwrap(), [4, 5]);
+        drop(view);
+        let (detail, text) = refused(MemoryViewMut::of_vec(&stream, &mut vec));
+        assert!(matches!(detail, Detail::NoAccess { have: Access::Read, .. }), "{text}");
+    }
+
     let store = BackingStore::pinned(backend, size).unwrap();
     region.suspend(&store, WaitFor::all_devices()).unwrap();
     let (detail, text) = refused(MemoryView::<u32>::new(&stream, &region, Bytes(0), 1));

@@ -128,8 +128,10 @@ impl Memory {
         self.file.as_raw_fd()
     }
 
+    /// Returns a descriptor for the program: the lowest free number, and open in programs that it executes, since no
+    /// documentation promises anything else.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd, Errno> {
-        duplicate(self.file.as_fd())
+        rustix::io::dup(&self.file)
     }
 
     /// Returns the fake driver's pointer to a byte.

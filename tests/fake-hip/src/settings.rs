@@ -6,13 +6,14 @@
 //! | `FAKE_HIP_DEVICES` | the number of devices | 2 |
 //! | `FAKE_HIP_WITHOUT_VMM` | the number of devices, from the first on, without virtual memory management | 0 |
 //! | `FAKE_HIP_SETS_ACCESS_OF` | the number of mappings of which one call sets the access; 0 for all | 0 |
-//! | `FAKE_HIP_FAILS` | the function that returns an error after it has done its work | none |
+//! | `FAKE_HIP_FAILS` | the functions that return an error after they have done their work, with commas between them | none |
 //! | `FAKE_HIP_TAKES_HINTS` | whether addresses are reserved at their hints: 1 or 0 | 1 |
 //! | `FAKE_HIP_SETS_WRITE` | whether read access is set as read and write access: 1 or 0 | 0 |
 //! | `FAKE_HIP_MEMORY_MB` | memory of each in MiB | 512 |
 
 use crate::bucket::Bucket;
 use crate::c::stop;
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 /// Versions by their short names, each with the build of a release or the last of its kind.
@@ -37,8 +38,8 @@ pub(crate) struct Settings {
     pub(crate) without_vmm: usize,
     /// The number of mappings of which `hipMemSetAccess` sets the access before it returns success.
     pub(crate) sets_access_of: usize,
-    /// The name of the function that fails.
-    pub(crate) fails: String,
+    /// The names of the functions that fail.
+    pub(crate) fails: HashSet<String>,
     pub(crate) takes_hints: bool,
     pub(crate) sets_write: bool,
     /// The memory of each device in bytes.
@@ -60,7 +61,7 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
             0 => usize::MAX,
             most => most as usize,
         },
-        fails: std::env::var("FAKE_HIP_FAILS").unwrap_or_default(),
+        fails: std::env::var("FAKE_HIP_FAILS").unwrap_or_default().split(',').map(str::to_owned).collect(),
         takes_hints: number("FAKE_HIP_TAKES_HINTS", 1) != 0,
         sets_write: number("FAKE_HIP_SETS_WRITE", 0) != 0,
         memory: number("FAKE_HIP_MEMORY_MB", 512) << 20,

@@ -55,3 +55,28 @@ impl MemoryKind {
         })
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_property_comes_back() {
+        let plain = Properties::on(DeviceId(3));
+        let all = [
+            plain,
+            Properties { location: Location::Host, ..plain },
+            Properties { location: Location::HostNode(2), ..plain },
+            Properties { handle_types: HandleTypes::FILE_DESCRIPTOR, ..plain },
+            Properties { handle_types: HandleTypes::all(), ..plain },
+            Properties { compressible: true, ..plain },
+            Properties { remote_dma: true, ..plain },
+        ];
+        for properties in all {
+            assert_eq!(MemoryKind::from(properties).of_device(DeviceId(3)), Ok(properties));
+        }
+        let unknown = MemoryKind { handle_types: 1 << 31, ..MemoryKind::from(plain) };
+        assert_eq!(unknown.of_device(DeviceId(0)).unwrap_err(), "unknown handle types 0x80000000");
+    }
+}

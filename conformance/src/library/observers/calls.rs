@@ -132,6 +132,10 @@ fn banks<B: TestKit>(subject: &Subject<B>) {
     assert_one(&registrar, Operation::HideBank, BackingEffect::Removed, at, &[part(subject, 0, 2)]);
     banked.select(large, idle()).unwrap();
     assert_one(&registrar, select, BackingEffect::Restored, at, &[part(subject, 0, 2)]);
+    banked.select(small, idle()).unwrap();
+    assert_one(&registrar, select, BackingEffect::Replaced, at, &[part(subject, 0, 2)]);
+    banked.select(large, idle()).unwrap();
+    assert_one(&registrar, select, BackingEffect::Replaced, at, &[part(subject, 0, 2)]);
     banked.remove_bank(large, idle()).unwrap();
     assert_one(&registrar, Operation::HideBank, BackingEffect::Removed, at, &[part(subject, 0, 2)]);
     assert!(banked.remove_observer(observer));

@@ -20,6 +20,8 @@ cases! { "pool":
     a_handle_comes_again,
     /// A block belongs to the stream that requested it, even if its memory came from a forgotten stream with the same number.
     a_number_comes_again,
+    /// A stream that takes a forgotten stream's number leaves the memory that the forgotten one has freed to all streams.
+    a_number_comes_again_over_free_memory,
     /// Memory that a tag freed on a stream with the number of a forgotten stream serves no other tag that had used the forgotten one.
     a_number_comes_again_for_another_tag,
     /// Memory that a forgotten stream has used serves other streams after that stream's work has ended, and not before.
@@ -239,6 +241,22 @@ fn a_block_outlives_its_stream<B: TestKit>(subject: &Subject<B>) {
     }
     pool.forget_stream(named(&*other)).unwrap();
     drop(large);
+    is_empty(&pool);
+}
+
+fn a_number_comes_again_over_free_memory<B: TestKit>(subject: &Subject<B>) {
+    let (first, second) = (own(subject), own(subject));
+    let pool = pool(subject);
+    let size = page(&pool);
+    let stream = registered(&pool, &*first);
+    drop(stream.alloc(size).unwrap());
+    drop(stream);
+    let stream = registered(&pool, &*second);
+    let held = pool.stats().held;
+    // The default stream has freed nothing, so it gets what the forgotten stream has freed.
+    let block = alloc(&pool, size);
+    assert_eq!(pool.stats().held, held, "the memory still counts as used by a stream that is idle");
+    drop((block, stream));
     is_empty(&pool);
 }
 

@@ -39,6 +39,8 @@ cases! { "staging":
     beside_work,
     /// Copies wait for the work that an event has recorded, and an event records copies.
     ordered_by_events,
+    /// An event that has recorded work, and then copies, is done when the copies are, while the work goes on.
+    recorded_again,
 }
 
 fn pin<B: TestKit>(subject: &Subject<B>, size: Bytes) -> Box<dyn Pinned> {
@@ -314,6 +316,30 @@ fn beside_work<B: TestKit>(subject: &Subject<B>) {
         copy_stream.finish().unwrap();
         drop(copy_stream);
         let went_on = !flight.is_done().unwrap();
+        finish(subject, &*flight);
+        subject.check(&region, Bytes::ZERO, size, u64::from(times));
+        went_on
+    });
+}
+
+fn recorded_again<B: TestKit>(subject: &Subject<B>) {
+    let mut busy = subject.region(1).build().unwrap();
+    busy.grow_to(subject.unit()).unwrap();
+    let region = region(subject, subject.device);
+    let size = region.end();
+    let mut pinned = pin(subject, size);
+    goes_on(subject, |times| {
+        let mut event = subject.backend.event(subject.device).unwrap();
+        let flight = start_longer(subject, &busy, Bytes::ZERO, 1, times);
+        event.record(flight.stream()).unwrap();
+        let mut copy_stream = copy_stream(subject, subject.device);
+        write(&mut *pinned, u64::from(times), 0);
+        send(&mut *copy_stream, (&region, Bytes::ZERO), (&*pinned, Bytes::ZERO), size);
+        // SAFETY: the event comes from the backend of the stream.
+        unsafe { copy_stream.record(&mut *event) }.unwrap();
+        event.wait().unwrap();
+        let went_on = !flight.is_done().unwrap();
+        copy_stream.finish().unwrap();
         finish(subject, &*flight);
         subject.check(&region, Bytes::ZERO, size, u64::from(times));
         went_on

@@ -127,7 +127,8 @@ impl<B: Backend> PoolMemory<B> {
         Ok(slots.insert(Slot { block, size, stream, mode, cursor: 0, taint: Taint::default() }, pool))
     }
 
-    /// Allocates a block from memory at hand; if there is none, frees the allocations that no handle refers to, and tries again.
+    /// Allocates a block from memory at hand. If there is none, looks for allocations that no handle refers to: at all of them if
+    /// that is due, and always before an error is returned.
     fn block(
         &self,
         slots: &mut Slots<B>,
@@ -143,14 +144,24 @@ impl<B: Backend> PoolMemory<B> {
         if let Some(block) = request().alloc_mapped() {
             return Ok(block);
         }
-        slots.sweep(failures);
+        let swept = slots.sweep_if_due(failures);
         match update {
             PageUpdate::Allow | PageUpdate::AddOnly => {
-                request().alloc().map_err(|error| refused(size, &error))
+                let mut block = request().alloc();
+                if !swept && block.is_err() {
+                    slots.sweep(failures);
+                    block = request().alloc();
+                }
+                block.map_err(|error| refused(size, &error))
             }
-            PageUpdate::Forbidden => request()
-                .alloc_mapped()
-                .ok_or_else(|| IoError::PageUpdateForbidden { size, backtrace: Default::default() }),
+            PageUpdate::Forbidden => {
+                if !swept {
+                    slots.sweep(failures);
+                }
+                request()
+                    .alloc_mapped()
+                    .ok_or_else(|| IoError::PageUpdateForbidden { size, backtrace: Default::default() })
+            }
         }
     }
 

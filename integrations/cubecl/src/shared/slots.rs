@@ -2,7 +2,7 @@
 //!
 //! cubecl reports no dropped handle: an allocation is free when the table has its last reference. A look at all allocations in each
 //! reservation would take longer than all else. So each reservation looks at a few, and at all only when the pool has no free
-//! memory that is mapped.
+//! memory that is mapped, and not again until a number of reservations has been made that grows with the table.
 
 use super::cubecl_server::memory_management::{
     ErrorGraph, ManagedMemoryDescriptor, ManagedMemoryHandle, MemoryAllocationMode, MemoryLocation, Taint,
@@ -17,6 +17,10 @@ const NEWEST: usize = 16;
 
 /// The number of other allocations that each reservation looks at, in turn.
 const OTHERS: usize = 16;
+
+/// A reservation looks at all allocations if there are at most this many for each reservation since the last such look. Together
+/// they take as long as a few hundred further looks in each reservation.
+const FOR_EACH: usize = 64;
 
 /// An allocation.
 #[derive(Debug)]
@@ -43,12 +47,14 @@ pub(super) struct Slots<B: Backend> {
     made: usize,
     /// The next of the others.
     next: usize,
+    /// The value of `made` when all were looked at.
+    swept: usize,
 }
 
 impl<B: Backend> Slots<B> {
     pub(super) fn new() -> Self {
         let (handles, slots, vacant) = (Vec::new(), Vec::new(), Vec::new());
-        Self { handles, slots, vacant, newest: [0; NEWEST], made: 0, next: 0 }
+        Self { handles, slots, vacant, newest: [0; NEWEST], made: 0, next: 0, swept: 0 }
     }
 
     /// Adds an allocation, and returns its handle.
@@ -67,8 +73,18 @@ impl<B: Backend> Slots<B> {
         handle
     }
 
+    /// Frees the allocations whose last handle is gone, unless that was done shortly before. Returns whether it was done.
+    pub(super) fn sweep_if_due(&mut self, failures: &mut ErrorGraph) -> bool {
+        let due = self.made.wrapping_sub(self.swept).saturating_mul(FOR_EACH) >= self.handles.len();
+        if due {
+            self.sweep(failures);
+        }
+        due
+    }
+
     /// Frees the allocations whose last handle is gone.
     pub(super) fn sweep(&mut self, failures: &mut ErrorGraph) {
+        self.swept = self.made;
         for index in 0..self.handles.len() {
             self.free_unused(index, failures);
         }

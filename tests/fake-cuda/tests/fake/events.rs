@@ -132,9 +132,12 @@ fn a_capture_is_told(cuda: &Cuda) {
     cuda.ok("cuStreamBeginCapture_v2", &[2, RELAXED]);
     // It blocks, so work on the shared default stream would invalidate its capture.
     assert!(captures(stream(2)) && captures(stream(1)));
+    // That another device has work too, and captures nothing, changes no answer.
+    let other = backend.own_stream(DeviceId(1)).unwrap();
+    assert!(captures(stream(2)) && captures(stream(1)));
     end(cuda, 2);
-    assert!(!captures(stream(2)));
-    drop((event, own));
+    assert!(!captures(stream(2)) && !captures(stream(1)));
+    drop((event, own, other));
     assert_eq!(backend.drop_log().count(), 0);
 }
 

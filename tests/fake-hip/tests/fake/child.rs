@@ -15,6 +15,8 @@ pub(crate) const FIRST_ONLY: &str = "access_of_the_first_mapping_only";
 
 /// The case in which memory is released with an error.
 pub(crate) const RELEASE_FAILS: &str = "a_failed_release_is_recorded";
+/// The case in which no call waits for a device.
+pub(crate) const WAITS_FAIL: &str = "a_failed_wait_is_told";
 /// The case in which no hint is taken.
 pub(crate) const NO_HINTS: &str = "hints_that_are_not_taken";
 /// The case in which read access is set as read and write access.
@@ -57,13 +59,18 @@ fn library() -> PathBuf {
 /// Runs a case in a child, on a version, without the workaround for a quirk. Returns its output, or its own words about why
 /// it failed.
 pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, String> {
+    let fails = match case.name {
+        RELEASE_FAILS => "hipMemRelease",
+        WAITS_FAIL => "hipFree,hipDeviceSynchronize",
+        _ => "",
+    };
     let output = Command::new(std::env::current_exe().expect("this program's path"))
         .env(CASE, case.name)
         .env("FAKE_HIP_VERSION", version)
         .env("FAKE_HIP_DEVICES", if case.name == NO_DEVICE { "0" } else { "2" })
         .env("FAKE_HIP_WITHOUT_VMM", if case.name == BESIDE { "1" } else { "0" })
         .env("FAKE_HIP_SETS_ACCESS_OF", if case.name == FIRST_ONLY { "1" } else { "0" })
-        .env("FAKE_HIP_FAILS", if case.name == RELEASE_FAILS { "hipMemRelease" } else { "" })
+        .env("FAKE_HIP_FAILS", fails)
         .env("FAKE_HIP_TAKES_HINTS", if case.name == NO_HINTS { "0" } else { "1" })
         .env("FAKE_HIP_SETS_WRITE", if case.name == SETS_WRITE { "1" } else { "0" })
         .env("FAKE_HIP_MEMORY_MB", "512")

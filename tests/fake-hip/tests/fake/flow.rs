@@ -1,10 +1,10 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
-use crate::child::{BESIDE, Case, FIRST_ONLY, NO_DEVICE, NO_HINTS, RELEASE_FAILS, SETS_WRITE};
+use crate::child::{BESIDE, Case, FIRST_ONLY, NO_DEVICE, NO_HINTS, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, Grant, GrowthKind,
-    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, WaitFor,
+    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, SyncCalls, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_testkit::TestKit;
@@ -23,6 +23,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "rounds", run: rounds },
     Case { name: "capabilities", run: capabilities },
     Case { name: "staged", run: staged },
+    Case { name: "done_at_once", run: done_at_once },
     Case { name: "returned", run: returned },
     Case { name: "walked", run: walked },
     Case { name: "read_only_for_the_owner", run: read_only_for_the_owner },
@@ -39,9 +40,10 @@ pub(crate) const QUIRKS: Case = Case {
 pub(crate) const WITHOUT_A_DEVICE: Case = Case { name: NO_DEVICE, run: |_| {} };
 
 /// The parent runs them on drivers of which a call misbehaves.
-pub(crate) const MISBEHAVED: [Case; 4] = [
+pub(crate) const MISBEHAVED: [Case; 5] = [
     Case { name: FIRST_ONLY, run: access_of_the_first },
     Case { name: RELEASE_FAILS, run: a_failed_release },
+    Case { name: WAITS_FAIL, run: failed_waits },
     Case { name: NO_HINTS, run: no_hints },
     Case { name: SETS_WRITE, run: more_access },
 ];
@@ -347,6 +349,36 @@ pub(crate) fn staged(rig: &mut Rig) {
     }
 }
 
+/// A copy or fill is done when its call returns: another stream, which waits for nothing, sees the bytes.
+fn done_at_once(rig: &mut Rig) {
+    let pinned = rig.backend.pin(units(1)).must("pinned");
+    let start = pinned.start().as_ptr();
+    for device in [ZERO, ONE] {
+        let mut region = rig.region(2).on(device).build().must("addresses");
+        region.grow_to(units(2)).must("growth");
+        let (first, second) = (region.address(), region.address() + units(1));
+        let mut copy_stream = rig.backend.copy_stream(device).must("a copy stream");
+        let mut see = |at, value: u8, what: &str| {
+            // SAFETY: the region is mapped for the device, and no other code uses the pinned memory.
+            let bytes = unsafe {
+                copy_stream.copy_to_host(start, at, units(1)).must("queued");
+                copy_stream.finish().must("finished");
+                std::slice::from_raw_parts(start, UNIT)
+            };
+            assert!(bytes.iter().all(|byte| *byte == value), "{what} by {device} is not done");
+        };
+        // SAFETY: both units are mapped for the device.
+        unsafe {
+            rig.backend.fill(device, first, units(1), 3).must("filled");
+            see(first, 3, "a fill");
+            rig.backend.copy(device, second, first, units(1)).must("copied");
+            see(second, 3, "a copy");
+            rig.backend.copy_from_host(device, first, &[4; UNIT]).must("written");
+            see(first, 4, "a copy from the host");
+        }
+    }
+}
+
 /// Returns the mapped memory to its device, and keeps the addresses reserved.
 pub(crate) fn returned(rig: &mut Rig) {
     let before = rig.free(ZERO);
@@ -453,6 +485,14 @@ fn a_failed_release(rig: &mut Rig) {
     let error = rig.backend.drop_log().take_last().expect("it is the last one");
     assert!(error.to_string().contains("hipMemRelease"), "{error}");
     assert_eq!(error.driver_error().map(|source| source.code), Some(999), "{error}");
+}
+
+/// A wait that fails is no wait, whichever call waits.
+fn failed_waits(rig: &mut Rig) {
+    for device in [ZERO, ONE] {
+        let error = rig.backend.synchronize(device).expect_err("nothing has waited");
+        assert_eq!(error.driver_error().map(|source| source.call), Some("hipDeviceSynchronize"), "{error}");
+    }
 }
 
 fn no_hints(rig: &mut Rig) {
