@@ -1,16 +1,20 @@
 //! System calls: a temporary file next to the target that one writer has at a time, and reads and writes at an offset.
 
-use gpu_vmm_core::extend::files::{failed, read_exact_at, start_writing, write_all_at};
+use crate::gathered::Gathered;
+use gpu_vmm_core::extend::files::{DirectFile, failed, read_exact_at, start_writing, write_all_at};
 use gpu_vmm_core::{Operation, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The destination of a snapshot. Tests use one that fails.
 pub(crate) trait Destination: Send + Sync + std::fmt::Debug {
     /// Writes all bytes at an offset of the file.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Gives the system the bytes that are still in memory.
+    fn write_rest(&self) -> io::Result<()>;
     /// Makes the system write the file to the disk.
     fn sync(&self) -> io::Result<()>;
     /// Renames the file to the target's name.
@@ -37,6 +41,10 @@ impl ReadAt for File {
 #[derive(Debug)]
 pub(crate) struct Temporary {
     file: File,
+    /// If the file system supports direct I/O.
+    gathered: Option<Gathered>,
+    /// The end of the bytes.
+    end: AtomicU64,
     path: PathBuf,
     target: PathBuf,
 }
@@ -97,7 +105,9 @@ impl Temporary {
             if has_name(&metadata, &path) {
                 file.set_len(0).map_err(|error| failed(operation, "truncate", &path, &error))?;
                 keep_private(&file, target).map_err(|error| failed(operation, "fchmod", &path, &error))?;
-                return Ok(Self { file, path, target: target.to_owned() });
+                let direct = file.try_clone().ok().map(DirectFile::new);
+                let gathered = direct.filter(DirectFile::is_direct).map(Gathered::new);
+                return Ok(Self { file, gathered, end: AtomicU64::new(0), path, target: target.to_owned() });
             }
         }
     }
@@ -105,12 +115,23 @@ impl Temporary {
 
 impl Destination for Temporary {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.end.fetch_max(offset + bytes.len() as u64, Ordering::Relaxed);
+        if let Some(gathered) = &self.gathered {
+            return gathered.write_at(bytes, offset);
+        }
         write_all_at(&self.file, bytes, offset)?;
         let ready = ready_after(offset, bytes.len() as u64);
         if !ready.is_empty() {
             start_writing(&self.file, ready.start, ready.end - ready.start);
         }
         Ok(())
+    }
+
+    fn write_rest(&self) -> io::Result<()> {
+        let Some(gathered) = &self.gathered else { return Ok(()) };
+        gathered.write_rest()?;
+        // Without the space that was allocated ahead.
+        self.file.set_len(self.end.load(Ordering::Relaxed))
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file that several threads write and read, each in its own range.
 #[derive(Debug)]
-pub(super) struct DirectFile {
+pub struct DirectFile {
     file: File,
     direct: Option<Direct>,
     /// True if bytes were written to the page cache.
@@ -35,12 +35,19 @@ struct Direct {
 
 impl DirectFile {
     /// The system call of [`reserve`](Self::reserve), for errors.
-    pub(super) const RESERVE: &str = if cfg!(windows) { "SetEndOfFile" } else { "fallocate" };
+    pub const RESERVE: &str = if cfg!(windows) { "SetEndOfFile" } else { "fallocate" };
 
     /// Takes a file that is open for writing and reading.
-    pub(super) fn new(file: File) -> Self {
+    #[must_use]
+    pub fn new(file: File) -> Self {
         let direct = system::reopen(&file);
         Self { file, direct, cached: AtomicBool::new(false) }
+    }
+
+    /// Returns whether aligned bytes bypass the page cache, as far as the system has told.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.direct.as_ref().is_some_and(|direct| !direct.refused.load(Ordering::Relaxed))
     }
 
     /// Allocates the disk space for the file's first `size` bytes. Direct writes that need no space can run in parallel.
@@ -49,7 +56,7 @@ impl DirectFile {
     ///
     /// The system's error if the disk has too little space, or the file would exceed a limit. A file system that cannot allocate
     /// space in advance is no error.
-    pub(super) fn reserve(&self, size: u64) -> io::Result<()> {
+    pub fn reserve(&self, size: u64) -> io::Result<()> {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match system::allocate(&self.file, size) {
             Err(error) if matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull) => Err(error),
@@ -57,7 +64,12 @@ impl DirectFile {
         }
     }
 
-    pub(super) fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    /// Writes all bytes at `offset`.
+    ///
+    /// # Errors
+    ///
+    /// Any error that the operating system returns.
+    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if let Some(direct) = self.direct_for(bytes, offset) {
             match write_all_at(&direct.file, bytes, offset) {
                 Err(error) if system::is_refusal(&error) => direct.refused.store(true, Ordering::Relaxed),
@@ -70,7 +82,12 @@ impl DirectFile {
         Ok(())
     }
 
-    pub(super) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    /// Fills `bytes` from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::UnexpectedEof`] if the file is too short, or any error that the operating system returns.
+    pub fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         if let Some(direct) = self.direct_for(bytes, offset) {
             match read_exact_at(&direct.file, bytes, offset) {
                 Err(error) if system::is_refusal(&error) => direct.refused.store(true, Ordering::Relaxed),
@@ -82,7 +99,11 @@ impl DirectFile {
 
     /// Waits until the disk has the bytes in the page cache. Otherwise an error of a later write to the disk would be lost. Bytes
     /// that bypassed the page cache are on the disk.
-    pub(super) fn flush(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn flush(&self) -> io::Result<()> {
         if self.cached.load(Ordering::Relaxed) { self.file.sync_data() } else { Ok(()) }
     }
 
@@ -98,7 +119,7 @@ impl DirectFile {
 #[cfg(target_os = "linux")]
 mod system {
     use super::Direct;
-    use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, fallocate, statx};
+    use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, fallocate, fstatfs, statx};
     use std::fs::{File, OpenOptions};
     use std::io;
     use std::os::fd::AsRawFd;
@@ -108,8 +129,12 @@ mod system {
     /// The alignment that is enough for every disk, for kernels that do not say which one is (before Linux 6.1).
     const UNIT: u32 = 4096;
 
-    /// Opens a file again for direct I/O, or returns `None` if the file system does not support it.
+    /// Opens a file again for direct I/O, or returns `None` if the file system does not support it. tmpfs lets it be opened since
+    /// Linux 6.6, but has no place besides the page cache.
     pub(super) fn reopen(file: &File) -> Option<Direct> {
+        if fstatfs(file).ok()?.f_type == libc::TMPFS_MAGIC {
+            return None;
+        }
         // The file can be without a name.
         let path = format!("/proc/thread-self/fd/{}", file.as_raw_fd());
         let options = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).clone();
