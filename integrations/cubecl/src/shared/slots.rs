@@ -2,7 +2,7 @@
 //!
 //! cubecl reports no dropped handle: an allocation is free when the table has its last reference. A look at all allocations in each
 //! reservation would take longer than all else. So each reservation looks at a few, and at all only when the pool has no free
-//! memory that is mapped, and not again until a number of reservations has been made that grows with the table.
+//! memory that is mapped, and not again until enough bytes have been reserved since.
 
 use super::cubecl_server::memory_management::{
     ErrorGraph, ManagedMemoryDescriptor, ManagedMemoryHandle, MemoryAllocationMode, MemoryLocation, Taint,
@@ -16,11 +16,11 @@ use gpu_vmm::{Backend, Stream};
 const NEWEST: usize = 16;
 
 /// The number of other allocations that each reservation looks at, in turn.
-const OTHERS: usize = 16;
+const OTHERS: usize = 8;
 
-/// A reservation looks at all allocations if there are at most this many for each reservation since the last such look. Together
-/// they take as long as a few hundred further looks in each reservation.
-const FOR_EACH: usize = 64;
+/// A reservation looks at all allocations if this part of their bytes has been reserved since the last look. At most this part of
+/// the memory is held in vain.
+const SHARE: u64 = 128;
 
 /// An allocation.
 #[derive(Debug)]
@@ -47,14 +47,15 @@ pub(super) struct Slots<B: Backend> {
     made: usize,
     /// The next of the others.
     next: usize,
-    /// The value of `made` when all were looked at.
-    swept: usize,
+    /// The bytes of all allocations in the table, and of those that were made since all were looked at.
+    bytes: u64,
+    since: u64,
 }
 
 impl<B: Backend> Slots<B> {
     pub(super) fn new() -> Self {
         let (handles, slots, vacant) = (Vec::new(), Vec::new(), Vec::new());
-        Self { handles, slots, vacant, newest: [0; NEWEST], made: 0, next: 0, swept: 0 }
+        Self { handles, slots, vacant, newest: [0; NEWEST], made: 0, next: 0, bytes: 0, since: 0 }
     }
 
     /// Adds an allocation, and returns its handle.
@@ -66,6 +67,8 @@ impl<B: Backend> Slots<B> {
             self.slots.len() as u32 - 1
         });
         handle.descriptor().update_location(MemoryLocation::new(pool, 0, index));
+        self.bytes += slot.size;
+        self.since += slot.size;
         self.handles[index as usize] = Some(handle.clone());
         self.slots[index as usize] = Some(slot);
         self.newest[self.made % NEWEST] = index;
@@ -75,7 +78,7 @@ impl<B: Backend> Slots<B> {
 
     /// Frees the allocations whose last handle is gone, unless that was done shortly before. Returns whether it was done.
     pub(super) fn sweep_if_due(&mut self, failures: &mut ErrorGraph) -> bool {
-        let due = self.made.wrapping_sub(self.swept).saturating_mul(FOR_EACH) >= self.handles.len();
+        let due = self.since.saturating_mul(SHARE) >= self.bytes;
         if due {
             self.sweep(failures);
         }
@@ -84,7 +87,7 @@ impl<B: Backend> Slots<B> {
 
     /// Frees the allocations whose last handle is gone.
     pub(super) fn sweep(&mut self, failures: &mut ErrorGraph) {
-        self.swept = self.made;
+        self.since = 0;
         for index in 0..self.handles.len() {
             self.free_unused(index, failures);
         }
@@ -139,7 +142,8 @@ impl<B: Backend> Slots<B> {
     /// Removes all allocations of a stream.
     pub(super) fn remove_stream(&mut self, stream: Stream<'static>) {
         for (handle, slot) in self.handles.iter_mut().zip(&mut self.slots) {
-            if slot.take_if(|slot| slot.stream == stream).is_some() {
+            if let Some(slot) = slot.take_if(|slot| slot.stream == stream) {
+                self.bytes -= slot.size;
                 *handle = None;
             }
         }
@@ -157,6 +161,7 @@ impl<B: Backend> Slots<B> {
             return;
         }
         if let Some(mut slot) = self.slots[index].take() {
+            self.bytes -= slot.size;
             slot.taint.clear(failures);
             self.vacant.push(index as u32);
         }

@@ -88,6 +88,21 @@ fn more_than_the_recent_allocations_are_found_when_memory_is_short() {
 }
 
 #[test]
+fn no_reservation_fails_while_an_unused_allocation_can_serve_it() {
+    let (_, pool) = pool();
+    let mut memory = memory(&pool);
+    let size = MEMORY.0 / 256;
+    let mut handles: Vec<_> = (0..256).map(|_| reserve(&mut memory, size).unwrap()).collect();
+    assert!(matches!(reserve(&mut memory, size), Err(IoError::OutOfMemory { .. })));
+    // All allocations were looked at just now. The one that is dropped is neither among the newest nor among the next ones.
+    drop(handles.remove(128));
+    handles.push(reserve(&mut memory, size).unwrap());
+    drop(handles.remove(128));
+    handles.push(memory.reserve(size, PageUpdate::Forbidden, &mut ErrorGraph::default()).unwrap());
+    assert_eq!(pool.stats().live_blocks, 256);
+}
+
+#[test]
 fn a_forbidden_update_maps_no_memory() {
     let (_, pool) = pool();
     let mut memory = memory(&pool);
