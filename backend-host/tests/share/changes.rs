@@ -247,6 +247,24 @@ fn the_exporter_can_wait_for_no_more_than_it_wants() {
 }
 
 #[test]
+fn the_exporter_waits_for_the_change_that_it_published_last() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
+    region.unmap(units(3), units(1), IDLE).unwrap();
+    exporter.publish(&region).unwrap();
+    change(&mut imported);
+    imported.apply(IDLE).unwrap();
+    region.unmap(units(0), units(2), IDLE).unwrap();
+    exporter.publish(&region).unwrap();
+    let error = exporter.wait_applied(Duration::from_millis(5)).unwrap_err();
+    assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
+    change(&mut imported);
+    imported.apply(IDLE).unwrap();
+    exporter.wait_applied(LONG).unwrap();
+}
+
+#[test]
 fn what_is_mapped_by_hand_is_put_right_by_the_next_change() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);

@@ -3,7 +3,7 @@
 use crate::bench::{empty, far, full, machine, piece, put, seen};
 use crate::child::{alone, is_child, spawn};
 use crate::left::Left;
-use crate::{ONE, UNIT, units};
+use crate::{ONE, TWO, UNIT, units};
 use gpu_vmm_core::{Access, Bytes, Detail, Error, PhysicalMemory, Properties};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
@@ -23,6 +23,8 @@ fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
         offer.import(&there, &ImportOptions::new().read_only().at(far(10)).reserve(units(20))).unwrap();
     assert_eq!(seen(&taken), seen(&region));
     assert_eq!((taken.reserved(), taken.access(Bytes(0), ONE)), (units(20), Access::Read));
+    let devices: Vec<_> = taken.mappings().map(|one| one.memory.device()).collect();
+    assert_eq!(devices, [ONE, ONE, ONE, TWO]);
     // It can be imported several times, and the memory outlives the process that offered it.
     let again = offer.import(&there, &ImportOptions::new()).unwrap();
     let state = seen(&region);

@@ -5,7 +5,7 @@ use crate::child::{alone, is_child, start};
 use crate::forger::{Forger, Say};
 use crate::left::Left;
 use crate::{LONG, units};
-use gpu_vmm_core::{Error, WaitFor};
+use gpu_vmm_core::{Error, Operation, WaitFor};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm_testkit::FaultInject;
@@ -45,6 +45,18 @@ fn an_importer_that_is_asked_releases_and_says_so() {
         drop(exporter);
         assert_eq!(Left::now(&there), before);
     });
+}
+
+#[test]
+fn an_importer_that_cannot_unmap_the_memory_says_that_it_keeps_it() {
+    let (here, there) = (machine(), FaultInject::new(machine()));
+    let region = full(&here);
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
+    exporter.wait_applied(LONG).unwrap();
+    there.fail_calls(&[Operation::Unmap]);
+    imported.release(IDLE).unwrap_err();
+    there.stop();
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Kept);
 }
 
 #[test]

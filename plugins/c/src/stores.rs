@@ -147,6 +147,22 @@ mod tests {
     use gpu_vmm::Vendor;
 
     #[test]
+    fn a_second_suspension_gets_pinned_memory_of_its_own() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut made = Made::default();
+        let size = Bytes::mib(4);
+        let mut region = gpu_vmm::Region::builder(&host).reserve(size).build().unwrap();
+        region.grow_to(size).unwrap();
+        let mut pinned = || made.store(&host, Some("pinned"), || Ok(size)).unwrap();
+        region.suspend(&pinned(), gpu_vmm::WaitFor::all_devices()).unwrap();
+        // The first one is full, although it is large enough.
+        assert_eq!(pinned().free(), Some(size));
+        region.resume().unwrap();
+        drop(pinned());
+        assert_eq!(made.pinned.len(), 2);
+    }
+
+    #[test]
     fn memory_that_is_kept_is_reported_and_freed() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let mut made = Made::default();

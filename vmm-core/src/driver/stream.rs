@@ -184,3 +184,18 @@ impl<'a> WaitFor<'a> {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_names_of_the_default_stream_and_no_other_are_the_default_stream() {
+        // SAFETY: no driver is called with them.
+        let stream = |raw| unsafe { Stream::from_raw(std::ptr::without_provenance_mut(raw)) };
+        let is: [(bool, bool); 4] = [0, LEGACY, PER_THREAD, 0x1000]
+            .map(|raw| (stream(raw).is_default(), stream(raw).is_per_thread()));
+        assert_eq!(is, [(true, false), (true, false), (false, true), (false, false)]);
+    }
+}

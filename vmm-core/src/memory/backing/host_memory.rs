@@ -40,6 +40,11 @@ mod system {
                 .filter_map(|group| of_group(&root.join(relative(group))))
                 .collect::<Vec<_>>()
         });
+        least(machine, groups)
+    }
+
+    /// Returns the one of the machine and the control groups that leaves the process the least.
+    pub(super) fn least(machine: Option<Host>, groups: impl Iterator<Item = Host>) -> Option<Host> {
         machine.into_iter().chain(groups).min_by_key(|host| host.available)
     }
 
@@ -107,6 +112,15 @@ mod tests {
         let host = Host { available: Bytes::mib(4), total: Bytes::kib(131_981_020) };
         assert_eq!(system::of_machine(text), Some(host));
         assert_eq!(system::of_machine("MemTotal: 1 kB\n"), None, "an old kernel");
+    }
+
+    #[test]
+    fn the_narrowest_limit_counts() {
+        let host = |available| Host { available: Bytes(available), total: Bytes(100) };
+        assert_eq!(system::least(Some(host(50)), [host(70), host(20), host(30)].into_iter()), Some(host(20)));
+        assert_eq!(system::least(Some(host(10)), [host(70)].into_iter()), Some(host(10)));
+        assert_eq!(system::least(None, [host(70)].into_iter()), Some(host(70)));
+        assert_eq!(system::least(None, std::iter::empty()), None);
     }
 
     #[test]

@@ -128,3 +128,51 @@ impl Drop for PinnedExtent {
         self.locked.take_back(&self.extents);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, unsafe_code)] // `Pinned` promises memory
+mod tests {
+    use super::*;
+    use std::ptr::NonNull;
+
+    /// Memory whose address no test uses.
+    #[derive(Debug)]
+    struct Piece(Bytes);
+
+    // SAFETY: the tests access no byte of it.
+    unsafe impl Pinned for Piece {
+        fn start(&self) -> NonNull<u8> {
+            NonNull::dangling()
+        }
+
+        fn size(&self) -> Bytes {
+            self.0
+        }
+    }
+
+    fn arena(sizes: &[u64]) -> Arc<PinnedArena> {
+        let pieces = sizes.iter().map(|size| Box::new(Piece(Bytes(*size))) as Box<dyn Pinned>).collect();
+        let whole =
+            |(piece, size): (usize, &u64)| Extent { piece, offset: Bytes::ZERO, length: Bytes(*size) };
+        let extents = Lock::new(sizes.iter().enumerate().map(whole).collect());
+        Arc::new(PinnedArena { pieces, extents, free: AtomicU64::new(sizes.iter().sum()) })
+    }
+
+    #[test]
+    fn free_extents_become_one_within_an_allocation_and_never_across_two() {
+        let arena = arena(&[8, 16]);
+        let take = |size| arena.extent(Operation::Suspend, Bytes(size)).unwrap();
+        let (first, second, third) = (take(5), take(11), take(8));
+        assert_eq!(arena.free(), Bytes::ZERO);
+        // The last bytes of the first allocation, and those of the second that begin at the offset behind them.
+        drop((third, second));
+        let free = |length, offset, piece| Extent { piece, offset: Bytes(offset), length: Bytes(length) };
+        assert_eq!(*arena.extents.lock(Operation::Suspend).unwrap(), [free(3, 5, 0), free(16, 0, 1)]);
+        let third = take(3 + 8);
+        drop(first);
+        assert_eq!(*arena.extents.lock(Operation::Suspend).unwrap(), [free(5, 0, 0), free(8, 8, 1)]);
+        drop(third);
+        assert_eq!(*arena.extents.lock(Operation::Suspend).unwrap(), [free(8, 0, 0), free(16, 0, 1)]);
+        assert_eq!(arena.free(), arena.capacity());
+    }
+}
