@@ -1,7 +1,8 @@
 //! System calls: a temporary file next to the target that one writer has at a time, and reads and writes at an offset.
 
 use crate::gathered::Gathered;
-use gpu_vmm_core::extend::files::{DirectFile, failed, read_exact_at, start_writing, write_all_at};
+use gpu_vmm_core::extend::DirectFile;
+use gpu_vmm_core::extend::files::{failed, read_exact_at, start_writing, write_all_at};
 use gpu_vmm_core::{Operation, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io;

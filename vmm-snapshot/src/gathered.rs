@@ -4,7 +4,7 @@
 //! of a window are copied into a buffer, as the page cache would do, and the thread that completes it writes it to the disk. In the
 //! page cache, the threads would wait for each other, and for the disk at the end.
 
-use gpu_vmm_core::extend::files::DirectFile;
+use gpu_vmm_core::extend::DirectFile;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

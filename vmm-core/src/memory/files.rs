@@ -1,7 +1,6 @@
 //! Reads and writes at file offsets, and the errors of file operations.
 #![allow(unsafe_code)] // `sync_file_range` has no safe function
 
-pub use super::direct_file::DirectFile;
 use crate::types::{Detail, DriverError, Error, Operation};
 use std::fs::File;
 use std::io;
