@@ -251,6 +251,7 @@ fn a_number_comes_again_over_free_memory<B: TestKit>(subject: &Subject<B>) {
     let stream = registered(&pool, &*first);
     drop(stream.alloc(size).unwrap());
     drop(stream);
+    finish(subject, &*first);
     let stream = registered(&pool, &*second);
     let held = pool.stats().held;
     // The default stream has freed nothing, so it gets what the forgotten stream has freed.
