@@ -8,7 +8,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The destination of a snapshot. Tests use one that fails.
 pub(crate) trait Destination: Send + Sync + std::fmt::Debug {
@@ -44,8 +43,6 @@ pub(crate) struct Temporary {
     file: File,
     /// If the file system supports direct I/O.
     gathered: Option<Gathered>,
-    /// The end of the bytes.
-    end: AtomicU64,
     path: PathBuf,
     target: PathBuf,
 }
@@ -108,7 +105,7 @@ impl Temporary {
                 keep_private(&file, target).map_err(|error| failed(operation, "fchmod", &path, &error))?;
                 let direct = file.try_clone().ok().map(DirectFile::new);
                 let gathered = direct.filter(DirectFile::is_direct).map(Gathered::new);
-                return Ok(Self { file, gathered, end: AtomicU64::new(0), path, target: target.to_owned() });
+                return Ok(Self { file, gathered, path, target: target.to_owned() });
             }
         }
     }
@@ -116,7 +113,6 @@ impl Temporary {
 
 impl Destination for Temporary {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.end.fetch_max(offset + bytes.len() as u64, Ordering::Relaxed);
         if let Some(gathered) = &self.gathered {
             return gathered.write_at(bytes, offset);
         }
@@ -130,9 +126,8 @@ impl Destination for Temporary {
 
     fn write_rest(&self) -> io::Result<()> {
         let Some(gathered) = &self.gathered else { return Ok(()) };
-        gathered.write_rest()?;
         // Without the space that was allocated ahead.
-        self.file.set_len(self.end.load(Ordering::Relaxed))
+        self.file.set_len(gathered.write_rest()?)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -31,6 +31,8 @@ struct Books {
     begun: BTreeMap<u64, Arc<Mutex<Window>>>,
     /// Buffers of windows that were written.
     spare: Vec<Window>,
+    /// The end of the bytes.
+    end: u64,
     /// The end of the allocated space.
     reserved: u64,
 }
@@ -53,10 +55,11 @@ impl Gathered {
     /// Takes bytes of the file, and writes the windows that they complete.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let (mut rest, mut at) = (bytes, offset);
+        let end = offset + bytes.len() as u64;
         while !rest.is_empty() {
             let (number, within) = (at / WINDOW, (at % WINDOW) as usize);
             let (now, later) = rest.split_at(rest.len().min(WINDOW as usize - within));
-            let window = self.window(number);
+            let window = self.window(number, end);
             let mut window = lock(&window);
             window.bytes()[within..within + now.len()].copy_from_slice(now);
             window.here += now.len() as u64;
@@ -68,27 +71,29 @@ impl Gathered {
         Ok(())
     }
 
-    /// Writes the bytes of windows that have not been completed: of the last one, which they begin.
-    pub(crate) fn write_rest(&self) -> io::Result<()> {
-        let begun = std::mem::take(&mut lock(&self.books).begun);
+    /// Writes the bytes of windows that have not been completed: of the last one, which they begin. Returns the end of all bytes.
+    pub(crate) fn write_rest(&self) -> io::Result<u64> {
+        let Books { begun, end, .. } = std::mem::take(&mut *lock(&self.books));
         begun.into_iter().try_for_each(|(number, window)| {
             let mut window = lock(&window);
             let length = window.here as usize;
             self.file.write_all_at(&window.bytes()[..length], number * WINDOW)
-        })
+        })?;
+        Ok(end)
     }
 
-    /// Returns a window of which bytes are missing.
-    fn window(&self, number: u64) -> Arc<Mutex<Window>> {
+    /// Returns a window of which bytes are missing, for bytes up to `end`.
+    fn window(&self, number: u64, end: u64) -> Arc<Mutex<Window>> {
         let mut books = lock(&self.books);
+        books.end = books.end.max(end);
         if let Some(window) = books.begun.get(&number) {
             return Arc::clone(window);
         }
         let window = Arc::new(Mutex::new(books.spare.pop().unwrap_or_else(Window::new)));
         books.begun.insert(number, Arc::clone(&window));
-        let end = (number + 1) * WINDOW;
-        if end > books.reserved {
-            books.reserved = end + AHEAD;
+        let needed = (number + 1) * WINDOW;
+        if needed > books.reserved {
+            books.reserved = needed + AHEAD;
             // Without the space, the write to it reports the error.
             let _ = self.file.reserve(books.reserved);
         }
@@ -164,12 +169,12 @@ mod tests {
             }
         });
         assert_eq!(lock(&gathered.books).begun.len(), 1, "windows that are complete were written");
-        gathered.write_rest().unwrap();
+        assert!(lock(&gathered.books).spare.len() <= 5);
+        assert_eq!(gathered.write_rest().unwrap(), all.len() as u64);
         let mut written = fs::read(&path).unwrap();
         fs::remove_file(&path).unwrap();
         written.truncate(all.len());
         assert!(written == all, "other bytes are in the file");
-        assert!(lock(&gathered.books).spare.len() <= 5);
     }
 
     #[test]

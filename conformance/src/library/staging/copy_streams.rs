@@ -6,7 +6,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start_longer};
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, CopyStream, Detail, DeviceId, Pinned, Region, StagingRing};
+use gpu_vmm_core::{Bytes, CopyStream, Detail, DeviceId, Pinned, Region, StagingRing, Stream};
 use gpu_vmm_testkit::{PATTERN_WORD, TestKit, count_wrong_words, write_pattern_words};
 
 cases! { "staging":
@@ -302,7 +302,8 @@ fn two_devices<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(regions[1].count_wrong(other, Bytes::ZERO, half, 7).unwrap(), 0);
 }
 
-fn beside_work<B: TestKit>(subject: &Subject<B>) {
+/// Copies while a stream works, and lets `wait` wait for the copies: the work must still go on then.
+fn copies_beside<B: TestKit>(subject: &Subject<B>, wait: impl Fn(Box<dyn CopyStream>, Stream<'_>)) {
     let mut busy = subject.region(1).build().unwrap();
     busy.grow_to(subject.unit()).unwrap();
     let region = region(subject, subject.device);
@@ -313,8 +314,7 @@ fn beside_work<B: TestKit>(subject: &Subject<B>) {
         let mut copy_stream = copy_stream(subject, subject.device);
         write(&mut *pinned, u64::from(times), 0);
         send(&mut *copy_stream, (&region, Bytes::ZERO), (&*pinned, Bytes::ZERO), size);
-        copy_stream.finish().unwrap();
-        drop(copy_stream);
+        wait(copy_stream, flight.stream());
         let went_on = !flight.is_done().unwrap();
         finish(subject, &*flight);
         subject.check(&region, Bytes::ZERO, size, u64::from(times));
@@ -322,27 +322,18 @@ fn beside_work<B: TestKit>(subject: &Subject<B>) {
     });
 }
 
+fn beside_work<B: TestKit>(subject: &Subject<B>) {
+    copies_beside(subject, |mut copy_stream, _| copy_stream.finish().unwrap());
+}
+
 fn recorded_again<B: TestKit>(subject: &Subject<B>) {
-    let mut busy = subject.region(1).build().unwrap();
-    busy.grow_to(subject.unit()).unwrap();
-    let region = region(subject, subject.device);
-    let size = region.end();
-    let mut pinned = pin(subject, size);
-    goes_on(subject, |times| {
+    copies_beside(subject, |mut copy_stream, busy| {
         let mut event = subject.backend.event(subject.device).unwrap();
-        let flight = start_longer(subject, &busy, Bytes::ZERO, 1, times);
-        event.record(flight.stream()).unwrap();
-        let mut copy_stream = copy_stream(subject, subject.device);
-        write(&mut *pinned, u64::from(times), 0);
-        send(&mut *copy_stream, (&region, Bytes::ZERO), (&*pinned, Bytes::ZERO), size);
+        event.record(busy).unwrap();
         // SAFETY: the event comes from the backend of the stream.
         unsafe { copy_stream.record(&mut *event) }.unwrap();
         event.wait().unwrap();
-        let went_on = !flight.is_done().unwrap();
         copy_stream.finish().unwrap();
-        finish(subject, &*flight);
-        subject.check(&region, Bytes::ZERO, size, u64::from(times));
-        went_on
     });
 }
 

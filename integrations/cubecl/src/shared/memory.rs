@@ -144,24 +144,24 @@ impl<B: Backend> PoolMemory<B> {
         if let Some(block) = request().alloc_mapped() {
             return Ok(block);
         }
-        let swept = slots.sweep_if_due(failures);
-        match update {
+        let swept = slots.is_sweep_due() || matches!(update, PageUpdate::Forbidden);
+        if swept {
+            slots.sweep(failures);
+        }
+        let allocate = || match update {
             PageUpdate::Allow | PageUpdate::AddOnly => {
-                let mut block = request().alloc();
-                if !swept && block.is_err() {
-                    slots.sweep(failures);
-                    block = request().alloc();
-                }
-                block.map_err(|error| refused(size, &error))
+                request().alloc().map_err(|error| refused(size, &error))
             }
-            PageUpdate::Forbidden => {
-                if !swept {
-                    slots.sweep(failures);
-                }
-                request()
-                    .alloc_mapped()
-                    .ok_or_else(|| IoError::PageUpdateForbidden { size, backtrace: Default::default() })
+            PageUpdate::Forbidden => request()
+                .alloc_mapped()
+                .ok_or_else(|| IoError::PageUpdateForbidden { size, backtrace: Default::default() }),
+        };
+        match allocate() {
+            Err(_) if !swept => {
+                slots.sweep(failures);
+                allocate()
             }
+            answer => answer,
         }
     }
 

@@ -76,13 +76,9 @@ impl<B: Backend> Slots<B> {
         handle
     }
 
-    /// Frees the allocations whose last handle is gone, unless that was done shortly before. Returns whether it was done.
-    pub(super) fn sweep_if_due(&mut self, failures: &mut ErrorGraph) -> bool {
-        let due = self.since.saturating_mul(SHARE) >= self.bytes;
-        if due {
-            self.sweep(failures);
-        }
-        due
+    /// Returns whether enough bytes have been reserved since all allocations were looked at.
+    pub(super) fn is_sweep_due(&self) -> bool {
+        self.since.saturating_mul(SHARE) >= self.bytes
     }
 
     /// Frees the allocations whose last handle is gone.

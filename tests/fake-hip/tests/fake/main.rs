@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `flow` | a region's life, which must succeed on every version |
 //! | `host` | the same for the host's access and memory, and for descriptors of ranges |
+//! | `misbehaved` | drivers of which a call misbehaves |
 //! | `handled` | for each quirk that gpu-vmm-hip handles: a case that succeeds with the workaround and fails without |
 //! | `child`, `rig` | runs a case; helpers for cases |
 #![allow(unsafe_code)] // HIP's own functions are called, and the backend's traits
@@ -18,6 +19,7 @@ mod child;
 mod flow;
 mod handled;
 mod host;
+mod misbehaved;
 
 use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -108,7 +110,7 @@ fn trials() -> Vec<Trial> {
             trials.push(Trial::test(name, move || goes_well(case, version)));
         }
         trials.push(Trial::test(format!("{version}::every_quirk_is_shown"), move || every_quirk(version)));
-        for case in &flow::MISBEHAVED {
+        for case in &misbehaved::CASES {
             trials.push(Trial::test(format!("{version}::{}", case.name), move || goes_well(case, version)));
         }
     }
@@ -128,7 +130,7 @@ fn main() -> ExitCode {
         return libtest_mimic::run(&Arguments::from_args(), trials()).exit_code();
     };
     let all = flow::CASES.iter().chain(host::CASES).chain([&flow::QUIRKS, &flow::WITHOUT_A_DEVICE]);
-    let mut all = all.chain(&flow::MISBEHAVED).chain(handled::ROWS.iter().map(|row| &row.case));
+    let mut all = all.chain(&misbehaved::CASES).chain(handled::ROWS.iter().map(|row| &row.case));
     all.find(|case| name == case.name).expect("a case of that name").run_here();
     ExitCode::SUCCESS
 }

@@ -1,0 +1,79 @@
+//! Drivers of which a call misbehaves in a way that no known version does.
+
+use crate::child::{Case, FIRST_ONLY, NO_HINTS, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL};
+use crate::flow::check;
+use crate::rig::{Must, ONE, Rig, ZERO, units};
+use gpu_vmm_core::{
+    Access, Address, Alignment, Backend, Bytes, Detail, Feature, Grant, MemoryCalls, PhysicalMemory,
+    Placement, Properties, Reservation, SyncCalls,
+};
+
+pub(crate) const CASES: [Case; 5] = [
+    Case { name: FIRST_ONLY, run: access_of_the_first },
+    Case { name: RELEASE_FAILS, run: a_failed_release },
+    Case { name: WAITS_FAIL, run: failed_waits },
+    Case { name: NO_HINTS, run: no_hints },
+    Case { name: SETS_WRITE, run: more_access },
+];
+
+/// The backend reads the access of the last mapping of a call back as well as that of the first.
+fn access_of_the_first(rig: &mut Rig) {
+    let alignment = Alignment::new(units(1)).expect("a power of two");
+    let both = Grant { device: ZERO, access: Access::ReadWrite };
+    // SAFETY: whole units; each memory fits the empty reservation behind the other, and no device uses it.
+    unsafe {
+        let mut reservation = rig.backend.reserve(units(2), alignment, None).must("addresses");
+        for place in [0, 1] {
+            let handle = rig.backend.create(units(1), &Properties::on(ZERO)).must("memory");
+            reservation.map(units(place), &handle).must("mapped");
+        }
+        reservation.set_access(Bytes::ZERO, units(1), &[both]).must("the first mapping's access");
+        let answer = reservation.set_access(Bytes::ZERO, units(2), &[both]);
+        let error = answer.expect_err("the second mapping has no access");
+        assert!(matches!(error.detail(), Detail::DriverContractViolated { .. }), "{error}");
+        assert!(error.to_string().contains(&(units(2) - Bytes(1)).to_string()), "{error}");
+        for place in [0, 1] {
+            reservation.unmap(units(place), units(1)).must("unmapped");
+        }
+    }
+}
+
+/// A destructor cannot return the error of its call, so the backend keeps it.
+fn a_failed_release(rig: &mut Rig) {
+    let before = rig.backend.drop_log().count();
+    drop(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)).must("memory"));
+    assert_eq!(rig.backend.drop_log().count(), before + 1, "the failed release is not recorded");
+    let error = rig.backend.drop_log().take_last().expect("it is the last one");
+    assert!(error.to_string().contains("hipMemRelease"), "{error}");
+    assert_eq!(error.driver_error().map(|source| source.code), Some(999), "{error}");
+}
+
+/// A wait that fails is no wait, whichever call waits.
+fn failed_waits(rig: &mut Rig) {
+    for device in [ZERO, ONE] {
+        let error = rig.backend.synchronize(device).expect_err("nothing has waited");
+        assert_eq!(error.driver_error().map(|source| source.call), Some("hipDeviceSynchronize"), "{error}");
+    }
+    // The checks at the end of a case would wait too.
+    std::process::exit(0);
+}
+
+fn no_hints(rig: &mut Rig) {
+    let all = rig.backend.capabilities(ZERO).must("capabilities");
+    let fixed = all.iter().find(|one| one.feature == Feature::FixedAddress).expect("it is reported");
+    assert!(!fixed.available && fixed.note.contains("was requested and"), "{}", fixed.note);
+    let free = rig.region(2).build().must("addresses").address();
+    let far = Address(free.0 - Bytes::gib(64).0);
+    let exact = rig.region(2).at(Placement::Exact(far)).build();
+    assert!(exact.is_err(), "another address than the requested one is taken");
+    let mut near = rig.region(2).at(Placement::Prefer(far)).build().must("any addresses");
+    near.grow_to(units(2)).must("growth");
+    check(&mut near, ZERO, Bytes::ZERO, units(2), 5);
+}
+
+/// More access than was set is an error, as less is.
+fn more_access(rig: &mut Rig) {
+    let mut region = rig.region(1).build().must("addresses");
+    region.grow_to(units(1)).must("growth");
+    fails!(region.set_access(Bytes::ZERO, units(1), ZERO, Access::Read), DriverContractViolated);
+}
