@@ -23,9 +23,6 @@ pub(crate) const PAGE: Bytes = Bytes::mib(2);
 const LARGE: Bytes = Bytes::gib(64);
 const LARGE_PAGE: Bytes = Bytes::mib(4);
 
-/// The number of requests between two polls of the streams, if there are several.
-const POLL_EVERY: u32 = 32;
-
 /// A request for a range or for slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -95,7 +92,6 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) peak_held: u64,
     pub(crate) calls: DriverCalls,
     pub(crate) history: History,
-    until_poll: u32,
 }
 
 impl<B: Backend> Core<B> {
@@ -120,7 +116,6 @@ impl<B: Backend> Core<B> {
             peak_held: 0,
             calls: DriverCalls::default(),
             history: History::new(),
-            until_poll: 0,
             settings,
         })
     }
@@ -135,7 +130,7 @@ impl<B: Backend> Core<B> {
         let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(self.settings.budget)))?;
         let request = Request { size, ..request };
         self.check_active(request.tag)?;
-        self.ask_now_and_then();
+        self.collect_some();
         let (space, spot, claimed) = self.place(request, settled)?;
         let Request { stream, .. } = request;
         let taken = self.spaces[space].take(&mut self.frames, spot, size, stream, claimed);
@@ -155,11 +150,24 @@ impl<B: Backend> Core<B> {
             return self.place_in_chunk(request, settled).map(|(space, spot)| (space, spot, false));
         }
         let space = self.space_for(request)?;
-        match self.find(space, request) {
-            Some(spot) if spot.work == 0 => Ok((space, spot, false)),
-            _ if !settled => Err(Shortage::Caches),
-            _ => Ok((space, self.make_place(space, request)?, true)),
+        if let Some(spot) = self.find_mapped(space, request) {
+            return Ok((space, spot, false));
         }
+        if !settled {
+            // To ask whether other streams' work is done takes less time than to empty the thread caches and to map memory.
+            let found = if self.streams.are_several() && self.poll() {
+                self.find_mapped(space, request)
+            } else {
+                None
+            };
+            return found.map(|spot| (space, spot, false)).ok_or(Shortage::Caches);
+        }
+        Ok((space, self.make_place(space, request)?, true))
+    }
+
+    /// Finds a place whose memory is all mapped.
+    fn find_mapped(&mut self, space: usize, request: Request) -> Option<Spot> {
+        self.find(space, request).filter(|spot| spot.work == 0)
     }
 
     /// Takes up to `count` small pieces of a class, and at least one.
@@ -239,23 +247,10 @@ impl<B: Backend> Core<B> {
         Ok(spot)
     }
 
-    /// Polls the streams, and collects the pieces whose work is done.
-    pub(crate) fn poll(&mut self) {
-        self.streams.poll();
-        self.collect_pending();
-    }
-
-    /// Collects a few pieces whose work is done. If there are several streams, polls all of them once in [`POLL_EVERY`]
-    /// requests: so memory that their work is done with is found where it fits best, and not only when no other is left.
-    fn ask_now_and_then(&mut self) {
-        self.collect_some();
-        if self.streams.count() <= 2 {
-            return;
-        }
-        self.until_poll = self.until_poll.wrapping_sub(1) % POLL_EVERY;
-        if self.until_poll == 0 {
-            self.poll();
-        }
+    /// Polls the streams, and collects the pieces whose work is done. Returns true if any work was found done.
+    pub(crate) fn poll(&mut self) -> bool {
+        let is_any_done = self.streams.poll();
+        self.collect_pending() || is_any_done
     }
 
     /// Records the current amounts in the history.

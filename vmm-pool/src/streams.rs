@@ -164,6 +164,11 @@ impl<B: Backend> Streams<B> {
         self.list.len()
     }
 
+    /// Returns true if the pool serves more than one stream.
+    pub(crate) fn are_several(&self) -> bool {
+        self.count() > 2
+    }
+
     /// Counts a free on a stream, and returns the order of the freed memory.
     pub(crate) fn free(&mut self, index: StreamIndex) -> Turn {
         if index == CLEAN {
@@ -198,20 +203,24 @@ impl<B: Backend> Streams<B> {
         turn.stream() == index || self.is_done(turn)
     }
 
-    /// Queries how far the streams have come, and records events for their latest frees.
-    pub(crate) fn poll(&mut self) {
+    /// Queries how far the streams have come, and records events for their latest frees. Returns true if any has come further.
+    pub(crate) fn poll(&mut self) -> bool {
         if self.list.iter().all(Progress::is_idle) || !self.can_ask() {
-            return;
+            return false;
         }
+        let mut is_any_further = false;
         for index in 1..self.list.len() {
             if self.list[index].is_idle() {
                 continue;
             }
+            let before = self.list[index].done;
             self.poll_one(index);
             if self.mark_if_possible(index) {
                 self.poll_one(index);
             }
+            is_any_further |= self.list[index].done > before;
         }
+        is_any_further
     }
 
     /// Returns true if querying events and waiting for them cannot invalidate a known capture: one on the pool's own streams,

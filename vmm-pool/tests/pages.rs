@@ -35,30 +35,26 @@ fn a_page_takes_one_call_to_create_and_one_to_map_and_a_block_one_for_access() {
 }
 
 #[test]
-fn a_page_that_is_mapped_at_few_addresses_is_mapped_at_further_ones_first() {
+fn memory_far_behind_in_a_space_is_mapped_at_further_addresses_first() {
     let page = Bytes::mib(2);
     let backend = HostConfig::new().memory(page * 64).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     let pages = |count: u64| pool.alloc(page * count).unwrap();
     // Blocks that stay lie between the others, so that freed ones leave gaps.
-    let (one, between, two) = (pages(1), pages(1), pages(2));
-    let others = [pages(1), pages(1), pages(1), pages(1), pages(1)];
-    drop(two);
-    pool.trim(Bytes::ZERO).unwrap();
-    let held = Bytes(pool.stats().held);
-    pool.set_budget(held + page).unwrap();
-    let at = one.address();
-    drop(one);
-    // One page is new, and the other is that of `one`, which is mapped at both places then.
-    let two = pages(2);
-    assert_eq!(pool.stats().held, (held + page).0);
-    drop(two);
-    let [first, second, third, fourth, fifth] = others;
-    drop((second, fourth));
-    // No gap is large enough. Three of four free pages are mapped behind everything.
-    let three = pages(3);
+    let [first, one, second, two, third, three] = [(); 6].map(|()| pages(1));
+    let [at, then, last] = [&first, &second, &third].map(|block| block.address());
+    pool.set_budget(Bytes(pool.stats().held)).unwrap();
+    drop((first, second, third));
+    // No gap is large enough for two pages: those of `second` and `third` are mapped behind everything.
+    let both = pages(2);
+    assert!(both.address() > last);
     let calls = pool.stats().driver_calls;
-    assert_eq!(pages(1).address(), at, "the page of `one` was taken");
+    let again = pages(1);
+    assert_eq!(again.address(), at, "the page of `first` was taken");
     assert_eq!(pool.stats().driver_calls, calls);
-    drop((between, first, third, fifth, three));
+    // The pages are still mapped where they were.
+    drop(both);
+    assert_eq!([pages(1), pages(1)].map(|block| block.address()), [then, last]);
+    assert_eq!(pool.stats().driver_calls, calls);
+    drop((one, two, three, again));
 }

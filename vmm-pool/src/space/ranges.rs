@@ -108,40 +108,48 @@ impl Ranges {
         }
     }
 
-    /// Returns free ranges of a stream with at least `size` bytes, the best fit first. The last range of the space is not included.
-    pub(super) fn fitting(&self, set: StreamIndex, size: u64) -> impl Iterator<Item = RangeIndex> {
-        let bins = self.free.get(usize::from(set));
-        let mut bin = bins.and_then(|bins| bins.filled_from(Bins::of(size)));
+    /// Returns free ranges of some streams with at least `size` bytes, the best fit first. The last range of the space is not
+    /// included.
+    pub(super) fn fitting(
+        &self,
+        sets: std::ops::Range<StreamIndex>,
+        size: u64,
+    ) -> impl Iterator<Item = RangeIndex> {
+        let count = self.free.len();
+        let sets = &self.free[count.min(sets.start.into())..count.min(sets.end.into())];
+        let next = move |bin| sets.iter().filter_map(|bins| bins.filled_from(bin)).min();
+        let mut bin = next(Bins::of(size));
         let mut from = size;
         let mut above = 0;
         std::iter::from_fn(move || {
             loop {
-                let bins = bins?;
                 let here = bin?;
-                if let Some((index, fit)) = self.best_of(bins, here, from, above) {
+                if let Some((index, fit)) = self.best_of(sets, here, from, above) {
                     above = self.get(index).offset + 1;
                     from = fit;
                     return Some(index);
                 }
-                bin = bins.filled_from(here + 1);
+                bin = next(here + 1);
                 (from, above) = (size, 0);
             }
         })
     }
 
     /// Returns the smallest range of a bin with at least `size` bytes, and of several the first one. Of those with exactly
-    /// `size` bytes, it considers only ranges from `above` on. Looks at the beginning of the bin's list only.
-    fn best_of(&self, bins: &Bins, bin: usize, size: u64, above: u64) -> Option<(RangeIndex, u64)> {
+    /// `size` bytes, it considers only ranges from `above` on. Looks at the beginning of each stream's list only.
+    fn best_of(&self, sets: &[Bins], bin: usize, size: u64, above: u64) -> Option<(RangeIndex, u64)> {
         const LOOK: usize = 32;
         let mut best: Option<((u64, u64), RangeIndex)> = None;
-        let mut index = bins.head(bin);
-        for _ in 0..LOOK {
-            let Some(range) = self.list.get(index as usize) else { break };
-            let key = (range.size, range.offset);
-            if key >= (size, above) && best.is_none_or(|(best, _)| key < best) {
-                best = Some((key, index));
+        for bins in sets {
+            let mut index = bins.head(bin);
+            for _ in 0..LOOK {
+                let Some(range) = self.list.get(index as usize) else { break };
+                let key = (range.size, range.offset);
+                if key >= (size, above) && best.is_none_or(|(best, _)| key < best) {
+                    best = Some((key, index));
+                }
+                index = range.next;
             }
-            index = range.next;
         }
         best.map(|((size, _), index)| (index, size))
     }

@@ -12,7 +12,8 @@ use gpu_vmm_core::Backend;
 /// more mapped memory, but leaves more ranges of odd sizes behind.
 const TRIES: usize = 4;
 
-/// The number of ranges of each stream that a search for any stream looks at: work may still use all of them.
+/// The number of ranges for each stream that a search among the ranges of all streams looks at, since work may still use all of
+/// them. Then it looks at those of the request's own stream.
 const LOOK: usize = 16;
 
 /// The weight of unmapping and mapping a page; mapping alone weighs 1.
@@ -71,27 +72,13 @@ impl<B: Backend> Space<B> {
             best.add(Spot { range, offset, work });
             Some(())
         };
-        if streams.count() <= 2 {
-            for range in self.ranges.fitting(stream, room) {
-                look(range, &mut best);
-                if best.is_final() {
-                    break;
-                }
-            }
-        } else {
-            // A range that another stream freed may be free for this one as well.
-            let mut sets: Vec<_> = (1..streams.count())
-                .map(|set| self.ranges.fitting(set as StreamIndex, room).take(LOOK).peekable())
-                .collect();
-            while !best.is_final()
-                && let Some((set, _)) = sets
-                    .iter_mut()
-                    .enumerate()
-                    .filter_map(|(set, ranges)| Some((set, self.ranges.get(*ranges.peek()?).size)))
-                    .min_by_key(|(_, size)| *size)
-                && let Some(range) = sets[set].next()
-            {
-                look(range, &mut best);
+        // A range that another stream freed may be free for this one as well.
+        let of_all = if streams.are_several() { 1..streams.count() as StreamIndex } else { 0..0 };
+        let ranges = self.ranges.fitting(of_all, room).take(LOOK * streams.count());
+        for range in ranges.chain(self.ranges.fitting(stream..stream + 1, room)) {
+            look(range, &mut best);
+            if best.is_final() {
+                break;
             }
         }
         best.spot.or_else(|| self.find_in_rest(frames, streams, wanted))
