@@ -251,9 +251,9 @@ pub(crate) struct BenchArguments {
     /// Also write the JSON object to a file, and update it after each pair
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Show a report that --out or --json wrote, and measure nothing
+    /// Show a report that --out or --json wrote, and measure nothing; with --markdown, several of them side by side
     #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "device", "filter", "samples", "torch", "out"])]
-    pub(crate) show: Option<PathBuf>,
+    pub(crate) show: Vec<PathBuf>,
     /// Draw the time of growth against its size, as an SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,

@@ -9,16 +9,7 @@ const TARGETS: &str = "## The targets\n\n| pair | what | compared with | ratio |
 
 /// Returns the whole report as Markdown.
 pub(super) fn page(report: &Report) -> String {
-    let environment = &report.environment;
-    let device = environment.chosen().map(|device| shown(&device.name)).unwrap_or_default();
-    let mut page = format!(
-        "{device}, driver {}; {}; {}. gpu-vmm {}, {}.\n\n",
-        shown(&environment.driver.to_string()),
-        shown(&environment.machine.to_string()),
-        shown(&environment.system.to_string()),
-        shown(&environment.gpu_vmm),
-        shown(&environment.time),
-    );
+    let mut page = format!("{}.\n\n", machine(report));
     page.push_str(TARGETS);
     for (pair, row) in report.rows().filter(|(_, row)| row.target.is_some()) {
         page.push_str(&cells(&[
@@ -32,6 +23,20 @@ pub(super) fn page(report: &Report) -> String {
     }
     report.pairs.iter().for_each(|pair| page.push_str(&table(pair)));
     page
+}
+
+/// Returns what was measured on, by which version and when.
+pub(super) fn machine(report: &Report) -> String {
+    let environment = &report.environment;
+    let device = environment.chosen().map(|device| shown(&device.name)).unwrap_or_default();
+    format!(
+        "{device}, driver {}; {}; {}. gpu-vmm {}, {}",
+        shown(&environment.driver.to_string()),
+        shown(&environment.machine.to_string()),
+        shown(&environment.system.to_string()),
+        shown(&environment.gpu_vmm),
+        shown(&environment.time),
+    )
 }
 
 fn table(pair: &Measured) -> String {
@@ -60,7 +65,7 @@ fn table(pair: &Measured) -> String {
 }
 
 /// Formats a row of a table.
-fn cells(cells: &[&str]) -> String {
-    let cells: Vec<String> = cells.iter().map(|cell| shown(cell).replace('|', "\\|")).collect();
+pub(super) fn cells(cells: &[impl AsRef<str>]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| shown(cell.as_ref()).replace('|', "\\|")).collect();
     format!("| {} |\n", cells.join(" | "))
 }

@@ -5,8 +5,10 @@
 //! |---|---|
 //! | `report` | the results of a run, and their JSON |
 //! | `text`, `markdown` | the report for people, and as Markdown |
+//! | `machines` | the reports of several machines side by side, as Markdown |
 //! | `plot` | times against sizes, as an SVG |
 
+mod machines;
 mod markdown;
 mod plot;
 mod report;
@@ -21,7 +23,7 @@ use gpu_vmm::{AnyBackend, Backend, DeviceId, Operation, Vendor};
 use gpu_vmm_bench::{About, Options, Update, about};
 use gpu_vmm_conformance::report::Environment;
 use report::{Measured, Report};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use text::Text;
 
 pub(crate) fn run(asked: &BenchArguments) -> Answer {
@@ -29,8 +31,18 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
         return list(asked.filter.as_deref());
     }
     let files = Files::checked(asked)?;
-    if let Some(file) = &asked.show {
-        return write(&report::read(file)?, asked, files.plot);
+    if asked.show.len() > 1 && !asked.markdown {
+        let text = "several reports are shown side by side with --markdown alone; name one with --show";
+        return Err(refusal("bench", text.to_owned()).into());
+    }
+    let shown = asked.show.iter().map(|file| report::read(file)).collect::<Answer<Vec<_>>>()?;
+    if let Some(first) = shown.first() {
+        draw(first, files.plot)?;
+        return if shown.len() > 1 {
+            Output::default().line(machines::page(&shown))
+        } else {
+            write(first, asked)
+        };
     }
     let wanted = wanted(asked.filter.as_deref())?;
     if let Some(file) = &asked.plot
@@ -63,7 +75,8 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
     let mut environment = Environment::of(backend.vendor().name(), &backend, device);
     environment.filter = asked.filter.clone();
     let report = measure(&backend, device, environment, wanted.len(), asked, files.out)?;
-    write(&report, asked, files.plot)?;
+    draw(&report, files.plot)?;
+    write(&report, asked)?;
     let failed: Vec<&str> =
         report.pairs.iter().filter(|pair| pair.failed.is_some()).map(|pair| &*pair.name).collect();
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
@@ -77,7 +90,7 @@ struct Files {
 
 impl Files {
     fn checked(asked: &BenchArguments) -> Answer<Self> {
-        let inputs: Vec<&Path> = asked.show.as_deref().into_iter().collect();
+        let inputs: Vec<&Path> = asked.show.iter().map(PathBuf::as_path).collect();
         let out = checked("bench", "--out", asked.out.as_deref(), &inputs)?;
         let plot = checked("bench", "--plot", asked.plot.as_deref(), &inputs)?;
         if let (Some(one), Some(two)) = (&out, &plot)
@@ -206,12 +219,15 @@ fn on(
     }
 }
 
-/// Writes a report in the requested formats; the text of a run was printed while it ran.
-fn write(report: &Report, asked: &BenchArguments, plot: Option<Destination>) -> Answer {
-    if let Some(mut file) = plot {
-        file.add(&plot::svg(report)?)?;
-        file.complete()?;
-    }
+/// Draws the growth, if a file for the picture was named.
+fn draw(report: &Report, file: Option<Destination>) -> Answer {
+    let Some(mut file) = file else { return Ok(()) };
+    file.add(&plot::svg(report)?)?;
+    file.complete()
+}
+
+/// Writes a report in the requested format; the text of a run was printed while it ran.
+fn write(report: &Report, asked: &BenchArguments) -> Answer {
     let mut output = Output::default();
     if asked.json {
         return output.json(report);
@@ -220,7 +236,7 @@ fn write(report: &Report, asked: &BenchArguments, plot: Option<Destination>) -> 
         return output.line(markdown::page(report));
     }
     let mut text = Text::default();
-    if asked.show.is_some() {
+    if !asked.show.is_empty() {
         text.whole(report)?;
     }
     text.closing(report)

@@ -143,10 +143,14 @@ pub(super) fn half(spread: &Spread) -> String {
 /// Formats the target of a ratio, and whether it is missed.
 pub(super) fn verdict(row: &Row) -> String {
     let missed = if row.meets_its_target() == Some(false) { " MISSED" } else { "" };
-    match row.target {
-        None => String::new(),
-        Some(Target::AtMost(most)) => format!("≤ {most}{missed}"),
-        Some(Target::AtLeast(least)) => format!("≥ {least}{missed}"),
+    row.target.map_or_else(String::new, |of| format!("{}{missed}", target(of)))
+}
+
+/// Formats the target of a ratio.
+pub(super) fn target(target: Target) -> String {
+    match target {
+        Target::AtMost(most) => format!("≤ {most}"),
+        Target::AtLeast(least) => format!("≥ {least}"),
     }
 }
 

@@ -67,6 +67,14 @@ fn a_report_that_was_written_is_shown_and_drawn() {
         json(&show(&["--json"])),
         serde_json::from_str::<Value>(&std::fs::read_to_string(&kept).unwrap()).unwrap()
     );
+    let both = stdout(&show(&["--show", &kept, "--markdown"]));
+    for part in ["\n2. ", "| what | compared with | 1 | 2 |", "| 2 MiB: full cycle | host's own type | "] {
+        assert!(both.contains(part), "{part}: {both}");
+    }
+    let cycle = both.lines().find(|line| line.contains("2 MiB: full cycle")).unwrap();
+    let cells: Vec<_> = cycle.split('|').map(str::trim).collect();
+    assert_eq!(cells[3], cells[4], "one report twice: {cycle}");
+    assert!(cells[3].contains(": ") && cells[3].contains("µs, "), "the ratio and both figures: {cycle}");
     // Growth was not measured.
     fails(&["bench", "--show", &kept, "--plot", &picture], 1, "no growth to draw");
     assert_eq!(folder.names(), ["report.json"]);
@@ -89,6 +97,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--samples", "0"], "0 is not in 1..=100000"),
         (&["--json", "--markdown"], "cannot be used with"),
         (&["--show", "x.json", "--filter", "calls"], "cannot be used with"),
+        (&["--show", "x.json", "--show", "y.json"], "several reports are shown side by side with --markdown"),
     ] {
         fails(&[&["bench"], arguments].concat(), 2, reason);
     }

@@ -1,0 +1,105 @@
+//! The reports of several machines side by side, as Markdown: what differs from machine to machine is no property of gpu-vmm.
+
+use super::markdown::{cells, machine};
+use super::report::{Measured, Report};
+use super::text::{figure, ratio, target};
+use crate::output::shown;
+use gpu_vmm_bench::Row;
+
+/// Returns the tables. Rows and pairs are those that any machine has, in the order of the reports.
+pub(super) fn page(reports: &[Report]) -> String {
+    let mut page: String =
+        (1..).zip(reports).map(|(number, report)| format!("{number}. {}\n", machine(report))).collect();
+    page.push_str(
+        "\n## The targets\n\nThe ratio on each machine, and the machines that miss the target.\n\n",
+    );
+    page.push_str(&head(&["pair", "what", "compared with"], reports.len(), &["target", "missed on"]));
+    for (pair, row) in union(reports, |report| report.rows().collect()) {
+        let Some(marked) = row.target else { continue };
+        let found = of_machines(reports, &pair.name, row);
+        let missed = (1..).zip(&found).filter(|(_, row)| row.and_then(Row::meets_its_target) == Some(false));
+        let missed: Vec<_> = missed.map(|(number, _)| format!("{number}")).collect();
+        let mut line = vec![pair.name.clone(), row.what.clone(), row.baseline.name.clone()];
+        line.extend(found.iter().map(|row| row.map_or_else(none, |row| ratio(row.ratio.median))));
+        line.extend([target(marked), missed.join(", ")]);
+        page.push_str(&cells(&line));
+    }
+    for (pair, _) in union(reports, |report| report.pairs.iter().map(|pair| (pair, pair)).collect()) {
+        page.push_str(&format!("\n## `{}`: {}\n\n", shown(&pair.name), shown(&pair.what)));
+        page.push_str(&head(&["what", "compared with"], reports.len(), &[]));
+        let rows = union(reports, |report| report.rows().filter(|(of, _)| of.name == pair.name).collect());
+        for (_, row) in rows {
+            let mut line = vec![row.what.clone(), row.baseline.name.clone()];
+            line.extend(of_machines(reports, &pair.name, row).into_iter().map(|row| {
+                let both = |row: &Row| {
+                    let [ours, theirs] =
+                        [&row.ours, &row.baseline].map(|side| figure(side.took.median, row.unit));
+                    format!("{}: {ours}, {theirs}", ratio(row.ratio.median))
+                };
+                row.map_or_else(none, both)
+            }));
+            page.push_str(&cells(&line));
+        }
+        for (number, report) in (1..).zip(reports) {
+            let of = report.pairs.iter().find(|of| of.name == pair.name);
+            let why = of.and_then(|of| of.skipped.as_ref().or(of.failed.as_ref()));
+            if let Some(why) = why {
+                page.push_str(&format!("\nNot measured to its end on {number}: {}\n", shown(why)));
+            }
+        }
+    }
+    page
+}
+
+fn none() -> String {
+    "–".to_owned()
+}
+
+/// Returns the heading of a table with a column for each machine.
+fn head(first: &[&str], machines: usize, last: &[&str]) -> String {
+    let numbers: Vec<_> = (1..=machines).map(|number| number.to_string()).collect();
+    let of_numbers = numbers.iter().map(String::as_str);
+    let all: Vec<_> = first.iter().copied().chain(of_numbers).chain(last.iter().copied()).collect();
+    let under =
+        first.iter().map(|_| "---").chain(numbers.iter().map(|_| "--:")).chain(last.iter().map(|_| "---"));
+    format!("{}|{}|\n", cells(&all), under.collect::<Vec<_>>().join("|"))
+}
+
+/// What is the same in the reports of several machines: a pair, or a figure of a pair.
+trait Key {
+    fn is(&self, other: &Self) -> bool;
+}
+
+impl Key for Measured {
+    fn is(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Key for Row {
+    fn is(&self, other: &Self) -> bool {
+        self.what == other.what && self.baseline.name == other.baseline.name
+    }
+}
+
+/// Returns what any of the reports has, once.
+fn union<'a, T: Key>(
+    reports: &'a [Report],
+    of: impl Fn(&'a Report) -> Vec<(&'a Measured, &'a T)>,
+) -> Vec<(&'a Measured, &'a T)> {
+    let mut all: Vec<(&Measured, &T)> = Vec::new();
+    for (pair, one) in reports.iter().flat_map(of) {
+        if !all.iter().any(|(other, known)| other.is(pair) && known.is(one)) {
+            all.push((pair, one));
+        }
+    }
+    all
+}
+
+/// Returns the figure of each machine that has it.
+fn of_machines<'a>(reports: &'a [Report], pair: &str, row: &Row) -> Vec<Option<&'a Row>> {
+    let of = |report: &'a Report| {
+        report.rows().find(|(of, one)| of.name == pair && one.is(row)).map(|(_, row)| row)
+    };
+    reports.iter().map(of).collect()
+}
