@@ -18,10 +18,11 @@ The two sides:
   reuse the memory, and needs no events. Frees at `f` that wait for `r` would cost it more.
 - The pool by `gpu-vmm replay`, which frees at `f` and keeps the memory waiting until `r`.
 
-Each round is a process of its own that replays a trace three times: cold, for the peak of the held memory; warm, for the total
-time of all allocations and frees; and warm with a clock around each call, for the medians of an allocation and of a free. Their
-sum is the pair, without the cost of reading the clock. Blocks that the trace leaves are freed after each replay, untimed. The
-times are the medians of the rounds. Each allocator runs once per round, in changing order.
+Each round is a process of its own that replays a trace three times: cold, for the peak of the held memory and the time of a
+process's first pass; warm, for the total time of all allocations and frees; and warm with a clock around each call, for the
+medians of an allocation and of a free, and the time within which 999 of 1000 allocations end. The sum of the medians is the pair,
+without the cost of reading the clock. Blocks that the trace leaves are freed after each replay, untimed. The times are the medians
+of the rounds. Each allocator runs once per round, in changing order.
 """
 
 import argparse
@@ -45,6 +46,8 @@ PYTORCH = {
     "expandable": "expandable_segments:True",
     "async": "backend:cudaMallocAsync",
 }
+# What is measured in each round.
+MEASURED = ("cold_ns", "total_ns", "pair_ns", "p999_ns", "held")
 
 
 class Failed(Exception):
@@ -135,7 +138,7 @@ def play(library, which, events_file, blocks, streams):
             raise Failed(f"PyTorch's {which} allocator failed on the trace")
         return took
 
-    once(None)
+    cold = once(None)
     held = torch.cuda.memory_stats()["reserved_bytes.all.peak"]
     # Check that PyTorch has applied the environment.
     backend = torch.cuda.get_allocator_backend()
@@ -147,11 +150,18 @@ def play(library, which, events_file, blocks, streams):
     total = once(None)
     once(nanos.buffer_info()[0])
     cost = replay.cost_of_asking()
-    middle = [
-        statistics.median(max(took - cost, 0) for took, stream in zip(nanos, events[::3]) if (stream < 0) == frees)
-        for frees in (False, True)
-    ]
-    return {"total_ns": total, "pair_ns": sum(middle), "held": held, "device": torch.cuda.get_device_name()}
+    allocations, frees = (
+        sorted(max(took - cost, 0) for took, stream in zip(nanos, events[::3]) if (stream < 0) == is_free)
+        for is_free in (False, True)
+    )
+    return {
+        "cold_ns": cold,
+        "total_ns": total,
+        "pair_ns": statistics.median(allocations) + statistics.median(frees),
+        "p999_ns": allocations[-(-len(allocations) * 999 // 1000) - 1],
+        "held": held,
+        "device": torch.cuda.get_device_name(),
+    }
 
 
 def run(command, environment=None):
@@ -179,8 +189,10 @@ def play_pool(command, trace):
     answer = run([str(command), "replay", str(trace), "--backend", "cuda", "--allocator", "pool", "--json"])
     try:
         return {
+            "cold_ns": answer["cold"]["total_ns"],
             "total_ns": answer["warm"]["total_ns"],
             "pair_ns": answer["alloc_ns"]["median"] + answer["free_ns"]["median"],
+            "p999_ns": answer["alloc_ns"]["p999"],
             "held": answer["peak_held"],
             "asked": answer["peak_asked"],
             "calls": answer["driver_calls"],
@@ -208,21 +220,22 @@ def compare(trace, command, library, others, rounds):
     if theirs != asked:
         raise Failed(f"{trace}: at most {asked} bytes are requested at one time, but {command} replay reports {theirs}")
     middle = {
-        player: {key: statistics.median(result[key] for result in of) for key in ("total_ns", "pair_ns", "held")}
+        player: {key: statistics.median(result[key] for result in of) for key in MEASURED}
         for player, of in results.items()
     }
     rows = []
     for player, of in middle.items():
-        part = "" if player == POOL else f"{middle[POOL]['total_ns'] / of['total_ns']:.3f}"
+        parts = ["" if player == POOL else f"{middle[POOL][key] / of[key]:.3f}" for key in ("total_ns", "cold_ns")]
         name = trace.name.removesuffix(".trace.gz")
-        total, pair, held = of["total_ns"] / 1e6, of["pair_ns"], of["held"]
-        rows.append((name, player, f"{total:.1f}", f"{pair:.0f}", f"{held:.0f}", f"{held / asked:.4f}", part))
+        times = [f"{of['total_ns'] / 1e6:.1f}", f"{of['cold_ns'] / 1e6:.1f}", f"{of['pair_ns']:.0f}", f"{of['p999_ns'] / 1e3:.1f}"]
+        rows.append((name, player, *times, f"{of['held']:.0f}", f"{of['held'] / asked:.4f}", *parts))
     return rows, results
 
 
 def table(rows):
     """Yields lines in columns: words to the left, numbers to the right."""
-    head = ("trace", "allocator", "total, ms", "pair, ns", "peak held, B", "held/asked", "pool/it")
+    times = ("warm, ms", "cold, ms", "pair, ns", "99.9 %, us")
+    head = ("trace", "allocator", *times, "peak held, B", "held/asked", "pool/it", "pool/it, cold")
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     for row in [head, *rows]:
         cells = [cell.ljust(width) if at < 2 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths))]

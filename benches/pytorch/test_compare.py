@@ -94,17 +94,17 @@ class Failing(Folder):
         program = self.folder / "program"
         program.write_text("#!/bin/sh\necho '{\"peak_held\": 1}'\n")
         program.chmod(0o755)
-        with self.assertRaisesRegex(compare.Failed, "reports no 'warm'"):
+        with self.assertRaisesRegex(compare.Failed, "reports no 'cold'"):
             compare.play_pool(program, "a trace")
 
 
 class Table(unittest.TestCase):
     def test_columns_are_as_wide_as_what_is_in_them(self):
-        row = ("a_long_name", "native", "1.0", "20", "3", "1.0000", "0.500")
+        row = ("a_long_name", "native", "1.0", "2.0", "20", "5.0", "3", "1.0000", "0.500", "0.900")
         head, line = compare.table([row])
         self.assertEqual(len(head), len(line))
         self.assertTrue(line.startswith("a_long_name  native "))
-        self.assertTrue(line.endswith("  0.500"))
+        self.assertTrue(line.endswith("  0.900"))
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ fn round(round: &Round) -> String {
 }
 
 fn calls(times: &CallTimes) -> String {
-    let [median, p99, max] = [times.median, times.p99, times.max].map(nanos);
+    let [median, p99, p999, max] = [times.median, times.p99, times.p999, times.max].map(nanos);
     format!(
-        "median {median}, 99 % within {p99}, longest {max}, {} on average",
+        "median {median}, 99 % within {p99}, 99.9 % within {p999}, longest {max}, {} on average",
         nanos(times.mean.round() as u64)
     )
 }

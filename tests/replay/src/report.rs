@@ -60,6 +60,8 @@ pub struct CallTimes {
     pub median: u64,
     /// 99 of 100 took no longer.
     pub p99: u64,
+    /// 999 of 1000 took no longer.
+    pub p999: u64,
     /// The longest.
     pub max: u64,
     /// The sum of all divided by their number.

@@ -23,13 +23,14 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 pub(crate) fn summary(mut times: Vec<u64>, cost: u64) -> Option<CallTimes> {
     times.iter_mut().for_each(|time| *time = time.saturating_sub(cost));
     times.sort_unstable();
-    // The shortest time within which this percentage of the calls had ended.
-    let within = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+    // The shortest time within which this many of a thousand calls had ended.
+    let within = |part: usize| times.get((times.len() * part).div_ceil(1000).saturating_sub(1)).copied();
     let sum: u64 = times.iter().sum();
     Some(CallTimes {
-        median: within(50)?,
-        p99: within(99)?,
-        max: within(100)?,
+        median: within(500)?,
+        p99: within(990)?,
+        p999: within(999)?,
+        max: within(1000)?,
         mean: sum as f64 / times.len() as f64,
     })
 }
@@ -41,9 +42,9 @@ mod tests {
     #[test]
     fn percentiles_are_times_that_were_taken() {
         let times = (11..=210).rev().collect();
-        let expected = CallTimes { median: 100, p99: 198, max: 200, mean: 100.5 };
+        let expected = CallTimes { median: 100, p99: 198, p999: 200, max: 200, mean: 100.5 };
         assert_eq!(summary(times, 10), Some(expected));
-        assert_eq!(summary(vec![3], 10), Some(CallTimes { median: 0, p99: 0, max: 0, mean: 0.0 }));
+        assert_eq!(summary(vec![3], 10), Some(CallTimes { median: 0, p99: 0, p999: 0, max: 0, mean: 0.0 }));
         assert_eq!(summary(Vec::new(), 10), None);
     }
 
