@@ -3,7 +3,8 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Result, Stream, SyncCalls,
+    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Region, Result, Stream,
+    SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{CaptureMode, TestKit, WorkStream};
@@ -22,6 +23,7 @@ pub(crate) const CASES: &[Case] = &[
     case("a_context_is_left_alone_once_its_backend_is_gone", a_context_is_left_alone),
     case("another_contexts_death_is_not_the_devices", another_contexts_death_is_not_the_devices),
     case("a_destroyed_context_that_is_current_is_no_trouble", a_destroyed_context_that_is_current),
+    case("dma_bufs_are_made_in_the_owners_context", dma_bufs_are_made_in_the_owners_context),
     case("a_blocking_capture_is_seen_and_goes_on", a_blocking_capture_is_seen_and_goes_on),
     case("no_question_spoils_a_capture", no_question_spoils_a_capture),
     case("an_unannounced_capture_is_spoilt_and_told", an_unannounced_capture_is_spoilt_and_told),
@@ -250,6 +252,21 @@ fn a_destroyed_context_that_is_current(cuda: &Cuda) {
         destroyed.send(()).unwrap();
     });
     backend.synchronize(DEVICE).unwrap();
+}
+
+/// A region of one device holds memory of another. Nothing before the export needs a context.
+fn dma_bufs_are_made_in_the_owners_context(cuda: &Cuda) {
+    let backend = open();
+    let mut region = Region::builder(&backend).on(DEVICE).reserve(SIZE).build().unwrap();
+    region.grow_to_on(OTHER, SIZE).unwrap();
+    assert_eq!(region.dma_bufs(Bytes::ZERO, SIZE).unwrap().len(), 1);
+    let has_primary = [DEVICE, OTHER].map(|device| {
+        let (mut flags, mut active) = (0u32, -1i32);
+        let device = device.0 as usize;
+        cuda.ok("cuDevicePrimaryCtxGetState", &[device, (&raw mut flags).addr(), (&raw mut active).addr()]);
+        active
+    });
+    assert_eq!(has_primary, [0, 1]);
 }
 
 /// Begins a capture.
