@@ -4,12 +4,14 @@
 use crate::core::{Core, Shortage};
 use crate::error::OutOf;
 use crate::frames::{FrameIndex, LOST, NO_FRAME};
-use crate::space::unmap_runs;
+use crate::space::{Page, unmap_runs};
 use crate::stream_order::Turn;
 use crate::tags::Tag;
 use crate::{Pool, PoolError};
 use gpu_vmm_core::extend::span;
-use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, RegionState, Result, WaitFor};
+use gpu_vmm_core::{
+    Backend, BackingStore, Bytes, Detail, DeviceId, Error, Operation, RegionState, Result, WaitFor,
+};
 use gpu_vmm_sync::PoisonError;
 use gpu_vmm_sync::atomic::Ordering;
 use std::sync::Arc;
@@ -240,6 +242,11 @@ impl<B: Backend> Core<B> {
         for space in self.tags.spaces(tag.index) {
             total += self.resume_space(space)?;
         }
+        if tag.suspended.load(Ordering::Acquire) {
+            // Devices that were allowed meanwhile have no access yet.
+            let devices = self.settings.access[1..].to_vec();
+            self.tags.spaces(tag.index).try_for_each(|space| self.allow(space, &devices))?;
+        }
         tag.suspended.store(false, Ordering::Release);
         self.note();
         Ok(total)
@@ -293,8 +300,28 @@ impl<B: Backend> Core<B> {
                 frames.release(frame, Turn::FREE);
             }
         }
-        // Devices that were allowed meanwhile have no access yet.
-        space.grant_all(&self.settings.access[1..], &mut self.calls)?;
         Ok(resumed.memory)
+    }
+
+    /// Gives devices access to everything that is mapped in a space. Pages whose access is unknown after an error are not used again.
+    pub(crate) fn allow(&mut self, space: usize, devices: &[DeviceId]) -> Result<()> {
+        let result = self.spaces[space].grant_all(devices, &mut self.calls);
+        if result.is_err() {
+            for page in 0..self.spaces[space].pages.len() {
+                let at = &mut self.spaces[space];
+                let Page { frame, live, .. } = at.pages[page];
+                if at.pages[page].is_mapped() && !at.is_sound(page) {
+                    at.lose(&mut self.frames, page);
+                    // The program may still use the memory of a block.
+                    if live > 0 {
+                        for other in self.frames.get(frame).mapped.clone() {
+                            self.spaces[usize::from(other.space)].lose(&mut self.frames, other.page as usize);
+                        }
+                        self.frames.remove(frame);
+                    }
+                }
+            }
+        }
+        result
     }
 }

@@ -97,3 +97,35 @@ impl<B: Backend> Core<B> {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use crate::Pool;
+    use gpu_vmm_core::{Bytes, Detail, Operation, WaitFor};
+    use gpu_vmm_host::HostConfig;
+
+    /// Whichever page of a block has lost its memory. A failed call takes the memory of the first pages before that of others.
+    #[test]
+    fn each_page_of_a_block_is_looked_at() {
+        for lost in 0..3 {
+            let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+            let page = Bytes(pool.snapshot().page);
+            let block = pool.alloc(Bytes(3 * page.0)).unwrap();
+            block.check_usable(Operation::Read).unwrap();
+            let offset = {
+                let mut core = pool.owner.inner.core(Operation::Unmap).unwrap();
+                let space = core.spaces.iter_mut().find(|space| !space.is_small).unwrap();
+                let offset = Bytes(block.address().0 - space.base + lost * page.0);
+                space.region.unmap(offset, page, WaitFor::all_devices()).unwrap();
+                offset
+            };
+            let error = block.check_usable(Operation::Read).unwrap_err();
+            assert!(
+                matches!(error.detail(), Detail::Poisoned { range, .. } if range.offset == offset),
+                "page {lost}: {error}"
+            );
+        }
+    }
+}

@@ -104,8 +104,7 @@ impl<B: Backend> Pool<B> {
             return Ok(());
         }
         core.check_virtual(Operation::SetAccess)?;
-        let Core { spaces, calls, .. } = &mut *core;
-        spaces.iter_mut().try_for_each(|space| space.grant_all(&[device], calls))?;
+        (0..core.spaces.len()).try_for_each(|space| core.allow(space, &[device]))?;
         core.settings.access.push(device);
         Ok(())
     }

@@ -102,3 +102,44 @@ fn blocks_whose_access_is_unknown_are_out_of_use() {
     let other = Pool::builder(&backend).build().unwrap();
     other.alloc(SIZE).unwrap().write(Bytes::ZERO, &[1]).unwrap();
 }
+
+/// Neither the memory that was free then nor that of blocks that are freed later serves another request.
+#[test]
+fn pages_whose_access_is_unknown_are_not_used_again() {
+    let backend = host();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let [free, live] = [(); 2].map(|()| pool.alloc(SIZE).unwrap());
+    drop(free);
+    backend.fail_calls(&[Operation::SetAccess]);
+    pool.allow_access(PEER).unwrap_err();
+    backend.stop();
+    let check = || pool.alloc(SIZE).unwrap().check_usable(Operation::Read).unwrap();
+    check();
+    drop(live);
+    pool.trim(Bytes::ZERO).unwrap();
+    check();
+    pool.allow_access(PEER).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.stats().held, 0);
+}
+
+/// A resume that could not give a peer access is repeated, and gives it.
+#[test]
+fn a_peer_that_came_during_a_suspension_has_access_after_the_second_resume() {
+    let backend = host();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let (kv, store) = (pool.tagged("kv").unwrap(), BackingStore::pinned(&backend, Bytes::mib(32)).unwrap());
+    let block = kv.alloc(SIZE).unwrap();
+    pool.suspend("kv", &store, WaitFor::all_devices()).unwrap();
+    pool.allow_access(PEER).unwrap();
+    let mut failed = 0;
+    while {
+        backend.fail(failed, 1);
+        pool.resume("kv").is_err()
+    } {
+        failed += 1;
+    }
+    backend.stop();
+    assert!(failed > 0);
+    has(&backend, &block, PEER, Access::ReadWrite);
+}

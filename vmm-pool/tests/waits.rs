@@ -2,10 +2,15 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Bytes, DeviceId, Operation, Stream, SyncCalls};
-use gpu_vmm_host::HostConfig;
+use gpu_vmm_core::extend::forward;
+use gpu_vmm_core::{
+    Backend, BackingStore, Bytes, CopyCalls, Detail, Device, DeviceId, Error, MemoryCalls, Operation, Result,
+    Stream, SyncCalls, WaitFor,
+};
+use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{FaultInject, TestKit};
+use std::sync::Arc;
 
 const DEVICE: DeviceId = DeviceId(0);
 const QUARTER: Bytes = Bytes::mib(16);
@@ -70,4 +75,86 @@ fn an_idle_stream_keeps_its_number() {
         "the number of a stream that is still served was reused"
     );
     backend.synchronize_stream(DEVICE, own[1].stream()).unwrap();
+}
+
+/// Frees a block on a stream on which no event can be recorded, and returns what a request for all memory and a suspension report.
+/// The pool can only wait for the devices.
+fn waits_for_devices<B: Backend>(backend: &B, stream: Stream<'static>) -> [Result<()>; 2] {
+    let pool = Pool::builder(backend).build().unwrap().tagged("one").unwrap();
+    let store = BackingStore::nothing();
+    drop(pool.request(QUARTER).stream(stream).alloc().unwrap());
+    let all = pool.alloc(Bytes::mib(64)).map(drop);
+    // SAFETY: no work is queued.
+    [all, pool.suspend("one", &store, unsafe { WaitFor::nothing() }).map(drop)]
+}
+
+/// If a device cannot be waited for, memory that its work may use serves no request, and a suspension reports the driver's error.
+#[test]
+fn a_wait_for_a_device_that_fails_is_reported() {
+    let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());
+    let own = backend.own_stream(DEVICE).unwrap();
+    // SAFETY: the stream lives as long as the pool.
+    let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    backend.fail_calls(&[Operation::CreateEvent, Operation::WaitForDevice]);
+    let [all, suspended] = waits_for_devices(&backend, stream);
+    assert!(all.unwrap_err().is_out_of_memory());
+    let error = suspended.unwrap_err();
+    assert_eq!(error.operation(), Operation::WaitForDevice, "{error}");
+}
+
+/// A backend whose second device cannot be used, not even waited for.
+#[derive(Clone, Debug)]
+struct HalfUsable {
+    inner: FaultInject<HostBackend>,
+    devices: Arc<[Device]>,
+}
+
+// SAFETY: every call is forwarded to the inner backend, which meets the requirements.
+unsafe impl Backend for HalfUsable {
+    forward!(inner: vendor, instance, driver, memory_info, can_access, capabilities, quirks, unmaps_runs);
+    forward!(inner: granularity, granularity_of, check_host_access, reservation_unit, drop_log, deferred);
+
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for HalfUsable {
+    type Handle = <FaultInject<HostBackend> as MemoryCalls>::Handle;
+    type Reservation = <FaultInject<HostBackend> as MemoryCalls>::Reservation;
+    forward!(inner: MemoryCalls);
+}
+
+// SAFETY: as above.
+unsafe impl CopyCalls for HalfUsable {
+    forward!(inner: CopyCalls);
+}
+
+// SAFETY: as above; nothing runs on the second device.
+unsafe impl SyncCalls for HalfUsable {
+    forward!(inner: synchronize_stream, event, is_capturing, queries_spoil_captures);
+
+    fn synchronize(&self, device: DeviceId) -> Result<()> {
+        match &self.devices[device.0 as usize].unusable {
+            None => self.inner.synchronize(device),
+            Some(reason) => {
+                Err(Error::new(Operation::WaitForDevice, Detail::Unsupported { reason: reason.clone() }))
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_used_is_not_waited_for() {
+    let inner = FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap());
+    let own = inner.own_stream(DEVICE).unwrap();
+    let mut devices = inner.devices().to_vec();
+    devices[1].unusable = Some("it is broken".into());
+    inner.fail_calls(&[Operation::CreateEvent]);
+    let backend = HalfUsable { inner, devices: devices.into() };
+    backend.synchronize(DeviceId(1)).unwrap_err();
+    // SAFETY: the stream lives as long as the pool.
+    let stream = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    waits_for_devices(&backend, stream).into_iter().for_each(Result::unwrap);
 }

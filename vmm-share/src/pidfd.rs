@@ -63,7 +63,7 @@ pub(crate) fn of_this(operation: Operation, fd: BorrowedFd<'_>) -> Result<Token>
 /// # Errors
 ///
 /// [`Detail::Unsupported`] if the kernel has no such call or does not permit it; [`PeerError::Gone`]; [`Detail::Mismatch`] if
-/// another process has the ID now, or the descriptor is open on another file.
+/// another process has the ID now, or the descriptor is closed or open on another file.
 pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
     let Token { pid, start_time: started, number, file } = *token;
     let unsupported = |reason: String| Error::new(operation, Detail::Unsupported { reason });
@@ -94,13 +94,18 @@ pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
             (format!("{pid}, started at tick {started}"), format!("that process started at tick {found}"));
         return Err(Error::new(operation, Detail::Mismatch { what: "process", theirs, ours }));
     }
-    let fd = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())
-        .map_err(|errno| fail("pidfd_getfd", errno))?;
+    let mismatch = |ours| {
+        let theirs = format!("{number}, open on {file}");
+        Err(Error::new(operation, Detail::Mismatch { what: "descriptor", theirs, ours }))
+    };
+    let fd = match pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) {
+        // The pidfd is open, so the descriptor in the other process is not.
+        Err(Errno::BADF) => return mismatch("here that descriptor is not open".into()),
+        fetched => fetched.map_err(|errno| fail("pidfd_getfd", errno))?,
+    };
     let found = FileId::of(operation, fd.as_fd())?;
     if found != file {
-        let (theirs, ours) =
-            (format!("{number}, open on {file}"), format!("here that descriptor is open on {found}"));
-        return Err(Error::new(operation, Detail::Mismatch { what: "descriptor", theirs, ours }));
+        return mismatch(format!("here that descriptor is open on {found}"));
     }
     Ok(fd)
 }

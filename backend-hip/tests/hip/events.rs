@@ -1,14 +1,23 @@
-//! Events, and streams that capture.
+//! Events, streams that capture, and the null stream.
+#![allow(unsafe_code)] // the backend's traits
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Stream, SyncCalls};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Reservation, Stream, SyncCalls,
+};
 use gpu_vmm_testkit::TestKit;
 use std::ptr::null_mut;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "events::a_capture_is_told", needs: Needs::Device, run: captures },
     Test { name: "events::calls_leave_no_error_and_no_device_behind", needs: Needs::TwoDevices, run: left },
+    Test {
+        name: "events::an_event_is_of_the_stream_that_it_was_recorded_on_last",
+        needs: Needs::Device,
+        run: recorded_again,
+    },
+    Test { name: "events::copies_come_after_the_null_stream", needs: Needs::Device, run: ordered },
 ];
 
 /// `hipStreamCaptureModeRelaxed`.
@@ -54,4 +63,60 @@ fn left(rig: &Rig) {
     ));
     drop((event, own, foreign));
     assert_eq!((rig.current_device(), rig.hip("hipGetLastError", 0)), (0, 0));
+}
+
+/// On HIP 6 an event is not asked while its stream captures.
+fn recorded_again(rig: &Rig) {
+    let mut event = rig.backend.event(ZERO).unwrap();
+    let [captured, other] = [(); 2].map(|()| rig.backend.own_stream(ZERO).unwrap());
+    let raw = captured.stream().as_raw().addr();
+    event.record(captured.stream()).unwrap();
+    assert_eq!(rig.hip2("hipStreamBeginCapture", raw, RELAXED), 0);
+    event.record(other.stream()).unwrap();
+    event.wait().unwrap();
+    assert!(event.is_done().unwrap());
+    let mut graph = 0usize;
+    assert_eq!(rig.hip2("hipStreamEndCapture", raw, (&raw mut graph).addr()), 0, "the capture is valid");
+    assert_eq!(rig.hip("hipGraphDestroy", graph), 0);
+}
+
+/// Starts work on the null stream that has not ended yet. It writes the memory several times, at last with this seed.
+fn start(rig: &Rig, at: Address, seed: u64) {
+    let mut event = rig.backend.event(ZERO).unwrap();
+    for rounds in (4..10).map(|power| 1 << power) {
+        // SAFETY: the tests have mapped a unit there, and wait for the work.
+        unsafe { rig.backend.start_pattern_on(ZERO, null(), at, rig.unit(), seed, rounds) }.unwrap();
+        event.record(null()).unwrap();
+        if !event.is_done().unwrap() {
+            return;
+        }
+    }
+    panic!("the work ends at once")
+}
+
+fn ordered(rig: &Rig) {
+    let reservation = rig.mapped(ZERO, rig.unit());
+    let (first, last) = (reservation.range().base, reservation.range().base + rig.unit() - Bytes(64));
+    let read = |at| {
+        let mut bytes = [0; 64];
+        // SAFETY: the bytes are mapped.
+        unsafe { rig.backend.copy_to_host(ZERO, &mut bytes, at) }.unwrap();
+        bytes
+    };
+    let finished = |at| {
+        rig.backend.synchronize(ZERO).unwrap();
+        read(at)
+    };
+    start(rig, first, 1 << 40);
+    let early = read(last);
+    assert_eq!(early, finished(last), "read before the work on the null stream had ended");
+    start(rig, first, 2 << 40);
+    // SAFETY: the bytes are mapped.
+    unsafe { rig.backend.copy_from_host(ZERO, last, &[3; 64]) }.unwrap();
+    assert_eq!(finished(last), [3; 64], "written before the work on the null stream had ended");
+    start(rig, first, 4 << 40);
+    // SAFETY: as above.
+    unsafe { rig.backend.fill(ZERO, last, Bytes(64), 5) }.unwrap();
+    assert_eq!(finished(last), [5; 64], "filled before the work on the null stream had ended");
+    rig.unmapped(reservation);
 }

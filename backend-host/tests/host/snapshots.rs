@@ -65,7 +65,13 @@ fn restore(
 
 /// Maps memory with read and write access.
 fn open(region: &mut Region<HostBackend>, offset: Bytes, size: Bytes) {
-    let memory = PhysicalMemory::create(region.backend(), size, Properties::on(DEVICE)).unwrap();
+    open_at(region, offset, size, Location::Device);
+}
+
+/// Maps memory at a location with read and write access.
+fn open_at(region: &mut Region<HostBackend>, offset: Bytes, size: Bytes, location: Location) {
+    let properties = Properties::on(DEVICE).located(location);
+    let memory = PhysicalMemory::create(region.backend(), size, properties).unwrap();
     region.map(offset, &memory).unwrap();
     region.set_access(offset, size, DEVICE, RW).unwrap();
 }
@@ -219,4 +225,38 @@ fn memory_that_is_of_another_unit_there() {
     let locations = region.mappings().map(|mapping| mapping.memory.properties().location);
     assert_eq!(locations.collect::<Vec<_>>(), [Location::Device; 2]);
     assert_eq!(region.count_wrong(DEVICE, Bytes(0), LARGE, 7).unwrap(), 0);
+}
+
+/// A region of the device's memory in which host memory is mapped too. The target maps host memory in larger units.
+#[test]
+fn host_memory_in_a_region_of_the_devices() {
+    const COARSE: Bytes = Bytes::mib(4);
+    let case = Case::new();
+    let mut region = case.region(&machine(LARGE), LARGE, COARSE + COARSE);
+    open(&mut region, Bytes(0), LARGE);
+    open_at(&mut region, COARSE, COARSE, Location::Host);
+    region.write_pattern(DEVICE, COARSE, COARSE, 8).unwrap();
+    let file = case.save(vec![region]);
+    let target = HostConfig::new().host_granularity(COARSE).open().unwrap();
+    let error = restore(&target, &Restore::new(), &file).unwrap_err();
+    let Detail::Unaligned { value, granularity, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!((*value, granularity.bytes()), ((case.address + LARGE).0, COARSE));
+    let moved = restore(&target, &Restore::new().relocate(), &file).unwrap().remove(0);
+    assert!(moved.has_moved() && moved.region.address().is_aligned_to(COARSE));
+    assert_eq!(moved.region.count_wrong(DEVICE, COARSE, COARSE, 8).unwrap(), 0);
+}
+
+/// A plan counts no host memory as the device's. The host backend takes both from one amount, so that the restore fails later.
+#[test]
+fn host_memory_takes_no_room_on_the_device() {
+    let case = Case::new();
+    let source = HostConfig::new().memory(Bytes::mib(80)).open().unwrap();
+    let half = Bytes::mib(40);
+    let mut region = case.region(&source, Bytes(0), half + half);
+    open(&mut region, Bytes(0), half);
+    open_at(&mut region, half, half, Location::Host);
+    let file = case.save(vec![region]);
+    let error = restore(&machine(LARGE), &Restore::new(), &file).unwrap_err();
+    assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");
+    restore(&source, &Restore::new(), &file).unwrap();
 }

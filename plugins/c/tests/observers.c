@@ -3,6 +3,9 @@
 // The first argument is the backend. The exit status is 0 if every check holds.
 
 #include "support.h"
+#include <pthread.h>
+#include <semaphore.h>
+#include <unistd.h>
 
 // What a registrar of a network card counts.
 typedef struct {
@@ -184,12 +187,85 @@ static void banks(const gpu_vmm_backend *backend, uint64_t unit) {
     demand(state.released == 1, "the observer is released");
 }
 
+// A banked region that another thread has locked until `go`, and a region whose observer ends meanwhile.
+typedef struct {
+    gpu_vmm_banked *banked;
+    gpu_vmm_region *region;
+    uint32_t bank;
+    sem_t locked;
+    sem_t go;
+    gpu_vmm_status answers[2];
+} ending;
+
+static gpu_vmm_status waits(void *context, const gpu_vmm_backing_change *change) {
+    (void)change;
+    ending *state = (ending *)context;
+    sem_post(&state->locked);
+    while (sem_wait(&state->go) != 0) {
+    }
+    return GPU_VMM_OK;
+}
+
+static void *selects(void *context) {
+    ending *state = (ending *)context;
+    CHECK(gpu_vmm_banked_select(state->banked, state->bank));
+    return NULL;
+}
+
+static void calls(void *context) {
+    ending *state = (ending *)context;
+    uint64_t size = 0;
+    uint8_t byte = 0;
+    state->answers[0] = gpu_vmm_region_size(state->region, &size);
+    state->answers[1] = gpu_vmm_banked_read(state->banked, 0, &byte, 1);
+    sem_post(&state->go);
+}
+
+// `released` may call the library, and waits for nothing: neither for its own region nor for what another thread has locked.
+static void released_calls(const gpu_vmm_backend *backend, uint64_t unit) {
+    ending state;
+    memset(&state, 0, sizeof state);
+    sem_init(&state.locked, 0, 0);
+    sem_init(&state.go, 0, 0);
+    gpu_vmm_region_options options;
+    memset(&options, 0, sizeof options);
+    options.size = unit;
+    CHECK(gpu_vmm_banked_new(backend, &options, &state.banked));
+    CHECK(gpu_vmm_banked_add(state.banked, unit, &state.bank));
+    state.region = reserve(backend, 1);
+    gpu_vmm_observer observer;
+    memset(&observer, 0, sizeof observer);
+    observer.context = &state;
+    observer.before = waits;
+    CHECK(gpu_vmm_banked_on_backing_change(state.banked, &observer));
+    observer.before = NULL;
+    observer.released = calls;
+    uint64_t id = 0;
+    CHECK(gpu_vmm_region_on_backing_change(state.region, &observer, &id));
+    pthread_t thread;
+    demand(pthread_create(&thread, NULL, selects, &state) == 0, "a thread");
+    while (sem_wait(&state.locked) != 0) {
+    }
+    alarm(60); // ends a program in which one waits for the other
+    CHECK(gpu_vmm_region_remove_observer(state.region, id));
+    demand(pthread_join(thread, NULL) == 0, "the thread ends");
+    alarm(0);
+    demand(state.answers[0] == GPU_VMM_OK, "the region has been unlocked before its observer ends");
+    demand(state.answers[1] == GPU_VMM_BUSY, "another thread has the banked region");
+    gpu_vmm_region_free(state.region);
+    sem_post(&state.go); // for the change at the end
+    gpu_vmm_banked_free(state.banked);
+    sem_destroy(&state.locked);
+    sem_destroy(&state.go);
+}
+
 int main(int count, char **arguments) {
     gpu_vmm_backend *backend = backend_of(count, arguments);
     const uint64_t unit = unit_of(backend);
     changes(backend, unit);
     moves(backend);
     banks(backend, unit);
+    released_calls(backend, unit);
     gpu_vmm_close(backend);
     puts("passed");
     return 0;

@@ -83,7 +83,10 @@ impl TestDriver<'_> {
         };
         match self {
             Self::Hip(_) => prepare(&mut command, 2),
-            Self::FakeDriver => _ = command.env("FAKE_CUDA_GPUS", "2"),
+            // A program that breaks the driver's rules fails, such as one that frees memory during a copy.
+            Self::FakeDriver => {
+                command.env("FAKE_CUDA_GPUS", "2").env("FAKE_CUDA_ON_VIOLATION", "abort");
+            }
             Self::Host => leave_the_machines(&mut command),
         }
         command

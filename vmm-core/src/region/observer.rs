@@ -122,11 +122,10 @@ impl<B: Backend> Observers<B> {
         id
     }
 
-    fn remove(&mut self, id: ObserverId) -> bool {
-        let Some(observing) = &mut self.0 else { return false };
-        let before = observing.list.len();
-        observing.list.retain(|(other, _)| *other != id);
-        observing.list.len() < before
+    fn remove(&mut self, id: ObserverId) -> Option<Shared> {
+        let list = &mut self.0.as_mut()?.list;
+        let place = list.iter().position(|(other, _)| *other == id)?;
+        Some(list.remove(place).1)
     }
 
     /// Takes the announcement of the region's end, for a layout that is released later.
@@ -289,6 +288,11 @@ impl<B: Backend> Region<B> {
 
     /// Removes an observer, which is not called again. Returns false if the region has no such observer.
     pub fn remove_observer(&mut self, id: ObserverId) -> bool {
+        self.take_observer(id).is_some()
+    }
+
+    /// Removes an observer for a caller that drops it later.
+    pub(super) fn take_observer(&mut self, id: ObserverId) -> Option<Arc<dyn BackingObserver>> {
         self.observers.remove(id)
     }
 

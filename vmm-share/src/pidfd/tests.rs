@@ -58,7 +58,7 @@ fn what_is_not_what_was_meant_is_not_taken() {
         (Token { start_time: token.start_time + 1, ..token }, "started at tick"),
         (Token { file: inode, ..token }, "here that descriptor is open on inode"),
         (Token { file: device, ..token }, "here that descriptor is open on inode"),
-        (Token { number: 99, ..token }, "pidfd_getfd answered EBADF"),
+        (Token { number: 99, ..token }, "here that descriptor is not open"),
         (Token { number: -1, ..token }, "no descriptor has the number -1"),
         (Token { pid: 0, ..token }, "no process has the number 0"),
         (Token { pid: u32::MAX, ..token }, "no process has the number 4294967295"),

@@ -4,9 +4,11 @@ use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{BackingStore, Bytes, Detail, Placement};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, Operation, Placement, Region};
 use gpu_vmm_premap::GrowingRegion;
-use gpu_vmm_testkit::TestKit;
+use gpu_vmm_testkit::{FaultInject, TestKit};
+use std::panic::resume_unwind;
+use std::sync::mpsc::channel;
 
 cases! { "premap":
     /// Memory by which the locked region grows counts as premapped, and the growing region grows into it.
@@ -20,6 +22,10 @@ cases! { "premap":
     suspended_inside,
     /// A region that is already suspended when a growing region is made from it is not premapped.
     suspended_before,
+    /// If a thread panics while it has the region locked, the region grows and is premapped as before.
+    left_by_a_panic,
+    /// If a step of the thread panics, the region grows without the thread, and nothing waits for it.
+    without_its_thread,
 }
 
 fn grown_inside<B: TestKit>(subject: &Subject<B>) {
@@ -96,4 +102,36 @@ fn suspended_before<B: TestKit>(subject: &Subject<B>) {
     region.lock().unwrap().resume().unwrap();
     assert!(is_ready(&grow(subject, &region, 2)));
     assert_eq!(settled(&region, &thread), subject.granules(2));
+}
+
+fn left_by_a_panic<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 4, 2), &thread);
+    let panics = || {
+        let _inside = region.lock().unwrap();
+        resume_unwind(Box::new("while it has the region"))
+    };
+    std::thread::scope(|scope| scope.spawn(panics).join()).unwrap_err();
+    assert!(is_ready(&grow(subject, &region, 2)));
+    assert_eq!(settled(&region, &thread), subject.granules(4));
+}
+
+fn without_its_thread<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let backend = FaultInject::new(subject.backend.clone());
+    let (panics, panicked) = channel();
+    backend.during(Operation::CreateMemory, move || {
+        panics.send(()).unwrap();
+        resume_unwind(Box::new("in a step"))
+    });
+    let space = Region::builder(&backend).on(subject.device).reserve(subject.units(4)).build().unwrap();
+    let region = GrowingRegion::new(space, by(subject, 4, 2), &thread);
+    panicked.recv().unwrap();
+    for count in 1..=4 {
+        let grown = region.grow_to(subject.units(count)).unwrap();
+        assert_eq!(grown.growth.end, subject.units(count));
+        assert!(!is_ready(&grown.outcome), "memory was premapped by a thread that has ended");
+    }
+    region.lock().unwrap().write_pattern(subject.device, Bytes(0), subject.units(4), 3).unwrap();
+    assert_eq!(region.lock().unwrap().count_wrong(subject.device, Bytes(0), subject.units(4), 3).unwrap(), 0);
 }

@@ -3,7 +3,8 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Result, Stream, SyncCalls,
+    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Region, Result, Stream,
+    SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{CaptureMode, TestKit, WorkStream};
@@ -22,6 +23,8 @@ pub(crate) const CASES: &[Case] = &[
     case("a_context_is_left_alone_once_its_backend_is_gone", a_context_is_left_alone),
     case("another_contexts_death_is_not_the_devices", another_contexts_death_is_not_the_devices),
     case("a_destroyed_context_that_is_current_is_no_trouble", a_destroyed_context_that_is_current),
+    with(DELAY, "whichever_context_is_current_stays_so", whichever_context_is_current_stays_so),
+    case("dma_bufs_are_made_in_the_owners_context", dma_bufs_are_made_in_the_owners_context),
     case("a_blocking_capture_is_seen_and_goes_on", a_blocking_capture_is_seen_and_goes_on),
     case("no_question_spoils_a_capture", no_question_spoils_a_capture),
     case("an_unannounced_capture_is_spoilt_and_told", an_unannounced_capture_is_spoilt_and_told),
@@ -250,6 +253,57 @@ fn a_destroyed_context_that_is_current(cuda: &Cuda) {
         destroyed.send(()).unwrap();
     });
     backend.synchronize(DEVICE).unwrap();
+}
+
+/// The current context is one of the program's own on the device, another device's primary one, or none.
+fn whichever_context_is_current_stays_so(cuda: &Cuda) {
+    let backend = open();
+    let (memory, own) = (plain(&backend, DEVICE), backend.own_stream(DEVICE).unwrap());
+    let mut event = backend.event(DEVICE).unwrap();
+    let contexts = [cuda.get("cuCtxCreate_v2", &[0, 0]), cuda.enter(OTHER.0 as usize), 0];
+    let free = || [DEVICE, OTHER].map(|device| backend.memory_info(device).unwrap().free);
+    let before = free();
+    assert_ne!(before[0], before[1]);
+    for current in contexts {
+        cuda.ok("cuCtxSetCurrent", &[current]);
+        let waits: [&dyn Fn() -> Result<()>; 3] = [
+            &|| backend.synchronize(DEVICE),
+            &|| backend.synchronize_stream(DEVICE, own.stream()),
+            // SAFETY: the memory is mapped; the default stream waits for no other here.
+            &|| unsafe { backend.fill(DEVICE, memory.2, SIZE, 1) }.and_then(|()| backend.synchronize(DEVICE)),
+        ];
+        for wait in waits {
+            start(&backend, DEVICE, own.stream(), &memory);
+            assert!(!backend.is_capturing(own.stream()).unwrap() && !own.is_done().unwrap());
+            wait().unwrap();
+            assert!(own.is_done().unwrap(), "not waited for");
+            assert_eq!(cuda.get("cuCtxGetCurrent", &[]), current);
+        }
+        start(&backend, DEVICE, own.stream(), &memory);
+        event.record(own.stream()).unwrap();
+        event.hold(Stream::DEFAULT).unwrap();
+        event.wait().unwrap();
+        assert!(own.is_done().unwrap() && !backend.is_capturing(Stream::DEFAULT).unwrap());
+        assert_eq!(free(), before);
+        drop((backend.pin(SIZE).unwrap(), backend.copy_stream(DEVICE).unwrap()));
+        assert_eq!(cuda.get("cuCtxGetCurrent", &[]), current);
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// A region of one device holds memory of another. Nothing before the export needs a context.
+fn dma_bufs_are_made_in_the_owners_context(cuda: &Cuda) {
+    let backend = open();
+    let mut region = Region::builder(&backend).on(DEVICE).reserve(SIZE).build().unwrap();
+    region.grow_to_on(OTHER, SIZE).unwrap();
+    assert_eq!(region.dma_bufs(Bytes::ZERO, SIZE).unwrap().len(), 1);
+    let has_primary = [DEVICE, OTHER].map(|device| {
+        let (mut flags, mut active) = (0u32, -1i32);
+        let device = device.0 as usize;
+        cuda.ok("cuDevicePrimaryCtxGetState", &[device, (&raw mut flags).addr(), (&raw mut active).addr()]);
+        active
+    });
+    assert_eq!(has_primary, [0, 1]);
 }
 
 /// Begins a capture.

@@ -82,7 +82,9 @@ impl<B: Backend> TensorRegion<B> {
     ///
     /// [`Detail::Forked`]; [`Detail::Notifying`] in an observer if the region is in use.
     pub fn remove_observer(&self, id: ObserverId) -> Result<bool> {
-        Ok(self.lock(Operation::LockRegion)?.remove_observer(id))
+        // Dropped after the region is unlocked: its destructor may call the region.
+        let removed = self.lock(Operation::LockRegion)?.take_observer(id);
+        Ok(removed.is_some())
     }
 
     /// Grows at the same address, as [`Region::grow_to`] does. Tensors stay valid.
