@@ -25,7 +25,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     let peer = found.ok_or_else(no_peer)?;
     let granule = scene.backend.granularity().bytes();
     let size = scene.fitting(1, Bytes::mib(64).max(granule), Bytes::gib(1))?;
-    for handles in [1, 16, 512].into_iter().filter(|handles| size.0 / handles >= granule.0) {
+    for handles in [1, 4, 16, 64, 512].into_iter().filter(|handles| size.0 / handles >= granule.0) {
         grants(scene, peer, size, handles)?;
     }
     if scene.is_host() {
