@@ -2,7 +2,9 @@
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Reservation};
+use gpu_vmm_core::{
+    Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Region, RegionBuilder, Reservation,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 fn pair() -> HostBackend {
@@ -153,4 +155,21 @@ fn a_refusal_names_the_first_address_of_the_copy() {
     assert_eq!(name, "EACCES");
     assert!(text.contains(&format!("has no access at {address} ")), "{text}");
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
+#[test]
+fn memory_that_peers_use_is_several_handles() {
+    let host = HostConfig::new().devices(2).memory(Bytes::gib(1)).open().unwrap();
+    let grow = |builder: RegionBuilder<'_, HostBackend>| {
+        let mut region = builder.reserve(Bytes::gib(1)).build().unwrap();
+        region.grow_to(Bytes::mib(2)).unwrap();
+        region.grow_to(Bytes::mib(602)).unwrap();
+        let sizes: Vec<_> = region.mappings().map(|mapping| mapping.length.0 >> 20).collect();
+        sizes
+    };
+    assert_eq!(grow(Region::builder(&host)), [2, 600]);
+    assert_eq!(grow(Region::builder(&host).access(TWO, Access::Read)), [2, 256, 256, 88]);
+    // The owner is no peer.
+    assert_eq!(grow(Region::builder(&host).access(ONE, Access::ReadWrite)), [2, 600]);
+    assert_eq!(grow(Region::builder(&host).on(TWO).access(TWO, Access::Read)), [2, 600]);
 }
