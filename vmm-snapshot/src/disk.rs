@@ -1,7 +1,5 @@
 //! System calls: a temporary file next to the target that one writer has at a time, and reads and writes at an offset.
 
-use crate::gathered::Gathered;
-use gpu_vmm_core::extend::DirectFile;
 use gpu_vmm_core::extend::files::{failed, read_exact_at, start_writing, write_all_at};
 use gpu_vmm_core::{Operation, Result};
 use std::fs::{self, File, OpenOptions};
@@ -13,8 +11,6 @@ use std::path::{Path, PathBuf};
 pub(crate) trait Destination: Send + Sync + std::fmt::Debug {
     /// Writes all bytes at an offset of the file.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Gives the system the bytes that are still in memory.
-    fn write_rest(&self) -> io::Result<()>;
     /// Makes the system write the file to the disk.
     fn sync(&self) -> io::Result<()>;
     /// Renames the file to the target's name.
@@ -41,8 +37,6 @@ impl ReadAt for File {
 #[derive(Debug)]
 pub(crate) struct Temporary {
     file: File,
-    /// If the file system supports direct I/O.
-    gathered: Option<Gathered>,
     path: PathBuf,
     target: PathBuf,
 }
@@ -103,9 +97,7 @@ impl Temporary {
             if has_name(&metadata, &path) {
                 file.set_len(0).map_err(|error| failed(operation, "truncate", &path, &error))?;
                 keep_private(&file, target).map_err(|error| failed(operation, "fchmod", &path, &error))?;
-                let direct = file.try_clone().ok().map(DirectFile::new);
-                let gathered = direct.filter(DirectFile::is_direct).map(Gathered::new);
-                return Ok(Self { file, gathered, path, target: target.to_owned() });
+                return Ok(Self { file, path, target: target.to_owned() });
             }
         }
     }
@@ -113,21 +105,12 @@ impl Temporary {
 
 impl Destination for Temporary {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if let Some(gathered) = &self.gathered {
-            return gathered.write_at(bytes, offset);
-        }
         write_all_at(&self.file, bytes, offset)?;
         let ready = ready_after(offset, bytes.len() as u64);
         if !ready.is_empty() {
             start_writing(&self.file, ready.start, ready.end - ready.start);
         }
         Ok(())
-    }
-
-    fn write_rest(&self) -> io::Result<()> {
-        let Some(gathered) = &self.gathered else { return Ok(()) };
-        // Without the space that was allocated ahead.
-        self.file.set_len(gathered.write_rest()?)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -11,7 +11,6 @@
 //! | `records` | the description as bytes |
 //! | `format` | the parts of the file that have a fixed size |
 //! | `disk` | system calls on files |
-//! | `gathered` | the file's bytes in windows, which bypass the page cache |
 //! | `write` | writing a snapshot |
 //! | `parts` | reading and validating the parts of a file |
 //! | `file` | an opened snapshot, and its blocks |
@@ -36,7 +35,6 @@ mod format;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod gathered;
 mod merge;
 mod options;
 mod parts;

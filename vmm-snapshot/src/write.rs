@@ -198,7 +198,6 @@ impl SnapshotWriter {
         let (id, entries) = (self.head.description.id, entries.len() as u64);
         index.extend(Footer { id, index: end, head, entries, file, hash }.write());
         self.put(&index, end)?;
-        self.place.write_rest().map_err(|error| self.failed("write", &error))?;
         self.place.sync().map_err(|error| self.failed("fsync", &error))?;
         self.place.publish().map_err(|error| self.failed("rename", &error))?;
         self.finished = true;

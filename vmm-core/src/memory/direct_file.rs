@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file that several threads write and read, each in its own range.
 #[derive(Debug)]
-pub struct DirectFile {
+pub(super) struct DirectFile {
     file: File,
     direct: Option<Direct>,
     /// True if bytes were written to the page cache.
@@ -35,19 +35,12 @@ struct Direct {
 
 impl DirectFile {
     /// The system call of [`reserve`](Self::reserve), for errors.
-    pub const RESERVE: &str = if cfg!(windows) { "SetEndOfFile" } else { "fallocate" };
+    pub(super) const RESERVE: &str = if cfg!(windows) { "SetEndOfFile" } else { "fallocate" };
 
     /// Takes a file that is open for writing and reading.
-    #[must_use]
-    pub fn new(file: File) -> Self {
+    pub(super) fn new(file: File) -> Self {
         let direct = system::reopen(&file);
         Self { file, direct, cached: AtomicBool::new(false) }
-    }
-
-    /// Returns whether aligned bytes bypass the page cache, as far as the system has told.
-    #[must_use]
-    pub fn is_direct(&self) -> bool {
-        self.direct.as_ref().is_some_and(|direct| !direct.refused.load(Ordering::Relaxed))
     }
 
     /// Allocates the disk space for the file's first `size` bytes. Direct writes that need no space can run in parallel.
@@ -56,7 +49,7 @@ impl DirectFile {
     ///
     /// The system's error if the disk has too little space, or the file would exceed a limit. A file system that cannot allocate
     /// space in advance is no error.
-    pub fn reserve(&self, size: u64) -> io::Result<()> {
+    pub(super) fn reserve(&self, size: u64) -> io::Result<()> {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match system::allocate(&self.file, size) {
             Err(error) if matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull) => Err(error),
@@ -64,12 +57,7 @@ impl DirectFile {
         }
     }
 
-    /// Writes all bytes at `offset`.
-    ///
-    /// # Errors
-    ///
-    /// Any error that the operating system returns.
-    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    pub(super) fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if let Some(direct) = self.direct_for(bytes, offset) {
             match write_all_at(&direct.file, bytes, offset) {
                 Err(error) if system::is_refusal(&error) => direct.refused.store(true, Ordering::Relaxed),
@@ -82,12 +70,7 @@ impl DirectFile {
         Ok(())
     }
 
-    /// Fills `bytes` from `offset` on.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::UnexpectedEof`] if the file is too short, or any error that the operating system returns.
-    pub fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    pub(super) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         if let Some(direct) = self.direct_for(bytes, offset) {
             match read_exact_at(&direct.file, bytes, offset) {
                 Err(error) if system::is_refusal(&error) => direct.refused.store(true, Ordering::Relaxed),
@@ -99,11 +82,7 @@ impl DirectFile {
 
     /// Waits until the disk has the bytes in the page cache. Otherwise an error of a later write to the disk would be lost. Bytes
     /// that bypassed the page cache are on the disk.
-    ///
-    /// # Errors
-    ///
-    /// The system's error.
-    pub fn flush(&self) -> io::Result<()> {
+    pub(super) fn flush(&self) -> io::Result<()> {
         if self.cached.load(Ordering::Relaxed) { self.file.sync_data() } else { Ok(()) }
     }
 

@@ -29,7 +29,6 @@ mod staging_ring;
 pub(crate) use backing::SavedContents;
 pub use backing::{BackingKind, BackingStore};
 pub(crate) use chunks::Batch;
-pub use direct_file::DirectFile;
 pub use page_list::{PageList, PageListStats};
 pub use physical::{MemoryId, PhysicalMemory, rounded_size};
 pub use poison::POISON;

@@ -28,9 +28,11 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     let threads = StagingRing::<B>::threads();
     let ring = Arc::new(StagingRing::new(scene.backend, threads, StagingRing::<B>::CHUNK)?);
     let folder = std::env::temp_dir();
-    let direct = PlainFile { folder: folder.clone(), size, threads, direct: true };
+    let direct = PlainFile { folder: folder.clone(), size, threads, direct: true, durable: false };
     let direct = if direct.write().is_ok() { direct } else { PlainFile { direct: false, ..direct } };
-    let cached = PlainFile { direct: false, ..direct.clone() };
+    // A snapshot is on the disk when it is written.
+    let durable = PlainFile { durable: true, ..direct.clone() };
+    let cached = PlainFile { direct: false, ..durable.clone() };
 
     let store = BackingStore::file(folder, Arc::clone(&ring));
     compare(scene, &direct, ["suspend to a file", "resume from a file"], || {
@@ -40,7 +42,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     })?;
     let saved = Saved { path: direct.folder.join(format!("gpu-vmm-bench-{}.snapshot", std::process::id())) };
     let device = scene.device;
-    compare(scene, &direct, ["write a snapshot", "restore it from the disk"], || {
+    compare(scene, &durable, ["write a snapshot", "restore it from the disk"], || {
         saved.round_trip(&ring, &region, device, true)
     })?;
     compare(scene, &cached, ["write a snapshot", "restore it from the page cache"], || {

@@ -26,12 +26,15 @@ pub(crate) struct PlainFile {
     pub(crate) threads: usize,
     /// Whether the bytes bypass the page cache.
     pub(crate) direct: bool,
+    /// Whether a write ends when the bytes are on the disk, and not in its cache or the page cache.
+    pub(crate) durable: bool,
 }
 
 impl PlainFile {
     pub(crate) fn name(&self) -> String {
         let way = if self.direct { "direct I/O" } else { "the page cache" };
-        format!("{} threads with plain buffers, {way}", self.threads)
+        let synced = if self.durable { ", synced" } else { "" };
+        format!("{} threads with plain buffers, {way}{synced}", self.threads)
     }
 
     /// Writes a new file without a name to the disk.
@@ -42,7 +45,7 @@ impl PlainFile {
         let file = options.open(&self.folder)?;
         fallocate(&file, FallocateFlags::empty(), 0, self.size.0).map_err(io::Error::from)?;
         self.each(|buffer, at| write_all_at(&file, buffer, at))?;
-        if !self.direct {
+        if self.durable {
             file.sync_data()?;
         }
         Ok(file)
