@@ -155,11 +155,8 @@ impl<B: Backend> Core<B> {
         }
         if !settled {
             // To ask whether other streams' work is done takes less time than to empty the thread caches and to map memory.
-            let found = if self.streams.are_several() && self.poll() {
-                self.find_mapped(space, request)
-            } else {
-                None
-            };
+            let asks = self.streams.are_several() && !request.tentative;
+            let found = if asks && self.poll() { self.find_mapped(space, request) } else { None };
             return found.map(|spot| (space, spot, false)).ok_or(Shortage::Caches);
         }
         Ok((space, self.make_place(space, request)?, true))
