@@ -96,7 +96,7 @@ impl<B: Backend> Region<B> {
     ///
     /// The new memory lies within the reservation, else in another reservation right behind it. The size is rounded up to the
     /// granularity. The new memory is one handle per reservation that it lies in, or several of at most 256 MiB if a
-    /// [peer](RegionBuilder::access) has access to it, which takes drivers less time; [`Region::mappings`] lists them. A region that
+    /// [peer](super::RegionBuilder::access) has access to it, which takes drivers less time; [`Region::mappings`] lists them. A region that
     /// is large enough already stays as it is.
     ///
     /// The contents of the new part are undefined: drivers return zeros, but memory that was mapped before keeps its bytes.
