@@ -66,22 +66,31 @@ impl<B: Backend> Space<B> {
         let Wanted { size, alignment, stream, .. } = wanted;
         let room = size.checked_add(alignment.saturating_sub(UNIT))?;
         let mut best = Best { spot: None, tries: TRIES };
-        let mut look = |range: RangeIndex, best: &mut Best| {
-            let offset = self.aligned(self.ranges.get(range).offset, alignment)?;
-            let work = self.work(frames, streams, offset, wanted)?;
-            best.add(Spot { range, offset, work });
-            Some(())
+        let mut ends_with = |range: RangeIndex| {
+            if let Some(spot) = self.spot_in(frames, streams, range, wanted) {
+                best.add(spot);
+            }
+            best.is_final()
         };
         // A range that another stream freed may be free for this one as well.
-        let of_all = if streams.are_several() { 1..streams.count() as StreamIndex } else { 0..0 };
-        let ranges = self.ranges.fitting(of_all, room).take(LOOK * streams.count());
-        for range in ranges.chain(self.ranges.fitting(stream..stream + 1, room)) {
-            look(range, &mut best);
-            if best.is_final() {
-                break;
-            }
+        let of_all = || self.ranges.fitting(1..streams.count() as StreamIndex, room);
+        if !(streams.are_several() && of_all().take(LOOK * streams.count()).any(&mut ends_with)) {
+            self.ranges.fitting(stream..stream + 1, room).any(ends_with);
         }
         best.spot.or_else(|| self.find_in_rest(frames, streams, wanted))
+    }
+
+    /// Returns the place at the beginning of a free range; none if it cannot be used now.
+    fn spot_in(
+        &self,
+        frames: &mut Frames<B>,
+        streams: &Streams<B>,
+        range: RangeIndex,
+        wanted: Wanted,
+    ) -> Option<Spot> {
+        let offset = self.aligned(self.ranges.get(range).offset, wanted.alignment)?;
+        let work = self.work(frames, streams, offset, wanted)?;
+        Some(Spot { range, offset, work })
     }
 
     /// Finds the place in the last range, which is the end of the space.
