@@ -9,7 +9,7 @@ use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::body::Ready;
 use gpu_vmm_core::{Backend, Stream};
-use gpu_vmm_sync::SpinMutex;
+use gpu_vmm_sync::BiasedMutex;
 
 /// The slot for the block that was freed last, on cache lines of its own: every allocation reads the fields around it.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Last<B: Backend> {
     /// False if freed memory may have to return to the driver at once.
     on: bool,
     /// Held for a look or an exchange only, and never while the thread waits for anything else.
-    slot: SpinMutex<Slot<B>>,
+    slot: BiasedMutex<Slot<B>>,
 }
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Served {
 impl<B: Backend> Last<B> {
     pub(crate) fn new(on: bool) -> Self {
         let slot = Slot { body: None, stream: None, closed: false, served: Served::default() };
-        Self { on, slot: SpinMutex::new(slot) }
+        Self { on, slot: BiasedMutex::new(slot) }
     }
 
     /// Returns true if the slot is for pieces like this one.

@@ -69,7 +69,7 @@ impl<B: Backend> Owner<B> {
     ) -> Result<(), Error> {
         self.inner.process.check(operation)?;
         for thread_cache in &self.thread_caches {
-            let pieces = thread_cache.lock().empty(&wanted);
+            let pieces = thread_cache.lock_seldom().empty(&wanted);
             if !pieces.is_empty() {
                 let mut core = self.inner.core(operation)?;
                 pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
@@ -82,7 +82,7 @@ impl<B: Backend> Owner<B> {
     pub(crate) fn retire(&self, operation: Operation, index: StreamIndex) -> Result<(), Error> {
         self.inner.process.check(operation)?;
         for thread_cache in &self.thread_caches {
-            thread_cache.lock().forget(index);
+            thread_cache.lock_seldom().forget(index);
         }
         self.inner.last.forget();
         self.settle(operation, |_, of| of == index)?;

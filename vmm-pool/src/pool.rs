@@ -11,11 +11,12 @@ use crate::space::{UNIT, rounded};
 use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
 use crate::thread_cache::body::{Body, Ready};
-use crate::thread_cache::{Cache, ThreadCacheRef, batch_of, of_this_thread};
+use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
 use crate::waits::Ladder;
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_sync::atomic::Ordering;
+use gpu_vmm_sync::thread_number;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -117,7 +118,7 @@ impl<B: Backend> Pool<B> {
         alignment: Bytes,
         stream: Stream<'static>,
     ) -> Result<Block<B>> {
-        let thread_cache = self.owner.thread_cache(of_this_thread());
+        let thread_cache = self.owner.thread_cache(thread_number());
         let class = fit(size.0, alignment.0);
         let is_here = self.owner.inner.process.is_this();
         // The default stream never captures.
@@ -145,7 +146,7 @@ impl<B: Backend> Pool<B> {
         if !self.owner.inner.process.is_this() || !stream.is_default() && self.captures(stream) {
             return None;
         }
-        let thread_cache = self.owner.thread_cache(of_this_thread());
+        let thread_cache = self.owner.thread_cache(thread_number());
         Some(self.block(self.take_cached(thread_cache, class, size, stream)?))
     }
 
@@ -161,7 +162,7 @@ impl<B: Backend> Pool<B> {
             return None;
         }
         let class = fit(size.0, alignment.0).map_or_else(|| self.check(size, alignment).ok(), Some)?;
-        let thread_cache = self.owner.thread_cache(of_this_thread());
+        let thread_cache = self.owner.thread_cache(thread_number());
         let captures = !stream.is_default() && self.captures(stream);
         let cached = class.filter(|_| !captures);
         let cached = cached.and_then(|class| self.take_cached(thread_cache, class, size, stream));

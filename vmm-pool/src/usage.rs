@@ -222,8 +222,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::thread_cache::{Cache, of_this_thread};
+    use crate::thread_cache::Cache;
     use gpu_vmm_host::HostConfig;
+    use gpu_vmm_sync::thread_number;
 
     const PAGE: u64 = 2 << 20;
 
@@ -235,7 +236,7 @@ mod tests {
     fn the_bodies_of_pieces_that_leave_a_thread_cache_are_kept() {
         let pool = pool();
         let cache = |work: &mut dyn FnMut(&mut Cache<gpu_vmm_host::HostBackend>) -> usize| {
-            work(&mut pool.owner.thread_cache(of_this_thread()).lock())
+            work(&mut pool.owner.thread_cache(thread_number()).lock())
         };
         // More than a thread cache keeps of this size: the older half leaves it.
         let blocks: Vec<_> = (0..300).map(|_| pool.alloc(Bytes(256)).unwrap()).collect();

@@ -9,10 +9,15 @@
 //! | `system` | the types of a normal build |
 //! | `modelled` | the types of loom and shuttle |
 //! | `models` | runs of a model under all its schedules, with loom |
+//! | `biased` | a lock that costs its first user no atomic operation |
+//! | `barrier` | memory barriers for it |
 //!
 //! `Arc`, `Weak` and `OnceLock` are the standard library's in all three builds. Loom has no `Weak`, and no closure that gpu-vmm
 //! passes to a `OnceLock` can be interrupted by another thread of a model.
 
+#[cfg(not(any(loom, shuttle)))]
+mod barrier;
+mod biased;
 #[cfg(any(loom, shuttle))]
 mod modelled;
 #[cfg(loom)]
@@ -22,7 +27,12 @@ mod system;
 
 #[cfg(any(loom, shuttle))]
 pub use modelled::*;
+#[cfg(any(loom, shuttle))]
+use modelled::{barrier, relax};
+#[cfg(not(any(loom, shuttle)))]
+use system::relax;
 #[cfg(not(any(loom, shuttle)))]
 pub use system::*;
 
+pub use biased::{BiasedGuard, BiasedMutex, thread_number};
 pub use std::sync::{Arc, OnceLock, PoisonError, TryLockError, Weak};

@@ -48,6 +48,28 @@ macro_rules! per_thread {
 }
 pub use model::{lazy_static, thread_local};
 
+/// Lets another thread run, in a loop that waits for it.
+pub(crate) fn relax() {
+    model::thread::yield_now();
+}
+
+/// The barriers of `barrier`. Both are full ones: a schedule has no other means to make all threads pass one.
+pub(crate) mod barrier {
+    use super::atomic::{Ordering, fence};
+
+    pub(crate) fn light() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn heavy() {
+        fence(Ordering::SeqCst);
+    }
+
+    pub(crate) fn can_wait_for_all() -> bool {
+        true
+    }
+}
+
 /// A lock with the interface of spin's `SpinMutex`.
 #[derive(Debug)]
 pub struct SpinMutex<T>(Mutex<T>);

@@ -11,6 +11,11 @@ pub type SpinMutex<T> = spin::mutex::SpinMutex<T, spin::relax::Yield>;
 /// The guard of a locked [`SpinMutex`].
 pub type SpinMutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
+/// Lets another thread run, in a loop that waits for it.
+pub(crate) fn relax() {
+    std::thread::yield_now();
+}
+
 /// Threads.
 pub mod thread {
     pub use std::thread::sleep;

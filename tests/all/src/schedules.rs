@@ -21,10 +21,11 @@ const SECONDS: u64 = 4;
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The packages that have models for loom.
-const MODELLED: [&str; 2] = ["gpu-vmm-pool", "gpu-vmm-premap"];
+const MODELLED: [&str; 3] = ["gpu-vmm-pool", "gpu-vmm-premap", "gpu-vmm-sync"];
 
 /// Packages for Miri, and parts of the names of tests that make no system calls which Miri lacks.
-const ON_MIRI: [(&str, &[&str]); 4] = [
+const ON_MIRI: [(&str, &[&str]); 5] = [
+    ("gpu-vmm-sync", &["biased::"]),
     ("gpu-vmm-pool", &["space::", "slabs::", "stream_order::", "thread_cache::body"]),
     ("gpu-vmm-core", &["region::index", "region::restorable", "access::"]),
     ("gpu-vmm-share", &["channel::tests::malformed::the_decoder"]),
@@ -126,7 +127,16 @@ fn sanitizer(folder: &Path) -> Tool {
     let mut command = cargo::on_toolchain("nightly");
     command.args(["test", "--quiet", "-Zbuild-std", "--target", SANITIZED, "--package", "gpu-vmm-pool"]);
     command
-        .args(["--lib", "--test", "last_freed", "--test", "shortage", "--target-dir"])
+        .args([
+            "--package",
+            "gpu-vmm-sync",
+            "--lib",
+            "--test",
+            "last_freed",
+            "--test",
+            "shortage",
+            "--target-dir",
+        ])
         .arg(folder.join("sanitized"));
     command.env("RUSTFLAGS", "-Zsanitizer=thread");
     Tool { name: "ThreadSanitizer".to_owned(), command }

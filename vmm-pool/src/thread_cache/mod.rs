@@ -19,38 +19,20 @@ use crate::piece::Piece;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Stream};
-use gpu_vmm_sync::atomic::{AtomicUsize, Ordering};
-use gpu_vmm_sync::{Arc, SpinMutex, SpinMutexGuard, per_thread, shared_static};
-use std::cell::Cell;
+use gpu_vmm_sync::{Arc, BiasedGuard, BiasedMutex};
 use std::ptr::NonNull;
 
 /// The most bytes in one thread cache.
 const MAX: u64 = 8 << 20;
-
-/// Returns the number that selects the thread cache of this thread.
-#[inline]
-pub(crate) fn of_this_thread() -> usize {
-    shared_static! {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-    }
-    per_thread! {
-        static OWN: Cell<usize> = Cell::new(usize::MAX);
-    }
-    OWN.with(|own| {
-        if own.get() == usize::MAX {
-            own.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        own.get()
-    })
-}
 
 /// A thread cache, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct ThreadCache<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
-    /// Held for a push or a pop only, and never while the thread waits for anything else.
-    cache: SpinMutex<Cache<B>>,
+    /// Held for a push or a pop only, and never while the thread waits for anything else. Most programs free a block on the thread
+    /// that has allocated it, so that one thread locks it alone.
+    cache: BiasedMutex<Cache<B>>,
 }
 
 /// A counted reference to a thread cache, held by its pool and by its blocks. The count is kept under the thread cache's
@@ -67,7 +49,7 @@ unsafe impl<B: Backend> Sync for ThreadCacheRef<B> {}
 impl<B: Backend> ThreadCacheRef<B> {
     /// Creates a thread cache that its pool owns until [`ThreadCacheRef::give_up`].
     pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
-        let cache = SpinMutex::new(Cache::new());
+        let cache = BiasedMutex::new(Cache::new());
         let thread_cache = Box::new(ThreadCache { inner: Arc::clone(inner), cache });
         Self(NonNull::from(Box::leak(thread_cache)))
     }
@@ -87,7 +69,7 @@ impl<B: Backend> ThreadCacheRef<B> {
 
     /// Ends the pool's ownership. The thread cache must be empty of pieces.
     pub(crate) fn give_up(&self) {
-        let mut cache = self.lock();
+        let mut cache = self.lock_seldom();
         cache.owned = false;
         let is_last = cache.live_blocks == 0;
         drop(cache);
@@ -150,8 +132,13 @@ pub(crate) type BinIndex = u16;
 
 impl<B: Backend> ThreadCache<B> {
     #[inline]
-    pub(crate) fn lock(&self) -> SpinMutexGuard<'_, Cache<B>> {
+    pub(crate) fn lock(&self) -> BiasedGuard<'_, Cache<B>> {
         self.cache.lock()
+    }
+
+    /// Locks it for a look at all thread caches, which any thread may take.
+    pub(crate) fn lock_seldom(&self) -> BiasedGuard<'_, Cache<B>> {
+        self.cache.lock_seldom()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::status::Answer;
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream};
-use gpu_vmm_sync::SpinMutex;
+use gpu_vmm_sync::BiasedMutex;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
 
@@ -147,7 +147,7 @@ struct Table {
     process: Process,
     /// One lock for all, as in PyTorch's own allocator: the amounts have peaks, so each allocation changes one state anyway, and
     /// a second lock would take as long as the rest.
-    live: SpinMutex<Live>,
+    live: BiasedMutex<Live>,
 }
 
 struct Live {
@@ -163,7 +163,7 @@ static TABLE: OnceLock<Table> = OnceLock::new();
 fn inherited() -> &'static Table {
     TABLE.get_or_init(|| Table {
         process: Process::current(),
-        live: SpinMutex::new(Live { blocks: AddressMap::new(), amounts: [Amounts::default(); DEVICES] }),
+        live: BiasedMutex::new(Live { blocks: AddressMap::new(), amounts: [Amounts::default(); DEVICES] }),
     })
 }
 
