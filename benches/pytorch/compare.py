@@ -2,10 +2,10 @@
 """Replays allocation traces through PyTorch's allocators and through the pool, in turn on one GPU, and prints one table.
 
     cargo build --release
-    python3 benches/pytorch/compare.py TRACES
+    python3 benches/pytorch/compare.py [TRACES]
 
-TRACES is a folder of *.trace.gz. The script needs PyTorch with CUDA, a C++ compiler and ninja for PyTorch's side (replay.cpp,
-built once into its own folder), and the command gpu-vmm; no network.
+TRACES is a folder of *.trace.gz, by default benches/pytorch/traces, which record.py recorded. The script needs PyTorch with CUDA, a
+C++ compiler and ninja for PyTorch's side (replay.cpp, built once into its own folder), and the command gpu-vmm; no network.
 
 A trace has one event per line. `a ID BYTES STREAM` allocates a block, at `f ID` the owner frees it, and at `r ID` the streams
 that used it have finished. The latter two coincide unless another stream than the block's own was recorded on it.
@@ -16,7 +16,8 @@ The two sides:
   Nothing runs on the GPU. So an event that PyTorch recorded for another stream (record_stream) would complete at once, and
   memory would be reusable earlier than in the traced program. Therefore PyTorch's side frees at `r`, when that program could
   reuse the memory, and needs no events. Frees at `f` that wait for `r` would cost it more.
-- The pool by `gpu-vmm replay`, which frees at `f` and keeps the memory waiting until `r`.
+- The pool by `gpu-vmm replay`, which frees at `f` and keeps the memory waiting until `r`. `--pages 4MiB,16MiB` adds pools with pages
+  of these sizes.
 
 Each round is a process of its own that replays a trace three times: cold, for the peak of the held memory and the time of a
 process's first pass; warm, for the total time of all allocations and frees; and warm with a clock around each call, for the
@@ -185,8 +186,9 @@ def play_pytorch(library, which, events_file, blocks, streams):
     return run([*command, str(blocks), str(streams)], environment)
 
 
-def play_pool(command, trace):
-    answer = run([str(command), "replay", str(trace), "--backend", "cuda", "--allocator", "pool", "--json"])
+def play_pool(command, trace, page=None):
+    words = [str(command), "replay", str(trace), "--backend", "cuda", "--allocator", "pool", "--json"]
+    answer = run([*words, *(["--page", page] if page else [])])
     try:
         return {
             "cold_ns": answer["cold"]["total_ns"],
@@ -201,10 +203,11 @@ def play_pool(command, trace):
         raise Failed(f"{command} replay --json reports no {error}") from None
 
 
-def compare(trace, command, library, others, rounds):
+def compare(trace, command, library, others, rounds, pages=()):
     """Returns the rows of one trace, and the results."""
     events, blocks, streams, asked = read_trace(trace)
-    players = [*others, POOL]
+    pools = {POOL: None, **{f"{POOL}, {page}": page for page in pages}}
+    players = [*others, *pools]
     results = {player: [] for player in players}
     with tempfile.NamedTemporaryFile(prefix="gpu-vmm-trace-") as file:
         events.tofile(file)
@@ -212,8 +215,8 @@ def compare(trace, command, library, others, rounds):
         for number in range(rounds):
             turn = number % len(players)
             for player in players[turn:] + players[:turn]:
-                if player == POOL:
-                    results[player].append(play_pool(command, trace))
+                if player in pools:
+                    results[player].append(play_pool(command, trace, pools[player]))
                 else:
                     results[player].append(play_pytorch(library, player, file.name, blocks, streams))
     theirs = results[POOL][0]["asked"]
@@ -246,7 +249,14 @@ def arguments(words):
     parser = argparse.ArgumentParser(
         description="Replays allocation traces through PyTorch's allocators and through the pool, in turn on one GPU."
     )
-    parser.add_argument("traces", type=Path, metavar="TRACES", help="folder of *.trace.gz")
+    parser.add_argument(
+        "traces",
+        type=Path,
+        metavar="TRACES",
+        nargs="?",
+        default=HERE / "traces",
+        help="folder of *.trace.gz (default: %(default)s)",
+    )
     parser.add_argument(
         "--gpu-vmm",
         type=Path,
@@ -260,6 +270,9 @@ def arguments(words):
         help=f"PyTorch's allocators to compare with the pool, of {', '.join(PYTORCH)} (default: %(default)s)",
     )
     parser.add_argument(
+        "--pages", default="", metavar="SIZES", help="also compare pools with pages of these sizes, such as 4MiB,16MiB"
+    )
+    parser.add_argument(
         "--build",
         type=Path,
         default=HERE.parent.parent / "target" / "pytorch",
@@ -267,6 +280,7 @@ def arguments(words):
     )
     given = parser.parse_args(words)
     given.allocators = given.allocators.split(",")
+    given.pages = [page for page in given.pages.split(",") if page]
     unknown = [name for name in given.allocators if name not in PYTORCH]
     if unknown:
         parser.error(f"--allocators: {', '.join(unknown) or 'nothing'} is not one of {', '.join(PYTORCH)}")
@@ -292,7 +306,7 @@ def main(words):
     rows, devices = [], set()
     for trace in given.files:
         print(f"replaying {trace.name}", file=sys.stderr)
-        of_trace, results = compare(trace, given.gpu_vmm, library, given.allocators, given.rounds)
+        of_trace, results = compare(trace, given.gpu_vmm, library, given.allocators, given.rounds, given.pages)
         rows += of_trace
         devices |= {result["device"] for player in given.allocators for result in results[player]}
     import torch

@@ -70,8 +70,17 @@ class Refusing(Folder):
 
     def test_what_is_right_is_taken(self):
         path = self.trace("")
-        given = compare.arguments([str(self.folder), "--gpu-vmm", sys.executable, "--allocators", "expandable"])
+        words = [str(self.folder), "--gpu-vmm", sys.executable, "--allocators", "expandable", "--pages", "4MiB,16MiB"]
+        given = compare.arguments(words)
         self.assertEqual((given.files, given.allocators), ([path], ["expandable"]))
+        self.assertEqual(given.pages, ["4MiB", "16MiB"])
+
+    def test_the_repositorys_traces_are_the_default(self):
+        given = compare.arguments(["--gpu-vmm", sys.executable])
+        self.assertEqual([path.name for path in given.files], ["graph_network.trace.gz", "streams.trace.gz"])
+        self.assertEqual(given.pages, [])
+        for path in given.files:
+            self.assertGreater(compare.read_trace(path)[3], 1 << 30)
 
 
 class Failing(Folder):
@@ -96,6 +105,25 @@ class Failing(Folder):
         program.chmod(0o755)
         with self.assertRaisesRegex(compare.Failed, "reports no 'cold'"):
             compare.play_pool(program, "a trace")
+
+
+class Comparing(Folder):
+    @unittest.skipUnless(os.name == "posix", "the program is a script")
+    def test_pools_with_pages_of_other_sizes(self):
+        program = self.folder / "program"
+        answer = (
+            '{"cold": {"total_ns": 4}, "warm": {"total_ns": 2}, "alloc_ns": {"median": 1, "p999": 1}, "free_ns": {"median": 1}, '
+            '"peak_held": 200, "peak_asked": 100, "driver_calls": 1}'
+        )
+        program.write_text(f"#!/bin/sh\necho \"$@\" >>{self.folder}/words\necho '{answer}'\n")
+        program.chmod(0o755)
+        path = self.trace("a 1 100 0\nf 1\nr 1\n")
+        rows, results = compare.compare(path, program, None, [], 1, ["16MiB"])
+        self.assertEqual([row[1] for row in rows], ["pool", "pool, 16MiB"])
+        self.assertEqual([row[8] for row in rows], ["", "1.000"])
+        pages = [words.partition("--page ")[2] for words in (self.folder / "words").read_text().splitlines()]
+        self.assertEqual(pages, ["", "16MiB"])
+        self.assertEqual(list(results), ["pool", "pool, 16MiB"])
 
 
 class Table(unittest.TestCase):

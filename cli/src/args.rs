@@ -195,6 +195,9 @@ pub(crate) struct ReplayArguments {
     /// The allocator to test
     #[arg(long, value_enum, default_value_t)]
     pub(crate) allocator: AllocatorChoice,
+    /// The size of the pool's pages, a power of two [default: the pool's own, 2MiB or 8MiB]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
+    pub(crate) page: Option<Bytes>,
     /// The number of threads, each of which replays the whole trace
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     pub(crate) threads: u32,
@@ -494,9 +497,15 @@ impl ReplayArguments {
         if self.host_memory.is_some() && self.on.backend != BackendChoice::Host {
             return Some("--host-memory is for --backend host".to_owned());
         }
-        (self.snapshot.is_some() && self.allocator == AllocatorChoice::Driver).then(|| {
-            "--snapshot is for --allocator pool: the driver has no snapshot of its allocations".to_owned()
-        })
+        if self.allocator == AllocatorChoice::Pool {
+            return None;
+        }
+        let pools = [
+            (self.snapshot.is_some(), "--snapshot", "the driver has no snapshot of its allocations"),
+            (self.page.is_some(), "--page", "the driver chooses its own"),
+        ];
+        let given = pools.into_iter().find(|(is_given, ..)| *is_given);
+        given.map(|(_, option, why)| format!("{option} is for --allocator pool: {why}"))
     }
 }
 

@@ -108,7 +108,7 @@ fn on_a_pool(
     progress: &mut Progress,
 ) -> Answer<Outcome> {
     let streams = Streams::of(backend, device, trace.streams())?;
-    let pooled = Pooled::new(backend, device, &streams)?;
+    let pooled = Pooled::new(backend, device, &streams, asked.page)?;
     let Some(file) = snapshot else { return rounds(trace, &pooled, asked, progress, &|| {}) };
     let mut file = Output::to(Some(file));
     let snapshot = Mutex::new(PoolSnapshot::default());

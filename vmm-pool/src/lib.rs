@@ -3,7 +3,7 @@
 //!
 //! # How it works
 //!
-//! The pool creates physical memory in frames of one page (2 MiB, or 4 MiB on large GPUs). Each tag has its own addresses,
+//! The pool creates physical memory in frames of one page (2 MiB, or 8 MiB on large GPUs). Each tag has its own addresses,
 //! several times as many as the device has memory. The pool cuts blocks from them by best fit. A frame that contains no block
 //! is free, whether it is mapped or not. One frame may be mapped at several addresses, and the first request that needs
 //! memory takes it.

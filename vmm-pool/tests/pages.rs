@@ -18,10 +18,11 @@ fn page_of(
 #[test]
 fn pages_are_larger_on_devices_with_much_memory() {
     assert_eq!(page_of(Bytes::gib(64) - Bytes::mib(2), |builder| builder), Bytes::mib(2));
-    assert_eq!(page_of(Bytes::gib(64), |builder| builder), Bytes::mib(4));
+    assert_eq!(page_of(Bytes::gib(64), |builder| builder), Bytes::mib(8));
     // Unless the program says otherwise, or nothing would fit into the budget.
     assert_eq!(page_of(Bytes::gib(64), |builder| builder.page(Bytes::mib(2))), Bytes::mib(2));
-    assert_eq!(page_of(Bytes::gib(64), |builder| builder.budget(Bytes::mib(3))), Bytes::mib(2));
+    assert_eq!(page_of(Bytes::gib(64), |builder| builder.budget(Bytes::mib(8))), Bytes::mib(8));
+    assert_eq!(page_of(Bytes::gib(64), |builder| builder.budget(Bytes::mib(7))), Bytes::mib(2));
 }
 
 #[test]
@@ -30,7 +31,7 @@ fn a_page_takes_one_call_to_create_and_one_to_map_and_a_block_one_for_access() {
     let pool = Pool::builder(&backend).build().unwrap();
     let block = pool.alloc(Bytes::mib(62)).unwrap();
     let calls = pool.stats().driver_calls;
-    assert_eq!((calls.create, calls.map, calls.set_access, calls.unmap), (16, 16, 1, 0));
+    assert_eq!((calls.create, calls.map, calls.set_access, calls.unmap), (8, 8, 1, 0));
     drop(block);
 }
 

@@ -29,7 +29,7 @@ pub struct PoolOptions {
     pub budget: u64,
     /// The largest amount of free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
     pub keep: u64,
-    /// The size in which the pool creates and maps physical memory, in bytes, a power of two. 0 for 2 MiB (4 MiB on devices with
+    /// The size in which the pool creates and maps physical memory, in bytes, a power of two. 0 for 2 MiB (8 MiB on devices with
     /// 64 GiB and more) or the driver's granularity, whichever is larger, and for 16 MiB in PyTorch's pools. Larger pages take fewer
     /// driver calls, but leave more memory unused around blocks.
     pub page: u64,

@@ -85,14 +85,24 @@ pub struct Pooled<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Pooled<'a, B> {
-    /// Creates a pool on a device.
+    /// Creates a pool on a device. Its pages have this size, or the pool's default.
     ///
     /// # Errors
     ///
     /// The error of the driver or the pool.
-    pub fn new(backend: &'a B, device: DeviceId, streams: &'a Streams) -> Result<Self, ReplayError> {
+    pub fn new(
+        backend: &'a B,
+        device: DeviceId,
+        streams: &'a Streams,
+        page: Option<Bytes>,
+    ) -> Result<Self, ReplayError> {
         let start = Start::of(backend, device)?;
-        Ok(Self { pool: Pool::builder(backend).device(device).build()?, streams, start })
+        let builder = Pool::builder(backend).device(device);
+        let builder = match page {
+            Some(page) => builder.page(page),
+            None => builder,
+        };
+        Ok(Self { pool: builder.build()?, streams, start })
     }
 
     /// Returns the pool.

@@ -1,5 +1,5 @@
-//! The memory that a pool holds for a trace: for generated traces, and for recorded ones in the folder that `GPU_VMM_TRACES`
-//! names. On host memory, which is never touched.
+//! The memory that a pool holds for a trace: for generated traces, and for recorded ones of this repository and in the folder that
+//! `GPU_VMM_TRACES` names. On host memory, which is never touched.
 #![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
 
 use gpu_vmm_core::{Backend, Bytes, DeviceId};
@@ -7,7 +7,7 @@ use gpu_vmm_host::HostConfig;
 use gpu_vmm_replay::synthetic::Workload;
 use gpu_vmm_replay::{Options, Outcome, Plain, Pooled, Streams, Trace, replay};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const DEVICE: DeviceId = DeviceId(0);
 
@@ -24,7 +24,7 @@ fn made(workload: Workload, seed: u64, allocations: u64) -> Trace {
 fn on_a_pool(trace: &Trace, threads: usize) -> Outcome {
     let backend = HostConfig::new().memory(MEMORY).open().unwrap();
     let streams = Streams::of(&backend, DEVICE, trace.streams()).unwrap();
-    let pooled = Pooled::new(&backend, DEVICE, &streams).unwrap();
+    let pooled = Pooled::new(&backend, DEVICE, &streams, None).unwrap();
     let outcome = replay(trace, &pooled, Options { threads, rounds: 1, ..Options::default() }).unwrap();
     let account = pooled.pool().stats();
     assert_eq!((account.live, account.live_blocks), (0, 0), "{account:?}");
@@ -88,13 +88,22 @@ fn a_device_with_too_little_memory_fails_and_nothing_is_left() {
     assert_eq!(backend.memory_info(DEVICE).unwrap().free, little);
 }
 
+fn say(text: &str) {
+    std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
+}
+
 #[test]
 fn a_pool_holds_little_more_than_recorded_programs_ask_for() {
-    let say = |text: String| writeln!(std::io::stderr(), "{text}").unwrap();
-    let Some(folder) = std::env::var_os("GPU_VMM_TRACES").map(PathBuf::from) else {
-        return say("SKIPPED: no recorded traces; GPU_VMM_TRACES names a folder with some".to_owned());
-    };
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    holds_little_more(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/pytorch/traces")));
+    match std::env::var_os("GPU_VMM_TRACES") {
+        Some(folder) => holds_little_more(Path::new(&folder)),
+        None => say("SKIPPED: no other recorded traces; GPU_VMM_TRACES names a folder with some"),
+    }
+}
+
+/// Replays each trace of a folder.
+fn holds_little_more(folder: &Path) {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.to_string_lossy().ends_with(".trace.gz"));
     files.sort();
@@ -105,7 +114,7 @@ fn a_pool_holds_little_more_than_recorded_programs_ask_for() {
         let Outcome { ratio, peak_held, peak_asked, .. } = on_a_pool(&trace, 1);
         let limit = if trace.freed_for_later() > 0 { 1.10 } else { 1.02 };
         let line = format!("{}: {peak_held} held for {peak_asked}: {ratio:.4}", file.display());
-        say(line.clone());
+        say(&line);
         if !(1.0..=limit).contains(&ratio) {
             too_much.push(format!("{line}, more than {limit}"));
         }

@@ -8,8 +8,9 @@ use crate::stream_order::StreamIndex;
 use crate::streams::Streams;
 use gpu_vmm_core::Backend;
 
-/// The number of fitting ranges that a search looks at before it accepts one that needs mapping. With more, the search finds
-/// more mapped memory, but leaves more ranges of odd sizes behind.
+/// The number of fitting ranges that a search looks at before it accepts one that needs mapping, if the pool serves several
+/// streams. With more, the search finds more mapped memory, but leaves more ranges of odd sizes behind. With one stream, the best fit
+/// is mapped already in most cases.
 const TRIES: usize = 4;
 
 /// The number of ranges for each stream that a search among the ranges of all streams looks at, since work may still use all of
@@ -65,7 +66,8 @@ impl<B: Backend> Space<B> {
     pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
         let Wanted { size, alignment, stream, .. } = wanted;
         let room = size.checked_add(alignment.saturating_sub(UNIT))?;
-        let mut best = Best { spot: None, tries: TRIES };
+        let tries = if streams.are_several() { TRIES } else { 1 };
+        let mut best = Best { spot: None, tries };
         let mut ends_with = |range: RangeIndex| {
             if let Some(spot) = self.spot_in(frames, streams, range, wanted) {
                 best.add(spot);

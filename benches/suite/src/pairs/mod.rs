@@ -9,6 +9,7 @@ mod first_suspend;
 mod fresh;
 mod growth;
 mod kept;
+mod limits;
 mod mappings;
 mod order;
 mod paged;
@@ -58,6 +59,7 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
         pair("kept", "kept memory is mapped, compared with new memory", kept::measure),
         pair("paged", "a region that grows by the caller's pages, compared with raw calls", paged::measure),
         pair("pool", "a warm allocation with its free, compared with other allocators'", pool::measure),
+        pair("limits", "the pool's pairs, compared with what they cannot do without", limits::measure),
         pair(
             "mappings",
             "operations on a region with many mappings, compared with one with 10",

@@ -27,7 +27,7 @@ const MIXED: [Bytes; 6] =
 /// The number of pairs that are timed together.
 pub(super) const PAIRS: u64 = 1000;
 
-const PLAN: Plan = Plan::samples(200).together(PAIRS);
+pub(super) const PLAN: Plan = Plan::samples(200).together(PAIRS);
 
 /// The limit of a pair's time relative to the driver's.
 const TARGET: f64 = 0.15;

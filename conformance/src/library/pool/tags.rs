@@ -50,7 +50,7 @@ cases! { "pool":
 
 /// A backing store that is large enough for all of these cases.
 fn store<B: TestKit>(subject: &Subject<B>) -> BackingStore<B> {
-    BackingStore::pinned(&subject.backend, Bytes::mib(64)).unwrap()
+    BackingStore::pinned(&subject.backend, Bytes::mib(128)).unwrap()
 }
 
 /// Blocks of all size classes with their patterns.
