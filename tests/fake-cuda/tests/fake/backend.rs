@@ -43,6 +43,7 @@ pub(crate) const CASES: &[Case] = &[
         "a_device_that_is_not_listed_is_an_error",
         a_failed_list_is_an_error,
     ),
+    with(&[("FAIL", "cuDeviceGetName:1:999")], "a_device_without_a_name_says_why", a_device_without_a_name),
     with(&[("VMM", "0")], "a_device_without_virtual_memory_has_a_reason", a_device_without_virtual_memory),
     with(&[("FAIL", "cuMemCreate:1:2")], "memory_that_is_short_comes_with_numbers", short_memory_has_numbers),
     with(&[("MEM_MB", "64")], "so_it_does_without_a_context", short_memory_without_a_context),
@@ -151,6 +152,14 @@ fn a_failed_list_is_an_error(_: &Cuda) {
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
     assert_has(&error.to_string(), &["cuDeviceGet", "CUDA_ERROR_UNKNOWN (999)"]);
     assert_eq!(open().devices().len(), 2);
+}
+
+fn a_device_without_a_name(_: &Cuda) {
+    let backend = open();
+    let [first, second] = backend.devices() else { panic!("{:?}", backend.devices()) };
+    assert_has(&first.name, &["a device without a name", "cuDeviceGetName", "CUDA_ERROR_UNKNOWN (999)"]);
+    assert!(first.unusable.is_none(), "{:?}", first.unusable);
+    assert_has(&second.name, &["fake"]);
 }
 
 fn a_device_without_virtual_memory(_: &Cuda) {
