@@ -19,6 +19,8 @@ pub(crate) const FIRST_ONLY: &str = "access_of_the_first_mapping_only";
 pub(crate) const RELEASE_FAILS: &str = "a_failed_release_is_recorded";
 /// The case in which addresses are freed with an error.
 pub(crate) const FREE_FAILS: &str = "each_range_is_freed_although_a_free_fails";
+/// The case in which ROCr does not tell the agent of a device.
+pub(crate) const NO_AGENT: &str = "nothing_is_left_where_no_agent_is_told";
 /// The case in which no call waits for a device.
 pub(crate) const WAITS_FAIL: &str = "a_failed_wait_is_told";
 /// The case in which no hint is taken.
@@ -66,6 +68,7 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
     let fails = match case.name {
         RELEASE_FAILS => "hipMemRelease",
         FREE_FAILS => "hipMemAddressFree",
+        NO_AGENT => "hsa_amd_pointer_info",
         WAITS_FAIL => "hipFree,hipDeviceSynchronize",
         _ => "",
     };
