@@ -6,7 +6,8 @@ use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
     Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, GrowthKind, Location,
-    Operation, PhysicalMemory, Pinned, Properties, Region, Result, SyncCalls, WaitFor,
+    MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region, Reservation, Result, SyncCalls,
+    Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;
@@ -63,6 +64,7 @@ pub(crate) const CASES: &[Case] = &[
         a_destructor_that_fails_is_logged,
     ),
     with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
+    case("a_handle_of_another_vendor_is_refused", a_handle_of_another_vendor_is_refused),
     case("any_backend_reports_what_the_cuda_backend_reports", any_backend_reports_the_same),
     case("what_ends_after_the_driver_is_no_failure", what_ends_after_the_driver_is_no_failure),
 ];
@@ -293,6 +295,19 @@ fn any_backend_reports_the_same(_: &Cuda) {
     let own = reported(&backend);
     assert_eq!(reported(&AnyBackend::from(backend.clone())), own);
     assert_ne!(backend.granularity(), backend.reservation_unit());
+}
+
+/// Of the two in the error, the handle is the foreign one.
+fn a_handle_of_another_vendor_is_refused(_: &Cuda) {
+    let (cuda, host) = (AnyBackend::from(open()), AnyBackend::open(Vendor::Host).unwrap());
+    // SAFETY: whole units; nothing is mapped.
+    unsafe {
+        let handle = host.create(UNIT, &Properties::on(DEVICE)).unwrap();
+        let mut reservation = cuda.reserve(UNIT, cuda.granularity().into(), None).unwrap();
+        let error = reservation.map(Bytes::ZERO, &handle).unwrap_err();
+        let Detail::ForeignHandle { theirs, ours } = error.detail() else { panic!("{error}") };
+        assert!(theirs.contains("HostHandle") && ours.contains("CudaReservation"), "{error}");
+    }
 }
 
 /// Static variables of C and C++ programs, and exit handlers, run after the driver has shut down: its calls return an error
