@@ -90,3 +90,11 @@ fn a_failed_opening_is_tried_again() {
     assert_eq!(text.matches("<LibraryNotFound").count(), 2, "{text}");
     assert_eq!(text.matches("<LibraryRefused").count(), 1, "{text}");
 }
+
+/// An empty variable is the same as none: the loader would take an empty name for this program.
+#[test]
+fn an_empty_variable_names_no_library() {
+    let text = open(&[""]);
+    let looked = ["<opened", "<NoDevice", "libcuda", "nvcuda"];
+    assert!(looked.iter().any(|part| text.contains(part)) && !text.contains("cannot use :"), "{text}");
+}

@@ -99,6 +99,16 @@ pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device, location: Locat
     let before = free()?;
     let grants = [read_write(device.id), read_write(DeviceId::HOST)];
     let meanwhile = mapped(driver, device, &properties, &grants, |_| free())?;
+    check_not_the_devices(size, &properties, before, meanwhile)
+}
+
+/// Refuses memory of the host that takes its whole size of the device's free memory.
+fn check_not_the_devices(
+    size: Bytes,
+    properties: &Properties,
+    before: Bytes,
+    meanwhile: Bytes,
+) -> Result<()> {
     if meanwhile + size <= before {
         let what = format!("{size} of {properties} took {} of the device's memory", before - meanwhile);
         return Err(Error::new(Operation::CreateMemory, Detail::DriverContractViolated { what }));
@@ -127,5 +137,20 @@ fn mapped<T>(
         let seen = reservation.set_access(Bytes::ZERO, size, grants).and_then(|()| look(&reservation));
         reservation.unmap(Bytes::ZERO, size)?;
         seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_takes_its_size_of_the_device_is_the_devices() {
+        let (size, before) = (Bytes::mib(2), Bytes::mib(100));
+        let properties = Properties::on(DeviceId(0)).located(Location::Host);
+        for (meanwhile, is_the_hosts) in [(100, true), (99, true), (98, false), (90, false), (110, true)] {
+            let answer = check_not_the_devices(size, &properties, before, Bytes::mib(meanwhile));
+            assert_eq!(answer.is_ok(), is_the_hosts, "{meanwhile} MiB are free");
+        }
     }
 }

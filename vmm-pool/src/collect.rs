@@ -54,3 +54,44 @@ impl<B: Backend> Core<B> {
         self.pending.fences().iter().all(is_past)
     }
 }
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use crate::{Fence, Pool};
+    use gpu_vmm_core::{Bytes, Operation, Result};
+    use gpu_vmm_host::HostConfig;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A fence that is done when the test says so.
+    #[derive(Debug, Default)]
+    struct Told(AtomicBool);
+
+    impl Fence for Told {
+        fn is_done(&self) -> Result<bool> {
+            Ok(self.0.load(Ordering::Relaxed))
+        }
+
+        fn wait(&self) -> Result<()> {
+            self.0.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    /// A look that would begin behind the last piece begins at the first one.
+    #[test]
+    fn the_look_after_a_fence_is_done_collects_its_piece() {
+        let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+        let (fence, size) = (Arc::new(Told::default()), Bytes::mib(16));
+        pool.alloc(size).unwrap().free_after(Arc::<Told>::clone(&fence));
+        let look = || {
+            pool.owner.inner.core(Operation::Allocate).unwrap().collect_some();
+            pool.stats().pending
+        };
+        assert_eq!(look(), size.0);
+        fence.0.store(true, Ordering::Relaxed);
+        assert_eq!(look(), 0);
+    }
+}

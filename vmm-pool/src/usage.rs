@@ -246,6 +246,10 @@ mod tests {
         let left = cache(&mut |cache| cache.empty(|_, _| true).len());
         assert!(old > 0 && left > 0);
         assert_eq!(cache(&mut |cache| cache.spare()), old + left);
+        // A request of one block takes the body of a spare one.
+        let block = pool.alloc(Bytes::mib(3)).unwrap();
+        assert_eq!(cache(&mut |cache| cache.spare()), old + left - 1);
+        drop(block);
     }
 
     #[test]

@@ -71,3 +71,13 @@ fn nothing_is_copied_without_memory() {
     block.copy_from(Bytes(0), &other, part(4999, 1)).unwrap();
     assert_ne!(copies(), before);
 }
+
+#[test]
+fn a_blocks_text_has_its_address_size_and_stream() {
+    let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+    let block = pool.alloc(Bytes(5000)).unwrap();
+    let (address, size, stream) = (block.address(), block.size(), block.stream());
+    assert_eq!(size, Bytes(5000));
+    let text = format!("Block {{ address: {address:?}, size: {size:?}, stream: {stream:?}, .. }}");
+    assert_eq!(format!("{block:?}"), text);
+}

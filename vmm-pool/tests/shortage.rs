@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
 use gpu_vmm_core::{
-    Backend, BackingStore, Bytes, Detail, DeviceId, Error, Operation, Result, Stream, WaitFor,
+    Backend, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, Operation, Result, Stream, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Fence, Pool, PoolError};
@@ -213,6 +213,21 @@ fn few_addresses_serve_small_and_large_blocks_and_several_tags() {
     let _other =
         pool.tagged("other").unwrap().request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
     assert!(pool.stats().reserved <= Bytes::mib(256).0);
+}
+
+/// A block for which too few addresses are left is refused, although it may have more than half of them.
+#[test]
+fn no_block_exceeds_the_addresses_of_the_pool() {
+    let backend = host(Bytes::mib(256));
+    let pool = Pool::builder(&backend).addresses(Bytes::mib(64)).build().unwrap();
+    let _most = pool.request(Bytes::mib(40)).alignment(A).stream(S).alloc().unwrap();
+    assert_eq!(pool.stats().reserved, Bytes::mib(40).0);
+    let other = pool.tagged("other").unwrap();
+    let error = other.request(Bytes::mib(26)).alignment(A).stream(S).alloc().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfAddressSpace, "{error}");
+    assert_eq!(pool.stats().reserved, Bytes::mib(40).0);
+    let _rest = other.request(Bytes::mib(24)).alignment(A).stream(S).alloc().unwrap();
+    assert_eq!(pool.stats().reserved, Bytes::mib(64).0);
 }
 
 #[test]

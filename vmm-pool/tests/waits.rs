@@ -48,6 +48,52 @@ fn an_older_event_does_not_cover_the_last_free() {
     assert!(rounds.any(all_is_waited_for), "the stream was never busy");
 }
 
+/// Frees a block on each of two busy streams, of which the first cannot be waited for, and asks for the memory of the second.
+/// Returns false if the second stream's work ended too early to tell anything.
+fn the_other_stream_is_waited_for(rounds: u32) -> bool {
+    let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());
+    let own = [(); 2].map(|()| backend.own_stream(DEVICE).unwrap());
+    let pool = Pool::builder(&backend).build().unwrap();
+    for (own, size) in own.iter().zip([QUARTER, Bytes::mib(48)]) {
+        // SAFETY: the stream lives as long as the pool.
+        let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+        let block = pool.request(size).stream(stream).alloc().unwrap();
+        // SAFETY: the memory is mapped for the device, and the pool unmaps none before the stream has ended its work.
+        unsafe { backend.start_pattern_on(DEVICE, stream, block.address(), QUARTER, 1, rounds) }.unwrap();
+    }
+    let is_busy = !own[1].is_done().unwrap();
+    backend.fail_calls(&[Operation::WaitForEvent]);
+    let plan = backend.clone();
+    backend.during(Operation::WaitForEvent, move || _ = plan.stop());
+    let block = pool.alloc(Bytes::mib(48));
+    backend.stop();
+    assert!(block.is_ok(), "the stream behind the one that failed was not waited for: {block:?}");
+    own.iter().for_each(|own| backend.synchronize_stream(DEVICE, own.stream()).unwrap());
+    is_busy
+}
+
+#[test]
+fn a_stream_that_cannot_be_waited_for_does_not_keep_others_busy() {
+    let mut rounds = (0..8).map(|doubled| 64 << doubled);
+    assert!(rounds.any(the_other_stream_is_waited_for), "the stream was never busy");
+}
+
+/// With two streams, the pool looks for memory that the other stream freed before it maps memory elsewhere.
+#[test]
+fn what_one_of_two_streams_freed_serves_the_other_where_it_is() {
+    let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+    let own = backend.own_stream(DEVICE).unwrap();
+    // SAFETY: the stream lives as long as the pool.
+    let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    let pool = Pool::builder(&backend).build().unwrap();
+    // The second block keeps the first from the end of the addresses, where any stream may allocate.
+    let [first, _behind] = [(); 2].map(|()| pool.request(QUARTER).stream(stream).alloc().unwrap());
+    let (address, maps) = (first.address(), pool.stats().driver_calls.map);
+    drop(first);
+    let second = pool.alloc(QUARTER).unwrap();
+    assert_eq!((second.address(), pool.stats().driver_calls.map), (address, maps));
+}
+
 /// While a forgotten stream is busy, a new stream gets a number of its own, and not that of a stream that is merely idle.
 #[test]
 fn an_idle_stream_keeps_its_number() {

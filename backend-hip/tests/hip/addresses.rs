@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Address, Alignment, Bytes, MemoryCalls, Reservation};
+use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Feature, MemoryCalls, Reservation};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "addresses::a_hint_that_is_free_is_taken", needs: Needs::Device, run: free_hint },
@@ -11,6 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
         needs: Needs::Device,
         run: taken_hint,
     },
+    Test { name: "addresses::a_trial_of_hints_has_several", needs: Needs::Device, run: several_hints },
     Test {
         name: "addresses::an_address_comes_back_to_who_asks_for_it",
         needs: Needs::Device,
@@ -40,6 +41,17 @@ fn taken_hint(rig: &Rig) {
     // SAFETY: multiples of the granularity.
     let second = unsafe { rig.backend.reserve(rig.unit(), rig.alignment(), Some(hint)) }.unwrap();
     assert!(!first.range().contains(second.range().base), "{:?} and {:?}", first.range(), second.range());
+}
+
+/// Hints are supported although the first place that is tried for them is taken.
+fn several_hints(rig: &Rig) {
+    let near = rig.reserve(rig.unit()).range().base;
+    let first = Address(near.0 - Bytes::gib(16).0);
+    // SAFETY: multiples of the granularity.
+    let _taken = unsafe { rig.backend.reserve(rig.unit(), rig.alignment(), Some(first)) }.unwrap();
+    let all = rig.backend.capabilities(ZERO).unwrap();
+    let fixed = all.iter().find(|one| one.feature == Feature::FixedAddress).unwrap();
+    assert!(fixed.available, "{}", fixed.note);
 }
 
 fn back_at_the_same(rig: &Rig) {

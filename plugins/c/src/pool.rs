@@ -439,3 +439,26 @@ pub unsafe extern "C" fn gpu_vmm_pool_snapshot(pool: *const Pool, json: *mut *mu
         unsafe { give_json(json, &object("pool", pool)?.blocks.snapshot()) }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use gpu_vmm::Vendor;
+
+    /// With more slack, the pool creates memory for a large block instead of taking it from where a block was freed.
+    #[test]
+    fn a_pool_has_the_slack_of_its_options() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        for (slack, held) in [(0, Bytes::mib(18)), (1000, Bytes::mib(26))] {
+            let options = PoolOptions { page: Bytes::mib(2).0, slack, ..PoolOptions::DEFAULT };
+            let pool = Pool::new(&host, &options).unwrap();
+            let first = pool.blocks.alloc(Bytes::mib(8)).unwrap();
+            let _between = pool.blocks.alloc(Bytes::mib(2)).unwrap();
+            drop(first);
+            let _large = pool.blocks.alloc(Bytes::mib(16)).unwrap();
+            assert_eq!(pool.blocks.stats().held, held.0, "{slack} %");
+        }
+    }
+}

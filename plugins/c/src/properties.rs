@@ -123,3 +123,30 @@ pub(crate) fn level(access: Access) -> u32 {
         Access::ReadWrite => GPU_VMM_ACCESS_READ_WRITE,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn each_property_is_the_callers() {
+        let from = Properties {
+            device: 1,
+            location: GPU_VMM_LOCATION_HOST_NODE,
+            node: 2,
+            handle_types: GPU_VMM_HANDLE_FD,
+            compressible: false,
+            remote_dma: true,
+            reserved: [0; 4],
+        };
+        let read = Properties::read("test", Some(&from)).unwrap();
+        assert_eq!((read.device, read.location), (DeviceId(1), Location::HostNode(2)));
+        assert_eq!(read.handle_types, HandleTypes::FILE_DESCRIPTOR);
+        assert!(!read.compressible && read.remote_dma);
+        let other = Properties { compressible: true, remote_dma: false, ..from };
+        let read = Properties::read("test", Some(&other)).unwrap();
+        assert!(read.compressible && !read.remote_dma);
+    }
+}

@@ -167,3 +167,43 @@ pub unsafe extern "C" fn gpu_vmm_region_grow_or_move(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use gpu_vmm::Vendor;
+
+    #[test]
+    fn the_guard_has_its_own_size() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let memory = Properties {
+            device: 0,
+            location: 0,
+            node: 0,
+            handle_types: 0,
+            compressible: false,
+            remote_dma: false,
+            reserved: [0; 4],
+        };
+        let options = RegionOptions {
+            memory,
+            size: Bytes::mib(16).0,
+            placement: GPU_VMM_PLACE_ANYWHERE,
+            portable: false,
+            address: 0,
+            alignment: 0,
+            extend_by: Bytes::mib(8).0,
+            guard: Bytes::mib(4).0,
+            reserved: [0; 4],
+        };
+        let region = RegionOptions::builder(&host, Some(&options)).unwrap().build().unwrap();
+        assert_eq!(region.guard(), Bytes::mib(4));
+        let without = RegionOptions { guard: 0, ..options };
+        assert_eq!(
+            RegionOptions::builder(&host, Some(&without)).unwrap().build().unwrap().guard(),
+            Bytes::ZERO
+        );
+    }
+}

@@ -2,7 +2,7 @@
 //! of a plain allocation and the host's agent, and exporting a mapping as a descriptor.
 
 use crate::c::{HipError, Out, give, stop};
-use crate::call::call;
+use crate::call::call_named;
 use crate::settings::SETTINGS;
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
@@ -42,7 +42,7 @@ macro_rules! hsa {
         /// As in ROCr's headers.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
-            if call(|$state| $body) == HipError::SUCCESS { 0 } else { INVALID_ARGUMENT }
+            if call_named(stringify!($name), |$state| $body) == HipError::SUCCESS { 0 } else { INVALID_ARGUMENT }
         }
     };
 }

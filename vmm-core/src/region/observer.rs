@@ -378,3 +378,19 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text").to_owned()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observer_that_panicked_is_not_running_any_more() {
+        let answer: std::result::Result<(), String> = caught(|| {
+            assert_eq!(RUNNING.get(), 1);
+            panic!("on purpose")
+        });
+        assert_eq!(answer.unwrap_err(), "on purpose");
+        assert_eq!(RUNNING.get(), 0);
+    }
+}

@@ -3,7 +3,7 @@
 use super::in_flight::{AFTER, mapped};
 use crate::case::cases;
 use crate::library::flights::{goes_on, rounds};
-use crate::library::tools::{refused, streams_idle};
+use crate::library::tools::{idle, refused, streams_idle};
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Event, Stream};
 use gpu_vmm_testkit::TestKit;
@@ -12,6 +12,8 @@ cases! { "order":
     /// Unmapping that waits for the default stream waits for the default stream of each device with access, whichever device
     /// is current on the thread.
     the_default_stream_of_each_device,
+    /// Unmapping memory that one device alone can access, and not the first one, waits for this device.
+    the_only_device_with_access,
     /// Waiting for one device's default stream does not wait for another device's default stream.
     default_streams_are_apart,
     /// Waiting for one device's default stream does not wait for a blocking stream of another device.
@@ -54,6 +56,18 @@ fn the_default_stream_of_each_device<B: TestKit>(subject: &Subject<B>) {
         start_default(subject, (device, region.address()), times, |event| {
             region.unmap(Bytes::ZERO, subject.unit(), streams_idle(&[Stream::DEFAULT])).unwrap();
             assert!(event.is_done().unwrap(), "unmapped before the work of {device} had ended");
+        });
+    }
+}
+
+fn the_only_device_with_access<B: TestKit>(subject: &Subject<B>) {
+    let (_, b) = subject.two_devices();
+    for times in [1, 4, 16] {
+        let mut region = subject.region(2).on(b).build().unwrap();
+        region.grow_to(subject.unit()).unwrap();
+        start_default(subject, (b, region.address()), times, |event| {
+            region.unmap(Bytes::ZERO, subject.unit(), idle()).unwrap();
+            assert!(event.is_done().unwrap(), "unmapped before the work of {b} had ended");
         });
     }
 }

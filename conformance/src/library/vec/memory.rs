@@ -2,9 +2,12 @@
 
 use super::{count, empty};
 use crate::case::cases;
+use crate::library::flights;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, Detail, DeviceVec, GrowthKind, Operation, Placement, Region};
+use gpu_vmm_core::{
+    Access, BackingStore, Bytes, Detail, DeviceVec, GrowthKind, Operation, Placement, Region,
+};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "vec":
@@ -30,6 +33,8 @@ cases! { "vec":
     on_all_addresses,
     /// The memory can be taken out of a vector as a region, and a dropped vector releases its memory.
     taken_out_and_given_back,
+    /// A vector is suspended once the work on its memory has ended, and has the work's result when it is resumed.
+    suspended_after_the_work,
     /// A vector whose owner has only read access refuses additions and keeps its length.
     read_only,
 }
@@ -179,6 +184,19 @@ fn taken_out_and_given_back<B: TestKit>(subject: &Subject<B>) {
     numbers.resize(count::<u32, B>(subject, 3), 1).unwrap();
     drop(numbers);
     assert_eq!(subject.free(), before);
+}
+
+fn suspended_after_the_work<B: TestKit>(subject: &Subject<B>) {
+    const AFTER: u64 = 1 << 40;
+    let mut words = DeviceVec::<u64, B>::build(subject.region(1)).unwrap();
+    words.resize(subject.unit().0 as usize / size_of::<u64>(), 0).unwrap();
+    let store = BackingStore::pinned(&subject.backend, subject.unit()).unwrap();
+    let flight = flights::start(subject, words.region(), Bytes(0), AFTER);
+    words.suspend(&store, idle()).unwrap();
+    assert!(flight.is_done().unwrap(), "suspended before the work had ended");
+    words.resume().unwrap();
+    let wrong = words.region().count_wrong(subject.device, Bytes(0), subject.unit(), AFTER).unwrap();
+    assert_eq!(wrong, 0, "copied before the work had ended");
 }
 
 fn read_only<B: TestKit>(subject: &Subject<B>) {

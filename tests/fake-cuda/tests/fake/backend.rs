@@ -6,7 +6,8 @@ use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
     Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, GrowthKind, Location,
-    Operation, PhysicalMemory, Pinned, Properties, Region, Result, SyncCalls, WaitFor,
+    MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region, Reservation, Result, SyncCalls,
+    Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;
@@ -43,6 +44,7 @@ pub(crate) const CASES: &[Case] = &[
         "a_device_that_is_not_listed_is_an_error",
         a_failed_list_is_an_error,
     ),
+    with(&[("FAIL", "cuDeviceGetName:1:999")], "a_device_without_a_name_says_why", a_device_without_a_name),
     with(&[("VMM", "0")], "a_device_without_virtual_memory_has_a_reason", a_device_without_virtual_memory),
     with(&[("FAIL", "cuMemCreate:1:2")], "memory_that_is_short_comes_with_numbers", short_memory_has_numbers),
     with(&[("MEM_MB", "64")], "so_it_does_without_a_context", short_memory_without_a_context),
@@ -62,6 +64,7 @@ pub(crate) const CASES: &[Case] = &[
         a_destructor_that_fails_is_logged,
     ),
     with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
+    case("a_handle_of_another_vendor_is_refused", a_handle_of_another_vendor_is_refused),
     case("any_backend_reports_what_the_cuda_backend_reports", any_backend_reports_the_same),
     case("what_ends_after_the_driver_is_no_failure", what_ends_after_the_driver_is_no_failure),
 ];
@@ -151,6 +154,14 @@ fn a_failed_list_is_an_error(_: &Cuda) {
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
     assert_has(&error.to_string(), &["cuDeviceGet", "CUDA_ERROR_UNKNOWN (999)"]);
     assert_eq!(open().devices().len(), 2);
+}
+
+fn a_device_without_a_name(_: &Cuda) {
+    let backend = open();
+    let [first, second] = backend.devices() else { panic!("{:?}", backend.devices()) };
+    assert_has(&first.name, &["a device without a name", "cuDeviceGetName", "CUDA_ERROR_UNKNOWN (999)"]);
+    assert!(first.unusable.is_none(), "{:?}", first.unusable);
+    assert_has(&second.name, &["fake"]);
 }
 
 fn a_device_without_virtual_memory(_: &Cuda) {
@@ -284,6 +295,19 @@ fn any_backend_reports_the_same(_: &Cuda) {
     let own = reported(&backend);
     assert_eq!(reported(&AnyBackend::from(backend.clone())), own);
     assert_ne!(backend.granularity(), backend.reservation_unit());
+}
+
+/// Of the two in the error, the handle is the foreign one.
+fn a_handle_of_another_vendor_is_refused(_: &Cuda) {
+    let (cuda, host) = (AnyBackend::from(open()), AnyBackend::open(Vendor::Host).unwrap());
+    // SAFETY: whole units; nothing is mapped.
+    unsafe {
+        let handle = host.create(UNIT, &Properties::on(DEVICE)).unwrap();
+        let mut reservation = cuda.reserve(UNIT, cuda.granularity().into(), None).unwrap();
+        let error = reservation.map(Bytes::ZERO, &handle).unwrap_err();
+        let Detail::ForeignHandle { theirs, ours } = error.detail() else { panic!("{error}") };
+        assert!(theirs.contains("HostHandle") && ours.contains("CudaReservation"), "{error}");
+    }
 }
 
 /// Static variables of C and C++ programs, and exit handlers, run after the driver has shut down: its calls return an error

@@ -69,6 +69,7 @@ pub(crate) const CASES: &[Case] = &[
         "a_failed_trial_has_a_reason_and_leaves_nothing",
         a_failed_trial_has_a_reason_and_leaves_nothing,
     ),
+    case("a_dma_buf_of_the_hosts_memory_is_refused", a_dma_buf_of_the_hosts_memory),
     case("a_dma_buf_is_not_tried_without_a_context", a_dma_buf_is_not_tried_without_a_context),
     case("a_dma_buf_is_tried_in_the_programs_context", a_dma_buf_is_tried_in_the_programs_context),
     case("compressible_memory_without_a_dma_buf_says_so", compressible_memory_without_a_dma_buf_says_so),
@@ -252,6 +253,15 @@ fn dma_bufs_that_are_not_supported_say_so(_: &Cuda) {
     assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("CUDA_ERROR_NOT_SUPPORTED (801)"), "{error}");
     missing(&backend, Feature::DmaBuf, "CUDA_ERROR_NOT_SUPPORTED (801)");
+}
+
+/// The driver would answer with an error that says nothing.
+fn a_dma_buf_of_the_hosts_memory(cuda: &Cuda) {
+    let backend = open();
+    let error = dma_buf(&backend, on_the_node());
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    assert!(error.to_string().contains("DMA-BUFs of device memory only"), "{error}");
+    assert_eq!(cuda.violations(), 0);
 }
 
 fn short_memory_of_the_host(cuda: &Cuda) {

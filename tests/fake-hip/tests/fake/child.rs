@@ -8,6 +8,8 @@ const CASE: &str = "FAKE_HIP_CASE";
 const FAILED: &str = "FAILED: ";
 /// The case in which the first of the two devices has no virtual memory management.
 pub(crate) const BESIDE: &str = "beside_a_device_without_virtual_memory";
+/// The case on a machine with one device.
+pub(crate) const ALONE: &str = "a_device_alone";
 /// The case on a machine without a device.
 pub(crate) const NO_DEVICE: &str = "no_device";
 /// The case in which the access of only the first mapping of a call is set.
@@ -15,6 +17,10 @@ pub(crate) const FIRST_ONLY: &str = "access_of_the_first_mapping_only";
 
 /// The case in which memory is released with an error.
 pub(crate) const RELEASE_FAILS: &str = "a_failed_release_is_recorded";
+/// The case in which addresses are freed with an error.
+pub(crate) const FREE_FAILS: &str = "each_range_is_freed_although_a_free_fails";
+/// The case in which ROCr does not tell the agent of a device.
+pub(crate) const NO_AGENT: &str = "nothing_is_left_where_no_agent_is_told";
 /// The case in which no call waits for a device.
 pub(crate) const WAITS_FAIL: &str = "a_failed_wait_is_told";
 /// The case in which no hint is taken.
@@ -61,13 +67,20 @@ fn library() -> PathBuf {
 pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, String> {
     let fails = match case.name {
         RELEASE_FAILS => "hipMemRelease",
+        FREE_FAILS => "hipMemAddressFree",
+        NO_AGENT => "hsa_amd_pointer_info",
         WAITS_FAIL => "hipFree,hipDeviceSynchronize",
         _ => "",
+    };
+    let devices = match case.name {
+        NO_DEVICE => "0",
+        ALONE => "1",
+        _ => "2",
     };
     let output = Command::new(std::env::current_exe().expect("this program's path"))
         .env(CASE, case.name)
         .env("FAKE_HIP_VERSION", version)
-        .env("FAKE_HIP_DEVICES", if case.name == NO_DEVICE { "0" } else { "2" })
+        .env("FAKE_HIP_DEVICES", devices)
         .env("FAKE_HIP_WITHOUT_VMM", if case.name == BESIDE { "1" } else { "0" })
         .env("FAKE_HIP_SETS_ACCESS_OF", if case.name == FIRST_ONLY { "1" } else { "0" })
         .env("FAKE_HIP_FAILS", fails)

@@ -1,6 +1,6 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
-use crate::child::{BESIDE, Case, NO_DEVICE};
+use crate::child::{ALONE, BESIDE, Case, NO_DEVICE};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, GrowthKind,
@@ -28,6 +28,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "walked", run: walked },
     Case { name: "read_only_for_the_owner", run: read_only_for_the_owner },
     Case { name: BESIDE, run: beside },
+    Case { name: ALONE, run: alone },
 ];
 
 /// For the parent: prints the quirks of the version.
@@ -444,4 +445,11 @@ fn read_only_for_the_owner(rig: &mut Rig) {
         rig.backend.copy_to_host(ZERO, &mut read, at).must("read");
         assert!(std::slice::from_raw_parts(start, UNIT) == expected && read == expected, "other bytes came");
     }
+}
+
+/// A device alone has no peers, which is not the same as peers that it cannot reach.
+fn alone(rig: &mut Rig) {
+    let all = rig.backend.capabilities(ZERO).must("capabilities");
+    let peers = all.iter().find(|one| one.feature == Feature::PeerAccess).expect("it is reported");
+    assert!(!peers.available && peers.note == "there is no other device", "{}", peers.note);
 }

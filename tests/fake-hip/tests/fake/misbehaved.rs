@@ -1,6 +1,6 @@
 //! Drivers of which a call misbehaves in a way that no known version does.
 
-use crate::child::{Case, FIRST_ONLY, NO_HINTS, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL};
+use crate::child::{Case, FIRST_ONLY, FREE_FAILS, NO_AGENT, NO_HINTS, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL};
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{
@@ -8,9 +8,11 @@ use gpu_vmm_core::{
     Placement, Properties, Reservation, SyncCalls,
 };
 
-pub(crate) const CASES: [Case; 5] = [
+pub(crate) const CASES: [Case; 7] = [
     Case { name: FIRST_ONLY, run: access_of_the_first },
     Case { name: RELEASE_FAILS, run: a_failed_release },
+    Case { name: FREE_FAILS, run: failed_frees },
+    Case { name: NO_AGENT, run: no_agent },
     Case { name: WAITS_FAIL, run: failed_waits },
     Case { name: NO_HINTS, run: no_hints },
     Case { name: SETS_WRITE, run: more_access },
@@ -46,6 +48,39 @@ fn a_failed_release(rig: &mut Rig) {
     let error = rig.backend.drop_log().take_last().expect("it is the last one");
     assert!(error.to_string().contains("hipMemRelease"), "{error}");
     assert_eq!(error.driver_error().map(|source| source.code), Some(999), "{error}");
+}
+
+/// A range whose free fails is not freed again, and the others are freed.
+fn failed_frees(rig: &mut Rig) {
+    drop([1, 2, 3].map(|count| rig.region(count).build().must("addresses")));
+    let released = rig.backend.release_kept_addresses();
+    let error = match released {
+        Err(error) if rig.has("free-races") => error,
+        answer => {
+            assert_eq!(answer.must("nothing is kept"), 0);
+            rig.backend.drop_log().take_last().expect("the destructor's error")
+        }
+    };
+    assert!(error.to_string().contains("hipMemAddressFree"), "{error}");
+    assert_eq!(rig.counts().others[0], 0, "reservations are left");
+}
+
+/// The allocation by which the agent of a device is found is freed also if it is not found. The first call that needs the agent
+/// fails.
+fn no_agent(rig: &mut Rig) {
+    let mut region = rig.region(16).build().must("addresses");
+    for end in [1, 3, 4, 9] {
+        region.grow_to(units(end)).must("growth");
+    }
+    let mut mappings = [(0, 1), (1, 2), (3, 1), (4, 5)].into_iter();
+    let answer = mappings
+        .try_for_each(|(offset, size)| region.set_access(units(offset), units(size), ONE, Access::Read));
+    if let Err(error) = answer {
+        assert!(error.to_string().contains("hsa_amd_pointer_info"), "{error}");
+        assert!(rig.has("access-sums"), "this version needs no agent");
+    } else {
+        assert!(!rig.has("access-sums"), "no agent was asked for");
+    }
 }
 
 /// A wait that fails is no wait, whichever call waits.

@@ -53,6 +53,24 @@ fn whole_life<B: MulticastBackend + TestKit>(backend: &B) {
     assert_eq!(wrong_words(backend, &memory[0], 9), 0);
     // Its halves are exchanged.
     assert_eq!(wrong_words(backend, &memory[1], 9), SIZE.0 / 8);
+    one_half_is_bound(backend, &memory);
+}
+
+/// The second half of an object is the first half of a device's memory. It alone is bound, so that the offsets in the object and
+/// in the memory cannot stand for each other.
+fn one_half_is_bound<B: MulticastBackend + TestKit>(backend: &B, memory: &[PhysicalMemory<B>; 2]) {
+    let half = Bytes(SIZE.0 / 2);
+    let mut object = both(backend).create().unwrap().complete();
+    for memory in memory {
+        object.bind(half, memory, Bytes::ZERO, half).unwrap();
+    }
+    let range = object.map(Placement::Anywhere).unwrap();
+    // SAFETY: both devices have memory in the second half of the range, and may store to it.
+    unsafe { backend.write_pattern(ONE, range.address() + half, half, 13) }.unwrap();
+    range.close(idle()).unwrap();
+    for memory in memory {
+        assert_eq!(wrong_words(backend, memory, 13), half.0 / 8, "its second half is as before");
+    }
 }
 
 fn a_store_reaches_every_device(cuda: &Cuda) {
