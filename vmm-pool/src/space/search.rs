@@ -66,8 +66,8 @@ impl<B: Backend> Space<B> {
     pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
         let Wanted { size, alignment, stream, .. } = wanted;
         let room = size.checked_add(alignment.saturating_sub(UNIT))?;
-        let tries = if streams.are_several() { TRIES } else { 1 };
-        let mut best = Best { spot: None, tries };
+        let several = streams.are_several();
+        let mut best = Best { spot: None, tries: if several { TRIES } else { 1 } };
         let mut ends_with = |range: RangeIndex| {
             if let Some(spot) = self.spot_in(frames, streams, range, wanted) {
                 best.add(spot);
@@ -76,7 +76,7 @@ impl<B: Backend> Space<B> {
         };
         // A range that another stream freed may be free for this one as well.
         let of_all = || self.ranges.fitting(1..streams.count() as StreamIndex, room);
-        if !(streams.are_several() && of_all().take(LOOK * streams.count()).any(&mut ends_with)) {
+        if !(several && of_all().take(LOOK * streams.count()).any(&mut ends_with)) {
             self.ranges.fitting(stream..stream + 1, room).any(ends_with);
         }
         best.spot.or_else(|| self.find_in_rest(frames, streams, wanted))
