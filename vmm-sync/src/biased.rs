@@ -12,8 +12,8 @@
 
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::barrier::{can_wait_for_all, heavy, light};
-use crate::{SpinMutex, SpinMutexGuard, per_thread, relax, shared_static};
-use std::cell::{Cell, UnsafeCell};
+use crate::{SpinMutex, SpinMutexGuard, relax, this_thread};
+use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -29,23 +29,6 @@ const SUSPENDED: usize = usize::MAX - 2;
 
 /// How many times other threads lock before a lock has no owner any more.
 const PATIENCE: u32 = 64;
-
-/// Returns the number of this thread, which no other thread of the process ever has.
-#[inline]
-pub fn thread_number() -> usize {
-    shared_static! {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-    }
-    per_thread! {
-        static OWN: Cell<usize> = Cell::new(usize::MAX);
-    }
-    OWN.with(|own| {
-        if own.get() == usize::MAX {
-            own.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        own.get()
-    })
-}
 
 /// A spin lock that its first user locks without an atomic operation.
 pub struct BiasedMutex<T> {
@@ -84,9 +67,14 @@ impl<T> BiasedMutex<T> {
         if let Some(guard) = self.lock_as_owner() {
             return guard;
         }
+        self.lock_without_owner()
+    }
+
+    #[inline(never)]
+    fn lock_without_owner(&self) -> BiasedGuard<'_, T> {
         // It is final.
         if self.owner.load(Ordering::Relaxed) == EVERYBODY {
-            return BiasedGuard::new(self, Way::Everybody { _others: self.others.lock() });
+            return BiasedGuard::new(self, EVERYBODY, Some(self.others.lock()));
         }
         self.lock_as_other(false)
     }
@@ -104,7 +92,7 @@ impl<T> BiasedMutex<T> {
     /// Locks the value if this thread is the owner, and no other has locked.
     #[inline]
     fn lock_as_owner(&self) -> Option<BiasedGuard<'_, T>> {
-        let me = thread_number();
+        let me = this_thread();
         if self.owner.load(Ordering::Relaxed) != me || self.inside.load(Ordering::Relaxed) {
             return None;
         }
@@ -112,7 +100,7 @@ impl<T> BiasedMutex<T> {
         light();
         // What another thread has changed before it gave the ownership back is visible then.
         if self.owner.load(Ordering::Acquire) == me {
-            return Some(BiasedGuard::new(self, Way::Owner));
+            return Some(BiasedGuard::new(self, me, None));
         }
         self.inside.store(false, Ordering::Relaxed);
         None
@@ -120,7 +108,7 @@ impl<T> BiasedMutex<T> {
 
     #[cold]
     fn lock_as_other(&self, seldom: bool) -> BiasedGuard<'_, T> {
-        let me = thread_number();
+        let me = this_thread();
         let mut others = self.others.lock();
         // It changes under this lock alone.
         let owner = self.owner.load(Ordering::Relaxed);
@@ -141,7 +129,7 @@ impl<T> BiasedMutex<T> {
                 if *others > PATIENCE { EVERYBODY } else { owner }
             }
         };
-        BiasedGuard::new(self, Way::Other { next, _others: others })
+        BiasedGuard::new(self, next, Some(others))
     }
 }
 
@@ -151,47 +139,33 @@ impl<T> fmt::Debug for BiasedMutex<T> {
     }
 }
 
-/// How a thread has locked.
-#[derive(Debug)]
-enum Way<'a> {
-    Owner,
-    /// The thread is not the owner, or had to wait.
-    Other {
-        /// The owner after the lock.
-        next: usize,
-        _others: SpinMutexGuard<'a, u32>,
-    },
-    /// There is no owner any more.
-    Everybody {
-        _others: SpinMutexGuard<'a, u32>,
-    },
-}
-
 /// The guard of a locked [`BiasedMutex`].
 #[derive(Debug)]
 pub struct BiasedGuard<'a, T> {
     mutex: &'a BiasedMutex<T>,
-    way: Way<'a>,
+    /// The others' lock, unless this thread is the owner.
+    others: Option<SpinMutexGuard<'a, u32>>,
+    /// The owner after the lock.
+    next: usize,
     /// The owner unlocks by its own flag, so that no other thread may.
     _stays: PhantomData<*const ()>,
 }
 
 impl<'a, T> BiasedGuard<'a, T> {
     #[inline]
-    fn new(mutex: &'a BiasedMutex<T>, way: Way<'a>) -> Self {
-        Self { mutex, way, _stays: PhantomData }
+    fn new(mutex: &'a BiasedMutex<T>, next: usize, others: Option<SpinMutexGuard<'a, u32>>) -> Self {
+        Self { mutex, others, next, _stays: PhantomData }
     }
 }
 
 impl<T> Drop for BiasedGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        match self.way {
-            Way::Owner => self.mutex.inside.store(false, Ordering::Release),
-            // The other threads' lock is released after this.
-            Way::Other { next, .. } => self.mutex.owner.store(next, Ordering::Release),
-            Way::Everybody { .. } => {}
+        if self.others.is_none() {
+            return self.mutex.inside.store(false, Ordering::Release);
         }
+        // The others' lock is released after this.
+        self.mutex.owner.store(self.next, Ordering::Release);
     }
 }
 
@@ -215,7 +189,7 @@ impl<T> DerefMut for BiasedGuard<'_, T> {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use super::{BiasedMutex, PATIENCE, Way};
+    use super::{BiasedMutex, PATIENCE};
     use std::thread;
 
     /// The lock excludes its owner and others, while there is an owner and when there is none any more.
@@ -263,7 +237,7 @@ mod tests {
         // Whoever locks seldom owns nothing.
         by_other(true);
         drop(lock.lock());
-        let is_owner = || matches!(lock.lock().way, Way::Owner);
+        let is_owner = || lock.lock().others.is_none();
         if !super::can_wait_for_all() {
             assert!(!is_owner());
             return;

@@ -28,11 +28,31 @@ mod system;
 #[cfg(any(loom, shuttle))]
 pub use modelled::*;
 #[cfg(any(loom, shuttle))]
-use modelled::{barrier, relax};
-#[cfg(not(any(loom, shuttle)))]
-use system::relax;
+use modelled::{barrier, relax, this_thread};
 #[cfg(not(any(loom, shuttle)))]
 pub use system::*;
+#[cfg(not(any(loom, shuttle)))]
+use system::{relax, this_thread};
 
-pub use biased::{BiasedGuard, BiasedMutex, thread_number};
+pub use biased::{BiasedGuard, BiasedMutex};
 pub use std::sync::{Arc, OnceLock, PoisonError, TryLockError, Weak};
+
+use atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
+
+/// Returns the number of this thread, which no other thread of the process ever has.
+#[inline]
+pub fn thread_number() -> usize {
+    crate::shared_static! {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+    }
+    crate::per_thread! {
+        static OWN: Cell<usize> = Cell::new(usize::MAX);
+    }
+    OWN.with(|own| {
+        if own.get() == usize::MAX {
+            own.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        own.get()
+    })
+}

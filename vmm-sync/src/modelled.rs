@@ -48,6 +48,11 @@ macro_rules! per_thread {
 }
 pub use model::{lazy_static, thread_local};
 
+/// Returns a number that no other thread has, and that is not zero.
+pub(crate) fn this_thread() -> usize {
+    crate::thread_number() + 1
+}
+
 /// Lets another thread run, in a loop that waits for it.
 pub(crate) fn relax() {
     model::thread::yield_now();
