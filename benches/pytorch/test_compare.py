@@ -75,7 +75,7 @@ class Refusing(Folder):
         self.assertEqual((given.files, given.allocators), ([path], ["expandable"]))
         self.assertEqual(given.pages, ["4MiB", "16MiB"])
 
-    def test_the_repositorys_traces_are_the_default(self):
+    def test_the_traces_of_the_repository_are_the_default(self):
         given = compare.arguments(["--gpu-vmm", sys.executable])
         self.assertEqual([path.name for path in given.files], ["graph_network.trace.gz", "streams.trace.gz"])
         self.assertEqual(given.pages, [])
