@@ -19,10 +19,10 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 /// The owner of a lock that no thread has locked yet.
-const NOBODY: usize = usize::MAX;
+const NONE: usize = usize::MAX;
 
 /// The owner of a lock that many threads lock.
-const EVERYBODY: usize = usize::MAX - 1;
+const ALL: usize = usize::MAX - 1;
 
 /// The owner while another thread than the owner has locked.
 const SUSPENDED: usize = usize::MAX - 2;
@@ -48,7 +48,7 @@ unsafe impl<T: Send> Sync for BiasedMutex<T> {}
 impl<T> BiasedMutex<T> {
     /// Creates a lock.
     pub fn new(value: T) -> Self {
-        let owner = if can_wait_for_all() { NOBODY } else { EVERYBODY };
+        let owner = if can_wait_for_all() { NONE } else { ALL };
         Self {
             owner: AtomicUsize::new(owner),
             inside: AtomicBool::new(false),
@@ -73,8 +73,8 @@ impl<T> BiasedMutex<T> {
     #[inline(never)]
     fn lock_without_owner(&self) -> BiasedGuard<'_, T> {
         // It is final.
-        if self.owner.load(Ordering::Relaxed) == EVERYBODY {
-            return BiasedGuard::new(self, EVERYBODY, Some(self.others.lock()));
+        if self.owner.load(Ordering::Relaxed) == ALL {
+            return BiasedGuard::new(self, ALL, Some(self.others.lock()));
         }
         self.lock_as_other(false)
     }
@@ -113,8 +113,8 @@ impl<T> BiasedMutex<T> {
         // It changes under this lock alone.
         let owner = self.owner.load(Ordering::Relaxed);
         let next = match owner {
-            NOBODY if !seldom => me,
-            NOBODY | EVERYBODY => owner,
+            NONE if !seldom => me,
+            NONE | ALL => owner,
             owner if owner == me => {
                 assert!(!self.inside.load(Ordering::Relaxed), "the thread has locked already");
                 owner
@@ -126,7 +126,7 @@ impl<T> BiasedMutex<T> {
                 while self.inside.load(Ordering::Acquire) {
                     relax();
                 }
-                if *others > PATIENCE { EVERYBODY } else { owner }
+                if *others > PATIENCE { ALL } else { owner }
             }
         };
         BiasedGuard::new(self, next, Some(others))
@@ -234,7 +234,7 @@ mod tests {
                 scope.spawn(|| drop(if seldom { lock.lock_seldom() } else { lock.lock() }));
             });
         };
-        // Whoever locks seldom owns nothing.
+        // A thread that locks seldom owns nothing.
         by_other(true);
         drop(lock.lock());
         let is_owner = || lock.lock().others.is_none();
