@@ -8,7 +8,7 @@
 //! The owner's flag and its look at the ownership need no barrier between them but the compiler's: either the other thread's call
 //! comes later than the flag, and the thread sees it, or the owner's look comes later than the call, and sees that the ownership is
 //! gone.
-#![allow(unsafe_code)]
+#![allow(unsafe_code)] // gives the value to the thread that has locked
 
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::barrier::{can_wait_for_all, heavy, light};
