@@ -1,8 +1,7 @@
 //! A pair of memory barriers, one of which costs nothing: the other makes every running thread of the process pass one.
 #![allow(unsafe_code)] // calls the kernel
 
-use std::sync::OnceLock;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 use std::time::Duration;
 
 /// Keeps the compiler from moving memory accesses across.
@@ -11,10 +10,19 @@ pub(crate) fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Returns true if [`heavy`] works here. Registers the process with the kernel at the first call.
+const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
+
+/// Returns true if [`heavy`] works here. Registers the process with the kernel at the first call, which takes milliseconds. No
+/// thread waits for another one's registration: a child that is forked meanwhile would wait for ever.
 pub(crate) fn can_wait_for_all() -> bool {
-    static CAN: OnceLock<bool> = OnceLock::new();
-    *CAN.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED))
+    static CAN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if CAN.load(Ordering::Relaxed) == UNKNOWN {
+        let can = membarrier(REGISTER_PRIVATE_EXPEDITED);
+        CAN.store(if can { YES } else { NO }, Ordering::Relaxed);
+    }
+    CAN.load(Ordering::Relaxed) == YES
 }
 
 /// Makes every running thread of the process pass a memory barrier.

@@ -11,6 +11,7 @@
 //! | `models` | runs of a model under all its schedules, with loom |
 //! | `biased` | a lock that costs its first user no atomic operation |
 //! | `barrier` | memory barriers for it |
+//! | `thread_pointer` | a number for the running thread |
 //!
 //! `Arc`, `Weak` and `OnceLock` are the standard library's in all three builds. Loom has no `Weak`, and no closure that gpu-vmm
 //! passes to a `OnceLock` can be interrupted by another thread of a model.
@@ -24,15 +25,19 @@ mod modelled;
 pub mod models;
 #[cfg(not(any(loom, shuttle)))]
 mod system;
+#[cfg(not(any(loom, shuttle)))]
+mod thread_pointer;
 
 #[cfg(any(loom, shuttle))]
 pub use modelled::*;
 #[cfg(any(loom, shuttle))]
 use modelled::{barrier, relax, this_thread};
 #[cfg(not(any(loom, shuttle)))]
+use system::relax;
+#[cfg(not(any(loom, shuttle)))]
 pub use system::*;
 #[cfg(not(any(loom, shuttle)))]
-use system::{relax, this_thread};
+use thread_pointer::this_thread;
 
 pub use biased::{BiasedGuard, BiasedMutex};
 pub use std::sync::{Arc, OnceLock, PoisonError, TryLockError, Weak};

@@ -11,13 +11,6 @@ pub type SpinMutex<T> = spin::mutex::SpinMutex<T, spin::relax::Yield>;
 /// The guard of a locked [`SpinMutex`].
 pub type SpinMutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
-/// Returns a number that no other running thread has, and that is not zero: an address of the thread's own.
-#[inline]
-pub(crate) fn this_thread() -> usize {
-    std::thread_local! { static OWN: u8 = const { 0 }; }
-    OWN.with(|own| std::ptr::from_ref(own).addr())
-}
-
 /// Lets another thread run, in a loop that waits for it.
 pub(crate) fn relax() {
     std::thread::yield_now();
