@@ -11,7 +11,7 @@ use gpu_vmm_replay::{ReplayError, Trace};
 use std::error::Error;
 
 const DEVICE: DeviceId = DeviceId(0);
-const MEMORY: Bytes = Bytes::gib(150);
+const MEMORY: Bytes = Bytes::gib(24);
 const ALIGNMENT: u64 = 256;
 
 /// The results of a replay.
