@@ -2,25 +2,19 @@
 #![allow(unsafe_code)] // reads a register
 
 /// Returns a number that no other running thread has, and that is not zero: the address of the system's block for the thread.
-#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 #[inline]
 pub(crate) fn this_thread() -> usize {
-    let block: usize;
-    // SAFETY: the ABI of x86-64 has the thread's block begin with its own address.
-    unsafe {
-        std::arch::asm!("mov {}, fs:0", out(reg) block, options(pure, readonly, nostack, preserves_flags));
-    }
-    block
-}
+    use std::arch::asm;
 
-/// Returns a number that no other running thread has, and that is not zero: the address of the system's block for the thread.
-#[cfg(all(target_os = "linux", target_arch = "aarch64", not(miri)))]
-#[inline]
-pub(crate) fn this_thread() -> usize {
     let block: usize;
-    // SAFETY: the ABI of AArch64 has the address of the thread's block in this register.
+    // SAFETY: the ABI of x86-64 has the thread's block begin with its own address, and that of AArch64 has the address in this
+    // register.
     unsafe {
-        std::arch::asm!("mrs {}, tpidr_el0", out(reg) block, options(pure, nomem, nostack, preserves_flags));
+        #[cfg(target_arch = "x86_64")]
+        asm!("mov {}, fs:0", out(reg) block, options(pure, readonly, nostack, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        asm!("mrs {}, tpidr_el0", out(reg) block, options(pure, nomem, nostack, preserves_flags));
     }
     block
 }

@@ -145,8 +145,7 @@ impl TorchBlock {
 /// The blocks of all devices. PyTorch frees by address alone, so one lookup must find the device as well.
 struct Table {
     process: Process,
-    /// One lock for all, as in PyTorch's own allocator: the amounts have peaks, so each allocation changes one state anyway, and
-    /// a second lock would take as long as the rest.
+    /// One lock for all, as in PyTorch's own allocator: the amounts have peaks, so each allocation changes one state anyway.
     live: BiasedMutex<Live>,
 }
 
