@@ -4,7 +4,6 @@
 use crate::tags::Tag;
 use crate::{Block, PoolError};
 use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
-use gpu_vmm_sync::atomic::Ordering;
 use gpu_vmm_sync::{Arc, PoisonError, RwLockReadGuard};
 
 impl<B: Backend> Block<B> {
@@ -86,7 +85,7 @@ impl<B: Backend> Block<B> {
     pub fn check_usable(&self, operation: Operation) -> Result<()> {
         let core = self.inner().core(operation)?;
         let tag = core.tag_of(self.piece());
-        if tag.suspended.load(Ordering::Acquire) || core.is_suspended(tag.index) {
+        if tag.is_suspended() || core.is_suspended(tag.index) {
             return Err(Error::of_extension(operation, PoolError::Suspended { tag: tag.name.clone() }));
         }
         if let Some(offset) = core.lost_in(self.piece()) {

@@ -25,7 +25,7 @@
 //! | `core` | the pool's state, under one lock |
 //! | `supply`, `trim`, `suspend`, `premap` | memory that the pool maps, returns to the driver, suspends, and maps in advance |
 //! | `space` | addresses: the ranges that are taken, and the memory behind them |
-//! | `frames` | physical memory |
+//! | `frames`, `lost` | physical memory, and pages that are out of use because a failed call lost it |
 //! | `plain` | plain allocations, on a device without virtual memory management |
 //! | `slabs` | slots of small sizes |
 //! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
@@ -55,6 +55,7 @@ mod history;
 mod kept_blocks;
 mod last_freed;
 mod lend;
+mod lost;
 mod owner;
 mod pending;
 mod piece;

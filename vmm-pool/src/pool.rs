@@ -15,7 +15,6 @@ use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
 use crate::waits::Ladder;
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
-use gpu_vmm_sync::atomic::Ordering;
 use gpu_vmm_sync::thread_number;
 use std::panic::Location;
 use std::sync::Arc;
@@ -181,11 +180,10 @@ impl<B: Backend> Pool<B> {
         stream: Stream<'static>,
     ) -> Option<Ready<B>> {
         let mut cache = thread_cache.lock();
-        // Read under the lock: a suspension sets the flag first and then empties the thread caches.
-        match self.tag.suspended.load(Ordering::Relaxed) {
-            false => cache.take(self.tag.index, stream, class, size.0),
-            true => None,
+        if !self.tag.uses_caches() {
+            return None;
         }
+        cache.take(self.tag.index, stream, class, size.0)
     }
 
     /// Returns true if work that is queued on a stream goes into a graph, or may do so.
@@ -248,11 +246,10 @@ impl<B: Backend> Pool<B> {
         let &Asked { size, alignment, stream, captures, .. } = asked;
         let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
         self.owner.inner.last.take(stream, size.0, |piece| {
-            // Read under the lock: a suspension sets the flag first and then moves the piece into the core.
             piece.size == rounded
                 && piece.address.is_multiple_of(alignment.0)
                 && matches!(piece.origin, Origin::Range(space, _) if self.tag.large.get() == Some(&space))
-                && !self.tag.suspended.load(Ordering::Relaxed)
+                && self.tag.uses_caches()
         })
     }
 
@@ -303,7 +300,7 @@ impl<B: Backend> Pool<B> {
         let piece = match class.filter(|class| *class < SMALL_CLASSES) {
             None => self.owner.inner.core(OPERATION)?.take(request, settled)?,
             Some(class) => {
-                let batch = batch_of(class);
+                let batch = if self.tag.uses_caches() { batch_of(class) } else { 1 };
                 pieces.reserve_exact(batch);
                 let mut core = self.owner.inner.core(OPERATION)?;
                 core.take_small(request, class, batch, &mut pieces, settled)?;

@@ -9,7 +9,6 @@ use crate::snapshot::{
 use crate::space::{Seen, Space};
 use crate::{BinStats, BlockInfo, Pool, PoolStats, Unfreed};
 use gpu_vmm_core::{Address, Backend, Bytes, Operation};
-use gpu_vmm_sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashSet};
 
 impl<B: Backend> Pool<B> {
@@ -194,7 +193,7 @@ impl<B: Backend> Core<B> {
             tag: tag.name.to_string(),
             base: space.base,
             reserved: space.region.reserved().0,
-            suspended: tag.suspended.load(Ordering::Relaxed),
+            suspended: tag.is_suspended(),
             blocks: space.seen().map(block).collect(),
             pages: pages_of(space),
         }

@@ -29,6 +29,8 @@ pub(crate) struct Slab {
     map: [u64; WORDS],
     /// True if the slab is in the list of its kind.
     listed: bool,
+    /// True if its free slots are not given out any more.
+    withdrawn: bool,
 }
 
 /// The requests that a slab can serve.
@@ -87,7 +89,8 @@ impl Slab {
         for slot in 0..usize::from(slots) {
             map[slot / 64] |= 1 << (slot % 64);
         }
-        Self { space, range, base, class: class as u16, tag, stream, slots, free: slots, map, listed: false }
+        let (class, free) = (class as u16, slots);
+        Self { space, range, base, class, tag, stream, slots, free, map, listed: false, withdrawn: false }
     }
 
     fn kind(&self) -> Kind {
@@ -96,6 +99,10 @@ impl Slab {
 
     pub(crate) fn slot_size(&self) -> u64 {
         size_of(usize::from(self.class))
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        slab_size(usize::from(self.class))
     }
 
     pub(crate) fn free(&self) -> u16 {
@@ -181,7 +188,7 @@ impl Slabs {
         if slab.free == slab.slots {
             return Given::Empty;
         }
-        if !slab.listed {
+        if !slab.listed && !slab.withdrawn {
             slab.listed = true;
             self.partial.entry(slab.kind()).or_default().push(index);
         }
@@ -190,6 +197,25 @@ impl Slabs {
 
     /// Removes a slab that has no taken slot.
     pub(crate) fn remove(&mut self, index: SlabIndex) {
+        self.unlist(index);
+        let slab = &mut self.list[index as usize];
+        (slab.slots, slab.free) = (0, 0);
+        self.vacant.push(index);
+    }
+
+    /// Gives no more slots out of the slabs that `which` accepts. Taken slots can be freed.
+    pub(crate) fn withdraw(&mut self, which: impl Fn(&Slab) -> bool) {
+        for index in 0..self.list.len() {
+            let slab = &mut self.list[index];
+            if slab.slots > 0 && which(slab) {
+                slab.withdrawn = true;
+                self.unlist(index as SlabIndex);
+            }
+        }
+    }
+
+    /// Takes a slab out of the list of its kind.
+    fn unlist(&mut self, index: SlabIndex) {
         let slab = &mut self.list[index as usize];
         if slab.listed
             && let Some(partial) = self.partial.get_mut(&slab.kind())
@@ -199,8 +225,7 @@ impl Slabs {
                 partial.remove(place);
             }
         }
-        (slab.slots, slab.free, slab.listed) = (0, 0, false);
-        self.vacant.push(index);
+        slab.listed = false;
     }
 }
 

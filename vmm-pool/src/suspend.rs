@@ -4,7 +4,7 @@
 use crate::core::{Core, Shortage};
 use crate::error::OutOf;
 use crate::frames::{FrameIndex, LOST, NO_FRAME};
-use crate::space::{Page, unmap_runs};
+use crate::space::unmap_runs;
 use crate::stream_order::Turn;
 use crate::tags::Tag;
 use crate::{Pool, PoolError};
@@ -13,7 +13,6 @@ use gpu_vmm_core::{
     Backend, BackingStore, Bytes, Detail, DeviceId, Error, Operation, RegionState, Result, WaitFor,
 };
 use gpu_vmm_sync::PoisonError;
-use gpu_vmm_sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// The number of times that a suspension waits for blocks that other threads free meanwhile.
@@ -36,11 +35,11 @@ impl<B: Backend> Pool<B> {
         let tag = self.tag_named(operation, tag)?;
         self.owner.inner.core(operation)?.check_virtual(operation)?;
         span!(Suspend, tag = &*tag.name);
-        tag.suspended.store(true, Ordering::Release);
+        tag.set_suspended(true);
         let result = self.suspend_now(operation, &tag, store, done);
         let core = self.owner.inner.core(operation)?;
         // Another thread may have resumed the tag meanwhile, or failed to suspend it.
-        tag.suspended.store(result.is_ok() || core.is_suspended(tag.index), Ordering::Release);
+        tag.set_suspended(result.is_ok() || core.is_suspended(tag.index));
         result
     }
 
@@ -105,7 +104,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// [`PoolError::NoSuchTag`].
     pub fn is_suspended(&self, tag: &str) -> Result<bool> {
-        Ok(self.tag_named(Operation::QueryTag, tag)?.suspended.load(Ordering::Acquire))
+        Ok(self.tag_named(Operation::QueryTag, tag)?.is_suspended())
     }
 
     /// Returns the size of the pages that contain blocks of a tag: a [store](BackingStore) needs this much room.
@@ -221,6 +220,7 @@ impl<B: Backend> Core<B> {
                         }
                     }
                 }
+                self.withdraw_lost(space);
                 Err(error)
             }
         }
@@ -242,12 +242,12 @@ impl<B: Backend> Core<B> {
         for space in self.tags.spaces(tag.index) {
             total += self.resume_space(space)?;
         }
-        if tag.suspended.load(Ordering::Acquire) {
+        if tag.is_suspended() {
             // Devices that were allowed meanwhile have no access yet.
             let devices = self.settings.access[1..].to_vec();
             self.tags.spaces(tag.index).try_for_each(|space| self.allow(space, &devices))?;
         }
-        tag.suspended.store(false, Ordering::Release);
+        tag.set_suspended(false);
         self.note();
         Ok(total)
     }
@@ -307,20 +307,7 @@ impl<B: Backend> Core<B> {
     pub(crate) fn allow(&mut self, space: usize, devices: &[DeviceId]) -> Result<()> {
         let result = self.spaces[space].grant_all(devices, &mut self.calls);
         if result.is_err() {
-            for page in 0..self.spaces[space].pages.len() {
-                let at = &mut self.spaces[space];
-                let Page { frame, live, .. } = at.pages[page];
-                if at.pages[page].is_mapped() && !at.is_sound(page) {
-                    at.lose(&mut self.frames, page);
-                    // The program may still use the memory of a block.
-                    if live > 0 {
-                        for other in self.frames.get(frame).mapped.clone() {
-                            self.spaces[usize::from(other.space)].lose(&mut self.frames, other.page as usize);
-                        }
-                        self.frames.remove(frame);
-                    }
-                }
-            }
+            self.lose_unsound(space);
         }
         result
     }

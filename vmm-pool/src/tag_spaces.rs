@@ -6,11 +6,10 @@ use crate::space::Space;
 use crate::tags::Tag;
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
 use gpu_vmm_sync::Arc;
-use gpu_vmm_sync::atomic::Ordering;
 
 impl<B: Backend> Core<B> {
     pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {
-        if self.tags.get(tag).suspended.load(Ordering::Acquire) { Err(Shortage::Suspended) } else { Ok(()) }
+        if self.tags.get(tag).is_suspended() { Err(Shortage::Suspended) } else { Ok(()) }
     }
 
     /// Returns the tag of a piece that is not free.
@@ -18,21 +17,12 @@ impl<B: Backend> Core<B> {
         self.tags.get(self.space_of(piece).tag)
     }
 
-    fn space_of(&self, piece: &Piece) -> &Space<B> {
+    pub(crate) fn space_of(&self, piece: &Piece) -> &Space<B> {
         let space = match piece.origin {
             Origin::Slot(slab, _) => self.slabs.get(slab).space,
             Origin::Range(space, _) => space,
         };
         &self.spaces[usize::from(space)]
-    }
-
-    /// Returns the offset of the first page of a piece without usable memory.
-    pub(crate) fn lost_in(&self, piece: &Piece) -> Option<Bytes> {
-        let space = self.space_of(piece);
-        let begin = piece.address - space.base;
-        let pages = begin / self.page..(begin + piece.size).div_ceil(self.page);
-        let mut offsets = pages.map(|page| Bytes(page * self.page));
-        offsets.find(|offset| space.region.mapping_at(*offset).is_none_or(|mapping| mapping.poisoned))
     }
 
     /// Returns the space that serves a request, and reserves it if there is none.
@@ -94,38 +84,6 @@ impl<B: Backend> Core<B> {
                 }
                 Err(_) => size = size / 2 / self.page * self.page,
             }
-        }
-    }
-}
-
-#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use crate::Pool;
-    use gpu_vmm_core::{Bytes, Detail, Operation, WaitFor};
-    use gpu_vmm_host::HostConfig;
-
-    /// Whichever page of a block has lost its memory. A failed call takes the memory of the first pages before that of others.
-    #[test]
-    fn each_page_of_a_block_is_looked_at() {
-        for lost in 0..3 {
-            let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
-            let page = Bytes(pool.snapshot().page);
-            let block = pool.alloc(Bytes(3 * page.0)).unwrap();
-            block.check_usable(Operation::Read).unwrap();
-            let offset = {
-                let mut core = pool.owner.inner.core(Operation::Unmap).unwrap();
-                let space = core.spaces.iter_mut().find(|space| !space.is_small).unwrap();
-                let offset = Bytes(block.address().0 - space.base + lost * page.0);
-                space.region.unmap(offset, page, WaitFor::all_devices()).unwrap();
-                offset
-            };
-            let error = block.check_usable(Operation::Read).unwrap_err();
-            assert!(
-                matches!(error.detail(), Detail::Poisoned { range, .. } if range.offset == offset),
-                "page {lost}: {error}"
-            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The tags of a pool.
 
 use gpu_vmm_core::{Detail, Error, Operation};
-use gpu_vmm_sync::atomic::AtomicBool;
+use gpu_vmm_sync::atomic::{AtomicU8, Ordering};
 use gpu_vmm_sync::{Arc, OnceLock, RwLock};
 
 /// A tag, shared by all of its pool handles.
@@ -9,13 +9,45 @@ use gpu_vmm_sync::{Arc, OnceLock, RwLock};
 pub(crate) struct Tag {
     pub(crate) index: u16,
     pub(crate) name: Box<str>,
-    /// True if its memory is suspended, or about to be. Set for good under the core's lock; requests read it under the lock
-    /// of their thread cache.
-    pub(crate) suspended: AtomicBool,
+    /// A sum of [`SUSPENDED`] and [`HAS_LOST`]. Set for good under the core's lock; requests read it under the lock of their thread
+    /// cache.
+    state: AtomicU8,
     /// Locked for reading by copies of its blocks' bytes, and for writing by a suspension that waits for these copies.
     pub(crate) copies: RwLock<()>,
     /// The number of the space of its large blocks, once there is one.
     pub(crate) large: OnceLock<u16>,
+}
+
+/// The memory is suspended, or about to be.
+const SUSPENDED: u8 = 1;
+
+/// Pages with blocks are out of use. The blocks may be freed into thread caches, from which no request is served any more.
+const HAS_LOST: u8 = 2;
+
+impl Tag {
+    /// Returns true if its memory is suspended, or about to be.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.state.load(Ordering::Acquire) & SUSPENDED != 0
+    }
+
+    pub(crate) fn set_suspended(&self, suspended: bool) {
+        match suspended {
+            true => self.state.fetch_or(SUSPENDED, Ordering::AcqRel),
+            false => self.state.fetch_and(!SUSPENDED, Ordering::AcqRel),
+        };
+    }
+
+    /// Notes that pages with blocks are out of use.
+    pub(crate) fn lose_pages(&self) {
+        self.state.fetch_or(HAS_LOST, Ordering::AcqRel);
+    }
+
+    /// Returns true if requests may be served by what is kept outside the core. The caller holds the lock of the place: a suspension
+    /// sets the state first and empties the place then.
+    #[inline]
+    pub(crate) fn uses_caches(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == 0
+    }
 }
 
 /// A tag with its spaces.
@@ -44,8 +76,8 @@ impl Tags {
                 Detail::Unsupported { reason: format!("a pool can have at most {} tags", u16::MAX) },
             )
         })?;
-        let (suspended, large) = (AtomicBool::new(false), OnceLock::new());
-        let tag = Arc::new(Tag { index, name: name.into(), suspended, copies: RwLock::new(()), large });
+        let (state, large) = (AtomicU8::new(0), OnceLock::new());
+        let tag = Arc::new(Tag { index, name: name.into(), state, copies: RwLock::new(()), large });
         self.list.push(Own { tag: Arc::clone(&tag), spaces: [None; 2] });
         Ok(tag)
     }

@@ -101,6 +101,11 @@ impl<B: Backend> Space<B> {
         self.part_from(frames, page, LOST);
     }
 
+    /// Returns true if a page of a part is out of use.
+    pub(crate) fn is_lost(&self, offset: u64, size: u64) -> bool {
+        self.pages_of(offset, size).any(|page| self.page_at(page).frame == LOST)
+    }
+
     /// Returns true if the mapping at a page is known.
     pub(crate) fn is_sound(&self, page: usize) -> bool {
         self.region.mapping_at(self.offset_of(page)).is_some_and(|mapping| !mapping.poisoned)

@@ -1,0 +1,85 @@
+//! Pages that are out of use: a driver call failed there, and so did its rollback.
+
+use crate::core::Core;
+use crate::frames::LOST;
+use crate::piece::Piece;
+use crate::space::Page;
+use gpu_vmm_core::{Backend, Bytes};
+
+impl<B: Backend> Core<B> {
+    /// Returns the offset of the first page of a piece without usable memory.
+    pub(crate) fn lost_in(&self, piece: &Piece) -> Option<Bytes> {
+        let space = self.space_of(piece);
+        let begin = piece.address - space.base;
+        let pages = begin / self.page..(begin + piece.size).div_ceil(self.page);
+        let mut offsets = pages.map(|page| Bytes(page * self.page));
+        offsets.find(|offset| space.region.mapping_at(*offset).is_none_or(|mapping| mapping.poisoned))
+    }
+
+    /// Takes the pages of a space out of use whose memory or access is unknown.
+    pub(crate) fn lose_unsound(&mut self, space: usize) {
+        for page in 0..self.spaces[space].pages.len() {
+            let at = &self.spaces[space];
+            if at.pages[page].is_mapped() && !at.is_sound(page) {
+                self.lose(space, page);
+            }
+        }
+        self.withdraw_lost(space);
+    }
+
+    fn lose(&mut self, space: usize, page: usize) {
+        let Page { frame, live, .. } = self.spaces[space].pages[page];
+        self.spaces[space].lose(&mut self.frames, page);
+        // The program may still use the memory of a block.
+        if live > 0 {
+            for other in self.frames.get(frame).mapped.clone() {
+                self.spaces[usize::from(other.space)].lose(&mut self.frames, other.page as usize);
+            }
+            self.frames.remove(frame);
+        }
+    }
+
+    /// Ensures that no request gets memory of lost pages that lies between live blocks: free slots of slabs, and blocks that are in a
+    /// thread cache or will be freed into one.
+    pub(crate) fn withdraw_lost(&mut self, space: usize) {
+        let space = &self.spaces[space];
+        if space.pages.iter().any(|page| page.frame == LOST && page.live > 0) {
+            self.tags.get(space.tag).lose_pages();
+            self.slabs.withdraw(|slab| {
+                slab.space == space.index && space.is_lost(slab.base - space.base, slab.size())
+            });
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use crate::Pool;
+    use gpu_vmm_core::{Bytes, Detail, Operation, WaitFor};
+    use gpu_vmm_host::HostConfig;
+
+    /// Whichever page of a block has lost its memory. A failed call takes the memory of the first pages before that of others.
+    #[test]
+    fn each_page_of_a_block_is_looked_at() {
+        for lost in 0..3 {
+            let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+            let page = Bytes(pool.snapshot().page);
+            let block = pool.alloc(Bytes(3 * page.0)).unwrap();
+            block.check_usable(Operation::Read).unwrap();
+            let offset = {
+                let mut core = pool.owner.inner.core(Operation::Unmap).unwrap();
+                let space = core.spaces.iter_mut().find(|space| !space.is_small).unwrap();
+                let offset = Bytes(block.address().0 - space.base + lost * page.0);
+                space.region.unmap(offset, page, WaitFor::all_devices()).unwrap();
+                offset
+            };
+            let error = block.check_usable(Operation::Read).unwrap_err();
+            assert!(
+                matches!(error.detail(), Detail::Poisoned { range, .. } if range.offset == offset),
+                "page {lost}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Pages whose memory is lost while blocks lie in them: a call failed, and so did its rollback. A slab and a thread cache hold memory
+//! next to that of the blocks, and none of it serves a later request.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use gpu_vmm_core::{BackingStore, Bytes, DeviceId, ErrorKind, Operation, WaitFor};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::{Block, Pool};
+use gpu_vmm_testkit::FaultInject;
+
+type Faulty = FaultInject<HostBackend>;
+
+/// A slot, a block of a thread cache, a block of several pages.
+const SIZES: [Bytes; 3] = [Bytes(300), Bytes::kib(900), Bytes::mib(6)];
+
+fn start(size: Bytes) -> (Faulty, Pool<Faulty>, Vec<Block<Faulty>>) {
+    let backend = FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap());
+    let pool = Pool::builder(&backend).build().unwrap();
+    let live = (0..3).map(|_| pool.alloc(size).unwrap()).collect();
+    (backend, pool, live)
+}
+
+/// Allocates several blocks, all of which must have memory.
+#[track_caller]
+fn check(pool: &Pool<Faulty>, size: Bytes, when: &str) {
+    let blocks: Vec<_> = (0..6).map(|_| pool.alloc(size).unwrap()).collect();
+    for block in &blocks {
+        let usable = block.check_usable(Operation::Read);
+        assert!(usable.is_ok(), "{size}, {when}: {usable:?}");
+    }
+}
+
+#[test]
+fn memory_whose_access_is_unknown_is_not_used_again() {
+    for size in SIZES {
+        let (backend, pool, mut live) = start(size);
+        backend.fail_calls(&[Operation::SetAccess]);
+        pool.allow_access(DeviceId(1)).unwrap_err();
+        backend.stop();
+        check(&pool, size, "beside live blocks");
+        live.pop();
+        check(&pool, size, "after one was freed");
+        let store = BackingStore::pinned(&backend, Bytes::mib(32)).unwrap();
+        let error = pool.suspend("", &store, WaitFor::all_devices()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "{size}: {error}");
+        check(&pool, size, "after it could not be suspended");
+        live.clear();
+        check(&pool, size, "after all were freed");
+        pool.trim(Bytes::ZERO).unwrap();
+        assert_eq!(pool.stats().held, 0, "{size}");
+    }
+}
+
+/// The driver fails from some call of a suspension on. Some of these suspensions lose pages that they have unmapped.
+#[test]
+fn memory_that_a_suspension_has_lost_is_not_used_again() {
+    for size in SIZES {
+        let mut lost = 0;
+        for first in 0.. {
+            let (backend, pool, mut live) = start(size);
+            // With unused pages in between, the others are unmapped by two calls.
+            let count = (Bytes::mib(10).0 / size.0).max(5) as usize;
+            live.extend((live.len()..count).map(|_| pool.alloc(size).unwrap()));
+            live.sort_by_key(|block| block.address());
+            live.drain(count / 3..count * 2 / 3);
+            let store = BackingStore::pinned(&backend, Bytes::mib(32)).unwrap();
+            backend.fail(first, u64::MAX);
+            let is_done = pool.suspend("", &store, WaitFor::all_devices()).is_ok();
+            backend.stop();
+            if is_done {
+                break;
+            }
+            if pool.is_suspended("").unwrap() {
+                pool.resume("").unwrap();
+            }
+            check(&pool, size, &format!("from call {first} on"));
+            let usable = |block: &Block<Faulty>| block.check_usable(Operation::Read).is_ok();
+            if let Some(gone) = live.iter().position(|block| !usable(block)) {
+                lost += 1;
+                drop(live.swap_remove(gone));
+                check(&pool, size, &format!("after a free, from call {first} on"));
+            }
+        }
+        assert!(lost > 0, "{size}: no suspension has lost memory");
+    }
+}
