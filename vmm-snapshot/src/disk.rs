@@ -274,4 +274,19 @@ mod tests {
         assert_eq!(ready_after(STEP, 4 * STEP), 0..4 * STEP, "a large block");
         assert!(ready_after(0, 64).is_empty());
     }
+
+    /// Another writer may rename or replace the file after this one has opened it.
+    #[cfg(unix)]
+    #[test]
+    fn only_the_file_that_was_opened_has_the_name() {
+        let folder = crate::tests::Folder::new("names");
+        let (path, published) = (folder.file("a"), folder.file("b"));
+        let opened = open_alone(&path).unwrap().metadata().unwrap();
+        assert!(has_name(&opened, &path));
+        fs::rename(&path, &published).unwrap();
+        assert!(!has_name(&opened, &path), "no file has the name");
+        fs::write(&path, b"").unwrap();
+        assert!(!has_name(&opened, &path), "another file has the name");
+        assert!(has_name(&opened, &published));
+    }
 }

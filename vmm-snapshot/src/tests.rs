@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BLOCK: Bytes = Bytes::kib(4);
 
 /// A folder for one test's files.
-struct Folder(PathBuf);
+pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         Self::beneath(&std::env::temp_dir(), test)
     }
 
@@ -36,7 +36,7 @@ impl Folder {
         Self(folder)
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 

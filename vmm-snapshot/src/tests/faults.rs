@@ -7,8 +7,8 @@ use gpu_vmm_testkit::Random;
 use gpu_vmm_testkit::forked::alone;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 
 /// A destination where one of the calls fails, and all after it.
 #[derive(Debug)]
@@ -101,6 +101,55 @@ fn whichever_call_fails_the_old_snapshot_is_whole_and_nothing_is_left() {
     // The header, four blocks, the index; two of the six blocks are zeros.
     let expected = [&["write"; 6][..], &["fsync", "rename", "fsync of the folder"]].concat();
     assert_eq!(calls, expected);
+}
+
+/// A destination where two writes are refused at the same time, each for another reason.
+#[derive(Debug)]
+struct Refusing {
+    both: Barrier,
+    reasons: Mutex<Vec<io::ErrorKind>>,
+}
+
+impl Destination for Refusing {
+    fn write_at(&self, _: &[u8], offset: u64) -> io::Result<()> {
+        if offset == 0 {
+            return Ok(());
+        }
+        let reason = self.reasons.lock().unwrap().pop().unwrap();
+        self.both.wait();
+        Err(reason.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn publish(&self) -> io::Result<()> {
+        panic!("the snapshot is not complete");
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self) {}
+}
+
+#[test]
+fn the_first_of_two_failures_at_once_is_returned_by_all_calls() {
+    let contents = contents(1);
+    let reasons = Mutex::new(vec![io::ErrorKind::StorageFull, io::ErrorKind::PermissionDenied]);
+    let place = |_: &Path| Ok(Box::new(Refusing { both: Barrier::new(2), reasons }) as Box<dyn Destination>);
+    let writer = SnapshotWriter::create_in(Path::new("a"), &description(), plain(), place).unwrap();
+    let fails = |block: u64| {
+        let bytes = &contents[0][(block * BLOCK.0) as usize..][..BLOCK.0 as usize];
+        writer.write_block(0, block, bytes).unwrap_err().to_string()
+    };
+    let answers = std::thread::scope(|scope| {
+        [0, 2].map(|block| scope.spawn(move || fails(block))).map(|thread| thread.join().unwrap())
+    });
+    assert_eq!(answers[0], answers[1]);
+    assert_eq!(writer.finish().unwrap_err().to_string(), answers[0]);
 }
 
 #[test]

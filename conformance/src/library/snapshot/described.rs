@@ -20,6 +20,8 @@ cases! { "snapshot":
     between_the_devices_units,
     /// Pieces smaller than the device's granularity are joined into one, unless one of them is an alias.
     aliases_of_less_than_a_unit,
+    /// Reservations smaller than the unit in which the device reserves addresses are joined into one.
+    reservations_of_less_than_a_unit,
 }
 
 /// One region with pieces of one size, which are mapped one behind the other.
@@ -27,6 +29,8 @@ struct Described<'a> {
     size: Bytes,
     /// The index of the piece at each place.
     places: &'a [usize],
+    /// The sizes of its reservations; one for all of it if there are none.
+    reservations: &'a [Bytes],
     /// The distance of the region's address from a unit of addresses.
     shift: Bytes,
     /// The value of each byte of each piece.
@@ -37,7 +41,7 @@ struct Described<'a> {
 fn described<B: TestKit>(
     subject: &Subject<B>,
     folder: &Folder,
-    Described { size, places, shift, value }: Described<'_>,
+    Described { size, places, reservations, shift, value }: Described<'_>,
 ) -> SnapshotFile {
     let unit = Granularity::new(Bytes(1 << size.0.trailing_zeros())).unwrap();
     let count = places.iter().max().unwrap() + 1;
@@ -53,7 +57,7 @@ fn described<B: TestKit>(
     description.regions = vec![RegionRecord {
         tag: "described".to_owned(),
         address: subject.hole(room.0 / subject.unit().0 + 1) + shift,
-        reservations: vec![room],
+        reservations: if reservations.is_empty() { vec![room] } else { reservations.to_vec() },
         granularity: unit,
         alignment: unit.into(),
         memory: properties,
@@ -83,7 +87,8 @@ fn more_than_the_device_has<B: TestKit>(subject: &Subject<B>) {
     }
     let folder = Folder::new();
     let piece = Bytes((total.0 / 4).next_multiple_of(Bytes::mib(2).0));
-    let five = Described { size: piece, places: &[0, 1, 2, 3, 4], shift: Bytes::ZERO, value: 0 };
+    let five =
+        Described { size: piece, places: &[0, 1, 2, 3, 4], reservations: &[], shift: Bytes::ZERO, value: 0 };
     let file = described(subject, &folder, five);
     let requested = Bytes(5 * piece.0);
     let answer = Restore::new().regions(&file, &ring(&subject.backend));
@@ -93,7 +98,11 @@ fn more_than_the_device_has<B: TestKit>(subject: &Subject<B>) {
 fn between_the_devices_units<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let half = Bytes(subject.granularity().0 / 2);
-    let file = described(subject, &folder, Described { size: half, places: &[0, 1], shift: half, value: 7 });
+    let file = described(
+        subject,
+        &folder,
+        Described { size: half, places: &[0, 1], reservations: &[], shift: half, value: 7 },
+    );
     let was = file.description().regions[0].address;
     let answer = Restore::new().regions(&file, &ring(&subject.backend));
     refused!(@Restore answer, Detail::Unaligned { .. }, was, subject.granularity());
@@ -105,7 +114,7 @@ fn between_the_devices_units<B: TestKit>(subject: &Subject<B>) {
 fn aliases_of_less_than_a_unit<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let half = Bytes(subject.granularity().0 / 2);
-    let halves = |places| Described { size: half, places, shift: Bytes::ZERO, value: 7 };
+    let halves = |places| Described { size: half, places, reservations: &[], shift: Bytes::ZERO, value: 7 };
     let file = described(subject, &folder, halves(&[0, 1, 2, 3]));
     let restored = super::restore_one(&subject.backend, &Restore::new(), &file).region;
     assert_eq!(restored.mappings().map(|one| one.length).collect::<Vec<_>>(), [subject.granules(1); 2]);
@@ -113,4 +122,14 @@ fn aliases_of_less_than_a_unit<B: TestKit>(subject: &Subject<B>) {
     let file = described(subject, &folder, halves(&[0, 1, 0, 1]));
     let answer = Restore::new().regions(&file, &ring(&subject.backend));
     refused!(@Restore answer, Detail::Unsupported { .. }, "it is mapped more than once", subject.granules(1));
+}
+
+fn reservations_of_less_than_a_unit<B: TestKit>(subject: &Subject<B>) {
+    let (folder, size) = (Folder::new(), subject.granules(1));
+    let two = Described { size, places: &[0, 1], reservations: &[size; 2], shift: Bytes::ZERO, value: 7 };
+    let file = described(subject, &folder, two);
+    let restored = super::restore_one(&subject.backend, &Restore::new(), &file).region;
+    let unit = subject.backend.reservation_unit();
+    let expected = if unit.divides(size) { vec![size; 2] } else { vec![unit.round_up(size + size).unwrap()] };
+    assert_eq!(restored.reservations().map(|range| range.size).collect::<Vec<_>>(), expected);
 }
