@@ -91,6 +91,23 @@ impl Drop for Passing<'_> {
     }
 }
 
+#[cfg(all(test, unix, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// A process whose driver call hangs must end all the same.
+    #[test]
+    fn work_that_hangs_is_not_waited_for_forever() {
+        let gate = Gate { state: AtomicUsize::new(0) };
+        assert_eq!(
+            gate.pass(|| gate.close(Duration::from_millis(1))),
+            Some(()),
+            "it waits inside of the work"
+        );
+        assert_eq!(gate.pass(|| ()), None);
+    }
+}
+
 #[cfg(all(test, loom))]
 #[allow(clippy::unwrap_used)] // tests
 mod models {
