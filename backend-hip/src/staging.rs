@@ -97,6 +97,16 @@ pub(crate) fn copy_stream(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<
 }
 
 impl HipCopyStream {
+    /// Returns whether copies bypass the stream, because device 0 would do them (quirk `pinned-copies-by-first`). If so, waits for
+    /// the stream first, which may wait for an event.
+    fn bypasses(&self, operation: Operation) -> Result<bool> {
+        let bypasses = self.stream.driver.copies_astray(self.stream.device);
+        if bypasses {
+            self.stream.wait(operation)?;
+        }
+        Ok(bypasses)
+    }
+
     /// Queues one copy. The memory belongs to the copy stream's device, as all versions require.
     ///
     /// # Safety
@@ -128,9 +138,7 @@ unsafe impl CopyStream for HipCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         const OPERATION: Operation = Operation::QueueCopyToHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
-        if driver.copies_astray(device) {
-            // The copy does not go through the stream, which may have to wait for an event.
-            self.stream.wait(OPERATION)?;
+        if self.bypasses(OPERATION)? {
             // SAFETY: both sides are valid for the length and not used elsewhere, as the caller promises.
             return unsafe {
                 driver.copy_to_host(device, slice::from_raw_parts_mut(to, length.0 as usize), from)
@@ -145,8 +153,7 @@ unsafe impl CopyStream for HipCopyStream {
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
         const OPERATION: Operation = Operation::QueueCopyFromHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
-        if driver.copies_astray(device) {
-            self.stream.wait(OPERATION)?;
+        if self.bypasses(OPERATION)? {
             // SAFETY: as above.
             return unsafe {
                 driver.copy_from_host(device, to, slice::from_raw_parts(from, length.0 as usize))

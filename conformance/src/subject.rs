@@ -56,6 +56,13 @@ pub(crate) struct Subject<B: TestKit> {
 }
 
 impl<B: TestKit> Subject<B> {
+    /// Returns the same subject with another chosen device.
+    pub(crate) fn on(&self, device: DeviceId) -> Self {
+        let (backend, target, server) =
+            (self.backend.clone(), Arc::clone(&self.target), self.server.as_ref().map(Arc::clone));
+        Self { backend, device, target, case: self.case, server }
+    }
+
     /// Returns the free memory of every usable device.
     pub(crate) fn free(&self) -> Vec<Bytes> {
         let devices = self.backend.devices().iter().filter(|device| device.unusable.is_none());

@@ -39,6 +39,8 @@ cases! { "staging":
     beside_work,
     /// Copies wait for the work that an event has recorded, and an event records copies.
     ordered_by_events,
+    /// So they do on another device than the first.
+    ordered_on_another_device,
     /// An event that has recorded work, and then copies, is done when the copies are, while the work goes on.
     recorded_again,
 }
@@ -359,7 +361,21 @@ fn ordered_by_events<B: TestKit>(subject: &Subject<B>) {
             0,
             "the copy came before the work, or the event before the copy"
         );
+        finish(subject, &*flight);
+        // In the other direction the copy remains.
+        write(&mut *pinned, seed + 100, 0);
+        let flight = start_longer(subject, &busy, Bytes::ZERO, seed, 2);
+        written.record(flight.stream()).unwrap();
+        // SAFETY: as above.
+        unsafe { copy_stream.hold(&*written) }.unwrap();
+        send(&mut *copy_stream, (&busy, Bytes::ZERO), (&*pinned, Bytes::ZERO), size);
         copy_stream.finish().unwrap();
         finish(subject, &*flight);
+        let wrong = busy.count_wrong(subject.device, Bytes::ZERO, size, seed + 100).unwrap();
+        assert_eq!(wrong, 0, "the work came after the copy");
     }
+}
+
+fn ordered_on_another_device<B: TestKit>(subject: &Subject<B>) {
+    ordered_by_events(&subject.on(another_device(subject)));
 }

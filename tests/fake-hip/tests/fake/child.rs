@@ -17,6 +17,8 @@ pub(crate) const FIRST_ONLY: &str = "access_of_the_first_mapping_only";
 
 /// The case in which memory is released with an error.
 pub(crate) const RELEASE_FAILS: &str = "a_failed_release_is_recorded";
+/// The case in which access is set with an error.
+pub(crate) const ACCESS_FAILS: &str = "a_device_that_gives_no_access_has_no_virtual_memory";
 /// The case in which addresses are freed with an error.
 pub(crate) const FREE_FAILS: &str = "each_range_is_freed_although_a_free_fails";
 /// The case in which ROCr does not tell the agent of a device.
@@ -67,6 +69,7 @@ fn library() -> PathBuf {
 pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, String> {
     let fails = match case.name {
         RELEASE_FAILS => "hipMemRelease",
+        ACCESS_FAILS => "hipMemSetAccess",
         FREE_FAILS => "hipMemAddressFree",
         NO_AGENT => "hsa_amd_pointer_info",
         WAITS_FAIL => "hipFree,hipDeviceSynchronize",

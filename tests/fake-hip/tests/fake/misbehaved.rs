@@ -1,6 +1,8 @@
 //! Drivers of which a call misbehaves in a way that no known version does.
 
-use crate::child::{Case, FIRST_ONLY, FREE_FAILS, NO_AGENT, NO_HINTS, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL};
+use crate::child::{
+    ACCESS_FAILS, Case, FIRST_ONLY, FREE_FAILS, NO_AGENT, NO_HINTS, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL,
+};
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{
@@ -8,9 +10,10 @@ use gpu_vmm_core::{
     Placement, Properties, Reservation, SyncCalls,
 };
 
-pub(crate) const CASES: [Case; 7] = [
+pub(crate) const CASES: [Case; 8] = [
     Case { name: FIRST_ONLY, run: access_of_the_first },
     Case { name: RELEASE_FAILS, run: a_failed_release },
+    Case { name: ACCESS_FAILS, run: no_access },
     Case { name: FREE_FAILS, run: failed_frees },
     Case { name: NO_AGENT, run: no_agent },
     Case { name: WAITS_FAIL, run: failed_waits },
@@ -48,6 +51,12 @@ fn a_failed_release(rig: &mut Rig) {
     let error = rig.backend.drop_log().take_last().expect("it is the last one");
     assert!(error.to_string().contains("hipMemRelease"), "{error}");
     assert_eq!(error.driver_error().map(|source| source.code), Some(999), "{error}");
+}
+
+fn no_access(rig: &mut Rig) {
+    let all = rig.backend.capabilities(ZERO).must("capabilities");
+    let found = all.iter().find(|one| one.feature == Feature::VirtualMemory).expect("it is reported");
+    assert!(!found.available && found.note.contains("hipMemSetAccess"), "{}", found.note);
 }
 
 /// A range whose free fails is not freed again, and the others are freed.
