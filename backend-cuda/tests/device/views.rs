@@ -165,7 +165,10 @@ pub(crate) fn a_stream_that_nothing_waits_for_is_refused(backend: &CudaBackend) 
             assert!(matches!(detail, Detail::Unsupported { .. }) && text.contains("does not wait"), "{text}");
             // SAFETY: the context outlives the backend.
             let ours = unsafe { CudaBackend::with_context(DEVICE, context.cu_ctx().cast()) }.unwrap();
-            MemoryView::<u8>::new(&stream, &self::region(&ours, granules(backend, 1)), Bytes(0), 1).unwrap();
+            let memory = self::region(&ours, granules(backend, 1));
+            MemoryView::<u8>::new(&stream, &memory, Bytes(0), 1).unwrap();
+            // The work in the primary context is waited for as well.
+            MemoryView::<u8>::new(&self::stream(), &memory, Bytes(0), 1).unwrap();
         });
     });
 

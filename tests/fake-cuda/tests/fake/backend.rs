@@ -45,6 +45,11 @@ pub(crate) const CASES: &[Case] = &[
         a_failed_list_is_an_error,
     ),
     with(&[("FAIL", "cuDeviceGetName:1:999")], "a_device_without_a_name_says_why", a_device_without_a_name),
+    with(
+        &[("FAIL", "cuDeviceTotalMem_v2:1:999")],
+        "a_device_whose_size_is_unknown_is_not_used",
+        a_device_of_unknown_size,
+    ),
     with(&[("VMM", "0")], "a_device_without_virtual_memory_has_a_reason", a_device_without_virtual_memory),
     with(&[("FAIL", "cuMemCreate:1:2")], "memory_that_is_short_comes_with_numbers", short_memory_has_numbers),
     with(&[("MEM_MB", "64")], "so_it_does_without_a_context", short_memory_without_a_context),
@@ -162,6 +167,18 @@ fn a_device_without_a_name(_: &Cuda) {
     assert_has(&first.name, &["a device without a name", "cuDeviceGetName", "CUDA_ERROR_UNKNOWN (999)"]);
     assert!(first.unusable.is_none(), "{:?}", first.unusable);
     assert_has(&second.name, &["fake"]);
+}
+
+fn a_device_of_unknown_size(_: &Cuda) {
+    let backend = open();
+    let [first, second] = backend.devices() else { panic!("{:?}", backend.devices()) };
+    assert_has(
+        first.unusable.as_deref().expect("a reason"),
+        &["cuDeviceTotalMem_v2", "CUDA_ERROR_UNKNOWN (999)"],
+    );
+    assert!(second.unusable.is_none(), "{:?}", second.unusable);
+    let error = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
+    assert_has(&error.to_string(), &["device 0", "cuDeviceTotalMem_v2"]);
 }
 
 fn a_device_without_virtual_memory(_: &Cuda) {

@@ -23,6 +23,13 @@ pub(crate) const CASES: &[Case] = &[
     case("a_context_is_left_alone_once_its_backend_is_gone", a_context_is_left_alone),
     case("another_contexts_death_is_not_the_devices", another_contexts_death_is_not_the_devices),
     case("a_destroyed_context_that_is_current_is_no_trouble", a_destroyed_context_that_is_current),
+    with(
+        &[("FAIL", "cuStreamIsCapturing:1:201,cuStreamIsCapturing:3:400,cuStreamIsCapturing:5:709")],
+        "a_stream_is_asked_in_its_own_context_if_the_current_one_is_in_the_way",
+        a_stream_is_asked_in_its_own_context,
+    ),
+    case("each_device_has_its_own_context", each_device_has_its_own_context),
+    case("kernels_leave_a_context_with_their_backend", kernels_leave_a_context),
     with(DELAY, "whichever_context_is_current_stays_so", whichever_context_is_current_stays_so),
     case("dma_bufs_are_made_in_the_owners_context", dma_bufs_are_made_in_the_owners_context),
     case("a_blocking_capture_is_seen_and_goes_on", a_blocking_capture_is_seen_and_goes_on),
@@ -253,6 +260,41 @@ fn a_destroyed_context_that_is_current(cuda: &Cuda) {
         destroyed.send(()).unwrap();
     });
     backend.synchronize(DEVICE).unwrap();
+}
+
+/// The thread's current context is invalid, is another one, or was destroyed.
+fn a_stream_is_asked_in_its_own_context(cuda: &Cuda) {
+    let backend = open();
+    let own = backend.own_stream(DEVICE).unwrap();
+    for _ in 0..3 {
+        assert!(!backend.is_capturing(own.stream()).unwrap());
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// The context that a backend was opened with is used for its device alone.
+fn each_device_has_its_own_context(cuda: &Cuda) {
+    let backend = open();
+    let other = elsewhere(&backend);
+    let attached = attach(&backend, &*other);
+    let free = |backend: &CudaBackend, device| backend.memory_info(device).unwrap().free;
+    let held = plain(&backend, DEVICE);
+    assert_eq!(free(&attached, OTHER), free(&backend, OTHER));
+    assert_eq!(free(&attached, OTHER), free(&attached, DEVICE) + SIZE + Bytes::mib(64), "another context");
+    drop((held, attached));
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn kernels_leave_a_context(cuda: &Cuda) {
+    let backend = open();
+    let (memory, other) = (plain(&backend, DEVICE), elsewhere(&backend));
+    let attached = attach(&backend, &*other);
+    let before = cuda.counts().modules;
+    // SAFETY: the memory is mapped.
+    unsafe { attached.write_pattern(DEVICE, memory.2, SIZE, 1) }.unwrap();
+    assert_eq!(cuda.counts().modules, before + 1);
+    drop(attached);
+    assert_eq!(cuda.counts().modules, before);
 }
 
 /// The current context is one of the program's own on the device, another device's primary one, or none.
