@@ -89,10 +89,11 @@ mod tests {
                     gpu_vmm_pool_live_bytes{pool=\"a \\\"b\\\"\\\\\\n\"} 7\n# HELP";
         assert!(text.starts_with(live), "{text}");
         assert!(text.contains("\ngpu_vmm_pool_held_bytes{pool=\"weights\"} 20\n"), "{text}");
-        assert!(
-            text.contains("\ngpu_vmm_pool_driver_calls_total{pool=\"weights\",call=\"unmap\"} 3\n"),
-            "{text}"
-        );
+        for (call, count) in [("create", 1), ("map", 2), ("unmap", 3), ("set_access", 4), ("other", 5)] {
+            let name = "\ngpu_vmm_pool_driver_calls_total";
+            let sample = format!("{name}{{pool=\"weights\",call=\"{call}\"}} {count}\n");
+            assert!(text.contains(&sample), "{text}");
+        }
         let samples = text.lines().filter(|line| !line.starts_with('#')).count();
         assert_eq!(samples, 2 * (METRICS.len() + CALLS.len()));
         let mut names: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();

@@ -48,6 +48,37 @@ fn an_older_event_does_not_cover_the_last_free() {
     assert!(rounds.any(all_is_waited_for), "the stream was never busy");
 }
 
+/// Frees a block on a busy stream again and again, and asks for memory on another one, for which the pool looks at the first. Returns
+/// false if the stream's work ended too early to tell anything.
+fn few_events_are_recorded(rounds: u32) -> bool {
+    let backend = FaultInject::new(HostConfig::new().memory(Bytes::gib(1)).open().unwrap());
+    let own = backend.own_stream(DEVICE).unwrap();
+    // SAFETY: the stream lives as long as the pool.
+    let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    let pool = Pool::builder(&backend).build().unwrap();
+    let block = || pool.request(Bytes::mib(2)).stream(stream).alloc().unwrap();
+    let worked_on = block();
+    // SAFETY: the memory is mapped for the device, and the pool unmaps none before the stream has ended its work.
+    unsafe { backend.start_pattern_on(DEVICE, stream, worked_on.address(), Bytes::mib(2), 1, rounds) }
+        .unwrap();
+    let mut others = Vec::new();
+    for _ in 0..200 {
+        drop(block());
+        others.push(pool.alloc(Bytes::mib(2)).unwrap());
+    }
+    let (recorded, is_busy) = (backend.made(Operation::RecordEvent), !own.is_done().unwrap());
+    assert!(!is_busy || (1..=64).contains(&recorded), "{recorded} events wait for one stream");
+    drop((others, worked_on));
+    backend.synchronize_stream(DEVICE, own.stream()).unwrap();
+    is_busy
+}
+
+#[test]
+fn a_busy_stream_has_few_events() {
+    let mut rounds = (0..8).map(|doubled| 256 << doubled);
+    assert!(rounds.any(few_events_are_recorded), "the stream was never busy");
+}
+
 /// Frees a block on each of two busy streams, of which the first cannot be waited for, and asks for the memory of the second.
 /// Returns false if the second stream's work ended too early to tell anything.
 fn the_other_stream_is_waited_for(rounds: u32) -> bool {

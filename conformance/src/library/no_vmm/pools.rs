@@ -86,8 +86,12 @@ fn blocks_and_their_allocations<B: TestKit>(subject: &Subject<B>) {
     for (seed, block) in (0..).zip(small.iter().chain(&large)) {
         check(subject, block, seed << 32);
     }
-    let aligned = pool.request(Bytes::kib(1)).alignment(Bytes::mib(8)).alloc().unwrap();
-    assert!(aligned.address().is_aligned_to(Bytes::mib(8)));
+    let aligned = [8, 64, 4, 128].map(|alignment| {
+        let alignment = Bytes::mib(alignment);
+        let block = pool.request(Bytes::kib(1)).alignment(alignment).alloc().unwrap();
+        assert!(block.address().is_aligned_to(alignment), "{alignment}: {}", block.address());
+        block
+    });
     let info = pool.find(large[0].address() + Bytes(5)).unwrap();
     assert_eq!((info.base, info.offset), (large[0].address(), Bytes(5)));
     drop((small, large, aligned, pool));

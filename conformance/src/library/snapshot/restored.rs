@@ -24,7 +24,7 @@ cases! { "snapshot":
     what_is_mapped_twice,
     /// Pieces are restored correctly if the first piece may be written only through its last mapping.
     what_is_read_only_at_first,
-    /// A region of several reservations has the same reservations again, at the same addresses.
+    /// A region of several reservations has the same reservations again, at the same addresses, and its step of extension.
     of_several_reservations,
     /// A region with memory of two devices has it again, and each device has the access that it had.
     of_two_devices,
@@ -191,6 +191,7 @@ fn of_several_reservations<B: TestKit>(subject: &Subject<B>) {
     drop(region);
     let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
     assert_eq!(region.reservations().collect::<Vec<_>>(), before);
+    assert_eq!(region.settings().extend_by, subject.units(1));
     subject.check(&region, Bytes(0), subject.units(5), 1);
     assert_eq!(region.grow_to(subject.units(6)).unwrap().how, GrowthKind::Extended);
 }

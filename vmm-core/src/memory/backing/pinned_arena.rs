@@ -162,11 +162,13 @@ mod tests {
     fn free_extents_become_one_within_an_allocation_and_never_across_two() {
         let arena = arena(&[8, 16]);
         let take = |size| arena.extent(Operation::Suspend, Bytes(size)).unwrap();
-        let (first, second, third) = (take(5), take(11), take(8));
+        let (first, second, between, third) = (take(5), take(3), take(8), take(8));
         assert_eq!(arena.free(), Bytes::ZERO);
         // The last bytes of the first allocation, and those of the second that begin at the offset behind them.
         drop((third, second));
         let free = |length, offset, piece| Extent { piece, offset: Bytes(offset), length: Bytes(length) };
+        assert_eq!(*arena.extents.lock(Operation::Suspend).unwrap(), [free(3, 5, 0), free(8, 8, 1)]);
+        drop(between);
         assert_eq!(*arena.extents.lock(Operation::Suspend).unwrap(), [free(3, 5, 0), free(16, 0, 1)]);
         let third = take(3 + 8);
         drop(first);
