@@ -183,6 +183,8 @@ pub(crate) unsafe fn take_box<T: Object>(pointer: *mut T) {
 ///
 /// As for [`give`].
 pub(crate) unsafe fn give_json(place: *mut *mut c_char, value: &impl Serialize) -> Answer {
+    // Before the text is made, which would leak.
+    check_place("json", place)?;
     let text = serde_json::to_string(value).map_err(|error| Failure::invalid(error.to_string()))?;
     let text = CString::new(text).map_err(|error| Failure::invalid(error.to_string()))?;
     // SAFETY: guaranteed by the caller.
@@ -199,5 +201,32 @@ pub unsafe extern "C" fn gpu_vmm_string_free(text: *mut c_char) {
     if !text.is_null() {
         // SAFETY: `into_raw` made it in `give_json`, as the caller guarantees.
         drop(unsafe { CString::from_raw(text) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::GPU_VMM_INVALID_ARGUMENT;
+    use serde::Serializer;
+    use std::cell::Cell;
+
+    /// A value that notes whether it was written.
+    struct Noted(Cell<bool>);
+
+    impl Serialize for Noted {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            self.0.set(true);
+            serializer.serialize_unit()
+        }
+    }
+
+    #[test]
+    fn no_text_is_made_without_a_place_for_it() {
+        let value = Noted(Cell::new(false));
+        // SAFETY: the call refuses null.
+        let answer = unsafe { give_json(std::ptr::null_mut(), &value) };
+        assert_eq!(answer.map_err(|failure| failure.status), Err(GPU_VMM_INVALID_ARGUMENT));
+        assert!(!value.0.get(), "the text would leak");
     }
 }

@@ -7,7 +7,7 @@
 use crate::call::status;
 use crate::handles::{Kind, Object};
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, Status};
-use crate::texts::{clear, give, give_box, give_json, required, take_box};
+use crate::texts::{check_place, clear, give, give_box, give_json, required, take_box};
 use crate::torch::process::{backend, used};
 use crate::torch::shared::{Handle, Shared};
 use crate::torch::table;
@@ -56,11 +56,13 @@ pub unsafe extern "C" fn gpu_vmm_torch_export(
         clear(offset);
     };
     status(|| {
+        check_place("handle", handle)?;
+        check_place("offset", offset)?;
         let shared = share(Address(address))?;
         // SAFETY: guaranteed by the caller.
         unsafe {
-            give("offset", offset, shared.handle.offset)?;
-            give_json(handle, &shared.handle)
+            give_json(handle, &shared.handle)?;
+            give("offset", offset, shared.handle.offset)
         }
     })
 }
@@ -103,14 +105,17 @@ pub unsafe extern "C" fn gpu_vmm_torch_import(
         clear(address);
     };
     status(|| {
+        check_place("imported", imported)?;
+        check_place("address", address)?;
         // SAFETY: guaranteed by the caller.
         let text = unsafe { required("handle", handle) }?;
         let wrong = |error| Failure::invalid(format!("import: the handle is none of gpu-vmm: {error}"));
         let region = import(&serde_json::from_str(text).map_err(wrong)?)?;
         // SAFETY: guaranteed by the caller.
         unsafe {
-            give("address", address, region.address().0)?;
-            give_box("imported", imported, || Ok(Imported { _region: region }))
+            let begin = region.address().0;
+            give_box("imported", imported, || Ok(Imported { _region: region }))?;
+            give("address", address, begin)
         }
     })
 }
