@@ -445,7 +445,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::handles;
+    use crate::status::GPU_VMM_OK;
     use gpu_vmm::Vendor;
+    use std::mem::MaybeUninit;
 
     /// With more slack, the pool creates memory for a large block instead of taking it from where a block was freed.
     #[test]
@@ -459,6 +462,23 @@ mod tests {
             drop(first);
             let _large = pool.blocks.alloc(Bytes::mib(16)).unwrap();
             assert_eq!(pool.blocks.stats().held, held.0, "{slack} %");
+        }
+    }
+
+    #[test]
+    fn a_block_belongs_to_the_stream_of_its_request() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let pool = handles::add(Pool::new(&host, &PoolOptions::DEFAULT).unwrap()).unwrap();
+        // Only a number: no work is queued on it.
+        let stream = std::ptr::without_provenance_mut(4096);
+        let (mut address, mut block) = (0, MaybeUninit::<BlockInfo>::uninit());
+        // SAFETY: the pool is not freed before the last call, the places are writable, and `find` has written the block.
+        unsafe {
+            assert_eq!(gpu_vmm_alloc(pool, 512, 0, stream, &raw mut address), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_find(pool, address, block.as_mut_ptr()), GPU_VMM_OK);
+            assert_eq!(block.assume_init().stream, stream);
+            assert_eq!(gpu_vmm_free(pool, address), GPU_VMM_OK);
+            gpu_vmm_pool_free(pool);
         }
     }
 }

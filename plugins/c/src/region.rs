@@ -275,3 +275,30 @@ pub unsafe extern "C" fn gpu_vmm_region_resume(region: *const Region, bytes: *mu
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::handles;
+    use crate::status::GPU_VMM_OK;
+    use gpu_vmm::Vendor;
+
+    #[test]
+    fn a_suspension_that_keeps_nothing_reports_the_released_memory() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let memory = Memory::builder(&host).reserve(Bytes::mib(8)).build().unwrap();
+        let region = handles::add(Region::of(&host, memory)).unwrap();
+        let (mut released, mut received) = (0, 0);
+        // SAFETY: the region is not freed before the last call, and the places are writable.
+        unsafe {
+            assert_eq!(gpu_vmm_region_grow(region, Bytes::mib(8).0), GPU_VMM_OK);
+            let nowhere = std::ptr::null();
+            assert_eq!(gpu_vmm_region_suspend(region, nowhere, false, &raw mut released), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_region_resume(region, &raw mut received), GPU_VMM_OK);
+            gpu_vmm_region_free(region);
+        }
+        assert_eq!([released, received], [Bytes::mib(8).0; 2]);
+    }
+}

@@ -338,3 +338,45 @@ pub unsafe extern "C" fn gpu_vmm_physical_import(
         }
     })
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::handles;
+    use crate::status::{GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK};
+    use gpu_vmm::{DeviceId, HandleTypes, Properties as Memory, Vendor};
+    use std::fs::metadata;
+    use std::os::unix::fs::MetadataExt as _;
+
+    #[test]
+    fn an_export_without_a_place_leaves_no_descriptor() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut properties = Memory::on(DeviceId(0));
+        properties.handle_types = HandleTypes::FILE_DESCRIPTOR;
+        let memory = PhysicalMemory::create(&host, Bytes::mib(2), properties).unwrap();
+        let physical = handles::add(Physical(memory)).unwrap();
+        let mut fd = -1;
+        // SAFETY: the memory is not released before the last call, and the place is writable.
+        assert_eq!(unsafe { gpu_vmm_physical_export_fd(physical, &raw mut fd) }, GPU_VMM_OK);
+        let file = |fd: &dyn std::fmt::Display| {
+            metadata(format!("/proc/self/fd/{fd}")).map(|found| (found.dev(), found.ino())).ok()
+        };
+        let ours = file(&fd);
+        // Other tests open descriptors meanwhile, but none of this memory.
+        let count = || {
+            let open = std::fs::read_dir("/proc/self/fd").unwrap();
+            open.filter(|one| file(&one.as_ref().unwrap().file_name().display()) == ours).count()
+        };
+        let before = count();
+        // SAFETY: the call refuses null.
+        let status = unsafe { gpu_vmm_physical_export_fd(physical, std::ptr::null_mut()) };
+        assert_eq!((status, count()), (GPU_VMM_INVALID_ARGUMENT, before));
+        // SAFETY: the descriptor is this test's own, and the memory is not used any more.
+        unsafe {
+            libc::close(fd);
+            crate::physical::gpu_vmm_physical_release(physical);
+        }
+    }
+}

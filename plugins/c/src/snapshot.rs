@@ -226,3 +226,45 @@ fn check_count(operation: Operation, is_null: bool, count: u64) -> Answer {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::handles;
+    use crate::status::GPU_VMM_OK;
+    use gpu_vmm::{Bytes, Vendor};
+    use std::ffi::CString;
+
+    #[test]
+    fn both_snapshots_are_compressed_on_request_alone() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut memory = Memory::builder(&host).reserve(Bytes::mib(8)).build().unwrap();
+        memory.grow_to(Bytes::mib(8)).unwrap();
+        memory.fill(Bytes::ZERO, Bytes::mib(8), 7).unwrap();
+        let region = handles::add(Region::of(&host, memory)).unwrap();
+        let file = std::env::temp_dir().join(format!("gpu-vmm-c-compressed-{}", std::process::id()));
+        let path = CString::new(file.to_str().unwrap()).unwrap();
+        let size = |compress, several| {
+            // SAFETY: the region and the path are valid for the call.
+            let status = unsafe {
+                if several {
+                    gpu_vmm_regions_snapshot([region.cast_const()].as_ptr(), 1, path.as_ptr(), compress)
+                } else {
+                    gpu_vmm_region_snapshot(region, path.as_ptr(), compress)
+                }
+            };
+            assert_eq!(status, GPU_VMM_OK);
+            let size = Bytes(std::fs::metadata(&file).unwrap().len());
+            std::fs::remove_file(&file).unwrap();
+            size
+        };
+        for several in [false, true] {
+            assert!(size(false, several) >= Bytes::mib(8), "{several}");
+            assert!(size(true, several) < Bytes::mib(1), "{several}");
+        }
+        // SAFETY: the region is not used any more.
+        unsafe { crate::region::gpu_vmm_region_free(region) };
+    }
+}

@@ -131,3 +131,17 @@ pub(crate) fn keep(failure: Failure) -> Status {
 pub extern "C" fn gpu_vmm_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    /// A caller's bytes can be part of the text.
+    #[test]
+    fn an_error_with_a_zero_byte_keeps_its_text() {
+        assert_eq!(keep(Failure::new(GPU_VMM_FILE, "open: a\0b is no file")), GPU_VMM_FILE);
+        // SAFETY: a string that lives until the thread's next error.
+        assert_eq!(unsafe { CStr::from_ptr(gpu_vmm_last_error()) }, c"open: ab is no file");
+    }
+}

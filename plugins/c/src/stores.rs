@@ -248,4 +248,16 @@ mod tests {
         let large = capacities(&made);
         assert!(large.len() == 1 && large[0] > small[0], "{large:?}");
     }
+
+    #[test]
+    fn contents_are_pinned_where_they_leave_the_least_room() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut made = Made::default();
+        let sizes = [2, 8, 4].map(Bytes::mib);
+        made.pinned = sizes.map(|size| BackingStore::pinned(&host, size).unwrap()).into();
+        for (contents, expected) in [(3, 4), (1, 2), (5, 8)].map(|(one, other)| (Bytes::mib(one), other)) {
+            assert_eq!(made.pinned(&host, contents).unwrap().capacity(), Some(Bytes::mib(expected)));
+        }
+        assert_eq!(made.pinned.len(), sizes.len());
+    }
 }

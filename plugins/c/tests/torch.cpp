@@ -74,10 +74,32 @@ static void capture(gpu_vmm_pool *pool, Begin *begin, End *end, End *release) {
     demand(driver<int(void *)>("cuStreamDestroy_v2")(stream) == 0, "the stream is destroyed");
 }
 
+// A block of another device than the first, found by an address inside it and shared.
+static void second_device(const char *backend) {
+    gpu_vmm_backend *opened = nullptr;
+    std::uint32_t devices = 0;
+    demand(gpu_vmm_open(backend, &opened) == GPU_VMM_OK, "the backend is opened");
+    demand(gpu_vmm_backend_devices(opened, &devices) == GPU_VMM_OK, "it has devices");
+    gpu_vmm_close(opened);
+    if (devices < 2) {
+        return;
+    }
+    gpu_vmm_torch_block block, found;
+    demand(gpu_vmm_torch_allocate(1, 3 << 20, nullptr, nullptr, &block) == GPU_VMM_OK, "device 1 has memory");
+    demand(gpu_vmm_torch_find(block.address + 4096, &found) == GPU_VMM_OK, "an address inside the block is found");
+    demand(found.device == 1 && found.address == block.address, "with its device and its block");
+    char *handle = nullptr;
+    std::uint64_t offset = 0;
+    demand(gpu_vmm_torch_export(block.address, &handle, &offset) == GPU_VMM_OK, "the block is shared");
+    gpu_vmm_string_free(handle);
+    demand(gpu_vmm_torch_deallocate(block.address, nullptr) == GPU_VMM_OK, "it is freed");
+}
+
 int main(int count, char **arguments) {
     const char *backend = count > 1 ? arguments[1] : nullptr;
     gpu_vmm_pool_options options = {};
     options.budget = 512u << 20;
+    options.shareable = true;
     demand(gpu_vmm_torch_configure("vulkan", &options) == GPU_VMM_INVALID_ARGUMENT, "an unknown backend is an error");
     demand(says(gpu_vmm_last_error(), "vulkan"), "the error names it");
     demand(gpu_vmm_torch_configure(backend, &options) == GPU_VMM_OK, "PyTorch's pools are configured");
@@ -173,6 +195,7 @@ int main(int count, char **arguments) {
         capture(pool, begin, end, release);
     }
 
+    second_device(backend);
     gpu_vmm_torch_free(outside, 4096, 0, nullptr);
     gpu_vmm_torch_free(weights, 3 << 20, 0, nullptr);
     gpu_vmm_torch_free(block, 1 << 20, 0, nullptr);

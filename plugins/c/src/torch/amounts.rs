@@ -124,3 +124,17 @@ impl Amounts {
         self.each(|quantity| (quantity.freed, quantity.before) = ([0; 2], quantity.live));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_of_1_mib_is_small() {
+        let mut amounts = Amounts::default();
+        for (capacity, blocks) in [(SMALL, [1, 0]), (SMALL + 512, [1, 1])] {
+            amounts.add(Bytes(512), Bytes(capacity));
+            assert_eq!(amounts.read().blocks.live, blocks, "{capacity}");
+        }
+    }
+}

@@ -364,4 +364,48 @@ mod tests {
         assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
         graphs.pool.blocks.trim(Bytes::ZERO).unwrap();
     }
+
+    #[test]
+    fn the_named_capture_ends() {
+        let graphs = graphs();
+        graphs.begin(ONE);
+        graphs.begin(TWO);
+        graphs.end(ONE);
+        let block = alloc(&graphs);
+        graphs.end(TWO);
+        graphs.release(ONE).unwrap();
+        assert!(graphs.free(block).unwrap());
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1, "the second graph may use it");
+        graphs.release(TWO).unwrap();
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
+    }
+
+    #[test]
+    fn what_one_capture_freed_serves_no_request_of_two() {
+        let graphs = graphs();
+        graphs.begin(ONE);
+        let first = alloc(&graphs);
+        assert!(graphs.free(first).unwrap());
+        graphs.begin(TWO);
+        assert_ne!(alloc(&graphs), first, "the second capture may have made the request");
+        graphs.end(TWO);
+        assert_eq!(alloc(&graphs), first);
+        graphs.end(ONE);
+    }
+
+    #[test]
+    fn memory_stays_a_graphs_if_the_device_cannot_be_waited_for() {
+        let graphs = graphs();
+        graphs.begin(ONE);
+        let block = alloc(&graphs);
+        assert!(graphs.free(block).unwrap());
+        graphs.end(ONE);
+        // The program captures on its own, of which it has told the library: a wait would invalidate that.
+        graphs.pool.backend.deferred().capture_begins();
+        assert_eq!(graphs.release(ONE).unwrap_err().status, crate::status::GPU_VMM_BUSY);
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1);
+        graphs.pool.backend.deferred().capture_ends();
+        graphs.clear().unwrap();
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
+    }
 }

@@ -33,6 +33,23 @@ pub struct TorchUsage {
     pub live: TorchAmounts,
 }
 
+impl TorchUsage {
+    fn of(now: &PoolUsage, live: TorchAmounts) -> Self {
+        let (small, large) = (now.pending_small, now.pending_large);
+        Self {
+            held: now.held,
+            peak_held: now.peak_held,
+            held_small: now.held_small,
+            pending_blocks: [small.blocks, large.blocks],
+            pending_bytes: [small.bytes, large.bytes],
+            created: now.created,
+            released: now.released,
+            page: now.page,
+            live,
+        }
+    }
+}
+
 fn of_device(number: c_int, work: impl FnOnce(&'static Device) -> Answer) -> Status {
     status(|| work(device(number)?))
 }
@@ -56,18 +73,8 @@ pub unsafe extern "C" fn gpu_vmm_torch_measure(number: c_int, usage: *mut TorchU
     unsafe { clear(usage) };
     status(|| {
         let now = known(number)?.map_or_else(PoolUsage::default, |device| device.pool.blocks.usage());
-        let (small, large) = (now.pending_small, now.pending_large);
-        let found = TorchUsage {
-            held: now.held,
-            peak_held: now.peak_held,
-            held_small: now.held_small,
-            pending_blocks: [small.blocks, large.blocks],
-            pending_bytes: [small.bytes, large.bytes],
-            created: now.created,
-            released: now.released,
-            page: now.page,
-            live: table::with_amounts(number as usize, |amounts| amounts.read()).unwrap_or_default(),
-        };
+        let live = table::with_amounts(number as usize, |amounts| amounts.read()).unwrap_or_default();
+        let found = TorchUsage::of(&now, live);
         // SAFETY: guaranteed by the caller.
         unsafe { give("usage", usage, found) }
     })
@@ -421,5 +428,15 @@ mod tests {
             assert_eq!(gpu_vmm_torch_count(null(), true), GPU_VMM_INVALID_ARGUMENT);
             assert_eq!(gpu_vmm_torch_count(&raw const nowhere, true), GPU_VMM_INVALID_ARGUMENT);
         }
+    }
+
+    /// Nothing is pending on host memory.
+    #[test]
+    fn pending_memory_is_small_or_large() {
+        let mut now = PoolUsage::default();
+        (now.pending_small.blocks, now.pending_small.bytes) = (1, 2);
+        (now.pending_large.blocks, now.pending_large.bytes) = (3, 4);
+        let usage = TorchUsage::of(&now, TorchAmounts::default());
+        assert_eq!((usage.pending_blocks, usage.pending_bytes), ([1, 3], [2, 4]));
     }
 }

@@ -178,6 +178,20 @@ fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
 }
 
 #[test]
+fn a_stream_that_cannot_be_asked_may_capture() {
+    let pools = pools(14);
+    // SAFETY: the host backend never dereferences a stream. It has none with this number.
+    let unknown = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(3)) };
+    assert!(pools.pool.backend.is_capturing(unknown).is_err());
+    let block = Address(pools.alloc(ID, SIZE, Bytes(512), unknown).unwrap().address);
+    free(&pools, block);
+    pools.release(ID).unwrap();
+    assert_eq!(live(&pools), 1, "a graph may use the memory until the device is idle");
+    assert!(pools.clear().unwrap());
+    assert_eq!(live(&pools), 0);
+}
+
+#[test]
 fn spare_memory_serves_others_if_it_may() {
     let pools = pools(6);
     let block = alloc(&pools);
@@ -204,6 +218,38 @@ fn free_memory_that_sleeps_serves_nothing() {
     assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
     tags.resume("weights").unwrap();
     assert_eq!(alloc(&pools), block);
+    free(&pools, block);
+}
+
+#[test]
+fn a_pool_that_sleeps_does_not_end_the_search_for_spare_memory() {
+    let pools = pools(12);
+    let ids = (0..8).map(|second| MempoolId { first: 1, second }).collect::<Vec<_>>();
+    // Of several pools, whose order is random, the memory of one alone does not sleep.
+    let blocks = ids.iter().enumerate().map(|(place, id)| {
+        pools.acquire(*id).unwrap();
+        pools.set_tag(*id, if place == 0 { "awake" } else { "asleep" }).unwrap();
+        pools.set_on_oom(*id, true).unwrap();
+        Address(pools.alloc(*id, SIZE, Bytes(512), STREAM).unwrap().address)
+    });
+    let blocks = blocks.collect::<Vec<_>>();
+    blocks.iter().for_each(|block| free(&pools, *block));
+    pools.pool.blocks.suspend("asleep", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+    let spare = pools.alloc_spare(Bytes::kib(100), STREAM).unwrap();
+    assert_eq!(spare.map(|spare| spare.address), Some(blocks[0].0));
+    free(&pools, blocks[0]);
+}
+
+#[test]
+fn a_block_that_is_live_again_has_the_size_of_the_checkpoint() {
+    let pools = pools(13);
+    let seen = pools.alloc(ID, Bytes(1000), Bytes(512), STREAM).unwrap();
+    assert!(seen.capacity > 1000);
+    let checkpoint = pools.checkpoint(ID).unwrap();
+    let block = Address(seen.address);
+    free(&pools, block);
+    pools.restore(&checkpoint).unwrap();
+    assert_eq!(table::with(block, |entry| entry.size()), Some(1000));
     free(&pools, block);
 }
 
