@@ -104,6 +104,9 @@ impl Allowed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Channel;
+    use gpu_vmm_testkit::forked::{alone, give_up_root};
+    use rustix::process::getegid;
 
     #[test]
     fn only_those_who_are_allowed_are() {
@@ -127,5 +130,16 @@ mod tests {
         ] {
             check(allowed, other).unwrap();
         }
+    }
+
+    #[test]
+    fn a_peer_has_its_own_numbers() {
+        alone(|| {
+            // As root, the numbers of the user and of the group differ from then on.
+            give_up_root();
+            let (one, _other) = Channel::pair().unwrap();
+            let Credentials { pid, uid, gid } = one.peer();
+            assert_eq!((pid, uid, gid), (std::process::id(), geteuid().as_raw(), getegid().as_raw()));
+        });
     }
 }

@@ -1,11 +1,13 @@
 //! Changes of a region after it was shared: published by one side, applied by the other.
 
 use crate::bench::{empty, far, full, machine, piece, put, seen, shared};
+use crate::forger::{Begin, Description, Forger, Say};
 use crate::{LONG, ONE, TWO, units};
 use gpu_vmm_core::{Backend, Bytes, Detail, GrowthKind, Placement, Properties, Region, WaitFor};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Change, Event, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::FaultInject;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::time::Duration;
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
@@ -293,4 +295,33 @@ fn a_region_that_was_detached_is_the_callers_own() {
     assert_eq!(seen(&own), before);
     own.grow_to(units(12)).unwrap();
     own.write(units(11), b"own").unwrap();
+}
+
+/// The exporter reads no answer for a while. The newest one is what it needs then.
+#[test]
+fn an_answer_for_which_there_is_no_room_is_sent_later() {
+    const LAST: u64 = 40;
+    let wait = Duration::from_millis(5);
+    let host = machine();
+    let region = full(&host);
+    let (mut forger, channel) = Forger::new();
+    let _exporter = Exporter::share(channel, &region).unwrap();
+    let truth = Description::hear(&mut forger);
+    let (mut forger, mut channel) = Forger::new();
+    channel.set_wait(wait);
+    truth.say(&mut forger);
+    let mut imported = ImportOptions::new().receive(&host, channel).unwrap();
+    // The kernel makes it as small as it can.
+    set_socket_send_buffer_size(&imported, 1).unwrap();
+    for revision in 1..=LAST {
+        let begin = Begin { revision, ..truth.begin.clone() };
+        let (removed, pieces, mappings, descriptors) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Description { begin, removed, pieces, mappings, descriptors }.counted().say(&mut forger);
+        assert!(matches!(imported.next(LONG).unwrap(), Some(Event::Changed(_))));
+        imported.apply(WaitFor::all_devices()).unwrap();
+    }
+    let answers = std::iter::from_fn(|| forger.heard()).count() as u64;
+    assert!(answers < LAST, "there was room for all");
+    assert_eq!(imported.next(wait).unwrap(), None);
+    assert_eq!(forger.heard(), Some(Say::Applied { revision: LAST }));
 }

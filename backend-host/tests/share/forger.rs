@@ -89,6 +89,12 @@ impl Forger {
         let (packet, descriptors) = get(self.socket.as_fd(), RecvFlags::DONTWAIT).unwrap();
         (postcard::from_bytes(&packet[HEADER..]).unwrap(), descriptors)
     }
+
+    /// Receives a message that has arrived; `None` if there is none.
+    pub(crate) fn heard(&mut self) -> Option<Say> {
+        let (packet, _) = get(self.socket.as_fd(), RecvFlags::DONTWAIT)?;
+        Some(postcard::from_bytes(&packet[HEADER..]).unwrap())
+    }
 }
 
 /// Sends a packet. Returns false if the other end has closed or has no room.

@@ -234,6 +234,8 @@ fn the_environment_names_the_backend() {
         stderr(&refused)
     );
     assert_eq!(json(&grow("", &["--backend", "host"]))["backend"], "host");
+    // Empty is as if it were not set. Which backend is the best one, the machine decides.
+    assert!(!stderr(&grow("", &[])).contains("GPU_VMM_BACKEND is"));
 }
 
 #[test]

@@ -103,6 +103,18 @@ fn paths_that_no_socket_can_have_are_errors() {
 }
 
 #[test]
+fn a_relative_path_is_one_of_the_folder_at_that_time() {
+    alone(|| {
+        let folder = Folder::new();
+        std::env::set_current_dir(&folder.0).unwrap();
+        let listener = Listener::bind("socket").unwrap();
+        std::env::set_current_dir("/").unwrap();
+        drop(listener);
+        assert!(!folder.socket().exists());
+    });
+}
+
+#[test]
 fn two_processes_meet_at_a_path() {
     alone(|| {
         let folder = Folder::new();
