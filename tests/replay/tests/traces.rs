@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 
 const DEVICE: DeviceId = DeviceId(0);
 
+/// The recorded traces of this repository.
+const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/pytorch/traces");
+
 /// More than any trace requests, independent of the machine.
 const MEMORY: Bytes = Bytes::gib(256);
 
@@ -94,10 +97,29 @@ fn say(text: &str) {
 
 #[test]
 fn a_pool_holds_little_more_than_recorded_programs_ask_for() {
-    holds_little_more(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/pytorch/traces")));
+    holds_little_more(Path::new(RECORDED));
     match std::env::var_os("GPU_VMM_TRACES") {
         Some(folder) => holds_little_more(Path::new(&folder)),
         None => say("SKIPPED: no other recorded traces; GPU_VMM_TRACES names a folder with some"),
+    }
+}
+
+/// Replays so many rounds, and returns how often memory was mapped.
+fn mapped_in(trace: &Trace, rounds: u32) -> u64 {
+    let backend = HostConfig::new().memory(MEMORY).open().unwrap();
+    let streams = Streams::of(&backend, DEVICE, trace.streams()).unwrap();
+    let pooled = Pooled::new(&backend, DEVICE, &streams, None).unwrap();
+    replay(trace, &pooled, Options { threads: 1, rounds, ..Options::default() }).unwrap();
+    pooled.pool().stats().driver_calls.map
+}
+
+/// A program that does the same again finds almost all memory where it was.
+#[test]
+fn further_passes_of_recorded_programs_map_almost_nothing() {
+    for name in ["streams", "graph_network"] {
+        let trace = Trace::open(&Path::new(RECORDED).join(format!("{name}.trace.gz")), &|_| {}).unwrap();
+        let (first, three) = (mapped_in(&trace, 1), mapped_in(&trace, 3));
+        assert!(three - first <= first / 10, "{name}: {first} mappings in one pass, {three} in three");
     }
 }
 
