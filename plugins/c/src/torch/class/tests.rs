@@ -1,5 +1,5 @@
-//! Budgets and page sizes of the process's pools, and results of sharing. The first allocation of a process fixes its configuration, so each case runs in a
-//! process of its own.
+//! Budgets and page sizes of the process's pools, and results of sharing. The first allocation of a process fixes its configuration,
+//! so each case runs in a process of its own.
 #![allow(clippy::unwrap_used)]
 
 use super::account::{TorchUsage, gpu_vmm_torch_collect, gpu_vmm_torch_measure, gpu_vmm_torch_set_limit};
