@@ -18,6 +18,8 @@ cases! { "share":
     dma_bufs_across_a_border,
     /// Dma-bufs cover a guarded region, at the offsets that the region reports.
     dma_bufs_behind_a_guard,
+    /// No dma-buf covers memory of two devices.
+    dma_bufs_of_two_devices,
 }
 
 /// A region with three mappings of one, two and three granules.
@@ -97,4 +99,15 @@ fn dma_bufs_behind_a_guard<B: TestKit>(subject: &Subject<B>) {
         let expected = [(offset, unit)];
         assert_eq!(parts(subject, &region, offset, unit), expected);
     }
+}
+
+fn dma_bufs_of_two_devices<B: TestKit>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    let mut region = subject.space(4).build().unwrap();
+    for (at, owner) in [(0, one), (1, one), (2, other), (3, one)] {
+        region.map(subject.granules(at), &subject.piece_on(owner, 1)).unwrap();
+    }
+    let found = parts(subject, &region, Bytes(0), subject.granules(4));
+    let begins: Vec<_> = found.iter().map(|(offset, _)| *offset).collect();
+    assert!([2, 3].iter().all(|at| begins.contains(&subject.granules(*at))), "{found:?}");
 }
