@@ -104,7 +104,7 @@ fn a_pool_holds_little_more_than_recorded_programs_ask_for() {
     }
 }
 
-/// Replays so many rounds, and returns how often memory was mapped.
+/// Replays a number of rounds, and returns how often memory was mapped.
 fn mapped_in(trace: &Trace, rounds: u32) -> u64 {
     let backend = HostConfig::new().memory(MEMORY).open().unwrap();
     let streams = Streams::of(&backend, DEVICE, trace.streams()).unwrap();
