@@ -56,10 +56,9 @@ pub(crate) struct Subject<B: TestKit> {
 }
 
 impl<B: TestKit> Subject<B> {
-    /// Returns the same subject with another chosen device.
-    pub(crate) fn on(&self, device: DeviceId) -> Self {
-        let (backend, target, server) =
-            (self.backend.clone(), Arc::clone(&self.target), self.server.as_ref().map(Arc::clone));
+    /// Returns the same subject with another backend and chosen device.
+    pub(crate) fn of(&self, backend: B, device: DeviceId) -> Self {
+        let (target, server) = (Arc::clone(&self.target), self.server.clone());
         Self { backend, device, target, case: self.case, server }
     }
 

@@ -10,10 +10,8 @@ impl<B: Backend> Core<B> {
     /// Returns the offset of the first page of a piece without usable memory.
     pub(crate) fn lost_in(&self, piece: &Piece) -> Option<Bytes> {
         let space = self.space_of(piece);
-        let begin = piece.address - space.base;
-        let pages = begin / self.page..(begin + piece.size).div_ceil(self.page);
-        let mut offsets = pages.map(|page| Bytes(page * self.page));
-        offsets.find(|offset| space.region.mapping_at(*offset).is_none_or(|mapping| mapping.poisoned))
+        let mut pages = space.pages_of(piece.address - space.base, piece.size);
+        pages.find(|page| !space.is_sound(*page)).map(|page| space.offset_of(page))
     }
 
     /// Takes the pages of a space out of use whose memory or access is unknown.

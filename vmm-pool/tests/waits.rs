@@ -15,6 +15,12 @@ use std::sync::Arc;
 const DEVICE: DeviceId = DeviceId(0);
 const QUARTER: Bytes = Bytes::mib(16);
 
+/// Makes an attempt with more and more rounds of work, until it tells that its stream was busy for long enough.
+#[track_caller]
+fn with_longer_work(rounds: u32, attempt: fn(u32) -> bool) {
+    assert!((0..8).any(|doubled| attempt(rounds << doubled)), "the stream was never busy");
+}
+
 /// Frees two blocks on a busy stream: the first is covered by an event, and for the second none can be recorded. Returns false
 /// if the stream's work ended too early to tell anything.
 fn all_is_waited_for(rounds: u32) -> bool {
@@ -44,8 +50,7 @@ fn all_is_waited_for(rounds: u32) -> bool {
 
 #[test]
 fn an_older_event_does_not_cover_the_last_free() {
-    let mut rounds = (0..8).map(|doubled| 64 << doubled);
-    assert!(rounds.any(all_is_waited_for), "the stream was never busy");
+    with_longer_work(64, all_is_waited_for);
 }
 
 /// Frees a block on a busy stream again and again, and asks for memory on another one, for which the pool looks at the first. Returns
@@ -75,8 +80,7 @@ fn few_events_are_recorded(rounds: u32) -> bool {
 
 #[test]
 fn a_busy_stream_has_few_events() {
-    let mut rounds = (0..8).map(|doubled| 256 << doubled);
-    assert!(rounds.any(few_events_are_recorded), "the stream was never busy");
+    with_longer_work(256, few_events_are_recorded);
 }
 
 /// Frees a block on each of two busy streams, of which the first cannot be waited for, and asks for the memory of the second.
@@ -105,8 +109,7 @@ fn the_other_stream_is_waited_for(rounds: u32) -> bool {
 
 #[test]
 fn a_stream_that_cannot_be_waited_for_does_not_keep_others_busy() {
-    let mut rounds = (0..8).map(|doubled| 64 << doubled);
-    assert!(rounds.any(the_other_stream_is_waited_for), "the stream was never busy");
+    with_longer_work(64, the_other_stream_is_waited_for);
 }
 
 /// With two streams, the pool looks for memory that the other stream freed before it maps memory elsewhere.

@@ -23,12 +23,18 @@ fn made(workload: Workload, seed: u64, allocations: u64) -> Trace {
     Trace::read("made", &text[..]).unwrap()
 }
 
-/// Replays one round, and checks that no memory is left afterwards.
-fn on_a_pool(trace: &Trace, threads: usize) -> Outcome {
+/// Replays one round, then `more` rounds on the same pool, and checks that no memory is left afterwards. Returns the outcome of the
+/// first round, and how often memory was mapped in it and in all of them.
+fn on_a_pool(trace: &Trace, threads: usize, more: u32) -> (Outcome, [u64; 2]) {
     let backend = HostConfig::new().memory(MEMORY).open().unwrap();
     let streams = Streams::of(&backend, DEVICE, trace.streams()).unwrap();
     let pooled = Pooled::new(&backend, DEVICE, &streams, None).unwrap();
-    let outcome = replay(trace, &pooled, Options { threads, rounds: 1, ..Options::default() }).unwrap();
+    let run = |rounds| {
+        let outcome = replay(trace, &pooled, Options { threads, rounds, ..Options::default() }).unwrap();
+        (outcome, pooled.pool().stats().driver_calls.map)
+    };
+    let (outcome, first) = run(1);
+    let all = if more > 0 { run(more).1 } else { first };
     let account = pooled.pool().stats();
     assert_eq!((account.live, account.live_blocks), (0, 0), "{account:?}");
     // The pool's account agrees with the driver: nothing else uses this device.
@@ -36,7 +42,7 @@ fn on_a_pool(trace: &Trace, threads: usize) -> Outcome {
     assert!(outcome.device_took <= outcome.peak_held, "{outcome:?}");
     drop(pooled);
     assert_eq!(backend.memory_info(DEVICE).unwrap().free, MEMORY);
-    outcome
+    (outcome, [first, all])
 }
 
 /// The limit of the ratio. A pool maps whole granules of 2 MiB, which weigh more in the small generated traces.
@@ -49,7 +55,7 @@ fn most(trace: &Trace, several_streams: f64) -> f64 {
 fn a_pool_holds_little_more_than_a_made_trace_asks_for() {
     for workload in Workload::ALL {
         let trace = made(workload, 1, 5000);
-        let Outcome { ratio, peak_held, peak_asked, .. } = on_a_pool(&trace, 1);
+        let (Outcome { ratio, peak_held, peak_asked, .. }, _) = on_a_pool(&trace, 1, 0);
         // More blocks of the generated trace wait for other streams than in recorded ones.
         assert!(
             (1.0..most(&trace, 1.3)).contains(&ratio),
@@ -61,7 +67,7 @@ fn a_pool_holds_little_more_than_a_made_trace_asks_for() {
 #[test]
 fn several_threads_leave_nothing_either() {
     let trace = made(Workload::Serving, 2, 3000);
-    let outcome = on_a_pool(&trace, 3);
+    let (outcome, _) = on_a_pool(&trace, 3, 0);
     let asked = outcome.peak_asked;
     assert!((trace.peak_asked() * 99 / 100..=trace.peak_asked() * 3).contains(&asked), "{outcome:?}");
 }
@@ -104,21 +110,12 @@ fn a_pool_holds_little_more_than_recorded_programs_ask_for() {
     }
 }
 
-/// Replays a number of rounds, and returns how often memory was mapped.
-fn mapped_in(trace: &Trace, rounds: u32) -> u64 {
-    let backend = HostConfig::new().memory(MEMORY).open().unwrap();
-    let streams = Streams::of(&backend, DEVICE, trace.streams()).unwrap();
-    let pooled = Pooled::new(&backend, DEVICE, &streams, None).unwrap();
-    replay(trace, &pooled, Options { threads: 1, rounds, ..Options::default() }).unwrap();
-    pooled.pool().stats().driver_calls.map
-}
-
 /// A program that does the same again finds almost all memory where it was.
 #[test]
 fn further_passes_of_recorded_programs_map_almost_nothing() {
     for name in ["streams", "graph_network"] {
         let trace = Trace::open(&Path::new(RECORDED).join(format!("{name}.trace.gz")), &|_| {}).unwrap();
-        let (first, three) = (mapped_in(&trace, 1), mapped_in(&trace, 3));
+        let (_, [first, three]) = on_a_pool(&trace, 1, 2);
         assert!(three - first <= first / 10, "{name}: {first} mappings in one pass, {three} in three");
     }
 }
@@ -133,7 +130,7 @@ fn holds_little_more(folder: &Path) {
     let mut too_much = Vec::new();
     for file in files {
         let trace = Trace::open(&file, &|_| {}).unwrap();
-        let Outcome { ratio, peak_held, peak_asked, .. } = on_a_pool(&trace, 1);
+        let (Outcome { ratio, peak_held, peak_asked, .. }, _) = on_a_pool(&trace, 1, 0);
         let limit = if trace.freed_for_later() > 0 { 1.10 } else { 1.02 };
         let line = format!("{}: {peak_held} held for {peak_asked}: {ratio:.4}", file.display());
         say(&line);

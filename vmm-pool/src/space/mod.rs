@@ -103,7 +103,7 @@ impl<B: Backend> Space<B> {
     }
 
     /// Returns the pages of a part of the space.
-    fn pages_of(&self, offset: u64, size: u64) -> std::ops::Range<usize> {
+    pub(crate) fn pages_of(&self, offset: u64, size: u64) -> std::ops::Range<usize> {
         (offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize
     }
 

@@ -8,7 +8,6 @@ use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Detail, Error, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::{TestKit, WorkStream};
-use std::sync::Arc;
 
 cases! { "order":
     /// Unmapping, shrinking, closing and dropping wait for work in the calling thread's current context.
@@ -56,8 +55,7 @@ fn elsewhere<B: TestKit>(subject: &Subject<B>) -> Box<dyn WorkStream> {
 fn attached<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Subject<B> {
     // SAFETY: the cases drop the stream last.
     let backend = or_skip(unsafe { subject.backend.open_in_context_of(subject.device, stream) });
-    let (target, server) = (Arc::clone(&subject.target), subject.server.clone());
-    Subject { backend, device: subject.device, target, case: subject.case, server }
+    subject.of(backend, subject.device)
 }
 
 /// Takes memory away in every way while work on a stream uses it, on a thread that `inside` prepares.

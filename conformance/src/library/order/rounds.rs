@@ -106,11 +106,16 @@ fn rounds_under_work<B: TestKit>(subject: &Subject<B>) {
     ));
 }
 
+/// Returns true if a call failed because of a capture.
+fn is_of_a_capture(error: &Error) -> bool {
+    matches!(error.detail(), Detail::Capturing { .. })
+}
+
 /// Unmaps and waits for all devices, as soon as no stream captures.
 fn unmap<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, meeting: &Meeting) {
     loop {
         match region.unmap(Bytes::ZERO, subject.unit(), idle()) {
-            Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => meeting.go_on(),
+            Err(error) if is_of_a_capture(&error) => meeting.go_on(),
             answer => return answer.unwrap(),
         }
     }
@@ -201,10 +206,6 @@ fn another_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     is_seen
 }
 
-fn is_spoilt(error: &Error) -> bool {
-    matches!(error.detail(), Detail::Capturing { .. })
-}
-
 /// A block that is freed while eager work runs, and a capture of the same stream whose graph is launched on another stream.
 fn a_capture<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
@@ -231,7 +232,7 @@ fn a_capture<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     drop(announced);
     let graph = match queued.and(graph) {
         // The deviation's entry: another thread asked whether the stream captures, and then queried an event on it.
-        Err(error) if is_spoilt(&error) && subject.has_quirk("events-spoil-captures") => {
+        Err(error) if is_of_a_capture(&error) && subject.has_quirk("events-spoil-captures") => {
             wait(subject, own_);
             return false;
         }

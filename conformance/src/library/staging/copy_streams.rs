@@ -377,5 +377,5 @@ fn ordered_by_events<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn ordered_on_another_device<B: TestKit>(subject: &Subject<B>) {
-    ordered_by_events(&subject.on(another_device(subject)));
+    ordered_by_events(&subject.of(subject.backend.clone(), another_device(subject)));
 }

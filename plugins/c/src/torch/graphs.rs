@@ -233,6 +233,11 @@ mod tests {
         graphs.alloc(SIZE, Bytes(512), STREAM).unwrap().unwrap()
     }
 
+    /// The number of blocks that are live to the pool.
+    fn live(graphs: &Graphs) -> u64 {
+        graphs.pool.blocks.stats().live_blocks
+    }
+
     #[test]
     fn outside_of_captures_it_has_nothing() {
         let graphs = graphs();
@@ -264,7 +269,7 @@ mod tests {
         assert!(graphs.free(first).unwrap());
         let other = graphs.pool.blocks.request(SIZE).alignment(Bytes(512)).stream(STREAM).alloc().unwrap();
         assert_ne!(other.address(), first);
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 3);
+        assert_eq!(live(&graphs), 3);
     }
 
     #[test]
@@ -278,15 +283,11 @@ mod tests {
         graphs.begin(ONE);
         graphs.end(ONE);
         graphs.release(ONE).unwrap();
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 2);
+        assert_eq!(live(&graphs), 2);
         graphs.release(ONE).unwrap();
-        assert_eq!(
-            graphs.pool.blocks.stats().live_blocks,
-            1,
-            "the output of a destroyed graph stays allocated"
-        );
+        assert_eq!(live(&graphs), 1, "the output of a destroyed graph stays allocated");
         assert!(graphs.free(kept).unwrap());
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
+        assert_eq!(live(&graphs), 0);
         assert!(!graphs.free(kept).unwrap());
         graphs.release(ONE).unwrap();
     }
@@ -324,9 +325,9 @@ mod tests {
         graphs.end(ONE);
         graphs.end(TWO);
         graphs.release(ONE).unwrap();
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 2, "the second graph may use it");
+        assert_eq!(live(&graphs), 2, "the second graph may use it");
         graphs.release(TWO).unwrap();
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1);
+        assert_eq!(live(&graphs), 1);
     }
 
     #[test]
@@ -358,10 +359,10 @@ mod tests {
         graphs.end(ONE);
         graphs.begin(TWO);
         graphs.release(ONE).unwrap();
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1, "it waits");
+        assert_eq!(live(&graphs), 1, "it waits");
         graphs.end(TWO);
         graphs.clear().unwrap();
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
+        assert_eq!(live(&graphs), 0);
         graphs.pool.blocks.trim(Bytes::ZERO).unwrap();
     }
 
@@ -375,9 +376,9 @@ mod tests {
         graphs.end(TWO);
         graphs.release(ONE).unwrap();
         assert!(graphs.free(block).unwrap());
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1, "the second graph may use it");
+        assert_eq!(live(&graphs), 1, "the second graph may use it");
         graphs.release(TWO).unwrap();
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
+        assert_eq!(live(&graphs), 0);
     }
 
     #[test]
@@ -403,9 +404,9 @@ mod tests {
         // The program captures on its own, of which it has told the library: a wait would invalidate that.
         graphs.pool.backend.deferred().capture_begins();
         assert_eq!(graphs.release(ONE).unwrap_err().status, crate::status::GPU_VMM_BUSY);
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1);
+        assert_eq!(live(&graphs), 1);
         graphs.pool.backend.deferred().capture_ends();
         graphs.clear().unwrap();
-        assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
+        assert_eq!(live(&graphs), 0);
     }
 }
