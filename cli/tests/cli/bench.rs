@@ -115,7 +115,7 @@ fn the_page_is_what_the_committed_reports_say() {
     let folder = Folder::new("bench-page");
     let picture = folder.file("growth.svg");
     let mut bench = command(&["bench", "--markdown", "--plot", &picture]);
-    for report in ["nvidia-h100-1.json", "nvidia-h100-2.json", "nvidia-h200.json"] {
+    for report in ["nvidia-h100-1.json", "nvidia-h100-2.json", "nvidia-h200-1.json", "nvidia-h200-2.json"] {
         bench.arg("--show").arg(docs.join("performance").join(report));
     }
     let shown = bench.output().unwrap();

@@ -38,7 +38,7 @@ static INPUTS: LazyLock<Vec<(&str, Vec<u8>)>> = LazyLock::new(|| {
         ("run.trace", b"a 1 4194304 0\na 2 2097152 7\nf 2\nf 1\nr 1\nr 2\n".to_vec()),
         ("huge.trace", b"a 1 18446744073709551615 0\na 2 18446744073709551615 0\nf 1\nf 2\n".to_vec()),
         ("report.json", read("../conformance/src/report/sample.json")),
-        ("bench.json", read("../docs/guide/performance/nvidia-h200.json")),
+        ("bench.json", read("../docs/guide/performance/nvidia-h200-1.json")),
     ]
 });
 
