@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_dead_device_is_told_from_other_answers() {
-        for code in [214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 911] {
+        for code in [214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911] {
             assert!(
                 matches!(
                     failed(Operation::Map, source(code), String::new()).detail(),
@@ -68,6 +68,17 @@ mod tests {
         for code in [1, 2, 201, 400, 720, 800, 801, 999, 123_456] {
             let error = failed(Operation::Map, source(code), "4 MiB".into());
             assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == "4 MiB"), "{code}");
+            assert_eq!(error.driver_error().map(|source| source.code), Some(i64::from(code)));
+        }
+    }
+
+    #[test]
+    fn a_capture_in_the_way_is_told_from_other_answers() {
+        for (code, captures) in
+            [(899, false), (900, true), (901, true), (902, false), (906, true), (907, false)]
+        {
+            let error = failed(Operation::Map, source(code), String::new());
+            assert_eq!(matches!(error.detail(), Detail::Capturing { .. }), captures, "{code}");
             assert_eq!(error.driver_error().map(|source| source.code), Some(i64::from(code)));
         }
     }

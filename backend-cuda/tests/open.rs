@@ -12,6 +12,7 @@ const LIBRARIES: &str = "GPU_VMM_TEST_LIBRARIES";
 #[test]
 #[ignore = "the other tests run it in a process of its own"]
 fn says() {
+    assert!(!CudaBackend::is_loaded());
     let libraries = std::env::var(LIBRARIES).unwrap_or_default();
     for library in libraries.split(';') {
         // SAFETY: this process runs this one test, and no other thread reads the environment meanwhile.

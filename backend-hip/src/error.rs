@@ -131,8 +131,14 @@ mod tests {
 
     #[test]
     fn dead_devices_are_told_from_wrong_arguments() {
-        assert!(is_lost(700) && is_lost(719) && is_lost(214));
-        assert!(!is_lost(1) && !is_lost(2) && !is_lost(999) && !is_lost(i64::MAX));
+        assert!([214, 700, 702, 709, 710, 719].into_iter().all(is_lost));
+        assert!(![1, 2, 720, 900, 999, i64::MAX].into_iter().any(is_lost));
+    }
+
+    #[test]
+    fn captures_in_the_way_are_told_from_other_answers() {
+        assert!([900, 901, 906].into_iter().all(is_capture));
+        assert!(![1, 719, 899, 902, 907, 999].into_iter().any(is_capture));
     }
 
     #[test]

@@ -125,7 +125,7 @@ mod tests {
         let whole = range(0x4000_0000, Bytes::mib(64));
         let kept = kept(&[whole]);
         let two = alignment(Bytes::mib(2));
-        for hint in [0x3fe0_0000, 0x43f0_0000, 0x4400_0000, u64::MAX - 1] {
+        for hint in [0x3fe0_0000, 0x4110_0000, 0x43f0_0000, 0x4400_0000, u64::MAX - 1] {
             assert_eq!(kept.take(Bytes::mib(4), two, Some(Address(hint))), None, "{hint:#x}");
         }
         let middle = kept.take(Bytes::mib(8), two, Some(Address(0x4100_0000))).unwrap();

@@ -182,7 +182,8 @@ pub(crate) fn is_loaded() -> bool {
 }
 
 fn search(tried: &mut Vec<LoadAttempt>) -> Option<(Library, String)> {
-    if let Some(path) = std::env::var_os(OVERRIDE) {
+    // The loader would take an empty name for this program.
+    if let Some(path) = std::env::var_os(OVERRIDE).filter(|path| !path.is_empty()) {
         return attempt(path, tried);
     }
     let names = NAMES.map(OsString::from);

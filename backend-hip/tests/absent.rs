@@ -40,6 +40,21 @@ fn another_library_is_refused() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
+/// An empty variable is the same as none.
+fn an_empty_variable_names_no_library() -> Result<Completion, Failed> {
+    // SAFETY: as above.
+    unsafe { std::env::set_var(OVERRIDE, "") };
+    let opened = HipBackend::open();
+    // SAFETY: as above.
+    unsafe { std::env::remove_var(OVERRIDE) };
+    match opened.map_err(Error::into_detail) {
+        Err(Detail::LibraryNotFound { tried, .. }) => assert!(tried.len() > 3, "{tried:?}"),
+        Err(Detail::LibraryRefused { library, .. }) => assert!(!library.is_empty(), "it is this program"),
+        _ => {}
+    }
+    Ok(Completion::Completed)
+}
+
 fn all_places_are_listed() -> Result<Completion, Failed> {
     let error = match HipBackend::open().map_err(Error::into_detail) {
         Ok(backend) => return Ok(Completion::ignored_with(format!("HIP is here: {backend:?}"))),
@@ -67,6 +82,8 @@ fn main() {
         Trial::ignorable_test("a_missing_file_is_named", a_missing_file_is_named),
         Trial::ignorable_test("another_library_is_refused", another_library_is_refused),
         Trial::ignorable_test("all_places_are_listed", all_places_are_listed),
+        // The last one, since it opens HIP where HIP is.
+        Trial::ignorable_test("an_empty_variable_names_no_library", an_empty_variable_names_no_library),
     ];
     libtest_mimic::run(&arguments, tests).exit();
 }

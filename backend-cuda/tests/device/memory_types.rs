@@ -216,11 +216,13 @@ pub(crate) fn the_cpu_is_never_let_at_memory_of_a_device(backend: &CudaBackend) 
 
 pub(crate) fn what_cannot_be_is_refused_before_the_driver_is_asked(backend: &CudaBackend) {
     let plain = Properties::on(DEVICE);
+    let fd = create_with(backend, granules(backend, 1), plain.shareable()).export().unwrap();
     for (properties, reason) in [
         (plain.located(Location::Host).shareable(), "Location::HostNode"),
         (plain.exported_as(HandleTypes::WIN32), &*capability(backend, Feature::Win32Handle).note),
         (plain.exported_as(HandleTypes::from_bits_retain(4)), "0x4"),
         (plain.located(Location::HostNode(u32::MAX)), "4294967295"),
+        (plain.located(Location::Host).remote_dma(), "no remote DMA flag"),
     ] {
         let refused = |answer: Result<()>| {
             let error = answer.unwrap_err();
@@ -230,6 +232,8 @@ pub(crate) fn what_cannot_be_is_refused_before_the_driver_is_asked(backend: &Cud
         refused(backend.granularity_of(Operation::QueryGranularity, &properties).map(drop));
         // SAFETY: one granule of a device that exists.
         refused(unsafe { backend.create(granules(backend, 1), &properties) }.map(drop));
+        // SAFETY: the same, and the descriptor's memory has this size.
+        refused(unsafe { backend.import(fd.as_fd(), granules(backend, 1), &properties) }.map(drop));
     }
 }
 

@@ -163,8 +163,13 @@ pub(crate) fn a_stream_that_nothing_waits_for_is_refused(backend: &CudaBackend) 
             let stream = context.new_stream().unwrap();
             let (detail, text) = refused(MemoryView::<u8>::new(&stream, &region, Bytes(0), 1));
             assert!(matches!(detail, Detail::Unsupported { .. }) && text.contains("does not wait"), "{text}");
+            // Its default stream has the name of the one that the backend uses.
+            let default = context.default_stream();
+            let error = backend.stream(&default).unwrap_err();
+            assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
             // SAFETY: the context outlives the backend.
             let ours = unsafe { CudaBackend::with_context(DEVICE, context.cu_ctx().cast()) }.unwrap();
+            ours.stream(&default).unwrap();
             let memory = self::region(&ours, granules(backend, 1));
             MemoryView::<u8>::new(&stream, &memory, Bytes(0), 1).unwrap();
             // The work in the primary context is waited for as well.

@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
 fn one(rig: &Rig) {
     let again = HipBackend::open().unwrap();
     assert_eq!(again.instance(), rig.backend.instance());
+    assert!(HipBackend::is_loaded());
     rig.backend.synchronize_stream(DeviceId(0), Stream::DEFAULT).unwrap();
 }
 

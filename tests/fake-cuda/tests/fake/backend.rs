@@ -5,9 +5,9 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
-    Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, GrowthKind, Location,
-    MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region, Reservation, Result, SyncCalls,
-    Vendor, WaitFor,
+    Access, Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, GrowthKind,
+    Location, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region, Reservation, Result,
+    SyncCalls, Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;
@@ -45,14 +45,23 @@ pub(crate) const CASES: &[Case] = &[
         a_failed_list_is_an_error,
     ),
     with(&[("FAIL", "cuDeviceGetName:1:999")], "a_device_without_a_name_says_why", a_device_without_a_name),
+    with(&[("FAIL", "cuDeviceTotalMem_v2:1:999")], "a_device_whose_size_is_unknown_is_not_used", |_| {
+        an_unusable_device(&["cuDeviceTotalMem_v2", "CUDA_ERROR_UNKNOWN (999)"])
+    }),
     with(
-        &[("FAIL", "cuDeviceTotalMem_v2:1:999")],
-        "a_device_whose_size_is_unknown_is_not_used",
-        a_device_of_unknown_size,
+        &[("FAIL", "cuMemGetAllocationGranularity:1:999")],
+        "a_device_whose_granularity_is_unknown_is_not_used",
+        |_| an_unusable_device(&["cuMemGetAllocationGranularity", "CUDA_ERROR_UNKNOWN (999)"]),
     ),
     with(&[("VMM", "0")], "a_device_without_virtual_memory_has_a_reason", a_device_without_virtual_memory),
     with(&[("FAIL", "cuMemCreate:1:2")], "memory_that_is_short_comes_with_numbers", short_memory_has_numbers),
     with(&[("MEM_MB", "64")], "so_it_does_without_a_context", short_memory_without_a_context),
+    with(&[("FAIL", "cuMemMap:1:2")], "mapping_that_lacks_memory_comes_with_numbers", |_| {
+        short_growth_has_numbers("cuMemMap");
+    }),
+    with(&[("FAIL", "cuMemSetAccess:1:2")], "access_that_lacks_memory_comes_with_numbers", |_| {
+        short_growth_has_numbers("cuMemSetAccess");
+    }),
     with(&[("FAIL", "cuMemMap:1:999")], "an_answer_has_its_name", an_answer_has_its_name),
     with(
         &[("FAIL", "cuMemMap:1:987")],
@@ -68,6 +77,12 @@ pub(crate) const CASES: &[Case] = &[
         "a_destructor_that_fails_is_logged",
         a_destructor_that_fails_is_logged,
     ),
+    with(
+        &[("FAIL", "cuMemAddressFree:1:1,cuStreamDestroy_v2:1:1")],
+        "addresses_and_streams_that_are_not_given_back_are_logged",
+        addresses_and_streams_that_stay_are_logged,
+    ),
+    with(&[("P2P", "0")], "a_device_out_of_reach_is_no_peer", a_device_out_of_reach_is_no_peer),
     with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
     case("a_handle_of_another_vendor_is_refused", a_handle_of_another_vendor_is_refused),
     case("any_backend_reports_what_the_cuda_backend_reports", any_backend_reports_the_same),
@@ -115,6 +130,8 @@ fn a_driver_of_11_4_will_do(cuda: &Cuda) {
     assert!(cuda.has("cuMemRetainAllocationHandle") && cuda.has("cuLaunchKernel"));
     let backend = open();
     assert_eq!(backend.driver().version, "11.4");
+    let quirks = backend.quirks();
+    assert!(!quirks.is_empty() && quirks.iter().all(|quirk| quirk.is_in(11_040)), "{quirks:?}");
     let found = backend.capabilities(DEVICE).unwrap();
     for feature in [Feature::Multicast, Feature::DmaBuf, Feature::FabricHandle] {
         assert!(found.iter().any(|one| one.feature == feature && !one.available), "{feature}");
@@ -135,9 +152,12 @@ fn one_without_virtual_memory_is_too_old(cuda: &Cuda) {
 }
 
 fn a_driver_without_a_device_says_so(_: &Cuda) {
+    // SAFETY: the case's only thread sets it, and nothing reads the environment meanwhile.
+    unsafe { std::env::set_var("CUDA_VISIBLE_DEVICES", "none of them") };
     let error = CudaBackend::open().unwrap_err();
     assert!(matches!(error.detail(), Detail::NoDevice { .. }), "{error}");
-    assert_has(&error.to_string(), &["cuInit", "CUDA_ERROR_NO_DEVICE"]);
+    let visible = "CUDA_VISIBLE_DEVICES is \"none of them\"";
+    assert_has(&error.to_string(), &["cuInit", "CUDA_ERROR_NO_DEVICE", visible]);
 }
 
 fn not_ready_gets_advice(_: &Cuda) {
@@ -169,16 +189,18 @@ fn a_device_without_a_name(_: &Cuda) {
     assert_has(&second.name, &["fake"]);
 }
 
-fn a_device_of_unknown_size(_: &Cuda) {
+/// The first device cannot be used, for a reason that has these parts; the second can.
+fn an_unusable_device(parts: &[&str]) {
     let backend = open();
     let [first, second] = backend.devices() else { panic!("{:?}", backend.devices()) };
-    assert_has(
-        first.unusable.as_deref().expect("a reason"),
-        &["cuDeviceTotalMem_v2", "CUDA_ERROR_UNKNOWN (999)"],
-    );
+    assert_has(first.unusable.as_deref().expect("a reason"), parts);
     assert!(second.unusable.is_none(), "{:?}", second.unusable);
     let error = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
-    assert_has(&error.to_string(), &["device 0", "cuDeviceTotalMem_v2"]);
+    assert_has(&error.to_string(), &["device 0", parts[0]]);
+    // No capability of it is tried, and memory is page-locked in a context of the other.
+    let found = backend.capabilities(DEVICE).unwrap();
+    assert!(matches!(&*found, [only] if !only.available && only.note.contains(parts[0])), "{found:?}");
+    drop(backend.pin(UNIT).unwrap());
 }
 
 fn a_device_without_virtual_memory(_: &Cuda) {
@@ -217,6 +239,18 @@ fn short_memory_without_a_context(cuda: &Cuda) {
     assert_eq!((*free, *total), (Bytes::ZERO, Bytes::mib(64)));
     drop(held);
     assert_eq!(cuda.counts().contexts, 0);
+}
+
+/// The driver needs memory of the device for page tables, too.
+fn short_growth_has_numbers(call: &str) {
+    let backend = open();
+    let mut region = Region::builder(&backend).on(DeviceId(1)).reserve(UNIT).build().unwrap();
+    let error = region.grow_to(UNIT).unwrap_err();
+    let Detail::OutOfMemory { device, requested, free, total, source } = error.detail() else {
+        panic!("{error}")
+    };
+    assert_eq!((*device, *requested, *total, source.call), (DeviceId(1), UNIT, Bytes::gib(4), call));
+    assert!(*free > Bytes::gib(3) && *free < *total, "{error}");
 }
 
 /// Grows a region by one unit, and returns the error.
@@ -269,6 +303,35 @@ fn a_destructor_that_fails_is_logged(cuda: &Cuda) {
     cuda.release(0x1_0000);
 }
 
+fn addresses_and_streams_that_stay_are_logged(cuda: &Cuda) {
+    let backend = open();
+    // SAFETY: whole units.
+    let reservation = unsafe { backend.reserve(UNIT, backend.granularity().into(), None) }.unwrap();
+    let base = reservation.range().base;
+    drop(reservation);
+    let error = backend.drop_log().take_last().expect("an entry");
+    assert_has(&error.to_string(), &["cuMemAddressFree", "CUDA_ERROR_INVALID_VALUE", &base.to_string()]);
+    cuda.free(base.0 as usize, UNIT.0 as usize);
+    drop(backend.copy_stream(DEVICE).unwrap());
+    let error = backend.drop_log().take_last().expect("an entry");
+    assert_has(&error.to_string(), &["cuStreamDestroy_v2", "CUDA_ERROR_INVALID_VALUE"]);
+    // The stream ends with its context.
+    assert_eq!((cuda.counts().streams, backend.drop_log().count()), (1, 2));
+    cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
+}
+
+fn a_device_out_of_reach_is_no_peer(cuda: &Cuda) {
+    let backend = open();
+    let reaches = |device, owner| backend.can_access(device, owner).unwrap();
+    assert!(reaches(DEVICE, DEVICE) && !reaches(DEVICE, DeviceId(1)) && !reaches(DeviceId(1), DEVICE));
+    let found = backend.capabilities(DEVICE).unwrap();
+    assert!(found.iter().any(|one| one.feature == Feature::PeerAccess && !one.available), "{found:?}");
+    let builder = Region::builder(&backend).on(DEVICE).reserve(UNIT);
+    let grown = builder.access(DeviceId(1), Access::Read).build().and_then(|mut region| region.grow_to(UNIT));
+    assert!(grown.is_err());
+    assert_eq!(cuda.violations(), 0);
+}
+
 /// Work is slow here, so that a call that does not wait returns before its work is done.
 fn each_call_waits_for_what_it_starts(_: &Cuda) {
     let backend = open();
@@ -282,6 +345,9 @@ fn each_call_waits_for_what_it_starts(_: &Cuda) {
     };
     done(region.fill(Bytes::ZERO, UNIT, 1));
     done(region.write(Bytes::ZERO, b"bytes"));
+    let (from, half) = (region.address(), Bytes(UNIT.0 / 2));
+    // SAFETY: both halves are mapped.
+    done(unsafe { backend.copy(DEVICE, from + half, from, half) });
     done(region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 1));
     // Unmapping right after it causes no fault.
     let _ = region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();

@@ -69,6 +69,11 @@ pub(crate) const CASES: &[Case] = &[
         "a_failed_trial_has_a_reason_and_leaves_nothing",
         a_failed_trial_has_a_reason_and_leaves_nothing,
     ),
+    with(
+        &[("FAIL", "cuMemSetAccess:3:801")],
+        "memory_of_the_host_that_the_host_cannot_reach_says_so",
+        memory_that_the_host_cannot_reach,
+    ),
     case("a_dma_buf_of_the_hosts_memory_is_refused", a_dma_buf_of_the_hosts_memory),
     case("a_dma_buf_is_not_tried_without_a_context", a_dma_buf_is_not_tried_without_a_context),
     case("a_dma_buf_is_tried_in_the_programs_context", a_dma_buf_is_tried_in_the_programs_context),
@@ -301,6 +306,18 @@ fn a_failed_trial_has_a_reason_and_leaves_nothing(cuda: &Cuda) {
     }
     cuda.check_what_is_left();
     assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
+}
+
+/// The third call is the host's access to host memory, after the trial of read-only access and the device's access.
+fn memory_that_the_host_cannot_reach(cuda: &Cuda) {
+    let found = open().capabilities(DEVICE).unwrap();
+    let notes = [Feature::HostMemory, Feature::HostNodeMemory].map(|feature| {
+        let one = found.iter().find(|one| one.feature == feature).expect("a listed feature");
+        assert!(one.available, "{one:?}");
+        one.note.contains("the host was given no access")
+            && one.note.contains("CUDA_ERROR_NOT_SUPPORTED (801)")
+    });
+    assert_eq!((notes, cuda.violations()), ([true, false], 0));
 }
 
 /// Quirk `dma-buf-wants-a-context`; querying capabilities creates none.

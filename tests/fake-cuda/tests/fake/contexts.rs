@@ -28,11 +28,17 @@ pub(crate) const CASES: &[Case] = &[
         "a_stream_is_asked_in_its_own_context_if_the_current_one_is_in_the_way",
         a_stream_is_asked_in_its_own_context,
     ),
+    with(
+        &[("FAIL", "cuStreamIsCapturing:1:201,cuStreamGetCtx:1:901")],
+        "a_stream_whose_context_is_not_told_for_its_capture_captures",
+        a_stream_whose_context_is_not_told,
+    ),
     case("each_device_has_its_own_context", each_device_has_its_own_context),
     case("kernels_leave_a_context_with_their_backend", kernels_leave_a_context),
     with(DELAY, "whichever_context_is_current_stays_so", whichever_context_is_current_stays_so),
     case("dma_bufs_are_made_in_the_owners_context", dma_bufs_are_made_in_the_owners_context),
     case("a_blocking_capture_is_seen_and_goes_on", a_blocking_capture_is_seen_and_goes_on),
+    case("a_blocking_capture_in_another_context_is_seen", a_blocking_capture_elsewhere_is_seen),
     case("no_question_spoils_a_capture", no_question_spoils_a_capture),
     case("an_unannounced_capture_is_spoilt_and_told", an_unannounced_capture_is_spoilt_and_told),
 ];
@@ -272,6 +278,14 @@ fn a_stream_is_asked_in_its_own_context(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
+fn a_stream_whose_context_is_not_told(cuda: &Cuda) {
+    let backend = open();
+    let own = backend.own_stream(DEVICE).unwrap();
+    assert!(backend.is_capturing(own.stream()).unwrap());
+    assert!(!backend.is_capturing(own.stream()).unwrap());
+    assert_eq!(cuda.violations(), 0);
+}
+
 /// The context that a backend was opened with is used for its device alone.
 fn each_device_has_its_own_context(cuda: &Cuda) {
     let backend = open();
@@ -373,6 +387,10 @@ fn a_blocking_capture_is_seen_and_goes_on(cuda: &Cuda) {
             unsafe { backend.copy_to_host(DEVICE, &mut byte, memory.2) },
             // SAFETY: the same.
             unsafe { backend.fill(DEVICE, memory.2, SIZE, 1) },
+            // SAFETY: the same.
+            unsafe { backend.copy_from_host(DEVICE, memory.2, &byte) },
+            // SAFETY: the same.
+            unsafe { backend.copy(DEVICE, memory.2 + Bytes(8), memory.2, Bytes(8)) },
         ];
         for answer in refused {
             assert!(
@@ -390,6 +408,27 @@ fn a_blocking_capture_is_seen_and_goes_on(cuda: &Cuda) {
         backend.synchronize(DEVICE).unwrap();
         assert!(is_done(&backend, &memory), "{mode:?}");
     }
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// The default stream means that of each context: a capture in one of them is in the way, and goes on.
+fn a_blocking_capture_elsewhere_is_seen(cuda: &Cuda) {
+    let backend = open();
+    let (stream, other) = (backend.blocking_stream(DEVICE).unwrap(), elsewhere(&backend));
+    let attached = attach(&backend, &*other);
+    let mut event = attached.event(DEVICE).unwrap();
+    event.record(Stream::DEFAULT).unwrap();
+    capture(&backend, &*stream, CaptureMode::Relaxed);
+    let refused = [event.record(Stream::DEFAULT), event.hold(Stream::DEFAULT), attached.synchronize(DEVICE)];
+    for answer in refused {
+        assert!(
+            matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Capturing { .. })),
+            "{answer:?}"
+        );
+    }
+    assert!(attached.is_capturing(Stream::DEFAULT).unwrap());
+    drop(backend.end_capture(DEVICE, stream.stream()).unwrap());
+    drop((event, attached));
     assert_eq!(cuda.violations(), 0);
 }
 

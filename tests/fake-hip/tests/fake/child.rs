@@ -29,6 +29,10 @@ pub(crate) const WAITS_FAIL: &str = "a_failed_wait_is_told";
 pub(crate) const NO_HINTS: &str = "hints_that_are_not_taken";
 /// The case in which read access is set as read and write access.
 pub(crate) const SETS_WRITE: &str = "read_access_that_is_write_access";
+/// The case in which a device does not tell its granularity.
+pub(crate) const NO_GRANULARITY: &str = "a_device_whose_granularity_is_unknown_is_not_used";
+/// The case in which page-locked memory is freed with an error, and a stream destroyed.
+pub(crate) const ENDS_FAIL: &str = "failed_ends_are_recorded";
 
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -73,6 +77,9 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
         FREE_FAILS => "hipMemAddressFree",
         NO_AGENT => "hsa_amd_pointer_info",
         WAITS_FAIL => "hipFree,hipDeviceSynchronize",
+        NO_GRANULARITY => "hipMemGetAllocationGranularity",
+        ENDS_FAIL => "hipHostFree,hipStreamDestroy",
+        name if name.starts_with("hip") => name,
         _ => "",
     };
     let devices = match case.name {

@@ -4,7 +4,7 @@ use crate::child::{ALONE, BESIDE, Case, NO_DEVICE};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, GrowthKind,
-    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, WaitFor,
+    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, SyncCalls, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_testkit::TestKit;
@@ -39,6 +39,14 @@ pub(crate) const QUIRKS: Case = Case {
 
 /// For the parent: fails when it opens the backend.
 pub(crate) const WITHOUT_A_DEVICE: Case = Case { name: NO_DEVICE, run: |_| {} };
+
+/// For the parent: fails when it opens the backend, since the function of its name fails. And a part of the error.
+pub(crate) const FAILED_STARTS: [(Case, &str); 4] = [
+    (Case { name: "hipInit", run: |_| {} }, "has no device"),
+    (Case { name: "hipGetDeviceCount", run: |_| {} }, "has no device"),
+    (Case { name: "hipRuntimeGetVersion", run: |_| {} }, "needs 6.1 or later"),
+    (Case { name: "hipDeviceGetName", run: |_| {} }, "device 0"),
+];
 
 /// Makes a device write both ends of every unit, and then all devices with access read all of them.
 pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes, length: Bytes, seed: u64) {
@@ -305,6 +313,8 @@ fn capabilities(rig: &mut Rig) {
     ] {
         assert_eq!(found(feature).available, !missing, "{feature}: {}", found(feature).note);
     }
+    // This driver has no capture modes.
+    assert!(rig.backend.queries_spoil_captures());
     let at = rig.backend.allocate_plain(ZERO, units(1)).must("a plain allocation");
     // SAFETY: allocated above.
     unsafe { rig.backend.free_plain(ZERO, at, units(1)) }.must("and freed");

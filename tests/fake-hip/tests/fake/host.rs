@@ -4,8 +4,8 @@ use crate::child::Case;
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Bytes, DeviceId, Grant, Location, MemoryCalls, PhysicalMemory, Properties,
-    Reservation, WaitFor,
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Location, MemoryCalls, Operation,
+    PhysicalMemory, Properties, Reservation, WaitFor,
 };
 use std::os::fd::AsRawFd;
 
@@ -84,6 +84,9 @@ fn memory(rig: &mut Rig) {
         }
         let created = created.must("memory of the host");
         assert_eq!(created.properties(), properties);
+        // This driver reports the host's page, which is less than a device maps.
+        let unit = rig.backend.granularity_of(Operation::QueryGranularity, &properties).must("a granularity");
+        assert_eq!(unit.bytes(), units(1));
         let mut region = rig.region(4).memory(properties).build().must("addresses");
         region.map(Bytes::ZERO, &created).must("mapped");
         for device in [ONE, ZERO, HOST] {

@@ -90,6 +90,17 @@ fn no_device_is_an_error() -> Result<(), Failed> {
     }
 }
 
+/// A call that fails while the backend opens is named.
+fn a_failed_start_is_told() -> Result<(), Failed> {
+    for (case, part) in &flow::FAILED_STARTS {
+        match child::run(case, "7.2", "") {
+            Err(how) if [part, case.name, "999"].iter().all(|part| how.contains(part)) => {}
+            answer => return Err(format!("{}: {answer:?}", case.name).into()),
+        }
+    }
+    Ok(())
+}
+
 /// The versions on both sides of the first that is opened.
 fn the_oldest_version_opens() -> Result<(), Failed> {
     child::run(&flow::QUIRKS, "60100000", "")?;
@@ -102,6 +113,7 @@ fn the_oldest_version_opens() -> Result<(), Failed> {
 fn trials() -> Vec<Trial> {
     let mut trials = vec![
         Trial::test("no_device_is_an_error", no_device_is_an_error),
+        Trial::test("a_failed_start_is_told", a_failed_start_is_told),
         Trial::test("the_oldest_version_opens", the_oldest_version_opens),
     ];
     for version in VERSIONS {
@@ -130,6 +142,7 @@ fn main() -> ExitCode {
         return libtest_mimic::run(&Arguments::from_args(), trials()).exit_code();
     };
     let all = flow::CASES.iter().chain(host::CASES).chain([&flow::QUIRKS, &flow::WITHOUT_A_DEVICE]);
+    let all = all.chain(flow::FAILED_STARTS.iter().map(|(case, _)| case));
     let mut all = all.chain(&misbehaved::CASES).chain(handled::ROWS.iter().map(|row| &row.case));
     all.find(|case| name == case.name).expect("a case of that name").run_here();
     ExitCode::SUCCESS

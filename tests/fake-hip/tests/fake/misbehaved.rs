@@ -1,16 +1,17 @@
 //! Drivers of which a call misbehaves in a way that no known version does.
 
 use crate::child::{
-    ACCESS_FAILS, Case, FIRST_ONLY, FREE_FAILS, NO_AGENT, NO_HINTS, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL,
+    ACCESS_FAILS, Case, ENDS_FAIL, FIRST_ONLY, FREE_FAILS, NO_AGENT, NO_GRANULARITY, NO_HINTS, RELEASE_FAILS,
+    SETS_WRITE, WAITS_FAIL,
 };
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, Detail, Feature, Grant, MemoryCalls, PhysicalMemory,
-    Placement, Properties, Reservation, SyncCalls,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, Feature, Grant, MemoryCalls,
+    PhysicalMemory, Placement, Properties, Reservation, SyncCalls,
 };
 
-pub(crate) const CASES: [Case; 8] = [
+pub(crate) const CASES: [Case; 10] = [
     Case { name: FIRST_ONLY, run: access_of_the_first },
     Case { name: RELEASE_FAILS, run: a_failed_release },
     Case { name: ACCESS_FAILS, run: no_access },
@@ -19,6 +20,8 @@ pub(crate) const CASES: [Case; 8] = [
     Case { name: WAITS_FAIL, run: failed_waits },
     Case { name: NO_HINTS, run: no_hints },
     Case { name: SETS_WRITE, run: more_access },
+    Case { name: NO_GRANULARITY, run: no_granularity },
+    Case { name: ENDS_FAIL, run: failed_ends },
 ];
 
 /// The backend reads the access of the last mapping of a call back as well as that of the first.
@@ -123,4 +126,25 @@ fn more_access(rig: &mut Rig) {
     fails!(region.set_access(Bytes::ZERO, units(1), ONE, Access::Read), DriverContractViolated);
     check(&mut region, ZERO, Bytes::ZERO, units(1), 3);
     fails!(region.set_access(Bytes::ZERO, units(1), ZERO, Access::Read), DriverContractViolated);
+}
+
+/// No call uses the device, and no capability of it is tried.
+fn no_granularity(rig: &mut Rig) {
+    let reason = rig.backend.devices()[0].unusable.clone().expect("a reason");
+    assert!(reason.contains("hipMemGetAllocationGranularity"), "{reason}");
+    fails!(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)), Unsupported);
+    let found = rig.backend.capabilities(ZERO).must("capabilities");
+    assert!(matches!(&*found, [only] if !only.available && only.note == reason), "{found:?}");
+}
+
+/// The objects are gone all the same: this driver fails after it has done the work.
+fn failed_ends(rig: &mut Rig) {
+    let last = |call: &str| {
+        let error = rig.backend.drop_log().take_last().expect("the failure is recorded");
+        assert!(error.to_string().contains(call), "{error}");
+    };
+    drop(rig.backend.pin(units(1)).must("pinned"));
+    last("hipHostFree");
+    drop(rig.backend.copy_stream(ZERO).must("a copy stream"));
+    last("hipStreamDestroy");
 }
