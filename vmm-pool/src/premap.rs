@@ -91,6 +91,7 @@ mod tests {
         work(&pool);
         let stats = pool.stats();
         assert_eq!((stats.held, stats.kept, stats.mapped), (23 * PAGE, 20 * PAGE, 23 * PAGE));
+        assert_eq!(stats.peak_held, 23 * PAGE);
         // The next block needs no driver call.
         let next = pool.alloc(Bytes(20 * PAGE)).unwrap();
         assert_eq!(next.address(), block.address() + Bytes(3 * PAGE));

@@ -94,3 +94,35 @@ impl fmt::Display for PoolStats {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_the_calls_has_each_kind_and_saturates() {
+        let calls = DriverCalls { create: 1, map: 20, unmap: 300, set_access: 4000, other: 50_000 };
+        assert_eq!(calls.total(), 54_321);
+        assert_eq!(DriverCalls { create: u64::MAX, ..calls }.total(), u64::MAX);
+        assert_eq!(DriverCalls { set_access: u64::MAX, ..calls }.total(), u64::MAX);
+        assert_eq!(DriverCalls { other: u64::MAX, ..calls }.total(), u64::MAX);
+    }
+
+    #[test]
+    fn the_unused_part_is_between_none_and_all() {
+        for (live, held, unused) in [(0, 0, 0.0), (0, 8, 1.0), (2, 8, 0.75), (8, 8, 0.0)] {
+            assert_eq!(PoolStats { live, held, ..PoolStats::default() }.unused(), unused, "{live} of {held}");
+        }
+    }
+
+    #[test]
+    fn the_text_names_each_amount() {
+        let (live, live_blocks, cached, pending) = (1, 2, 3, 4);
+        let (kept, held, reserved) = (5, 6, 7);
+        let stats =
+            PoolStats { live, live_blocks, cached, pending, kept, held, reserved, ..PoolStats::default() };
+        let text = "the pool holds 6 B for 2 blocks of 1 B, 3 B ready in caches, 4 B pending, 5 B kept; 7 B of \
+                    addresses are reserved";
+        assert_eq!(stats.to_string(), text);
+    }
+}

@@ -265,6 +265,10 @@ impl<B: Backend> Core<B> {
 
     /// Ensures that the pool can hold `memory` more within its budget.
     fn make_room(&mut self, memory: Bytes) -> Result<(), Shortage> {
+        // A pool may hold more than a budget that was set later.
+        if memory.is_zero() {
+            return Ok(());
+        }
         let budget = self.settings.budget;
         let shortage = Shortage::Memory(OutOf::Budget(budget));
         let Some(most) = budget.0.checked_sub(memory.0) else { return Err(shortage) };

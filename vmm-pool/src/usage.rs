@@ -260,6 +260,11 @@ mod tests {
         let usage = pool.usage();
         assert_eq!((usage.held_small, usage.held, usage.created), (PAGE, 4 * PAGE, 4));
         drop(large);
+        // There are few addresses for small blocks: those with an alignment of more than a page are elsewhere.
+        for (alignment, held_small) in [(PAGE, 2 * PAGE), (2 * PAGE, PAGE)] {
+            let _aligned = pool.request(Bytes::kib(3)).alignment(Bytes(alignment)).alloc().unwrap();
+            assert_eq!(pool.usage().held_small, held_small, "with an alignment of {alignment}");
+        }
         pool.trim(Bytes::ZERO).unwrap();
         let usage = pool.usage();
         assert_eq!((usage.held, usage.peak_held, usage.released), (PAGE, 4 * PAGE, 3));

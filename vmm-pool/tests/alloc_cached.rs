@@ -2,9 +2,10 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{BackingStore, Bytes, Stream, WaitFor};
+use gpu_vmm_core::{BackingStore, Bytes, DeviceId, Operation, Stream, WaitFor};
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_pool::Pool;
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 const SIZE: Bytes = Bytes::kib(300);
 
@@ -94,4 +95,36 @@ fn both_handles_of_the_default_stream_are_one_stream() {
             assert!(next.address() == address || size < Bytes::mib(4));
         }
     }
+}
+
+/// Earlier work of the stream may still use what is cached, and a graph does not follow that work.
+#[test]
+fn a_stream_that_may_capture_gets_nothing_that_it_freed() {
+    let backend = FaultInject::new(HostConfig::new().open().unwrap());
+    let own = backend.own_stream(DeviceId(0)).unwrap();
+    // SAFETY: the stream lives as long as the pool.
+    let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    for size in [Bytes(1000), SIZE, Bytes::mib(6)] {
+        let pool = Pool::builder(&backend).build().unwrap();
+        let request = || pool.request(size).stream(stream);
+        let address = request().alloc().unwrap().address();
+        backend.fail_calls(&[Operation::QueryCapture]);
+        assert!(request().alloc_cached().is_none(), "of {size}");
+        let mapped = request().alloc_mapped();
+        assert!(mapped.is_none_or(|block| block.address() != address), "of {size}");
+        backend.stop();
+        // Otherwise it gets back what it freed.
+        assert_eq!(request().alloc_mapped().unwrap().address(), address, "of {size}");
+    }
+}
+
+/// What leaves the cache is free memory, of which the pool keeps no more than it may.
+#[test]
+fn what_leaves_the_cache_is_not_kept() {
+    let pool = Pool::builder(&HostConfig::new().open().unwrap()).keep(Bytes::ZERO).build().unwrap();
+    let blocks: Vec<_> = (0..32).map(|_| pool.alloc(Bytes::mib(1)).unwrap()).collect();
+    let held = pool.stats().held;
+    drop(blocks);
+    let stats = pool.stats();
+    assert!(stats.cached > 0 && stats.held < held && stats.kept == 0, "{stats:?}");
 }

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use gpu_vmm_core::Bytes;
+use gpu_vmm_core::{Bytes, Detail};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Pool, PoolBuilder};
 
@@ -23,6 +23,30 @@ fn pages_are_larger_on_devices_with_much_memory() {
     assert_eq!(page_of(Bytes::gib(64), |builder| builder.page(Bytes::mib(2))), Bytes::mib(2));
     assert_eq!(page_of(Bytes::gib(64), |builder| builder.budget(Bytes::mib(8))), Bytes::mib(8));
     assert_eq!(page_of(Bytes::gib(64), |builder| builder.budget(Bytes::mib(7))), Bytes::mib(2));
+}
+
+#[test]
+fn a_page_that_the_device_has_no_memory_for_is_refused() {
+    let memory = Bytes::mib(64);
+    assert_eq!(page_of(memory, |builder| builder.page(memory)), memory);
+    let backend = HostConfig::new().memory(memory).open().unwrap();
+    let error = Pool::builder(&backend).page(memory * 2).build().unwrap_err();
+    let Detail::ExceedsDevice { requested, total, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!((*requested, *total), (memory * 2, memory));
+}
+
+/// As much as the device has memory for small blocks, and four times as much for others.
+#[test]
+fn each_tag_reserves_its_own_addresses() {
+    let memory = Bytes::mib(64);
+    let pool = Pool::builder(&HostConfig::new().memory(memory).open().unwrap()).build().unwrap();
+    let other = pool.tagged("other").unwrap();
+    for (pool, size, reserved) in
+        [(&pool, Bytes(9), 1), (&pool, Bytes::mib(4), 5), (&other, Bytes::mib(4), 9), (&other, Bytes(9), 10)]
+    {
+        pool.alloc(size).unwrap();
+        assert_eq!(pool.stats().reserved, (memory * reserved).0);
+    }
 }
 
 #[test]

@@ -34,6 +34,45 @@ impl Fence for Mute {
     }
 }
 
+/// A fence that is done once it was waited for.
+#[derive(Debug)]
+struct OnlyWaits(Arc<AtomicBool>);
+
+impl Fence for OnlyWaits {
+    fn is_done(&self) -> Result<bool> {
+        Ok(self.0.load(Ordering::Relaxed))
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.0.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// A request waits for no more fences than it needs, and memory behind the others stays in use.
+#[test]
+fn the_oldest_fence_is_waited_for_first() {
+    let pool = Pool::builder(&host(Bytes::mib(64))).build().unwrap();
+    let waited: [Arc<AtomicBool>; 2] = Default::default();
+    for one in &waited {
+        pool.alloc(Bytes::mib(24)).unwrap().free_after(Arc::new(OnlyWaits(Arc::clone(one))));
+    }
+    let _block = pool.alloc(Bytes::mib(32)).unwrap();
+    assert_eq!(waited.map(|one| one.load(Ordering::Relaxed)), [true, false]);
+    assert_eq!(pool.stats().pending, Bytes::mib(24).0);
+}
+
+/// Although the pool may hold more, and creates new memory first.
+#[test]
+fn free_memory_is_mapped_elsewhere_if_the_driver_has_none() {
+    let pool = Pool::builder(&host(Bytes::mib(64))).slack(100).build().unwrap();
+    let all: Vec<_> = (0..16).map(|_| pool.alloc(Bytes::mib(4)).unwrap()).collect();
+    // No two free blocks are neighbours.
+    let _stay: Vec<_> = all.into_iter().enumerate().filter(|(index, _)| index % 2 == 0).collect();
+    let _block = pool.alloc(Bytes::mib(32)).unwrap();
+    assert_eq!(pool.stats().held, Bytes::mib(64).0);
+}
+
 #[test]
 fn a_fence_that_cannot_be_asked_stands_in_nobodys_way() {
     let backend = host(Bytes::mib(64));
@@ -148,11 +187,8 @@ fn what_comes_back_stays_within_the_budget() {
     pool.suspend("asleep", &store, WaitFor::all_devices()).unwrap();
     let mine = pool.request(Bytes::mib(32)).alignment(A).stream(S).alloc().unwrap();
     let error = pool.resume("asleep").unwrap_err();
-    assert!(
-        matches!(error.extension(), Some(PoolError::OutOfMemory { .. }))
-            && error.operation() == Operation::Resume,
-        "{error}"
-    );
+    let Some(PoolError::OutOfMemory { requested, tag, .. }) = error.extension() else { panic!("{error}") };
+    assert_eq!((error.operation(), *requested, &**tag), (Operation::Resume, Bytes::mib(16), "asleep"));
     assert!(matches!(
         asleep.request(A).alignment(A).stream(S).alloc().as_ref().map_err(Error::extension),
         Err(Some(PoolError::Suspended { .. }))
@@ -161,6 +197,10 @@ fn what_comes_back_stays_within_the_budget() {
     assert_eq!(pool.resume("asleep").unwrap(), Bytes::mib(16));
     assert_eq!(pool.stats().held, Bytes::mib(32).0);
     asleep.request(A).alignment(A).stream(S).alloc().unwrap();
+    // What is awake needs no memory, whatever the budget.
+    pool.set_budget(Bytes::mib(2)).unwrap();
+    assert_eq!(pool.resume("asleep").unwrap(), Bytes::ZERO);
+    assert_eq!(pool.stats().held, Bytes::mib(32).0);
 }
 
 /// A stream may still use the memory that a callback frees. The pool waits for it before it calls the callback again.
@@ -183,18 +223,6 @@ fn what_the_program_frees_is_waited_for() {
         })
         .build()
         .unwrap();
-
-    #[derive(Debug)]
-    struct OnlyWaits(Arc<AtomicBool>);
-    impl Fence for OnlyWaits {
-        fn is_done(&self) -> Result<bool> {
-            Ok(self.0.load(Ordering::Relaxed))
-        }
-        fn wait(&self) -> Result<()> {
-            self.0.store(true, Ordering::Relaxed);
-            Ok(())
-        }
-    }
     for _ in 0..4 {
         let block = pool.request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
         cache.lock().unwrap().push((block, Arc::default()));
@@ -344,5 +372,14 @@ fn a_budget_of_the_environment_is_named_until_another_is_set() {
             let text = refused(pool);
             assert!(text.contains("the pool's budget is 8 MiB") && !text.contains("GPU_VMM"), "{text}");
         }
+        // SAFETY: as above.
+        unsafe { std::env::set_var("GPU_VMM_BUDGET", "") };
+        drop(Pool::builder(&backend).build().unwrap().alloc(Bytes::mib(16)).unwrap());
+        // SAFETY: as above.
+        unsafe { std::env::set_var("GPU_VMM_BUDGET", "lots") };
+        let error = Pool::builder(&backend).build().unwrap_err();
+        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+        // A pool with a budget of its own does not ask.
+        Pool::builder(&backend).budget(Bytes::mib(8)).build().unwrap();
     });
 }

@@ -157,6 +157,27 @@ fn an_idle_stream_keeps_its_number() {
     backend.synchronize_stream(DEVICE, own[1].stream()).unwrap();
 }
 
+/// A stream that captures, or may do so, is served as before. A stream that the pool does not know is no error.
+#[test]
+fn a_stream_that_may_capture_is_not_forgotten() {
+    let backend = FaultInject::new(HostConfig::new().open().unwrap());
+    let own = backend.own_stream(DEVICE).unwrap();
+    // SAFETY: the stream lives as long as the pool.
+    let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    let pool = Pool::builder(&backend).build().unwrap();
+    backend.fail_calls(&[Operation::QueryCapture]);
+    pool.forget_stream(stream).unwrap();
+    backend.stop();
+    let address = pool.request(QUARTER).stream(stream).alloc().unwrap().address();
+    backend.fail_calls(&[Operation::QueryCapture]);
+    let error = pool.forget_stream(stream).unwrap_err();
+    backend.stop();
+    assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}");
+    assert_eq!(error.operation(), Operation::UnregisterStream);
+    assert_eq!(pool.request(QUARTER).stream(stream).alloc().unwrap().address(), address);
+    pool.forget_stream(stream).unwrap();
+}
+
 /// Frees a block on a stream on which no event can be recorded, and returns what a request for all memory and a suspension report.
 /// The pool can only wait for the devices.
 fn waits_for_devices<B: Backend>(backend: &B, stream: Stream<'static>) -> [Result<()>; 2] {

@@ -293,3 +293,99 @@ impl Ranges {
 pub(crate) fn rounded(size: u64) -> Option<u64> {
     size.checked_next_multiple_of(UNIT)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u64 = 4096;
+
+    /// A range as the test knows it: its offset and size in units, its stream, and its number if it is taken.
+    type Known = (u64, u64, StreamIndex, Option<RangeIndex>);
+
+    /// Joins free neighbours under the stream of the largest part; of equal parts, the first.
+    fn joined(all: &[Known]) -> Vec<Known> {
+        let mut joined: Vec<Known> = Vec::new();
+        for &one in all {
+            match joined.last_mut() {
+                Some((_, size, stream, None)) if one.3.is_none() => {
+                    *stream = if one.1 > *size { one.2 } else { *stream };
+                    *size += one.1;
+                }
+                _ => joined.push(one),
+            }
+        }
+        joined
+    }
+
+    #[track_caller]
+    fn agree(ranges: &Ranges, known: &[Known], touched: u64) {
+        let found: Vec<_> =
+            ranges.iter().map(|range| (range.offset / UNIT, range.size / UNIT, range.stream)).collect();
+        let expected: Vec<_> = known.iter().map(|one| (one.0, one.1, one.2)).collect();
+        assert_eq!(found, expected);
+        assert_eq!((ranges.end(), ranges.touched()), (known[known.len() - 1].0 * UNIT, touched * UNIT));
+        assert_eq!(ranges.get(ranges.rest()).offset, ranges.end());
+        // The free ranges by size, and of one size by offset, without the last.
+        for (sets, least) in [(0..4, 1), (1..2, 3), (2..4, 40), (1..9, 70)] {
+            let is_fitting = |one: &&Known| one.3.is_none() && one.1 >= least && sets.contains(&one.2);
+            let mut fitting: Vec<_> =
+                known[..known.len() - 1].iter().filter(is_fitting).map(|one| (one.1, one.0)).collect();
+            fitting.sort_unstable();
+            let found = ranges.fitting(sets, least * UNIT).map(|range| ranges.get(range));
+            let found: Vec<_> = found.map(|range| (range.size / UNIT, range.offset / UNIT)).collect();
+            assert_eq!(found, fitting);
+        }
+        // The search may begin at any range.
+        for &(offset, size, _, taken) in known.iter().filter(|one| one.1 > 0) {
+            for (at, near) in [(offset * UNIT, 0), ((offset + size) * UNIT - 1, 3), (offset * UNIT + 1, 1000)]
+            {
+                assert_eq!(ranges.taken_at(at, near).map(|(range, _)| range), taken, "at {at}");
+            }
+        }
+    }
+
+    /// Takes parts of free ranges and frees them, at random, next to a list that is simple.
+    #[test]
+    fn ranges_are_those_of_a_simple_list() {
+        let mut ranges = Ranges::new(SIZE * UNIT);
+        let mut known: Vec<Known> = vec![(0, SIZE, CLEAN, None)];
+        let (mut touched, mut state) = (0, 7_u64);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..2000 {
+            let index = random(known.len() as u64) as usize;
+            let (offset, size, stream, taken) = known[index];
+            if let Some(range) = taken {
+                ranges.give(range);
+                known[index].3 = None;
+                known = joined(&known);
+            } else if known.len() < 48 {
+                let part = size.min(1 + random(90));
+                let skip = if random(3) == 0 { random(size - part + 1).min(50) } else { 0 };
+                if part == 0 {
+                    continue;
+                }
+                let number = ranges.list.iter().position(|range| {
+                    range.state == RangeState::Free
+                        && (range.offset, range.size) == (offset * UNIT, size * UNIT)
+                });
+                let user = 1 + random(3) as StreamIndex;
+                let number = number.map_or(NONE, |number| number as RangeIndex);
+                let range = ranges.take(number, (offset + skip) * UNIT, part * UNIT, user);
+                touched = touched.max(offset + skip + part);
+                let is_last = index + 1 == known.len();
+                let (behind, rest) = (offset + skip + part, size - skip - part);
+                let parts = [
+                    (skip > 0).then_some((offset, skip, stream, None)),
+                    Some((offset + skip, part, user, Some(range))),
+                    (rest > 0 || is_last).then_some((behind, rest, stream, None)),
+                ];
+                known.splice(index..=index, parts.into_iter().flatten());
+            }
+            agree(&ranges, &known, touched);
+        }
+    }
+}

@@ -175,6 +175,9 @@ fn trimming<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(pool.trim(Bytes(0)).unwrap(), Bytes::mib(6));
     assert_eq!(made_and_held(&pool).1, Bytes(0));
     assert_eq!((pool.usage().released, pool.usage().created), (10, 10));
+    // If no single one suffices, the largest goes first: then fewer go.
+    drop([2, 4, 6].map(|size| pool.alloc(Bytes::mib(size)).unwrap()));
+    assert_eq!((pool.trim(Bytes::mib(3)).unwrap(), made_and_held(&pool).1), (Bytes::mib(10), Bytes::mib(2)));
 }
 
 fn the_kept_limit<B: TestKit>(subject: &Subject<B>) {

@@ -1,6 +1,6 @@
 //! How much memory a pool holds, and what it does at the limit.
 
-use super::{MIN, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
+use super::{Hand, MIN, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, PhysicalMemory};
@@ -245,6 +245,12 @@ fn the_callback_frees_blocks<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(adds_up(&pool).live, page.0 * 4);
     drop(block);
     spare.lock().unwrap().clear();
+    // Freed blocks of this size are in a thread cache at first.
+    let (medium, count) = (Bytes::mib(1), page.0 * 4 >> 20);
+    spare.lock().unwrap().extend((0..count).map(|_| alloc(&pool, medium)));
+    drop(alloc(&pool, page));
+    assert_eq!(spare.lock().unwrap().len() as u64, count - (page.0 >> 20));
+    spare.lock().unwrap().clear();
     is_empty(&pool);
 }
 
@@ -274,7 +280,11 @@ fn out_of_addresses<B: TestKit>(subject: &Subject<B>) {
     assert!(matches!(other.extension(), Some(PoolError::OutOfAddresses { .. })), "{other}");
     drop(others);
     check(subject, &block, 1);
-    drop(block);
+    // Addresses that become free after a wait serve the request too.
+    let hand = Hand::new();
+    block.free_after(hand.fence());
+    assert!(pool.alloc(Bytes(unit * 8)).is_err());
+    hand.set(Hand::WAITED);
     drop(alloc(&pool, Bytes(unit * 8)));
     is_empty(&pool);
 }

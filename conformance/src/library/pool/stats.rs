@@ -4,7 +4,7 @@ use super::{Hand, adds_up, alloc, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
-use gpu_vmm_core::{Backend, BackingStore, Bytes, WaitFor};
+use gpu_vmm_core::{Address, Backend, BackingStore, Bytes, Operation, Stream, WaitFor};
 use gpu_vmm_pool::{BlockState, FramesSnapshot, PagesSnapshot, Pool, PoolSnapshot};
 use gpu_vmm_testkit::TestKit;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ cases! { "pool":
     the_statistics_follow,
     /// A trim counts the driver calls by which it releases memory.
     releases_are_counted,
-    /// The timeline of a snapshot follows the live, the pending and the held memory.
+    /// The timeline of a snapshot follows the live, the pending and the held memory, also while a tag is suspended.
     the_timeline_follows,
     /// A long timeline is thinned evenly from its beginning to its end.
     a_timeline_is_thinned_out,
@@ -29,6 +29,8 @@ cases! { "pool":
     /// A snapshot agrees with the statistics: blocks and pages are in order, do not overlap, are inside of the reservations,
     /// and no page is used twice.
     a_snapshot_is_consistent,
+    /// A snapshot names the device, and has the state and the stream of each block.
+    a_snapshot_has_states_and_streams,
 }
 
 fn found_by_inner_addresses<B: TestKit>(subject: &Subject<B>) {
@@ -48,7 +50,7 @@ fn found_by_inner_addresses<B: TestKit>(subject: &Subject<B>) {
         let behind = block.address() + block.capacity();
         assert!(pool.find(behind).is_none_or(|info| info.base == behind));
     }
-    assert!(pool.find(gpu_vmm_core::Address(8)).is_none());
+    assert!(pool.find(Address(8)).is_none());
     let at: Vec<_> = blocks.iter().map(|block| block.address()).collect();
     drop(blocks);
     assert!(at.iter().all(|address| pool.find(*address).is_none()), "a freed block was found");
@@ -137,6 +139,14 @@ fn the_timeline_follows<B: TestKit>(subject: &Subject<B>) {
     hand.set(Hand::DONE);
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(now(), Some([0, 0, 0]));
+    let third = alloc(&pool, Bytes(page * 2));
+    let store = BackingStore::pinned(&subject.backend, third.size()).unwrap();
+    pool.suspend("", &store, WaitFor::all_devices()).unwrap();
+    assert_eq!(now(), Some([2, 0, 0]));
+    pool.reset_peak().unwrap();
+    pool.resume("").unwrap();
+    assert_eq!((now(), pool.usage().peak_held), (Some([2, 0, 2]), page * 2));
+    drop(third);
     is_empty(&pool);
 }
 
@@ -279,6 +289,31 @@ fn a_snapshot_is_consistent<B: TestKit>(subject: &Subject<B>) {
     );
     drop((blocks, large));
     is_consistent(&pool);
+    is_empty(&pool);
+}
+
+fn a_snapshot_has_states_and_streams<B: TestKit>(subject: &Subject<B>) {
+    let own = own(subject);
+    let stream = super::waits::named(&*own);
+    let pool = pool(subject);
+    let on = |size, stream| pool.request(size).stream(stream).alloc().unwrap();
+    let [ours, theirs] = [super::DEFAULT, stream].map(|stream| on(Bytes::mib(3), stream));
+    let cached = on(Bytes::kib(100), stream).address();
+    let snapshot = is_consistent(&pool);
+    let device = subject.backend.device(Operation::QueryDevice, subject.device).unwrap();
+    let named = format!("{} {}: {}", subject.backend.vendor(), device.id, device.name);
+    assert_eq!(snapshot.device, named);
+    let found = |address: Address| {
+        let spaces = snapshot.spaces.iter();
+        let mut all =
+            spaces.flat_map(|space| space.blocks.iter().map(|block| (space.base + block.offset, block)));
+        all.find(|(at, _)| *at == address.0).map(|(_, block)| (block.state, block.stream))
+    };
+    let raw = |stream: Stream<'_>| stream.as_raw().addr() as u64;
+    assert_eq!(found(ours.address()), Some((BlockState::Live, raw(super::DEFAULT))));
+    assert_eq!(found(theirs.address()), Some((BlockState::Live, raw(stream))));
+    assert_eq!(found(cached), Some((BlockState::Cached, raw(stream))));
+    drop((ours, theirs));
     is_empty(&pool);
 }
 

@@ -28,8 +28,10 @@ fn usage_follows_the_blocks<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((usage.created, usage.released), (4, 0));
     let hand = Hand::new();
     let sizes = [&small, &large].map(|block| WaitingBlocks { blocks: 1, bytes: block.capacity().0 });
+    let places = [&small, &large].map(|block| (block.address(), block.capacity()));
     small.free_after(hand.fence());
     large.free_after(hand.fence());
+    assert_eq!(pool.layout().pending, places);
     let usage = pool.usage();
     assert_eq!([usage.pending_small, usage.pending_large], sizes);
     assert_eq!(usage.held_small, page, "the block that waits is in it");
