@@ -147,7 +147,13 @@ fn memory_is_taken_away_when_no_tensor_is_left() {
         text(shared.shrink_to(GRANULE, IDLE)),
         "shrink: 1 tensor of this region is still in use elsewhere; drop it first"
     );
+    let shrink = |force| {
+        shared.change(Operation::Shrink, force, |region| region.shrink_to(Bytes(3 * GRANULE.0), IDLE))
+    };
+    let error = shrink(false).unwrap_err();
+    assert!(matches!(error.detail(), Detail::Exported { count: 1 }), "{error}");
     assert_eq!(shared.with(Region::end).unwrap(), Bytes(4 * GRANULE.0));
+    assert_eq!(shrink(true).unwrap().removed, Bytes::ZERO, "the memory is in one handle with what stays");
     // The deleter takes no lock.
     shared.with(|_| drop(low)).unwrap();
     assert_eq!(shared.exports(), 0);
@@ -163,6 +169,25 @@ fn memory_is_taken_away_when_no_tensor_is_left() {
 
 /// Calls the region that it observes.
 struct Calling(TensorRegion<Machine>, Arc<Mutex<Vec<Detail>>>);
+
+/// Calls another region than the one that it observes.
+struct Reading(TensorRegion<Machine>);
+
+impl BackingObserver for Reading {
+    fn before(&self, _: &BackingChange<'_>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(self.0.read(Bytes(0), &mut [0])?)
+    }
+
+    fn after(&self, _: &BackingChange<'_>, _: BackingOutcome) {}
+}
+
+#[test]
+fn an_observer_can_use_a_region_that_is_free() {
+    let machine = machine();
+    let (observed, other) = (shared(&machine, 1), shared(&machine, 1));
+    observed.on_backing_change(Reading(other)).unwrap();
+    assert_eq!(observed.shrink_to(Bytes(0), IDLE).unwrap().removed, GRANULE);
+}
 
 impl BackingObserver for Calling {
     fn before(&self, _: &BackingChange<'_>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

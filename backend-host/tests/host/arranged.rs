@@ -75,6 +75,31 @@ fn mappings_must_be_in_order() {
     assert_eq!(found, wanted.map(|one| (one.offset, one.memory.id())));
 }
 
+/// Memory of another backend and offsets between granules are refused for every way to arrange mappings.
+#[test]
+fn what_is_arranged_must_fit_the_region() {
+    let (host, other) = (HostConfig::new().open().unwrap(), HostConfig::new().open().unwrap());
+    let mut region = Region::builder(&host).reserve(Bytes(8 * GRANULE.0)).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    let (operation, before) = (Operation::ApplyChange, region.range());
+    let one = |offset, memory| MappedMemory { offset, memory, access: AccessMap::NONE };
+    let wrong = [one(GRANULE, memory(&other, 1)), one(GRANULE + Bytes::kib(64), memory(&host, 1))];
+    for wanted in wrong.iter().map(std::slice::from_ref) {
+        let here = region.apply_layout(operation, wanted, WaitFor::all_devices()).unwrap_err();
+        let elsewhere = region
+            .apply_layout_elsewhere(operation, wanted, Placement::Anywhere, WaitFor::all_devices())
+            .unwrap_err();
+        for error in [here, elsewhere] {
+            let is_right = match wanted[0].offset == GRANULE {
+                true => matches!(error.detail(), Detail::ForeignHandle { .. }),
+                false => matches!(error.detail(), Detail::Unaligned { what: "offset", .. }),
+            };
+            assert!(is_right && error.operation() == operation, "{error}");
+        }
+        assert_eq!((region.range(), region.end()), (before, GRANULE));
+    }
+}
+
 /// Access for a device that cannot reach the memory is refused before the driver, and changes nothing.
 #[test]
 fn access_is_set_at_once_for_devices_that_reach_the_memory() {

@@ -5,6 +5,7 @@ use gpu_vmm_core::{
     Access, Backend, Bytes, Detail, DeviceId, Error, Location, MovePath, Moved, Properties, Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::FaultInject;
 
 const THREE: DeviceId = DeviceId(2);
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
@@ -65,8 +66,6 @@ fn a_peer_that_could_not_reach_the_new_memory_is_in_the_way() {
     region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
     assert_eq!(region.access(Bytes(0), THREE), Access::Read);
     check(&region);
-    // The memory of future growth counts too: a region with access for another device does not move to a device whose memory that
-    // one cannot access.
     let alone = Region::builder(&host).on(ONE).access(THREE, Access::Read).reserve(SMALL).build();
     assert!(
         matches!(
@@ -75,4 +74,24 @@ fn a_peer_that_could_not_reach_the_new_memory_is_in_the_way() {
         ),
         "{alone:?}"
     );
+}
+
+/// The memory of future growth counts too: a region with access for another device does not move to a device whose memory that
+/// one cannot access.
+#[test]
+fn a_region_does_not_move_out_of_the_reach_of_a_peer() {
+    let host = FaultInject::new(machine(&HostConfig::new()));
+    host.hide_memory(TWO, true);
+    let builder = Region::builder(&host).on(ONE).reserve(SMALL);
+    let empty = builder.clone().access(THREE, Access::Read).build().unwrap();
+    let mut mapped = builder.build().unwrap();
+    mapped.grow_to(SMALL).unwrap();
+    mapped.set_access(Bytes(0), SMALL, THREE, Access::Read).unwrap();
+    for mut region in [empty, mapped] {
+        let error = region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap_err();
+        assert!(matches!(error.detail(), Detail::PeerUnreachable { device: THREE, owner: TWO }), "{error}");
+        region.grow_to(SMALL).unwrap();
+        assert!(region.mappings().all(|mapping| mapping.memory.device() == ONE));
+        assert_eq!(region.access(Bytes(0), THREE), Access::Read);
+    }
 }

@@ -393,4 +393,11 @@ mod tests {
         assert_eq!(answer.unwrap_err(), "on purpose");
         assert_eq!(RUNNING.get(), 0);
     }
+
+    #[test]
+    fn the_text_of_a_panic_is_found_if_there_is_one() {
+        assert_eq!(text_of(&"constant"), "constant");
+        assert_eq!(text_of(&String::from("made up")), "made up");
+        assert_eq!(text_of(&7), "no text");
+    }
 }

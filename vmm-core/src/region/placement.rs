@@ -98,3 +98,29 @@ fn check_answer(operation: Operation, range: AddressRange, size: Bytes, alignmen
     let what = format!("the driver returned {range} for {size} with an alignment of {}", alignment.bytes());
     Err(Error::new(operation, Detail::DriverContractViolated { what }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_another_size_or_alignment_breaks_the_drivers_contract() {
+        let (size, unit) = (Bytes::mib(4), Alignment::from(Granularity::BYTE));
+        let alignment = unit.max(Alignment::new(Bytes::mib(2)).unwrap_or(unit));
+        let check = |base, size_of_answer| {
+            let range = AddressRange { base: Address(base), size: size_of_answer };
+            check_answer(Operation::Reserve, range, size, alignment).map_err(Error::into_detail)
+        };
+        assert!(check(6 << 20, size).is_ok());
+        for answer in [check(6 << 20, Bytes::mib(2)), check(6 << 20, Bytes::mib(6)), check(5 << 20, size)] {
+            assert!(matches!(answer, Err(Detail::DriverContractViolated { .. })), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn the_largest_size_is_the_address_space() {
+        let size = |size| rounded(Operation::Reserve, size, Granularity::BYTE);
+        assert_eq!(size(ADDRESS_SPACE).ok(), Some(ADDRESS_SPACE));
+        assert!(size(ADDRESS_SPACE + Bytes(1)).is_err());
+    }
+}

@@ -4,8 +4,8 @@ use super::{full, walled};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Detail, GrowthKind, Operation, PhysicalMemory, Placement};
-use gpu_vmm_testkit::TestKit;
+use gpu_vmm_core::{Access, Bytes, Detail, GrowthKind, Operation, PhysicalMemory, Placement, Region};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "grow":
     /// A movable region that cannot grow in place moves to a larger range with its bytes, and its old addresses are freed.
@@ -18,6 +18,8 @@ cases! { "grow":
     moved_into_one_reservation,
     /// A hole stays a hole after a move, and the mappings around it keep their offsets.
     moved_with_a_hole,
+    /// If a range of twice the size cannot be reserved, a region moves to one of the size that it needs.
+    moved_without_spare_addresses,
     /// A move allocates only the memory of the growth.
     a_move_takes_no_memory,
     /// A region can move repeatedly.
@@ -108,6 +110,24 @@ fn moved_with_a_hole<B: TestKit>(subject: &Subject<B>) {
     }
     let mapped: Vec<Bytes> = region.mappings().map(|mapping| mapping.offset).collect();
     assert_eq!(mapped, [0, 3, 4].map(|at| subject.units(at)));
+}
+
+fn moved_without_spare_addresses<B: TestKit>(subject: &Subject<B>) {
+    // Each call fails in turn until it is the reservation of twice the size.
+    let is_found = (0..20).any(|failing| {
+        let backend = FaultInject::new(subject.backend.clone());
+        let builder = Region::builder(&backend).on(subject.device).reserve(subject.units(2));
+        let mut region = builder.at(Placement::Exact(subject.hole(8))).build().unwrap();
+        region.grow_to(subject.units(2)).unwrap();
+        region.write_pattern(subject.device, Bytes(0), region.end(), 1).unwrap();
+        let _wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
+        backend.fail(failing, 1);
+        let grown = region.grow_or_move(subject.units(3), idle());
+        backend.stop();
+        assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.units(2), 1).unwrap(), 0);
+        grown.is_ok_and(|grown| grown.how == GrowthKind::Remapped) && region.reserved() == subject.units(3)
+    });
+    assert!(is_found, "no move to a range without spare addresses");
 }
 
 fn a_move_takes_no_memory<B: TestKit>(subject: &Subject<B>) {

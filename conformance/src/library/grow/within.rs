@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{BackingStore, Bytes, Detail, Growth, GrowthKind, PhysicalMemory};
+use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, Growth, GrowthKind, PhysicalMemory};
 use gpu_vmm_testkit::TestKit;
 use std::slice;
 
@@ -16,7 +16,8 @@ cases! { "grow":
     one_handle_a_step,
     /// The caller's memory is mapped at the end, one allocation after the other, with the region's access.
     with_the_callers_memory,
-    /// The caller's memory is refused as a whole if it would cross the end of the reservation, or if the region is suspended.
+    /// The caller's memory is refused as a whole if it would cross the end of the reservation, if its size is not a multiple of the
+    /// region's granularity, or if the region is suspended.
     with_memory_that_does_not_fit,
     /// Growing to a size that is already mapped does nothing and reports that.
     nothing_to_do,
@@ -78,6 +79,9 @@ fn with_the_callers_memory<B: TestKit>(subject: &Subject<B>) {
     let end = region.end();
     assert_eq!(region.grow_with(&[]).unwrap().end, end);
     assert_eq!(subject.free(), free, "no memory was created");
+    let mut read_only = subject.space(1).access(subject.device, Access::Read).build().unwrap();
+    read_only.grow_with(&[subject.piece(1)]).unwrap();
+    assert_eq!(read_only.access(Bytes(0), subject.device), Access::Read);
 }
 
 fn with_memory_that_does_not_fit<B: TestKit>(subject: &Subject<B>) {
@@ -92,6 +96,11 @@ fn with_memory_that_does_not_fit<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((region.end(), region.reserved()), (end, reserved));
     region.suspend(&BackingStore::nothing(), idle()).unwrap();
     refused!(region.grow_with(&[large]), Detail::Suspended { .. });
+    // A portable region can have a larger granularity than the memory.
+    let mut coarse = subject.region(1).portable().build().unwrap();
+    if coarse.granularity().bytes() > subject.granularity() {
+        refused!(coarse.grow_with(&[subject.piece(1)]), Detail::Unaligned { what: "size", .. });
+    }
 }
 
 fn sizes_are_rounded_and_said<B: TestKit>(subject: &Subject<B>) {

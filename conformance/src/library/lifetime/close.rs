@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Placement, Region};
-use gpu_vmm_testkit::{FaultInject, TestKit};
+use gpu_vmm_testkit::{FaultInject, Live, TestKit};
 
 cases! { "lifetime":
     /// Closing a region releases its memory and its addresses, and reports success.
@@ -13,6 +13,8 @@ cases! { "lifetime":
     close_of_nothing,
     /// Closing reports a failed call; memory that could not be released at first is released when the region is dropped.
     close_tells_what_failed,
+    /// Discarding a region repeats a call that failed, and reports success if that releases everything.
+    discarding_tries_again,
     /// The backend records calls that fail while a region is dropped; memory that a device may still use stays mapped.
     @isolated dropping_records_what_failed,
 }
@@ -59,6 +61,17 @@ fn close_tells_what_failed<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(subject.free(), before, "after {error}");
         subject.region(2).at(Placement::Exact(range.base)).build().unwrap();
     }
+}
+
+#[allow(unsafe_code)]
+fn discarding_tries_again<B: TestKit>(subject: &Subject<B>) {
+    let before = subject.free();
+    let (backend, region) = full(subject);
+    backend.fail(0, 1);
+    // SAFETY: no work uses the region.
+    unsafe { region.discard() }.unwrap();
+    assert!(backend.stop() > 1, "no call after the one that failed");
+    assert_eq!((backend.live(), subject.free()), (Live::default(), before));
 }
 
 fn dropping_records_what_failed<B: TestKit>(subject: &Subject<B>) {

@@ -92,6 +92,8 @@ fn settings<B: TestKit>(subject: &Subject<B>) {
         assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         refused!(Err::<(), _>(error), Detail::Unsupported { .. }, subject.device, what);
     }
+    // The access that the owner has anyway can be named.
+    drop(builder().access(subject.device, RW).build().unwrap());
     // Wishes that a driver may not fulfil are accepted.
     let wishes = builder().at(Placement::Prefer(Address(0x1000_0000_0000)));
     let mut region: Region<B> = wishes.memory(subject.properties().compressible()).build().unwrap();

@@ -5,7 +5,7 @@ use crate::library::failures;
 use crate::library::registrar::{Registrar, Reply};
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{BackingOutcome, Bytes, Detail, ErrorKind};
+use gpu_vmm_core::{BackingOutcome, Bytes, Detail, ErrorKind, OffsetRange};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "observers":
@@ -44,6 +44,8 @@ fn half_refused_swaps<B: TestKit>(subject: &Subject<B>) {
     let before = [&*one, &*other].map(|region| region.mapping_at(Bytes(0)).unwrap().memory.id());
     let error = one.swap_all(other, idle()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    let whole = OffsetRange { offset: Bytes(0), length: subject.unit() };
+    assert!(matches!(error.detail(), Detail::Vetoed { range, .. } if *range == whole), "{error}");
     let changes = registrars[0].changes("swap");
     assert!(matches!(changes[..], [(_, BackingOutcome::Unchanged)]), "{changes:?}");
     assert_eq!(registrars[1].calls().len(), 1);

@@ -14,7 +14,8 @@ use gpu_vmm_testkit::{FaultInject, TestKit};
 cases! { "peer":
     /// Access to memory of several devices is refused if one device's memory cannot be accessed, and nothing changes.
     access_to_mixed_memory,
-    /// A region refuses to grow by memory that another device with access to the region cannot access.
+    /// A region refuses to grow by memory that another device with access to the region cannot access, and is not built for such
+    /// memory.
     growth_with_unreachable_memory,
     /// A bank is refused if one of its pieces cannot be accessed.
     a_set_of_mixed_memory,
@@ -22,6 +23,8 @@ cases! { "peer":
     a_snapshot_of_mixed_memory,
     /// A region refuses to grow with given memory that another device of its access cannot reach.
     growth_with_given_unreachable_memory,
+    /// A swap is refused if a device with access to a region cannot access the memory that would come there.
+    a_swap_with_unreachable_memory,
     /// A device has access to host memory that another device owns, even if it cannot reach the memory of that device.
     host_memory_of_an_unreachable_device,
 }
@@ -63,6 +66,7 @@ fn access_to_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     let mut region = Region::builder(&backend).on(here).reserve(subject.granules(2)).build().unwrap();
     let [first, second] = pieces(subject, &backend, [here, there]);
     region.map(Bytes(0), &first).unwrap();
+    unreachable(region.map_with_access(granule, &second, here, RW), here, there);
     region.map(granule, &second).unwrap();
     backend.fail_calls(&[Operation::SetAccess]);
     unreachable(region.set_access(Bytes(0), subject.granules(2), here, RW), here, there);
@@ -74,6 +78,7 @@ fn access_to_mixed_memory<B: TestKit>(subject: &Subject<B>) {
 
 fn growth_with_unreachable_memory<B: TestKit>(subject: &Subject<B>) {
     let (backend, here, there) = apart(subject);
+    unreachable(Region::builder(&backend).on(there).access(here, RW).build(), here, there);
     let builder = Region::builder(&backend).on(here).access(here, RW).reserve(subject.granules(4));
     let mut region = builder.build().unwrap();
     region.grow_to(subject.granules(1)).unwrap();
@@ -135,6 +140,21 @@ fn growth_with_given_unreachable_memory<B: TestKit>(subject: &Subject<B>) {
     unreachable(region.grow_with(&[first.clone(), second]), here, there);
     assert_eq!((backend.live().mappings, region.end()), (0, Bytes(0)));
     region.grow_with(&[first]).unwrap();
+}
+
+fn a_swap_with_unreachable_memory<B: TestKit>(subject: &Subject<B>) {
+    let (backend, here, there) = apart(subject);
+    let granule = subject.granules(1);
+    let [mut one, mut other] = [here, there].map(|device| {
+        let mut region = Region::builder(&backend).on(device).reserve(granule).build().unwrap();
+        region.grow_to(granule).unwrap();
+        region
+    });
+    backend.fail_calls(&[Operation::Unmap]);
+    unreachable(one.swap_all(&mut other, idle()), here, there);
+    backend.stop();
+    let owners = [&one, &other].map(|region| region.mapping_at(Bytes(0)).unwrap().memory.device());
+    assert_eq!(owners, [here, there]);
 }
 
 fn host_memory_of_an_unreachable_device<B: TestKit>(subject: &Subject<B>) {

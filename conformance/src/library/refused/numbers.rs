@@ -100,6 +100,8 @@ fn foreign_memory<B: TestKit>(subject: &Subject<B>) {
     let theirs = PhysicalMemory::create(&other, subject.unit(), Properties::on(DeviceId(0))).unwrap();
     let mut region = half_full(subject);
     refused!(region.map(subject.units(2), &theirs), Detail::ForeignHandle { .. }, other.vendor());
+    let answer = region.grow_with(std::slice::from_ref(&theirs));
+    refused!(answer, Detail::ForeignHandle { .. }, other.vendor());
     let mut foreign = Region::builder(&other).reserve(subject.units(1)).build().unwrap();
     refused!(foreign.map(Bytes(0), &subject.memory(1)), Detail::ForeignHandle { .. });
 }

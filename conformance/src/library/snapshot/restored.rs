@@ -360,7 +360,8 @@ fn with_any_ring<B: TestKit>(subject: &Subject<B>) {
 fn of_memory_to_be_shared<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let memory = crate::library::sharing::shareable(subject, 1);
-    let mut region = subject.region(1).at(Placement::Exact(subject.hole(1))).build().unwrap();
+    let builder = subject.region(2).memory(memory.properties());
+    let mut region = builder.at(Placement::Exact(subject.hole(2))).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
     subject.write(&mut region, Bytes(0), memory.size(), 1);
     let (file, _) = save(&folder, "a", &[&region]);
@@ -369,6 +370,8 @@ fn of_memory_to_be_shared<B: TestKit>(subject: &Subject<B>) {
     let again = region.mapping_at(Bytes(0)).unwrap().memory.clone();
     assert!(again.properties().is_shareable());
     drop(again.export().unwrap());
+    region.grow_to(subject.units(2)).unwrap();
+    assert!(region.mappings().all(|one| one.memory.properties().is_shareable()), "growth adds other memory");
     subject.write(&mut region, Bytes(0), memory.size(), 2);
     // The restored memory is other memory than the original.
     let mut old = subject.region(1).build().unwrap();

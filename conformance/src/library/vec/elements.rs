@@ -91,7 +91,9 @@ fn kernels_see_the_elements<B: TestKit>(subject: &Subject<B>) {
     }
     let length = Bytes::of::<u64>(words.len()).unwrap();
     subject.check(words.region(), Bytes(0), length, 1);
-    assert_eq!(words.as_device_ptr().address(), words.region().address());
+    let pointer = words.as_device_ptr();
+    assert_eq!(pointer.address(), words.region().address());
+    assert_eq!(pointer.as_raw() as u64, pointer.address().0);
     let (expected, mut region) = (pattern.len(), words.into_region());
     subject.write(&mut region, Bytes(0), length, 2);
     write_pattern_words(&mut pattern, 2, 0);
