@@ -305,9 +305,20 @@ fn what_cannot_be_unmapped<B: TestKit>(subject: &Subject<B>) {
         matches!(log.take_last().unwrap().detail(), Detail::RollbackFailed { .. }),
         "the error concerns the dropped region"
     );
+    // So it does if memory runs out: the first call is that of the allocation.
+    drop_captured(&backend, subject.device, region(subject, &backend));
+    let too_much = subject.free_here() + subject.unit();
+    backend.fail(2, 2);
+    let created = PhysicalMemory::create(&backend, too_much, subject.properties());
+    backend.stop();
+    assert!(
+        matches!(created.as_ref().map_err(Error::detail), Err(Detail::OutOfMemory { .. })),
+        "{created:?}"
+    );
+    assert!(matches!(log.take_last().unwrap().detail(), Detail::RollbackFailed { .. }));
     drop(other);
     // SAFETY: no region is left, and no device uses the memory.
-    assert_eq!(unsafe { backend.reclaim() }.unwrap(), 2);
+    assert_eq!(unsafe { backend.reclaim() }.unwrap(), 3);
 }
 
 fn memory_runs_out<B: TestKit>(subject: &Subject<B>) {

@@ -149,6 +149,13 @@ mod tests {
         assert_eq!(with_host.get(DeviceId::HOST), Access::Read);
         assert_eq!(with_host.grants().last().map(|grant| grant.device), Some(DeviceId::HOST));
         assert_eq!(map.with(DeviceId(128), Access::Read), map);
+        assert_eq!(
+            (map.is_none(), map.with(DeviceId(0), Access::Read).get(DeviceId(0))),
+            (false, Access::Read)
+        );
+        assert!(AccessMap::NONE.is_none() && AccessMap::default().is_none());
+        assert_eq!(with_host.grants().collect::<AccessMap>(), with_host);
+        assert_eq!(map.get(DeviceId(u32::MAX)), Access::None);
     }
 
     #[test]

@@ -113,5 +113,21 @@ mod tests {
         assert_eq!((high - low, high - Bytes(0x2000), low + Bytes(0x2000)), (Bytes(0x2000), low, high));
         assert_eq!((low - high, low - Bytes(0x2000)), (Bytes::ZERO, Address(0)));
         assert_eq!(Address(u64::MAX) + Bytes(1), Address(u64::MAX));
+        assert_eq!(
+            (low.checked_add(Bytes(0x2000)), Address(u64::MAX).checked_add(Bytes(1))),
+            (Some(high), None)
+        );
+    }
+
+    #[test]
+    fn a_range_ends_before_its_end() {
+        let range = AddressRange { base: Address(0x1000), size: Bytes(0x2000) };
+        let inside = [0xfff, 0x1000, 0x2fff, 0x3000].map(|address| range.contains(Address(address)));
+        assert_eq!(inside, [false, true, true, false]);
+        assert_eq!((range.end(), range.to_string()), (Address(0x3000), "0x1000..0x3000 (8 KiB)".to_owned()));
+        assert_eq!(
+            [0, 0x800, 0x1800].map(|unit| Address(0x1000).is_aligned_to(Bytes(unit))),
+            [false, true, false]
+        );
     }
 }

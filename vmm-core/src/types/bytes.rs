@@ -246,7 +246,16 @@ mod tests {
         assert_eq!(".5k".parse(), Ok(Bytes(512)));
         assert_eq!("1.0625MiB".parse(), Ok(Bytes::kib(1088)));
         assert_eq!("1.50GiB".parse(), Ok(Bytes::mib(1536)));
-        for bad in ["", "x", "2 parsecs", "-1", "1.2.3", "99999999999999999999", "17179869184GiB", "."] {
+        for (unit, bytes) in [("B", 1), ("kB", 1 << 10), ("mb", 1 << 20), ("G", 1 << 30), ("gb", 1 << 30)] {
+            assert_eq!(format!("3 {unit}").parse(), Ok(Bytes(3 * bytes)));
+        }
+        for unit in ["T", "tb", "TiB"] {
+            assert_eq!(format!("1.{unit}").parse(), Ok(Bytes::gib(1024)));
+        }
+        assert_eq!(u64::MAX.to_string().parse(), Ok(Bytes(u64::MAX)));
+        let decimals = format!("0.{:040}", 1);
+        let large = ["99999999999999999999", "17179869184GiB", "17179869184.0GiB"];
+        for bad in ["", "x", "2 parsecs", "-1", "1.2.3", ".", &decimals].into_iter().chain(large) {
             let answer = bad.parse::<Bytes>();
             assert!(answer.is_err(), "{bad:?} was parsed as {answer:?}");
         }
@@ -256,7 +265,14 @@ mod tests {
     fn arithmetic_saturates() {
         assert_eq!(Bytes(u64::MAX) + Bytes(1), Bytes(u64::MAX));
         assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);
-        assert_eq!(Bytes::gib(u64::MAX), Bytes(u64::MAX));
+        for huge in [Bytes::kib(u64::MAX), Bytes::mib(u64::MAX), Bytes::gib(u64::MAX)] {
+            assert_eq!(huge, Bytes(u64::MAX));
+        }
+        assert_eq!([Bytes(u64::MAX), Bytes(1)].into_iter().sum::<Bytes>(), Bytes(u64::MAX));
+        assert_eq!(
+            (Bytes(3).checked_add(Bytes(4)), Bytes(u64::MAX).checked_add(Bytes(1))),
+            (Some(Bytes(7)), None)
+        );
     }
 
     #[test]

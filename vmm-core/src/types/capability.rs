@@ -185,13 +185,19 @@ mod tests {
             total: Bytes::gib(1),
             source: source.clone(),
         };
+        let full = Detail::AddressSpaceExhausted { size: Bytes::mib(2), limit: Bytes::mib(1) };
         for undecided in
-            [short, Detail::DeviceLost { source }, Detail::Forked, Detail::Capturing { source: None }]
+            [short, full, Detail::DeviceLost { source }, Detail::Forked, Detail::Capturing { source: None }]
         {
             let kind = tried(undecided).unwrap_err().kind();
             assert_ne!(kind, ErrorKind::Unsupported, "{kind}");
         }
-        assert!(Capability::tried(Feature::Compression, Ok("note")).unwrap().available);
+        let found = Capability::tried(Feature::Compression, Ok("note")).unwrap();
+        assert_eq!(
+            (found.feature, found.found_by, &*found.note),
+            (Feature::Compression, Evidence::Trial, "note")
+        );
+        assert!(found.available);
     }
 
     #[test]

@@ -133,6 +133,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_host_is_the_last_device() {
+        let last = DeviceId(DeviceId::LIMIT - 1);
+        assert_eq!([last, DeviceId::HOST, DeviceId(128)].map(DeviceId::is_host), [false, true, false]);
+        assert_eq!([last, DeviceId::HOST].map(|device| device.to_string()), ["device 126", "the host"]);
+    }
+
+    #[test]
     fn vendors_are_read_by_name() {
         for vendor in [Vendor::Cuda, Vendor::Hip, Vendor::Host] {
             assert_eq!(vendor.name().parse::<Vendor>().unwrap(), vendor);

@@ -90,3 +90,26 @@ impl From<Granularity> for Alignment {
         Self(granularity.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_powers_of_two_are_units() {
+        let units = [0, 1, 3, 4096, 1 << 46, 1 << 47].map(Bytes);
+        let powers = [false, true, false, true, true, true];
+        assert_eq!(units.map(|unit| Granularity::new(unit).is_some()), powers);
+        assert_eq!(units.map(|unit| Alignment::new(unit).is_some()), [false, true, false, true, true, false]);
+    }
+
+    #[test]
+    fn sizes_are_rounded_up_to_multiples() {
+        let unit = Granularity::new(Bytes(4096)).unwrap_or(Granularity::BYTE);
+        let sizes = [0, 1, 4096, 4097, u64::MAX].map(Bytes);
+        let rounded = [Some(0), Some(4096), Some(4096), Some(8192), None].map(|size| size.map(Bytes));
+        assert_eq!(sizes.map(|size| unit.round_up(size)), rounded);
+        assert_eq!(sizes.map(|size| unit.divides(size)), [true, false, true, false, false]);
+        assert_eq!((unit.bytes(), Alignment::from(unit).bytes()), (Bytes(4096), Bytes(4096)));
+    }
+}

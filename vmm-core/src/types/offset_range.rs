@@ -50,3 +50,24 @@ impl fmt::Display for OffsetRange {
         write!(f, "{} at offset {}", self.length, self.offset)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(offset: u64, length: u64) -> OffsetRange {
+        OffsetRange { offset: Bytes(offset), length: Bytes(length) }
+    }
+
+    #[test]
+    fn ranges_that_touch_become_one() {
+        let ranges = [range(0, 2), range(2, 3), range(6, 1), range(7, 1), range(4, 2)];
+        assert_eq!(OffsetRange::joined(ranges.into_iter()), [range(0, 5), range(6, 2), range(4, 2)]);
+        assert_eq!(OffsetRange::joined(std::iter::empty()), []);
+    }
+
+    #[test]
+    fn the_rest_of_a_range_has_the_same_end() {
+        assert_eq!((range(2, 8).from(Bytes(5)), range(2, 8).end()), (range(5, 5), Bytes(10)));
+    }
+}

@@ -177,3 +177,39 @@ impl fmt::Display for Properties {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_property_is_set_alone_and_named() {
+        let plain = Properties::on(DeviceId(3));
+        let both = HandleTypes::FILE_DESCRIPTOR | HandleTypes::FABRIC;
+        let rows = [
+            (plain, Properties { ..plain }, "device memory of device 3"),
+            (
+                plain.exported_as(HandleTypes::FILE_DESCRIPTOR).exported_as(HandleTypes::FABRIC),
+                Properties { handle_types: both, ..plain },
+                "device memory of device 3, exportable as file descriptor and fabric handle",
+            ),
+            (
+                plain.located(Location::Host).compressible(),
+                Properties { location: Location::Host, compressible: true, ..plain },
+                "host memory of device 3, compressible",
+            ),
+            (
+                plain.located(Location::HostNode(2)).remote_dma(),
+                Properties { location: Location::HostNode(2), remote_dma: true, ..plain },
+                "host memory of node 2 of device 3, for remote DMA",
+            ),
+        ];
+        for (properties, fields, text) in rows {
+            assert_eq!((properties, &*properties.to_string()), (fields, text));
+            assert_eq!(properties.is_shareable(), properties.handle_types == both);
+            assert_eq!(properties.location.is_host(), text.starts_with("host"));
+        }
+        assert_eq!(plain.shareable().handle_types, HandleTypes::NATIVE);
+        assert_eq!(HandleTypes::empty().to_string(), "none");
+    }
+}

@@ -18,7 +18,8 @@ cases! { "kinds":
     /// Memory can be created for each handle type that the device reports; other types are refused with the reason, alone and
     /// combined.
     handle_types,
-    /// Memory is exported only as the handle types that were requested when it was created.
+    /// Memory is exported only as the handle types that were requested when it was created; a refused export does not count as
+    /// an export.
     only_what_was_asked_for,
     /// A fabric handle imports the same memory; without fabric handles, 64 zero bytes are refused.
     fabric_handle,
@@ -55,11 +56,14 @@ fn only_what_was_asked_for<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(1);
     is_unsupported(memory.export());
     is_unsupported(memory.export_fabric());
+    assert!(!memory.is_exported());
     if capability(subject, Feature::FileDescriptor).available {
         let properties = subject.properties().exported_as(HandleTypes::FILE_DESCRIPTOR);
         let shareable = PhysicalMemory::create(&subject.backend, subject.granules(1), properties).unwrap();
         is_unsupported(shareable.export_fabric());
+        assert!(!shareable.is_exported());
         shareable.export().unwrap();
+        assert!(shareable.clone().is_exported());
     }
     if capability(subject, Feature::FabricHandle).available {
         let properties = subject.properties().exported_as(HandleTypes::FABRIC);

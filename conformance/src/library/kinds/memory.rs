@@ -129,6 +129,10 @@ fn more_than_the_host_has<B: TestKit>(subject: &Subject<B>) {
         assert_eq!((*device, *requested), (DeviceId::HOST, size));
         assert!(!total.is_zero() && free <= total && *total < size, "{free} of {total}");
     }
+    assert!(
+        !matches!(error.detail(), Detail::ExceedsDevice { .. }),
+        "it is compared with the device's memory: {error}"
+    );
 }
 
 /// Which of its features a device reports as available.

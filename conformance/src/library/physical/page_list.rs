@@ -101,6 +101,12 @@ fn a_budget_limits_pages<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(counts(subject, &list), (3, 0), "a refusal takes nothing");
     used.push(list.take(page).unwrap().remove(0));
     used.truncate(2);
+    let error = list.take(page * 2 + Bytes(1)).unwrap_err();
+    let Detail::BudgetExhausted { requested, held, free, budget } = error.detail() else {
+        panic!("{error:?}")
+    };
+    assert_eq!((*requested, *held, *free, *budget), (page * 3, page * 4, page * 2, page * 4));
+    assert_eq!(list.take(page * 2).unwrap().len(), 2, "a request may use all of the budget");
 
     list.set_budget(page * 3 + Bytes(1)).unwrap();
     assert_eq!((counts(subject, &list), list.stats().budget), ((3, 1), page * 3));

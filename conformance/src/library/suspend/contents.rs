@@ -1,6 +1,6 @@
 //! What a resume restores: bytes, access, aliases and holes, from each kind of backing store.
 
-use super::{check_mappings, check_varied, keeping, pinned, resume, ring, suspend, varied};
+use super::{check_mappings, check_varied, directory, keeping, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
 use crate::library::tools::{has, idle, streams_idle, write};
 use crate::subject::{RW, Subject, or_skip};
@@ -32,7 +32,8 @@ cases! { "suspend":
 }
 
 fn comes_back<B: TestKit>(subject: &Subject<B>) {
-    for store in keeping(subject, super::MEMORY) {
+    let several = BackingStore::files([directory(), directory()], ring(subject)).unwrap();
+    for store in keeping(subject, super::MEMORY).into_iter().chain([several]) {
         let mut region = varied(subject);
         let (range, mapped, end) = (region.range(), region.mapped(), region.end());
         let memory = subject.granules(super::MEMORY);

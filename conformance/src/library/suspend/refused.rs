@@ -28,7 +28,7 @@ cases! { "suspend":
     @isolated a_full_disk,
     /// A store or a ring of another backend is refused.
     a_foreign_store,
-    /// A store of size zero is refused.
+    /// A store of size zero, or in no directory, is refused.
     a_store_of_no_size,
 }
 
@@ -192,4 +192,5 @@ fn a_foreign_store<B: TestKit>(subject: &Subject<B>) {
 
 fn a_store_of_no_size<B: TestKit>(subject: &Subject<B>) {
     refused!(BackingStore::pinned(&subject.backend, Bytes(0)), Detail::ZeroSize);
+    refused!(@KeepContents BackingStore::files([""; 0], ring(subject)), Detail::ZeroSize);
 }

@@ -95,6 +95,37 @@ mod tests {
     use gpu_vmm_testkit::forked::alone;
 
     #[test]
+    fn contents_are_in_a_new_file_that_has_no_name_and_one_reader() {
+        use std::os::unix::fs::{FileExt, MetadataExt};
+        let folder = std::env::temp_dir().join(format!("gpu-vmm-contents-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        alone(|| {
+            std::env::set_current_dir(&folder).unwrap();
+            // A path without a folder: the file is created with a name, as where the file system has no files without names.
+            let taken = |number: u64| format!(".gpu-vmm-{}-{number}.suspended", std::process::id());
+            (0..64).for_each(|number| std::fs::write(taken(number), "other").unwrap());
+            for folder in [Path::new(""), &folder] {
+                let file = File::new(Operation::Suspend, folder, Bytes(4096)).unwrap();
+                file.write(Bytes(1), b"contents").unwrap();
+                let error = file.read(Bytes(4090), &mut [0; 10]).unwrap_err().to_string();
+                assert!(error.contains("suspend") && error.contains("read answered"), "{error}");
+            }
+            let free = PathBuf::from(taken(64));
+            for path in [&free, &folder.join(&free)] {
+                let file = create(path).unwrap();
+                file.write_all_at(b"contents", 0).unwrap();
+                let about = file.metadata().unwrap();
+                assert_eq!((about.mode() & 0o777, about.nlink(), path.exists()), (0o600, 0, false));
+            }
+            for number in 0..64 {
+                assert_eq!(std::fs::read(taken(number)).unwrap(), b"other");
+            }
+            assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 64, "a file is left behind");
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
     fn too_little_space_is_an_error_that_names_the_file_before_anything_is_written() {
         alone(|| {
             let limit = libc::rlimit { rlim_cur: 8192, rlim_max: libc::RLIM_INFINITY };

@@ -135,23 +135,32 @@ mod tests {
     use super::*;
     use std::ptr::NonNull;
 
-    /// Memory whose address no test uses.
+    /// Memory at an address that no test accesses.
     #[derive(Debug)]
-    struct Piece(Bytes);
+    struct Piece(NonNull<u8>, Bytes);
+
+    // SAFETY: the tests access no byte of it.
+    unsafe impl Send for Piece {}
+    // SAFETY: as above.
+    unsafe impl Sync for Piece {}
 
     // SAFETY: the tests access no byte of it.
     unsafe impl Pinned for Piece {
         fn start(&self) -> NonNull<u8> {
-            NonNull::dangling()
+            self.0
         }
 
         fn size(&self) -> Bytes {
-            self.0
+            self.1
         }
     }
 
     fn arena(sizes: &[u64]) -> Arc<PinnedArena> {
-        let pieces = sizes.iter().map(|size| Box::new(Piece(Bytes(*size))) as Box<dyn Pinned>).collect();
+        let piece = |(number, size): (usize, &u64)| {
+            let start = std::ptr::without_provenance_mut((number + 1) * 1000);
+            Box::new(Piece(NonNull::new(start).unwrap(), Bytes(*size))) as Box<dyn Pinned>
+        };
+        let pieces = sizes.iter().enumerate().map(piece).collect();
         let whole =
             |(piece, size): (usize, &u64)| Extent { piece, offset: Bytes::ZERO, length: Bytes(*size) };
         let extents = Lock::new(sizes.iter().enumerate().map(whole).collect());
@@ -176,5 +185,24 @@ mod tests {
         drop(third);
         assert_eq!(*arena.extents.lock(Operation::Suspend).unwrap(), [free(8, 0, 0), free(16, 0, 1)]);
         assert_eq!(arena.free(), arena.capacity());
+    }
+
+    #[test]
+    fn each_byte_of_the_stream_has_a_place_of_its_own() {
+        let arena = arena(&[8, 16]);
+        let take = |size| arena.extent(Operation::Suspend, Bytes(size)).unwrap();
+        let (first, rest) = (take(5), take(19));
+        let runs = |extent: &PinnedExtent, from, length| {
+            let runs = extent.runs(Bytes(from), Bytes(length));
+            runs.map(|(place, length)| (place.addr(), length.0)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(&first, 1, 3), [(1001, 3)]);
+        assert_eq!(runs(&rest, 0, 19), [(1005, 3), (2000, 16)]);
+        assert_eq!(runs(&rest, 2, 4), [(1007, 1), (2000, 3)]);
+        assert_eq!(runs(&rest, 3, 2), [(2000, 2)]);
+        assert_eq!(runs(&rest, 5, 0), []);
+        let full = arena.extent(Operation::Suspend, Bytes(1)).unwrap_err();
+        let Detail::BackingStoreFull { needed, free, capacity } = full.detail() else { panic!("{full}") };
+        assert_eq!((*needed, *free, *capacity), (Bytes(1), Bytes::ZERO, Bytes(24)));
     }
 }

@@ -64,7 +64,8 @@ mod tests {
 
     use super::*;
     use crate::types::{
-        Access, Address, BankId, Bytes, DeviceId, Error, Granularity, OffsetRange, Operation, Vendor,
+        Access, Address, AddressRange, BankId, Bytes, DeviceId, DriverError, Error, Granularity, LoadAttempt,
+        OffsetRange, Operation, Vendor,
     };
 
     const A: Bytes = Bytes::mib(6);
@@ -186,12 +187,165 @@ mod tests {
                 &["granularity", "because", "own"],
             ),
         ];
-        for (detail, kind, words) in rows {
-            let error = Error::new(Operation::Map, detail);
-            let text = error.to_string();
-            assert_eq!((error.kind(), error.operation()), (kind, Operation::Map), "{text}");
-            assert!(text.starts_with("map: ") && !text.contains('\n'), "{text}");
-            words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is missing in {text:?}"));
-        }
+        rows.into_iter().for_each(has_a_kind_and_all_its_numbers);
+    }
+
+    fn has_a_kind_and_all_its_numbers((detail, kind, words): (Detail, ErrorKind, &[&str])) {
+        let error = Error::new(Operation::Map, detail);
+        let text = error.to_string();
+        assert_eq!((error.kind(), error.operation()), (kind, Operation::Map), "{text}");
+        assert!(text.starts_with("map: ") && !text.contains('\n'), "{text}");
+        words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is missing in {text:?}"));
+    }
+
+    /// The same for errors that have a text of a driver, of another error or of a caller.
+    #[test]
+    fn errors_with_a_reason_have_a_kind_and_all_their_numbers() {
+        let (address, other) = (Address(0x7000_0000), Address(0x9000_0000));
+        let (one, two) = (|| "one".to_owned(), || "two".to_owned());
+        let source = || DriverError { call: "call", code: 7, name: "NAME".into(), description: "why".into() };
+        let error = |detail| Error::new(Operation::Unmap, detail);
+        let rows: [(Detail, ErrorKind, &[&str]); 30] = [
+            (
+                Detail::OutOfMemory {
+                    device: D,
+                    requested: B,
+                    free: A,
+                    total: Bytes::mib(22),
+                    source: source(),
+                },
+                ErrorKind::OutOfMemory,
+                &["device 5", "requested 14 MiB", "free 6 MiB of 22 MiB", "NAME (7): why"],
+            ),
+            (
+                Detail::BackingStoreFull { needed: B, free: A, capacity: Bytes::mib(22) },
+                ErrorKind::OutOfMemory,
+                &["14 MiB needed", "6 MiB of 22 MiB free"],
+            ),
+            (Detail::BadTensor { reason: one() }, ErrorKind::InvalidArgument, &["one"]),
+            (
+                Detail::ForeignHandle { theirs: one(), ours: two() },
+                ErrorKind::InvalidArgument,
+                &["belongs to one, not to two"],
+            ),
+            (
+                Detail::ForeignStream { theirs: one(), ours: two() },
+                ErrorKind::InvalidArgument,
+                &["the stream belongs to one, and the event to two"],
+            ),
+            (Detail::BadTeam { why: one() }, ErrorKind::InvalidArgument, &["one"]),
+            (Detail::NotInTeam { device: D, team: one() }, ErrorKind::InvalidArgument, &["device 5", "one"]),
+            (
+                Detail::ObserverPanicked { text: one() },
+                ErrorKind::InvalidArgument,
+                &["panicked after the change: one"],
+            ),
+            (
+                Detail::AccessDiffers { range: PART, device: D, one: Access::Read, other: Access::ReadWrite },
+                ErrorKind::InvalidArgument,
+                &["14 MiB at offset 6 MiB", "device 5 has read and read and write"],
+            ),
+            (
+                Detail::AlreadyBound { device: D, range: PART, binding: OTHER },
+                ErrorKind::AlreadyMapped,
+                &["14 MiB at offset 6 MiB overlaps", "2 MiB at offset 22 MiB for device 5"],
+            ),
+            (Detail::NotBound { device: D, place: one() }, ErrorKind::NotMapped, &["device 5 is bound one"]),
+            (
+                Detail::NotRestorable {
+                    tries: 9,
+                    window: AddressRange { base: Address(0x1000), size: Bytes(0x2000) },
+                    wanted: address,
+                    offered: other,
+                },
+                ErrorKind::AddressTaken,
+                &["9 addresses in 0x1000..0x3000", "for 0x70000000 the driver returned 0x90000000"],
+            ),
+            (
+                Detail::Guarded { end: address, guard: A },
+                ErrorKind::AddressTaken,
+                &["ends at 0x70000000", "guard of 6 MiB"],
+            ),
+            (
+                Detail::NoDevice { vendor: Vendor::Hip, reason: one() },
+                ErrorKind::NoSuchDevice,
+                &["the hip backend has no device: one"],
+            ),
+            (
+                Detail::LibraryRefused { vendor: Vendor::Cuda, library: one(), reason: two() },
+                ErrorKind::Unsupported,
+                &["the cuda backend cannot use one: two"],
+            ),
+            (
+                Detail::LibraryNotFound {
+                    vendor: Vendor::Cuda,
+                    what: "what",
+                    variable: "VARIABLE",
+                    tried: Vec::new(),
+                },
+                ErrorKind::Unsupported,
+                &["the cuda backend", "(what)", "set VARIABLE"],
+            ),
+            (
+                Detail::StillReferenced { range: PART, holder: "has a holder" },
+                ErrorKind::Busy,
+                &["14 MiB at offset 6 MiB has a holder"],
+            ),
+            (Detail::Capturing { source: None }, ErrorKind::Busy, &["into a graph; end"]),
+            (Detail::Capturing { source: Some(source()) }, ErrorKind::Busy, &["call answered NAME (7): why"]),
+            (
+                Detail::Vetoed { range: PART, reason: one() },
+                ErrorKind::Busy,
+                &["14 MiB at offset 6 MiB", ": one"],
+            ),
+            (Detail::Notifying, ErrorKind::Busy, &[]),
+            (Detail::Suspended { address, reserved: B }, ErrorKind::Suspended, &["14 MiB at 0x70000000"]),
+            (
+                Detail::Poisoned { range: PART, cause: one() },
+                ErrorKind::Poisoned,
+                &["14 MiB at offset 6 MiB", ": one"],
+            ),
+            (
+                Detail::RollbackFailed { error: error(Detail::Forked), undo: error(Detail::ZeroSize) },
+                ErrorKind::Poisoned,
+                &["map: this process was forked", "the rollback failed as well: unmap: the size is zero"],
+            ),
+            (
+                Detail::AddressesLost { address, reserved: B, source: error(Detail::ZeroSize) },
+                ErrorKind::Poisoned,
+                &["14 MiB at 0x70000000", "unmap: the size is zero"],
+            ),
+            (Detail::Forked, ErrorKind::Forked, &[]),
+            (
+                Detail::DeviceLost { source: source() },
+                ErrorKind::DeviceLost,
+                &["call answered NAME (7): why"],
+            ),
+            (
+                Detail::File { path: one(), source: source() },
+                ErrorKind::File,
+                &["one: call answered NAME (7)"],
+            ),
+            (Detail::DriverContractViolated { what: one() }, ErrorKind::Driver, &[": one"]),
+            (
+                Detail::Driver { source: source(), context: one() },
+                ErrorKind::Driver,
+                &["call answered NAME (7): why (one)"],
+            ),
+        ];
+        rows.into_iter().for_each(has_a_kind_and_all_its_numbers);
+    }
+
+    #[test]
+    fn each_attempt_to_load_a_library_has_a_line() {
+        let tried = ["one", "two"]
+            .map(|library| LoadAttempt { library: library.to_owned(), answer: format!("no {library}") });
+        let detail = Detail::LibraryNotFound {
+            vendor: Vendor::Cuda,
+            what: "what",
+            variable: "VARIABLE",
+            tried: tried.to_vec(),
+        };
+        assert!(detail.to_string().ends_with("tried:\n  one: no one\n  two: no two"), "{detail}");
     }
 }

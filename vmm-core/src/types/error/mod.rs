@@ -179,6 +179,7 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{Address, Bytes, DeviceId};
 
     #[test]
     fn an_error_is_one_pointer_wide() {
@@ -190,5 +191,78 @@ mod tests {
         let error = Error::new(Operation::Grow, Detail::ZeroSize);
         assert_eq!(format!("{error:?}"), error.to_string());
         assert!(format!("{error:#?}").contains("kind: InvalidArgument"), "{error:#?}");
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("refused: {0}")]
+    struct Refused(DriverError);
+
+    impl ExtensionError for Refused {
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Peer
+        }
+
+        fn driver_error(&self) -> Option<&DriverError> {
+            Some(&self.0)
+        }
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("gone")]
+    struct Gone;
+
+    impl ExtensionError for Gone {
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Busy
+        }
+    }
+
+    #[test]
+    fn the_drivers_error_is_found_in_every_error_that_has_one() {
+        let source = DriverError { call: "call", code: 7, name: "NAME".into(), description: "".into() };
+        let found = |detail| Error::new(Operation::Map, detail).driver_error().cloned();
+        let other = DriverError { code: 8, ..source.clone() };
+        let [cause, undo] = [&source, &other].map(|source| {
+            let range = AddressRange { base: Address(0x1000), size: Bytes(0x1000) };
+            Error::driver(Operation::Grow, source.clone(), range)
+        });
+        let details = [
+            Detail::OutOfMemory {
+                device: DeviceId(0),
+                requested: Bytes(1),
+                free: Bytes::ZERO,
+                total: Bytes(1),
+                source: source.clone(),
+            },
+            Detail::DeviceLost { source: source.clone() },
+            Detail::File { path: String::new(), source: source.clone() },
+            Detail::Capturing { source: Some(source.clone()) },
+            cause.detail().clone(),
+            cause.clone().rollback_failed(undo).into_detail(),
+            Detail::AddressesLost { address: Address(0), reserved: Bytes(1), source: cause.clone() },
+            Detail::Extension(Arc::new(Refused(source.clone()))),
+        ];
+        for detail in details {
+            assert_eq!(found(detail.clone()), Some(source.clone()), "{detail}");
+        }
+        for detail in
+            [Detail::ZeroSize, Detail::Capturing { source: None }, Detail::Extension(Arc::new(Gone))]
+        {
+            assert_eq!(found(detail.clone()), None, "{detail}");
+        }
+        assert!(cause.to_string().contains("0x1000..0x2000 (4 KiB)"), "{cause}");
+        assert_eq!(std::error::Error::source(&cause).map(ToString::to_string), Some(source.to_string()));
+    }
+
+    #[test]
+    fn an_error_keeps_its_operation_and_its_extensions_error() {
+        let error = Error::of_extension(Operation::Grow, Gone);
+        assert_eq!((error.kind(), error.is_out_of_memory()), (ErrorKind::Busy, false));
+        assert!(error.extension::<Gone>().is_some() && error.extension::<Refused>().is_none());
+        let both = error.rollback_failed(Error::new(Operation::Unmap, Detail::Forked));
+        assert_eq!((both.operation(), both.kind()), (Operation::Grow, ErrorKind::Poisoned));
+        let changed = both.map_detail(|_| Detail::ZeroSize);
+        assert_eq!((changed.operation(), changed.kind()), (Operation::Grow, ErrorKind::InvalidArgument));
+        assert!(changed.extension::<Gone>().is_none());
     }
 }
