@@ -137,3 +137,57 @@ fn append<T>(
     to.extend(list);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::SharedMapping;
+    use std::time::Duration;
+
+    const OPERATION: Operation = Operation::Publish;
+
+    fn origin() -> Origin {
+        Origin { vendor: "host".to_owned(), library: "1".to_owned() }
+    }
+
+    #[test]
+    fn more_entries_than_one_message_has_room_for_arrive_in_order() {
+        // The largest numbers, which take the most bytes.
+        let count = 2 * MAX_ENTRIES as u64 + 1;
+        let removed: Vec<u64> = (0..count).map(|at| u64::MAX - at).collect();
+        let mappings: Vec<_> =
+            removed.iter().map(|offset| SharedMapping { offset: *offset, piece: u32::MAX }).collect();
+        let claim = Claim { base: 1, end: 2, removed, mappings, ..Claim::default() };
+        let (mut ours, mut theirs) = Channel::pair().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| send(&mut ours, OPERATION, (origin(), 7), &claim, &[]).unwrap());
+            let wait = Wait::new(OPERATION, "description", theirs.wait());
+            let Message::Begin(begin) = receive_whole(&mut theirs, &wait).unwrap().0 else {
+                panic!("a description has a beginning")
+            };
+            assert_eq!((&begin.origin, begin.revision), (&origin(), 7));
+            let (found, descriptors) = receive(&mut theirs, OPERATION, &begin).unwrap();
+            assert_eq!((found.base, found.end, descriptors.len()), (1, 2, 0));
+            assert_eq!((found.removed, found.mappings), (claim.removed.clone(), claim.mappings.clone()));
+        });
+    }
+
+    #[test]
+    fn a_slow_reader_is_waited_for_no_longer_than_one_that_does_not_read() {
+        const MESSAGES: usize = 100;
+        let claim = Claim { removed: vec![u64::MAX; MESSAGES * MAX_ENTRIES], ..Claim::default() };
+        let (mut ours, mut theirs) = Channel::pair().unwrap();
+        ours.set_wait(Duration::from_millis(300));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let wait = Wait::new(OPERATION, "message", theirs.wait());
+                while theirs.receive(&wait).is_ok() {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+            let error = send(&mut ours, OPERATION, (origin(), 0), &claim, &[]).unwrap_err();
+            assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
+            drop(ours);
+        });
+    }
+}

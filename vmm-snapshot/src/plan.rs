@@ -258,6 +258,17 @@ mod tests {
         assert_eq!(check(vec![region(0x60, &[0x20]), region(0x20, &[0x20, 0x20])]), Ok(()), "side by side");
         let text = check(vec![region(0x5c, &[0x20]), region(0x20, &[0x20, 0x20])]).unwrap_err();
         assert!(["0x20", "0x5c", "32 B"].iter().all(|part| text.contains(part)), "{text}");
+        // A guard on either side is part of the region's addresses.
+        let guarded = |address| {
+            let mut region = region(address, &[0x20]);
+            region.settings.guard = Bytes(0x20);
+            region
+        };
+        assert_eq!(check(vec![guarded(0x40), region(0, &[0x20]), region(0x80, &[0x20])]), Ok(()));
+        for beside in [0x20, 0x60] {
+            let text = check(vec![guarded(0x40), region(beside, &[0x20])]).unwrap_err();
+            assert!(text.contains("would overlap"), "{text}");
+        }
         let text = check(vec![region(0x22, &[0x20])]).unwrap_err();
         assert!(text.contains("0x22") && text.contains("granularity (4 B)"), "{text}");
     }

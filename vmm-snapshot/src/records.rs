@@ -297,3 +297,26 @@ impl Kind {
         self.rest.of_device(DeviceId(self.device))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No description has such records, but a forged file can.
+    #[test]
+    fn records_that_no_description_has_are_refused() {
+        let access = |devices: &[u32]| {
+            let list: Vec<_> =
+                devices.iter().map(|device| Allowed { device: *device, write: true }).collect();
+            access_map(&list)
+        };
+        assert_eq!(access(&[0, 2, DeviceId::HOST.0]).unwrap().grants().count(), 3);
+        for devices in [[2, 1], [1, 1]] {
+            assert_eq!(access(&devices), Err("access that is not ordered by device".to_owned()));
+        }
+        assert!(access(&[DeviceId::HOST.0 + 1]).unwrap_err().contains("access for device"));
+        for bytes in [0, 3] {
+            assert_eq!(granularity(bytes), Err(format!("a granularity of {bytes}")));
+        }
+    }
+}

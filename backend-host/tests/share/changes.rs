@@ -2,8 +2,11 @@
 
 use crate::bench::{empty, far, full, machine, piece, put, seen, shared};
 use crate::forger::{Begin, Description, Forger, Say};
-use crate::{LONG, ONE, TWO, units};
-use gpu_vmm_core::{Backend, Bytes, Detail, GrowthKind, Placement, Properties, Region, WaitFor};
+use crate::{LONG, ONE, TWO, UNIT, units};
+use gpu_vmm_core::{
+    Backend, Bytes, Detail, GrowthKind, Location, PhysicalMemory, Placement, Properties, Region, WaitFor,
+};
+use gpu_vmm_host::HostConfig;
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Change, Event, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::FaultInject;
@@ -204,7 +207,10 @@ fn what_is_as_it_was_is_not_published() {
     region.unmap(units(10), units(1), IDLE).unwrap();
     assert!(!exporter.publish(&region).unwrap());
     assert_eq!(imported.next(Duration::from_millis(1)).unwrap(), None);
+    // Without a change, nothing is applied or answered.
+    assert_eq!(imported.apply(IDLE).unwrap(), GrowthKind::Within);
     exporter.wait_applied(LONG).unwrap();
+    assert!(!exporter.publish(&region).unwrap());
 }
 
 #[test]
@@ -264,6 +270,48 @@ fn the_exporter_waits_for_the_change_that_it_published_last() {
     change(&mut imported);
     imported.apply(IDLE).unwrap();
     exporter.wait_applied(LONG).unwrap();
+}
+
+#[test]
+fn an_answer_to_an_older_change_is_none_to_the_newest() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
+    for (at, count) in [(3, 1), (4, 2)] {
+        region.unmap(units(at), units(count), IDLE).unwrap();
+        exporter.publish(&region).unwrap();
+    }
+    change(&mut imported);
+    imported.apply(IDLE).unwrap();
+    let error = exporter.wait_applied(Duration::from_millis(5)).unwrap_err();
+    assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
+    change(&mut imported);
+    imported.apply(IDLE).unwrap();
+    exporter.wait_applied(LONG).unwrap();
+}
+
+#[test]
+fn memory_of_a_larger_granularity_moves_the_region_if_it_may() {
+    let coarse = || {
+        let config = HostConfig::new().devices(2).memory(Bytes::mib(64));
+        config.granularity(UNIT).host_granularity(units(4)).open().unwrap()
+    };
+    let (here, there) = (coarse(), coarse());
+    let mut region = Region::builder(&here).alignment(units(4)).reserve(units(8)).build().unwrap();
+    put(&mut region, 0, &piece(&here, ONE, 1), 1);
+    let Placement::Exact(aligned) = far(13) else { unreachable!() };
+    let between = ImportOptions::new().at(Placement::Exact(aligned + UNIT)).reserve(units(8));
+    let (mut exporter, mut imported) = shared(&region, &between, &there);
+    let on_host = Properties::on(ONE).located(Location::Host).shareable();
+    put(&mut region, 4, &PhysicalMemory::create(&here, units(4), on_host).unwrap(), 2);
+    exporter.publish(&region).unwrap();
+    change(&mut imported);
+    let error = imported.apply(IDLE).unwrap_err();
+    assert!(matches!(error.detail(), Detail::Unaligned { what: "address", .. }), "{error}");
+    assert_eq!(imported.apply_or_move(IDLE).unwrap(), GrowthKind::Remapped);
+    exporter.wait_applied(LONG).unwrap_err();
+    exporter.wait_applied(LONG).unwrap();
+    assert_eq!(seen(imported.region()), seen(&region));
 }
 
 #[test]

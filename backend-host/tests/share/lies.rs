@@ -203,11 +203,15 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
             if matches!(error.detail(), Detail::Driver { .. }) {
                 // The description was valid, so the exchange continues.
                 assert_eq!(after, None);
+                drop(imported);
             } else {
                 assert_eq!((after, forger.hear().0), (Some(Event::Gone), Say::Kept));
                 assert!(!imported.is_behind(), "there is nothing to apply: {error}");
+                assert!(!imported.is_connected(), "although the socket is open: {error}");
+                imported.release(WaitFor::all_devices()).unwrap();
+                assert_eq!(forger.heard(), None, "the last message was that it keeps the memory");
             }
-            drop((forger, imported, description));
+            drop((forger, description));
             assert_eq!(Left::now(&there), before, "{error}");
         }
     });

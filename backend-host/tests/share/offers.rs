@@ -4,7 +4,7 @@ use crate::bench::{empty, far, full, machine, piece, put, seen};
 use crate::child::{alone, is_child, spawn};
 use crate::left::Left;
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Access, Bytes, Detail, Error, PhysicalMemory, Properties};
+use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, Error, PhysicalMemory, Properties, WaitFor};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::FaultInject;
@@ -109,6 +109,11 @@ fn memory_that_cannot_be_offered_is_not() {
         matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("one machine")),
         "{error}"
     );
+    let mut suspended = empty(&here);
+    put(&mut suspended, 0, &piece(&here, ONE, 1), 1);
+    suspended.suspend(&BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+    let error = Offered::new(&suspended, By::Process).unwrap_err();
+    assert!(matches!(error.detail(), Detail::Suspended { .. }), "{error}");
     let foreign = Offered::of_memory(&machine(), &alone, By::Process).unwrap_err();
     assert!(matches!(foreign.detail(), Detail::ForeignHandle { .. }), "{foreign}");
 }

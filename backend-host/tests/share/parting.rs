@@ -99,6 +99,42 @@ fn an_importer_that_drops_what_it_has_is_gone_after_it() {
 }
 
 #[test]
+fn an_importer_that_a_send_finds_gone_is_gone() {
+    let (here, there) = (machine(), machine());
+    let region = full(&here);
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
+    drop(imported);
+    let error = exporter.request_release().unwrap_err();
+    assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
+    assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Gone);
+}
+
+/// A change that was sent in part cannot be sent again.
+#[test]
+fn an_exchange_with_an_importer_that_does_not_read_is_over() {
+    let host = machine();
+    let mut region = full(&host);
+    let memory = region.mapping_at(units(3)).unwrap().memory.clone();
+    let (forger, mut channel) = Forger::new();
+    channel.set_wait(SHORT);
+    let mut exporter = Exporter::share(channel, &region).unwrap();
+    let error = loop {
+        region.unmap(units(3), units(1), IDLE).unwrap();
+        let removed = exporter.publish(&region);
+        region.map(units(3), &memory).unwrap();
+        if let Err(error) = removed.and_then(|_| exporter.publish(&region)) {
+            break error;
+        }
+    };
+    assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
+    assert!(!exporter.is_connected(), "although the socket is open");
+    for error in [exporter.publish(&region).unwrap_err(), exporter.wait_released(LONG).unwrap_err()] {
+        assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
+    }
+    drop(forger);
+}
+
+#[test]
 fn memory_outlives_its_exporter() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
@@ -233,6 +269,7 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
                 && error.to_string().contains(words),
             "{error}"
         );
+        assert!(!exporter.is_connected(), "although the socket is open: {error}");
         for error in [
             exporter.wait_applied(LONG).unwrap_err(),
             exporter.publish(&region).unwrap_err(),

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 cases! { "snapshot_file":
-    /// Written blocks are read back, compressed or not, and so is the description.
+    /// Written blocks are read back, compressed or not, and so is the description, which names the driver and its devices.
     what_is_written_is_read,
     /// Blocks of zeros and blocks of an earlier snapshot are not in the file, and are still read correctly.
     blocks_are_left_out,
@@ -151,6 +151,13 @@ fn what_is_written_is_read<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let path = folder.file("a");
     let description = description(subject);
+    let (vendor, driver) = (subject.backend.vendor().name(), subject.backend.driver().version);
+    assert_eq!((description.vendor.as_str(), &description.driver), (vendor, &driver));
+    for (record, device) in description.devices.iter().zip(subject.backend.devices()) {
+        let known = (device.id, &device.name, device.uuid, device.granularity, device.total_memory);
+        assert_eq!((record.id, &record.name, record.uuid, record.granularity, record.total_memory), known);
+    }
+    assert_eq!(description.devices.len(), subject.backend.devices().len());
     for compress in [false, true] {
         let options = WriteOptions { compress, block: Some(BLOCK), since: None };
         let writer = SnapshotWriter::create(&path, &description, options).unwrap();
@@ -302,6 +309,11 @@ fn permissions_stay<B: TestKit>(subject: &Subject<B>) {
     write(subject, &path, 1, None);
     for (mode, seed) in (2..).zip([0o440, 0o600, 0o644]).map(|(seed, mode)| (mode, seed)) {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        // While it is written, no user reads it who may not read the earlier one. Its owner can write it.
+        let writer = begin(subject, &path, None).unwrap();
+        let partial = fs::metadata(folder.file(".a.partial")).unwrap();
+        assert_eq!(partial.permissions().mode() & 0o777, mode | 0o600);
+        drop(writer);
         write(subject, &path, seed, None);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
         check(&path, seed).unwrap();

@@ -108,6 +108,7 @@ fn channels_of_a_socket_pair_greet_each_other() {
 fn an_end_of_a_pair_can_be_moved_before_it_is_used() {
     alone(|| {
         let (mut ours, theirs) = Channel::pair().unwrap();
+        assert_eq!((ours.wait(), theirs.wait()), (LATE, LATE), "the default limit");
         let socket = theirs.into_socket();
         // An inherited socket stays open on exec until the channel sets `FD_CLOEXEC`.
         rustix::io::fcntl_setfd(&socket, FdFlags::empty()).unwrap();
@@ -189,5 +190,11 @@ fn what_is_too_large_is_not_sent_and_ends_nothing() {
         assert!(error.to_string().contains("more than the limit of 128 descriptors per message"), "{error}");
         one.send(Operation::Publish, &revision(1), &[]).unwrap();
         assert_eq!(receive(&mut other).unwrap().0, revision(1));
+        // The number of the message and the revision take a byte each, and the length of the text takes three.
+        let longest =
+            |more| Message::Refused { revision: 0, why: "x".repeat(MAX_BYTES - Header::BYTES - 5 + more) };
+        one.send(Operation::Publish, &longest(1), &[]).unwrap_err();
+        one.send(Operation::Publish, &longest(0), &[]).unwrap();
+        assert_eq!(receive(&mut other).unwrap().0, longest(0));
     });
 }

@@ -120,7 +120,7 @@ fn what_is_not_true_is_refused() {
         mappings: vec![at(8 * UNIT, 2), at(9 * UNIT, 5), at(0, 1)],
     };
     type Lie = fn(&mut Claim);
-    let lies: [(Lie, &str); 18] = [
+    let lies: [(Lie, &str); 19] = [
         (|claim| claim.removed.push(UNIT), "removed at offset 0x200000, where none begins"),
         (|claim| claim.removed.push(0), "the mapping at offset 0x0 is removed twice"),
         (|claim| claim.removed.clear(), "the mapping at offset 0x0 overlaps that from 0x0 to 0x400000"),
@@ -134,6 +134,11 @@ fn what_is_not_true_is_refused() {
         (
             |claim| claim.mappings[0].offset += 4096,
             "offset 0x1001000, which is not a multiple of its granularity 0x200000",
+        ),
+        // The same for a piece of an earlier claim.
+        (
+            |claim| claim.mappings[2].offset = 4096,
+            "offset 0x1000, which is not a multiple of its granularity",
         ),
         (|claim| claim.mappings[0].offset = 9 << 21, "the mapping at offset 0x1200000 overlaps"),
         (|claim| claim.mappings[2].offset = 3 << 21, "overlaps"),

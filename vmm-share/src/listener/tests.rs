@@ -5,6 +5,7 @@ use crate::socket::Wait;
 use gpu_vmm_core::Operation;
 use gpu_vmm_testkit::forked::{Child, UNPRIVILEGED, alone, give_up_root};
 use rustix::fs::{Gid, Uid, chown};
+use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{SocketAddrUnix, connect};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -132,6 +133,20 @@ fn two_processes_meet_at_a_path() {
         assert_eq!(channel.peer().pid, child.id());
         channel.send(Operation::Publish, &Message::End, &[]).unwrap();
         child.finish();
+    });
+}
+
+#[test]
+fn a_program_that_is_started_inherits_no_socket() {
+    alone(|| {
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        let connected = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
+        let accepted = listener.accept(Allowed::same_user(), LATE).unwrap();
+        let (one, other) = Channel::pair().unwrap();
+        for socket in [listener.as_fd(), connected.as_fd(), accepted.as_fd(), one.as_fd(), other.as_fd()] {
+            assert_eq!(fcntl_getfd(socket).unwrap(), FdFlags::CLOEXEC);
+        }
     });
 }
 

@@ -1,7 +1,7 @@
 //! Files with correct checksums and invalid contents, as an attacker can make them.
 
 use super::*;
-use crate::format::{Entry, Stored, hash};
+use crate::format::{Entry, Footer, Header, MAX_BLOCKS, MAX_HEAD, Stored, Wrong, hash};
 use crate::fuzz;
 use crate::records::Head;
 
@@ -35,7 +35,7 @@ fn a_file_that_was_put_together_is_read() {
 #[test]
 fn descriptions_that_lie_are_refused() {
     let (bytes, entries) = blocks();
-    let changes: [Lie<Head>; 36] = [
+    let changes: [Lie<Head>; 39] = [
         (|head| head.block = Bytes(0), "blocks of 0 B"),
         (|head| head.block = Bytes(4097), "blocks of 4097 B"),
         (|head| head.block = Bytes::mib(128), "blocks of 128 MiB"),
@@ -86,6 +86,22 @@ fn descriptions_that_lie_are_refused() {
             |head| head.description.regions[0].access = AccessMap::NONE.with(DeviceId(1), Access::Read),
             "region 0: access for device 1",
         ),
+        (
+            |head| {
+                let access = AccessMap::NONE.with(DeviceId(1), Access::Read);
+                head.description.regions[0].mappings[0].access = access;
+            },
+            "region 0: access for device 1",
+        ),
+        (|head| head.description.regions[0].memory.device.0 = 1, "region 0: memory of device 1"),
+        (
+            |head| {
+                let memory = &mut head.description.memories[0];
+                (memory.granularity, memory.size) =
+                    (Granularity::new(Bytes::kib(1)).unwrap(), Bytes::kib(15));
+            },
+            "region 0: a mapping of 15 KiB",
+        ),
         (|head| head.description.devices[1].id = DeviceId(0), "two devices have the same ordinal"),
         (|head| head.description.devices[1].id = DeviceId::HOST, "or an ordinal is out of range"),
         (
@@ -133,7 +149,9 @@ fn descriptions_that_lie_are_refused() {
 #[test]
 fn numbers_at_their_limits_are_read() {
     let (bytes, entries) = blocks();
-    let changes: [fn(&mut Head); 5] = [
+    let changes: [fn(&mut Head); 6] = [
+        // As many files as one snapshot can need.
+        |head| head.needed = vec![Earlier { id: SnapshotId([1; 16]), file: "a".to_owned() }; 1024],
         // The second region begins where the first one ends.
         |head| {
             head.description.regions[1].alignment = Alignment::new(BLOCK).unwrap();
@@ -159,6 +177,62 @@ fn bytes_behind_the_description_are_refused() {
     let longer = [good_head().write().unwrap(), vec![0]].concat();
     let what = fuzz::read_all(&fuzz::assembled(&bytes, &longer, &entries)).unwrap_err().to_string();
     assert!(what.contains("1 bytes follow its end"), "{what}");
+}
+
+#[test]
+fn footers_that_lie_are_refused() {
+    let header = Header { id: SnapshotId([1; 16]) };
+    let size = 64 + 4096 + 100 + 2 * Entry::BYTES as u64 + Footer::BYTES as u64;
+    let at = size - Footer::BYTES as u64;
+    let good = Footer { id: header.id, index: 64 + 4096, head: 100, entries: 2, file: size, hash: [7; 32] };
+    assert_eq!(Footer::read(&good.write(), header, size), Ok(good));
+    let changes: [Lie<Footer>; 10] = [
+        (|footer| footer.id.0[0] = 2, "its footer belongs to another snapshot"),
+        (|footer| footer.file += 1, "but had"),
+        (|footer| footer.entries = MAX_BLOCKS + 1, "is too large"),
+        (|footer| footer.head = MAX_HEAD + 1, "is too large"),
+        (|footer| footer.entries += 1, "do not add up"),
+        (|footer| footer.head -= 1, "do not add up"),
+        (|footer| footer.index -= 1, "do not add up"),
+        (|footer| footer.index = u64::MAX, "do not add up"),
+        // The head begins inside of the header.
+        (|footer| (footer.index, footer.head) = (63, 4197), "do not add up"),
+        (|footer| (footer.index, footer.head) = (0, 4260), "do not add up"),
+    ];
+    for (change, part) in changes {
+        let mut footer = good;
+        change(&mut footer);
+        match Footer::read(&footer.write(), header, size) {
+            Err(Wrong::Bad { at: found, what }) => {
+                assert!(found == at && what.contains(part), "{part:?}: {what} at {found}")
+            }
+            other => panic!("{part:?}: {other:?}"),
+        }
+    }
+}
+
+/// The file of one snapshot with the description of another, and a header of no version.
+#[test]
+fn headers_that_lie_are_refused() {
+    let (bytes, entries) = blocks();
+    let mut file = file(&good_head(), &bytes, &entries);
+    let other = Header { id: SnapshotId([1; 16]) };
+    file[..Header::BYTES].copy_from_slice(&other.write());
+    let what = fuzz::read_all(&file).unwrap_err().to_string();
+    assert!(what.contains("its footer belongs to another snapshot"), "{what}");
+    let end = file.len() - Footer::BYTES;
+    file[end + 48..end + 64].copy_from_slice(&other.id.0);
+    let sum = hash(&file[end..end + 96]);
+    file[end + 96..].copy_from_slice(&sum);
+    let what = fuzz::read_all(&file).unwrap_err().to_string();
+    assert!(what.contains("its description belongs to another snapshot"), "{what}");
+
+    let mut none = other.write();
+    none[12] = 0;
+    let sum = hash(&none[..32]);
+    none[32..].copy_from_slice(&sum);
+    let error = Header::read(&none).unwrap_err();
+    assert!(matches!(&error, Wrong::Bad { at: 12, what } if what.contains("no version 0")), "{error:?}");
 }
 
 #[test]

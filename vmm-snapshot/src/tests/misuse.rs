@@ -145,12 +145,16 @@ fn many_writers_at_once_leave_a_whole_snapshot() {
 }
 
 #[test]
-fn a_forked_child_neither_writes_nor_removes() {
+fn a_forked_child_neither_reads_nor_writes_nor_removes() {
     let folder = Folder::new("forked");
     let path = folder.file("a");
     let writer = create(&path).unwrap();
     let mut other = Some(create(&folder.file("b")).unwrap());
+    write(&folder.file("c"), &contents(1), plain()).unwrap();
+    let opened = SnapshotFile::open(folder.file("c")).unwrap();
+    fs::remove_file(folder.file("c")).unwrap();
     alone(|| {
+        assert!(matches!(read_all(&opened).as_ref().map_err(Error::detail), Err(Detail::Forked)));
         assert!(matches!(
             writer.write_block(0, 0, &[1; 4096]).as_ref().map_err(Error::detail),
             Err(Detail::Forked)

@@ -40,7 +40,7 @@ cases! { "snapshot":
     of_a_portable_region,
     /// Restoring works with any number of threads and any buffer size of the ring.
     with_any_ring,
-    /// Exportable memory is exportable again, as new memory.
+    /// Exportable memory is exportable again, as new memory, and so is the memory by which its region grows.
     of_memory_to_be_shared,
     /// A snapshot waits for running work, and contains its writes.
     after_the_work_that_writes,
@@ -360,8 +360,8 @@ fn with_any_ring<B: TestKit>(subject: &Subject<B>) {
 fn of_memory_to_be_shared<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let memory = crate::library::sharing::shareable(subject, 1);
-    let builder = subject.region(2).memory(memory.properties());
-    let mut region = builder.at(Placement::Exact(subject.hole(2))).build().unwrap();
+    let builder = subject.region(2).memory(memory.properties()).at(Placement::Exact(subject.hole(2)));
+    let mut region = builder.build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
     subject.write(&mut region, Bytes(0), memory.size(), 1);
     let (file, _) = save(&folder, "a", &[&region]);

@@ -140,6 +140,14 @@ fn a_side_that_closed_is_gone_once_all_of_it_was_received() {
 }
 
 #[test]
+fn a_wait_for_a_second_event_begins_with_the_first() {
+    let wait = Wait::new(Operation::Receive, "greeting", SOON);
+    std::thread::sleep(SOON);
+    let error = wait.then("message").left().unwrap_err();
+    assert_eq!(error.to_string(), "receive change: no message within 20ms");
+}
+
+#[test]
 fn what_it_said_last_is_received_after_sending_has_failed() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
