@@ -317,3 +317,34 @@ impl Turn {
         Self { failures: self.failures.saturating_add(1), not_before }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn naps_get_longer_up_to_a_limit() {
+        let naps = [0, 4, 1000].map(|idle| nap(Duration::from_millis(idle)));
+        assert_eq!(naps, [SHORTEST, Duration::from_millis(1), Duration::from_millis(2)]);
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_second_until_a_step_succeeds() {
+        let failed = |turn: Turn, milliseconds| {
+            let (pause, began) = (Duration::from_millis(milliseconds), Instant::now());
+            let turn = turn.after(Step::Failed);
+            let is_right = |at| at >= began + pause && at <= Instant::now() + pause;
+            assert!(turn.not_before.is_some_and(is_right), "{turn:?}, and not {milliseconds} ms");
+            turn
+        };
+        let pauses = [10, 20, 40, 80, 160, 320, 640, 1000].into_iter().chain([1000; 60]);
+        let last = pauses.fold(Turn::default(), failed);
+        // No step was tried if the work was busy.
+        let busy = last.after(Step::Busy);
+        assert_eq!((busy.failures, busy.not_before), (last.failures, last.not_before));
+        for came in [Step::Done, Step::More] {
+            assert!(last.after(came).not_before.is_none());
+            failed(last.after(came), 10);
+        }
+    }
+}

@@ -61,3 +61,25 @@ pub fn thread_number() -> usize {
         own.get()
     })
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::thread_number;
+    use std::thread;
+
+    #[test]
+    fn a_thread_keeps_its_number_which_no_later_thread_has() {
+        let number = || {
+            let first = thread_number();
+            assert_eq!(thread_number(), first);
+            first
+        };
+        // One after the other, so that the system reuses what it can.
+        let mut numbers: Vec<usize> =
+            (0..8).filter_map(|_| thread::scope(|scope| scope.spawn(number).join()).ok()).collect();
+        numbers.push(number());
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 9);
+    }
+}

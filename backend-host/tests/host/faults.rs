@@ -3,7 +3,7 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Backend, Bytes, Detail, Error, Properties};
+use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, Error, MemoryCalls, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use libc::{c_long, sock_filter, sock_fprog};
 
@@ -133,6 +133,7 @@ fn addresses_that_the_kernel_keeps_are_written_down() {
     alone("faults::addresses_that_the_kernel_keeps_are_written_down", || {
         let host = machine();
         let range = Range::new(&host, GRANULE);
+        let plain = host.allocate_plain(ONE, GRANULE).unwrap();
         if !refuse(libc::SYS_munmap, libc::EINVAL) {
             return;
         }
@@ -141,6 +142,12 @@ fn addresses_that_the_kernel_keeps_are_written_down() {
         assert_answer(&host.drop_log().take_last().unwrap(), "munmap", "EINVAL");
         let error = Range::aligned(&host, GRANULE, Bytes::gib(1), None).err().unwrap();
         assert!(matches!(error.detail(), Detail::RollbackFailed { .. }), "{error}");
+        // A plain allocation stays allocated, and can be used.
+        // SAFETY: the allocation is this test's own, here and below.
+        assert_answer(&unsafe { host.free_plain(ONE, plain, GRANULE) }.unwrap_err(), "munmap", "EINVAL");
+        // SAFETY: as above.
+        unsafe { host.fill(ONE, plain, GRANULE, 1) }.unwrap();
+        assert_eq!(free(&host, ONE), Bytes::mib(62));
     });
 }
 

@@ -103,10 +103,12 @@ fn peers_are_as_configured() {
         let host = config.devices(2).open().unwrap();
         assert!(host.can_access(TWO, TWO).unwrap());
         assert_eq!(host.can_access(ONE, TWO).unwrap(), reach);
-        assert!(matches!(
-            host.can_access(ONE, DeviceId(2)).as_ref().map_err(Error::detail),
-            Err(Detail::NoSuchDevice { .. })
-        ));
+        for (device, owner) in [(ONE, DeviceId(2)), (DeviceId(2), ONE)] {
+            assert!(matches!(
+                host.can_access(device, owner).as_ref().map_err(Error::detail),
+                Err(Detail::NoSuchDevice { .. })
+            ));
+        }
     }
 }
 

@@ -131,6 +131,14 @@ fn out_of_memory_has_the_numbers_and_takes_nothing() {
 }
 
 #[test]
+fn a_size_that_is_no_multiple_of_the_granularity_is_refused() {
+    let host = machine(Bytes::mib(8));
+    let error = create(&host, ONE, GRANULE + SMALL).unwrap_err();
+    assert_eq!(error.driver_error().unwrap().name, "EINVAL", "{error}");
+    assert_eq!(free(&host, ONE), Bytes::mib(8));
+}
+
+#[test]
 fn a_hundred_thousand_handles() {
     let count = 100_000;
     let host = HostConfig::new().granularity(SMALL).memory(Bytes(SMALL.0 * count)).open().unwrap();

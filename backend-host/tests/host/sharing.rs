@@ -1,6 +1,6 @@
 //! Memory shared between processes, and descriptors that a host backend did not export.
 
-use crate::child::{is_child, spawn};
+use crate::child::{alone, is_child, spawn};
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::{
@@ -9,7 +9,8 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
 
 const SHARED: Properties = Properties::on(ONE).shareable();
 
@@ -119,6 +120,31 @@ fn the_size_of_exported_memory_cannot_be_changed() {
     for size in [0, GRANULE.0 * 2] {
         assert_eq!(rustix::fs::ftruncate(&fd, size), Err(rustix::io::Errno::PERM));
     }
+}
+
+#[test]
+fn descriptors_are_closed_on_exec_and_are_no_standard_streams() {
+    alone("sharing::descriptors_are_closed_on_exec_and_are_no_standard_streams", || {
+        let host = machine();
+        let handle = create_as(&host, GRANULE, SHARED).unwrap();
+        let files = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+        let ours = |path: &PathBuf| {
+            std::fs::read_link(path).is_ok_and(|link| link.to_string_lossy().contains("memfd:gpu-vmm-host"))
+        };
+        let numbers: Vec<i32> = files
+            .filter(ours)
+            .map(|path| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
+            .collect();
+        // The backend's own file, and that of the memory.
+        assert_eq!(numbers.len(), 2);
+        for number in numbers {
+            // SAFETY: the call returns the flags of an open descriptor.
+            assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, libc::FD_CLOEXEC);
+        }
+        // SAFETY: this process reads no input.
+        assert_eq!(unsafe { libc::close(0) }, 0);
+        assert!(handle.export().unwrap().as_raw_fd() > 2);
+    });
 }
 
 #[test]

@@ -47,6 +47,9 @@ fn the_pattern_keeps_to_access_and_alignment() {
         // SAFETY: as above.
         let error = unsafe { host.write_pattern(ONE, at, length, 1) }.unwrap_err();
         assert!(matches!(error.detail(), Detail::Unaligned { .. }), "{error}");
+        // SAFETY: as above.
+        let error = unsafe { host.start_pattern(ONE, at, length, 1, 1) }.unwrap_err();
+        assert!(matches!(error.detail(), Detail::Unaligned { .. }), "{error}");
     }
     // SAFETY: as above.
     unsafe { host.write_pattern(ONE, at, Bytes::ZERO, 1) }.unwrap();

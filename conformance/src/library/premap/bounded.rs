@@ -24,7 +24,7 @@ cases! { "premap":
     /// Shrinking releases all premapped memory, and nothing is premapped until the region grows again.
     shrinking_stops_it,
     /// If a handle crosses the size that a region shrinks to, the region ends at that size, and later growth uses the rest of
-    /// the handle.
+    /// the handle, and is premapped again.
     shrinking_into_a_step,
     /// Many regions can share one thread, and each is premapped.
     many_regions_have_one_thread,
@@ -143,6 +143,7 @@ fn shrinking_into_a_step<B: TestKit>(subject: &Subject<B>) {
     assert_eq!((region.end(), region.premapped()), (subject.granules(2), subject.granules(2)));
     assert!(is_ready(&grow(subject, &region, 4)));
     check(subject, &region, subject.granules(3), 1);
+    assert_eq!(settled(&region, &thread), subject.granules(4), "nothing was premapped after the next growth");
 }
 
 fn many_regions_have_one_thread<B: TestKit>(subject: &Subject<B>) {

@@ -209,3 +209,37 @@ pub fn check_same<B: Backend>(operation: Operation, theirs: &B, ours: &B) -> Res
     let label = |backend: &B| format!("{} backend {}", backend.vendor(), backend.instance().number());
     Err(Error::new(operation, Detail::ForeignHandle { theirs: label(theirs), ours: label(ours) }))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use crate::types::Bytes;
+
+    #[test]
+    fn a_device_that_is_not_there_or_cannot_be_used_is_refused() {
+        let device = |ordinal, unusable: Option<&str>| Device {
+            id: DeviceId(ordinal),
+            name: format!("device {ordinal}"),
+            uuid: None,
+            total_memory: Bytes::gib(1),
+            granularity: Granularity::BYTE,
+            unusable: unusable.map(str::to_owned),
+            no_virtual_memory: None,
+        };
+        let devices = [device(0, None), device(1, Some("it is broken"))];
+        let find = |device| usable_device(Operation::Allocate, Vendor::Host, &devices, device);
+        assert_eq!(find(DeviceId(0)).unwrap().id, DeviceId(0));
+        let reason = |device| match find(device).unwrap_err().into_detail() {
+            Detail::Unsupported { reason } => reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(reason(DeviceId(1)), "device 1: it is broken");
+        assert!(reason(DeviceId::HOST).contains("the host CPU is not a device"));
+        let error = find(DeviceId(2)).unwrap_err();
+        assert!(
+            matches!(error.detail(), Detail::NoSuchDevice { device: DeviceId(2), count: 2, .. }),
+            "{error}"
+        );
+    }
+}

@@ -7,7 +7,7 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{MulticastBackend, Team};
 use gpu_vmm_core::{
-    Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, HandleTypes, Operation,
+    Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, HandleTypes, Location, Operation,
     PhysicalMemory, Placement, Properties,
 };
 
@@ -55,6 +55,14 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
         Detail::NotInTeam { .. },
         "device 1 is not in the team; the devices of this process in it are: device 0"
     );
+    let located = Properties::on(ONE).located(Location::Host);
+    let of_the_host = PhysicalMemory::create(&backend, SIZE, located).unwrap();
+    refused!(
+        object.bind(Bytes::ZERO, &of_the_host, Bytes::ZERO, SIZE),
+        Detail::Unsupported { .. },
+        "this is memory of the host"
+    );
+    drop(of_the_host);
     for (offset, from, length, what) in [
         (GRANULE, Bytes::ZERO, UNIT, "offset 0x200000"),
         (Bytes::ZERO, GRANULE, UNIT, "offset in the memory 0x200000"),
@@ -81,6 +89,9 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
             "unbind that one first"
         );
     }
+    let error = object.bind(at(1), &own, at(0), at(2)).unwrap_err();
+    let Detail::AlreadyBound { device, range, binding } = error.detail() else { panic!("{error}") };
+    assert_eq!((*device, range.offset, binding.offset, binding.length), (ONE, at(1), at(0), at(2)));
     object.bind(at(2), &own, at(0), at(2)).unwrap();
     assert_eq!(object.bindings().count(), 3);
     drop((object, own));

@@ -3,7 +3,7 @@
 use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_left, idle, memory, open};
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
-use gpu_vmm_core::multicast::{Multicast, MulticastRange};
+use gpu_vmm_core::multicast::{Multicast, MulticastRange, Team};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, PhysicalMemory, Placement, Result};
 use gpu_vmm_testkit::{FaultInject, Live};
 
@@ -14,6 +14,7 @@ pub(crate) const CASES: &[Case] = &[
     case("what_cannot_be_unmapped_comes_back_mapped", what_cannot_be_unmapped_comes_back),
     case("what_cannot_be_unbound_stays_bound", what_cannot_be_unbound_stays_bound),
     case("what_cannot_be_undone_is_left_to_the_driver", what_cannot_be_undone_is_left_to_the_driver),
+    case("what_cannot_be_closed_is_left_to_the_driver", what_cannot_be_closed_is_left_to_the_driver),
     case("what_fails_in_dropping_is_logged", what_fails_in_dropping_is_logged),
     with(&[("FAIL", "cuMulticastCreate:1:47")], "switches_that_are_full_get_advice", |cuda| {
         answers(cuda, &["cuMulticastCreate", "CUDA_ERROR_MULTICAST_RESOURCE_FULL (47)", "release objects"]);
@@ -32,6 +33,10 @@ pub(crate) const CASES: &[Case] = &[
     }),
     with(&[("FAIL", "cuMulticastGetGranularity:2:1")], "a_granularity_may_fail", |cuda| {
         answers(cuda, &["cuMulticastGetGranularity", "64 MiB on 2 devices"]);
+    }),
+    with(&[("FAIL", "cuMulticastGetGranularity:1:1")], "a_granularity_is_asked_for_whole_granules", |cuda| {
+        let error = Team::builder(&open(cuda)).size(Bytes(1)).device(ONE).granularity().unwrap_err();
+        assert!(error.to_string().contains("2 MiB on 1 devices"), "{error}");
     }),
     with(&[("FAIL", "cuMemMap:1:401")], "a_map_may_fail", |cuda| {
         answers(cuda, &["cuMemMap", "ILLEGAL_STATE"])
@@ -169,6 +174,24 @@ fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
     assert_eq!(faulty.live(), Live { handles: 3, reservations: 1, mappings: 1, bindings: 2 });
     // SAFETY: no object of this backend is left, and no device is working.
     assert_eq!(unsafe { faulty.reclaim() }.unwrap(), 1);
+    take_what_was_left(cuda, &[0, 1]);
+    check_nothing_is_left(cuda, &backend);
+}
+
+/// The caller has the error, and nothing is tried again in dropping.
+fn what_cannot_be_closed_is_left_to_the_driver(cuda: &Cuda) {
+    let backend = open(cuda);
+    let faulty: Faulty = FaultInject::new(backend.clone());
+    let range = bound(&faulty).map(Placement::Anywhere).unwrap();
+    let live = faulty.live();
+    // The waits for both devices, then the unmapping.
+    faulty.fail_each(&[2]);
+    let error = range.close(idle()).unwrap_err();
+    faulty.stop();
+    assert_eq!(error.driver_error().unwrap().name, "INJECTED", "{error}");
+    assert_eq!((faulty.live(), backend.drop_log().count()), (live, 0));
+    // SAFETY: no object of this backend is left, and no device is working.
+    unsafe { faulty.reclaim() }.unwrap();
     take_what_was_left(cuda, &[0, 1]);
     check_nothing_is_left(cuda, &backend);
 }

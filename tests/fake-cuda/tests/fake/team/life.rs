@@ -46,6 +46,9 @@ fn whole_life<B: MulticastBackend + TestKit>(backend: &B) {
     let half = Bytes(SIZE.0 / 2);
     object.bind(Bytes::ZERO, &memory[1], half, half).unwrap();
     object.bind(half, &memory[1], Bytes::ZERO, half).unwrap();
+    let bound = object.bindings().map(|bound| (bound.offset, bound.length, bound.memory_offset));
+    let halves = [(Bytes::ZERO, half, half), (half, half, Bytes::ZERO)];
+    assert_eq!(bound.skip(1).collect::<Vec<_>>(), halves);
     let range = object.map(Placement::Anywhere).unwrap();
     // SAFETY: as above.
     unsafe { backend.write_pattern(ONE, range.address(), SIZE, 9) }.unwrap();
@@ -118,7 +121,14 @@ fn an_address_can_be_chosen(cuda: &Cuda) {
     let first = first.unmap(idle()).unwrap();
     let first = first.map(Placement::Exact(address)).unwrap();
     assert_eq!(first.address(), address);
+    // A chosen address need not be aligned for the best speed.
+    let mut small = Team::builder(&backend).size(UNIT).device(ONE).create().unwrap().complete();
+    small.bind(Bytes::ZERO, &memory(&backend, ONE), Bytes::ZERO, UNIT).unwrap();
     drop((first, second));
+    let between = address + backend.reservation_unit().bytes();
+    let small = small.map(Placement::Exact(between)).unwrap();
+    assert_eq!(small.address(), between);
+    drop(small);
     check_nothing_is_left(cuda, &backend);
 }
 

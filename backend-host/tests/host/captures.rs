@@ -1,0 +1,94 @@
+//! Captures of host streams: what they forbid, and which capture a forbidden call invalidates.
+
+use crate::{ONE, TWO};
+use gpu_vmm_core::{Detail, DeviceId, Error, Event, Result, Stream, SyncCalls};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::{CaptureMode, TestKit};
+use std::fmt::Debug;
+
+fn pair() -> HostBackend {
+    HostConfig::new().devices(2).open().unwrap()
+}
+
+fn begin(host: &HostBackend, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+    // SAFETY: the tests end each capture, and capture no work.
+    unsafe { host.begin_capture(device, stream, CaptureMode::Relaxed) }
+}
+
+fn is_capturing<T: Debug>(result: Result<T>) -> bool {
+    matches!(result.as_ref().map_err(Error::detail), Err(Detail::Capturing { .. }))
+}
+
+#[test]
+fn a_stream_captures_once_at_a_time_and_the_default_stream_never() {
+    let host = pair();
+    let own = host.own_stream(ONE).unwrap();
+    let assert_invalid = |result: Result<()>| {
+        let error = result.unwrap_err();
+        assert_eq!(error.driver_error().unwrap().name, "EINVAL", "{error}");
+    };
+    assert_invalid(begin(&host, ONE, Stream::DEFAULT));
+    assert_invalid(host.end_capture(ONE, own.stream()).map(drop));
+    begin(&host, ONE, own.stream()).unwrap();
+    assert_invalid(begin(&host, ONE, own.stream()));
+    host.end_capture(ONE, own.stream()).unwrap();
+    assert!(!host.is_capturing(own.stream()).unwrap());
+}
+
+#[test]
+fn a_capture_forbids_waiting_for_its_own_stream_and_device_only() {
+    let host = pair();
+    let [own, beside] = [(); 2].map(|()| host.own_stream(ONE).unwrap());
+    begin(&host, ONE, own.stream()).unwrap();
+    host.synchronize(TWO).unwrap();
+    for stream in [beside.stream(), Stream::DEFAULT] {
+        host.synchronize_stream(ONE, stream).unwrap();
+    }
+    assert!(beside.is_done().unwrap());
+    host.end_capture(ONE, own.stream()).unwrap();
+    let forbidden: [&dyn Fn() -> Result<()>; 3] =
+        [&|| host.synchronize(ONE), &|| host.synchronize_stream(ONE, own.stream()), &|| {
+            own.is_done().map(drop)
+        }];
+    for (number, call) in forbidden.iter().enumerate() {
+        begin(&host, ONE, own.stream()).unwrap();
+        assert!(is_capturing(call()), "call {number}");
+        assert!(is_capturing(host.end_capture(ONE, own.stream())), "call {number}");
+    }
+}
+
+#[test]
+fn a_capture_of_a_blocking_stream_forbids_waiting_for_its_devices_default_stream() {
+    let host = pair();
+    for (device, other) in [(ONE, TWO), (TWO, ONE)] {
+        let blocking = host.blocking_stream(device).unwrap();
+        begin(&host, device, blocking.stream()).unwrap();
+        assert!(host.is_capturing(Stream::DEFAULT).unwrap());
+        host.synchronize_stream(other, Stream::DEFAULT).unwrap();
+        host.end_capture(device, blocking.stream()).unwrap();
+        assert!(!host.is_capturing(Stream::DEFAULT).unwrap());
+        begin(&host, device, blocking.stream()).unwrap();
+        assert!(is_capturing(host.synchronize_stream(device, Stream::DEFAULT)));
+        assert!(is_capturing(host.end_capture(device, blocking.stream())));
+    }
+}
+
+#[test]
+fn a_query_of_an_event_invalidates_the_capture_of_the_event_and_no_other() {
+    let host = pair();
+    let own = host.own_stream(ONE).unwrap();
+    for waits in [false, true] {
+        let query = |event: &dyn Event| if waits { event.wait() } else { event.is_done().map(drop) };
+        let mut event = host.event(ONE).unwrap();
+        begin(&host, ONE, own.stream()).unwrap();
+        event.record(own.stream()).unwrap();
+        assert!(query(&*event).is_err());
+        assert!(is_capturing(host.end_capture(ONE, own.stream())));
+        // The event is still in the capture that has ended.
+        begin(&host, ONE, own.stream()).unwrap();
+        assert!(query(&*event).is_err());
+        host.end_capture(ONE, own.stream()).unwrap();
+        event.record(own.stream()).unwrap();
+        query(&*event).unwrap();
+    }
+}

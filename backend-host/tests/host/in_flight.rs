@@ -1,0 +1,85 @@
+//! Work in flight: calls that wait for it, and calls that take its memory away.
+
+use crate::range::{Range, create};
+use crate::{GRANULE, ONE, TWO};
+use gpu_vmm_core::{Bytes, CopyCalls, Detail, Error, Result, Stream, SyncCalls};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::{TestKit, pattern_word};
+use std::fmt::Debug;
+use std::time::Duration;
+
+fn pair() -> HostBackend {
+    HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap()
+}
+
+/// The offset of the last word of a granule.
+const LAST: Bytes = Bytes(GRANULE.0 - 8);
+
+#[test]
+fn copies_fills_and_patterns_wait_for_the_default_stream() {
+    let host = pair();
+    let handles = [(); 2].map(|()| create(&host, ONE, GRANULE).unwrap());
+    let mut range = Range::new(&host, Bytes::mib(4));
+    range.put(Bytes::ZERO, &handles[0]);
+    range.put(GRANULE, &handles[1]);
+    let at = range.at(Bytes::ZERO);
+    // Each round takes at least 200 microseconds, and only the last one writes the pattern of the seed.
+    let start = |seed| {
+        // SAFETY: the granule is mapped until all work has been waited for.
+        unsafe { host.start_pattern_on(ONE, Stream::DEFAULT, at, GRANULE, seed, 50) }.unwrap();
+    };
+    let word = |seed| pattern_word(seed, LAST.0 / 8).to_ne_bytes();
+    start(1);
+    assert_eq!(range.read(ONE, LAST, 8).unwrap(), word(1));
+    start(2);
+    // SAFETY: both words are mapped.
+    unsafe { host.copy(ONE, range.at(GRANULE), range.at(LAST), Bytes(8)) }.unwrap();
+    assert_eq!(range.read(ONE, GRANULE, 8).unwrap(), word(2));
+    start(3);
+    range.write(ONE, LAST, b"is later").unwrap();
+    assert_eq!(range.read(ONE, LAST, 8).unwrap(), b"is later");
+    start(4);
+    range.fill(ONE, LAST, Bytes(8), 9).unwrap();
+    assert_eq!(range.read(ONE, LAST, 8).unwrap(), [9; 8]);
+    // SAFETY: the granule is mapped.
+    let wrong = |seed| unsafe { host.count_wrong(ONE, at, GRANULE, seed) }.unwrap();
+    start(5);
+    assert_eq!(wrong(5), 0);
+    start(6);
+    // SAFETY: as above.
+    unsafe { host.write_pattern(ONE, at, GRANULE, 7) }.unwrap();
+    assert_eq!(wrong(7), 0);
+    range.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
+}
+
+fn is_lost<T: Debug>(result: Result<T>) -> bool {
+    matches!(result.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }))
+}
+
+/// The work writes nearly all the time, so that the memory is removed while a piece of it is written.
+#[test]
+fn unmapping_under_work_loses_the_device_and_not_the_process_or_another_device() {
+    for _ in 0..3 {
+        let host = pair();
+        let size = Bytes::mib(32);
+        let (handle, others) = (create(&host, ONE, size).unwrap(), create(&host, TWO, GRANULE).unwrap());
+        let (mut range, mut beside) = (Range::new(&host, size), Range::new(&host, GRANULE));
+        range.put(Bytes::ZERO, &handle);
+        beside.put(Bytes::ZERO, &others);
+        let (at, other_at) = (range.at(Bytes::ZERO), beside.at(Bytes::ZERO));
+        // SAFETY: the backend checks each piece of the work, and ends it where nothing is mapped.
+        let flight = unsafe { host.start_pattern(ONE, at, size, 1, 1000) }.unwrap();
+        // SAFETY: the granule is mapped until the work has been waited for; so it is below.
+        let goes_on = unsafe { host.start_pattern(TWO, other_at, GRANULE, 2, 50) }.unwrap();
+        // SAFETY: as above.
+        unsafe { host.start_pattern_on(TWO, goes_on.stream(), other_at, GRANULE, 3, 1) }.unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        range.unmap(Bytes::ZERO, size).unwrap();
+        assert!(is_lost(host.synchronize(ONE)) && is_lost(flight.is_done()));
+        host.synchronize(TWO).unwrap();
+        // SAFETY: as above.
+        let wrong = unsafe { host.count_wrong(TWO, other_at, GRANULE, 3) }.unwrap();
+        assert_eq!(wrong, 0, "work of the other device was given up");
+        beside.unmap(Bytes::ZERO, GRANULE).unwrap();
+    }
+}
