@@ -160,4 +160,29 @@ mod tests {
             }
         }
     }
+
+    /// The variable is the process's, so each value is read in a process of its own.
+    #[cfg(feature = "host")]
+    #[test]
+    fn the_variable_chooses_the_backend() -> std::result::Result<(), Box<dyn std::error::Error>> {
+        const NAME: &str = "open::tests::the_variable_chooses_the_backend";
+        const EXPECTED: &str = "GPU_VMM_TEST_EXPECTED";
+        if let Ok(expected) = std::env::var(EXPECTED) {
+            let named = AnyBackend::preferred().map(|vendor| vendor.map_or("none", Vendor::name));
+            assert_eq!(named.unwrap_or("error"), expected);
+            if ["host", "error"].contains(&&*expected) {
+                let best = AnyBackend::open_best().map(|backend| backend.vendor().name());
+                assert_eq!(best.unwrap_or("error"), expected);
+            }
+            return Ok(());
+        }
+        for (value, expected) in [("", "none"), ("host", "host"), ("hip", "hip"), ("vulkan", "error")] {
+            let mut command = std::process::Command::new(std::env::current_exe()?);
+            command.args(["--exact", NAME]).env(AnyBackend::VARIABLE, value).env(EXPECTED, expected);
+            let output = command.output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{value:?}: {text}");
+        }
+        Ok(())
+    }
 }

@@ -444,34 +444,4 @@ pub unsafe extern "C" fn gpu_vmm_followed_write(
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-    use crate::backend::{gpu_vmm_close, gpu_vmm_open};
-    use crate::status::GPU_VMM_OK;
-    use std::ffi::CString;
-    use std::os::unix::ffi::OsStrExt;
-    use std::ptr::null_mut;
-    use std::time::Instant;
-
-    #[test]
-    fn following_a_silent_process_ends_with_the_wait() {
-        let path = std::env::temp_dir().join(format!("gpu-vmm-c-silent-{}", std::process::id()));
-        let _silent = Listens::bind(&path).unwrap();
-        let mut backend = null_mut();
-        // SAFETY: the name is a string, and the pointer is writable.
-        assert_eq!(unsafe { gpu_vmm_open(c"host".as_ptr(), &raw mut backend) }, GPU_VMM_OK);
-        let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-        let (began, mut followed) = (Instant::now(), null_mut());
-        // SAFETY: the backend and the path are valid for the call, and the pointer is writable.
-        let status = unsafe { gpu_vmm_follow(backend, name.as_ptr(), 0, 200, &raw mut followed) };
-        assert_ne!(status, GPU_VMM_OK);
-        assert!(followed.is_null());
-        // The default of a channel is 30 seconds.
-        let took = began.elapsed();
-        assert!(Duration::from_millis(200) <= took && took < Duration::from_secs(15), "{took:?}");
-        // SAFETY: the backend was opened here and is not used any more.
-        unsafe { gpu_vmm_close(backend) };
-    }
-}
+mod tests;

@@ -53,3 +53,6 @@ mod tensor;
 mod texts;
 mod torch;
 mod version;
+
+#[cfg(test)]
+mod tests;

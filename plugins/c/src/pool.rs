@@ -441,44 +441,4 @@ pub unsafe extern "C" fn gpu_vmm_pool_snapshot(pool: *const Pool, json: *mut *mu
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-    use crate::handles;
-    use crate::status::GPU_VMM_OK;
-    use gpu_vmm::Vendor;
-    use std::mem::MaybeUninit;
-
-    /// With more slack, the pool creates memory for a large block instead of taking it from where a block was freed.
-    #[test]
-    fn a_pool_has_the_slack_of_its_options() {
-        let host = AnyBackend::open(Vendor::Host).unwrap();
-        for (slack, held) in [(0, Bytes::mib(18)), (1000, Bytes::mib(26))] {
-            let options = PoolOptions { page: Bytes::mib(2).0, slack, ..PoolOptions::DEFAULT };
-            let pool = Pool::new(&host, &options).unwrap();
-            let first = pool.blocks.alloc(Bytes::mib(8)).unwrap();
-            let _between = pool.blocks.alloc(Bytes::mib(2)).unwrap();
-            drop(first);
-            let _large = pool.blocks.alloc(Bytes::mib(16)).unwrap();
-            assert_eq!(pool.blocks.stats().held, held.0, "{slack} %");
-        }
-    }
-
-    #[test]
-    fn a_block_belongs_to_the_stream_of_its_request() {
-        let host = AnyBackend::open(Vendor::Host).unwrap();
-        let pool = handles::add(Pool::new(&host, &PoolOptions::DEFAULT).unwrap()).unwrap();
-        // Only a number: no work is queued on it.
-        let stream = std::ptr::without_provenance_mut(4096);
-        let (mut address, mut block) = (0, MaybeUninit::<BlockInfo>::uninit());
-        // SAFETY: the pool is not freed before the last call, the places are writable, and `find` has written the block.
-        unsafe {
-            assert_eq!(gpu_vmm_alloc(pool, 512, 0, stream, &raw mut address), GPU_VMM_OK);
-            assert_eq!(gpu_vmm_find(pool, address, block.as_mut_ptr()), GPU_VMM_OK);
-            assert_eq!(block.assume_init().stream, stream);
-            assert_eq!(gpu_vmm_free(pool, address), GPU_VMM_OK);
-            gpu_vmm_pool_free(pool);
-        }
-    }
-}
+mod tests;

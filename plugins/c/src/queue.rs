@@ -338,3 +338,101 @@ pub unsafe extern "C" fn gpu_vmm_copy_queue_finish(queue: *const CopyQueue) -> S
         Ok(finished?)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::event::{gpu_vmm_event_free, gpu_vmm_event_new};
+    use crate::handles;
+    use crate::status::{GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK};
+    use gpu_vmm::Placement;
+    use gpu_vmm::host::HostConfig;
+    use std::ptr::null_mut;
+
+    fn open() -> AnyBackend {
+        AnyBackend::from(HostConfig::new().devices(2).open().unwrap())
+    }
+
+    fn region(backend: &AnyBackend, size: Bytes) -> Region {
+        // At such a place the addresses behind the region are free.
+        let builder = Memory::builder(backend).at(Placement::Restorable).reserve(Bytes::mib(2));
+        let mut memory = builder.extend_by(Bytes::mib(2)).build().unwrap();
+        memory.grow_to(size).unwrap();
+        Region::of(backend, memory)
+    }
+
+    fn pinned(backend: &AnyBackend, size: Bytes) -> Pinned {
+        Pinned { backend: backend.clone(), memory: Arc::from(backend.pin(size).unwrap()) }
+    }
+
+    fn queue(backend: &AnyBackend, device: DeviceId) -> CopyQueue {
+        let state = Lock::new(Queued { stream: backend.copy_stream(device).unwrap(), memory: Vec::new() });
+        CopyQueue { backend: backend.clone(), device, state }
+    }
+
+    #[test]
+    fn a_copy_spans_reservations_and_keeps_its_memory_until_it_is_done() {
+        // The place is rounded up to 32 MiB.
+        let (host, size) = (open(), Bytes::mib(34));
+        let (region, pinned) = (region(&host, size), pinned(&host, size));
+        assert!(region.memory.with(|region| region.reservations().len()).unwrap() > 1);
+        let bytes: Vec<u8> = (0..size.0).map(|at| (at / 4096) as u8).collect();
+        let data = pinned.memory.start().as_ptr();
+        // SAFETY: the memory has the size, and no copy is queued.
+        unsafe { data.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        let queue = handles::add(queue(&host, DeviceId(0))).unwrap();
+        // SAFETY: the queue is not freed before the last call, and no copy is queued when the memory is changed.
+        unsafe {
+            let copies = handles::find(queue).unwrap();
+            queue_copy(copies, Direction::ToRegion, &region, 4096, &pinned, 0, size.0 - 4096).unwrap();
+            assert_eq!(copies.state.lock(Operation::FinishCopies).unwrap().memory.len(), 1);
+            assert_eq!(gpu_vmm_copy_queue_finish(queue), GPU_VMM_OK);
+            assert!(copies.state.lock(Operation::FinishCopies).unwrap().memory.is_empty(), "it can be freed");
+            let mut found = vec![0; bytes.len() - 4096];
+            region.memory.read(Bytes(4096), &mut found).unwrap();
+            assert!(found == bytes[..found.len()]);
+            data.write_bytes(0, bytes.len());
+            queue_copy(copies, Direction::ToHost, &region, 4096, &pinned, 8192, size.0 - 8192).unwrap();
+            assert_eq!(gpu_vmm_copy_queue_finish(queue), GPU_VMM_OK);
+            let copied = std::slice::from_raw_parts(data, bytes.len());
+            assert!(copied[..8192] == [0; 8192] && copied[8192..] == bytes[..bytes.len() - 8192]);
+            gpu_vmm_copy_queue_free(queue);
+        }
+    }
+
+    #[test]
+    fn a_queue_refuses_what_is_of_another_device_or_backend() {
+        let (host, stranger, size) = (open(), open(), Bytes::mib(2));
+        let copy = |queue: &CopyQueue, region: &Region, pinned: &Pinned, direction| {
+            status(|| queue_copy(queue, direction, region, 0, pinned, 0, 8))
+        };
+        let (ours, buffer, own) = (region(&host, size), pinned(&host, size), queue(&host, DeviceId(0)));
+        let (theirs, their_buffer) = (region(&stranger, size), pinned(&stranger, size));
+        // The other device may write the memory, and does not own it.
+        let (other, access) = (queue(&host, DeviceId(1)), Access::ReadWrite);
+        let all = |region: &mut Memory<_>| region.set_access(Bytes::ZERO, size, DeviceId(1), access);
+        ours.memory.change(Operation::SetAccess, true, all).unwrap();
+        for direction in [Direction::ToRegion, Direction::ToHost] {
+            let refused = [
+                copy(&other, &ours, &buffer, direction),
+                copy(&own, &theirs, &buffer, direction),
+                copy(&own, &ours, &their_buffer, direction),
+            ];
+            assert_eq!(refused, [GPU_VMM_INVALID_ARGUMENT; 3]);
+            assert_eq!(copy(&own, &ours, &buffer, direction), GPU_VMM_OK);
+        }
+        let (queue, backend) = (handles::add(own).unwrap(), handles::add(Backend(stranger)).unwrap());
+        let mut event = null_mut();
+        // SAFETY: the objects are freed after their last use, and the place is writable.
+        unsafe {
+            assert_eq!(gpu_vmm_event_new(backend, 0, &raw mut event), GPU_VMM_OK);
+            let refused = [gpu_vmm_copy_queue_hold(queue, event), gpu_vmm_copy_queue_record(queue, event)];
+            assert_eq!(refused, [GPU_VMM_INVALID_ARGUMENT; 2]);
+            gpu_vmm_event_free(event);
+            gpu_vmm_copy_queue_free(queue);
+            crate::backend::gpu_vmm_close(backend);
+        }
+    }
+}

@@ -176,7 +176,7 @@ mod tests {
     use gpu_vmm::Vendor;
 
     #[test]
-    fn the_guard_has_its_own_size() {
+    fn each_size_and_the_address_are_those_of_the_options() {
         let host = AnyBackend::open(Vendor::Host).unwrap();
         let memory = Properties {
             device: 0,
@@ -198,12 +198,19 @@ mod tests {
             guard: Bytes::mib(4).0,
             reserved: [0; 4],
         };
-        let region = RegionOptions::builder(&host, Some(&options)).unwrap().build().unwrap();
+        let build = |options| RegionOptions::builder(&host, Some(&options)).unwrap().build().unwrap();
+        let region = build(options);
         assert_eq!(region.guard(), Bytes::mib(4));
-        let without = RegionOptions { guard: 0, ..options };
-        assert_eq!(
-            RegionOptions::builder(&host, Some(&without)).unwrap().build().unwrap().guard(),
-            Bytes::ZERO
-        );
+        assert!(!region.is_portable());
+        let (alignment, portable) = (Bytes::gib(1).0, true);
+        let without = build(RegionOptions { guard: 0, alignment, portable, ..options });
+        assert_eq!(without.guard(), Bytes::ZERO);
+        assert!(without.address().0.is_multiple_of(alignment) && without.is_portable());
+        // At such a place the addresses behind the region are free.
+        let (placement, extend_by) = (GPU_VMM_PLACE_RESTORABLE, Bytes::mib(64).0);
+        let mut extended = build(RegionOptions { guard: 0, placement, extend_by, ..options });
+        let reserved = extended.reserved();
+        extended.grow_to(reserved + Bytes(1)).unwrap();
+        assert_eq!(extended.reserved(), reserved + Bytes(extend_by), "it is extended by what was asked for");
     }
 }

@@ -345,10 +345,54 @@ mod tests {
 
     use super::*;
     use crate::handles;
-    use crate::status::{GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK};
+    use crate::region::{
+        gpu_vmm_region_free, gpu_vmm_region_read, gpu_vmm_region_suspend, gpu_vmm_region_write,
+    };
+    use crate::status::{GPU_VMM_BUSY, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_PEER};
     use gpu_vmm::{DeviceId, HandleTypes, Properties as Memory, Vendor};
     use std::fs::metadata;
     use std::os::unix::fs::MetadataExt as _;
+    use std::ptr::{null, null_mut};
+
+    #[test]
+    fn an_offered_region_is_imported_with_all_of_its_memory_and_keeps_it() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut properties = Memory::on(DeviceId(0));
+        properties.handle_types = HandleTypes::FILE_DESCRIPTOR;
+        let mut memory =
+            gpu_vmm::Region::builder(&host).memory(properties).reserve(Bytes::mib(8)).build().unwrap();
+        for units in 1..=2 {
+            memory.grow_to(Bytes::mib(2 * units)).unwrap();
+        }
+        let (region, backend) =
+            (handles::add(Region::of(&host, memory)).unwrap(), handles::add(Backend(host)).unwrap());
+        let (mut offer, mut data, mut size) = (null_mut(), null(), 0);
+        let (mut imported, mut cut, mut physical, mut read) = (null_mut(), null_mut(), null_mut(), [0; 5]);
+        let at = Bytes::mib(2).0 - 2;
+        // SAFETY: the objects are freed after their last use, and the places are writable.
+        unsafe {
+            let by = GPU_VMM_OFFER_BY_PROCESS;
+            assert_eq!(gpu_vmm_region_offer(region, by, &raw mut offer), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_offer_bytes(offer, &raw mut data, &raw mut size), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_region_import(backend, data, size, &raw mut imported), GPU_VMM_OK);
+            // Of several pieces, none is the memory.
+            assert_eq!(gpu_vmm_physical_import(backend, data, size, &raw mut physical), GPU_VMM_PEER);
+            assert_eq!(gpu_vmm_region_import(backend, data, size - 1, &raw mut cut), GPU_VMM_PEER);
+            assert_eq!(
+                gpu_vmm_physical_import(backend, c"no offer".as_ptr().cast(), 8, &raw mut physical),
+                GPU_VMM_PEER
+            );
+            assert_eq!(gpu_vmm_region_write(region, at, b"bytes".as_ptr().cast(), 5), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_region_read(imported, at, read.as_mut_ptr().cast(), 5), GPU_VMM_OK);
+            assert_eq!(&read, b"bytes");
+            assert_eq!(gpu_vmm_region_suspend(region, null(), false, null_mut()), GPU_VMM_BUSY);
+            gpu_vmm_offer_free(offer);
+            assert!(handles::find(offer).is_none());
+            gpu_vmm_region_free(imported);
+            gpu_vmm_region_free(region);
+            crate::backend::gpu_vmm_close(backend);
+        }
+    }
 
     #[test]
     fn an_export_without_a_place_leaves_no_descriptor() {

@@ -217,10 +217,12 @@ mod tests {
             region.read(offset, &mut found).unwrap();
             assert_eq!(found, offset.0.to_le_bytes());
         }
-        let missing = std::env::join_paths([folder.join("gpu-vmm-no-such-folder"), folder]).unwrap();
-        let missing = store(&format!("files:{}", missing.to_str().unwrap())).unwrap();
-        let error = region.suspend(&missing, gpu_vmm::WaitFor::all_devices()).unwrap_err();
-        assert!(error.to_string().contains("gpu-vmm-no-such-folder"), "{error}");
+        let missing = folder.join("gpu-vmm-no-such-folder");
+        let several = std::env::join_paths([missing.clone(), folder]).unwrap().into_string().unwrap();
+        for keep in [format!("files:{several}"), format!("file:{}", missing.display())] {
+            let error = region.suspend(&store(&keep).unwrap(), gpu_vmm::WaitFor::all_devices()).unwrap_err();
+            assert!(error.to_string().contains("gpu-vmm-no-such-folder"), "{error}");
+        }
     }
 
     #[test]

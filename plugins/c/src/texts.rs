@@ -222,6 +222,25 @@ mod tests {
     }
 
     #[test]
+    fn wrong_texts_and_sizes_are_refused_before_they_are_read() {
+        let (nothing, mut place) = (std::ptr::null(), 0_u64);
+        let (one, large) = ((&raw mut place).cast_const().cast(), isize::MAX as u64 + 1);
+        let invalid = Some(GPU_VMM_INVALID_ARGUMENT);
+        // SAFETY: the text ends with a zero, and nothing is read through the other pointers.
+        unsafe {
+            let text = optional("text", c"\xff".as_ptr());
+            assert_eq!(text.err().map(|failure| failure.status), invalid);
+            assert!(matches!(optional("text", std::ptr::null()), Ok(None)));
+            for (from, size, expected) in
+                [(nothing, 1, invalid), (nothing, 0, None), (one, large, invalid), (one, 8, None)]
+            {
+                assert_eq!(bytes("from", from, size).err().map(|failure| failure.status), expected, "{size}");
+                assert_eq!(room("to", from.cast_mut(), size).err().map(|failure| failure.status), expected);
+            }
+        }
+    }
+
+    #[test]
     fn no_text_is_made_without_a_place_for_it() {
         let value = Noted(Cell::new(false));
         // SAFETY: the call refuses null.

@@ -77,3 +77,64 @@ impl FreeBlocks {
         self.0.into_values().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::pool::{Pool, PoolOptions};
+    use gpu_vmm::Vendor;
+
+    const STREAM: Stream<'static> = Stream::DEFAULT;
+
+    fn pool() -> Pool {
+        Pool::new(&AnyBackend::open(Vendor::Host).unwrap(), &PoolOptions::DEFAULT).unwrap()
+    }
+
+    fn block(pool: &Pool, size: Bytes) -> Block<AnyBackend> {
+        pool.blocks.request(size).alignment(Bytes(512)).stream(STREAM).alloc().unwrap()
+    }
+
+    #[test]
+    fn a_block_serves_requests_that_leave_little_of_it_unused() {
+        let (pool, mut free) = (pool(), FreeBlocks::default());
+        for size in [Bytes::kib(300), Bytes::mib(1), Bytes::mib(3)] {
+            let block = block(&pool, size);
+            let (address, capacity) = (block.address(), block.capacity());
+            free.keep(block);
+            let fits = |size: &u64| size + size / 4 + 4096 >= capacity.0;
+            let least = (1..=capacity.0).find(fits).unwrap();
+            for (size, expected) in
+                [(least - 1, false), (capacity.0 + 1, false), (least, true), (capacity.0, true)]
+            {
+                let found = free.take(Bytes(size), STREAM).unwrap();
+                assert_eq!(found.as_ref().map(Block::address), expected.then_some(address), "{size}");
+                found.into_iter().for_each(|block| free.keep(block));
+            }
+            assert!(free.take_at(address).is_some() && free.iter().next().is_none());
+        }
+    }
+
+    #[test]
+    fn a_small_request_takes_no_large_block() {
+        let (pool, mut free) = (pool(), FreeBlocks::default());
+        free.keep(block(&pool, Bytes(SMALL + 1)));
+        assert!(free.take(Bytes(SMALL), STREAM).unwrap().is_none());
+        assert!(free.take(Bytes(SMALL + 1), STREAM).unwrap().is_some());
+    }
+
+    #[test]
+    fn the_smallest_block_of_the_stream_is_taken() {
+        let (pool, mut free) = (pool(), FreeBlocks::default());
+        // Only a number: no work is queued on it.
+        // SAFETY: the host backend never dereferences a stream.
+        let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) };
+        let sizes = [3, 2, 4].map(|size| block(&pool, Bytes::mib(size)));
+        let smallest = sizes[1].address();
+        sizes.into_iter().for_each(|block| free.keep(block));
+        assert!(free.take_up_to(Bytes::mib(2), u64::MAX, other).unwrap().is_none());
+        let found = free.take_up_to(Bytes::mib(2), u64::MAX, STREAM).unwrap();
+        assert_eq!(found.map(|block| block.address()), Some(smallest));
+    }
+}

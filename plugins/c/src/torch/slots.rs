@@ -97,3 +97,20 @@ pub unsafe extern "C" fn gpu_vmm_torch_functions(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn each_of_64_tags_has_functions_of_its_own() {
+        let slots = (0..SLOTS).map(|number| slot(&format!("tag {number}")).unwrap()).collect::<Vec<_>>();
+        assert!(slots.iter().copied().eq(0..64));
+        assert!(slot("one more").unwrap_err().text.contains("64"));
+        assert_eq!(slot("tag 63").unwrap(), 63, "a tag keeps its functions");
+        let functions = ALLOCS.map(|function| function as usize);
+        assert!((1..SLOTS).all(|slot| !functions[..slot].contains(&functions[slot])));
+    }
+}

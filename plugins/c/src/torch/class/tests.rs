@@ -3,16 +3,29 @@
 #![allow(clippy::unwrap_used)]
 
 use super::account::{TorchUsage, gpu_vmm_torch_collect, gpu_vmm_torch_measure, gpu_vmm_torch_set_limit};
-use super::blocks::{gpu_vmm_torch_allocate, gpu_vmm_torch_deallocate};
+use super::blocks::{
+    gpu_vmm_torch_allocate, gpu_vmm_torch_allocate_at_last, gpu_vmm_torch_deallocate, gpu_vmm_torch_find,
+    gpu_vmm_torch_record_use,
+};
+use super::pools::{
+    gpu_vmm_torch_checkpoint, gpu_vmm_torch_checkpoint_free, gpu_vmm_torch_pool_acquire,
+    gpu_vmm_torch_pool_begin, gpu_vmm_torch_pool_end, gpu_vmm_torch_pool_release,
+    gpu_vmm_torch_pool_use_on_oom, gpu_vmm_torch_pool_uses, gpu_vmm_torch_restore,
+};
 use super::share::{gpu_vmm_torch_export, gpu_vmm_torch_import, gpu_vmm_torch_imported_free};
+use crate::handles;
 use crate::pool::PoolOptions;
-use crate::status::{GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY};
+use crate::status::{GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY};
 use crate::texts::gpu_vmm_string_free;
-use crate::torch::process::gpu_vmm_torch_configure;
+use crate::torch::graphs::MempoolId;
+use crate::torch::hooks::{gpu_vmm_torch_empty_cache, gpu_vmm_torch_record_stream};
+use crate::torch::process::{ALIGNMENT, device, gpu_vmm_torch_configure};
 use crate::torch::table::TorchBlock;
+use gpu_vmm::{Bytes, Stream};
+use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 use std::process::Command;
-use std::ptr::{null, null_mut};
+use std::ptr::{null, null_mut, without_provenance_mut};
 
 /// The page size of a pool without a small budget.
 const PAGE: u64 = 16 << 20;
@@ -119,8 +132,134 @@ fn without_a_place_for_both_results_neither_is_given() {
         let status = gpu_vmm_torch_import(handle, null_mut(), &raw mut address);
         assert_eq!((status, address), (GPU_VMM_INVALID_ARGUMENT, 0));
         assert_eq!(gpu_vmm_torch_import(handle, &raw mut imported, &raw mut address), GPU_VMM_OK);
-        assert_ne!(address, 0);
+        // Addresses of host memory are the process's own.
+        let (ours, theirs) = (block.address as *mut u8, (address + offset) as *mut u8);
+        ours.write(7);
+        theirs.add(block.capacity as usize - 1).write(8);
+        assert_eq!((theirs.read(), ours.add(block.capacity as usize - 1).read()), (7, 8));
+        let (mut again, mut same) = (null_mut(), 0);
+        assert_eq!(gpu_vmm_torch_export(block.address, &raw mut again, &raw mut same), GPU_VMM_OK);
+        assert_eq!((CStr::from_ptr(again), same), (CStr::from_ptr(handle), offset), "a block has one handle");
         gpu_vmm_torch_imported_free(imported);
+        assert!(handles::find(imported).is_none());
+        gpu_vmm_string_free(again);
         gpu_vmm_string_free(handle);
     }
+}
+
+const ID: MempoolId = MempoolId { first: 1, second: 2 };
+
+fn configure(options: &PoolOptions) {
+    // SAFETY: the name is a string, and the options are initialized.
+    assert_eq!(unsafe { gpu_vmm_torch_configure(c"host".as_ptr(), options) }, GPU_VMM_OK);
+}
+
+/// Notes the address of a block.
+unsafe extern "C" fn note(context: *mut c_void, block: *const TorchBlock) {
+    // SAFETY: the context is a vector, and the block is valid for the call.
+    unsafe { (*context.cast::<Vec<u64>>()).push((*block).address) }
+}
+
+#[test]
+fn the_last_try_takes_the_spare_memory_of_private_pools() {
+    const NAME: &str = "torch::class::tests::the_last_try_takes_the_spare_memory_of_private_pools";
+    const SIZE: u64 = 20 << 20;
+    if std::env::var_os(CASE).is_none() {
+        return run(NAME, 0);
+    }
+    configure(&PoolOptions { budget: 32 << 20, ..PoolOptions::DEFAULT });
+    let (mut block, mut found, mut uses, stream) =
+        (TorchBlock::at(0, 0, 0), TorchBlock::at(0, 0, 0), 0, null_mut());
+    // SAFETY: the places are writable, and null is no private pool and the default stream.
+    unsafe {
+        assert_eq!(gpu_vmm_torch_pool_acquire(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_allocate(0, SIZE, stream, &ID, &raw mut block), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_deallocate(block.address, &raw mut found), GPU_VMM_OK);
+        assert_eq!((found.address, found.size, found.pool), (block.address, SIZE, ID));
+        let at_last = |place| gpu_vmm_torch_allocate_at_last(0, SIZE, stream, place);
+        assert_eq!(at_last(&raw mut found), GPU_VMM_OUT_OF_MEMORY);
+        assert_eq!(gpu_vmm_torch_pool_use_on_oom(0, ID, true), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_allocate(0, SIZE, stream, null(), &raw mut found), GPU_VMM_OUT_OF_MEMORY);
+        assert_eq!(at_last(&raw mut found), GPU_VMM_OK);
+        assert_eq!((found.address, found.pool, found.used_elsewhere), (block.address, ID, false));
+        // Use on its own stream is none on another.
+        for (other, expected) in [(stream, false), (without_provenance_mut(4096), true)] {
+            assert_eq!(gpu_vmm_torch_record_use(block.address, other), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_torch_find(block.address + 4096, &raw mut found), GPU_VMM_OK);
+            assert_eq!((found.address, found.used_elsewhere), (block.address, expected));
+        }
+        assert_eq!(gpu_vmm_torch_pool_uses(0, ID, &raw mut uses), GPU_VMM_OK);
+        assert_eq!(uses, 1);
+        // A block of a pool that has ended returns before other memory is looked for.
+        assert_eq!(gpu_vmm_torch_pool_begin(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_pool_release(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_deallocate(block.address, null_mut()), GPU_VMM_OK);
+        assert_eq!(at_last(&raw mut found), GPU_VMM_OUT_OF_MEMORY, "requests are diverted");
+        assert_eq!(gpu_vmm_torch_pool_end(0, ID), GPU_VMM_OK);
+        assert_eq!(at_last(&raw mut found), GPU_VMM_OK);
+        assert_eq!(found.pool, MempoolId::default());
+        assert_eq!(gpu_vmm_torch_deallocate(found.address, null_mut()), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_deallocate(found.address, null_mut()), GPU_VMM_NOT_FOUND);
+    }
+}
+
+#[test]
+fn a_restore_names_the_blocks_before_and_after() {
+    const NAME: &str = "torch::class::tests::a_restore_names_the_blocks_before_and_after";
+    if std::env::var_os(CASE).is_none() {
+        return run(NAME, 0);
+    }
+    configure(&PoolOptions::DEFAULT);
+    assert_eq!(gpu_vmm_torch_pool_acquire(0, ID), GPU_VMM_OK);
+    let allocate = || {
+        let mut block = TorchBlock::at(0, 0, 0);
+        // SAFETY: the place is writable, and null is the default stream.
+        let status = unsafe { gpu_vmm_torch_allocate(0, 5000, null_mut(), &ID, &raw mut block) };
+        assert_eq!(status, GPU_VMM_OK);
+        block.address
+    };
+    let (first, mut named, mut checkpoint) = (allocate(), Vec::<u64>::new(), null_mut());
+    let context = (&raw mut named).cast();
+    // SAFETY: the function accepts the context, and the checkpoint is freed after its last use.
+    unsafe {
+        let status = gpu_vmm_torch_checkpoint(0, ID, Some(note), context, &raw mut checkpoint);
+        assert_eq!((status, std::mem::take(&mut *context.cast::<Vec<u64>>())), (GPU_VMM_OK, vec![first]));
+        let second = allocate();
+        assert_eq!(gpu_vmm_torch_deallocate(first, null_mut()), GPU_VMM_OK);
+        for (freed, allocated, expected) in [(true, false, second), (false, true, first)] {
+            let [freed, allocated] = [freed, allocated].map(|wanted| wanted.then_some(note as _));
+            assert_eq!(gpu_vmm_torch_restore(0, checkpoint, freed, allocated, context), GPU_VMM_OK);
+            assert_eq!(std::mem::take(&mut *context.cast::<Vec<u64>>()), [expected]);
+        }
+        gpu_vmm_torch_checkpoint_free(checkpoint);
+        assert!(handles::find(checkpoint).is_none());
+    }
+}
+
+#[test]
+fn emptying_the_cache_returns_the_memory_of_released_graphs() {
+    const NAME: &str = "torch::class::tests::emptying_the_cache_returns_the_memory_of_released_graphs";
+    if std::env::var_os(CASE).is_none() {
+        return run(NAME, 0);
+    }
+    configure(&PoolOptions::DEFAULT);
+    let other = MempoolId { first: 3, second: 4 };
+    let graphs = &device(0).unwrap().graphs;
+    graphs.begin(ID);
+    let block = graphs.alloc(Bytes::mib(3), ALIGNMENT, Stream::DEFAULT).unwrap().unwrap();
+    assert!(graphs.free(block).unwrap());
+    graphs.end(ID);
+    // A capture that goes on: the device is not waited for.
+    graphs.begin(other);
+    graphs.release(ID).unwrap();
+    graphs.end(other);
+    assert_ne!(usage().held, 0);
+    gpu_vmm_torch_empty_cache();
+    assert_eq!(usage().held, 0);
+    // What is no block is an error, and changes nothing.
+    // SAFETY: the host never dereferences a stream.
+    unsafe { gpu_vmm_torch_record_stream(without_provenance_mut(512), null_mut()) };
+    // SAFETY: a string that lives until the thread's next error.
+    let text = unsafe { CStr::from_ptr(crate::status::gpu_vmm_last_error()) };
+    assert!(text.to_str().unwrap().contains("is not the address of a block"), "{text:?}");
 }

@@ -178,6 +178,36 @@ fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
 }
 
 #[test]
+fn a_graphs_memory_is_free_after_the_capture_or_a_restore() {
+    let pools = pools(15);
+    let block = alloc(&pools);
+    let checkpoint = pools.checkpoint(ID).unwrap();
+    let free_during_a_capture = || {
+        pools.begin(ID).unwrap();
+        pools.books().unwrap().get(ID).unwrap().captured = true;
+        table::with(block, |entry| entry.note_use(other())).unwrap();
+        free(&pools, block);
+    };
+    free_during_a_capture();
+    pools.restore(&checkpoint).unwrap();
+    assert!(table::with(block, |_| ()).is_some(), "it is live again");
+    pools.end(ID).unwrap();
+    free_during_a_capture();
+    assert_eq!(pools.begin(OTHER).unwrap_err().status, GPU_VMM_NOT_FOUND);
+    pools.end(ID).unwrap();
+    assert_eq!(alloc(&pools), block, "a graph joins all of its streams");
+    assert_eq!(pools.uses(ID).unwrap(), 1);
+    pools.release(ID).unwrap();
+    free(&pools, block);
+    assert_eq!(live(&pools), 1, "the graph of the pool that has ended may use it");
+    let mut seen = Vec::new();
+    pools.each_free(|id, block| seen.push((id, block.address()))).unwrap();
+    assert_eq!(seen, [(MempoolId::default(), block)]);
+    assert!(pools.clear().unwrap() && !pools.clear().unwrap());
+    assert_eq!(live(&pools), 0);
+}
+
+#[test]
 fn a_stream_that_cannot_be_asked_may_capture() {
     let pools = pools(14);
     // SAFETY: the host backend never dereferences a stream. It has none with this number.

@@ -1,0 +1,171 @@
+//! Exchanges of one process with itself on host memory.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::backend::{gpu_vmm_close, gpu_vmm_open};
+use crate::handles;
+use crate::region::{gpu_vmm_region_free, gpu_vmm_region_grow};
+use crate::status::{GPU_VMM_ADDRESS_TAKEN, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_PEER};
+use gpu_vmm::{Address, DeviceId, HandleTypes, Placement, Properties, Vendor};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::null_mut;
+use std::time::Instant;
+
+#[test]
+fn following_a_silent_process_ends_with_the_wait() {
+    let path = std::env::temp_dir().join(format!("gpu-vmm-c-silent-{}", std::process::id()));
+    let _silent = Listens::bind(&path).unwrap();
+    let mut backend = null_mut();
+    // SAFETY: the name is a string, and the pointer is writable.
+    assert_eq!(unsafe { gpu_vmm_open(c"host".as_ptr(), &raw mut backend) }, GPU_VMM_OK);
+    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let (began, mut followed) = (Instant::now(), null_mut());
+    // SAFETY: the backend and the path are valid for the call, and the pointer is writable.
+    let status = unsafe { gpu_vmm_follow(backend, name.as_ptr(), 0, 200, &raw mut followed) };
+    assert_ne!(status, GPU_VMM_OK);
+    assert!(followed.is_null());
+    // The default of a channel is 30 seconds.
+    let took = began.elapsed();
+    assert!(Duration::from_millis(200) <= took && took < Duration::from_secs(15), "{took:?}");
+    // SAFETY: the backend was opened here and is not used any more.
+    unsafe { gpu_vmm_close(backend) };
+}
+
+/// Both ends of an exchange of one unit of memory, which are freed at the end.
+struct Ends {
+    backend: *mut Backend,
+    region: *mut Region,
+    exporter: *mut Exporter,
+    followed: *mut Followed,
+}
+
+const UNIT: u64 = Bytes::mib(2).0;
+const WAIT: u64 = 30_000; // milliseconds
+
+fn begin(name: &str) -> Ends {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let mut properties = Properties::on(DeviceId(0));
+    properties.handle_types = HandleTypes::FILE_DESCRIPTOR;
+    let mut memory =
+        gpu_vmm::Region::builder(&host).memory(properties).reserve(Bytes(8 * UNIT)).build().unwrap();
+    memory.grow_to(Bytes(UNIT)).unwrap();
+    let region = handles::add(Region::of(&host, memory)).unwrap();
+    let backend = handles::add(Backend(host)).unwrap();
+    let file = std::env::temp_dir().join(format!("gpu-vmm-c-{name}-{}", std::process::id()));
+    let path = CString::new(file.as_os_str().as_bytes()).unwrap();
+    let (mut listener, mut exporter, mut followed) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: the objects live during the calls, and the places are writable. No thread uses a place of another.
+    unsafe {
+        assert_eq!(gpu_vmm_listener_new(path.as_ptr(), &raw mut listener), GPU_VMM_OK);
+        assert_eq!(
+            gpu_vmm_export(listener, region, 0, &raw mut exporter),
+            GPU_VMM_PEER,
+            "no process connects"
+        );
+        let (from, to) = (region.addr(), backend.addr());
+        std::thread::scope(|scope| {
+            let status = scope.spawn(|| {
+                let (backend, mut made) = (std::ptr::without_provenance(to), null_mut());
+                let status = gpu_vmm_follow(backend, path.as_ptr(), 0, WAIT, &raw mut made);
+                (status, made.addr())
+            });
+            let region = std::ptr::without_provenance(from);
+            assert_eq!(gpu_vmm_export(listener, region, WAIT, &raw mut exporter), GPU_VMM_OK);
+            let (status, made) = status.join().unwrap();
+            assert_eq!(status, GPU_VMM_OK);
+            followed = std::ptr::without_provenance_mut(made);
+        });
+        gpu_vmm_listener_free(listener);
+        assert!(handles::find(listener).is_none() && !file.exists());
+    }
+    Ends { backend, region, exporter, followed }
+}
+
+impl Ends {
+    fn next(&self, milliseconds: u64) -> u32 {
+        let mut event = 4711;
+        // SAFETY: the region lives, and the place is writable.
+        assert_eq!(unsafe { gpu_vmm_followed_next(self.followed, milliseconds, &raw mut event) }, GPU_VMM_OK);
+        event
+    }
+
+    fn range(&self) -> (u64, u64) {
+        let (mut address, mut size) = (0, 0);
+        // SAFETY: the region lives, and the places are writable.
+        let status = unsafe { gpu_vmm_followed_range(self.followed, &raw mut address, &raw mut size) };
+        assert_eq!(status, GPU_VMM_OK);
+        (address, size)
+    }
+
+    fn end(self) {
+        // SAFETY: each object is freed once, and not used any more.
+        unsafe {
+            gpu_vmm_exporter_free(self.exporter);
+            gpu_vmm_followed_free(self.followed);
+            gpu_vmm_region_free(self.region);
+            gpu_vmm_close(self.backend);
+            assert!(handles::find(self.exporter).is_none() && handles::find(self.followed).is_none());
+        }
+    }
+}
+
+#[test]
+fn a_followed_region_moves_only_if_it_may() {
+    let ends = begin("moves");
+    let (begin, end) = ends.range();
+    assert_eq!(end, UNIT);
+    // SAFETY: the objects live, and the places are writable.
+    unsafe {
+        // What lies behind the region is taken, if it is not already.
+        let host = &handles::find(ends.backend).unwrap().0;
+        let behind = Placement::Exact(Address(begin + UNIT));
+        let _taken = gpu_vmm::Region::builder(host).at(behind).reserve(Bytes(UNIT)).build();
+        let mut sent = true;
+        assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, WAIT), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_exporter_publish(ends.exporter, ends.region, &raw mut sent), GPU_VMM_OK);
+        assert!(!sent && ends.next(0) == GPU_VMM_EVENT_NONE);
+        assert_eq!(gpu_vmm_region_grow(ends.region, 3 * UNIT), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_exporter_publish(ends.exporter, ends.region, &raw mut sent), GPU_VMM_OK);
+        assert!(sent && ends.next(WAIT) == GPU_VMM_EVENT_CHANGED);
+        assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, 1), GPU_VMM_PEER, "nothing is applied yet");
+        assert_eq!(gpu_vmm_followed_apply(ends.followed, false), GPU_VMM_ADDRESS_TAKEN);
+        assert_eq!(ends.range(), (begin, UNIT));
+        assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, WAIT), GPU_VMM_PEER, "it was refused");
+        assert_eq!(gpu_vmm_followed_apply(ends.followed, true), GPU_VMM_OK);
+        let (moved, end) = ends.range();
+        assert!(moved != begin && end == 3 * UNIT);
+        assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, WAIT), GPU_VMM_OK);
+        let (text, mut read) = (b"bytes", [0; 5]);
+        assert_eq!(gpu_vmm_followed_write(ends.followed, end - 5, text.as_ptr().cast(), 5), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_followed_read(ends.followed, end - 5, read.as_mut_ptr().cast(), 5), GPU_VMM_OK);
+        assert_eq!(&read, text);
+        handles::find(ends.region).unwrap().memory.read(Bytes(end - 5), &mut read).unwrap();
+        assert_eq!(&read, text, "both have one memory");
+    }
+    ends.end();
+}
+
+#[test]
+fn each_end_learns_how_the_other_one_ended() {
+    let ends = begin("released");
+    let mut outcome = 4711;
+    // SAFETY: the objects live, and the place is writable.
+    unsafe {
+        assert_eq!(gpu_vmm_exporter_wait_released(ends.exporter, 1, &raw mut outcome), GPU_VMM_PEER);
+        assert_eq!(outcome, 0, "it is cleared");
+        assert_eq!(gpu_vmm_exporter_request_release(ends.exporter), GPU_VMM_OK);
+        assert_eq!(ends.next(WAIT), GPU_VMM_EVENT_RELEASE_REQUESTED);
+        assert_eq!(gpu_vmm_followed_release(ends.followed), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_followed_release(ends.followed), GPU_VMM_INVALID_ARGUMENT);
+        outcome = 4711;
+        assert_eq!(gpu_vmm_exporter_wait_released(ends.exporter, WAIT, &raw mut outcome), GPU_VMM_OK);
+        assert_eq!(outcome, GPU_VMM_RELEASED);
+    }
+    ends.end();
+    let ends = begin("gone");
+    // SAFETY: the exporter is freed once.
+    unsafe { gpu_vmm_exporter_free(ends.exporter) };
+    assert_eq!(ends.next(WAIT), GPU_VMM_EVENT_GONE);
+    ends.end();
+}

@@ -1,0 +1,156 @@
+//! Options, blocks and statistics of pools on host memory.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::handles;
+use crate::sleep::{gpu_vmm_is_suspended, gpu_vmm_resume, gpu_vmm_suspend};
+use crate::status::{GPU_VMM_NOT_FOUND, GPU_VMM_OK};
+use crate::texts::gpu_vmm_string_free;
+use gpu_vmm::host::HostConfig;
+use gpu_vmm::{HandleTypes, Vendor};
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+
+/// With more slack, the pool creates memory for a large block instead of taking it from where a block was freed.
+#[test]
+fn a_pool_has_the_slack_of_its_options() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    for (slack, held) in [(0, Bytes::mib(18)), (1000, Bytes::mib(26))] {
+        let options = PoolOptions { page: Bytes::mib(2).0, slack, ..PoolOptions::DEFAULT };
+        let pool = Pool::new(&host, &options).unwrap();
+        let first = pool.blocks.alloc(Bytes::mib(8)).unwrap();
+        let _between = pool.blocks.alloc(Bytes::mib(2)).unwrap();
+        drop(first);
+        let _large = pool.blocks.alloc(Bytes::mib(16)).unwrap();
+        assert_eq!(pool.blocks.stats().held, held.0, "{slack} %");
+    }
+}
+
+#[test]
+fn a_block_belongs_to_the_stream_of_its_request() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let pool = handles::add(Pool::new(&host, &PoolOptions::DEFAULT).unwrap()).unwrap();
+    // Only a number: no work is queued on it.
+    let stream = std::ptr::without_provenance_mut(4096);
+    let (mut address, mut block) = (0, MaybeUninit::<BlockInfo>::uninit());
+    // SAFETY: the pool is not freed before the last call, the places are writable, and `find` has written the block.
+    unsafe {
+        assert_eq!(gpu_vmm_alloc(pool, 512, 0, stream, &raw mut address), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_find(pool, address, block.as_mut_ptr()), GPU_VMM_OK);
+        assert_eq!(block.assume_init().stream, stream);
+        assert_eq!(gpu_vmm_free(pool, address), GPU_VMM_OK);
+        gpu_vmm_pool_free(pool);
+    }
+}
+
+fn written(pool: &Pool, tag: &str, byte: u8) -> Vec<u8> {
+    let block = pool.blocks.tagged(tag).unwrap().alloc(Bytes::mib(2)).unwrap();
+    let (mut before, after) = (vec![1; 64], vec![byte; Bytes::mib(2).0 as usize]);
+    // SAFETY: the block lives, and no other thread uses it.
+    unsafe {
+        pool.backend.copy_to_host(pool.device, &mut before, block.address()).unwrap();
+        pool.backend.copy_from_host(pool.device, block.address(), &after).unwrap();
+    }
+    before
+}
+
+#[test]
+fn a_pool_scrubs_and_shares_memory_of_its_device_on_request_alone() {
+    let host = AnyBackend::from(HostConfig::new().devices(2).open().unwrap());
+    for wanted in [false, true] {
+        let page = Bytes::mib(2).0;
+        let options =
+            PoolOptions { device: 1, page, scrub: wanted, shareable: wanted, ..PoolOptions::DEFAULT };
+        let pool = Pool::new(&host, &options).unwrap();
+        written(&pool, "one", 7);
+        assert_eq!(written(&pool, "other", 8), [if wanted { 0 } else { 7 }; 64], "{wanted}");
+        let block = pool.blocks.alloc(Bytes::mib(2)).unwrap();
+        let (memory, _) = pool.blocks.memory_at(block.address(), Bytes::mib(2)).unwrap();
+        let properties = memory[0].properties();
+        assert_eq!(properties.handle_types.contains(HandleTypes::FILE_DESCRIPTOR), wanted);
+        assert_eq!(properties.device, DeviceId(1));
+        assert_eq!(BlockInfo::from(pool.blocks.find(block.address()).unwrap()).device, 1);
+    }
+}
+
+#[test]
+fn a_long_tag_is_cut_between_two_characters() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let pool = Pool::new(&host, &PoolOptions::DEFAULT).unwrap();
+    // The character of two bytes would end in the place of the terminating zero.
+    for (tag, shown) in [("x".repeat(62) + "\u{e9}z", 62), ("x".repeat(64), 63), ("x".repeat(63), 63)] {
+        let block = pool.tagged(&tag).unwrap().blocks.alloc(Bytes(512)).unwrap();
+        let found = BlockInfo::from(pool.blocks.find(block.address()).unwrap());
+        // SAFETY: the text ends with a zero.
+        let text = unsafe { CStr::from_ptr(found.tag.as_ptr()) };
+        assert_eq!(text.to_str().unwrap(), "x".repeat(shown));
+    }
+}
+
+/// Returns the JSON that a function writes.
+fn json(
+    pool: *const Pool,
+    write: unsafe extern "C" fn(*const Pool, *mut *mut c_char) -> Status,
+) -> serde_json::Value {
+    let mut text = std::ptr::null_mut();
+    // SAFETY: the pool lives, and the text is freed once.
+    unsafe {
+        assert_eq!(write(pool, &raw mut text), GPU_VMM_OK);
+        let value = serde_json::from_str(CStr::from_ptr(text).to_str().unwrap()).unwrap();
+        gpu_vmm_string_free(text);
+        value
+    }
+}
+
+#[test]
+fn blocks_are_aligned_and_trimmed_as_asked_for() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let options = PoolOptions { page: Bytes::mib(2).0, ..PoolOptions::DEFAULT };
+    let pool = handles::add(Pool::new(&host, &options).unwrap()).unwrap();
+    let stream = std::ptr::null_mut();
+    let (mut blocks, mut given_back) = ([0; 4], 1);
+    // SAFETY: the pool is not freed before the last call, and the places are writable.
+    unsafe {
+        for block in &mut blocks {
+            assert_eq!(gpu_vmm_alloc(pool, 512, Bytes::mib(1).0, stream, block), GPU_VMM_OK);
+            assert!(block.is_multiple_of(Bytes::mib(1).0), "{block:#x}");
+        }
+        assert_eq!(gpu_vmm_record_use(pool, blocks[0] + 1, stream), GPU_VMM_NOT_FOUND);
+        for block in blocks {
+            assert_eq!(gpu_vmm_free(pool, block), GPU_VMM_OK);
+        }
+        for block in &mut blocks {
+            assert_eq!(gpu_vmm_alloc(pool, Bytes::mib(2).0, 0, stream, block), GPU_VMM_OK);
+        }
+        for block in blocks {
+            assert_eq!(gpu_vmm_free(pool, block), GPU_VMM_OK);
+        }
+        let held = json(pool, gpu_vmm_pool_stats)["held"].as_u64().unwrap();
+        assert!(held >= Bytes::mib(8).0);
+        assert_eq!(gpu_vmm_trim(pool, Bytes::mib(2).0, &raw mut given_back), GPU_VMM_OK);
+        let kept = json(pool, gpu_vmm_pool_snapshot)["stats"]["held"].as_u64();
+        assert_eq!((given_back, kept), (held - Bytes::mib(2).0, Some(Bytes::mib(2).0)));
+        gpu_vmm_pool_free(pool);
+    }
+}
+
+#[test]
+fn a_tag_is_suspended_until_it_is_resumed() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let made = Pool::new(&host, &PoolOptions::DEFAULT).unwrap();
+    let _block = made.tagged("weights").unwrap().blocks.alloc(Bytes::mib(2)).unwrap();
+    let pool = handles::add(made).unwrap();
+    let (tag, nowhere) = (c"weights".as_ptr(), std::ptr::null());
+    let (mut bytes, mut suspended) = ([0; 2], [false; 3]);
+    // SAFETY: the pool is not freed before the last call, the tag is a string, and the places are writable.
+    unsafe {
+        assert_eq!(gpu_vmm_is_suspended(pool, tag, &raw mut suspended[0]), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_suspend(pool, tag, nowhere, &raw mut bytes[0]), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_is_suspended(pool, tag, &raw mut suspended[1]), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_resume(pool, tag, &raw mut bytes[1]), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_is_suspended(pool, tag, &raw mut suspended[2]), GPU_VMM_OK);
+        gpu_vmm_pool_free(pool);
+    }
+    assert_eq!(suspended, [false, true, false]);
+    assert!(bytes[0] >= Bytes::mib(2).0 && bytes[0] == bytes[1], "{bytes:?}");
+}
