@@ -246,7 +246,7 @@ fn the_callback_frees_blocks<B: TestKit>(subject: &Subject<B>) {
     drop(block);
     spare.lock().unwrap().clear();
     // Freed blocks of this size are in a thread cache at first.
-    let (medium, count) = (Bytes::mib(1), page.0 * 4 >> 20);
+    let (medium, count) = (Bytes::mib(1), (page.0 * 4) >> 20);
     spare.lock().unwrap().extend((0..count).map(|_| alloc(&pool, medium)));
     drop(alloc(&pool, page));
     assert_eq!(spare.lock().unwrap().len() as u64, count - (page.0 >> 20));
