@@ -4,7 +4,7 @@
 //! freeing a range crashes (quirk `free-races`), so `kept_addresses` keeps freed ranges for later reservations.
 #![allow(unsafe_code)] // calls into HIP
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Entered};
 use crate::kept_addresses::{Reserved, aligned, holds};
 use crate::quirks::{ALIGNMENT_IGNORED, workaround_enabled};
 use gpu_vmm_core::{Address, AddressRange, Alignment, Bytes, Detail, Error, Operation, Result};
@@ -20,22 +20,22 @@ pub(crate) fn reserve(
     alignment: Alignment,
     hint: Option<Address>,
 ) -> Result<Reserved> {
-    let _entered = driver.enter(Operation::Reserve)?;
+    let entered = &driver.enter(Operation::Reserve)?;
     if let Some(kept) = driver.kept.take(size, alignment, hint) {
         return Ok(kept);
     }
     if hint.is_some() || alignment.bytes() <= NATURAL || !workaround_enabled(&ALIGNMENT_IGNORED) {
-        let whole = reserve_whole(driver, size, hint)?;
+        let whole = reserve_whole(driver, entered, size, hint)?;
         if whole.base.is_aligned_to(alignment.bytes()) || !workaround_enabled(&ALIGNMENT_IGNORED) {
             return Ok(Reserved { whole, range: whole });
         }
-        free_or_keep(driver, Reserved { whole, range: whole })?;
+        free_or_keep(driver, entered, Reserved { whole, range: whole })?;
     }
     let limit = Alignment::MAX;
     let room = size.checked_add(alignment.bytes());
     let room =
         room.ok_or_else(|| Error::new(Operation::Reserve, Detail::AddressSpaceExhausted { size, limit }))?;
-    let whole = reserve_whole(driver, room, None)?;
+    let whole = reserve_whole(driver, entered, room, None)?;
     match aligned(whole.base, alignment).filter(|base| holds(whole, *base, size)) {
         Some(base) => {
             let reserved = Reserved { whole, range: AddressRange { base, size } };
@@ -45,14 +45,19 @@ pub(crate) fn reserve(
             Ok(reserved)
         }
         None => {
-            free_or_keep(driver, Reserved { whole, range: whole })?;
+            free_or_keep(driver, entered, Reserved { whole, range: whole })?;
             let what = format!("{whole} contains no {size} aligned to {}", alignment.bytes());
             Err(Error::new(Operation::Reserve, Detail::DriverContractViolated { what }))
         }
     }
 }
 
-fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<AddressRange> {
+fn reserve_whole(
+    driver: &Driver,
+    _: &Entered<'_>,
+    size: Bytes,
+    hint: Option<Address>,
+) -> Result<AddressRange> {
     const OPERATION: Operation = Operation::Reserve;
     let mut base = std::ptr::null_mut();
     let wish = hint.map_or(std::ptr::null_mut(), Address::as_ptr);
@@ -74,19 +79,18 @@ fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<
 ///
 /// A failed free is not retried: HIP has then forgotten the range and would crash.
 pub(crate) fn give_back(driver: &Driver, reserved: Reserved) -> Result<()> {
-    let _entered = driver.enter(Operation::FreeReservation)?;
-    free_or_keep(driver, reserved)
+    free_or_keep(driver, &driver.enter(Operation::FreeReservation)?, reserved)
 }
 
-fn free_or_keep(driver: &Driver, reserved: Reserved) -> Result<()> {
+fn free_or_keep(driver: &Driver, entered: &Entered<'_>, reserved: Reserved) -> Result<()> {
     if driver.quirks.free_races {
         driver.kept.put(reserved);
         return Ok(());
     }
-    free_now(driver, reserved.whole)
+    free_now(driver, entered, reserved.whole)
 }
 
-fn free_now(driver: &Driver, whole: AddressRange) -> Result<()> {
+fn free_now(driver: &Driver, _: &Entered<'_>, whole: AddressRange) -> Result<()> {
     // SAFETY: HIP returned this base and size, nothing is mapped there, and the range is freed once.
     let code = unsafe { (driver.hip.hipMemAddressFree)(whole.base.as_ptr(), whole.size.0 as usize) };
     driver.check(Operation::FreeReservation, "hipMemAddressFree", code, || whole.to_string())
@@ -94,20 +98,30 @@ fn free_now(driver: &Driver, whole: AddressRange) -> Result<()> {
 
 /// Frees a range without mappings and reserves it again.
 ///
-/// The caller holds the lock of HIP's calls, so no other reservation of this backend can take the range in between.
+/// The lock of HIP's calls is held, so no other reservation of this backend can take the range in between.
 /// Another part of the process can. Then, and after any other error, the range is lost.
-pub(crate) fn renew(driver: &Driver, operation: Operation, whole: AddressRange) -> Result<()> {
-    free_now(driver, whole)?;
-    reserve_again(driver, operation, whole)
+pub(crate) fn renew(
+    driver: &Driver,
+    entered: &Entered<'_>,
+    operation: Operation,
+    whole: AddressRange,
+) -> Result<()> {
+    free_now(driver, entered, whole)?;
+    reserve_again(driver, entered, operation, whole)
 }
 
-/// Reserves a lost range again, at its old address. The caller holds the lock of HIP's calls.
-pub(crate) fn reserve_again(driver: &Driver, operation: Operation, whole: AddressRange) -> Result<()> {
-    let offered = reserve_whole(driver, whole.size, Some(whole.base))?;
+/// Reserves a lost range again, at its old address.
+pub(crate) fn reserve_again(
+    driver: &Driver,
+    entered: &Entered<'_>,
+    operation: Operation,
+    whole: AddressRange,
+) -> Result<()> {
+    let offered = reserve_whole(driver, entered, whole.size, Some(whole.base))?;
     if offered == whole {
         return Ok(());
     }
-    if let Err(error) = free_now(driver, offered) {
+    if let Err(error) = free_now(driver, entered, offered) {
         driver.drop_log.record(error);
     }
     Err(Error::new(operation, Detail::AddressTaken { wanted: whole.base, offered: offered.base }))
@@ -143,13 +157,13 @@ pub(crate) fn release_kept(driver: &Driver) -> Result<usize> {
     for device in driver.devices().iter().filter(|device| device.unusable.is_none()) {
         driver.synchronize(OPERATION, device.id)?;
     }
-    let _entered = driver.enter(OPERATION)?;
+    let entered = &driver.enter(OPERATION)?;
     let ranges = driver.kept.take_unused();
     if !ranges.is_empty() {
         std::thread::sleep(PAUSE);
     }
     let count = ranges.len();
     // Every range is freed once, whatever happens to the others; the first failure is returned.
-    let results: Vec<_> = ranges.into_iter().map(|whole| free_now(driver, whole)).collect();
+    let results: Vec<_> = ranges.into_iter().map(|whole| free_now(driver, entered, whole)).collect();
     results.into_iter().collect::<Result<Vec<()>>>().map(|_| count)
 }

@@ -32,10 +32,13 @@ pub(crate) struct Driver {
     pub(crate) calls: Mutex<()>,
 }
 
+/// The lock of HIP's calls, held. A function that takes it must be called between [`Driver::enter`] and the end of the operation.
+pub(crate) type Entered<'a> = MutexGuard<'a, ()>;
+
 impl Driver {
     /// Begins a virtual memory operation: checks that this process loaded the runtime, and takes the lock. HIP has no
     /// lock around these operations, and looks objects up without holding them.
-    pub(crate) fn enter(&self, operation: Operation) -> Result<MutexGuard<'_, ()>> {
+    pub(crate) fn enter(&self, operation: Operation) -> Result<Entered<'_>> {
         // Before the lock: in a forked child, a thread of the parent may hold it forever.
         self.process.check(operation)?;
         Ok(self.calls.lock().unwrap_or_else(PoisonError::into_inner))

@@ -157,14 +157,14 @@ unsafe impl Reservation for HipReservation {
         if !self.driver.quirks.memory_stays || !self.was_mapped {
             return Ok(());
         }
-        let _entered = self.driver.enter(OPERATION)?;
+        let entered = self.driver.enter(OPERATION)?;
         if !self.mappings.is_empty() {
             // HIP would forget the range and leave the mappings, and crash when they are unmapped.
             return Err(Error::new(OPERATION, Detail::Unsupported { reason: self.what_is_left() }));
         }
         // After any failure, HIP no longer has the addresses reserved.
         self.lost = true;
-        addresses::renew(&self.driver, OPERATION, self.reserved.whole)?;
+        addresses::renew(&self.driver, &entered, OPERATION, self.reserved.whole)?;
         (self.lost, self.was_mapped) = (false, false);
         Ok(())
     }
@@ -174,8 +174,8 @@ unsafe impl Reservation for HipReservation {
         if !self.lost {
             return Ok(());
         }
-        let _entered = self.driver.enter(OPERATION)?;
-        addresses::reserve_again(&self.driver, OPERATION, self.reserved.whole)?;
+        let entered = self.driver.enter(OPERATION)?;
+        addresses::reserve_again(&self.driver, &entered, OPERATION, self.reserved.whole)?;
         (self.lost, self.was_mapped) = (false, false);
         Ok(())
     }

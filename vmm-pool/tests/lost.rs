@@ -84,3 +84,28 @@ fn memory_that_a_suspension_has_lost_is_not_used_again() {
         assert!(lost > 0, "{size}: no suspension has lost memory");
     }
 }
+
+/// The driver fails from some call of a trim on. Where each handle is unmapped by a call, it may fail between two of them.
+#[test]
+fn memory_that_a_trim_has_lost_is_not_used_again() {
+    let size = Bytes::mib(6);
+    let mut lost = 0;
+    for first in 0.. {
+        let host = HostConfig::new().unmapping_singly().memory(Bytes::mib(64)).open().unwrap();
+        let backend = FaultInject::new(host);
+        let pool = Pool::builder(&backend).build().unwrap();
+        drop((0..4).map(|_| pool.alloc(size).unwrap()).collect::<Vec<_>>());
+        backend.fail(first, u64::MAX);
+        let trimmed = pool.trim(Bytes::ZERO);
+        backend.stop();
+        let is_done = trimmed.is_ok_and(|size| !size.is_zero());
+        check(&pool, size, &format!("from call {first} on"));
+        pool.trim(Bytes::ZERO).unwrap();
+        assert_eq!(pool.stats().held, 0, "from call {first} on");
+        if is_done {
+            break;
+        }
+        lost += 1;
+    }
+    assert!(lost > 4, "{lost}");
+}

@@ -118,6 +118,7 @@ fn peer(rig: &Rig) {
         // The peer copies to its own memory.
         let mut theirs = rig.mapped(ONE, size);
         rig.backend.copy(ONE, theirs.range().base, base, size).unwrap();
+        rig.backend.copy(ONE, theirs.range().base, base, Bytes::ZERO).unwrap();
         assert_eq!(rig.backend.count_wrong(ONE, theirs.range().base, size, 77).unwrap(), 0);
         theirs.unmap(Bytes::ZERO, size).unwrap();
         reservation.unmap(Bytes::ZERO, size).unwrap();

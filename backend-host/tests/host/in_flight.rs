@@ -52,6 +52,28 @@ fn copies_fills_and_patterns_wait_for_the_default_stream() {
     range.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
 }
 
+/// Whichever stream works longer.
+#[test]
+fn a_wait_for_a_device_waits_for_each_stream() {
+    let host = pair();
+    let size = Bytes(GRANULE.0 * 2);
+    let handle = create(&host, ONE, size).unwrap();
+    let mut range = Range::new(&host, size);
+    range.put(Bytes::ZERO, &handle);
+    let (at, behind) = (range.at(Bytes::ZERO), range.at(GRANULE));
+    let streams = [(); 2].map(|()| host.own_stream(ONE).unwrap());
+    for (longer, seed) in [(0, 1), (1, 2), (0, 3)] {
+        for (number, stream) in streams.iter().enumerate() {
+            let (at, rounds) = if number == longer { (at, 200) } else { (behind, 1) };
+            // SAFETY: both granules are mapped until all work has been waited for.
+            unsafe { host.start_pattern_on(ONE, stream.stream(), at, GRANULE, seed, rounds) }.unwrap();
+        }
+        host.synchronize(ONE).unwrap();
+        assert!(streams.iter().all(|stream| stream.is_done().unwrap()), "{seed}");
+    }
+    range.unmap(Bytes::ZERO, size).unwrap();
+}
+
 fn is_lost<T: Debug>(result: Result<T>) -> bool {
     matches!(result.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }))
 }

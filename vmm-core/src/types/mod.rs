@@ -66,3 +66,26 @@ pub use operation::Operation;
 pub use process::Process;
 pub use properties::{HandleTypes, Location, Properties};
 pub use quirk::Quirk;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_are_padded() {
+        let texts = [
+            (format!("{:>9}|", Operation::Map), format!("{:<9}|", Operation::Map), "map"),
+            (
+                format!("{:>9}|", ErrorKind::Forked),
+                format!("{:<9}|", ErrorKind::Forked),
+                ErrorKind::Forked.name(),
+            ),
+            (format!("{:>9}|", Access::Read), format!("{:<9}|", Access::Read), "read"),
+            (format!("{:>9}|", Address(16)), format!("{:<9}|", Address(16)), "0x10"),
+            (format!("{:>9}|", Bytes::mib(2)), format!("{:<9}|", Bytes::mib(2)), "2 MiB"),
+        ];
+        for (right, left, name) in texts {
+            assert_eq!((right, left), (format!("{name:>9}|"), format!("{name:<9}|")));
+        }
+    }
+}

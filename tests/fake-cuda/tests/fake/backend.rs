@@ -401,8 +401,11 @@ fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
     extern "C" fn at_exit() {
         let left = LEFT.lock().unwrap().take();
         let Some((memory, pinned, copy_stream, backend)) = left else { return };
+        let late =
+            backend.synchronize(DEVICE).map_err(|error| error.driver_error().map(|source| source.code));
         drop((memory, pinned, copy_stream));
         let code = match backend.drop_log().take_last() {
+            _ if late != Err(Some(4)) => 2,
             None => 0,
             Some(_) => 1,
         };

@@ -117,5 +117,10 @@ mod tests {
         let mut found = vec![0; bytes.len()];
         stripes.read(Bytes::ZERO, &mut found).unwrap();
         assert!(found == bytes);
+        // Each file is as long as its part.
+        for (file, end) in stripes.0.iter().zip([2 * S, S + 100]) {
+            file.read(Bytes(end - 1), &mut [0]).unwrap();
+            file.read(Bytes(end), &mut [0]).unwrap_err();
+        }
     }
 }
