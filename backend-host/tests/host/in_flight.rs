@@ -2,10 +2,14 @@
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{Bytes, CopyCalls, Detail, Error, Result, Stream, SyncCalls};
+use gpu_vmm_core::{
+    BackingChange, BackingObserver, BackingOutcome, Bytes, CopyCalls, Detail, Error, Operation,
+    PhysicalMemory, Properties, Region, Result, Stream, SyncCalls,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_testkit::{TestKit, pattern_word};
+use gpu_vmm_testkit::{FaultInject, TestKit, pattern_word};
 use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn pair() -> HostBackend {
@@ -104,4 +108,49 @@ fn unmapping_under_work_loses_the_device_and_not_the_process_or_another_device()
         assert_eq!(wrong, 0, "work of the other device was given up");
         beside.unmap(Bytes::ZERO, GRANULE).unwrap();
     }
+}
+
+#[test]
+fn nothing_starts_on_a_lost_device() {
+    let host = pair();
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, Bytes::mib(4));
+    range.put(Bytes::ZERO, &handle);
+    let at = range.at(Bytes::ZERO);
+    // SAFETY: the backend ends work where nothing is mapped; the other place is mapped.
+    let start = |at| unsafe { host.start_pattern_on(ONE, Stream::DEFAULT, at, GRANULE, 1, 1) };
+    start(range.at(GRANULE)).unwrap();
+    assert!(is_lost(host.synchronize(ONE)));
+    assert!(is_lost(start(at)));
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
+#[derive(Clone, Default)]
+struct Outcomes(Arc<Mutex<Vec<BackingOutcome>>>);
+
+impl BackingObserver for Outcomes {
+    fn before(
+        &self,
+        _: &BackingChange<'_>,
+    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+
+    fn after(&self, _: &BackingChange<'_>, outcome: BackingOutcome) {
+        self.0.lock().unwrap().push(outcome);
+    }
+}
+
+/// The memory of a region without access is unmapped at once.
+#[test]
+fn an_observer_learns_that_memory_could_not_be_released_later() {
+    let host = FaultInject::new(pair());
+    let mut region = Region::builder(&host).on(ONE).reserve(GRANULE).build().unwrap();
+    region.map(Bytes::ZERO, &PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap()).unwrap();
+    let seen = Outcomes::default();
+    region.on_backing_change(seen.clone());
+    host.fail_calls(&[Operation::Unmap]);
+    region.release_later();
+    host.stop();
+    assert_eq!(*seen.0.lock().unwrap(), [BackingOutcome::Poisoned]);
 }

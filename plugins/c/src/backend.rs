@@ -180,3 +180,25 @@ pub unsafe extern "C" fn gpu_vmm_memory(
         Ok(())
     })
 }
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use super::*;
+    use crate::status::GPU_VMM_OK;
+    use std::ptr::null_mut;
+
+    /// Where the vendor's driver is missing, another backend must not take its place.
+    #[test]
+    fn a_backend_is_opened_by_its_name_or_not_at_all() {
+        for (vendor, name) in [(Vendor::Cuda, c"cuda"), (Vendor::Hip, c"hip")] {
+            let mut backend = null_mut();
+            // SAFETY: a string, and a place for the result.
+            let status = unsafe { gpu_vmm_open(name.as_ptr(), &raw mut backend) };
+            assert_eq!(status == GPU_VMM_OK, AnyBackend::open(vendor).is_ok(), "{name:?}");
+            assert_eq!(backend.is_null(), status != GPU_VMM_OK, "{name:?}");
+            // SAFETY: null, or freed once.
+            unsafe { gpu_vmm_close(backend) };
+        }
+    }
+}

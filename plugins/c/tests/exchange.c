@@ -69,6 +69,18 @@ static void banks(const gpu_vmm_backend *backend, uint64_t unit) {
     CHECK(gpu_vmm_banked_select(banked, own));
     CHECK(gpu_vmm_banked_read(banked, 0, read, 5));
     demand(strcmp(read, "mine") == 0, "a bank can have the caller's memory");
+    CHECK(gpu_vmm_physical_create(backend, NULL, unit, &pieces[0]));
+    CHECK(gpu_vmm_physical_create(backend, NULL, unit, &pieces[1]));
+    CHECK(gpu_vmm_physical_write(pieces[0], 0, "one", 4));
+    CHECK(gpu_vmm_physical_write(pieces[1], 0, "two", 4));
+    CHECK(gpu_vmm_banked_add_physical(banked, (const gpu_vmm_physical *const *)pieces, 2, &own));
+    CHECK(gpu_vmm_banked_select(banked, own));
+    CHECK(gpu_vmm_banked_read(banked, 0, read, 4));
+    demand(strcmp(read, "one") == 0, "the first piece of a bank is at its beginning");
+    CHECK(gpu_vmm_banked_read(banked, unit, read, 4));
+    demand(strcmp(read, "two") == 0, "the second piece lies behind it");
+    gpu_vmm_physical_release(pieces[0]);
+    gpu_vmm_physical_release(pieces[1]);
     RETURNS(GPU_VMM_OUT_OF_RANGE, gpu_vmm_banked_add(banked, 3 * unit, &own));
     RETURNS(GPU_VMM_NOT_FOUND, gpu_vmm_banked_select(banked, 4711));
     CHECK(gpu_vmm_banked_hide(banked));

@@ -79,6 +79,7 @@ int main(int count, char **arguments) {
     check(gpu_vmm_resume(pool, "weights", NULL), "resume");
     check(gpu_vmm_host_memory(pool, &took), "host memory");
     demand(took > bytes, "memory of the contents stays after the resume");
+    demand(gpu_vmm_host_memory(pool, NULL) == GPU_VMM_INVALID_ARGUMENT, "a place for the result is needed");
     check(gpu_vmm_trim_host(pool, &freed), "trim the host");
     demand(freed == took, "all host memory is freed while nothing is suspended");
     check(gpu_vmm_host_memory(pool, &took), "host memory");

@@ -169,3 +169,18 @@ fn each_end_learns_how_the_other_one_ended() {
     assert_eq!(ends.next(WAIT), GPU_VMM_EVENT_GONE);
     ends.end();
 }
+
+#[test]
+fn an_importer_that_is_freed_is_gone() {
+    let mut outcome = 4711;
+    let mut ends = begin("importer-gone");
+    // SAFETY: freed once; null afterwards.
+    unsafe {
+        assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, WAIT), GPU_VMM_OK);
+        gpu_vmm_followed_free(ends.followed);
+        ends.followed = null_mut();
+        assert_eq!(gpu_vmm_exporter_wait_released(ends.exporter, WAIT, &raw mut outcome), GPU_VMM_OK);
+        assert_eq!(outcome, GPU_VMM_RELEASE_GONE);
+    }
+    ends.end();
+}

@@ -179,6 +179,9 @@ fn the_last_try_takes_the_spare_memory_of_private_pools() {
         let at_last = |place| gpu_vmm_torch_allocate_at_last(0, SIZE, stream, place);
         assert_eq!(at_last(&raw mut found), GPU_VMM_OUT_OF_MEMORY);
         assert_eq!(gpu_vmm_torch_pool_use_on_oom(0, ID, true), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_pool_use_on_oom(0, ID, false), GPU_VMM_OK);
+        assert_eq!(at_last(&raw mut found), GPU_VMM_OUT_OF_MEMORY, "it is no longer allowed");
+        assert_eq!(gpu_vmm_torch_pool_use_on_oom(0, ID, true), GPU_VMM_OK);
         assert_eq!(gpu_vmm_torch_allocate(0, SIZE, stream, null(), &raw mut found), GPU_VMM_OUT_OF_MEMORY);
         assert_eq!(at_last(&raw mut found), GPU_VMM_OK);
         assert_eq!((found.address, found.pool, found.used_elsewhere), (block.address, ID, false));
