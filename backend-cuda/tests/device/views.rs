@@ -222,6 +222,6 @@ pub(crate) fn a_view_orders_streams(backend: &CudaBackend) {
     other.memcpy_dtod(&view, &mut target).unwrap();
     assert!(!event.is_complete(), "the work is done before it can be waited for");
     drop(view);
-    stream.synchronize().unwrap();
+    stream.clone_dtoh(&MemoryView::<u8>::new(&stream, &region, Bytes(0), 1).unwrap()).unwrap();
     assert!(event.is_complete(), "the view's stream has not waited for a read on another");
 }
