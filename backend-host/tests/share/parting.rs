@@ -116,7 +116,8 @@ fn an_exchange_with_an_importer_that_does_not_read_is_over() {
     let mut region = full(&host);
     let memory = region.mapping_at(units(3)).unwrap().memory.clone();
     let (forger, mut channel) = Forger::new();
-    channel.set_wait(SHORT);
+    // Long enough for the messages that the socket has room for.
+    channel.set_wait(Duration::from_secs(2));
     let mut exporter = Exporter::share(channel, &region).unwrap();
     let error = loop {
         region.unmap(units(3), units(1), IDLE).unwrap();
