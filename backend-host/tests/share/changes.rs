@@ -254,6 +254,16 @@ fn the_exporter_can_wait_for_no_more_than_it_wants() {
     exporter.wait_applied(LONG).unwrap();
 }
 
+/// One more change is published than was applied.
+#[track_caller]
+fn waits_for_the_next_answer<B: Backend>(exporter: &mut Exporter<B>, imported: &mut ImportedRegion<B>) {
+    let error = exporter.wait_applied(Duration::from_millis(5)).unwrap_err();
+    assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
+    change(imported);
+    imported.apply(IDLE).unwrap();
+    exporter.wait_applied(LONG).unwrap();
+}
+
 #[test]
 fn the_exporter_waits_for_the_change_that_it_published_last() {
     let (here, there) = (machine(), machine());
@@ -265,11 +275,7 @@ fn the_exporter_waits_for_the_change_that_it_published_last() {
     imported.apply(IDLE).unwrap();
     region.unmap(units(0), units(2), IDLE).unwrap();
     exporter.publish(&region).unwrap();
-    let error = exporter.wait_applied(Duration::from_millis(5)).unwrap_err();
-    assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
-    change(&mut imported);
-    imported.apply(IDLE).unwrap();
-    exporter.wait_applied(LONG).unwrap();
+    waits_for_the_next_answer(&mut exporter, &mut imported);
 }
 
 #[test]
@@ -283,11 +289,7 @@ fn an_answer_to_an_older_change_is_none_to_the_newest() {
     }
     change(&mut imported);
     imported.apply(IDLE).unwrap();
-    let error = exporter.wait_applied(Duration::from_millis(5)).unwrap_err();
-    assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
-    change(&mut imported);
-    imported.apply(IDLE).unwrap();
-    exporter.wait_applied(LONG).unwrap();
+    waits_for_the_next_answer(&mut exporter, &mut imported);
 }
 
 #[test]
