@@ -10,6 +10,7 @@
 use super::files::{read_exact_at, start_writing, write_all_at};
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file that several threads write and read, each in its own range.
@@ -31,6 +32,11 @@ struct Direct {
     memory: u64,
     /// True if the system has refused to write or read this way.
     refused: AtomicBool,
+}
+
+/// Returns true if the directory's file system keeps its files in memory alone (tmpfs).
+pub(super) fn is_in_memory(directory: &Path) -> bool {
+    system::is_in_memory(directory)
 }
 
 impl DirectFile {
@@ -98,11 +104,12 @@ impl DirectFile {
 #[cfg(target_os = "linux")]
 mod system {
     use super::Direct;
-    use rustix::fs::{AtFlags, FallocateFlags, StatxFlags, fallocate, fstatfs, statx};
+    use rustix::fs::{AtFlags, FallocateFlags, StatFs, StatxFlags, fallocate, fstatfs, statfs, statx};
     use std::fs::{File, OpenOptions};
     use std::io;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::OpenOptionsExt;
+    use std::path::Path;
     use std::sync::atomic::AtomicBool;
 
     /// The alignment that is enough for every disk, for kernels that do not say which one is (before Linux 6.1).
@@ -111,7 +118,7 @@ mod system {
     /// Opens a file again for direct I/O, or returns `None` if the file system does not support it. tmpfs lets it be opened since
     /// Linux 6.6, but has no place besides the page cache.
     pub(super) fn reopen(file: &File) -> Option<Direct> {
-        if fstatfs(file).ok()?.f_type == libc::TMPFS_MAGIC {
+        if is_tmpfs(&fstatfs(file).ok()?) {
             return None;
         }
         // The file can be without a name.
@@ -137,6 +144,14 @@ mod system {
         matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EFAULT))
     }
 
+    pub(super) fn is_in_memory(directory: &Path) -> bool {
+        statfs(directory).is_ok_and(|system| is_tmpfs(&system))
+    }
+
+    fn is_tmpfs(system: &StatFs) -> bool {
+        system.f_type == libc::TMPFS_MAGIC
+    }
+
     pub(super) fn allocate(file: &File, size: u64) -> io::Result<()> {
         Ok(fallocate(file, FallocateFlags::empty(), 0, size)?)
     }
@@ -147,12 +162,17 @@ mod system {
     use super::Direct;
     use std::fs::File;
     use std::io;
+    use std::path::Path;
 
     pub(super) fn reopen(_: &File) -> Option<Direct> {
         None
     }
 
     pub(super) fn is_refusal(_: &io::Error) -> bool {
+        false
+    }
+
+    pub(super) fn is_in_memory(_: &Path) -> bool {
         false
     }
 

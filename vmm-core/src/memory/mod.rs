@@ -13,6 +13,7 @@
 //! | `poison` | overwriting of freed memory |
 //! | `segment` | mapped memory that one driver call may use |
 //! | `staging_ring` | pinned buffers for copies through the host |
+//! | `threads` | threads that copy or write beside the calling thread |
 
 mod backing;
 mod chunks;
@@ -25,6 +26,7 @@ mod plain;
 mod poison;
 mod segment;
 mod staging_ring;
+mod threads;
 
 pub(crate) use backing::SavedContents;
 pub use backing::{BackingKind, BackingStore};

@@ -7,9 +7,9 @@
 use crate::driver::{Backend, CopyStreams, Pinned, copy_threads};
 use crate::memory::Segment;
 use crate::memory::chunks::{Batch, Chunk, Feed, cut};
-use crate::types::{Bytes, Detail, DriverError, Error, Lock, Operation, Result};
-use std::slice;
-use std::thread::{self, Scope, ScopedJoinHandle};
+use crate::memory::threads::{join, start_thread};
+use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
+use std::{slice, thread};
 
 /// A set of pinned (page-locked) buffers through which contents are copied.
 ///
@@ -244,27 +244,6 @@ impl<B: Backend> StagingRing<B> {
 /// Returns segments as the only batch of a stream.
 fn once(segments: &[Segment]) -> impl Iterator<Item = Result<Batch>> {
     std::iter::once(Ok(Batch { from: Bytes::ZERO, segments: segments.to_vec() }))
-}
-
-/// Starts a thread, or returns the operating system's error.
-fn start_thread<'scope, T: Send + 'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    work: impl FnOnce() -> T + Send + 'scope,
-) -> Result<ScopedJoinHandle<'scope, T>> {
-    thread::Builder::new().spawn_scoped(scope, work).map_err(|error| {
-        Error::new(
-            Operation::Copy,
-            Detail::Driver {
-                source: DriverError::system("start a thread", &error),
-                context: "a worker thread for copies".to_owned(),
-            },
-        )
-    })
-}
-
-/// Waits for a thread and returns its result. A panic of the thread continues in the caller.
-fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// The work of one thread, on the chunks that it takes and with its two buffers.

@@ -1,6 +1,5 @@
-//! A file for the contents of one suspended region.
+//! A file for contents of one suspended region.
 
-use super::store::Store;
 use crate::memory::direct_file::DirectFile;
 use crate::memory::files::failed;
 use crate::types::{Bytes, Error, Operation, Result};
@@ -74,16 +73,17 @@ fn create(path: &Path) -> Result<std::fs::File, (&'static str, io::Error)> {
     options.open(path).map_err(|error| ("CreateFile", error))
 }
 
-impl Store for File {
-    fn write(&self, at: Bytes, bytes: &[u8]) -> Result<()> {
+impl File {
+    pub(super) fn write(&self, at: Bytes, bytes: &[u8]) -> Result<()> {
         self.file.write_all_at(bytes, at.0).map_err(|error| self.failed("write", &error))
     }
 
-    fn read(&self, at: Bytes, bytes: &mut [u8]) -> Result<()> {
+    pub(super) fn read(&self, at: Bytes, bytes: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(bytes, at.0).map_err(|error| self.failed("read", &error))
     }
 
-    fn settle(&self) -> Result<()> {
+    /// Waits for writes that can still fail.
+    pub(super) fn settle(&self) -> Result<()> {
         self.file.flush().map_err(|error| self.failed("fdatasync", &error))
     }
 }

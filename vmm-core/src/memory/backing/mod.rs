@@ -25,7 +25,6 @@ pub(crate) use saved_contents::SavedContents;
 use crate::driver::{Backend, check_same};
 use crate::memory::StagingRing;
 use crate::types::{Bytes, Detail, Error, Operation, Result};
-use file::File;
 use pages::HostMemory;
 use pinned_arena::PinnedArena;
 use std::path::PathBuf;
@@ -148,6 +147,9 @@ impl<B: Backend> BackingStore<B> {
     /// that no error is lost. On Linux the contents bypass the page cache (`O_DIRECT`) if the file system supports that, and take
     /// no host memory. Contents are copied through the ring, which other stores may share. Chunks that are not a multiple of 4 KiB
     /// go through the page cache.
+    ///
+    /// In a directory whose files are in memory (tmpfs), the contents of a region are in up to 16 files of at least 64 MiB, because
+    /// Linux allocates, writes and frees the pages of one file with one thread at a time.
     #[must_use]
     pub fn file(directory: impl Into<PathBuf>, ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self(Kind::File([directory.into()].into(), ring.into()))
@@ -244,14 +246,9 @@ impl<B: Backend> BackingStore<B> {
             Kind::Pageable(memory, ring) => {
                 SavedContents::stored(ring, self.kind(), memory.pages(operation, needed)?)
             }
-            Kind::File(directories, ring) => match &directories[..] {
-                [directory] => {
-                    SavedContents::stored(ring, self.kind(), File::new(operation, directory, needed)?)
-                }
-                several => {
-                    SavedContents::stored(ring, self.kind(), Stripes::new(operation, several, needed)?)
-                }
-            },
+            Kind::File(directories, ring) => {
+                SavedContents::stored(ring, self.kind(), Stripes::new(operation, directories, needed)?)
+            }
             Kind::Nothing => SavedContents::nothing(self.kind()),
         })
     }

@@ -1,6 +1,5 @@
 //! The stores that contents reach through a staging ring: ordinary memory and files.
 
-use super::file::File;
 use super::pages::Pages;
 use super::store::Store;
 use super::stripes::Stripes;
@@ -12,6 +11,5 @@ use enum_dispatch::enum_dispatch;
 #[derive(Debug)]
 pub(super) enum AnyStore {
     Pages,
-    File,
     Stripes,
 }

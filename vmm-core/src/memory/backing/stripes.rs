@@ -1,13 +1,23 @@
-//! Contents in several files, one for each of several disks.
+//! Contents in one file, or in several that are written, read and deleted at the same time.
 
 use super::file::File;
 use super::store::Store;
+use crate::memory::direct_file::is_in_memory;
+use crate::memory::threads::{join, start_thread};
 use crate::types::{Bytes, Operation, Result};
+use std::iter;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::thread;
 
 /// The number of bytes in a row that one file has: what a thread of a ring usually writes at a time.
 const STRIPE: u64 = 4 << 20;
+
+/// The largest number of files in a directory whose files are in memory.
+const MOST: u64 = 16;
+
+/// The smallest size of one of several files in a directory.
+const LEAST: u64 = 64 << 20;
 
 /// A stream of bytes whose stripes are in the files in turn.
 #[derive(Debug)]
@@ -22,18 +32,40 @@ struct Part {
 }
 
 impl Stripes {
-    /// Creates a file in each directory, with disk space for its part of `size` bytes.
+    /// Creates a file in each directory, with space for its part of `size` bytes.
+    ///
+    /// If the files are in memory (tmpfs), each directory has several: the system allocates, writes and frees the pages of one file
+    /// with one thread at a time.
     pub(super) fn new(operation: Operation, directories: &[PathBuf], size: Bytes) -> Result<Self> {
-        let count = directories.len();
-        let with_size = |(number, directory): (usize, &PathBuf)| {
-            File::new(operation, directory, Bytes(size_of(number, count, size.0)))
+        let in_memory = directories.iter().all(|directory| is_in_memory(directory));
+        let count = directories.len() * if in_memory { files_for(size.0) } else { 1 };
+        let create = |number: usize| {
+            let part = size_of(number, count, size.0);
+            File::new(operation, &directories[number % directories.len()], Bytes(part))
         };
-        directories.iter().enumerate().map(with_size).collect::<Result<_>>().map(Self)
+        thread::scope(|scope| {
+            let start = |number| start_thread(scope, move || create(number));
+            let others = (1..count).map(start).collect::<Result<Vec<_>>>()?;
+            let files = iter::once(create(0)).chain(others.into_iter().map(join));
+            files.collect::<Result<_>>().map(Self)
+        })
     }
 
     fn parts(&self, at: Bytes, length: usize) -> impl Iterator<Item = (&File, Bytes, Range<usize>)> {
         parts(self.0.len(), at.0, length)
             .map(|Part { file, offset, range }| (&self.0[file], Bytes(offset), range))
+    }
+}
+
+impl Drop for Stripes {
+    fn drop(&mut self) {
+        let others = self.0.drain(1.min(self.0.len())..);
+        thread::scope(|scope| {
+            for file in others {
+                // If no thread can be started, this thread closes the file.
+                let _ = thread::Builder::new().spawn_scoped(scope, move || drop(file));
+            }
+        });
     }
 }
 
@@ -45,12 +77,17 @@ fn size_of(number: usize, count: usize, size: u64) -> u64 {
     whole * STRIPE + if number == stripes % count { rest } else { 0 }
 }
 
+/// Returns the number of files for `size` bytes in a directory whose files are in memory.
+fn files_for(size: u64) -> usize {
+    (size / LEAST).clamp(1, MOST) as usize
+}
+
 /// Splits a range of a stream in `count` files at the boundaries of stripes.
 fn parts(count: usize, at: u64, length: usize) -> impl Iterator<Item = Part> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let (stripe, within) = ((at + done as u64) / STRIPE, (at + done as u64) % STRIPE);
-        let end = length.min(done + (STRIPE - within) as usize);
+        let end = if count == 1 { length } else { length.min(done + (STRIPE - within) as usize) };
         let range = done..end;
         done = end;
         let (file, before) = ((stripe % count as u64) as usize, stripe / count as u64);
@@ -68,7 +105,7 @@ impl Store for Stripes {
     }
 
     fn settle(&self) -> Result<()> {
-        self.0.iter().try_for_each(Store::settle)
+        self.0.iter().try_for_each(File::settle)
     }
 }
 
@@ -102,6 +139,30 @@ mod tests {
                 assert!(end <= expected[file], "{size}: file {file} ends at {end}");
             }
         }
+    }
+
+    #[test]
+    fn one_file_takes_all_bytes_at_once() {
+        let all = |at, length| parts(1, at, length).collect::<Vec<_>>();
+        assert_eq!(all(S - 1, 3 * S as usize), [Part { file: 0, offset: S - 1, range: 0..3 * S as usize }]);
+        assert_eq!(all(5, 0), []);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn contents_in_memory_are_in_several_files_and_on_disks_in_one_each() {
+        let counts = [0, 1, 2 * LEAST - 1, 2 * LEAST, 16 * LEAST, 100 * LEAST].map(files_for);
+        assert_eq!(counts, [1, 1, 1, 2, 16, 16]);
+        let count = |directories: &[&str], size| {
+            let directories: Vec<PathBuf> = directories.iter().map(PathBuf::from).collect();
+            Stripes::new(Operation::Suspend, &directories, Bytes(size)).unwrap().0.len()
+        };
+        assert_eq!(count(&["/dev/shm"], 2 * LEAST), 2);
+        assert_eq!(count(&["/dev/shm", "/dev/shm"], 2 * LEAST), 4);
+        // A directory whose file system cannot be asked counts as a disk.
+        assert_eq!(count(&[""], 2 * LEAST), 1);
+        assert_eq!(count(&["", "/dev/shm"], 2 * LEAST), 2, "each directory receives the same amount");
+        assert!(!is_in_memory("/proc".as_ref()));
     }
 
     #[test]
