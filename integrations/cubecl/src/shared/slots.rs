@@ -13,10 +13,10 @@ use gpu_vmm::pool::Block;
 use gpu_vmm::{Backend, Stream};
 
 /// The number of newest allocations that each reservation looks at: most of those that are freed soon.
-const NEWEST: usize = 16;
+const NEWEST: usize = 4;
 
 /// The number of other allocations that each reservation looks at, in turn.
-const OTHERS: usize = 8;
+const OTHERS: usize = 4;
 
 /// A reservation looks at all allocations if this part of their bytes has been reserved since the last look. At most this part of
 /// the memory is held in vain.
