@@ -173,3 +173,14 @@ fn memory_that_peers_use_is_several_handles() {
     assert_eq!(grow(Region::builder(&host).access(ONE, Access::ReadWrite)), [2, 600]);
     assert_eq!(grow(Region::builder(&host).on(TWO).access(TWO, Access::Read)), [2, 600]);
 }
+
+/// A granule that is larger than a handle for peers is one handle.
+#[test]
+fn memory_that_peers_use_is_whole_granules() {
+    let unit = Bytes::mib(512);
+    let host = HostConfig::new().devices(2).granularity(unit).memory(Bytes::gib(2)).open().unwrap();
+    let builder = Region::builder(&host).access(TWO, Access::Read).reserve(Bytes::gib(1));
+    let mut region = builder.build().unwrap();
+    region.grow_to(Bytes::gib(1)).unwrap();
+    assert!(region.mappings().map(|mapping| mapping.length).eq([unit, unit]));
+}

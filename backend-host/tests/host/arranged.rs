@@ -4,8 +4,8 @@
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
-    Access, AccessMap, BackingStore, Bytes, Detail, ErrorKind, Operation, PhysicalMemory, Placement,
-    Properties, Region, WaitFor,
+    Access, AccessMap, Address, BackingStore, Bytes, Detail, ErrorKind, GrowthKind, Operation,
+    PhysicalMemory, Placement, Properties, Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -135,4 +135,93 @@ fn access_is_set_at_once_for_devices_that_reach_the_memory() {
         }
         assert_eq!(region.access(Bytes::ZERO, ONE), Access::ReadWrite);
     }
+}
+
+/// A part must be whole mappings, as for a change that waits.
+#[test]
+fn access_is_set_at_once_for_whole_mappings() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = Region::builder(&host).reserve(Bytes(4 * GRANULE.0)).build().unwrap();
+    region.grow_to(Bytes(2 * GRANULE.0)).unwrap();
+    let read = AccessMap::NONE.with(ONE, Access::Read);
+    let parts = [
+        (Bytes::ZERO, Bytes::ZERO, ErrorKind::InvalidArgument),
+        (Bytes::ZERO, Bytes(1), ErrorKind::Unaligned),
+        (Bytes::ZERO, Bytes(8 * GRANULE.0), ErrorKind::OutOfRange),
+        (Bytes::ZERO, GRANULE, ErrorKind::InvalidArgument),
+        (GRANULE + GRANULE, GRANULE, ErrorKind::NotMapped),
+    ];
+    for (offset, length, kind) in parts {
+        // SAFETY: no work uses the region.
+        let error = unsafe { region.set_access_at_once(offset, length, read) }.unwrap_err();
+        assert_eq!((error.operation(), error.kind()), (Operation::SetAccess, kind), "{error}");
+    }
+    assert_eq!(region.access(Bytes::ZERO, ONE), Access::ReadWrite);
+    // SAFETY: as above.
+    unsafe { region.set_access_at_once(Bytes::ZERO, GRANULE + GRANULE, read) }.unwrap();
+    let access: Vec<_> = region.layout().map(|one| (one.offset, one.access)).collect();
+    assert_eq!(access, [(Bytes::ZERO, read)]);
+}
+
+#[test]
+fn a_region_with_settings_needs_a_reservation() {
+    let host = HostConfig::new().open().unwrap();
+    let settings = Region::builder(&host).reserve(GRANULE).build().unwrap().settings();
+    let operation = Operation::Restore;
+    let none = Region::with_settings(operation, &host, &settings, Placement::Anywhere, &[]).unwrap_err();
+    assert!(matches!(none.detail(), Detail::ZeroSize), "{none}");
+}
+
+/// Memory of the caller ends at the end of the reservation or behind it, and a plain region takes none.
+#[test]
+fn growth_with_memory_reports_how_it_grew() {
+    let host = HostConfig::new().open().unwrap();
+    let at = Placement::Exact(Address(0x2300_0000_0000));
+    let mut region = Region::builder(&host).reserve(Bytes(2 * GRANULE.0)).at(at).build().unwrap();
+    let grown = [memory(&host, 1), memory(&host, 1), memory(&host, 2)].map(|memory| {
+        let grown = region.grow_with(&[memory]).unwrap();
+        (grown.how, grown.address, grown.end.0 / GRANULE.0, grown.added.0 / GRANULE.0)
+    });
+    let address = region.address();
+    let (within, extended) = (GrowthKind::Within, GrowthKind::Extended);
+    assert_eq!(grown, [(within, address, 1, 1), (within, address, 2, 1), (extended, address, 4, 2)]);
+
+    let host = HostConfig::new().without_virtual_memory().open().unwrap();
+    let mut plain = Region::builder(&host).build().unwrap();
+    let error = plain.grow_with(&[]).unwrap_err();
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    assert_eq!(error.operation(), Operation::Grow);
+}
+
+/// The old mappings cannot be removed, and neither can the new ones.
+#[test]
+fn a_move_that_cannot_be_undone_is_reported_with_both_errors() {
+    let host = FaultInject::new(HostConfig::new().open().unwrap());
+    let mut region = Region::builder(&host).reserve(GRANULE).guarded().build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    region.write(Bytes::ZERO, b"kept").unwrap();
+    let before = region.range();
+    host.fail_calls(&[Operation::Unmap]);
+    let error = region.grow_or_move(GRANULE + GRANULE, WaitFor::all_devices()).unwrap_err();
+    host.stop();
+    assert!(matches!(error.detail(), Detail::RollbackFailed { .. }), "{error}");
+    assert_eq!((region.range(), region.end()), (before, GRANULE));
+    let mut bytes = [0; 4];
+    region.read(Bytes::ZERO, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"kept");
+    drop(region);
+    // SAFETY: the region is dropped, and no device uses host memory.
+    unsafe { host.reclaim() }.unwrap();
+}
+
+#[test]
+fn a_plain_region_moves_without_a_wait_if_no_work_uses_it() {
+    let host = FaultInject::new(HostConfig::new().without_virtual_memory().open().unwrap());
+    let mut region = Region::builder(&host).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    // SAFETY: no work uses the region.
+    let grown = region.grow_or_move(GRANULE + GRANULE, unsafe { WaitFor::nothing() }).unwrap();
+    assert_eq!((grown.how, host.made(Operation::WaitForDevice)), (GrowthKind::Copied, 0));
+    region.grow_or_move(GRANULE + GRANULE + GRANULE, WaitFor::all_devices()).unwrap();
+    assert_eq!(host.made(Operation::WaitForDevice), 1);
 }

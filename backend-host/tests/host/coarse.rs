@@ -4,10 +4,10 @@
 //! offset and the size, each alone.
 
 use crate::{ONE, SMALL, TWO};
-use gpu_vmm_core::extend::forward;
+use gpu_vmm_core::extend::{MappedMemory, forward};
 use gpu_vmm_core::{
-    Backend, Bytes, CopyCalls, Detail, Granularity, MemoryCalls, MovePath, Operation, PhysicalMemory,
-    Properties, Region, Result, SyncCalls, WaitFor,
+    AccessMap, Address, Backend, Bytes, CopyCalls, Detail, Granularity, MemoryCalls, MovePath, Operation,
+    PhysicalMemory, Placement, Properties, Region, Result, SyncCalls, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle, HostReservation};
 
@@ -121,4 +121,26 @@ fn a_mapping_requires_the_granularity_of_its_memory() {
     let fine = PhysicalMemory::create(&backend, SMALL, Properties::on(ONE)).unwrap();
     region.map(SMALL, &fine).unwrap();
     assert_eq!(region.mapped(), SMALL + COARSE);
+}
+
+/// Each way in which memory of the second device can come into the region.
+#[test]
+fn growth_and_layouts_require_the_granularity_of_their_memory() {
+    let backend = mixed();
+    let coarse = PhysicalMemory::create(&backend, COARSE, Properties::on(TWO)).unwrap();
+    let mut region = region(&backend, &[SMALL]);
+    assert_eq!(unaligned(region.grow_to_on(TWO, SMALL + COARSE)), ("granularity", COARSE));
+    assert_eq!(unaligned(region.grow_with(std::slice::from_ref(&coarse))), ("address", COARSE));
+    let wanted = |offset| [MappedMemory { offset, memory: coarse.clone(), access: AccessMap::NONE }];
+    let operation = Operation::ApplyChange;
+    let here = region.apply_layout(operation, &wanted(SMALL), IDLE);
+    assert_eq!(unaligned(here), ("address", COARSE));
+    // The offset and the address suit the region, and their sum does not suit the memory.
+    let between = Placement::Exact(Address(0x2200_0000_0000) + SMALL);
+    let mut fine = Region::builder(&backend).on(ONE).reserve(SMALL).build().unwrap();
+    let elsewhere = fine.apply_layout_elsewhere(operation, &wanted(COARSE), between, IDLE);
+    assert_eq!(unaligned(elsewhere), ("address", COARSE));
+    assert_eq!((region.mapped(), region.mappings().count()), (SMALL, 1));
+    region.apply_layout(operation, &wanted(COARSE), IDLE).unwrap();
+    assert_eq!((region.mapped(), region.end()), (COARSE, COARSE + COARSE));
 }

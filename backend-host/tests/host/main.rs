@@ -9,6 +9,7 @@ mod borrowed;
 mod captures;
 mod child;
 mod coarse;
+mod copies;
 mod faults;
 mod in_flight;
 mod limits;
@@ -17,12 +18,15 @@ mod machine;
 mod memory;
 mod mmu;
 mod moved;
+mod observed;
 mod processes;
 mod range;
+mod refusals;
 mod sharing;
 mod snapshots;
 mod testkit;
 mod threads;
+mod vectors;
 
 use gpu_vmm_core::{Bytes, DeviceId};
 

@@ -2,7 +2,8 @@
 
 use crate::{ONE, SMALL, TWO};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Detail, DeviceId, Error, Location, MovePath, Moved, Properties, Region, WaitFor,
+    Access, Backend, BackingStore, Bytes, Detail, DeviceId, Error, Location, MovePath, Moved, Operation,
+    Properties, Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -94,4 +95,38 @@ fn a_region_does_not_move_out_of_the_reach_of_a_peer() {
         assert!(region.mappings().all(|mapping| mapping.memory.device() == ONE));
         assert_eq!(region.access(Bytes(0), THREE), Access::Read);
     }
+}
+
+/// A suspended region has no mappings to move, and would grow by memory of the other device.
+#[test]
+fn a_suspended_region_does_not_move() {
+    let host = machine(&HostConfig::new());
+    let mut region = filled(&host, Properties::on(ONE));
+    region.suspend(&BackingStore::nothing(), IDLE).unwrap();
+    let error = region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap_err();
+    assert!(matches!(error.detail(), Detail::Suspended { .. }), "{error}");
+    assert_eq!(error.operation(), Operation::MoveToDevice);
+    assert_eq!(region.settings().memory.device, ONE);
+}
+
+/// Only the error of a suspend names the call that leaves the memory where it is.
+#[test]
+fn memory_that_a_clone_holds_is_reported_with_what_each_call_can_do() {
+    let host = machine(&HostConfig::new());
+    let mut region = filled(&host, Properties::on(ONE));
+    let held = region.mapping_at(SMALL).map(|mapping| mapping.memory.clone());
+    let holder = |error: Error| match error.detail() {
+        Detail::StillReferenced { range, holder } => {
+            assert_eq!((range.offset, range.length), (SMALL, SMALL));
+            *holder
+        }
+        other => panic!("{other:?}"),
+    };
+    let moved = holder(region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap_err());
+    let suspended = holder(region.suspend(&BackingStore::nothing(), IDLE).unwrap_err());
+    assert!(moved.starts_with("is also held by a clone"), "{moved}");
+    assert_eq!(suspended, format!("{moved}; Region::suspend_into leaves it in place"));
+    drop(held);
+    region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
+    check(&region);
 }

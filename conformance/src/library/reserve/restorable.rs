@@ -215,8 +215,10 @@ fn restorable_where_all_is_taken<B: TestKit>(subject: &Subject<B>) {
     };
     for builder in [restorable(subject, Bytes(1)), restorable(subject, Bytes(1)).guarded()] {
         let error = builder.build().unwrap_err();
-        let Detail::NotRestorable { window, wanted, offered, .. } = error.detail() else { panic!("{error}") };
-        assert_eq!(*window, WINDOW);
+        let Detail::NotRestorable { tries, window, wanted, offered } = error.detail() else {
+            panic!("{error}")
+        };
+        assert_eq!((*tries, *window), (16, WINDOW));
         assert!(WINDOW.contains(*wanted) && !WINDOW.contains(*offered), "{wanted} and {offered}");
     }
     drop(taken);

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 #![allow(unsafe_code)]
 
+mod answers;
+
 use gpu_vmm::dlpack::{
     DLDataTypeCode, DLDevice, DLDeviceType, DLPackVersion, DataType, LegacyTensor, Tensor, TensorRegion,
     TensorView,

@@ -1,0 +1,98 @@
+//! Observers whose panics, and the panics of operations, are reported, and the text that shows their number.
+
+use crate::{GRANULE, ONE};
+use gpu_vmm_core::{
+    BackingChange, BackingObserver, BackingOutcome, Bytes, Detail, OffsetRange, Operation, PhysicalMemory,
+    Properties, Region, WaitFor,
+};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::FaultInject;
+use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
+
+/// The outcomes and the parts of all changes.
+type Seen = Arc<Mutex<Vec<(BackingOutcome, Vec<OffsetRange>)>>>;
+
+/// Notes the outcome of each change. Panics before a change if it has a text.
+#[derive(Clone, Default)]
+struct Noting(Seen, Option<&'static str>);
+
+impl BackingObserver for Noting {
+    fn before(&self, _: &BackingChange<'_>) -> Result<(), Box<dyn Error + Send + Sync>> {
+        self.1.map_or(Ok(()), |text| panic!("{text}"))
+    }
+
+    fn after(&self, change: &BackingChange<'_>, outcome: BackingOutcome) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((outcome, change.parts.to_vec()));
+    }
+}
+
+impl Noting {
+    fn take(&self) -> Vec<(BackingOutcome, Vec<OffsetRange>)> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+fn region<B: gpu_vmm_core::Backend>(host: &B) -> Region<B> {
+    let mut region = Region::builder(host).reserve(Bytes(4 * GRANULE.0)).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    region.grow_to(GRANULE + GRANULE).unwrap();
+    region
+}
+
+#[test]
+fn a_panic_before_a_change_is_the_reason_of_the_refusal() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region: Region<HostBackend> = region(&host);
+    region.on_backing_change(Noting(Seen::default(), Some("no time")));
+    let error = region.unmap(GRANULE, GRANULE, IDLE).unwrap_err();
+    let Detail::Vetoed { range, reason } = error.detail() else { panic!("{error}") };
+    assert_eq!((range.offset, range.length), (GRANULE, GRANULE));
+    assert_eq!(reason, "the observer panicked: no time");
+}
+
+#[test]
+fn a_region_is_shown_with_the_number_of_its_observers() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host);
+    assert!(format!("{region:?}").contains("0 observers"));
+    let first = region.on_backing_change(Noting::default());
+    region.on_backing_change(Noting::default());
+    assert!(format!("{region:?}").contains("2 observers"));
+    assert!(region.remove_observer(first));
+    assert!(format!("{region:?}").contains("1 observers"));
+}
+
+/// A panic in the middle of an operation leaves the memory in an unknown state, and the observer is told so.
+#[test]
+fn an_operation_that_panics_is_reported_as_poisoned() {
+    let host = FaultInject::new(HostConfig::new().open().unwrap());
+    let mut region = region(&host);
+    let noting = Noting::default();
+    let observer = region.on_backing_change(noting.clone());
+    host.during(Operation::Unmap, || panic!("in the driver"));
+    catch_unwind(AssertUnwindSafe(|| region.unmap(Bytes::ZERO, GRANULE, IDLE))).unwrap_err();
+    let part = OffsetRange { offset: Bytes::ZERO, length: GRANULE };
+    assert_eq!(noting.take(), [(BackingOutcome::Poisoned, vec![part])]);
+    assert!(region.remove_observer(observer));
+}
+
+/// Adjacent mappings are one part, and the part behind a hole is another.
+#[test]
+fn the_end_of_a_region_is_announced_in_runs_without_a_hole() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host);
+    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();
+    region.map(Bytes(3 * GRANULE.0), &memory).unwrap();
+    let noting = Noting::default();
+    region.on_backing_change(noting.clone());
+    drop(region);
+    let parts = [(0, 2), (3, 1)].map(|(offset, length)| OffsetRange {
+        offset: Bytes(offset * GRANULE.0),
+        length: Bytes(length * GRANULE.0),
+    });
+    assert_eq!(noting.take(), [(BackingOutcome::Changed, parts.to_vec())]);
+}

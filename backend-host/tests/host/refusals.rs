@@ -1,0 +1,275 @@
+//! The numbers in the errors of refused calls: each range, limit and offset is the one that the error's text says it is.
+
+use crate::{GRANULE, ONE, TWO};
+use gpu_vmm_core::extend::MappedMemory;
+use gpu_vmm_core::{
+    Access, AccessMap, Address, BackingStore, BankedRegion, Bytes, Detail, DeviceVec, Error, OffsetRange,
+    Operation, PhysicalMemory, Placement, Properties, Region, Result, WaitFor,
+};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::FaultInject;
+
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
+/// The size of the address space of a process.
+const ADDRESS_SPACE: Bytes = Bytes(1 << 47);
+
+fn granules(count: u64) -> Bytes {
+    Bytes(count * GRANULE.0)
+}
+
+fn range(offset: u64, length: u64) -> OffsetRange {
+    OffsetRange { offset: granules(offset), length: granules(length) }
+}
+
+fn memory(host: &HostBackend, count: u64) -> PhysicalMemory<HostBackend> {
+    PhysicalMemory::create(host, granules(count), Properties::on(ONE)).unwrap()
+}
+
+/// Creates a region with eight granules of addresses, and maps memory with access for its device there: each pair is an offset and
+/// a length.
+fn region(host: &HostBackend, mapped: &[(u64, u64)]) -> Region<HostBackend> {
+    let mut region = Region::builder(host).reserve(granules(8)).build().unwrap();
+    for (offset, length) in mapped {
+        let memory = memory(host, *length);
+        region.map_with_access(granules(*offset), &memory, ONE, Access::ReadWrite).unwrap();
+    }
+    region
+}
+
+fn error<T>(answer: Result<T>) -> Error {
+    answer.map(drop).unwrap_err()
+}
+
+/// Compares every field of an error.
+#[track_caller]
+fn assert_refused<T>(answer: Result<T>, operation: Operation, detail: &Detail) {
+    let error = error(answer);
+    assert_eq!((error.operation(), format!("{:?}", error.detail())), (operation, format!("{detail:?}")));
+}
+
+#[test]
+fn a_mapping_in_the_way_is_named_as_a_whole() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host, &[(2, 2), (5, 1)]);
+    let in_the_way = |asked, mapping| Detail::AlreadyMapped { range: asked, mapping };
+    let (one, three) = (memory(&host, 1), memory(&host, 3));
+    for (offset, memory, asked, mapping) in [
+        (1, &three, range(1, 3), range(2, 2)),
+        (3, &one, range(3, 1), range(2, 2)),
+        (4, &three, range(4, 3), range(5, 1)),
+    ] {
+        let answer = region.map(granules(offset), memory);
+        assert_refused(answer, Operation::Map, &in_the_way(asked, mapping));
+    }
+    // In a layout, the mapping in the way is the one before.
+    let wanted = [(1, &three), (2, &one)].map(|(offset, memory)| MappedMemory {
+        offset: granules(offset),
+        memory: memory.clone(),
+        access: AccessMap::NONE,
+    });
+    let answer = region.apply_layout(Operation::ApplyChange, &wanted, IDLE);
+    assert_refused(answer, Operation::ApplyChange, &in_the_way(range(2, 1), range(1, 3)));
+}
+
+#[test]
+fn a_hole_is_reported_with_the_mapped_size_and_the_end() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host, &[(0, 1), (1, 1), (3, 1)]);
+    let hole =
+        |asked| Detail::NotMapped { range: asked, hole: granules(2), mapped: granules(3), end: granules(4) };
+    assert_refused(region.fill(granules(1), granules(3), 0), Operation::Fill, &hole(range(1, 3)));
+    assert_refused(region.unmap(granules(0), granules(4), IDLE), Operation::Unmap, &hole(range(0, 4)));
+}
+
+#[test]
+fn a_mapping_that_is_cut_is_named_as_a_whole() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host, &[(0, 3), (3, 2)]);
+    for (asked, mapping) in
+        [(range(1, 4), range(0, 3)), (range(0, 4), range(3, 2)), (range(4, 1), range(3, 2))]
+    {
+        let answer = region.unmap(asked.offset, asked.length, IDLE);
+        assert_refused(answer, Operation::Unmap, &Detail::PartialMapping { range: asked, mapping });
+    }
+}
+
+#[test]
+fn a_sum_that_overflows_is_reported_with_both_numbers() {
+    let host = HostConfig::new().open().unwrap();
+    let high = u64::MAX - GRANULE.0 + 1;
+    let overflow = |length| Detail::Overflow { base: high, length };
+    let mut region = region(&host, &[]);
+    let answer = region.unmap(Bytes(high), granules(3), IDLE);
+    assert_refused(answer, Operation::Unmap, &overflow(granules(3).0));
+    for placement in [Placement::Prefer(Address(high)), Placement::Exact(Address(high))] {
+        let answer = Region::builder(&host).reserve(granules(2)).at(placement).build();
+        assert_refused(answer, Operation::Reserve, &overflow(granules(2).0));
+    }
+}
+
+#[test]
+fn shrinking_behind_the_end_is_reported_with_the_end() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host, &[(0, 2)]);
+    let behind = Detail::OutOfRange { range: range(0, 3), limit: granules(2) };
+    assert_refused(region.shrink_to(granules(3), IDLE), Operation::Shrink, &behind);
+    let shrunk = region.shrink_to(granules(2), IDLE).unwrap();
+    assert_eq!((shrunk.end, shrunk.removed), (granules(2), Bytes::ZERO));
+}
+
+#[test]
+fn memory_that_would_cross_the_end_of_the_reservation_is_reported_with_that_border() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host, &[]);
+    region.grow_to(granules(7)).unwrap();
+    let crosses = Detail::CrossesReservation { range: range(7, 2), border: granules(8) };
+    assert_refused(region.grow_with(&[memory(&host, 2)]), Operation::Grow, &crosses);
+    assert_eq!((region.reserved(), region.end()), (granules(8), granules(7)));
+}
+
+#[test]
+fn the_guard_that_stops_growth_is_reported_with_its_first_address() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = Region::builder(&host).reserve(granules(2)).guard(granules(3)).build().unwrap();
+    let guarded = Detail::Guarded { end: region.range().end(), guard: granules(3) };
+    assert_refused(region.grow_to(granules(3)), Operation::Grow, &guarded);
+}
+
+#[test]
+fn access_that_differs_is_reported_with_both_levels() {
+    let host = HostConfig::new().devices(2).open().unwrap();
+    let mut whole = region(&host, &[(0, 2)]);
+    let mut halves = region(&host, &[(3, 1), (4, 1)]);
+    halves.set_access(granules(4), GRANULE, TWO, Access::Read).unwrap();
+    let differs =
+        Detail::AccessDiffers { range: range(3, 2), device: TWO, one: Access::None, other: Access::Read };
+    let answer = halves.swap(granules(3), &mut whole, granules(0), granules(2), IDLE);
+    assert_refused(answer, Operation::Swap, &differs);
+}
+
+#[test]
+fn a_swap_of_whole_regions_needs_both_active_and_enough_addresses() {
+    let host = HostConfig::new().open().unwrap();
+    let mut large = region(&host, &[(0, 4)]);
+    let mut small = Region::builder(&host).reserve(granules(2)).build().unwrap();
+    let outside = Detail::OutOfRange { range: range(0, 4), limit: granules(2) };
+    assert_refused(large.swap_all(&mut small, IDLE), Operation::Swap, &outside);
+    assert_refused(small.swap_all(&mut large, IDLE), Operation::Swap, &outside);
+    // A suspended region has no mappings, as the empty one, and is refused nevertheless.
+    large.suspend(&BackingStore::nothing(), IDLE).unwrap();
+    let suspended = Detail::Suspended { address: large.address(), reserved: granules(8) };
+    assert_refused(large.swap_all(&mut small, IDLE), Operation::Swap, &suspended);
+    assert_refused(small.swap_all(&mut large, IDLE), Operation::Swap, &suspended);
+    assert_refused(large.write(Bytes::ZERO, b"x"), Operation::Write, &suspended);
+}
+
+#[test]
+fn a_layout_beyond_the_address_space_is_reported_with_its_end() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host, &[]);
+    let wanted = |offset| [MappedMemory { offset, memory: memory(&host, 2), access: AccessMap::NONE }];
+    let beyond = Detail::AddressSpaceExhausted { size: ADDRESS_SPACE + GRANULE, limit: ADDRESS_SPACE };
+    let answer = region.apply_layout(Operation::ApplyChange, &wanted(ADDRESS_SPACE - GRANULE), IDLE);
+    assert_refused(answer, Operation::ApplyChange, &beyond);
+    let much = ADDRESS_SPACE + Bytes(1);
+    let answer = Region::builder(&host).reserve(much).build();
+    let beyond = Detail::AddressSpaceExhausted { size: much, limit: ADDRESS_SPACE };
+    assert_refused(answer, Operation::Reserve, &beyond);
+}
+
+#[test]
+fn addresses_that_are_taken_are_reported_with_those_that_were_offered() {
+    let host = HostConfig::new().open().unwrap();
+    let taken = region(&host, &[]);
+    for guard in [Bytes::ZERO, GRANULE] {
+        let wanted = taken.address();
+        let answer =
+            Region::builder(&host).reserve(granules(2)).at(Placement::Exact(wanted)).guard(guard).build();
+        let error = error(answer);
+        let Detail::AddressTaken { wanted: told, offered } = *error.detail() else { panic!("{error}") };
+        assert_eq!(told, wanted);
+        assert_ne!(offered, wanted, "{error}");
+    }
+}
+
+#[test]
+fn an_alignment_that_is_no_power_of_two_is_reported() {
+    let host = HostConfig::new().open().unwrap();
+    let answer = Region::builder(&host).reserve(GRANULE).alignment(Bytes(3)).build();
+    assert_refused(answer, Operation::Reserve, &Detail::BadAlignment { alignment: Bytes(3) });
+}
+
+#[test]
+fn elements_that_do_not_fit_are_reported_with_their_count() {
+    let host = HostConfig::new().open().unwrap();
+    let mut numbers = DeviceVec::<u32, _>::from_slice(&host, ONE, &[1, 2, 3]).unwrap();
+    let many = |count| Detail::TooManyElements { count, element: 4 };
+    assert_refused(numbers.reserve(usize::MAX - 3), Operation::Grow, &many(usize::MAX));
+    assert_refused(numbers.reserve(usize::MAX - 1), Operation::Grow, &many(usize::MAX));
+    assert_refused(numbers.reserve(usize::MAX / 2), Operation::Grow, &many(usize::MAX / 2 + 3));
+    assert_refused(numbers.read(usize::MAX, &mut [0, 0]), Operation::Read, &many(2));
+    let missing = Detail::NoSuchElement { index: 4, length: 3 };
+    assert_refused(numbers.read(2, &mut [0; 3]), Operation::Read, &missing);
+    assert_refused(numbers.write(2, &[0; 3]), Operation::Write, &missing);
+    assert_eq!(numbers.to_vec().unwrap(), [1, 2, 3]);
+}
+
+#[test]
+fn a_bank_that_does_not_exist_is_reported_with_those_that_do() {
+    let host = HostConfig::new().open().unwrap();
+    let mut banked = BankedRegion::build(Region::builder(&host).reserve(GRANULE)).unwrap();
+    let banks = [(); 3].map(|()| banked.add_bank(GRANULE).unwrap());
+    drop(banked.remove_bank(banks[1], IDLE).unwrap());
+    let error = error(banked.remove_bank(banks[1], IDLE));
+    let Detail::NoSuchBank { set, there } = error.detail() else { panic!("{error}") };
+    assert_eq!((error.operation(), *set), (Operation::RemoveBank, banks[1]));
+    assert_eq!(*there, format!("{}, {}", banks[0], banks[2]));
+}
+
+/// Both errors are the cause, the range is that of the mapping, and no call takes it for free or mapped.
+#[test]
+fn a_poisoned_mapping_is_reported_with_its_range_and_both_errors() {
+    let host = FaultInject::new(HostConfig::new().open().unwrap());
+    let mut region = Region::builder(&host).reserve(granules(4)).build().unwrap();
+    region.grow_to(granules(1)).unwrap();
+    region.grow_to(granules(3)).unwrap();
+    host.set_access_though_failing(true);
+    host.fail_calls(&[Operation::SetAccess]);
+    let failed = error(region.set_access(granules(1), granules(2), ONE, Access::Read));
+    host.stop();
+    let Detail::RollbackFailed { .. } = failed.detail() else { panic!("{failed}") };
+    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();
+    for (answer, operation) in [
+        (region.map(granules(2), &memory), Operation::Map),
+        (region.fill(granules(0), granules(2), 0), Operation::Fill),
+        (region.unmap(granules(1), granules(2), IDLE), Operation::Unmap),
+    ] {
+        let error = error(answer);
+        let Detail::Poisoned { range: told, cause } = error.detail() else { panic!("{error}") };
+        assert_eq!((error.operation(), *told), (operation, range(1, 2)));
+        assert_eq!(cause.matches("failed by plan").count(), 2, "{cause}");
+    }
+    drop(region);
+    // SAFETY: the region is dropped, and no device uses host memory.
+    unsafe { host.reclaim() }.unwrap();
+}
+
+/// The first mapping is removed, the second cannot be removed, and the first cannot be mapped again.
+#[test]
+fn a_mapping_that_could_not_be_restored_is_reported_with_both_errors() {
+    let host = FaultInject::new(HostConfig::new().unmapping_singly().open().unwrap());
+    let mut region = Region::builder(&host).reserve(granules(4)).build().unwrap();
+    for end in [1, 2] {
+        region.grow_to(granules(end)).unwrap();
+    }
+    let later = host.clone();
+    host.during(Operation::Unmap, move || later.fail_calls(&[Operation::Unmap, Operation::Map]));
+    let failed = error(region.unmap(granules(0), granules(2), IDLE));
+    host.stop();
+    let Detail::RollbackFailed { .. } = failed.detail() else { panic!("{failed}") };
+    let error = error(region.fill(Bytes::ZERO, GRANULE, 0));
+    let Detail::Poisoned { range: told, cause } = error.detail() else { panic!("{error}") };
+    assert_eq!((*told, cause.matches("failed by plan").count()), (range(0, 1), 2), "{cause}");
+    // The second one is as before.
+    region.write(granules(1), b"x").unwrap();
+}
