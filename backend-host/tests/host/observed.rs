@@ -66,7 +66,7 @@ fn a_region_is_shown_with_the_number_of_its_observers() {
     assert!(format!("{region:?}").contains("1 observers"));
 }
 
-/// A panic in the middle of an operation leaves the memory in an unknown state, and the observer is told so.
+/// A panic in the middle of an operation leaves the memory in an unknown state, and the observer receives that outcome.
 #[test]
 fn an_operation_that_panics_is_reported_as_poisoned() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());
