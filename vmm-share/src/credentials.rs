@@ -113,15 +113,16 @@ mod tests {
         let us = geteuid().as_raw();
         let peer = |pid, uid| Credentials { pid, uid, gid: 0 };
         let check = |allowed: Allowed, peer| allowed.check(Operation::Accept, peer);
-        for (allowed, other) in [
-            (Allowed::same_user(), peer(7, us + 1)),
-            (Allowed::user(us + 1), peer(7, us)),
-            (Allowed::process(7), peer(8, us)),
-            (Allowed::process(7), peer(7, us + 1)),
+        let process = format!("only process 7 of user {us} is");
+        for (allowed, other, words) in [
+            (Allowed::same_user(), peer(7, us + 1), format!("only processes of user {us} are")),
+            (Allowed::user(us + 1), peer(7, us), format!("only processes of user {} are", us + 1)),
+            (Allowed::process(7), peer(8, us), process.clone()),
+            (Allowed::process(7), peer(7, us + 1), process),
         ] {
             let error = check(allowed, other).unwrap_err();
-            let Some(PeerError::NotAllowed { pid, uid, .. }) = error.extension() else { panic!("{error}") };
-            assert_eq!((*pid, *uid), (other.pid, other.uid));
+            let Some(PeerError::NotAllowed { pid, uid, why }) = error.extension() else { panic!("{error}") };
+            assert_eq!((*pid, *uid, why), (other.pid, other.uid, &words));
         }
         for (allowed, other) in [
             (Allowed::same_user(), peer(7, us)),

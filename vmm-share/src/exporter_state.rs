@@ -112,3 +112,19 @@ fn check_count(operation: Operation, what: &str, count: usize, most: usize) -> R
         Detail::Unsupported { reason: format!("the region has {count} {what}, and the limit is {most}") },
     ))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_are_shared_as_an_importer_takes() {
+        let check = |count| check_count(Operation::Publish, "mappings", count, MAX_MAPPINGS);
+        check(MAX_MAPPINGS).unwrap();
+        let error = check(MAX_MAPPINGS + 1).unwrap_err();
+        let expected =
+            "publish change: not supported: the region has 262145 mappings, and the limit is 262144";
+        assert_eq!(error.to_string(), expected);
+    }
+}

@@ -274,3 +274,51 @@ impl Offer {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use gpu_vmm_core::{DeviceId, DeviceUuid};
+
+    /// An offer of pieces of one unit each, which are mapped one behind the other.
+    fn offer(count: u32, handles: usize) -> Offer {
+        const UNIT: u64 = 4096;
+        let piece = |id| SharedPiece {
+            id,
+            size: UNIT,
+            granularity: UNIT,
+            device: DeviceUuid([7; 16]),
+            kind: Properties::on(DeviceId(0)).into(),
+        };
+        Offer {
+            origin: Origin { vendor: "host".to_owned(), library: "1".to_owned() },
+            base: 0,
+            end: u64::from(count) * UNIT,
+            pieces: (0..count).map(piece).collect(),
+            mappings: (0..count)
+                .map(|piece| SharedMapping { offset: u64::from(piece) * UNIT, piece })
+                .collect(),
+            handles: Handles::Fabric(vec![FabricHandle([0; 64]); handles]),
+        }
+    }
+
+    #[test]
+    fn an_offer_has_as_many_handles_as_pieces() {
+        let read = |count, handles| Offer::from_bytes(&offer(count, handles).to_bytes().unwrap());
+        assert_eq!(read(2, 2).unwrap(), offer(2, 2));
+        for handles in [1, 3] {
+            let error = read(2, handles).unwrap_err();
+            assert_eq!(error.operation(), Operation::ReadOffer);
+            assert!(error.to_string().ends_with(&format!("{handles} handles for 2 pieces")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_longest_offer_is_read() {
+        let error = |length| Offer::from_bytes(&vec![0; length]).unwrap_err().to_string();
+        assert!(error(MAX_BYTES).contains("an offer begins with [67, 70, 75"), "{}", error(MAX_BYTES));
+        let longer = error(MAX_BYTES + 1);
+        assert!(longer.contains("an offer of 33554433 bytes, and the limit is 33554432"), "{longer}");
+    }
+}

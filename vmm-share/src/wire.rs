@@ -173,6 +173,30 @@ mod tests {
     }
 
     #[test]
+    fn as_many_entries_as_are_permitted_arrive() {
+        let answer = |removed: usize| {
+            let claim = Claim { removed: vec![0; removed], ..Claim::default() };
+            let (mut ours, mut theirs) = Channel::pair().unwrap();
+            std::thread::scope(|scope| {
+                let sender = scope.spawn(move || send(&mut ours, OPERATION, (origin(), 0), &claim, &[]));
+                let wait = Wait::new(OPERATION, "description", theirs.wait());
+                let Message::Begin(begin) = receive_whole(&mut theirs, &wait).unwrap().0 else {
+                    panic!("a description has a beginning")
+                };
+                let found = receive(&mut theirs, OPERATION, &begin).map(|(claim, _)| claim.removed.len());
+                // The sender is told that the reader has gone.
+                drop(theirs);
+                let _ = sender.join().unwrap();
+                found
+            })
+        };
+        assert_eq!(answer(MAX_MAPPINGS).unwrap(), MAX_MAPPINGS);
+        let error = answer(MAX_MAPPINGS + 1).unwrap_err().to_string();
+        let expected = "262145 mappings to be removed are announced, and the limit is 262144";
+        assert!(error.ends_with(expected), "{error}");
+    }
+
+    #[test]
     fn a_slow_reader_is_waited_for_no_longer_than_one_that_does_not_read() {
         const MESSAGES: usize = 100;
         let claim = Claim { removed: vec![u64::MAX; MESSAGES * MAX_ENTRIES], ..Claim::default() };

@@ -249,6 +249,7 @@ fn the_exporter_can_wait_for_no_more_than_it_wants() {
         matches!(error.extension(), Some(PeerError::TimedOut { waited, .. }) if *waited == Duration::from_millis(5)),
         "{error}"
     );
+    assert_eq!(error.to_string(), "wait until applied: no answer from the importer within 5ms");
     change(&mut imported);
     imported.apply(IDLE).unwrap();
     exporter.wait_applied(LONG).unwrap();

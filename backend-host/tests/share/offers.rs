@@ -6,6 +6,7 @@ use crate::left::Left;
 use crate::{ONE, TWO, UNIT, units};
 use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, Error, PhysicalMemory, Properties, WaitFor};
 use gpu_vmm_share::PeerError;
+use gpu_vmm_share::manifest::{Origin, SharedMapping, SharedPiece};
 use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::FaultInject;
 use std::fs::File;
@@ -135,6 +136,28 @@ fn an_offer_that_is_cut_anywhere_is_refused() {
     ] {
         let error = Offer::from_bytes(&offer).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+/// Whichever way it came: `serde` reads an offer without a check.
+#[test]
+fn an_offer_that_contradicts_itself_is_refused() {
+    let (here, there) = (machine(), machine());
+    let offered = Offered::of_memory(&here, &piece(&here, ONE, 1), By::Process).unwrap();
+    let bytes = offered.offer().to_bytes().unwrap();
+    let (header, body) = bytes.split_at(8);
+    type Claim = (Origin, u64, u64, Vec<SharedPiece>, Vec<SharedMapping>);
+    let ((origin, base, _, pieces, _), handles): (Claim, &[u8]) = postcard::take_from_bytes(body).unwrap();
+    let lie: Claim = (origin, base, 0, pieces, Vec::new());
+    let lie = [&postcard::to_allocvec(&lie).unwrap(), handles].concat();
+    let offer: Offer = postcard::from_bytes(&lie).unwrap();
+    for error in [
+        Offer::from_bytes(&[header, &lie].concat()).unwrap_err(),
+        offer.import_memory(&there).unwrap_err(),
+        offer.import(&there, &ImportOptions::new()).unwrap_err(),
+    ] {
+        assert!(matches!(error.extension(), Some(PeerError::BadMessage { .. })), "{error}");
+        assert!(error.to_string().ends_with("piece 0 is mapped nowhere"), "{error}");
     }
 }
 

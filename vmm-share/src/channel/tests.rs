@@ -185,9 +185,11 @@ fn what_is_too_large_is_not_sent_and_ends_nothing() {
         let error =
             one.send(Operation::Publish, &Message::Removed(vec![u64::MAX; MAX_BYTES / 10]), &[]).unwrap_err();
         assert!(error.to_string().contains("more than the limit of 32768 bytes per message"), "{error}");
+        assert!(error.to_string().contains("sendmsg answered EMSGSIZE"), "{error}");
         let fds = vec![other.as_fd(); MAX_DESCRIPTORS + 1];
         let error = one.send(Operation::Publish, &Message::End, &fds).unwrap_err();
         assert!(error.to_string().contains("more than the limit of 128 descriptors per message"), "{error}");
+        assert!(error.to_string().ends_with("(129 descriptors)"), "{error}");
         one.send(Operation::Publish, &revision(1), &[]).unwrap();
         assert_eq!(receive(&mut other).unwrap().0, revision(1));
         // The number of the message and the revision take a byte each, and the length of the text takes three.

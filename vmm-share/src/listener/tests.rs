@@ -191,6 +191,7 @@ fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
             .finish();
         };
         as_nobody("connect answered EACCES");
+        as_nobody(": only the user that created the listener may connect");
         let (uid, gid) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
         chown(folder.socket(), Some(uid), Some(gid)).unwrap();
         as_nobody("of user 0 is not allowed: only processes of user 65534 are");
@@ -208,6 +209,7 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
         let folder = Folder::new();
         let missing = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap_err().to_string();
         assert!(missing.contains("connect answered ENOENT"), "{missing}");
+        assert!(missing.contains(": no process listens there, or not yet"), "{missing}");
         let listener = Listener::bind(folder.socket()).unwrap();
         let error = listener.accept(Allowed::same_user(), SOON).unwrap_err();
         assert!(matches!(error.extension(), Some(PeerError::TimedOut { what: "connection", .. })), "{error}");
@@ -231,5 +233,32 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
         drop(listener);
         let error = Channel::connect(&stale, Allowed::same_user(), LATE).unwrap_err().to_string();
         assert!(error.contains("connect answered ECONNREFUSED"), "{error}");
+        assert!(error.contains(": the process that listened there is gone"), "{error}");
+    });
+}
+
+#[test]
+fn a_listener_of_another_kind_is_refused_with_a_hint() {
+    alone(|| {
+        let folder = Folder::new();
+        let _other = std::os::unix::net::UnixListener::bind(folder.socket()).unwrap();
+        let error = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap_err().to_string();
+        assert!(error.contains("connect answered EPROTOTYPE"), "{error}");
+        assert!(error.contains(": the listener there is not a listener of gpu-vmm"), "{error}");
+    });
+}
+
+/// A limit of zero is over before the first attempt.
+#[test]
+fn the_longest_and_the_shortest_limit_of_a_connection() {
+    alone(|| {
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        let _channel = Channel::connect(folder.socket(), Allowed::same_user(), Duration::MAX).unwrap();
+        listener.accept(Allowed::same_user(), Duration::MAX).unwrap();
+        let error = Channel::connect(folder.socket(), Allowed::same_user(), Duration::ZERO).unwrap_err();
+        assert_eq!(error.to_string(), "connect: no acceptance by the listening process within 0ns");
+        // No connection waits in the queue.
+        listener.accept(Allowed::same_user(), SOON).unwrap_err();
     });
 }

@@ -139,6 +139,20 @@ fn a_side_that_closed_is_gone_once_all_of_it_was_received() {
     });
 }
 
+/// The kernel reports once that the other side had not received everything.
+#[test]
+fn a_side_that_closed_with_messages_unread_is_gone_with_that_reason() {
+    alone(|| {
+        let (mut one, other) = Channel::pair().unwrap();
+        one.send(Operation::Publish, &revision(8), &[]).unwrap();
+        drop(other);
+        for expected in [&*Errno::CONNRESET.to_string(), ""] {
+            let error = receive(&mut one).unwrap_err();
+            assert!(matches!(error.extension(), Some(PeerError::Gone { why }) if why == expected), "{error}");
+        }
+    });
+}
+
 #[test]
 fn a_wait_for_a_second_event_begins_with_the_first() {
     let wait = Wait::new(Operation::Receive, "greeting", SOON);
