@@ -43,8 +43,14 @@ mod tests {
     fn each_error_is_of_a_file_and_names_it() {
         let path = || "a.snap".to_owned();
         let rows = [
-            (SnapshotError::Invalid { path: path(), at: 4711, what: "the sum differs".to_owned() }, "4711"),
-            (SnapshotError::Newer { path: path(), version: 12, newest: 3 }, "version 12"),
+            (
+                SnapshotError::Invalid { path: path(), at: 4711, what: "the sum differs".to_owned() },
+                ": the sum differs (at byte 4711)",
+            ),
+            (
+                SnapshotError::Newer { path: path(), version: 12, newest: 3 },
+                "version 12; this library reads up to 3",
+            ),
         ];
         for (error, word) in rows {
             assert_eq!(error.kind(), ErrorKind::File);

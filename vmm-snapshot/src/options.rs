@@ -164,6 +164,7 @@ mod tests {
         assert_eq!(of(Restore::new()), Ok(was));
         let bare = Restore::new().all_on(DeviceId(2)).memory(|_| Properties::on(DeviceId(9)));
         assert_eq!(of(bare), Ok(Properties::on(DeviceId(2))));
-        assert!(of(Restore::new().without(DeviceId(1))).unwrap_err().contains("device 1"));
+        let text = of(Restore::new().without(DeviceId(1))).unwrap_err();
+        assert!(text.contains("device 1, which is left out; map it to another device"), "{text}");
     }
 }

@@ -272,6 +272,26 @@ fn several_threads_write_and_read_at_once() {
     });
 }
 
+/// Only a block whose every byte is zero is left out.
+#[test]
+fn a_block_that_begins_with_zeros_is_kept() {
+    let folder = Folder::new("begins");
+    let path = folder.file("a");
+    let mut contents = contents(5);
+    contents[1].fill(0);
+    contents[1][8191] = 1;
+    let options = WriteOptions { block: Some(Bytes::kib(8)), ..WriteOptions::default() };
+    assert_eq!(write(&path, &contents, options).unwrap().zero, 0);
+    assert_eq!(all_of(&path).unwrap(), contents);
+}
+
+#[test]
+fn an_identifier_is_printed_with_all_its_digits() {
+    let id = SnapshotId(std::array::from_fn(|place| place as u8));
+    assert_eq!(format!("{id}, {id:?}"), "000102030405060708090a0b0c0d0e0f, 000102030405060708090a0b0c0d0e0f");
+    assert_ne!(SnapshotId::new().unwrap(), SnapshotId::new().unwrap());
+}
+
 #[test]
 fn an_empty_snapshot_is_one() {
     let folder = Folder::new("nothing");

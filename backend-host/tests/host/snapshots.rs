@@ -260,3 +260,22 @@ fn host_memory_takes_no_room_on_the_device() {
     assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");
     restore(&source, &Restore::new(), &file).unwrap();
 }
+
+/// The region has memory of the device, and grows by host memory, which the target maps in larger units.
+#[test]
+fn memory_in_a_region_that_grows_by_larger_units() {
+    const COARSE: Bytes = Bytes::mib(4);
+    let case = Case::new();
+    let source = machine(LARGE);
+    let builder = Region::builder(&source).reserve(COARSE + COARSE).at(Placement::Exact(case.address));
+    let mut region = builder.memory(Properties::on(DEVICE).located(Location::Host)).build().unwrap();
+    open(&mut region, Bytes(0), LARGE);
+    open(&mut region, LARGE, LARGE);
+    region.write_pattern(DEVICE, Bytes(0), COARSE, 9).unwrap();
+    let file = case.save(vec![region]);
+    let target = HostConfig::new().host_granularity(COARSE).open().unwrap();
+    let mut region = restore(&target, &Restore::new(), &file).unwrap().remove(0).region;
+    assert_eq!((region.granularity().bytes(), region.mappings().count()), (COARSE, 1));
+    assert_eq!(region.count_wrong(DEVICE, Bytes(0), COARSE, 9).unwrap(), 0);
+    region.grow_to(COARSE + COARSE).unwrap();
+}

@@ -109,7 +109,7 @@ fn a_missing_or_another_earlier_snapshot_is_named() {
 
     write(&folder.file("one"), &contents[0], plain()).unwrap();
     let error = all_of(&folder.file("three")).unwrap_err();
-    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
+    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { at: 0, .. })), "{error}");
     let other = open(&folder, "one").description().id.to_string();
     assert_says(&error, &[&one, &other, "one is now another snapshot"]);
     for other in [&b"no snapshot"[..], b""] {
@@ -146,7 +146,7 @@ fn an_earlier_snapshot_has_to_be_beside_the_new_one_and_to_stay() {
     let third = open(&folder, "three");
     let elsewhere = Folder::new("elsewhere");
     let error = write(&elsewhere.file("four"), &one, since(&third, plain())).unwrap_err();
-    assert_says(&error, &["needs the earlier snapshot", "three", "No such file"]);
+    assert_says(&error, &["needs the earlier snapshot", " in three of the same folder: ", "No such file"]);
     for name in ["one", "two", "three"] {
         let error = write(&folder.file(name), &one, since(&third, plain())).unwrap_err();
         assert_says(&error, &[&format!("it would replace {name}, which it needs")]);
@@ -193,4 +193,15 @@ fn blocks_of_another_size_are_never_the_same() {
     assert_eq!(write(&folder.file("two"), &one, other).unwrap().unchanged, 0);
     assert_eq!(write(&folder.file("two"), &one, since(&first, plain())).unwrap().unchanged, 4);
     assert_eq!(all_of(&folder.file("two")).unwrap(), one);
+}
+
+/// The name would lead to another file on a system where it means something else.
+#[test]
+fn a_file_whose_name_cannot_be_stored_is_no_earlier_snapshot() {
+    let folder = Folder::new("colon");
+    let one = contents(1);
+    write(&folder.file("c:one"), &one, plain()).unwrap();
+    let error = write(&folder.file("two"), &one, since(&open(&folder, "c:one"), plain())).unwrap_err();
+    assert_says(&error, &["write snapshot", "c:one", "its file name cannot be stored in a later snapshot"]);
+    assert_eq!(folder.names(), ["c:one"]);
 }

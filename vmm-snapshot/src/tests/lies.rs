@@ -211,6 +211,17 @@ fn footers_that_lie_are_refused() {
     }
 }
 
+#[test]
+fn footers_at_their_limits_are_read() {
+    let header = Header { id: SnapshotId([1; 16]) };
+    for (head, entries) in [(MAX_HEAD, 0), (0, MAX_BLOCKS)] {
+        let index = Header::BYTES as u64;
+        let file = index + head + entries * Entry::BYTES as u64 + Footer::BYTES as u64;
+        let footer = Footer { id: header.id, index, head, entries, file, hash: [7; 32] };
+        assert_eq!(Footer::read(&footer.write(), header, file), Ok(footer));
+    }
+}
+
 /// The file of one snapshot with the description of another, and a header of no version.
 #[test]
 fn headers_that_lie_are_refused() {
@@ -322,4 +333,56 @@ fn the_reader_takes_any_bytes() {
     }
     let is_some = good > rounds / 20 && good < rounds * 3 / 4;
     assert!(is_some || cfg!(miri), "{good} of {rounds}");
+}
+
+/// Each error names the byte at which the part begins that is wrong.
+#[test]
+fn each_error_is_at_the_place_that_is_wrong() {
+    let (bytes, entries) = blocks();
+    let good = file(&good_head(), &bytes, &entries);
+    let (size, index) = (good.len(), Header::BYTES + bytes.len());
+    let (end, list) = (size - Footer::BYTES, index + good_head().write().unwrap().len());
+    let flipped = |at: usize| {
+        let mut changed = good.clone();
+        changed[at] ^= 1;
+        changed
+    };
+    let with_entries = |entries: &[u8]| fuzz::assembled(&bytes, &good_head().write().unwrap(), entries);
+    let written: Vec<u8> = entries.iter().flat_map(|entry| entry.write()).collect();
+    let with_byte = |at: usize, value: u8| {
+        let mut changed = written.clone();
+        changed[at] = value;
+        with_entries(&changed)
+    };
+    let without_blocks = Head { block: Bytes(0), ..good_head() };
+    for (file, at, part) in [
+        (good[..10].to_vec(), 10, "it has 10 bytes, fewer than a header"),
+        (good[..100].to_vec(), 100, "it has 100 bytes: it is truncated"),
+        (flipped(3), 0, "it does not begin like a snapshot"),
+        (flipped(20), 32, "the checksum of its header is wrong"),
+        (flipped(end), end, "it does not end like a snapshot: it is truncated, or bytes follow its end"),
+        (flipped(size - 1), end + 96, "the checksum of its footer is wrong"),
+        (flipped(index), index, "the checksum of its index is wrong"),
+        (
+            file(&without_blocks, &bytes, &entries),
+            index,
+            "its blocks of 0 B are of an invalid size or too many",
+        ),
+        (with_entries(&written[Entry::BYTES..]), list, "it has entries for 5 blocks, but its memory has 6"),
+        (with_byte(2 * Entry::BYTES + 48, 1), list + 2 * Entry::BYTES, "the entry of a block of 4096 bytes"),
+        (with_byte(Entry::BYTES + 54, 9), list + Entry::BYTES + 54, "unknown block kind 9"),
+        (
+            with_byte(Entry::BYTES + 55, 1),
+            list + Entry::BYTES,
+            "an unused field of a block entry is not zero",
+        ),
+        (with_entries(&[0; 6 * Entry::BYTES]), 64, "its entries cover 0 bytes of blocks, but it has others"),
+        (with_byte(2 * Entry::BYTES, 0), 64, "a block is not what was written"),
+    ] {
+        let error = fuzz::read_all(&file).unwrap_err();
+        let Some(SnapshotError::Invalid { at: found, what, .. }) = error.extension() else {
+            panic!("{error}")
+        };
+        assert!(*found == at as u64 && what.contains(part), "{part:?} at {at}: {what:?} at {found}");
+    }
 }

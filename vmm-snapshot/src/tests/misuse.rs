@@ -5,23 +5,29 @@ use crate::format::MAX_HEAD;
 use crate::records::Head;
 use gpu_vmm_core::{Detail, Error};
 use gpu_vmm_testkit::forked::alone;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
 fn create(path: &Path) -> gpu_vmm_core::Result<SnapshotWriter> {
     SnapshotWriter::create(path, &description(), plain())
 }
 
+/// Memory, block and length that do not go together. The last one is behind the end of the memory, and has what is left there.
+const WRONG: [(usize, u64, usize); 6] =
+    [(2, 0, 4096), (0, 4, 4096), (0, u64::MAX, 4096), (0, 0, 4095), (1, 0, 0), (0, 4, 0)];
+
 #[test]
 fn blocks_that_are_wrong_are_refused_and_the_rest_goes_on() {
     let folder = Folder::new("wrong");
     let path = folder.file("a");
     let writer = create(&path).unwrap();
-    for (memory, block, length) in [(2, 0, 4096), (0, 4, 4096), (0, u64::MAX, 4096), (0, 0, 4095), (1, 0, 0)]
-    {
+    for (memory, block, length) in WRONG {
         let bytes = vec![1; length];
         let error = writer.write_block(memory, block, &bytes).unwrap_err();
         let size = [Bytes::kib(16), Bytes::kib(8), Bytes::ZERO][memory];
-        assert!(matches!(error.detail(), Detail::OutOfRange { limit, .. } if *limit == size), "{error}");
+        let Detail::OutOfRange { range, limit } = error.detail() else { panic!("{error}") };
+        let found = (range.offset, range.length, *limit);
+        assert_eq!(found, (BLOCK * block, Bytes(length as u64), size), "{error}");
     }
     write_all(&writer, &contents(1)).unwrap();
     for (memory, block) in [(0, 0), (1, 1)] {
@@ -30,8 +36,7 @@ fn blocks_that_are_wrong_are_refused_and_the_rest_goes_on() {
     }
     writer.finish().unwrap();
     let file = SnapshotFile::open(&path).unwrap();
-    for (memory, block, length) in [(2, 0, 4096), (0, 4, 4096), (0, u64::MAX, 4096), (0, 0, 4095), (1, 0, 0)]
-    {
+    for (memory, block, length) in WRONG {
         let error = file.read_block(memory, block, &mut vec![0; length]).unwrap_err();
         assert!(matches!(error.detail(), Detail::OutOfRange { .. }), "{error}");
     }
@@ -91,6 +96,8 @@ fn what_is_no_file_is_not_replaced() {
         (folder.file("link"), "open answered"),
         (folder.file("pipe"), "the path is not a regular file"),
         (missing, "No such file"),
+        (folder.file("victim").join("a"), "stat answered ENOTDIR"),
+        (folder.0.join(std::ffi::OsStr::from_bytes(b"\xff")), "a snapshot needs a file name, in UTF-8"),
         (PathBuf::from("/"), "a snapshot needs a file name"),
         (PathBuf::new(), "a snapshot needs a file name"),
     ] {
