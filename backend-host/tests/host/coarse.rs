@@ -6,8 +6,8 @@
 use crate::{ONE, SMALL, TWO};
 use gpu_vmm_core::extend::{MappedMemory, forward};
 use gpu_vmm_core::{
-    AccessMap, Address, Backend, Bytes, CopyCalls, Detail, Granularity, MemoryCalls, MovePath, Operation,
-    PhysicalMemory, Placement, Properties, Region, Result, SyncCalls, WaitFor,
+    AccessMap, Address, Backend, Bytes, CopyCalls, Detail, Device, Granularity, MemoryCalls, MovePath,
+    Operation, PhysicalMemory, Placement, Properties, Region, Result, SyncCalls, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle, HostReservation};
 
@@ -143,4 +143,61 @@ fn growth_and_layouts_require_the_granularity_of_their_memory() {
     assert_eq!((region.mapped(), region.mappings().count()), (SMALL, 1));
     region.apply_layout(operation, &wanted(COARSE), IDLE).unwrap();
     assert_eq!((region.mapped(), region.end()), (COARSE, COARSE + COARSE));
+}
+
+/// The same machine, which states the granularity of each device and nothing else about granularities.
+#[derive(Clone, Debug)]
+struct Stated {
+    host: HostBackend,
+    devices: Vec<Device>,
+}
+
+// SAFETY: every call is passed to the host backend.
+unsafe impl Backend for Stated {
+    forward!(host: vendor, instance, driver, memory_info, can_access, capabilities, quirks, unmaps_runs);
+    forward!(host: check_host_access, drop_log, deferred);
+
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for Stated {
+    type Handle = HostHandle;
+
+    type Reservation = HostReservation;
+
+    forward!(host: MemoryCalls);
+}
+
+// SAFETY: as above.
+unsafe impl CopyCalls for Stated {
+    forward!(host: CopyCalls);
+}
+
+// SAFETY: as above.
+unsafe impl SyncCalls for Stated {
+    forward!(host: SyncCalls);
+}
+
+#[test]
+fn the_largest_granularity_of_a_device_is_the_backends() {
+    let host = mixed().host;
+    let mut devices = host.devices().to_vec();
+    let [small, coarse] = [SMALL, COARSE].map(|unit| Granularity::new(unit).unwrap());
+    devices[1].granularity = coarse;
+    let mut stated = Stated { host, devices };
+    for _ in 0..2 {
+        assert_eq!((stated.granularity(), stated.reservation_unit()), (coarse, coarse));
+        let of = |device| stated.granularity_of(Operation::Map, &Properties::on(device)).unwrap();
+        assert_eq!(
+            [of(ONE), of(TWO)],
+            stated.devices.iter().map(|one| one.granularity).collect::<Vec<_>>()[..]
+        );
+        // Whichever device it is.
+        (stated.devices[0].granularity, stated.devices[1].granularity) = (coarse, small);
+    }
+    stated.devices.clear();
+    assert_eq!(stated.granularity(), Granularity::BYTE);
 }

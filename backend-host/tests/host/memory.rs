@@ -2,7 +2,10 @@
 
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{GRANULE, ONE, SMALL, TWO};
-use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Handle, Properties, Region, RegionBuilder};
+use gpu_vmm_core::{
+    Access, Bytes, Detail, DeviceId, Handle, HandleTypes, PhysicalMemory, Properties, Region, RegionBuilder,
+    StagingRing,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 fn machine(memory: Bytes) -> HostBackend {
@@ -215,4 +218,29 @@ fn growth_for_peers_has_handles_of_256_mib() {
     assert_eq!(lengths(builder()), [size]);
     assert_eq!(lengths(builder().access(DeviceId::HOST, Access::ReadWrite)), [size]);
     assert_eq!(lengths(builder().access(TWO, Access::Read)), [256, 256, 88].map(Bytes::mib));
+}
+
+/// Creating it is refused too.
+#[test]
+#[cfg(not(windows))]
+fn memory_with_a_handle_type_of_another_system_is_not_imported() {
+    use std::os::fd::AsFd;
+    let host = machine(Bytes::mib(64));
+    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE).shareable()).unwrap();
+    let descriptor = memory.export().unwrap();
+    let foreign = memory.properties().exported_as(HandleTypes::WIN32);
+    // SAFETY: the descriptor is that of memory of this size.
+    let imported = unsafe { PhysicalMemory::import(&host, descriptor.as_fd(), GRANULE, foreign) };
+    for (answer, operation) in
+        [(imported, "import memory"), (PhysicalMemory::create(&host, GRANULE, foreign), "create memory")]
+    {
+        let advice = "Win32 handles exist only on Windows; export the memory as a file descriptor";
+        assert_eq!(answer.unwrap_err().to_string(), format!("{operation}: not supported: {advice}"));
+    }
+}
+
+#[test]
+fn a_ring_has_a_thread_for_each_core_up_to_sixteen() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(StagingRing::<HostBackend>::threads(), cores.min(16));
 }

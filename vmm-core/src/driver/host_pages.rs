@@ -201,7 +201,11 @@ mod tests {
                 assert_eq!(last.read(), 7);
             }
         }
-        assert!(HostPages::new(Operation::PinMemory, Bytes(u64::MAX)).is_err());
+        let none = HostPages::new(Operation::PinMemory, Bytes::ZERO).unwrap();
+        none.populate();
+        assert_eq!((none.length(), none.start().as_ptr() as usize % (2 << 20)), (Bytes::ZERO, 0));
+        let error = HostPages::new(Operation::PinMemory, Bytes(u64::MAX)).unwrap_err();
+        assert!(error.to_string().contains("(18446744073709551615 B)"), "{error}");
     }
 
     #[test]

@@ -156,6 +156,15 @@ mod tests {
         assert!(AccessMap::NONE.is_none() && AccessMap::default().is_none());
         assert_eq!(with_host.grants().collect::<AccessMap>(), with_host);
         assert_eq!(map.get(DeviceId(u32::MAX)), Access::None);
+        assert_eq!(format!("{map:?}"), "{device 0: ReadWrite, device 5: Read, device 126: Read}");
+    }
+
+    #[test]
+    fn each_access_is_within_itself_and_the_larger_ones() {
+        let all = [Access::None, Access::Read, Access::ReadWrite];
+        let within = all.map(|one| all.map(|other| one.is_within(other)));
+        assert_eq!(within, [[true; 3], [false, true, true], [false, false, true]]);
+        assert_eq!(all.map(|one| one.to_string()), ["no access", "read", "read and write"]);
     }
 
     #[test]

@@ -262,6 +262,34 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_read_is_said() {
+        let decimals = format!("0.{:040}", 1);
+        for (text, why) in [
+            ("2 parsecs", "the unit is unknown"),
+            ("x", "the unit is unknown"),
+            ("", "the number is missing or too large"),
+            ("MiB", "the number is missing or too large"),
+            ("99999999999999999999", "the number is missing or too large"),
+            (". GiB", "the number is missing"),
+            ("1.2.3", "the number cannot be read"),
+            (&decimals, "it has too many decimals"),
+            ("17179869184GiB", "it is more than 2^64 - 1 bytes"),
+            ("17179869184.0GiB", "it is more than 2^64 - 1 bytes"),
+        ] {
+            let advice = "write a number with B, KiB, MiB, GiB or TiB, as in 2MiB";
+            let expected = format!("{text:?} is not an amount of memory: {why}; {advice}");
+            assert_eq!(text.parse::<Bytes>().map_err(|error| error.to_string()), Err(expected));
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_byte_is_left_out() {
+        for (text, bytes) in [("0.3KiB", 307), ("1.9999", 1), ("0.0001MiB", 104)] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+    }
+
+    #[test]
     fn arithmetic_saturates() {
         assert_eq!(Bytes(u64::MAX) + Bytes(1), Bytes(u64::MAX));
         assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);

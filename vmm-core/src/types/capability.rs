@@ -201,6 +201,31 @@ mod tests {
     }
 
     #[test]
+    fn evidence_and_features_are_printed() {
+        let all = [Evidence::Attribute, Evidence::Trial, Evidence::Version, Evidence::Design];
+        let texts = all.map(|evidence| evidence.to_string());
+        assert_eq!(texts, ["asked the driver", "tried", "by version", "by design"]);
+        for (feature, text) in [
+            (Feature::VirtualMemory, "virtual memory"),
+            (Feature::FixedAddress, "fixed address"),
+            (Feature::ReadOnlyAccess, "read-only access"),
+            (Feature::PeerAccess, "peer access"),
+            (Feature::FileDescriptor, "file descriptor"),
+            (Feature::Win32Handle, "Win32 handle"),
+            (Feature::FabricHandle, "fabric handle"),
+            (Feature::Multicast, "multicast"),
+            (Feature::HostAccess, "host access"),
+            (Feature::HostMemory, "host memory"),
+            (Feature::HostNodeMemory, "host node memory"),
+            (Feature::Compression, "compression"),
+            (Feature::RemoteDma, "remote DMA"),
+            (Feature::DmaBuf, "dma-buf"),
+        ] {
+            assert_eq!(format!("{feature:>17}"), format!("{text:>17}"));
+        }
+    }
+
+    #[test]
     fn peers_are_named() {
         let note = |reachable: &[u32], others| {
             let reachable: Vec<_> = reachable.iter().map(|device| DeviceId(*device)).collect();

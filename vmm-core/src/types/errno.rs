@@ -91,6 +91,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_errno_has_the_name_of_the_kernels_header() {
+        macro_rules! is_named {
+            ($($name:ident)*) => {
+                $(assert_eq!(name(Errno::from_raw_os_error(libc::$name)), stringify!($name));)*
+            };
+        }
+        is_named!(
+            EACCES EADDRINUSE EAGAIN EBADF ECONNREFUSED ECONNRESET EDQUOT EEXIST EFAULT EFBIG EINTR EINVAL
+            EIO EISDIR ELOOP EMFILE EMSGSIZE ENAMETOOLONG ENFILE ENODEV ENOENT ENOMEM ENOSPC ENOSYS ENOTCONN
+            ENOTDIR ENOTSOCK EOPNOTSUPP EOVERFLOW EPERM EPIPE EPROTOTYPE EROFS ESRCH ESTALE ETOOMANYREFS
+        );
+    }
+
+    #[test]
+    fn too_little_memory_is_explained_for_calls_that_map() {
+        for call in ["mmap", "mprotect", "munmap"] {
+            let text = explanation(call, Errno::NOMEM);
+            assert_eq!(text, "no such range of addresses is free, or the system is out of memory", "{call}");
+            assert_eq!(explanation(call, Errno::PERM), "Operation not permitted");
+        }
+        assert_eq!(explanation("ftruncate", Errno::NOMEM), "Cannot allocate memory");
+    }
+
+    #[test]
     fn counts_this_process_mappings() {
         let counted = count_mappings().unwrap();
         let listed = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();

@@ -50,5 +50,9 @@ mod tests {
         }
         assert_eq!(answer("ftruncate", Errno::NOMEM).description, "Cannot allocate memory");
         assert_eq!(answer("mmap", Errno::XDEV).name, "errno 18");
+        let short = [Errno::NOMEM, Errno::NOSPC].map(|errno| is_no_memory(&answer("mmap", errno)));
+        assert_eq!(short, [true, false]);
+        let own = refusal("open", Errno::EXIST, "it is a folder");
+        assert_eq!(own.to_string(), format!("open answered EEXIST ({}): it is a folder", libc::EEXIST));
     }
 }

@@ -86,3 +86,47 @@ impl fmt::Display for ErrorKind {
         f.pad(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of a name in Rust, in lower case.
+    #[test]
+    fn a_kind_has_its_name() {
+        use ErrorKind::*;
+        let all = [
+            OutOfMemory,
+            OutOfAddressSpace,
+            InvalidArgument,
+            Unaligned,
+            OutOfRange,
+            AlreadyMapped,
+            NotMapped,
+            AddressTaken,
+            NotFound,
+            NoSuchDevice,
+            PeerUnreachable,
+            AccessDenied,
+            Unsupported,
+            Busy,
+            Suspended,
+            Poisoned,
+            Forked,
+            DeviceLost,
+            Peer,
+            File,
+            Driver,
+        ];
+        for kind in all {
+            let mut words = String::new();
+            for letter in format!("{kind:?}").chars() {
+                if letter.is_uppercase() && !words.is_empty() {
+                    words.push(' ');
+                }
+                words.extend(letter.to_lowercase());
+            }
+            assert_eq!((kind.name(), kind.to_string()), (&*words, words.clone()));
+        }
+    }
+}
