@@ -184,7 +184,7 @@ mod tests {
                     panic!("a description has a beginning")
                 };
                 let found = receive(&mut theirs, OPERATION, &begin).map(|(claim, _)| claim.removed.len());
-                // The sender is told that the reader has gone.
+                // The sender then fails, because the reader has gone.
                 drop(theirs);
                 let _ = sender.join().unwrap();
                 found
