@@ -69,14 +69,16 @@ impl HipHandle {
         Ok(Self { driver: Arc::clone(driver), raw, size, properties: *properties, _imported_from: None })
     }
 
-    /// Takes ownership of a handle that `hipMemImportFromShareableHandle` returned.
-    pub(crate) const fn imported(
+    /// Takes ownership of a handle that `hipMemImportFromShareableHandle` returned. The handle's properties lack the flags
+    /// that HIP ignores.
+    pub(crate) fn imported(
         driver: Arc<Driver>,
         raw: hipMemGenericAllocationHandle_t,
         size: Bytes,
         properties: Properties,
         from: Option<Exported>,
     ) -> Self {
+        let properties = attributes::given(&driver, &properties);
         Self { driver, raw, size, properties, _imported_from: from }
     }
 

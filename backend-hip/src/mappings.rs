@@ -135,6 +135,36 @@ mod tests {
     }
 
     #[test]
+    fn a_part_has_the_access_of_its_own_mappings() {
+        let mut all = mapped(&[(0, 2, ZERO), (2, 2, ZERO), (4, 2, ONE), (6, 2, ZERO)]);
+        all.set(part(2, 2), ZERO, Access::Read);
+        all.set(part(4, 4), ZERO, Access::ReadWrite);
+        let read = (part(2, 2), Access::Read);
+        let written = [4, 6].map(|offset| (part(offset, 2), Access::ReadWrite));
+        assert_eq!(all.accessible(part(0, 8), ZERO), [&[read], &written[..]].concat());
+        assert_eq!(all.accessible(part(2, 4), ZERO), [read, written[0]]);
+        assert_eq!(all.accessible(part(4, 4), ZERO), written);
+        assert_eq!(all.accessible(part(0, 8), ONE), []);
+        all.set(part(2, 2), ZERO, Access::None);
+        assert_eq!(all.accessible(part(0, 4), ZERO), []);
+        assert_eq!((all.owner(Bytes::mib(4)), all.owner(Bytes::mib(5))), (Some(ONE), None));
+        assert!(all.is_one(part(4, 2)) && !all.is_one(part(4, 4)) && !all.is_one(part(5, 1)));
+    }
+
+    /// Access that was taken again counts too.
+    #[test]
+    fn what_the_host_was_shown_is_known_until_it_is_unmapped() {
+        let mut all = mapped(&[(0, 2, ZERO), (2, 2, ZERO), (4, 2, ZERO)]);
+        all.set(part(0, 6), ZERO, Access::ReadWrite);
+        all.set(part(2, 2), DeviceId::HOST, Access::None);
+        let shown = |all: &Mappings| [0, 2, 3, 4].map(|offset| all.was_shown_to_host(Bytes::mib(offset)));
+        assert_eq!(shown(&all), [false, true, false, false]);
+        all.remove(Bytes::mib(2));
+        all.insert(part(2, 2), ZERO);
+        assert_eq!(shown(&all), [false; 4]);
+    }
+
+    #[test]
     fn the_whole_may_be_set_where_nothing_else_changes() {
         let mut all = mapped(&[(4, 2, ZERO), (6, 6, ZERO), (12, 4, ZERO)]);
         all.set(part(4, 8), ZERO, Access::ReadWrite);

@@ -124,6 +124,31 @@ mod tests {
         assert!(six.no_host_memory && seven.no_host_memory && !Quirks::of(71_500_000).no_host_memory);
     }
 
+    /// The first version that needs each workaround, and the first that does not need it any more.
+    #[test]
+    fn each_workaround_begins_and_ends_with_its_version() {
+        type Needs = fn(Quirks) -> bool;
+        let rows: [(&str, Needs, u32, u32); 10] = [
+            ("free_races", |quirks| quirks.free_races, 60_100_000, 70_000_000),
+            ("access_sums", |quirks| quirks.access_sums, 70_000_000, 71_200_000),
+            ("copy_by_source", |quirks| quirks.copy_by_source, 60_100_000, 70_000_000),
+            ("pinned_by_first", |quirks| quirks.pinned_by_first, 60_100_000, 70_000_000),
+            ("events_spoil_captures", |quirks| quirks.events_spoil_captures, 60_100_000, 70_000_000),
+            ("import_reads_later", |quirks| quirks.import_reads_later, 71_400_000, u32::MAX),
+            ("memory_stays", |quirks| quirks.memory_stays, 70_100_000, 71_200_000),
+            ("owner_last", |quirks| quirks.owner_last, 71_400_000, u32::MAX),
+            ("no_host_access", |quirks| quirks.no_host_access, 60_100_000, 70_200_000),
+            ("no_host_memory", |quirks| quirks.no_host_memory, 60_100_000, 71_500_000),
+        ];
+        for (name, needs, from, below) in rows {
+            if cfg!(windows) && name == "memory_stays" {
+                continue;
+            }
+            let found = [from - 1, from, below - 1, below].map(|version| needs(Quirks::of(version)));
+            assert_eq!(found, [false, true, true, false], "{name}");
+        }
+    }
+
     #[test]
     fn only_known_builds_of_7_0_import() {
         for (version, form) in [

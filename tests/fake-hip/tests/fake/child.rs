@@ -34,6 +34,15 @@ pub(crate) const NO_GRANULARITY: &str = "a_device_whose_granularity_is_unknown_i
 /// The case in which page-locked memory is freed with an error, and a stream destroyed.
 pub(crate) const ENDS_FAIL: &str = "failed_ends_are_recorded";
 
+/// The case in which the free memory of a device is not told.
+pub(crate) const NO_NUMBERS: &str = "short_memory_whose_numbers_are_not_told";
+/// The case in which a device does not tell its UUID.
+pub(crate) const NO_UUID: &str = "a_device_whose_uuid_is_not_told_has_none";
+/// The case in which a device does not tell its attributes.
+pub(crate) const NO_ATTRIBUTES: &str = "a_device_whose_attributes_are_unknown_is_not_used";
+/// The case in which HIP does not tell whether a device can reach another one.
+pub(crate) const NO_PEERS: &str = "a_peer_that_cannot_be_asked_for_is_an_error";
+
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut Rig),
@@ -79,6 +88,10 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
         WAITS_FAIL => "hipFree,hipDeviceSynchronize",
         NO_GRANULARITY => "hipMemGetAllocationGranularity",
         ENDS_FAIL => "hipHostFree,hipStreamDestroy",
+        NO_NUMBERS => "hipMemGetInfo",
+        NO_UUID => "hipDeviceGetUuid",
+        NO_ATTRIBUTES => "hipDeviceGetAttribute",
+        NO_PEERS => "hipDeviceCanAccessPeer",
         name if name.starts_with("hip") => name,
         _ => "",
     };

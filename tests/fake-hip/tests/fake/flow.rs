@@ -3,8 +3,8 @@
 use crate::child::{ALONE, BESIDE, Case, NO_DEVICE};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, GrowthKind,
-    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, SyncCalls, WaitFor,
+    Access, Address, Backend, Bytes, CopyCalls, Detail, DeviceId, DriverInfo, Evidence, Feature, GrowthKind,
+    HandleTypes, MemoryCalls, PhysicalMemory, Placement, Properties, Region, SyncCalls, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_testkit::TestKit;
@@ -24,7 +24,6 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "capabilities", run: capabilities },
     Case { name: "staged", run: staged },
     Case { name: "done_at_once", run: done_at_once },
-    Case { name: "returned", run: returned },
     Case { name: "walked", run: walked },
     Case { name: "read_only_for_the_owner", run: read_only_for_the_owner },
     Case { name: BESIDE, run: beside },
@@ -241,19 +240,27 @@ pub(crate) fn shared(rig: &mut Rig) {
         return;
     }
     let memory = memory.must("memory");
+    let two_types = properties.exported_as(HandleTypes::FABRIC);
+    let error = PhysicalMemory::create(&rig.backend, units(2), two_types).expect_err("two handle types");
+    assert!(error.to_string().contains("one handle type only; file descriptor and fabric handle"), "{error}");
     let mut region = rig.region(4).on(ONE).build().must("addresses");
     region.map(Bytes::ZERO, &memory).must("mapped");
     region.set_access(Bytes::ZERO, units(2), ONE, RW).must("access");
     region.write_pattern(ONE, Bytes::ZERO, units(2), 6).must("written");
     let fd = memory.export().must("exported");
+    let asked = properties.compressible().remote_dma();
     // SAFETY: memory of this size and device, as just exported.
-    let imported = unsafe { PhysicalMemory::import(&rig.backend, fd.as_fd(), units(2), properties) };
+    let imported = unsafe { PhysicalMemory::import(&rig.backend, fd.as_fd(), units(2), asked) };
     drop(fd);
     if rig.has("import-form-unknown") {
         fails!(imported, Unsupported);
         return;
     }
     let imported = imported.must("imported");
+    // HIP ignores the flags of memory, whether it is created or imported.
+    let created = PhysicalMemory::create(&rig.backend, units(1), asked).must("memory");
+    assert_eq!((imported.properties(), imported.properties().compressible), (created.properties(), false));
+    drop(created);
     rig.left.physical += usize::from(rig.has("import-leaks"));
     region.map(units(2), &imported).must("mapped");
     region.set_access(units(2), units(2), ONE, RW).must("access to the import");
@@ -313,6 +320,18 @@ fn capabilities(rig: &mut Rig) {
     ] {
         assert_eq!(found(feature).available, !missing, "{feature}: {}", found(feature).note);
     }
+    let old = rig.has("host-access-appears");
+    for (feature, evidence) in [
+        (Feature::HostAccess, if old { Evidence::Version } else { Evidence::Trial }),
+        (Feature::DmaBuf, Evidence::Trial),
+        (Feature::RemoteDma, Evidence::Attribute),
+        (Feature::FabricHandle, Evidence::Attribute),
+        (Feature::Multicast, Evidence::Design),
+    ] {
+        assert_eq!(found(feature).found_by, evidence, "{feature}: {}", found(feature).note);
+    }
+    let DriverInfo { version, library, .. } = rig.backend.driver();
+    assert_eq!(format!("{:?}", rig.backend), format!("HIP {version} from {library}, devices: 2"));
     // This driver has no capture modes.
     assert!(rig.backend.queries_spoil_captures());
     let at = rig.backend.allocate_plain(ZERO, units(1)).must("a plain allocation");
@@ -378,28 +397,6 @@ fn done_at_once(rig: &mut Rig) {
             rig.backend.copy_from_host(device, first, &[4; UNIT]).must("written");
             see(first, 4, "a copy from the host");
         }
-    }
-}
-
-/// Returns the mapped memory to its device, and keeps the addresses reserved.
-pub(crate) fn returned(rig: &mut Rig) {
-    let before = rig.free(ZERO);
-    let alignment = Alignment::new(units(1)).expect("a power of two");
-    // SAFETY: whole units.
-    let mut reservation = unsafe { rig.backend.reserve(units(4), alignment, None) }.must("addresses");
-    for _ in 0..2 {
-        // SAFETY: memory that fits the empty reservation, which no device uses.
-        unsafe {
-            let handle = rig.backend.create(units(4), &Properties::on(ZERO)).must("memory");
-            reservation.map(Bytes::ZERO, &handle).must("mapped");
-            drop(handle);
-            reservation.unmap(Bytes::ZERO, units(4)).must("unmapped");
-            reservation.return_memory().must("returned");
-        }
-        if !rig.has("release-frees-nothing") {
-            assert_eq!(rig.free(ZERO), before, "memory did not come back");
-        }
-        fails!(rig.region(1).at(Placement::Exact(reservation.range().base)).build(), AddressTaken);
     }
 }
 

@@ -1,5 +1,6 @@
 //! For each quirk that gpu-vmm-hip handles: a case that succeeds with the workaround, and its error without.
 
+use crate::addresses;
 use crate::child::Case;
 use crate::flow;
 use crate::host;
@@ -37,7 +38,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("copy-by-source", SIX, flow::between, "Memory access fault by GPU node-0"),
     row!("copy-by-source", &["6.3"], owner_may_not, "Memory access fault by GPU node-0"),
     row!("pinned-copies-by-first", SIX, flow::staged, "Memory access fault by GPU node-0"),
-    row!("memory-stays-until-free", &["7.1", "7.2"], flow::returned, "memory did not come back"),
+    row!("memory-stays-until-free", &["7.1", "7.2"], addresses::returned, "memory did not come back"),
     row!("import-wants-pointer", &["6.2", "6.3", "6.4.1"], flow::shared, "through the pointer"),
     row!("import-form-unknown", &["7.0"], flow::shared, "through the pointer"),
     row!("import-reads-later", &["7.14", "7.15"], flow::shared, "hipErrorInvalidValue"),

@@ -1,17 +1,17 @@
 //! Drivers of which a call misbehaves in a way that no known version does.
 
 use crate::child::{
-    ACCESS_FAILS, Case, ENDS_FAIL, FIRST_ONLY, FREE_FAILS, NO_AGENT, NO_GRANULARITY, NO_HINTS, RELEASE_FAILS,
-    SETS_WRITE, WAITS_FAIL,
+    ACCESS_FAILS, Case, ENDS_FAIL, FIRST_ONLY, FREE_FAILS, NO_AGENT, NO_ATTRIBUTES, NO_GRANULARITY, NO_HINTS,
+    NO_NUMBERS, NO_PEERS, NO_UUID, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL,
 };
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, Feature, Grant, MemoryCalls,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, Feature, Grant, MemoryCalls, Operation,
     PhysicalMemory, Placement, Properties, Reservation, SyncCalls,
 };
 
-pub(crate) const CASES: [Case; 10] = [
+pub(crate) const CASES: [Case; 14] = [
     Case { name: FIRST_ONLY, run: access_of_the_first },
     Case { name: RELEASE_FAILS, run: a_failed_release },
     Case { name: ACCESS_FAILS, run: no_access },
@@ -22,6 +22,10 @@ pub(crate) const CASES: [Case; 10] = [
     Case { name: SETS_WRITE, run: more_access },
     Case { name: NO_GRANULARITY, run: no_granularity },
     Case { name: ENDS_FAIL, run: failed_ends },
+    Case { name: NO_NUMBERS, run: no_numbers },
+    Case { name: NO_UUID, run: no_uuid },
+    Case { name: NO_ATTRIBUTES, run: no_attributes },
+    Case { name: NO_PEERS, run: no_peers },
 ];
 
 /// The backend reads the access of the last mapping of a call back as well as that of the first.
@@ -147,4 +151,40 @@ fn failed_ends(rig: &mut Rig) {
     last("hipHostFree");
     drop(rig.backend.copy_stream(ZERO).must("a copy stream"));
     last("hipStreamDestroy");
+}
+
+/// The error is HIP's own then, with the reason why the numbers are missing.
+fn no_numbers(rig: &mut Rig) {
+    let _held = rig.memory(ONE, 200);
+    let error = PhysicalMemory::create(&rig.backend, units(100), Properties::on(ONE)).expect_err("no more");
+    let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
+    assert_eq!((source.call, error.is_out_of_memory()), ("hipMemCreate", false), "{error}");
+    let unknown = context.strip_prefix("200 MiB on device 1; the free memory is unknown: ");
+    assert!(unknown.is_some_and(|why| why.contains("hipMemGetInfo")), "{context}");
+}
+
+fn no_uuid(rig: &mut Rig) {
+    for device in rig.backend.devices() {
+        assert_eq!((device.uuid, device.unusable.as_ref()), (None, None));
+    }
+    rig.region(1).build().must("addresses").grow_to(units(1)).must("growth");
+}
+
+/// Whether such a device has virtual memory management is not known.
+fn no_attributes(rig: &mut Rig) {
+    for device in rig.backend.devices() {
+        let reason = device.unusable.as_deref().expect("a reason");
+        assert!(reason.contains("hipDeviceGetAttribute") && reason.contains("(999)"), "{reason}");
+        assert_eq!((device.no_virtual_memory.as_ref(), device.granularity.bytes()), (None, units(1)));
+    }
+    fails!(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ONE)), Unsupported);
+}
+
+fn no_peers(rig: &mut Rig) {
+    let error = rig.backend.can_access(ONE, ZERO).expect_err("no answer");
+    let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
+    let expected = (Operation::QueryPeerAccess, "hipDeviceCanAccessPeer", "device 1 to device 0");
+    assert_eq!((error.operation(), source.call, &**context), expected);
+    // HIP is not asked whether a device can reach itself.
+    assert!(rig.backend.can_access(ONE, ONE).must("its own memory"));
 }
