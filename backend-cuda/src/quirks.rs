@@ -188,4 +188,20 @@ mod tests {
             assert!(texts.iter().all(|text| !text.is_empty()) && quirk.from < quirk.below, "{quirk:?}");
         }
     }
+
+    /// Fabric handles came with CUDA 12.3. No other quirk is of later drivers only, and none has ended.
+    #[test]
+    fn drivers_before_fabric_handles_have_every_quirk_but_theirs() {
+        let missing = |version| -> Vec<&str> {
+            QUIRKS.iter().filter(|quirk| !quirk.is_in(version)).map(|quirk| quirk.id).collect()
+        };
+        for (version, expected) in [
+            (11_040, &["fabric-attribute"][..]),
+            (12_029, &["fabric-attribute"]),
+            (12_030, &[]),
+            (13_000, &[]),
+        ] {
+            assert_eq!(missing(version), expected, "{version}");
+        }
+    }
 }

@@ -169,5 +169,7 @@ pub(crate) fn a_context_of_another_device_is_refused(_: &CudaBackend) {
     let context = CudaContext::new(1).unwrap();
     // SAFETY: the context is alive.
     let error = unsafe { CudaBackend::with_context(DeviceId(0), context.cu_ctx().cast()) }.unwrap_err();
-    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+    let expected = "the context belongs to device 1, not to device 0";
+    assert_eq!((&**reason, error.operation()), (expected, Operation::Open));
 }

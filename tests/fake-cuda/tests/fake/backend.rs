@@ -5,11 +5,12 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
-    Access, Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, GrowthKind,
-    Location, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region, Reservation, Result,
-    SyncCalls, Vendor, WaitFor,
+    Access, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Evidence,
+    Feature, GrowthKind, Location, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region,
+    Reservation, Result, SyncCalls, Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
+use std::path::Path;
 use std::sync::Mutex;
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -33,6 +34,15 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("GPUS", "0")], "a_driver_without_a_device_says_so", a_driver_without_a_device_says_so),
     with(&[("FAIL", "cuInit:1+:802")], "a_driver_that_is_not_ready_gets_advice", not_ready_gets_advice),
     with(&[("FAIL", "cuInit:1+:803")], "a_driver_that_does_not_match_gets_advice", mismatch_gets_advice),
+    with(&[("FAIL", "cuInit:1+:804")], "a_library_for_compatibility_gets_advice", |_| {
+        assert_has(
+            &refused(),
+            &["CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "take its folder `compat` out of"],
+        )
+    }),
+    with(&[("FAIL", "cuDriverGetVersion:1:34")], "a_version_that_is_not_told_has_its_code", |_| {
+        assert_has(&refused(), &["cuDriverGetVersion returned 34; this is the toolkit's stub"]);
+    }),
     with(&[("FAIL", "cuInit:1:999")], "a_failed_start_is_tried_again", a_failed_start_is_tried_again),
     with(
         &[("FAIL", "cuDeviceGetCount:1:999")],
@@ -52,6 +62,12 @@ pub(crate) const CASES: &[Case] = &[
         &[("FAIL", "cuMemGetAllocationGranularity:1:999")],
         "a_device_whose_granularity_is_unknown_is_not_used",
         |_| an_unusable_device(&["cuMemGetAllocationGranularity", "CUDA_ERROR_UNKNOWN (999)"]),
+    ),
+    // The first call asks whether the device has virtual memory management at all.
+    with(
+        &[("FAIL", "cuDeviceGetAttribute:2:999")],
+        "a_device_whose_attribute_is_unknown_is_not_used",
+        |_| an_unusable_device(&["cuDeviceGetAttribute", "CUDA_ERROR_UNKNOWN (999)"]),
     ),
     with(&[("VMM", "0")], "a_device_without_virtual_memory_has_a_reason", a_device_without_virtual_memory),
     with(&[("FAIL", "cuMemCreate:1:2")], "memory_that_is_short_comes_with_numbers", short_memory_has_numbers),
@@ -113,7 +129,9 @@ fn it_is_no_nvidia_driver(cuda: &Cuda) {
     let Device { name, total_memory, .. } = &backend.devices()[0];
     assert_has(name, &["fake", "no NVIDIA GPU"]);
     assert_eq!((*total_memory, backend.devices().len()), (Bytes::gib(4), 2));
-    assert_has(&backend.driver().library, &["libgpu_vmm_fake_cuda.so"]);
+    let library = backend.driver().library;
+    assert_has(&library, &["libgpu_vmm_fake_cuda.so"]);
+    assert_eq!(format!("{backend:?}"), format!("CUDA 13.0 from {library}, devices: 2"));
     for device in [DEVICE, DeviceId(1)] {
         let found = backend.capabilities(device).unwrap();
         let missing = found.iter().filter(|one| !one.available).map(|one| one.feature);
@@ -134,7 +152,9 @@ fn a_driver_of_11_4_will_do(cuda: &Cuda) {
     assert!(!quirks.is_empty() && quirks.iter().all(|quirk| quirk.is_in(11_040)), "{quirks:?}");
     let found = backend.capabilities(DEVICE).unwrap();
     for feature in [Feature::Multicast, Feature::DmaBuf, Feature::FabricHandle] {
-        assert!(found.iter().any(|one| one.feature == feature && !one.available), "{feature}");
+        let is_missing =
+            |one: &Capability| one.feature == feature && !one.available && one.found_by == Evidence::Version;
+        assert!(found.iter().any(is_missing), "{feature}: {found:?}");
     }
     let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
     region.grow_to(UNIT).unwrap();
@@ -158,6 +178,12 @@ fn a_driver_without_a_device_says_so(_: &Cuda) {
     assert!(matches!(error.detail(), Detail::NoDevice { .. }), "{error}");
     let visible = "CUDA_VISIBLE_DEVICES is \"none of them\"";
     assert_has(&error.to_string(), &["cuInit", "CUDA_ERROR_NO_DEVICE", visible]);
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("CUDA_VISIBLE_DEVICES") };
+    let error = refused();
+    assert!(!error.contains("CUDA_VISIBLE_DEVICES"), "{error}");
+    let is_hidden = ["/proc/driver/nvidia", "/dev/dxg"].iter().all(|path| !Path::new(path).exists());
+    assert_eq!(error.contains("; /proc/driver/nvidia is missing"), is_hidden, "{error}");
 }
 
 fn not_ready_gets_advice(_: &Cuda) {
@@ -264,11 +290,15 @@ fn failed_growth(backend: &CudaBackend) -> Error {
 fn an_answer_has_its_name(_: &Cuda) {
     let error = failed_growth(&open());
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
-    assert_has(&error.to_string(), &["cuMemMap", "CUDA_ERROR_UNKNOWN (999)", "unknown error"]);
+    let parts = ["cuMemMap", "CUDA_ERROR_UNKNOWN (999)", "unknown error", "(32 MiB), device 0"];
+    assert_has(&error.to_string(), &parts);
 }
 
 fn one_without_a_name_has_its_number(_: &Cuda) {
-    assert_has(&failed_growth(&open()).to_string(), &["cuMemMap", "987"]);
+    assert_has(
+        &failed_growth(&open()).to_string(),
+        &["cuMemMap", "a code without a name in this driver (987)"],
+    );
 }
 
 fn a_dead_device_is_told(_: &Cuda) {
@@ -297,7 +327,9 @@ fn a_destructor_that_fails_is_logged(cuda: &Cuda) {
     let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
     drop(memory);
     let error = backend.drop_log().take_last().expect("an entry");
-    assert_has(&error.to_string(), &["release", "cuMemRelease", "CUDA_ERROR_INVALID_VALUE"]);
+    let parts =
+        ["release", "cuMemRelease", "CUDA_ERROR_INVALID_VALUE", "32 MiB of device memory of device 0"];
+    assert_has(&error.to_string(), &parts);
     // The call did nothing: the handle still exists, as the only one.
     assert_eq!(cuda.counts().handles, 1);
     cuda.release(0x1_0000);
@@ -325,7 +357,8 @@ fn a_device_out_of_reach_is_no_peer(cuda: &Cuda) {
     let reaches = |device, owner| backend.can_access(device, owner).unwrap();
     assert!(reaches(DEVICE, DEVICE) && !reaches(DEVICE, DeviceId(1)) && !reaches(DeviceId(1), DEVICE));
     let found = backend.capabilities(DEVICE).unwrap();
-    assert!(found.iter().any(|one| one.feature == Feature::PeerAccess && !one.available), "{found:?}");
+    let none = "no other device can be reached";
+    assert!(found.iter().any(|one| one.feature == Feature::PeerAccess && one.note == none), "{found:?}");
     let builder = Region::builder(&backend).on(DEVICE).reserve(UNIT);
     let grown = builder.access(DeviceId(1), Access::Read).build().and_then(|mut region| region.grow_to(UNIT));
     assert!(grown.is_err());

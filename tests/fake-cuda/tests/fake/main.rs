@@ -12,6 +12,7 @@
 //! | `contexts` | gpu-vmm-cuda in several contexts of a device, and during captures |
 //! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
 //! | `backend`, `backend_memory_types` | gpu-vmm-cuda: which drivers it accepts, how errors reach it, that it releases everything |
+//! | `failures` | what its errors say, and what is left after a call that fails |
 //! | `team` | its multicast |
 //! | `child`, `rig` | runs a case; the driver's functions for cases |
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -24,6 +25,7 @@ mod captures;
 mod child;
 mod contexts;
 mod events;
+mod failures;
 mod memory;
 mod memory_types;
 mod multicast;
@@ -37,7 +39,7 @@ use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 15] = [
+const GROUPS: [(&str, &[Case]); 16] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
     ("memory_types", memory_types::CASES),
@@ -49,6 +51,7 @@ const GROUPS: [(&str, &[Case]); 15] = [
     ("multicast", multicast::CASES),
     ("backend", backend::CASES),
     ("backend_memory_types", backend_memory_types::CASES),
+    ("failures", failures::CASES),
     ("team::life", team::life::CASES),
     ("team::checks", team::checks::CASES),
     ("team::failures", team::failures::CASES),

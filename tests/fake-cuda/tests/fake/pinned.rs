@@ -49,6 +49,11 @@ pub(crate) const CASES: &[Case] = &[
         "giving_back_that_fails_is_logged",
         giving_back_that_fails,
     ),
+    with(
+        &[("FAIL", "cuMemFreeHost:1:1")],
+        "little_memory_is_the_drivers_own",
+        little_memory_is_the_drivers_own,
+    ),
     case("a_list_that_leaves_its_memory_loses_the_device", a_list_that_leaves_its_memory),
 ];
 
@@ -338,6 +343,21 @@ fn giving_back_that_fails(cuda: &Cuda) {
     cuda.enter(0);
     set(at, SIZE.0 as usize, 1);
     cuda.ok("cuMemHostUnregister", &[at]);
+}
+
+/// Less than a large page is not registered.
+fn little_memory_is_the_drivers_own(cuda: &Cuda) {
+    let (backend, size) = (CudaBackend::open().unwrap(), Bytes::mib(1));
+    let pinned = backend.pin(size).unwrap();
+    let at = pinned.start().as_ptr().expose_provenance();
+    assert_eq!((pinned.size(), cuda.counts().pinned), (size, 1));
+    set(at, size.0 as usize, 1);
+    drop(pinned);
+    let error = backend.drop_log().take_last().unwrap();
+    assert_eq!((answered(&error), error.operation()), (("cuMemFreeHost", 1), Operation::FreePinned));
+    assert!(error.to_string().contains("1 MiB of the host"), "{error}");
+    cuda.enter(0);
+    cuda.ok("cuMemFreeHost", &[at]);
 }
 
 fn a_list_that_leaves_its_memory(cuda: &Cuda) {

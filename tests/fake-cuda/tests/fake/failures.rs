@@ -1,0 +1,378 @@
+//! gpu-vmm-cuda over the fake driver: what its errors say about the call that failed, and what is left after it.
+
+use crate::child::{Case, case, with};
+use crate::rig::Cuda;
+use gpu_vmm_core::{
+    Access, Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Event, Grant, Handle,
+    HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Properties, Region, Reservation, Result,
+    Stream, SyncCalls,
+};
+use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::TestKit;
+use std::os::fd::AsFd;
+
+const DEVICE: DeviceId = DeviceId(0);
+const OTHER: DeviceId = DeviceId(1);
+const UNIT: Bytes = Bytes::mib(32);
+
+pub(crate) const CASES: &[Case] = &[
+    with(
+        &[("FAIL", "cuMemcpyHtoD_v2:1:1,cuMemcpyDtoH_v2:1:1,cuMemcpyDtoD_v2:1:1,cuMemsetD8_v2:1:1")],
+        "a_copy_that_fails_names_its_addresses",
+        a_copy_that_fails_names_its_addresses,
+    ),
+    with(
+        &[("FAIL", "cuMemAlloc_v2:1:2,cuMemAlloc_v2:2:999,cuMemFree_v2:1:1")],
+        "a_plain_allocation_that_fails_names_its_size_and_device",
+        a_plain_allocation_that_fails,
+    ),
+    with(
+        &[("FAIL", "cuMemCreate:1:2,cuMemGetInfo_v2:1:999,cuMemGetInfo_v2:2:999")],
+        "short_memory_has_the_total_if_the_free_memory_is_not_told",
+        short_memory_without_the_free_memory,
+    ),
+    with(
+        &[("FAIL", "cuDeviceCanAccessPeer:1:1")],
+        "a_peer_that_cannot_be_asked_for_is_an_error",
+        a_peer_that_cannot_be_asked_for,
+    ),
+    with(
+        &[("FAIL", "cuDeviceGetUuid_v2:1:999")],
+        "a_device_whose_uuid_is_not_told_has_none",
+        a_device_without_a_uuid,
+    ),
+    with(
+        &[("FAIL", "cuCtxPopCurrent_v2:1:1")],
+        "a_context_that_stays_current_is_logged",
+        a_context_that_stays_current,
+    ),
+    with(
+        &[("FAIL", "cuThreadExchangeStreamCaptureMode:1:1,cuThreadExchangeStreamCaptureMode:3:1")],
+        "a_capture_mode_that_is_not_restored_is_logged",
+        a_capture_mode_that_is_not_restored,
+    ),
+    with(
+        &[("FAIL", "cuStreamSynchronize:1:1")],
+        "a_stream_that_is_not_waited_for_is_destroyed_all_the_same",
+        a_stream_that_is_not_waited_for,
+    ),
+    with(
+        &[("FAIL", "cuEventRecord:1:1,cuStreamWaitEvent:1:1")],
+        "no_marker_is_left_where_joining_default_streams_fails",
+        no_marker_is_left,
+    ),
+    with(
+        &[("FAIL", "cuEventDestroy_v2:3:1")],
+        "an_event_that_is_not_destroyed_gives_its_stream_back",
+        an_event_that_is_not_destroyed,
+    ),
+    with(
+        &[("FAIL", "cuMemUnmap:1:1")],
+        "memory_of_the_host_that_is_not_unmapped_stays_the_hosts",
+        memory_of_the_host_that_is_not_unmapped,
+    ),
+    with(
+        &[("FAIL", "cuMemAddressReserve:1:1")],
+        "a_reservation_that_fails_names_what_was_asked_for",
+        a_reservation_that_fails,
+    ),
+    with(
+        &[("FAIL", "cuMemExportToShareableHandle:1:999")],
+        "an_export_that_fails_names_the_memory",
+        an_export_that_fails,
+    ),
+    case("what_cannot_be_exported_says_what_can", what_cannot_be_exported),
+    case("a_node_that_is_not_there_is_the_drivers_error", a_node_that_is_not_there),
+    case("the_host_has_access_beside_devices_in_any_order", access_in_any_order),
+    case("a_fabric_handle_that_is_not_permitted_tells_the_channels", a_fabric_handle_without_a_channel),
+];
+
+fn open() -> CudaBackend {
+    CudaBackend::open().unwrap()
+}
+
+fn region(backend: &CudaBackend) -> Region<CudaBackend> {
+    let mut region = Region::builder(backend).on(DEVICE).reserve(UNIT).build().unwrap();
+    region.grow_to(UNIT).unwrap();
+    region
+}
+
+/// Returns the operation, the driver's call and the context of an error.
+#[track_caller]
+fn told<T>(answer: Result<T>) -> (Operation, &'static str, String) {
+    let error = answer.map(drop).unwrap_err();
+    let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
+    (error.operation(), source.call, context.clone())
+}
+
+#[track_caller]
+fn unsupported<T>(answer: Result<T>) -> String {
+    let error = answer.map(drop).unwrap_err();
+    let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+    reason.clone()
+}
+
+/// Returns the operation and the call of the only entry of the log.
+#[track_caller]
+fn logged(backend: &CudaBackend) -> (Operation, &'static str) {
+    assert_eq!(backend.drop_log().count(), 1);
+    let error = backend.drop_log().take_last().expect("an entry");
+    (error.operation(), error.driver_error().expect("the driver's error").call)
+}
+
+fn a_copy_that_fails_names_its_addresses(_: &Cuda) {
+    let backend = open();
+    let region = region(&backend);
+    let (at, to) = (region.address() + Bytes(64), region.address() + Bytes(512));
+    let part = |size| AddressRange { base: at, size: Bytes(size) }.to_string();
+    // SAFETY: all of it is mapped, and the parts do not overlap.
+    let answers = unsafe {
+        [
+            told(backend.copy_from_host(DEVICE, at, &[1; 7])),
+            told(backend.copy_to_host(DEVICE, &mut [0; 9], at)),
+            told(backend.copy(DEVICE, to, at, Bytes(24))),
+            told(backend.fill(DEVICE, at, Bytes(40), 1)),
+        ]
+    };
+    assert_eq!(
+        answers,
+        [
+            (Operation::CopyFromHost, "cuMemcpyHtoD_v2", part(7)),
+            (Operation::CopyToHost, "cuMemcpyDtoH_v2", part(9)),
+            (Operation::Copy, "cuMemcpyDtoD_v2", format!("24 B from {at} to {to}")),
+            (Operation::Fill, "cuMemsetD8_v2", part(40)),
+        ]
+    );
+}
+
+fn a_plain_allocation_that_fails(cuda: &Cuda) {
+    let (backend, size) = (open(), Bytes::mib(2));
+    let error = backend.allocate_plain(OTHER, size).unwrap_err();
+    let Detail::OutOfMemory { device, requested, source, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!((*device, *requested, source.call), (OTHER, size, "cuMemAlloc_v2"));
+    let context = "2 MiB of device 1".to_owned();
+    assert_eq!(told(backend.allocate_plain(OTHER, size)), (Operation::Allocate, "cuMemAlloc_v2", context));
+    let at = backend.allocate_plain(OTHER, size).unwrap();
+    let range = AddressRange { base: at, size }.to_string();
+    // SAFETY: allocated above, and freed by the call that succeeds.
+    let free = || unsafe { backend.free_plain(OTHER, at, size) };
+    assert_eq!(told(free()), (Operation::Free, "cuMemFree_v2", range));
+    free().unwrap();
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn short_memory_without_the_free_memory(_: &Cuda) {
+    let backend = open();
+    let error = PhysicalMemory::create(&backend, UNIT, Properties::on(OTHER)).unwrap_err();
+    let Detail::OutOfMemory { device, free, total, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!((*device, *free, *total), (OTHER, Bytes::ZERO, Bytes::gib(4)));
+    let context = OTHER.to_string();
+    assert_eq!(told(backend.memory_info(OTHER)), (Operation::QueryMemory, "cuMemGetInfo_v2", context));
+    assert!(!backend.memory_info(OTHER).unwrap().free.is_zero());
+}
+
+fn a_peer_that_cannot_be_asked_for(_: &Cuda) {
+    let backend = open();
+    let context = "device 1 to device 0".to_owned();
+    assert_eq!(
+        told(backend.can_access(OTHER, DEVICE)),
+        (Operation::QueryPeerAccess, "cuDeviceCanAccessPeer", context)
+    );
+    assert!(backend.can_access(OTHER, DEVICE).unwrap());
+}
+
+fn a_device_without_a_uuid(_: &Cuda) {
+    let backend = open();
+    let [first, second] = backend.devices() else { panic!("{:?}", backend.devices()) };
+    assert_eq!((first.uuid, first.unusable.as_ref()), (None, None));
+    assert!(second.uuid.is_some());
+}
+
+fn a_context_that_stays_current(cuda: &Cuda) {
+    let backend = open();
+    backend.memory_info(DEVICE).unwrap();
+    assert_eq!(logged(&backend), (Operation::LeaveContext, "cuCtxPopCurrent_v2"));
+    assert_ne!(cuda.get("cuCtxPopCurrent_v2", &[]), 0);
+    backend.memory_info(DEVICE).unwrap();
+    assert_eq!((cuda.get("cuCtxGetCurrent", &[]), backend.drop_log().count()), (0, 1));
+}
+
+fn a_capture_mode_that_is_not_restored(cuda: &Cuda) {
+    let backend = open();
+    let call = "cuThreadExchangeStreamCaptureMode";
+    assert_eq!(told(backend.pin(UNIT)), (Operation::PinMemory, call, "this thread".to_owned()));
+    assert_eq!((cuda.counts().pinned, backend.drop_log().count()), (0, 0));
+    let pinned = backend.pin(UNIT).unwrap();
+    assert_eq!(logged(&backend), (Operation::RestoreCaptureMode, call));
+    // The mode is still the relaxed one.
+    let mut mode = 0u32;
+    cuda.ok(call, &[(&raw mut mode).addr()]);
+    assert_eq!(mode, 2);
+    drop(pinned);
+    assert_eq!((cuda.counts().pinned, backend.drop_log().count()), (0, 1));
+}
+
+fn a_stream_that_is_not_waited_for(cuda: &Cuda) {
+    let backend = open();
+    drop(backend.copy_stream(DEVICE).unwrap());
+    assert_eq!(logged(&backend), (Operation::DestroyStream, "cuStreamSynchronize"));
+    assert_eq!((cuda.counts().streams, cuda.violations()), (0, 0));
+}
+
+/// Calls `act` on an event of a device of which two contexts have default streams.
+fn with_two_contexts(act: impl FnOnce(&CudaBackend, Box<dyn Event>)) {
+    let backend = open();
+    let other = backend.stream_elsewhere(DEVICE).unwrap();
+    // SAFETY: the backend is dropped before the stream.
+    let attached = unsafe { backend.open_in_context_of(DEVICE, &*other) }.unwrap();
+    act(&backend, backend.event(DEVICE).unwrap());
+    drop(attached);
+}
+
+fn no_marker_is_left(cuda: &Cuda) {
+    with_two_contexts(|backend, mut event| {
+        for call in ["cuEventRecord", "cuStreamWaitEvent"] {
+            let answer = event.record(Stream::DEFAULT);
+            let failed = told(answer);
+            assert_eq!((failed.0, failed.1), (Operation::RecordEvent, call));
+            assert_eq!(cuda.counts().events, 1, "a marker is left after {call}");
+        }
+        event.record(Stream::DEFAULT).unwrap();
+        event.wait().unwrap();
+        drop(event);
+        assert_eq!((cuda.counts().events, backend.drop_log().count()), (0, 0));
+    });
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// The first two calls destroy the markers of the two contexts.
+fn an_event_that_is_not_destroyed(cuda: &Cuda) {
+    with_two_contexts(|backend, mut event| {
+        let before = cuda.counts().streams;
+        event.record(Stream::DEFAULT).unwrap();
+        assert_eq!((cuda.counts().events, cuda.counts().streams), (1, before + 1));
+        drop(event);
+        assert_eq!(logged(backend), (Operation::DestroyEvent, "cuEventDestroy_v2"));
+        assert_eq!((cuda.counts().events, cuda.counts().streams), (1, before));
+    });
+    // The event ends with its context.
+    cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
+}
+
+/// Maps a unit of memory in a new reservation of that size.
+fn mapped(backend: &CudaBackend, properties: Properties) -> gpu_vmm_cuda::CudaReservation {
+    // SAFETY: a whole unit in an empty reservation of its size.
+    unsafe {
+        let handle = backend.create(UNIT, &properties).unwrap();
+        let mut reservation = backend.reserve(UNIT, backend.granularity().into(), None).unwrap();
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        reservation
+    }
+}
+
+fn on_node(node: u32) -> Properties {
+    Properties::on(DEVICE).located(Location::HostNode(node))
+}
+
+fn memory_of_the_host_that_is_not_unmapped(cuda: &Cuda) {
+    let backend = open();
+    let mut reservation = mapped(&backend, on_node(0));
+    let range = reservation.range().to_string();
+    let both = [Grant { device: DeviceId::HOST, access: Access::ReadWrite }];
+    // SAFETY: one whole mapping, which no work uses.
+    unsafe {
+        let answer = reservation.unmap(Bytes::ZERO, UNIT);
+        assert_eq!(told(answer), (Operation::Unmap, "cuMemUnmap", range));
+        reservation.set_access(Bytes::ZERO, UNIT, &both).unwrap();
+        assert_eq!(reservation.access(Bytes::ZERO, DeviceId::HOST).unwrap(), Access::ReadWrite);
+        reservation.unmap(Bytes::ZERO, UNIT).unwrap();
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn a_reservation_that_fails(_: &Cuda) {
+    let backend = open();
+    // SAFETY: whole units.
+    let answer = unsafe { backend.reserve(UNIT, backend.granularity().into(), Some(Address(1 << 40))) };
+    let context = "32 MiB of addresses, aligned to 2 MiB, hint 0x10000000000".to_owned();
+    assert_eq!(told(answer), (Operation::Reserve, "cuMemAddressReserve", context));
+}
+
+fn an_export_that_fails(_: &Cuda) {
+    let backend = open();
+    let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(OTHER).shareable()).unwrap();
+    let context = format!("32 MiB of {}", memory.properties());
+    assert_eq!(told(memory.export()), (Operation::ExportMemory, "cuMemExportToShareableHandle", context));
+    memory.export().unwrap();
+}
+
+/// Memory of the program's own, of another handle type, and of another process.
+fn what_cannot_be_exported(cuda: &Cuda) {
+    let backend = open();
+    // SAFETY: a whole unit on a device that exists.
+    let create = |properties| unsafe { backend.create(UNIT, &properties) }.unwrap();
+    let shareable = Properties::on(DEVICE).shareable();
+    let (plain, descriptor) = (create(Properties::on(DEVICE)), create(shareable));
+    let not_created = |kind| {
+        format!("the memory was not created as shareable by a {kind}; request the handle type at creation")
+    };
+    assert_eq!(unsupported(plain.export()), not_created(HandleTypes::FILE_DESCRIPTOR));
+    assert_eq!(unsupported(descriptor.export_fabric()), not_created(HandleTypes::FABRIC));
+    let fd = descriptor.export().unwrap();
+    // SAFETY: memory of this size and these properties.
+    let imported = unsafe { backend.import(fd.as_fd(), UNIT, &shareable) }.unwrap();
+    assert_eq!(
+        unsupported(imported.export()),
+        "CUDA does not export imported memory; pass on the original file descriptor"
+    );
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// A program finds the nodes out by creating memory on them.
+fn a_node_that_is_not_there(cuda: &Cuda) {
+    let backend = open();
+    let context = format!("32 MiB of {}", on_node(1));
+    // SAFETY: a whole unit on a device that exists.
+    let create = |node| unsafe { backend.create(UNIT, &on_node(node)) };
+    assert_eq!(told(create(1)), (Operation::CreateMemory, "cuMemCreate", context));
+    create(0).unwrap();
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// The host's access is another call of the driver's than that of the devices before and behind it.
+fn access_in_any_order(cuda: &Cuda) {
+    let backend = open();
+    let mut reservation = mapped(&backend, on_node(0));
+    let grant = |device, access| Grant { device, access };
+    let all =
+        [grant(DEVICE, Access::ReadWrite), grant(DeviceId::HOST, Access::Read), grant(OTHER, Access::Read)];
+    // SAFETY: one whole mapping, which no work uses.
+    unsafe {
+        for start in 0..all.len() {
+            let mut grants = all;
+            grants.rotate_left(start);
+            reservation.set_access(Bytes::ZERO, UNIT, &grants).unwrap();
+            for Grant { device, access } in all {
+                assert_eq!(reservation.access(Bytes::ZERO, device).unwrap(), access, "{device}, {grants:?}");
+            }
+            let none = all.map(|one| grant(one.device, Access::None));
+            reservation.set_access(Bytes::ZERO, UNIT, &none).unwrap();
+            for Grant { device, .. } in all {
+                assert_eq!(reservation.access(Bytes::ZERO, device).unwrap(), Access::None, "{device}");
+            }
+        }
+        reservation.unmap(Bytes::ZERO, UNIT).unwrap();
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn a_fabric_handle_without_a_channel(cuda: &Cuda) {
+    let backend = open();
+    let fabric = Properties::on(DEVICE).exported_as(HandleTypes::FABRIC);
+    let reason = unsupported(PhysicalMemory::create(&backend, UNIT, fabric));
+    for part in [&*fabric.to_string(), "cuMemCreate", "CUDA_ERROR_NOT_PERMITTED (800)", "; ", "IMEX channels"]
+    {
+        assert!(reason.contains(part), "{part:?} is missing in: {reason}");
+    }
+    assert_eq!(cuda.violations(), 0);
+}
