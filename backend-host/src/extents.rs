@@ -98,6 +98,17 @@ mod tests {
         assert!(extents.by_offset.is_empty() && extents.by_size.is_empty());
     }
 
+    #[test]
+    fn more_than_all_offsets_are_refused_and_take_nothing() {
+        let mut extents = Extents::default();
+        assert_eq!(extents.take(u64::MAX - 10), Some(0));
+        assert_eq!((extents.take(11), extents.end()), (None, u64::MAX - 10));
+        assert_eq!((extents.take(10), extents.end()), (Some(u64::MAX - 10), u64::MAX));
+        assert_eq!(extents.take(1), None);
+        extents.give_back(0, u64::MAX - 10);
+        assert_eq!((extents.take(11), extents.end()), (Some(0), u64::MAX));
+    }
+
     /// Random operations compared with a plain list of the extents in use.
     #[test]
     fn no_byte_is_given_out_twice() {

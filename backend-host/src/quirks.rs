@@ -35,3 +35,21 @@ const QUIRKS: &[Quirk] = &[
 pub(crate) fn of(version: u32) -> Vec<Quirk> {
     QUIRKS.iter().copied().filter(|quirk| quirk.is_in(version)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `MAP_FIXED_NOREPLACE` came with Linux 4.17.
+    #[test]
+    fn kernels_since_4_17_have_no_hint_without_noreplace() {
+        let ids = |version| of(version).iter().map(|quirk| quirk.id).collect::<Vec<_>>();
+        let always = ["joint-access", "mapping-limit"];
+        for version in [4017, 6012, u32::MAX - 1] {
+            assert_eq!(ids(version), always, "{version}");
+        }
+        for version in [0, 4016] {
+            assert_eq!(ids(version), [&always[..], &["hint-without-noreplace"]].concat(), "{version}");
+        }
+    }
+}

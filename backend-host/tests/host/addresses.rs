@@ -2,7 +2,7 @@
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Access, Backend, Bytes, CopyCalls, Error, Reservation};
+use gpu_vmm_core::{Access, AddressRange, Backend, Bytes, CopyCalls, Error, Reservation};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 fn host() -> HostBackend {
@@ -91,6 +91,9 @@ fn parts_that_are_no_whole_mappings_are_refused_and_nothing_changes() {
         assert_invalid(range.map(Bytes::mib(offset), &small));
     }
     assert_invalid(range.map(Bytes::mib(4), &large));
+    let error = range.map(Bytes::mib(5), &large).unwrap_err().to_string();
+    let other = AddressRange { base: range.at(Bytes::mib(6)), size: GRANULE };
+    assert!(error.contains(&format!("something is mapped at {other}")), "{error}");
     assert_invalid(range.map(Bytes(u64::MAX - 4095), &small));
 
     assert_eq!(range.read(ONE, Bytes::ZERO, 4).unwrap(), b"kept");

@@ -23,14 +23,15 @@ fn is_capturing<T: Debug>(result: Result<T>) -> bool {
 fn a_stream_captures_once_at_a_time_and_the_default_stream_never() {
     let host = pair();
     let own = host.own_stream(ONE).unwrap();
-    let assert_invalid = |result: Result<()>| {
+    let assert_invalid = |result: Result<()>, why: &str| {
         let error = result.unwrap_err();
         assert_eq!(error.driver_error().unwrap().name, "EINVAL", "{error}");
+        assert!(error.to_string().contains(why), "{error}");
     };
-    assert_invalid(begin(&host, ONE, Stream::DEFAULT));
-    assert_invalid(host.end_capture(ONE, own.stream()).map(drop));
+    assert_invalid(begin(&host, ONE, Stream::DEFAULT), "the default stream cannot capture");
+    assert_invalid(host.end_capture(ONE, own.stream()).map(drop), "the stream does not capture");
     begin(&host, ONE, own.stream()).unwrap();
-    assert_invalid(begin(&host, ONE, own.stream()));
+    assert_invalid(begin(&host, ONE, own.stream()), "the stream captures already");
     host.end_capture(ONE, own.stream()).unwrap();
     assert!(!host.is_capturing(own.stream()).unwrap());
 }
@@ -52,8 +53,16 @@ fn a_capture_forbids_waiting_for_its_own_stream_and_device_only() {
         }];
     for (number, call) in forbidden.iter().enumerate() {
         begin(&host, ONE, own.stream()).unwrap();
-        assert!(is_capturing(call()), "call {number}");
-        assert!(is_capturing(host.end_capture(ONE, own.stream())), "call {number}");
+        let refused = call().unwrap_err();
+        let ended = host.end_capture(ONE, own.stream()).unwrap_err();
+        for (error, name, why) in [
+            (refused, "EBUSY", "a stream captures"),
+            (ended, "ECANCELED", "a call has invalidated the capture"),
+        ] {
+            let source = error.driver_error().unwrap();
+            assert!(source.name == name && source.description.contains(why), "call {number}: {error}");
+            assert!(is_capturing(Err::<(), _>(error)), "call {number}");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, Error, MemoryCalls, Properties};
+use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, Error, MemoryCalls, Operation, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use libc::{c_long, sock_filter, sock_fprog};
 
@@ -48,6 +48,7 @@ fn a_kernel_without_memfd_is_an_ordinary_error() {
         assert_answer(&HostBackend::open().unwrap_err(), "memfd_create", "ENOSYS");
         let error = create_as(&host, GRANULE, Properties::on(ONE).shareable()).unwrap_err();
         assert_answer(&error, "memfd_create", "ENOSYS");
+        assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == "2 MiB on device 0"));
         assert_eq!(free(&host, ONE), Bytes::mib(64));
     });
 }
@@ -101,7 +102,13 @@ fn memory_that_cannot_be_given_back_stays_in_use() {
         }
         drop(handle);
         assert_eq!(host.drop_log().count(), 1);
-        assert_answer(&host.drop_log().take_last().unwrap(), "fallocate", "EPERM");
+        let error = host.drop_log().take_last().unwrap();
+        assert_answer(&error, "fallocate", "EPERM");
+        let Detail::Driver { context, .. } = error.detail() else { panic!("{error:?}") };
+        assert_eq!(
+            (error.operation(), &**context),
+            (Operation::ReleaseMemory, "2 MiB at offset 0x0 of the store")
+        );
         assert_eq!(free(&host, ONE), Bytes::mib(62));
         let next = create(&host, ONE, GRANULE).unwrap();
         range.put(Bytes::ZERO, &next);

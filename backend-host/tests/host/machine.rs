@@ -1,10 +1,11 @@
 //! The backend's description of itself, and valid and invalid configurations.
 
-use crate::range::create;
-use crate::{GRANULE, ONE, TWO};
+use crate::range::{Range, create, create_as, free};
+use crate::{GRANULE, ONE, SMALL, TWO};
 use gpu_vmm_core::multicast::Team;
 use gpu_vmm_core::{
-    Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, Stream, SyncCalls, Vendor,
+    Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Handle,
+    HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation, Stream, SyncCalls, Vendor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 
@@ -21,6 +22,9 @@ fn the_default_machine_is_this_one() {
     assert_eq!((info.free, info.total), (device.total_memory, device.total_memory));
     assert_eq!(host.vendor(), Vendor::Host);
     assert!(host.unmaps_runs());
+    // Other ways to the same configuration.
+    assert_eq!(format!("{:?}", HostConfig::default()), format!("{:?}", HostConfig::new()));
+    assert!(!HostConfig::new().unmapping_singly().open().unwrap().unmaps_runs());
 }
 
 #[test]
@@ -30,6 +34,48 @@ fn the_driver_is_the_kernel() {
     assert_eq!(driver.version, release.trim());
     let major: u32 = release.split('.').next().unwrap().parse().unwrap();
     assert_eq!(driver.version_number / 1000, major);
+    assert_eq!(driver.library, "the kernel's memfd_create and mmap");
+}
+
+/// The number of this boot, which all processes of the machine read, and the device's ordinal.
+#[test]
+fn uuids_are_made_of_the_boot_and_the_ordinal() {
+    let host = HostConfig::new().devices(3).open().unwrap();
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let boot = u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap();
+    for (ordinal, device) in (0u32..).zip(host.devices()) {
+        assert_eq!((device.id, &*device.name), (DeviceId(ordinal), &*format!("host memory {ordinal}")));
+        let uuid = device.uuid.map(|uuid| u128::from_be_bytes(uuid.0));
+        assert_eq!(uuid, Some(boot.wrapping_add(ordinal.into())), "{ordinal}");
+    }
+}
+
+#[test]
+fn memory_of_the_host_has_a_granularity_of_its_own() {
+    let granularities = |config: HostConfig| {
+        let host = config.devices(2).granularity(SMALL).open().unwrap();
+        [Location::Device, Location::Host].map(|location| {
+            let properties = Properties::on(TWO).located(location);
+            host.granularity_of(Operation::QueryGranularity, &properties).unwrap().bytes()
+        })
+    };
+    assert_eq!(granularities(HostConfig::new()), [SMALL, SMALL]);
+    assert_eq!(granularities(HostConfig::new().host_granularity(SMALL)), [SMALL, SMALL]);
+    assert_eq!(granularities(HostConfig::new().host_granularity(GRANULE)), [SMALL, GRANULE]);
+}
+
+#[test]
+fn devices_without_virtual_memory_have_no_other_capability() {
+    let host = HostConfig::new().devices(2).without_virtual_memory().open().unwrap();
+    let reason = host.devices()[1].no_virtual_memory.clone().unwrap();
+    assert_eq!((&*reason, &host.devices()[1].unusable), ("the host backend was opened without it", &None));
+    let found = host.capabilities(TWO).unwrap();
+    let [only] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(
+        (only.feature, only.available, only.found_by),
+        (Feature::VirtualMemory, false, Evidence::Design)
+    );
+    assert_eq!(only.note, reason);
 }
 
 #[test]
@@ -78,6 +124,8 @@ fn capabilities_say_how_they_were_found_out() {
     assert_eq!((fixed.available, fixed.found_by), (true, Evidence::Trial), "{fixed:?}");
     for capability in host.capabilities(TWO).unwrap() {
         assert!(capability.available || !capability.note.is_empty(), "{capability:?}");
+        let is_tried = capability.feature == Feature::FixedAddress;
+        assert_eq!(capability.found_by == Evidence::Design, !is_tried, "{capability:?}");
     }
     assert!(find(&host, Feature::PeerAccess).available);
     let apart = HostConfig::new().devices(2).without_peers().open().unwrap();
@@ -95,6 +143,37 @@ fn multicast_is_refused_with_the_capabilitys_reason() {
     let error = Team::builder(&host).size(GRANULE).device(ONE).device(TWO).create().unwrap_err();
     let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
     assert_eq!(*reason, find(&host, Feature::Multicast).note);
+}
+
+/// What a request is refused for is what the capability says.
+#[test]
+fn other_types_and_exports_are_refused_with_the_capabilitys_reason() {
+    let host = HostConfig::new().memory(Bytes::mib(8)).open().unwrap();
+    let plain = Properties::on(ONE);
+    let reason = |error: Error| match error.detail() {
+        Detail::Unsupported { reason } => (error.operation(), reason.clone()),
+        _ => panic!("{error}"),
+    };
+    let [node, fabric, dma_buf] = [Feature::HostNodeMemory, Feature::FabricHandle, Feature::DmaBuf]
+        .map(|feature| find(&host, feature).note);
+    let on_node = plain.located(Location::HostNode(0));
+    let asked = host.granularity_of(Operation::QueryGranularity, &on_node).unwrap_err();
+    assert_eq!(reason(asked), (Operation::QueryGranularity, node.clone()));
+    let refused = |properties| reason(create_as(&host, GRANULE, properties).unwrap_err());
+    assert_eq!(refused(on_node), (Operation::CreateMemory, node));
+    assert_eq!(refused(plain.exported_as(HandleTypes::FABRIC)), (Operation::CreateMemory, fabric.clone()));
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    assert_eq!(reason(handle.export_fabric().unwrap_err()), (Operation::ExportMemory, fabric.clone()));
+    // SAFETY: refused before anything is read.
+    let imported = unsafe { host.import_fabric(&FabricHandle([0; FabricHandle::LENGTH]), GRANULE, &plain) };
+    assert_eq!(reason(imported.unwrap_err()), (Operation::ImportMemory, fabric));
+    let mut range = Range::new(&host, GRANULE);
+    range.put(Bytes::ZERO, &handle);
+    // SAFETY: one whole mapping.
+    let exported = unsafe { range.inner.dma_buf(ONE, Bytes::ZERO, GRANULE) };
+    assert_eq!(reason(exported.unwrap_err()), (Operation::ExportDmaBuf, dma_buf));
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+    assert_eq!(free(&host, ONE), Bytes::mib(6));
 }
 
 #[test]
@@ -124,10 +203,19 @@ fn there_is_nothing_to_wait_for() {
     host.synchronize_stream(DeviceId(0), unsafe { Stream::from_raw(std::ptr::null_mut()) }).unwrap();
     // SAFETY: the host backend reads only the number, which none of its streams has.
     let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(8)) };
-    assert!(matches!(
-        host.synchronize_stream(DeviceId(0), other).as_ref().map_err(Error::detail),
-        Err(Detail::Unsupported { .. })
-    ));
+    for error in [
+        host.synchronize_stream(DeviceId(0), other).unwrap_err(),
+        host.is_capturing(other).unwrap_err(),
+        host.event(ONE).unwrap().hold(other).unwrap_err(),
+    ] {
+        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+        assert_eq!(reason, "0x8 is not a stream of the host backend; pass one that it created");
+    }
+    // The number has its device in the low bits: this one is of the sixth.
+    // SAFETY: as above.
+    let sixth = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(128 + 5)) };
+    let error = host.synchronize_stream(ONE, sixth).unwrap_err();
+    assert!(matches!(error.detail(), Detail::NoSuchDevice { device: DeviceId(5), count: 1, .. }), "{error}");
 }
 
 #[test]

@@ -138,6 +138,9 @@ fn a_size_that_is_no_multiple_of_the_granularity_is_refused() {
     let host = machine(Bytes::mib(8));
     let error = create(&host, ONE, GRANULE + SMALL).unwrap_err();
     assert_eq!(error.driver_error().unwrap().name, "EINVAL", "{error}");
+    for part in ["2112 KiB is no multiple of the granularity 2 MiB", "device memory of device 0"] {
+        assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
+    }
     assert_eq!(free(&host, ONE), Bytes::mib(8));
 }
 

@@ -8,6 +8,7 @@ use gpu_vmm_core::{
     Properties, Region, Result,
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -120,6 +121,37 @@ fn the_size_of_exported_memory_cannot_be_changed() {
     for size in [0, GRANULE.0 * 2] {
         assert_eq!(rustix::fs::ftruncate(&fd, size), Err(rustix::io::Errno::PERM));
     }
+}
+
+/// The seals are sealed too: memory that could be sealed against writing could not be mapped for writing any more.
+#[test]
+fn no_seal_can_be_added_and_none_may_be_missing() {
+    let host = machine();
+    let fd = create_as(&host, GRANULE, SHARED).unwrap().export().unwrap();
+    for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+        assert_eq!(fcntl_add_seals(&fd, seal), Err(rustix::io::Errno::PERM));
+    }
+    let all = [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL];
+    for missing in all {
+        let fd = memfd_create("less", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, GRANULE.0).unwrap();
+        let seals = all.into_iter().filter(|seal| *seal != missing).collect::<SealFlags>();
+        fcntl_add_seals(&fd, seals).unwrap();
+        let error = import(&host, &fd, GRANULE).unwrap_err();
+        assert_eq!(error.driver_error().unwrap().call, "fcntl(F_GET_SEALS)", "without {missing:?}: {error}");
+    }
+}
+
+/// Host memory has none of the flags, however it was asked for.
+#[test]
+fn memory_has_no_flags_that_the_host_cannot_grant() {
+    let (exporter, importer) = (machine(), machine());
+    let asked = SHARED.compressible().remote_dma();
+    let created = create_as(&exporter, GRANULE, asked).unwrap();
+    let fd = created.export().unwrap();
+    // SAFETY: the host backend checks the descriptor and its size itself.
+    let imported = unsafe { importer.import(fd.as_fd(), GRANULE, &asked) }.unwrap();
+    assert_eq!((created.properties(), imported.properties()), (SHARED, SHARED));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::range::{Range, create, free};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{Access, Bytes, CopyCalls, Detail, Error, MemoryCalls};
+use gpu_vmm_core::{Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::{TestKit, pattern_word};
 
@@ -43,14 +43,22 @@ fn the_pattern_keeps_to_access_and_alignment() {
     assert_eq!(error.driver_error().unwrap().name, "EACCES");
     // SAFETY: as above.
     unsafe { host.count_wrong(TWO, at, GRANULE, 1) }.unwrap();
-    for (at, length) in [(at + Bytes(4), Bytes(8)), (at, Bytes(12))] {
+    for (at, length, wrong) in
+        [(at + Bytes(4), Bytes(8), ("address", at.0 + 4)), (at, Bytes(12), ("length", 12))]
+    {
         // SAFETY: as above.
-        let error = unsafe { host.write_pattern(ONE, at, length, 1) }.unwrap_err();
-        assert!(matches!(error.detail(), Detail::Unaligned { .. }), "{error}");
+        let written = unsafe { host.write_pattern(ONE, at, length, 1) };
         // SAFETY: as above.
-        let error = unsafe { host.start_pattern(ONE, at, length, 1, 1) }.unwrap_err();
-        assert!(matches!(error.detail(), Detail::Unaligned { .. }), "{error}");
+        let started = unsafe { host.start_pattern(ONE, at, length, 1, 1) }.map(drop);
+        for error in [written.unwrap_err(), started.unwrap_err()] {
+            let Detail::Unaligned { what, value, granularity } = error.detail() else { panic!("{error}") };
+            assert_eq!((*what, *value, granularity.bytes()), (wrong.0, wrong.1, Bytes(8)), "{error}");
+        }
     }
+    let behind = Address(u64::MAX - 7);
+    // SAFETY: as above.
+    let error = unsafe { host.start_pattern(ONE, behind, Bytes(8), 1, 1) }.unwrap_err();
+    assert!(matches!(error.detail(), Detail::Overflow { base, length: 8 } if *base == behind.0), "{error}");
     // SAFETY: as above.
     unsafe { host.write_pattern(ONE, at, Bytes::ZERO, 1) }.unwrap();
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
@@ -88,6 +96,16 @@ fn plain_allocations_count_and_belong_to_their_device() {
     // SAFETY: allocated above and no longer used.
     unsafe { host.free_plain(ONE, at, Bytes::mib(3) + Bytes(1)) }.unwrap();
     assert_eq!(free(&host, ONE), Bytes::mib(16));
+    let page = rustix::param::page_size() as u64;
+    // SAFETY: no allocation has this size.
+    let freed = unsafe { host.free_plain(ONE, at, Bytes(u64::MAX)) };
+    for error in [host.allocate_plain(ONE, Bytes(u64::MAX)).unwrap_err(), freed.unwrap_err()] {
+        let Detail::Overflow { base, length } = error.detail() else { panic!("{error}") };
+        assert_eq!((*base, *length), (u64::MAX, page), "{error}");
+    }
+    // SAFETY: the device does not exist.
+    let error = unsafe { host.free_plain(DeviceId(2), at, Bytes::mib(3)) }.unwrap_err();
+    assert!(matches!(error.detail(), Detail::NoSuchDevice { device: DeviceId(2), .. }), "{error}");
     // SAFETY: the backend refuses an allocation that was freed.
     assert!(unsafe { host.free_plain(ONE, at, Bytes::mib(3) + Bytes(1)) }.is_err());
     assert!(matches!(

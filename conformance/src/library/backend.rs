@@ -6,7 +6,7 @@ use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{
     Access, Address, Bytes, Capability, Detail, DeviceId, DeviceUuid, Error, Feature, Operation,
-    PhysicalMemory, Placement, Region,
+    PhysicalMemory, Placement, Properties, Region,
 };
 use gpu_vmm_testkit::TestKit;
 use std::collections::HashSet;
@@ -179,16 +179,27 @@ fn memory_is_told<B: TestKit>(subject: &Subject<B>) {
 fn questions_about_devices<B: TestKit>(subject: &Subject<B>) {
     let (backend, missing) = (&subject.backend, DeviceId(99));
     assert!(backend.can_access(subject.device, subject.device).unwrap());
-    let is_missing = |answer: Option<Error>| {
+    let is_missing = |operation: Operation, answer: Option<Error>| {
         let error = answer.expect("an error");
-        let Detail::NoSuchDevice { device, count, .. } = error.detail() else { panic!("{error}") };
-        assert_eq!((*device, *count), (missing, backend.devices().len() as u32));
+        let Detail::NoSuchDevice { device, vendor, count } = error.detail() else { panic!("{error}") };
+        let expected = (missing, backend.vendor(), backend.devices().len() as u32);
+        assert_eq!((*device, *vendor, *count), expected);
+        assert_eq!(error.operation(), operation);
     };
-    is_missing(backend.memory_info(missing).err());
-    is_missing(backend.capabilities(missing).err());
-    is_missing(backend.device(Operation::QueryDevice, missing).err());
-    is_missing(backend.synchronize(missing).err());
-    is_missing(Region::builder(backend).on(missing).reserve(subject.unit()).build().err());
+    is_missing(Operation::QueryMemory, backend.memory_info(missing).err());
+    is_missing(Operation::QueryCapabilities, backend.capabilities(missing).err());
+    is_missing(Operation::QueryDevice, backend.device(Operation::QueryDevice, missing).err());
+    is_missing(Operation::WaitForDevice, backend.synchronize(missing).err());
+    is_missing(Operation::CreateStream, backend.copy_stream(missing).err());
+    for (device, owner) in [(subject.device, missing), (missing, subject.device), (missing, missing)] {
+        is_missing(Operation::QueryPeerAccess, backend.can_access(device, owner).err());
+    }
+    let asked = backend.granularity_of(Operation::QueryGranularity, &Properties::on(missing));
+    is_missing(Operation::QueryGranularity, asked.err());
+    is_missing(
+        Operation::Reserve,
+        Region::builder(backend).on(missing).reserve(subject.unit()).build().err(),
+    );
 }
 
 fn instances_differ<B: TestKit>(subject: &Subject<B>) {

@@ -12,6 +12,8 @@ pub(super) fn name(errno: Errno) -> Cow<'static, str> {
         Errno::ADDRINUSE => "EADDRINUSE",
         Errno::AGAIN => "EAGAIN",
         Errno::BADF => "EBADF",
+        Errno::BUSY => "EBUSY",
+        Errno::CANCELED => "ECANCELED",
         Errno::CONNREFUSED => "ECONNREFUSED",
         Errno::CONNRESET => "ECONNRESET",
         Errno::DQUOT => "EDQUOT",

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Detail, DeviceId, Operation, SyncCalls};
+use gpu_vmm_core::{Detail, DeviceId, Error, Operation, SyncCalls};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "event":
@@ -29,7 +29,13 @@ fn a_stream_of_another_device<B: TestKit>(subject: &Subject<B>) {
     let mut event = event_on(subject, device);
     let [ours, theirs] = [device, other].map(|device| subject.backend.own_stream(device).unwrap());
     for _ in 0..2 {
-        refused!(event.record(theirs.stream()), Detail::ForeignStream { .. }, device, other);
+        let refused = event.record(theirs.stream());
+        let Err(Detail::ForeignStream { theirs: named, ours: own }) = refused.as_ref().map_err(Error::detail)
+        else {
+            panic!("{refused:?}")
+        };
+        assert!(named.starts_with(&other.to_string()) && own.starts_with(&device.to_string()), "{refused:?}");
+        refused!(refused, Detail::ForeignStream { .. }, device, other);
         assert!(event.is_done().unwrap());
         event.wait().unwrap();
         event.record(ours.stream()).unwrap();
