@@ -254,28 +254,33 @@ fn groups(text: &str, (lengths, separators): (&[usize], &[u8]), to: &str) -> Str
 
 /// Replaces the word after `serial` or `unique_id`.
 fn serials(text: &str) -> String {
+    const LABELS: &[&str] =
+        &["serial number", "serialnumber", "serial no", "serial", "unique_id", "unique id"];
     let lower = text.to_ascii_lowercase();
     let mut result = String::new();
-    let mut from = 0;
-    for label in ["serial number", "serialnumber", "serial no", "serial", "unique_id", "unique id"] {
-        // One text rarely has two labels; the longest is looked for first.
-        let Some(at) = lower.find(label) else { continue };
-        let after = at + label.len();
-        let gap = lower[after..].find(|char: char| char.is_ascii_alphanumeric()).unwrap_or(0);
-        let between = &lower[after..after + gap];
+    let (mut from, mut at) = (0, 0);
+    // The next label in the text, and of those that begin there the longest.
+    let next = |at: usize| {
+        let begins = LABELS.iter().filter_map(|label| Some((at + lower[at..].find(label)?, label.len())));
+        begins.min_by_key(|(begin, length)| (*begin, std::cmp::Reverse(*length)))
+    };
+    while let Some((begin, length)) = next(at) {
+        at = begin + length;
+        let gap = lower[at..].find(|char: char| char.is_ascii_alphanumeric()).unwrap_or(0);
+        let between = &lower[at..at + gap];
         if gap == 0 || !between.chars().all(|char| " \t:=#.\"'".contains(char)) {
             continue;
         }
-        let number = &lower[after + gap..];
+        let number = &lower[at + gap..];
         let end =
             number.find(|char: char| !char.is_ascii_alphanumeric() && char != '-').unwrap_or(number.len());
         if !number[..end].bytes().any(|byte| byte.is_ascii_digit()) {
             continue;
         }
-        result.push_str(&text[from..after + gap]);
+        result.push_str(&text[from..at + gap]);
         result.push_str("<serial>");
-        from = after + gap + end;
-        break;
+        at += gap + end;
+        from = at;
     }
     result.push_str(&text[from..]);
     result
@@ -312,6 +317,17 @@ mod tests {
             ("unique_id=0x9a8b7c", "unique_id=<serial>"),
             ("serial console enabled", "serial console enabled"),
             ("größe: erika", "größe: <user>"),
+            ("erika_ and erika2, 2erika", "<user>_ and erika2, 2erika"),
+            ("serialnumber: 7a, serial no. 8b", "serialnumber: <serial>, serial no. <serial>"),
+            ("Serial: 1, Serial: 2, unique_id 0x3", "Serial: <serial>, Serial: <serial>, unique_id <serial>"),
+            ("serial #9", "serial #<serial>"),
+            ("unique id: 0xab-1 end", "unique id: <serial> end"),
+            ("serial number: unknown", "serial number: unknown"),
+            ("serial number, then 7", "serial number, then 7"),
+            ("3c:ec-ef:01:ab:7f", "3c:ec-ef:01:ab:7f"),
+            ("x3c:ec:ef:01:ab:7f 3c:ec:ef:01:ab:7f0", "x3c:ec:ef:01:ab:7f 3c:ec:ef:01:ab:7f0"),
+            ("8f3c1f0e-0a1b-2c3d-4e5f-00112233445g", "8f3c1f0e-0a1b-2c3d-4e5f-00112233445g"),
+            ("'/home/max' \"/home/max\" (/home/max) [/home/max]", "'~' \"~\" (~) [~]"),
         ] {
             assert_eq!(private.removed(text), expected);
         }
@@ -328,6 +344,26 @@ mod tests {
         let expected =
             json!({"target": "grow", "note": ["<user> of <user>", 1], "device": {"name": "host <user>"}});
         assert_eq!(value, expected);
+    }
+
+    #[test]
+    fn what_would_remove_too_much_is_not_looked_for() {
+        let mut private = Private::default();
+        for folder in ["", "/", "//", "x"] {
+            private.folder(folder, "~");
+        }
+        for name in ["", "x", "ROOT", "localhost"] {
+            private.name(name, "<user>");
+        }
+        assert_eq!(private.removed("/x of root on localhost"), "/x of root on localhost");
+        // A home folder is one with and without a slash at its end, and the longest of several is removed first.
+        private.folder("/srv/none/", "~");
+        private.folder("/srv/none/work/", "<folder>");
+        assert_eq!(private.removed("/srv/none /srv/none/work/a /srv/none-b"), "~ <folder>/a /srv/none-b");
+        private.name("box", "<host>");
+        private.name("box.lab", "<user>");
+        private.name("box", "<user>");
+        assert_eq!(private.removed("box.lab box"), "<user> <host>", "the first meaning of a name stays");
     }
 
     #[test]
