@@ -545,20 +545,4 @@ fn address(text: &str) -> Result<Address, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clap_finds_nothing_wrong_with_the_arguments() {
-        Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn addresses_are_read_in_both_notations() {
-        assert_eq!(address("0x1000"), Ok(Address(0x1000)));
-        assert_eq!(address("4096"), Ok(Address(0x1000)));
-        for bad in ["", "0x", "1000h", "-1", "0x10000000000000000"] {
-            assert!(address(bad).is_err(), "{bad:?}");
-        }
-    }
-}
+mod tests;

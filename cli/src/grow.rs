@@ -205,5 +205,29 @@ mod tests {
         let text =
             "verification failed: 1 of the 8-byte words of the memory that grew differs from the pattern";
         assert_eq!(judge(&region), (Bytes::mib(12).0, Err(text.to_owned())));
+
+        // Words of the copy count if those of the region are right, and several differ.
+        report.wrong_words = 0;
+        let copied = |wrong_words| {
+            let copying = Copying::Done { time: Duration::ZERO, wrong_words };
+            verdict(&report, &copying).map_err(|error| error.to_string())
+        };
+        assert_eq!(copied(0), Ok(()));
+        let text = "verification failed: 2 of the 8-byte words of the copy differ from the pattern";
+        assert_eq!(copied(2), Err(text.to_owned()));
+    }
+
+    #[test]
+    fn no_more_is_grown_than_the_device_has() {
+        let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
+        let room = |to| check_room(&backend, DeviceId(0), to).map_err(|error| error.to_string());
+        assert_eq!(room(Bytes::mib(16)), Ok(()));
+        assert!(room(Bytes::mib(18)).unwrap_err().starts_with("grow: 18 MiB exceeds the memory of device 0"));
+        let properties = gpu_vmm::Properties::on(DeviceId(0));
+        let taken = gpu_vmm::PhysicalMemory::create(&backend, Bytes::mib(6), properties).unwrap();
+        let text = "grow: 12 MiB exceeds the 10 MiB of free memory on this machine";
+        assert_eq!(room(Bytes::mib(12)), Err(text.to_owned()));
+        assert_eq!(room(Bytes::mib(10)), Ok(()));
+        drop(taken);
     }
 }

@@ -152,3 +152,65 @@ impl From<&Quirk> for QuirkReport {
         Self { id: quirk.id, effect: quirk.effect, handling: quirk.handling, evidence: quirk.evidence }
     }
 }
+
+#[cfg(all(test, feature = "host"))]
+mod tests {
+    use super::*;
+    use gpu_vmm::host::HostConfig;
+    use gpu_vmm::{Bytes, DeviceId, PhysicalMemory, Properties, Vendor};
+
+    #[test]
+    fn the_report_has_the_values_of_the_backend_and_of_each_device() {
+        let opened: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).devices(2).open().unwrap().into();
+        let taken = PhysicalMemory::create(&opened, Bytes::mib(6), Properties::on(DeviceId(1))).unwrap();
+        let report = super::backend(Found { vendor: Vendor::Host, backend: Ok(opened.clone()) });
+        let (name, found, driver) = (report.backend, report.found, report.driver.unwrap());
+        assert_eq!((name, found, report.error), ("host", true, None));
+        let expected = opened.driver();
+        assert_eq!(
+            (driver.version, driver.version_number, driver.library),
+            (expected.version, expected.version_number, expected.library)
+        );
+        for (ordinal, free) in [(0, 16), (1, 10)] {
+            let found = &report.devices[ordinal as usize];
+            assert_eq!((found.device, &*found.name), (ordinal, &*format!("host memory {ordinal}")));
+            assert_eq!((found.total_bytes, found.free_bytes), (Bytes::mib(16).0, Some(Bytes::mib(free).0)));
+            assert_eq!(found.granularity_bytes, Bytes::mib(2).0);
+            assert!(found.unusable.is_none() && found.no_virtual_memory.is_none() && found.errors.is_empty());
+            let expected = opened.capabilities(DeviceId(ordinal)).unwrap();
+            assert!(expected.iter().any(|one| !one.available), "one of each kind");
+            assert_eq!(found.capabilities.len(), expected.len());
+            for (found, expected) in found.capabilities.iter().zip(expected) {
+                assert_eq!((found.available, &found.note), (expected.available, &expected.note));
+                assert_eq!(found.feature, expected.feature.to_string());
+                assert_eq!(found.found_by, expected.found_by.to_string());
+            }
+        }
+        drop(taken);
+        let plain: AnyBackend = HostConfig::new().without_virtual_memory().open().unwrap().into();
+        let report = super::backend(Found { vendor: Vendor::Host, backend: Ok(plain) });
+        assert!(report.devices[0].no_virtual_memory.is_some());
+    }
+
+    #[test]
+    fn a_backend_that_cannot_be_opened_has_the_reason_alone() {
+        let detail = gpu_vmm::Detail::Unsupported { reason: "not here".to_owned() };
+        let error = gpu_vmm::Error::new(gpu_vmm::Operation::Open, detail);
+        let report = super::backend(Found { vendor: Vendor::Hip, backend: Err(error) });
+        assert_eq!((report.backend, report.found, report.driver.is_none()), ("hip", false, true));
+        assert_eq!(
+            report.error.as_deref(),
+            Some("not supported: not here"),
+            "the operation is not part of it"
+        );
+        assert!(report.devices.is_empty() && report.quirks.is_empty());
+    }
+
+    #[test]
+    fn a_quirk_keeps_each_of_its_texts() {
+        let (effect, handling, evidence) = ("is odd", "is even", "was seen");
+        let quirk = Quirk { id: "odd", from: 1, below: 2, effect, handling, evidence };
+        let QuirkReport { id, effect, handling, evidence } = QuirkReport::from(&quirk);
+        assert_eq!([id, effect, handling, evidence], ["odd", "is odd", "is even", "was seen"]);
+    }
+}

@@ -35,3 +35,32 @@ pub(crate) fn negative(text: &str, right: &str) -> Result<(), String> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_and_the_largest_numbers_are_taken() {
+        assert_eq!(some_bytes("1"), Ok(Bytes(1)));
+        assert_eq!(some_bytes("18446744073709551615"), Ok(Bytes(u64::MAX)));
+        assert_eq!(some_time("1s"), Ok(Duration::from_secs(1)));
+        assert_eq!(some_time("7days"), Ok(Duration::from_secs(604_800)));
+        assert_eq!(some_time("999ms").unwrap_err(), "it must be at least 1s");
+        assert_eq!(some_time("7days 1ms").unwrap_err(), "it must be at most 7days");
+    }
+
+    #[test]
+    fn an_option_in_the_place_of_a_number_is_no_negative_number() {
+        assert_eq!(negative("5", "right"), Ok(()));
+        for text in ["-5", "-.5"] {
+            assert_eq!(negative(text, "right").unwrap_err(), "it is negative; right");
+        }
+        for text in ["-x", "-", "--5"] {
+            assert_eq!(
+                negative(text, "right").unwrap_err(),
+                format!("the value is missing before {text}; right")
+            );
+        }
+    }
+}

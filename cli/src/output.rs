@@ -170,9 +170,52 @@ pub(crate) fn duration(micros: f64) -> String {
     }
 }
 
+/// Returns the lines that are written to an output of this width.
+#[cfg(test)]
+pub(crate) fn lines_of(width: usize, write: impl FnOnce(&mut Output) -> Answer) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text");
+    let mut output = Output { to: Some(Destination::check(&file).unwrap()), width, closed: false };
+    write(&mut output).unwrap();
+    output.complete().unwrap();
+    std::fs::read_to_string(&file).unwrap().lines().map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_that_leaves_too_little_room_has_a_line_of_its_own() {
+        let label = "  first  second  third  ";
+        let told = |width, label: &str, text: &str| lines_of(width, |output| output.paragraph(label, text));
+        // There is room for 16 characters behind the label.
+        assert_eq!(told(40, label, "sixteen letters."), [format!("{label}sixteen letters.")]);
+        let text = "some words that need to lie on several lines";
+        let apart = ["  first  second  third", "      some words that need to lie on", "      several lines"];
+        assert_eq!(told(40, label, text), apart);
+        assert_eq!(
+            told(48, label, text),
+            [format!("{label}some words that need to"), format!("{:24}lie on several lines", "")],
+            "24 characters are enough"
+        );
+        assert_eq!(told(40, &" ".repeat(24), text).len(), 3, "spaces are no label");
+        // An indentation takes at most a quarter of the line.
+        let deep = format!("{:14}label  ", "");
+        assert_eq!(told(20, &deep, "a word"), [format!("{:14}label", ""), format!("{:5}a word", "")]);
+        assert_eq!(told(12, "a long label  ", " "), ["a long label"]);
+        assert_eq!(told(8, "a long label  ", ""), ["a long", "label"]);
+    }
+
+    #[test]
+    fn amounts_have_one_digit_from_five_on() {
+        assert_eq!([9999, 10_240, 12_345].map(|size| about(Bytes(size))), ["9999 B", "10 KiB", "12.1 KiB"]);
+        assert_eq!(about(Bytes(104_857_601)), "100.0 MiB");
+        assert_eq!(
+            [999.94, 1e3, 999_994.0, 1e6].map(duration),
+            ["999.9 µs", "1.00 ms", "999.99 ms", "1.00 s"]
+        );
+    }
 
     #[test]
     fn lines_are_broken_between_words_and_keep_their_indentation() {

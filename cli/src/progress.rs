@@ -139,3 +139,21 @@ impl Drop for Progress {
         self.bar.finish_and_clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_wide_as_the_terminal_allows() {
+        for templates in [&BYTES, &CASES, &EVENTS] {
+            let of = |columns| templates.fitting(columns);
+            assert_eq!([96, 300].map(of), [templates.wide; 2]);
+            assert_eq!([60, 95].map(of), [templates.medium; 2]);
+            assert_eq!([0, 59].map(of), [templates.narrow; 2]);
+            for columns in [96, 60, 0] {
+                assert!(ProgressStyle::with_template(of(columns)).is_ok(), "{}", of(columns));
+            }
+        }
+    }
+}

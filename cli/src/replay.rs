@@ -136,3 +136,35 @@ fn rounds(
     };
     Ok(gpu_vmm_replay::replay(trace, allocator, options)?)
 }
+
+#[cfg(all(test, feature = "host"))]
+mod tests {
+    use super::*;
+    use gpu_vmm::host::HostConfig;
+    use gpu_vmm::{PhysicalMemory, Properties};
+
+    #[test]
+    fn too_little_memory_is_refused_with_what_is_free_or_there() {
+        let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
+        let device = DeviceId(0);
+        let trace = Trace::read("a trace", &b"a 1 8388608 0\nf 1\n"[..]).unwrap();
+        let room = |threads| check_room(&backend, device, &trace, threads).map_err(|error| error.to_string());
+        let refused = |text: &str| {
+            let begin = "replay: the trace requests up to";
+            Err(format!("{begin} {text}; begin anyway with --force, or simulate more with --host-memory"))
+        };
+        assert_eq!([1, 2].map(room), [Ok(()), Ok(())], "exactly as much as there is");
+        assert_eq!(
+            room(3),
+            refused("24 MiB at one time (8 MiB by each of 3 threads), but device 0 has 16 MiB")
+        );
+        let _taken = PhysicalMemory::create(&backend, Bytes::mib(10), Properties::on(device)).unwrap();
+        assert_eq!(room(1), refused("8 MiB at one time, but 6 MiB of the 16 MiB of device 0 are free"));
+        assert_eq!(
+            room(2),
+            refused(
+                "16 MiB at one time (8 MiB by each of 2 threads), but 6 MiB of the 16 MiB of device 0 are free"
+            )
+        );
+    }
+}

@@ -131,3 +131,80 @@ pub(crate) fn opening(output: &mut Output, report: &Report, base: Address, plan:
     output.line("")?;
     output.line(Step::HEADING)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::{WIDTH, lines_of};
+
+    fn report(backend: &'static str, how: GrowthKind) -> Report {
+        let growth = Growth { how, address: Address(0x7000), end: Bytes::mib(4), added: Bytes::mib(4) };
+        Report {
+            backend,
+            device: 1,
+            device_name: "a GPU".to_owned(),
+            granularity_bytes: 2 << 20,
+            reserved_bytes: 8 << 20,
+            reserve_micros: 1.0,
+            final_bytes: 4 << 20,
+            verified_bytes: 4 << 20,
+            verified_by: "a kernel",
+            wrong_words: 0,
+            total_micros: 2000.0,
+            copy_micros: None,
+            copy_skipped: None,
+            copy_ratio: None,
+            steps: vec![Step::new(growth, Duration::from_nanos(1500))],
+        }
+    }
+
+    fn summary(report: &Report) -> Vec<String> {
+        lines_of(WIDTH, |output| report.summary(output))
+    }
+
+    #[test]
+    fn a_step_has_its_size_its_kind_and_its_time() {
+        let step = &report("cuda", GrowthKind::Extended).steps[0];
+        assert_eq!((step.bytes, step.how, step.micros), (4 << 20, "extended", 1.5));
+        assert_eq!(step.line(), "     4 MiB  extended  0x7000                   1.5 µs");
+        let lines = lines_of(WIDTH, |output| {
+            opening(output, &report("cuda", GrowthKind::Within), Address(0x7000), "a plan")
+        });
+        let expected =
+            ["cuda device 1: a GPU", "a plan; 8 MiB of addresses reserved at 0x7000", "", Step::HEADING];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn the_summary_compares_the_times_or_says_why_it_does_not() {
+        let mut report = report("cuda", GrowthKind::Within);
+        report.compare(&Copying::Done { time: Duration::from_millis(5), wrong_words: 0 });
+        assert_eq!((report.copy_micros, report.copy_ratio), (Some(5000.0), Some(2.5)));
+        let checked = "checked by a kernel: all 4 MiB hold the pattern that was written";
+        let grown = "growth in 1 step:          2.00 ms  create, map, set access";
+        let copied = "the same by copying:       5.00 ms  allocate, copy, free; 2.5 times as long";
+        assert_eq!(summary(&report), ["", checked, grown, copied]);
+
+        report.total_micros = 0.0;
+        report.compare(&Copying::Done { time: Duration::from_millis(5), wrong_words: 0 });
+        assert_eq!(report.copy_ratio, None, "nothing is that many times as long as no time");
+
+        (report.total_micros, report.copy_micros) = (2000.0, None);
+        report.compare(&Copying::NoRoom("it is full".to_owned()));
+        assert_eq!(summary(&report), ["", checked, grown, "the same by copying: not measured: it is full"]);
+    }
+
+    #[test]
+    fn wrong_words_are_counted_and_a_copy_is_named_as_one() {
+        let mut report = report("host", GrowthKind::Copied);
+        for (wrong, text) in
+            [(1, "1 word of 8 bytes in 4 MiB is wrong"), (7, "7 words of 8 bytes in 4 MiB are wrong")]
+        {
+            report.wrong_words = wrong;
+            let lines = summary(&report);
+            assert_eq!(lines[1], format!("checked by a kernel: {text}"));
+            assert_eq!(lines[2], "growth in 1 step:          2.00 ms  allocate, copy, free");
+            assert_eq!(lines[3..].join(" "), HOST_PAGES, "on host memory alone");
+        }
+    }
+}

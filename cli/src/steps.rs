@@ -108,5 +108,7 @@ mod tests {
         assert_eq!("64MiB".parse(), Ok(Increment::By(Bytes::mib(64))));
         assert!("0".parse::<Increment>().is_err());
         assert!("triple".parse::<Increment>().is_err());
+        assert_eq!(Increment::Double.to_string(), "doubling");
+        assert_eq!(Increment::By(Bytes::mib(64)).to_string(), "steps of 64 MiB");
     }
 }

@@ -241,3 +241,69 @@ fn write(report: &Report, asked: &BenchArguments) -> Answer {
     }
     text.closing(report)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpu_vmm_bench::{Curve, Row, Side, Spread, Unit};
+
+    fn listener(file: Option<Destination>) -> Listener {
+        let environment = crate::conformance::text::sample().environment;
+        let report = Report { environment, pairs: Vec::new() };
+        Listener { report, text: None, progress: Progress::new(false), file, ended: Ok(()) }
+    }
+
+    fn about(name: &'static str) -> Update {
+        Update::Begins(About { name, what: "what it is" })
+    }
+
+    #[test]
+    fn each_result_belongs_to_the_pair_that_began_last() {
+        let mut listener = listener(None);
+        let side = || Side { name: "side".to_owned(), took: Spread::exact(1.0) };
+        let row = Row {
+            what: "row".to_owned(),
+            ours: side(),
+            baseline: side(),
+            unit: Unit::Bytes,
+            ratio: Spread::exact(1.0),
+            samples: 1,
+            target: None,
+        };
+        let curve = Curve { what: "way".to_owned(), who: "who".to_owned(), points: vec![(1, 2.0)] };
+        listener.hear(Update::Row(row.clone()));
+        assert!(listener.report.pairs.is_empty(), "no pair has begun");
+        for update in [
+            about("one"),
+            Update::Row(row.clone()),
+            Update::Curve(curve.clone()),
+            about("two"),
+            Update::Skipped("no room".to_owned()),
+            about("three"),
+            Update::Failed("a call failed".to_owned()),
+        ] {
+            listener.hear(update);
+        }
+        let [one, two, three] = &listener.report.pairs[..] else { panic!("{:?}", listener.report) };
+        assert_eq!((one.name.as_str(), one.what.as_str()), ("one", "what it is"));
+        assert_eq!((&one.rows, &one.curves), (&vec![row], &vec![curve]));
+        assert_eq!((&one.skipped, &one.failed), (&None, &None));
+        assert_eq!((two.skipped.as_deref(), &two.failed, two.rows.len()), (Some("no room"), &None, 0));
+        assert_eq!((&three.skipped, three.failed.as_deref()), (&None, Some("a call failed")));
+    }
+
+    #[test]
+    fn a_file_is_written_before_each_further_pair_and_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        let mut listener = listener(Some(Destination::check(&path).unwrap()));
+        let there = || report::read(&path).map(|report| report.pairs.len()).ok();
+        listener.hear(about("one"));
+        assert_eq!(there(), None, "nothing is measured yet");
+        listener.hear(about("two"));
+        assert_eq!(there(), Some(1));
+        listener.save(true);
+        assert_eq!(there(), Some(2));
+        assert!(listener.ended.is_ok());
+    }
+}

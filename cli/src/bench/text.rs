@@ -157,6 +157,82 @@ pub(super) fn target(target: Target) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::report::Measured;
+    use crate::output::{WIDTH, lines_of};
+    use gpu_vmm_bench::Side;
+
+    fn row(what: &str, baseline: &str, ratio: f64, target: Option<Target>) -> Row {
+        let side = |name: &str, took| Side { name: name.to_owned(), took: Spread::exact(took) };
+        let ratio = Spread { median: ratio, low: ratio / 2.0, high: ratio * 2.0 };
+        let (ours, baseline) = (side("gpu-vmm", 500.0), side(baseline, 2000.0));
+        Row { what: what.to_owned(), ours, baseline, unit: Unit::Nanoseconds, ratio, samples: 3, target }
+    }
+
+    fn told(write: impl FnOnce(&mut Text) -> Answer) -> Vec<String> {
+        lines_of(WIDTH, |output| {
+            let mut text = Text { output: std::mem::replace(output, Output::to(None)), baseline: None };
+            write(&mut text)?;
+            *output = text.output;
+            Ok(())
+        })
+    }
+
+    /// Returns a report of one pair whose second row misses its target, and of two that did not end.
+    fn report() -> Report {
+        let pair = |name: &str, rows, skipped: Option<&str>, failed: Option<&str>| Measured {
+            name: name.to_owned(),
+            what: format!("what {name} is"),
+            rows,
+            curves: Vec::new(),
+            skipped: skipped.map(str::to_owned),
+            failed: failed.map(str::to_owned),
+        };
+        let rows = vec![
+            row("create", "one call", 0.25, Some(Target::AtMost(0.5))),
+            row("map", "one call", 0.75, Some(Target::AtMost(0.5))),
+            row("a name that is longer than its column can be", "another", 1.5, Some(Target::AtLeast(1.5))),
+            row("grow", "another", 2.0, None),
+        ];
+        let (skipped, failed) = (Some("there is no room"), Some("a call failed"));
+        let environment = crate::conformance::text::sample().environment;
+        let pairs = vec![pair("calls", rows, None, None), pair("peer", Vec::new(), skipped, failed)];
+        Report { environment, pairs }
+    }
+
+    #[test]
+    fn a_report_has_a_table_for_each_pair_and_the_reasons_for_the_others() {
+        let report = report();
+        let lines = told(|text| text.whole(&report));
+        let begin = lines.iter().position(|line| line.starts_with("calls: ")).unwrap();
+        let expected = [
+            "calls: what calls is",
+            "                                              gpu-vmm   baseline   ratio interquartile range  target",
+            "  compared with one call",
+            "    create                                   500.0 ns     2.0 µs   0.250         0.125–0.500  ≤ 0.5",
+            "    map                                      500.0 ns     2.0 µs   0.750         0.375–1.500  ≤ 0.5 MISSED",
+            "  compared with another",
+            "    a name that is longer than its column can be",
+            "                                             500.0 ns     2.0 µs   1.500         0.750–3.000  ≥ 1.5",
+            "    grow                                     500.0 ns     2.0 µs   2.000         1.000–4.000",
+            "",
+            "peer: what peer is",
+            "  skipped: there is no room",
+            "  FAILED: a call failed",
+        ];
+        assert_eq!(lines[begin..], expected);
+    }
+
+    #[test]
+    fn the_end_counts_the_targets_and_names_the_missed_ones() {
+        let mut report = report();
+        let lines = told(|text| text.closing(&report));
+        let missed = "  missed: calls: map, compared with one call: 0.750, ≤ 0.5 MISSED";
+        assert_eq!(lines, ["", "2 of 3 targets met", missed]);
+        report.pairs[0].rows.drain(1..);
+        assert_eq!(told(|text| text.closing(&report)), ["", "1 of 1 target met"]);
+        report.pairs[0].rows.clear();
+        assert!(told(|text| text.closing(&report)).is_empty(), "there are no targets");
+    }
 
     #[test]
     fn figures_are_short() {
@@ -168,6 +244,12 @@ mod tests {
             [0.0048, 0.0951, 0.1, 1.0131, 12.34].map(ratio),
             ["0.0048", "0.0951", "0.100", "1.013", "12.3"]
         );
+        assert_eq!(
+            [0.000_1, 0.000_96, 0.099_9, 9.94, 9.96].map(ratio),
+            ["1.0e-4", "0.0010", "0.0999", "9.940", "10.0"]
+        );
+        assert_eq!([999.9, 1000.0].map(|value| figure(value, Unit::Nanoseconds)), ["999.9 ns", "1.0 µs"]);
+        assert_eq!([1023.0, 1024.0].map(|value| figure(value, Unit::Bytes)), ["1023.0 B", "1 KiB"]);
         assert_eq!(half(&Spread { median: 1.0, low: 0.9, high: 1.1 }), "0.900–1.100");
         assert_eq!(half(&Spread::exact(1.0)), "");
     }

@@ -175,7 +175,12 @@ mod tests {
     fn the_instruction_set_of_a_node_is_named_as_compilers_do() {
         assert_eq!(target("cpu_cores_count 0\ngfx_target_version 90010\n").as_deref(), Some("gfx90a"));
         assert_eq!(target("gfx_target_version 110001").as_deref(), Some("gfx1101"));
+        assert_eq!(target("gfx_target_version 90402").as_deref(), Some("gfx942"));
+        assert_eq!(target("gfx_target_version 100300").as_deref(), Some("gfx1030"));
+        assert_eq!(target("gfx_target_version 91012").as_deref(), Some("gfx9ac"));
         assert_eq!(target("gfx_target_version 0"), None);
+        assert_eq!(target("gfx_target_version one"), None);
+        assert_eq!(target("cpu_cores_count 8"), None);
     }
 
     #[test]
@@ -192,5 +197,32 @@ mod tests {
         let kept = settings(all.iter().map(|name| ((*name).to_owned(), "1".to_owned())));
         let names: Vec<&str> = kept.keys().map(String::as_str).collect();
         assert_eq!(names, ["GPU_VMM_BACKEND", "HIP_VISIBLE_DEVICES", "HSA_XNACK", "LD_PRELOAD"]);
+        let is_kept = |name: &str| !settings([(name.to_owned(), "1".to_owned())].into_iter()).is_empty();
+        for name in ["ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "FAKE_CUDA_VERSION"]
+        {
+            assert!(is_kept(name), "{name}");
+        }
+        for name in ["AMD_LOG_LEVEL", "CUDA_LAUNCH_BLOCKING", "GPU_MAX_HW_QUEUES", "LD_LIBRARY_PATH"] {
+            assert!(is_kept(name) && !is_kept(&format!("{name}_2")), "{name} as a whole");
+        }
+        for name in
+            ["HSA_KEY", "HIP_TOKEN", "GPU_VMM_SECRET", "HSA_PASSWORD", "MY_HSA_XNACK", "CUDA_CACHE_PATH"]
+        {
+            assert!(!is_kept(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_step_says_how_it_ended() {
+        let mut step = Done::began("grow", &["grow".to_owned(), "--json".to_owned()]);
+        assert_eq!((step.name.as_str(), step.command.as_str()), ("grow", "grow --json"));
+        assert_eq!((step.ended.as_str(), step.is_good), ("it has begun and not ended", false));
+        let refused = std::io::Error::other("no processes are left");
+        assert!(step.end(Err(refused), Duration::from_micros(1_234_567)).is_empty());
+        assert_eq!(
+            (step.ended.as_str(), step.is_good),
+            ("it cannot be started: no processes are left", false)
+        );
+        assert_eq!(step.seconds, 1.234);
     }
 }

@@ -130,11 +130,29 @@ mod tests {
     }
 
     #[test]
+    fn each_word_that_names_a_gpu_is_looked_for_in_any_case() {
+        for word in WORDS {
+            let text = format!("6,1,2000000,-;said: {}[7]: something\n", word.to_uppercase());
+            let messages = sorted("test", &text, 2.0, record);
+            assert_eq!(messages.during.len(), 1, "{word}, at the moment at which the check begins");
+            assert!(messages.before.is_empty());
+        }
+        for text in ["6,1,two,-;amdgpu: x\n", "6,1;amdgpu: x\n", "6,1,2,-,amdgpu: x\n"] {
+            assert_eq!(sorted("test", text, 0.0, record).during.len(), 0, "{text:?} is no record");
+        }
+        for text in ["3.5] box kernel: amdgpu\n", "[x] box kernel: amdgpu\n", "[3.5] box sshd: amdgpu\n"] {
+            assert_eq!(sorted("test", text, 0.0, journal_line).during.len(), 0, "{text:?} is no line");
+        }
+    }
+
+    #[test]
     fn a_flood_leaves_the_last_messages() {
         let text: String =
             (0..1000).map(|index| format!("6,{index},{index}000000,-;amdgpu: {index}\n")).collect();
         let messages = sorted("test", &text, 500.0, record);
         assert_eq!((messages.before.len(), messages.during.len()), (MAX_LINES, MAX_LINES));
         assert_eq!(messages.during.last().unwrap(), "[999.000000] amdgpu: 999");
+        assert_eq!(messages.before[0], "[350.000000] amdgpu: 350");
+        assert_eq!((messages.source, messages.unreadable), (Some("test"), None));
     }
 }

@@ -135,6 +135,52 @@ mod tests {
     }
 
     #[test]
+    fn each_step_has_its_command_its_name_and_its_time() {
+        let mut steps = planned("gpu-vmm check --backend host --device 3 --soak");
+        let hour = Duration::from_secs(3600);
+        let on = "--backend host --device 3";
+        let expected = [
+            ("info host", "info --backend host --json".to_owned(), 60),
+            ("grow", format!("grow {on} --to 256MiB --json"), 120),
+            ("conformance", format!("conformance {on} --format json --time 2880s"), 2900),
+            ("bench calls", format!("bench {on} --filter calls --samples 5 --json"), 180),
+            ("bench fresh", format!("bench {on} --filter fresh --samples 5 --json"), 180),
+            ("bench growth", format!("bench {on} --filter growth --samples 5 --json"), 180),
+            ("bench kept", format!("bench {on} --filter kept --samples 5 --json"), 180),
+            ("bench pool", format!("bench {on} --filter pool --samples 5 --json"), 180),
+            ("soak", format!("conformance {on} --filter library::pool::soak --format json"), 600),
+        ];
+        assert_eq!(steps.len(), expected.len());
+        for (step, (name, command, seconds)) in steps.iter_mut().zip(expected) {
+            assert_eq!(step.limit(hour, hour), Some(Duration::from_secs(seconds)), "{name}");
+            assert_eq!((step.name.as_str(), step.arguments.join(" ")), (name, command));
+            let settings: &[_] = if name == "soak" { &[("GPU_VMM_SOAK_OPERATIONS", "2000000")] } else { &[] };
+            assert_eq!(step.settings, settings, "{name}");
+        }
+        // Without a name, every backend is asked, and the best one is used.
+        let steps = planned("gpu-vmm check");
+        let asked: Vec<String> = steps
+            .iter()
+            .filter(|step| step.part == Part::Info)
+            .map(|step| step.arguments.join(" "))
+            .collect();
+        let built_in = AnyBackend::BUILT_IN.iter().map(|vendor| format!("info --backend {vendor} --json"));
+        assert_eq!(asked, built_in.collect::<Vec<_>>());
+        assert!(steps.iter().any(|step| step.arguments.join(" ") == "grow --to 256MiB --json"));
+    }
+
+    #[test]
+    fn a_step_needs_a_second_and_the_suite_gets_at_least_one() {
+        let second = Duration::from_secs(1);
+        let mut steps = planned("gpu-vmm check --backend host");
+        for step in &mut steps {
+            assert_eq!(step.limit(second - Duration::from_millis(1), second * 600), None, "{step:?}");
+            let all = if step.part == Part::Conformance { second + SUITE_GRACE } else { second };
+            assert_eq!(step.limit(second, second * 600), Some(all), "{step:?}");
+        }
+    }
+
+    #[test]
     fn each_measurement_exists_and_is_alone() {
         let names: Vec<&str> = gpu_vmm_bench::about::<AnyBackend>().iter().map(|about| about.name).collect();
         for pair in PAIRS {

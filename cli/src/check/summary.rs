@@ -166,6 +166,8 @@ fn soak(soak: Option<&Report>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::file::Done;
+    use crate::check::kernel::Messages;
     use serde_json::json;
     use std::time::Duration;
 
@@ -194,13 +196,65 @@ mod tests {
         assert!(lines[7].contains("13 cases") && lines[7].contains("2 FAILED: "), "{}", lines[7]);
         assert!(lines[8].contains("1 NEW deviation: "), "{}", lines[8]);
         assert!(lines[9].contains("soak: 2 FAILED"), "{}", lines[9]);
+        assert_eq!(
+            lines[3],
+            "driver: hip: SIMULATED, no GPU: the vendor's own driver over a simulated HSA runtime; 7.2.53211 \
+             (number 70253211), libamdhip64.so.7"
+        );
+        assert_eq!(lines[4], "device: Simulated GPU, 1 GiB");
+        let cases = "conformance: 13 cases in 4 s: 2 passed, 2 as documented, 1 more lenient, 2 deviations, 4 skipped, 2 FAILED: \
+                     grow::moves, map::hangs";
+        assert_eq!(lines[7], cases);
+        let quirks = "contradictions to the quirks: 1 NEW deviation: map::unreserved; 0 listed quirks";
+        assert_eq!(lines[8], quirks);
         assert!(lines.iter().all(|line| !line.contains('\n')), "{lines:#?}");
+    }
+
+    #[test]
+    fn what_is_missing_or_late_is_said() {
+        let mut check = Check::new(Duration::from_secs(600));
+        check.versions =
+            [("nvidia", "1.2"), ("rocm", "7.0")].map(|(name, of)| (name.to_owned(), of.to_owned())).into();
+        (check.seconds, check.kernel) = (12.6, Messages::default());
+        let none = lines(&check);
+        let begin = format!("gpu-vmm check {}: {}, commit ", check.time, check.gpu_vmm);
+        assert!(none[0].starts_with(&begin) && none[0].ends_with(&format!(", features {}", check.features)));
+        assert_eq!(none[1], "steps: 0 of 0 steps ended well in 13 s of 600 s");
+        for (line, name) in [(3, "driver"), (4, "device")] {
+            assert_eq!(none[line], format!("{name}: unknown: the conformance suite did not run"));
+        }
+        assert!(none[5].ends_with("; nvidia 1.2, rocm 7.0"), "{}", none[5]);
+        assert_eq!(
+            [2, 7, 8].map(|line| none[line].as_str()),
+            ["backends: unknown", "conformance: no report", "contradictions to the quirks: unknown",]
+        );
+        assert_eq!(none[9], "kernel: 0 messages about the GPU during the check");
+
+        check.steps = [("grow", true), ("bench pool", false)]
+            .map(|(name, is_good)| Done { is_good, ended: "status 1".to_owned(), ..Done::began(name, &[]) })
+            .into();
+        check.kernel.unreadable = Some("why".to_owned());
+        let mut report = crate::conformance::text::sample();
+        report.cases.retain(|case| case.verdict != Verdict::Failed && !case.is_new_deviation());
+        crate::conformance::TIME_OVER.clone_into(&mut report.cases[2].note);
+        (report.summary.failed, report.environment.quirks) = (0, Vec::new());
+        (check.soak, check.conformance) = (Some(report.clone()), Some(report));
+        let some = lines(&check);
+        assert_eq!(some[1], "steps: 1 of 2 steps ended well in 13 s of 600 s; not bench pool (status 1)");
+        assert!(some[7].contains("4 skipped (1 without time), 0 FAILED"), "{}", some[7]);
+        assert_eq!(some[8], "contradictions to the quirks: none");
+        assert_eq!(some[9], "kernel: messages cannot be read (why); soak: passed in 4 s");
+        check.grow =
+            Some(json!({"final_bytes": 1 << 20, "total_micros": 10.0, "copy_ratio": null, "wrong_words": 0}));
+        assert_eq!(lines(&check)[6], "grow: 1 MiB in 10.0 µs; bench: 0 pairs measured");
     }
 
     #[test]
     fn a_long_list_is_cut() {
         let names: Vec<String> = (0..6).map(|index| index.to_string()).collect();
         assert_eq!(listed(":", &names), ": 0, 1, 2, 3 and 2 more");
+        assert_eq!(listed(":", &names[..4]), ": 0, 1, 2, 3");
         assert_eq!(listed(":", &names[..1]), ": 0");
+        assert_eq!(listed(":", &[]), "");
     }
 }

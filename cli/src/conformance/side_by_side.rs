@@ -196,10 +196,45 @@ mod tests {
     }
 
     #[test]
+    fn labels_shrink_once_the_cells_have_their_least_width() {
+        let widths = |labels: usize, cells: &[usize], width| {
+            let row = [labels].iter().chain(cells).map(|width| "w".repeat(*width)).collect::<Vec<_>>();
+            super::widths(&[vec![String::new(); row.len()], row], width)
+        };
+        assert_eq!(widths(30, &[20, 20], 80), [30, 20, 20], "they fit");
+        assert_eq!(widths(30, &[20, 20], 56), [30, 10, 10]);
+        assert_eq!(widths(30, &[20, 20], 46), [20, 10, 10]);
+        assert_eq!(widths(30, &[20, 20], 10), [10, 10, 10], "they do not fit");
+        assert_eq!(widths(30, &[3, 20], 45), [26, 3, 10], "a narrow one stays");
+    }
+
+    #[test]
+    fn each_cell_of_a_row_continues_in_its_own_column() {
+        let row = ["a label", "as documented", ""].map(str::to_owned);
+        let lines = crate::output::lines_of(WIDTH, |output| line(&row, &[8, 10, 4], output));
+        assert_eq!(lines, ["  a label   as", "            documented"]);
+    }
+
+    #[test]
+    fn a_file_of_a_check_has_a_report_or_none() {
+        let content = |text: &str| super::content(text.as_bytes());
+        assert!(matches!(content("{\"check\": 1}"), Ok(Content::None)));
+        assert!(matches!(content(" \n[]"), Ok(Content::Several(reports)) if reports.is_empty()));
+        let sample = serde_json::to_string(&crate::conformance::text::sample()).unwrap();
+        let is_whole = |content| matches!(content, Ok(Content::One(report)) if report.cases.len() == 13);
+        assert!(is_whole(content(&sample)));
+        assert!(is_whole(content(&format!("{{\"check\": 1, \"conformance\": {sample}}}"))));
+        for wrong in ["{}", "[{}]", "{\"check\": 1, \"conformance\": {}}", "{\"check\": \"one\"}"] {
+            assert!(content(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_cell_is_broken_between_words_and_within_a_long_one() {
         assert_eq!(fitted("as documented", 10), ["as", "documented"]);
         assert_eq!(fitted("libamdhip64.so.7", 10), ["libamdhip6", "4.so.7"]);
         assert!(fitted("", 10).is_empty());
+        assert_eq!(fitted("ab", 0), ["a", "b"], "no width is one of one character");
     }
 
     #[test]

@@ -260,6 +260,7 @@ pub(crate) fn sample() -> Report {
 mod tests {
     use super::*;
     use crate::destination::Destination;
+    use crate::output::{WIDTH, lines_of};
 
     /// Returns the printed text of a report.
     fn told(report: &Report, verbose: bool) -> String {
@@ -300,6 +301,69 @@ mod tests {
             assert!(text.contains(part), "{part:?} is not in {text}");
         }
         assert!(!text.contains("failure points: 137"), "{text}");
+    }
+
+    #[test]
+    fn many_reasons_are_cut_and_long_ones_shortened() {
+        let mut report = sample();
+        let skipped = report.cases.iter().find(|case| case.verdict == Verdict::Skipped).unwrap().clone();
+        let with = |note: String| CaseReport { layer: Layer::Library, note, ..skipped.clone() };
+        // The last reason is the one of most cases. Of the 13 others, one has three cases and each other one two.
+        let others = (0..26).map(|number| with(format!("reason {:02}", number / 2)));
+        let mut cases: Vec<CaseReport> = others.collect();
+        cases.push(with("reason 12".to_owned()));
+        cases.extend((0..4).map(|_| with("w ".repeat(200))));
+        report.cases = cases;
+        let lines = lines_of(WIDTH, |output| {
+            let mut text = Text::new(std::mem::replace(output, Output::to(None)), false, false);
+            text.skipped(Layer::Library, &report.cases)?;
+            text.skipped(Layer::Driver, &report.cases)?;
+            *output = text.output;
+            Ok(())
+        });
+        assert_eq!(lines[..2], ["", "skipped in the library layer"]);
+        assert!(lines[2].starts_with("     4  w w w"), "{lines:?}");
+        let long: String = lines[2..6].iter().map(|line| format!("{} ", line[8..].trim())).collect();
+        assert_eq!(long.trim(), format!("{}...", "w ".repeat(150)), "300 characters");
+        assert_eq!(lines[6], "     3  reason 12");
+        assert_eq!(lines[7], "     2  reason 00", "in their order");
+        assert_eq!(
+            lines[16..],
+            ["     2  reason 09", "     4  for 2 other reasons; --verbose lists them all"]
+        );
+    }
+
+    #[test]
+    fn a_backend_that_did_not_run_is_told_and_each_begins_apart() {
+        let report = sample();
+        let lines = lines_of(WIDTH, |output| {
+            let mut text = Text::new(std::mem::replace(output, Output::to(None)), false, false);
+            text.not_run("cuda", "no library")?;
+            text.opening(&report.environment)?;
+            text.closing(&Report { cases: Vec::new(), ..report.clone() })?;
+            *output = text.output;
+            Ok(())
+        });
+        assert_eq!(lines[..2], ["cuda: not run: no library", ""]);
+        assert!(lines[2].starts_with("hip: SIMULATED"), "{lines:?}");
+        let expected = [
+            "  driver   7.2.53211 (number 70253211), libamdhip64.so.7",
+            "  device   0 of 2: Simulated GPU, 1 GiB, granularity 2 MiB",
+            "  machine  A processor, 2 threads, 23.5 GiB",
+            "  system   Linux 6.18.44, Debian GNU/Linux 13 (trixie)",
+            "  gpu-vmm  0.1.0, 2026-11-21T14:39:47Z",
+            "",
+            "hip: 0 cases in 4.25 s",
+        ];
+        assert_eq!(lines[3..], expected, "without a hint");
+    }
+
+    #[test]
+    fn a_report_of_some_cases_is_none_for_an_issue() {
+        let mut report = sample();
+        assert!(told(&report, false).contains("report for an issue"));
+        report.environment.filter = Some("grow".to_owned());
+        assert!(!told(&report, false).contains("report for an issue"));
     }
 
     #[test]

@@ -68,3 +68,93 @@ fn quirks(quirks: &[QuirkReport], output: &mut Output) -> Answer {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::info::{CapabilityReport, DriverReport};
+    use crate::output::{WIDTH, lines_of};
+
+    #[test]
+    fn each_part_of_the_report_is_said_in_its_place() {
+        let capability = |available, feature: &str, note: &str| CapabilityReport {
+            feature: feature.to_owned(),
+            available,
+            found_by: "attribute".to_owned(),
+            note: note.to_owned(),
+        };
+        let device = DeviceReport {
+            device: 3,
+            name: "a GPU".to_owned(),
+            unusable: Some("it is broken".to_owned()),
+            no_virtual_memory: Some("an attribute says so".to_owned()),
+            total_bytes: 8 << 30,
+            free_bytes: Some(3 << 30),
+            granularity_bytes: 2 << 20,
+            capabilities: vec![capability(true, "one", ""), capability(false, "other", "not here")],
+            errors: vec!["a call failed".to_owned()],
+        };
+        let untold = DeviceReport {
+            device: 4,
+            name: "another".to_owned(),
+            unusable: None,
+            no_virtual_memory: None,
+            free_bytes: None,
+            capabilities: Vec::new(),
+            errors: Vec::new(),
+            ..device
+        };
+        let quirk = QuirkReport { id: "odd", effect: "is odd", handling: "is even", evidence: "was seen" };
+        let driver =
+            DriverReport { version: "1.2".to_owned(), version_number: 12, library: "lib.so".to_owned() };
+        let found = BackendInfo {
+            backend: "cuda",
+            found: true,
+            error: None,
+            driver: Some(driver),
+            devices: vec![device, untold],
+            quirks: vec![quirk],
+        };
+        let missing = BackendInfo {
+            backend: "hip",
+            found: false,
+            error: Some("no library".to_owned()),
+            driver: None,
+            devices: Vec::new(),
+            quirks: Vec::new(),
+        };
+        let info = Info { version: "9.8.7", backends: vec![found, missing] };
+        let expected = [
+            "gpu-vmm 9.8.7",
+            "",
+            "cuda  found",
+            "  driver        1.2 (number 12), lib.so",
+            "  device 3      a GPU",
+            "    unusable              it is broken",
+            "    no virtual memory     regions, vectors and pools use plain allocations, and copy them to grow",
+            "    memory                3 GiB free of 8 GiB",
+            "    granularity           2 MiB",
+            "    one                   yes  attribute",
+            "    other                 no   attribute         not here",
+            "    error                 a call failed",
+            "  device 4      another",
+            "    memory                8 GiB",
+            "    granularity           2 MiB",
+            "  quirk         odd",
+            "    effect          is odd",
+            "    workaround      is even",
+            "    evidence        was seen",
+            "",
+            "hip   not found",
+            "  no library",
+        ];
+        assert_eq!(lines_of(WIDTH, |output| print(&info, output)), expected);
+        let lines = lines_of(WIDTH, |output| quirks(&[], output));
+        assert_eq!(lines, ["  quirks        none known for this version"]);
+        let none = Info { version: "9.8.7", backends: Vec::new() };
+        assert_eq!(
+            lines_of(WIDTH, |output| print(&none, output)),
+            ["gpu-vmm 9.8.7", "built without any backend"]
+        );
+    }
+}

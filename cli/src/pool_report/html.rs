@@ -220,6 +220,7 @@ fn largest_blocks(snapshot: &PoolSnapshot) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpu_vmm::pool::{BinStats, BlockSnapshot, BlockState, DriverCalls, PagesSnapshot, PoolStats};
 
     #[test]
     fn what_is_put_into_the_page_is_not_looked_at_again() {
@@ -230,6 +231,109 @@ mod tests {
     #[test]
     fn texts_are_no_markup() {
         assert_eq!(escaped("</script><b a='\"&\u{1b}"), "&lt;/script&gt;&lt;b a=&#39;&quot;&amp;");
+    }
+
+    #[test]
+    fn the_tables_have_a_row_for_each_bin_and_block() {
+        let block = |size, state, stream| BlockSnapshot { offset: 4096, size, state, stream };
+        let space = |tag: &str, suspended, blocks| SpaceSnapshot {
+            tag: tag.to_owned(),
+            base: 0x7000,
+            reserved: 8 << 20,
+            suspended,
+            blocks,
+            pages: vec![PagesSnapshot { offset: 0, count: 3, frame: 0, used: true }],
+        };
+        let snapshot = PoolSnapshot {
+            page: 1 << 20,
+            spaces: vec![
+                space("<kv>", true, vec![block(5000, BlockState::Cached, 16)]),
+                space("", false, vec![block(7 << 20, BlockState::Live, 0)]),
+            ],
+            stats: PoolStats {
+                bins: vec![
+                    BinStats { size: 1024, live: 3, free: 5 },
+                    BinStats { size: 2048, live: 0, free: 0 },
+                ],
+                ..PoolStats::default()
+            },
+            ..PoolSnapshot::default()
+        };
+        let rows = bins(&snapshot);
+        let rows: Vec<&str> = rows.lines().collect();
+        let meter = |part: u64| format!("<meter min=\"0\" max=\"100\" value=\"{part}\"></meter> {part} %");
+        let expected = [("1 KiB", 1024, 3, 5, "3 KiB", 3072, 38), ("2 KiB", 2048, 0, 0, "0 B", 0, 0)];
+        for (row, (size, bytes, live, free, taken, of, part)) in rows.iter().zip(expected) {
+            let amount = |shown: &str, bytes: u64| format!("<span title=\"{bytes} bytes\">{shown}</span>");
+            let cells =
+                [amount(size, bytes), live.to_string(), free.to_string(), amount(taken, of), meter(part)];
+            assert_eq!(*row, format!("<tr><td>{}</td></tr>", cells.join("</td><td>")));
+        }
+        let rows = largest_blocks(&snapshot);
+        let rows: Vec<&str> = rows.lines().collect();
+        assert!(rows[0].contains(">7 MiB<") && rows[0].ends_with(
+            "<td>live</td><td><i>without a tag</i></td><td><code>0x8000</code></td><td><code>default</code></td></tr>"
+        ), "{rows:?}");
+        assert!(rows[1].ends_with(
+            "<td>cached</td><td>&lt;kv&gt;</td><td><code>0x8000</code></td><td><code>0x10</code></td></tr>"
+        ), "{rows:?}");
+        let sections = spaces(&snapshot);
+        let sections: Vec<&str> = sections.lines().collect();
+        let asleep = [
+            " data-colour=\"0\"",
+            "&lt;kv&gt;",
+            "<code>0x7000</code>",
+            "3 MiB",
+            "8 MiB",
+            ": 1, <b>suspended</b><",
+        ];
+        assert!(asleep.iter().all(|part| sections[0].contains(part)), "{sections:?}");
+        assert!(
+            sections[1].contains("data-space=\"1\"") && !sections[1].contains("suspended"),
+            "{sections:?}"
+        );
+    }
+
+    #[test]
+    fn each_amount_has_its_own_label() {
+        let stats = PoolStats {
+            live: 1,
+            live_blocks: 2,
+            cached: 3,
+            pending: 4,
+            kept: 5,
+            held: 6,
+            mapped: 7,
+            reserved: 8,
+            peak_live: 9,
+            peak_held: 10,
+            allocations: 11,
+            driver_calls: DriverCalls { create: 12, map: 13, unmap: 14, set_access: 15, other: 16 },
+            bins: Vec::new(),
+        };
+        let text = super::stats(&PoolSnapshot { stats, ..PoolSnapshot::default() });
+        let bytes = |number: u64| format!("<span title=\"{number} bytes\">{number} B</span>");
+        for (id, label, value, note) in [
+            ("live", "Live", bytes(1), "2 blocks".to_owned()),
+            ("held", "Held", bytes(6), format!("peak {}", bytes(10))),
+            ("unused", "Unused", "83.3 %".to_owned(), "of held memory, without a live block".to_owned()),
+            ("cached", "Cached", bytes(3), "in thread caches".to_owned()),
+            ("pending", "Pending", bytes(4), "waiting for a stream or fence".to_owned()),
+            ("kept", "Kept", bytes(5), "held without a block".to_owned()),
+            ("mapped", "Mapped", bytes(7), "addresses with memory".to_owned()),
+            ("reserved", "Reserved", bytes(8), "addresses".to_owned()),
+            ("peak-live", "Peak live", bytes(9), "in rounded block sizes".to_owned()),
+            ("allocations", "Allocations", "11".to_owned(), "in total".to_owned()),
+            (
+                "driver-calls",
+                "Driver calls",
+                "70".to_owned(),
+                "12 create, 13 map, 14 unmap, 15 set access, 16 other".to_owned(),
+            ),
+        ] {
+            let part = format!("<dt>{label}</dt><dd id=\"{id}\">{value}</dd><dd class=\"note\">{note}</dd>");
+            assert!(text.contains(&part), "{part} is not in {text}");
+        }
     }
 
     const NAMES: [&str; 10] =

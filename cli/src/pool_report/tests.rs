@@ -126,3 +126,18 @@ fn numbers_that_cannot_be_are_told_with_their_place() {
     );
     wrong(&|one| one.unmapped[0].count = 0, "0 frames from number 9 on are not possible");
 }
+
+/// Other tools read these files too. Older ones have another name for the statistics and no list of unmapped memory.
+#[test]
+fn the_form_of_a_file_is_the_one_that_tools_read() {
+    let states =
+        [BlockState::Live, BlockState::Cached, BlockState::Pending, BlockState::Bins, BlockState::Free];
+    let names = states.map(|state| serde_json::to_value(state).unwrap());
+    assert_eq!(serde_json::json!(names), serde_json::json!(states.map(state_name)));
+    let mut snapshot = snapshot();
+    snapshot.unmapped.clear();
+    let text = serde_json::to_string(&snapshot).unwrap();
+    let older = text.replace("\"stats\":", "\"account\":").replace("\"unmapped\":[],", "");
+    assert!(older.contains("account") && !older.contains("unmapped"), "{older}");
+    assert_eq!(content(older.as_bytes()).unwrap(), snapshot);
+}

@@ -86,13 +86,79 @@ fn count(number: f64) -> String {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "host"))]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+    use crate::output::{WIDTH, lines_of};
+    use gpu_vmm::DeviceId;
+    use gpu_vmm_replay::{Options, Plain, Trace};
+
+    /// Returns a report with chosen figures. Only a replay makes an outcome.
+    fn report(allocator: &'static str, threads: usize) -> Report {
+        let backend = gpu_vmm::host::HostConfig::new().memory(Bytes::mib(16)).open().unwrap();
+        let trace = Trace::read("a trace", &b"a 1 4096 0\nf 1\n"[..]).unwrap();
+        let plain = Plain::new(&backend, DeviceId(0)).unwrap();
+        let options = Options { threads: 1, rounds: 2, progress: &|_| {}, at_peak: &|| {} };
+        let mut outcome = gpu_vmm_replay::replay(&trace, &plain, options).unwrap();
+        (outcome.threads, outcome.rounds) = (threads, 3);
+        (outcome.allocations, outcome.frees, outcome.freed_for_later, outcome.streams) = (7, 1, 0, 1);
+        (outcome.peak_asked, outcome.peak_held, outcome.ratio) = (2 << 20, 3 << 20, 1.5);
+        (outcome.device_took, outcome.timer_ns, outcome.operations_per_second) = (5 << 20, 25, 9999.4);
+        let cold = &mut outcome.cold;
+        (cold.total_ns, cold.driver_calls, cold.held) = (2_000_000, 2000, Some(4 << 20));
+        let warm = outcome.warm.as_mut().unwrap();
+        (warm.total_ns, warm.driver_calls, warm.held) = (1000, 1, None);
+        let times = outcome.alloc_ns.as_mut().unwrap();
+        (times.median, times.p99, times.p999, times.max, times.mean) = (10, 20, 3000, 4_000_000, 12.5);
+        outcome.free_ns = None;
+        let (trace, device_name) = ("a.trace".to_owned(), "a GPU".to_owned());
+        Report { trace, backend: "cuda", device: 2, device_name, allocator, outcome }
+    }
+
+    #[test]
+    fn each_figure_is_in_its_line() {
+        let lines = lines_of(WIDTH, |output| write(&report("pool", 1), output));
+        let expected = [
+            "a.trace",
+            "  trace         7 allocations, 1 free, 1 stream",
+            "  replayed      by the pool on cuda, device 2 (a GPU), 1 thread",
+            "  requested     up to 2 MiB",
+            "  held          up to 3 MiB (1.5000 times requested); the device's free memory decreased by 5 MiB",
+            "  cold          2.00 ms, 2000 driver calls, 4 MiB held after it",
+            "  warm          1.0 µs, 1 driver call (round 3)",
+            "  allocation    median 10 ns, 99 % within 20 ns, 99.9 % within 3.0 µs, longest 4.00 ms, 13 ns on",
+            "                average",
+            "  throughput    9999 allocations and frees per second",
+            "",
+            "One more round timed each call; 25 ns for reading the clock are subtracted.",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn the_driver_has_no_account_and_each_thread_has_the_whole_trace() {
+        let mut report = report("driver", 4);
+        (report.outcome.warm, report.outcome.freed_for_later) = (None, 6);
+        let lines = lines_of(WIDTH, |output| write(&report, output));
+        let expected = [
+            "  trace         7 allocations, 1 free (6 of them reusable only later), 1 stream",
+            "  replayed      by the driver on cuda, device 2 (a GPU), 4 threads, each with the whole trace",
+            "  requested     up to 2 MiB",
+            "  held          up to 3 MiB (1.5000 times requested), measured by the device's free memory",
+        ];
+        assert_eq!(lines[1..5], expected);
+        assert!(lines[6].starts_with("  allocation"), "there is no warm round: {lines:?}");
+    }
 
     #[test]
     fn numbers_are_short() {
         assert_eq!([0, 999, 1000, 12_340_000].map(nanos), ["0 ns", "999 ns", "1.0 µs", "12.34 ms"]);
         assert_eq!([12.0, 12_345.0, 12_345_678.0].map(count), ["12", "12.3 thousand", "12.35 million"]);
+        assert_eq!(
+            [9999.4, 1e4, 999_949.0, 1e6].map(count),
+            ["9999", "10.0 thousand", "999.9 thousand", "1.00 million"]
+        );
     }
 }

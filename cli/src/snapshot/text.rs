@@ -95,6 +95,46 @@ fn time(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::{WIDTH, lines_of};
+
+    #[test]
+    fn parts_that_few_snapshots_have_are_named() {
+        let part = PartReport {
+            offset: 2 << 20,
+            bytes: 3 << 20,
+            mappings: 1,
+            memory: "host memory".to_owned(),
+            access: Vec::new(),
+        };
+        let region = RegionReport {
+            tag: "kv".to_owned(),
+            address: "0x7000".to_owned(),
+            reserved_bytes: 8 << 20,
+            mapped_bytes: 3 << 20,
+            guard_bytes: 2 << 20,
+            portable: true,
+            parts: vec![part],
+        };
+        let lines = lines_of(WIDTH, |output| super::region(&region, output));
+        let expected = [
+            "",
+            "region 0x7000 kv",
+            "  3 MiB mapped of 8 MiB of addresses, a guard of 2 MiB, portable",
+            "  at 2 MiB            3 MiB  host memory; no access",
+        ];
+        assert_eq!(lines, expected);
+        let device = DeviceReport {
+            device: 1,
+            name: "a GPU".to_owned(),
+            uuid: None,
+            granularity_bytes: 1,
+            total_bytes: 3 << 30,
+        };
+        assert_eq!(
+            lines_of(WIDTH, |output| super::device(&device, output)),
+            ["  device 1      a GPU, 3 GiB"]
+        );
+    }
 
     #[test]
     fn times_are_dates() {

@@ -174,6 +174,12 @@ fn cases_beyond_the_time_are_skipped_with_the_reason() {
     let cases = report["cases"].as_array().unwrap();
     let late = cases.iter().filter(|case| case["note"] == "the time given by --time was over").count();
     assert!(late > 100 && late < cases.len(), "{late} of {}", cases.len());
+    let (ran, left) = cases.split_at(cases.len() - late);
+    assert!(left.iter().all(|case| case["verdict"] == "skipped" && case["seconds"] == 0.0), "{left:?}");
+    // The driver's rules come first: they say what no other machine's report can.
+    assert!(ran[0]["layer"] == "driver" && left[late - 1]["layer"] == "library");
+    let first = cases.iter().position(|case| case["layer"] == "library").unwrap();
+    assert!(cases[first..].iter().all(|case| case["layer"] == "library"));
     assert!(report["summary"]["seconds"].as_f64().unwrap() < 20.0, "{}", report["summary"]);
 }
 
@@ -231,6 +237,9 @@ fn reports_side_by_side_show_where_they_differ() {
     let same = report["cases"][1]["name"].as_str().unwrap();
     assert!(!text.contains(same) && compare(&["--verbose"]).contains(same), "{text}");
     assert!(text.contains("Cases that not all reports have\n"), "{text}");
+    // A filter leaves out all cases but those of its names, also from the counts.
+    let filtered = compare(&["--verbose", "--filter", &format!("library::{name}")]);
+    assert!(filtered.contains(&name) && !filtered.contains(same), "{filtered}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 
     let page = compare(&["--format", "markdown"]);

@@ -110,13 +110,15 @@ fn a_picture_is_summed_up_for_people() {
     let text = stdout(&output);
     for part in [
         "pool on cuda 13.0, device 0: a <fast> GPU & [2Jmore\n  8.125 s after it was created, pages of 2 MiB\n",
-        "  live          85.3 MiB in 17 blocks\n",
-        "  held          130 MiB, 34.4 % of it unused\n",
-        "  reserved      192 GiB\n",
+        "  live          85.3 MiB in 17 blocks\n  cached        6 MiB\n  pending       8 MiB\n  kept          24 MiB\n",
+        "  held          130 MiB, 34.4 % of it unused\n  mapped        138 MiB\n  reserved      192 GiB\n",
+        "  peaks         120 MiB live, 150 MiB held\n  allocations   123456\n",
         "  driver calls  189 (65 create, 70 map, 5 unmap, 40 set access, 9 other)\n",
         "\nrange 0x700000000000 weights\n  96 MiB mapped of 64 GiB of addresses\n  live             2 of     80 MiB\n",
+        "  live             1 of      5 MiB\n  bins             1 of      2 MiB\n  cached           1 of      6 MiB\n",
+        "  pending          1 of      8 MiB\n  free             2 of   64.0 GiB\n",
         "\nrange 0x720000000000 without a tag\n  0 B mapped of 64 GiB of addresses, suspended\n",
-        "\nsmall blocks      live      free\n       1 KiB         3        61\n",
+        "\nsmall blocks      live      free\n       1 KiB         3        61\n      64 KiB        12         4\n",
         "\nlargest blocks\n      64 MiB  live     0x700000000000     weights\n",
         "       8 MiB  pending  0x710000800000     </script><b id=evil>[2J<!--<script>{{data}}&lt;'\"\n",
     ] {

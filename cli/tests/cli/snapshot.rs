@@ -120,7 +120,27 @@ fn a_snapshot_in_json_has_every_member() {
     assert_eq!(one["regions"][0]["address"], "0x100000000000");
     assert_eq!(one["regions"][0]["parts"][0]["mappings"], 2);
     assert_eq!(one["regions"][0]["parts"][1]["access"][1]["device"], "the host");
-    assert_eq!(one["devices"][0]["device"], 3);
+    let device = serde_json::json!({
+        "device": 3,
+        "name": "A\u{1b}[2J GPU",
+        "uuid": "abababab-abab-abab-abab-abababababab",
+        "granularity_bytes": 65536,
+        "total_bytes": Bytes::gib(80).0,
+    });
+    assert_eq!(one["devices"], serde_json::json!([device]));
+    let region = &one["regions"][0];
+    let names = ["tag", "reserved_bytes", "mapped_bytes", "guard_bytes", "portable"];
+    let members = serde_json::json!(names.map(|name| &region[name]));
+    assert_eq!(members, serde_json::json!(["weights", Bytes::mib(2).0, 393_216, 0, false]));
+    let part = serde_json::json!({
+        "offset": 524_288,
+        "bytes": 131_072,
+        "mappings": 1,
+        "memory": "device memory of device 3",
+        "access": [{"device": "device 3", "access": "read and write"}, {"device": "the host", "access": "read"}],
+    });
+    assert_eq!((&region["parts"][1], region["parts"].as_array().map(Vec::len)), (&part, Some(2)));
+    assert_eq!(one["regions"].as_array().map(Vec::len), Some(2));
     let count = |report: &serde_json::Value| {
         ["all", "zero", "unchanged", "stored", "compressed"]
             .map(|name| report["blocks"][name].as_u64().unwrap())
@@ -128,6 +148,10 @@ fn a_snapshot_in_json_has_every_member() {
     assert_eq!((count(&one), count(&two)), ([4, 1, 0, 3, 3], [4, 1, 2, 1, 1]));
     assert_eq!((&two["since"], &two["needs"][0]), (&two["needs"][0], &two["since"]));
     assert_eq!((&two["since"]["id"], &two["since"]["file"]), (&one["id"], &"a".into()));
+    let text = stdout(&command(&["snapshot", &second]).output().unwrap());
+    let earlier = format!("{} in a", one["id"].as_str().unwrap());
+    assert!(text.contains(&format!("  since         {earlier}\n  needs         {earlier}\n")), "{text}");
+    assert!(text.contains("1 is zeros, 2 unchanged since earlier, 1 stored, 1 of them compressed"), "{text}");
 }
 
 #[test]

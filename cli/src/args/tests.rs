@@ -1,0 +1,128 @@
+//! Arguments that are valid, that contradict each other, and that are left out.
+
+use super::*;
+
+fn parsed(line: &str) -> Command {
+    Arguments::try_parse_from(line.split(' ')).unwrap().command
+}
+
+/// Returns what is wrong with arguments that are valid each for itself.
+fn contradiction(line: &str) -> Option<String> {
+    match parsed(line) {
+        Command::Grow(asked) => asked.contradiction(),
+        Command::Conformance(asked) => asked.contradiction(),
+        Command::Replay(asked) => asked.contradiction(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn clap_finds_nothing_wrong_with_the_arguments() {
+    Arguments::command().debug_assert();
+}
+
+#[test]
+fn addresses_are_read_in_both_notations() {
+    for text in ["0x1a00", "0X1A00", "6656"] {
+        assert_eq!(address(text), Ok(Address(0x1a00)), "{text}");
+    }
+    for bad in ["", "0x", "1000h", "-1", "0x10000000000000000"] {
+        assert!(address(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn each_choice_is_the_vendor_of_its_name() {
+    for (name, vendor) in [
+        ("any", None),
+        ("cuda", Some(Vendor::Cuda)),
+        ("hip", Some(Vendor::Hip)),
+        ("host", Some(Vendor::Host)),
+    ] {
+        let choice = BackendChoice::from_str(name, false).unwrap();
+        let target = TargetChoice::from_str(name, false).unwrap();
+        assert_eq!((choice.vendor(), target.vendor()), (vendor, vendor), "{name}");
+    }
+    assert_eq!(TargetChoice::All.vendor(), None);
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let Command::Grow(grow) = parsed("gpu-vmm grow") else { panic!() };
+    assert_eq!((grow.from, grow.to, grow.by), (Bytes::mib(2), Bytes::gib(1), Increment::Double));
+    assert_eq!((grow.on.backend, grow.on.device), (BackendChoice::Any, None));
+    let Command::Replay(replay) = parsed("gpu-vmm replay x") else { panic!() };
+    assert_eq!((replay.threads, replay.rounds, replay.allocator), (1, 2, AllocatorChoice::Pool));
+    let Command::Check(check) = parsed("gpu-vmm check") else { panic!() };
+    assert_eq!((check.time, check.soak, check.plan), (Duration::from_secs(600), false, false));
+    let Command::Conformance(suite) = parsed("gpu-vmm conformance") else { panic!() };
+    assert_eq!((suite.backend, suite.format, suite.verbose), (TargetChoice::Any, Format::Text, false));
+}
+
+#[test]
+fn numbers_are_within_the_limits_that_the_help_names() {
+    for (line, is_valid) in [
+        ("replay x --threads 1024", true),
+        ("replay x --threads 1025", false),
+        ("replay x --rounds 10000", true),
+        ("replay x --rounds 10001", false),
+        ("bench --samples 100000", true),
+        ("bench --samples 100001", false),
+        ("bench --turns 7", true),
+    ] {
+        let words = ["gpu-vmm"].into_iter().chain(line.split(' '));
+        assert_eq!(Arguments::try_parse_from(words).is_ok(), is_valid, "{line}");
+    }
+}
+
+#[test]
+fn growth_to_where_it_begins_is_no_contradiction() {
+    assert_eq!(contradiction("gpu-vmm grow --from 4MiB --to 4MiB"), None);
+    assert_eq!(contradiction("gpu-vmm grow --reserve 4MiB --to 8MiB --extend-by 2MiB"), None);
+    let text = contradiction("gpu-vmm grow --reserve 9MiB --to 8MiB --extend-by 2MiB");
+    assert_eq!(
+        text.as_deref(),
+        Some("--extend-by has no effect: --reserve 9 MiB is large enough for --to 8 MiB")
+    );
+}
+
+#[test]
+fn options_of_the_pool_are_refused_for_the_driver() {
+    let of = |rest: &str| contradiction(&format!("gpu-vmm replay x {rest}"));
+    assert_eq!(of("--page 2MiB --snapshot y"), None);
+    assert_eq!(of("--allocator driver"), None);
+    assert_eq!(
+        of("--allocator driver --page 2MiB").as_deref(),
+        Some("--page is for --allocator pool: the driver chooses its own")
+    );
+    assert_eq!(of("--host-memory 1GiB --backend host"), None);
+    assert_eq!(
+        of("--host-memory 1GiB --backend cuda").as_deref(),
+        Some("--host-memory is for --backend host")
+    );
+}
+
+#[test]
+fn formats_are_refused_where_they_have_no_effect() {
+    let of = |rest: &str| contradiction(&format!("gpu-vmm conformance {rest}"));
+    for format in ["json", "junit"] {
+        let text = of(&format!("--compare a b --format {format}"));
+        assert_eq!(text.as_deref(), Some("--compare reads JSON and writes text or markdown"));
+        assert!(of(&format!("--format {format} --verbose")).is_some_and(|text| text.contains("no effect")));
+        // With --out, the text is printed as well.
+        assert_eq!(of(&format!("--format {format} --verbose --out x")), None);
+        assert_eq!(of(&format!("--format {format}")), None);
+    }
+    assert_eq!(of("--compare a b --format markdown"), None);
+    assert_eq!(of("--compare a b --verbose"), None);
+    assert_eq!(of("--verbose"), None);
+    assert_eq!(of("--format markdown").as_deref(), Some("--format markdown is for --compare"));
+}
+
+#[test]
+fn a_refusal_shows_the_usage_of_its_subcommand() {
+    for (subcommand, usage) in [("grow", "gpu-vmm grow"), ("nothing", "gpu-vmm <COMMAND>")] {
+        let text = refusal(subcommand, "it makes no sense".to_owned()).render().to_string();
+        assert!(text.starts_with("error: it makes no sense") && text.contains(usage), "{text}");
+    }
+}
