@@ -65,3 +65,51 @@ impl fmt::Debug for Callbacks {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slack_is_a_percentage_of_what_is_needed() {
+        let settings = |slack| Settings {
+            device: DeviceId(0),
+            access: Vec::new(),
+            total: Bytes::ZERO,
+            budget: Bytes::ZERO,
+            budget_of_environment: false,
+            keep: Bytes::ZERO,
+            page: Bytes::ZERO,
+            slack,
+            addresses: Bytes::ZERO,
+            reserve_small: Bytes::ZERO,
+            reserve: Bytes::ZERO,
+            scrub: false,
+            shareable: false,
+            plain: false,
+            debug: false,
+            premap: Bytes::ZERO,
+        };
+        for (percent, streams, slack) in [
+            (None, 0, 14),
+            (None, 1, 14),
+            (None, 2, 100),
+            (None, 9, 100),
+            (Some(0), 2, 0),
+            (Some(25), 1, 350),
+        ] {
+            assert_eq!(settings(percent).slack(1400, streams), slack, "{percent:?} %, {streams} streams");
+        }
+        // Neither a large pool nor a large percentage overflows.
+        assert_eq!(settings(Some(50)).slack(u64::MAX, 1), u64::MAX / 2);
+        assert_eq!(settings(Some(u32::MAX)).slack(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn the_text_says_which_callbacks_are_set() {
+        let calls = Callbacks { out_of_memory: Some(Arc::new(|_, _| true)), unfreed: None };
+        assert_eq!(format!("{calls:?}"), "Callbacks { out_of_memory: true, unfreed: false }");
+        let calls = Callbacks { out_of_memory: None, unfreed: Some(Arc::new(|_| ())) };
+        assert_eq!(format!("{calls:?}"), "Callbacks { out_of_memory: false, unfreed: true }");
+    }
+}

@@ -77,3 +77,84 @@ pub unsafe extern "C" fn gpu_vmm_python_capsule_dropped(capsule: *mut c_void) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::handles;
+    use crate::region::{Region, gpu_vmm_region_free};
+    use crate::status::GPU_VMM_OK;
+    use crate::tensor::gpu_vmm_region_dlpack;
+    use gpu_vmm::{AnyBackend, Bytes, Vendor};
+    use std::ptr::{null, null_mut};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// What these functions take for a capsule. A consumer that takes the tensor gives the capsule another name.
+    struct Capsule {
+        name: &'static CStr,
+        tensor: *mut c_void,
+    }
+
+    unsafe extern "C" fn is_valid(capsule: *mut c_void, name: *const c_char) -> c_int {
+        // SAFETY: the test passes a `Capsule`, and the name is a string.
+        c_int::from(unsafe { (*capsule.cast::<Capsule>()).name == CStr::from_ptr(name) })
+    }
+
+    unsafe extern "C" fn get_pointer(capsule: *mut c_void, _: *const c_char) -> *mut c_void {
+        // SAFETY: the test passes a `Capsule`.
+        unsafe { (*capsule.cast::<Capsule>()).tensor }
+    }
+
+    static FINALIZING: AtomicBool = AtomicBool::new(false);
+
+    unsafe extern "C" fn is_finalizing() -> c_int {
+        FINALIZING.load(Ordering::SeqCst).into()
+    }
+
+    #[test]
+    fn a_capsule_that_no_consumer_has_taken_deletes_its_tensor() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let mut memory = gpu_vmm::Region::builder(&host).reserve(Bytes::mib(2)).build().unwrap();
+        memory.grow_to(Bytes::mib(2)).unwrap();
+        let region = handles::add(Region::of(&host, memory)).unwrap();
+        let (shape, is_valid) = ([16_i64], is_valid as *const c_void);
+        // SAFETY: the region lives until the last call, the functions are of their types, and nothing uses the tensors' elements.
+        unsafe {
+            let exports = || handles::find(region).unwrap().memory.exports();
+            let export = |versioned| {
+                let mut tensor = null_mut();
+                let (shape, place) = (shape.as_ptr(), &raw mut tensor);
+                let status =
+                    gpu_vmm_region_dlpack(region, 0, 1, 8, 1, 1, shape, null(), false, versioned, place);
+                assert_eq!(status, GPU_VMM_OK);
+                tensor
+            };
+            let dropped = |name, tensor| {
+                let mut capsule = Capsule { name, tensor };
+                gpu_vmm_python_capsule_dropped((&raw mut capsule).cast());
+            };
+            let tensor = export(true);
+            dropped(c"dltensor_versioned", tensor);
+            gpu_vmm_python_capsules(is_valid, null(), null());
+            gpu_vmm_python_capsules(null(), get_pointer as *const c_void, null());
+            dropped(c"dltensor_versioned", tensor);
+            assert_eq!(exports(), 1, "Python's functions are not known");
+            gpu_vmm_python_capsules(is_valid, get_pointer as *const c_void, is_finalizing as *const c_void);
+            // Later calls change nothing.
+            gpu_vmm_python_capsules(get_pointer as *const c_void, is_valid, null());
+            dropped(c"used_dltensor_versioned", tensor);
+            assert_eq!(exports(), 1, "a consumer has taken it");
+            FINALIZING.store(true, Ordering::SeqCst);
+            dropped(c"dltensor_versioned", tensor);
+            assert_eq!(exports(), 1, "the interpreter ends");
+            FINALIZING.store(false, Ordering::SeqCst);
+            dropped(c"dltensor_versioned", tensor);
+            assert_eq!(exports(), 0);
+            dropped(c"dltensor", export(false));
+            assert_eq!(exports(), 0, "an unversioned one");
+            gpu_vmm_region_free(region);
+        }
+    }
+}

@@ -12,7 +12,9 @@ use crate::mapping::{
     gpu_vmm_region_access, gpu_vmm_region_map, gpu_vmm_region_mapping, gpu_vmm_region_set_access,
     gpu_vmm_region_unmap,
 };
-use crate::observer::{BackingChange, Observer, gpu_vmm_region_on_backing_change};
+use crate::observer::{
+    BackingChange, Observer, gpu_vmm_region_on_backing_change, gpu_vmm_region_remove_observer,
+};
 use crate::physical::{
     Physical, gpu_vmm_physical_create, gpu_vmm_physical_properties, gpu_vmm_physical_release,
     gpu_vmm_physical_size,
@@ -36,8 +38,8 @@ use crate::replace::{
 use crate::reservation::{gpu_vmm_region_grow_or_move, gpu_vmm_region_reserved};
 use crate::snapshot::{gpu_vmm_regions_restore, gpu_vmm_regions_snapshot};
 use crate::status::{
-    GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, Status,
-    gpu_vmm_last_error,
+    GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND,
+    GPU_VMM_OK, Status, gpu_vmm_last_error,
 };
 use crate::tensor::{gpu_vmm_dlpack_delete, gpu_vmm_dlpack_device, gpu_vmm_region_dlpack};
 use crate::texts::gpu_vmm_string_free;
@@ -412,7 +414,11 @@ fn an_observer_is_told_where_the_memory_changes() {
         let address = result(|place| gpu_vmm_region_address(region, place));
         assert_eq!(gpu_vmm_region_map(region, 2 * UNIT, memory), GPU_VMM_OK);
         gpu_vmm_physical_release(memory);
-        result(|place| gpu_vmm_region_on_backing_change(region, &raw const observer, place));
+        let [id, later] = [(); 2]
+            .map(|()| result(|place| gpu_vmm_region_on_backing_change(region, &raw const observer, place)));
+        assert_ne!(id, later);
+        assert_eq!(gpu_vmm_region_remove_observer(region, later), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_region_remove_observer(region, later), GPU_VMM_NOT_FOUND);
         assert_eq!(gpu_vmm_region_suspend(region, null(), false, null_mut()), GPU_VMM_OK, "{}", last_error());
         assert_eq!(gpu_vmm_region_resume(region, null_mut()), GPU_VMM_OK);
         assert_eq!(gpu_vmm_region_unmap(region, 2 * UNIT, UNIT, false), GPU_VMM_OK);

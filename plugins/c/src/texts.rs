@@ -241,6 +241,29 @@ mod tests {
     }
 
     #[test]
+    fn an_error_names_the_argument_and_what_is_wrong_with_it() {
+        let nothing = std::ptr::null_mut::<u64>();
+        let text = |failure: Option<Failure>| failure.map(|failure| failure.text.into_owned());
+        let said = |text: &str| Some(text.to_owned());
+        // SAFETY: null is refused, and so is a pointer that names no object.
+        unsafe {
+            assert_eq!(text(required("tag", std::ptr::null()).err()), said("tag is null"));
+            assert_eq!(text(value("observer", nothing).err()), said("observer is null"));
+            assert_eq!(text(give("size", nothing, 1).err()), said("size, the place for the result, is null"));
+            let none = std::ptr::null::<crate::region::Region>();
+            assert_eq!(text(object("region", none).err()), said("region is null"));
+            let wrong = std::ptr::without_provenance::<crate::region::Region>(0x40);
+            let expected = "region is 0x40, which names no such object; it was freed, is of another type or does not come from this \
+                            library";
+            assert_eq!(text(object("region", wrong).err()), said(expected));
+            let null = bytes("from", std::ptr::null(), 2048);
+            assert_eq!(text(null.err()), said("from is null, but its size is 2 KiB"));
+            let large = bytes("from", (&raw const expected).cast(), 1 << 63);
+            assert_eq!(text(large.err()), said("from: 8388608 TiB exceed the largest possible buffer"));
+        }
+    }
+
+    #[test]
     fn no_text_is_made_without_a_place_for_it() {
         let value = Noted(Cell::new(false));
         // SAFETY: the call refuses null.

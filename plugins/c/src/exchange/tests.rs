@@ -44,6 +44,11 @@ const UNIT: u64 = Bytes::mib(2).0;
 const WAIT: u64 = 30_000; // milliseconds
 
 fn begin(name: &str) -> Ends {
+    begin_with(name, 0)
+}
+
+/// Begins an exchange whose importer reserves this many bytes of addresses, where 0 means those that the memory needs.
+fn begin_with(name: &str, reserve: u64) -> Ends {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let mut properties = Properties::on(DeviceId(0));
     properties.handle_types = HandleTypes::FILE_DESCRIPTOR;
@@ -67,7 +72,7 @@ fn begin(name: &str) -> Ends {
         std::thread::scope(|scope| {
             let status = scope.spawn(|| {
                 let (backend, mut made) = (std::ptr::without_provenance(to), null_mut());
-                let status = gpu_vmm_follow(backend, path.as_ptr(), 0, WAIT, &raw mut made);
+                let status = gpu_vmm_follow(backend, path.as_ptr(), reserve, WAIT, &raw mut made);
                 (status, made.addr())
             });
             let region = std::ptr::without_provenance(from);
@@ -195,4 +200,17 @@ fn an_importer_that_is_freed_is_gone() {
         assert_eq!(outcome, GPU_VMM_RELEASE_GONE);
     }
     ends.end();
+}
+
+#[test]
+fn a_followed_region_reserves_the_addresses_that_were_asked_for() {
+    for (name, reserve) in [("reserves", 32 * UNIT), ("reserves-no-more", 0)] {
+        let ends = begin_with(name, reserve);
+        // SAFETY: the region lives.
+        let reserved = unsafe {
+            with(ends.followed, Operation::LockRegion, |imported| Ok(imported.region().reserved())).unwrap()
+        };
+        assert_eq!(reserved, Bytes(if reserve == 0 { UNIT } else { reserve }), "{name}");
+        ends.end();
+    }
 }

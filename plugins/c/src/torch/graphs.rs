@@ -239,6 +239,20 @@ mod tests {
     }
 
     #[test]
+    fn a_capture_that_began_twice_is_one_and_ends_with_the_second_end() {
+        let graphs = graphs();
+        graphs.begin(ONE);
+        graphs.begin(ONE);
+        let block = alloc(&graphs);
+        assert!(graphs.free(block).unwrap());
+        assert_eq!(alloc(&graphs), block, "its freed block serves it again");
+        graphs.end(ONE);
+        assert!(graphs.is_begun());
+        graphs.end(ONE);
+        assert!(!graphs.is_begun());
+    }
+
+    #[test]
     fn outside_of_captures_it_has_nothing() {
         let graphs = graphs();
         assert_eq!(graphs.alloc(SIZE, Bytes(512), STREAM).unwrap(), None);

@@ -22,7 +22,7 @@ use crate::torch::hooks::{gpu_vmm_torch_empty_cache, gpu_vmm_torch_record_stream
 use crate::torch::process::{ALIGNMENT, device, gpu_vmm_torch_configure};
 use crate::torch::table::TorchBlock;
 use gpu_vmm::{Bytes, Stream};
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::mem::MaybeUninit;
 use std::process::Command;
 use std::ptr::{null, null_mut, without_provenance_mut};
@@ -137,6 +137,14 @@ fn without_a_place_for_both_results_neither_is_given() {
         ours.write(7);
         theirs.add(block.capacity as usize - 1).write(8);
         assert_eq!((theirs.read(), ours.add(block.capacity as usize - 1).read()), (7, 8));
+        // Pages of another size than the handle says would leave holes.
+        let mut wrong: serde_json::Value =
+            serde_json::from_str(CStr::from_ptr(handle).to_str().unwrap()).unwrap();
+        wrong["page"] = (2 * wrong["page"].as_u64().unwrap()).into();
+        let wrong = CString::new(wrong.to_string()).unwrap();
+        let (mut none, mut nowhere) = (null_mut(), 1);
+        let status = gpu_vmm_torch_import(wrong.as_ptr(), &raw mut none, &raw mut nowhere);
+        assert_eq!((status, nowhere, none.is_null()), (GPU_VMM_INVALID_ARGUMENT, 0, true));
         let (mut again, mut same) = (null_mut(), 0);
         assert_eq!(gpu_vmm_torch_export(block.address, &raw mut again, &raw mut same), GPU_VMM_OK);
         assert_eq!((CStr::from_ptr(again), same), (CStr::from_ptr(handle), offset), "a block has one handle");
@@ -191,6 +199,10 @@ fn the_last_try_takes_the_spare_memory_of_private_pools() {
             assert_eq!(gpu_vmm_torch_find(block.address + 4096, &raw mut found), GPU_VMM_OK);
             assert_eq!((found.address, found.used_elsewhere), (block.address, expected));
         }
+        assert_eq!(gpu_vmm_torch_pool_acquire(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_pool_uses(0, ID, &raw mut uses), GPU_VMM_OK);
+        assert_eq!(uses, 2);
+        assert_eq!(gpu_vmm_torch_pool_release(0, ID), GPU_VMM_OK);
         assert_eq!(gpu_vmm_torch_pool_uses(0, ID, &raw mut uses), GPU_VMM_OK);
         assert_eq!(uses, 1);
         // A block of a pool that has ended returns before other memory is looked for.
@@ -202,7 +214,8 @@ fn the_last_try_takes_the_spare_memory_of_private_pools() {
         assert_eq!(at_last(&raw mut found), GPU_VMM_OK);
         assert_eq!(found.pool, MempoolId::default());
         assert_eq!(gpu_vmm_torch_deallocate(found.address, null_mut()), GPU_VMM_OK);
-        assert_eq!(gpu_vmm_torch_deallocate(found.address, null_mut()), GPU_VMM_NOT_FOUND);
+        assert_eq!(gpu_vmm_torch_deallocate(found.address, &raw mut block), GPU_VMM_NOT_FOUND);
+        assert_eq!((block.address, block.capacity), (0, 0), "no block is described");
     }
 }
 

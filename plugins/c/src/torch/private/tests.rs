@@ -114,6 +114,17 @@ fn a_checkpoint_has_no_block_of_another_pool() {
 }
 
 #[test]
+fn a_checkpoint_has_no_block_of_another_device() {
+    let (here, there) = (pools(16), pools(17));
+    let (own, other) = (alloc(&here), alloc(&there));
+    for (pools, block) in [(&here, own), (&there, other)] {
+        assert_eq!(pools.checkpoint(ID).unwrap().blocks.keys().copied().collect::<Vec<_>>(), [block]);
+    }
+    free(&here, own);
+    free(&there, other);
+}
+
+#[test]
 fn a_checkpoint_of_a_released_pool_changes_nothing() {
     let pools = pools(3);
     let (one, two) = (alloc(&pools), alloc(&pools));
