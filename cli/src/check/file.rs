@@ -205,8 +205,7 @@ mod tests {
         for name in ["AMD_LOG_LEVEL", "CUDA_LAUNCH_BLOCKING", "GPU_MAX_HW_QUEUES", "LD_LIBRARY_PATH"] {
             assert!(is_kept(name) && !is_kept(&format!("{name}_2")), "{name} as a whole");
         }
-        for name in
-            ["HSA_KEY", "HIP_TOKEN", "GPU_VMM_SECRET", "HSA_PASSWORD", "MY_HSA_XNACK", "CUDA_CACHE_PATH"]
+        for name in ["HSA_KEY", "HIP_TOKEN", "CUDA_SECRET", "HSA_PASSWORD", "MY_HSA_XNACK", "CUDA_CACHE_PATH"]
         {
             assert!(!is_kept(name), "{name}");
         }

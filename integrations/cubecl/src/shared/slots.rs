@@ -16,7 +16,7 @@ use gpu_vmm::{Backend, Stream};
 const NEWEST: usize = 4;
 
 /// The number of other allocations that each reservation looks at, in turn.
-const OTHERS: usize = 4;
+const OTHERS: usize = 8;
 
 /// A reservation looks at all allocations if this part of their bytes has been reserved since the last look. At most this part of
 /// the memory is held in vain.
