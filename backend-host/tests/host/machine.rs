@@ -41,12 +41,12 @@ fn the_driver_is_the_kernel() {
 #[test]
 fn uuids_are_made_of_the_boot_and_the_ordinal() {
     let host = HostConfig::new().devices(3).open().unwrap();
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    let boot = u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap();
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let boot = text.map(|text| u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap());
     for (ordinal, device) in (0u32..).zip(host.devices()) {
         assert_eq!((device.id, &*device.name), (DeviceId(ordinal), &*format!("host memory {ordinal}")));
         let uuid = device.uuid.map(|uuid| u128::from_be_bytes(uuid.0));
-        assert_eq!(uuid, Some(boot.wrapping_add(ordinal.into())), "{ordinal}");
+        assert_eq!(uuid, boot.map(|boot| boot.wrapping_add(ordinal.into())), "{ordinal}");
     }
 }
 
@@ -145,7 +145,7 @@ fn multicast_is_refused_with_the_capabilitys_reason() {
     assert_eq!(*reason, find(&host, Feature::Multicast).note);
 }
 
-/// What a request is refused for is what the capability says.
+/// A refusal has the reason that the capability has.
 #[test]
 fn other_types_and_exports_are_refused_with_the_capabilitys_reason() {
     let host = HostConfig::new().memory(Bytes::mib(8)).open().unwrap();

@@ -78,6 +78,9 @@ fn an_operation_that_panics_is_reported_as_poisoned() {
     let part = OffsetRange { offset: Bytes::ZERO, length: GRANULE };
     assert_eq!(noting.take(), [(BackingOutcome::Poisoned, vec![part])]);
     assert!(region.remove_observer(observer));
+    drop(region);
+    // SAFETY: the region is dropped, and no device uses host memory.
+    unsafe { host.reclaim() }.unwrap();
 }
 
 /// Adjacent mappings are one part, and the part behind a hole is another.

@@ -1,7 +1,7 @@
 //! The numbers in the errors of refused calls: each range, limit and offset is the one that the error's text says it is.
 
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::extend::MappedMemory;
+use gpu_vmm_core::extend::{ADDRESS_SPACE, MappedMemory};
 use gpu_vmm_core::{
     Access, AccessMap, Address, BackingStore, BankedRegion, Bytes, Detail, DeviceVec, Error, OffsetRange,
     Operation, PhysicalMemory, Placement, Properties, Region, Result, WaitFor,
@@ -10,8 +10,6 @@ use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
-/// The size of the address space of a process.
-const ADDRESS_SPACE: Bytes = Bytes(1 << 47);
 
 fn granules(count: u64) -> Bytes {
     Bytes(count * GRANULE.0)
@@ -272,4 +270,7 @@ fn a_mapping_that_could_not_be_restored_is_reported_with_both_errors() {
     assert_eq!((*told, cause.matches("failed by plan").count()), (range(0, 1), 2), "{cause}");
     // The second one is as before.
     region.write(granules(1), b"x").unwrap();
+    drop(region);
+    // SAFETY: the region is dropped, and no device uses host memory.
+    unsafe { host.reclaim() }.unwrap();
 }

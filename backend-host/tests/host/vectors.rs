@@ -1,4 +1,4 @@
-//! Vectors: the sizes of their steps of growth, their observers, and pointers as text.
+//! Vectors and regions with banks: steps of growth, observers, refusals, and pointers as text.
 
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::{

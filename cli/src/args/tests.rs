@@ -6,7 +6,7 @@ fn parsed(line: &str) -> Command {
     Arguments::try_parse_from(line.split(' ')).unwrap().command
 }
 
-/// Returns what is wrong with arguments that are valid each for itself.
+/// Returns the contradiction between arguments that are valid alone.
 fn contradiction(line: &str) -> Option<String> {
     match parsed(line) {
         Command::Grow(asked) => asked.contradiction(),

@@ -252,10 +252,10 @@ fn groups(text: &str, (lengths, separators): (&[usize], &[u8]), to: &str) -> Str
     result
 }
 
-/// Replaces the word after `serial` or `unique_id`.
+/// Replaces each word with a digit after `serial` or `unique_id`.
 fn serials(text: &str) -> String {
     const LABELS: &[&str] =
-        &["serial number", "serialnumber", "serial no", "serial", "unique_id", "unique id"];
+        &["serial number", "serial_number", "serialnumber", "serial no", "serial", "unique_id", "unique id"];
     let lower = text.to_ascii_lowercase();
     let mut result = String::new();
     let (mut from, mut at) = (0, 0);
@@ -321,6 +321,7 @@ mod tests {
             ("serialnumber: 7a, serial no. 8b", "serialnumber: <serial>, serial no. <serial>"),
             ("Serial: 1, Serial: 2, unique_id 0x3", "Serial: <serial>, Serial: <serial>, unique_id <serial>"),
             ("serial #9", "serial #<serial>"),
+            ("board_serial_number=5a", "board_serial_number=<serial>"),
             ("unique id: 0xab-1 end", "unique id: <serial> end"),
             ("serial number: unknown", "serial number: unknown"),
             ("serial number, then 7", "serial number, then 7"),

@@ -263,6 +263,7 @@ mod tests {
         let rows: Vec<&str> = rows.lines().collect();
         let meter = |part: u64| format!("<meter min=\"0\" max=\"100\" value=\"{part}\"></meter> {part} %");
         let expected = [("1 KiB", 1024, 3, 5, "3 KiB", 3072, 38), ("2 KiB", 2048, 0, 0, "0 B", 0, 0)];
+        assert_eq!(rows.len(), expected.len());
         for (row, (size, bytes, live, free, taken, of, part)) in rows.iter().zip(expected) {
             let amount = |shown: &str, bytes: u64| format!("<span title=\"{bytes} bytes\">{shown}</span>");
             let cells =

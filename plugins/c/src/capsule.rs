@@ -91,7 +91,7 @@ mod tests {
     use std::ptr::{null, null_mut};
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// What these functions take for a capsule. A consumer that takes the tensor gives the capsule another name.
+    /// A capsule for the functions below, without Python. A consumer that takes the tensor gives the capsule another name.
     struct Capsule {
         name: &'static CStr,
         tensor: *mut c_void,

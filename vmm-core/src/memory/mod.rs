@@ -13,7 +13,7 @@
 //! | `poison` | overwriting of freed memory |
 //! | `segment` | mapped memory that one driver call may use |
 //! | `staging_ring` | pinned buffers for copies through the host |
-//! | `threads` | threads that copy or write beside the calling thread |
+//! | `threads` | threads that work at the same time as the calling thread |
 
 mod backing;
 mod chunks;

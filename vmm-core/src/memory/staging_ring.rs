@@ -228,7 +228,8 @@ impl<B: Backend> StagingRing<B> {
                 while threads.len() + 1 < count
                     && let Some(buffers) = others.next()
                 {
-                    threads.push(start_thread(scope, move || run(buffers))?);
+                    let purpose = (Operation::Copy, "a worker thread for copies");
+                    threads.push(start_thread(scope, purpose, move || run(buffers))?);
                 }
                 Ok(())
             };

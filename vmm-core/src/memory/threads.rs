@@ -3,17 +3,18 @@
 use crate::types::{Detail, DriverError, Error, Operation, Result};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
-/// Starts a thread, or returns the operating system's error.
+/// Starts a thread. Its error is the operation's, and says what the thread is for.
 pub(super) fn start_thread<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
+    (operation, purpose): (Operation, &str),
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>> {
     thread::Builder::new().spawn_scoped(scope, work).map_err(|error| {
         Error::new(
-            Operation::Copy,
+            operation,
             Detail::Driver {
                 source: DriverError::system("start a thread", &error),
-                context: "a worker thread for copies".to_owned(),
+                context: purpose.to_owned(),
             },
         )
     })

@@ -47,7 +47,7 @@ fn begin(name: &str) -> Ends {
     begin_with(name, 0)
 }
 
-/// Begins an exchange whose importer reserves this many bytes of addresses, where 0 means those that the memory needs.
+/// Begins an exchange whose importer reserves this many bytes of addresses; if it is 0, as many as the memory needs.
 fn begin_with(name: &str, reserve: u64) -> Ends {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let mut properties = Properties::on(DeviceId(0));

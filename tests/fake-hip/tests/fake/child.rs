@@ -34,13 +34,13 @@ pub(crate) const NO_GRANULARITY: &str = "a_device_whose_granularity_is_unknown_i
 /// The case in which page-locked memory is freed with an error, and a stream destroyed.
 pub(crate) const ENDS_FAIL: &str = "failed_ends_are_recorded";
 
-/// The case in which the free memory of a device is not told.
+/// The case in which `hipMemGetInfo` fails.
 pub(crate) const NO_NUMBERS: &str = "short_memory_whose_numbers_are_not_told";
-/// The case in which a device does not tell its UUID.
+/// The case in which `hipDeviceGetUuid` fails.
 pub(crate) const NO_UUID: &str = "a_device_whose_uuid_is_not_told_has_none";
-/// The case in which a device does not tell its attributes.
+/// The case in which `hipDeviceGetAttribute` fails.
 pub(crate) const NO_ATTRIBUTES: &str = "a_device_whose_attributes_are_unknown_is_not_used";
-/// The case in which HIP does not tell whether a device can reach another one.
+/// The case in which `hipDeviceCanAccessPeer` fails.
 pub(crate) const NO_PEERS: &str = "a_peer_that_cannot_be_asked_for_is_an_error";
 
 pub(crate) struct Case {

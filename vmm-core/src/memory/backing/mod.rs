@@ -2,13 +2,13 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `file` | a file for the contents of one region |
+//! | `file` | a file for contents of one region |
 //! | `host_memory` | how much memory the host has |
 //! | `pages` | ordinary memory, which a store can keep |
 //! | `pinned_arena` | an allocator of pinned memory in extents |
 //! | `store` | the trait of the stores that contents reach through a ring |
 //! | `stores` | any of these stores |
-//! | `stripes` | contents in several files |
+//! | `stripes` | contents in one file or in several |
 //! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
 mod file;
@@ -157,7 +157,7 @@ impl<B: Backend> BackingStore<B> {
 
     /// Creates a store that spreads the contents of each suspended region over a file in each of these directories, as
     /// [`file`](BackingStore::file) does in one. The directories should be on different disks, which then work at the same time. Each
-    /// receives the same amount.
+    /// receives the same amount. If all of them are in memory, each has as many files as [`file`](BackingStore::file) uses.
     ///
     /// # Errors
     ///

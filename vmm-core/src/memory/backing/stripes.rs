@@ -32,19 +32,16 @@ struct Part {
 }
 
 impl Stripes {
-    /// Creates a file in each directory, with space for its part of `size` bytes.
-    ///
-    /// If the files are in memory (tmpfs), each directory has several: the system allocates, writes and frees the pages of one file
-    /// with one thread at a time.
+    /// Creates files in the directories, with space for their parts of `size` bytes.
     pub(super) fn new(operation: Operation, directories: &[PathBuf], size: Bytes) -> Result<Self> {
-        let in_memory = directories.iter().all(|directory| is_in_memory(directory));
-        let count = directories.len() * if in_memory { files_for(size.0) } else { 1 };
+        let count = files_in(directories, size.0);
         let create = |number: usize| {
             let part = size_of(number, count, size.0);
             File::new(operation, &directories[number % directories.len()], Bytes(part))
         };
         thread::scope(|scope| {
-            let start = |number| start_thread(scope, move || create(number));
+            let purpose = (operation, "a thread that creates a file");
+            let start = |number| start_thread(scope, purpose, move || create(number));
             let others = (1..count).map(start).collect::<Result<Vec<_>>>()?;
             let files = iter::once(create(0)).chain(others.into_iter().map(join));
             files.collect::<Result<_>>().map(Self)
@@ -59,12 +56,12 @@ impl Stripes {
 
 impl Drop for Stripes {
     fn drop(&mut self) {
-        let others = self.0.drain(1.min(self.0.len())..);
         thread::scope(|scope| {
-            for file in others {
+            for file in self.0.drain(1.min(self.0.len())..) {
                 // If no thread can be started, this thread closes the file.
                 let _ = thread::Builder::new().spawn_scoped(scope, move || drop(file));
             }
+            self.0.clear();
         });
     }
 }
@@ -77,7 +74,16 @@ fn size_of(number: usize, count: usize, size: u64) -> u64 {
     whole * STRIPE + if number == stripes % count { rest } else { 0 }
 }
 
-/// Returns the number of files for `size` bytes in a directory whose files are in memory.
+/// Returns the number of files for `size` bytes in these directories.
+///
+/// A directory has one, and several if the files of all directories are in memory (tmpfs): the system allocates, writes and frees the
+/// pages of one file with one thread at a time.
+fn files_in(directories: &[PathBuf], size: u64) -> usize {
+    let in_memory = directories.iter().all(|directory| is_in_memory(directory));
+    directories.len() * if in_memory { files_for(size / directories.len() as u64) } else { 1 }
+}
+
+/// Returns the number of files for `size` bytes in one directory whose files are in memory.
 fn files_for(size: u64) -> usize {
     (size / LEAST).clamp(1, MOST) as usize
 }
@@ -153,15 +159,14 @@ mod tests {
     fn contents_in_memory_are_in_several_files_and_on_disks_in_one_each() {
         let counts = [0, 1, 2 * LEAST - 1, 2 * LEAST, 16 * LEAST, 100 * LEAST].map(files_for);
         assert_eq!(counts, [1, 1, 1, 2, 16, 16]);
-        let count = |directories: &[&str], size| {
+        let count = |directories: &[&str]| {
             let directories: Vec<PathBuf> = directories.iter().map(PathBuf::from).collect();
-            Stripes::new(Operation::Suspend, &directories, Bytes(size)).unwrap().0.len()
+            files_in(&directories, 4 * LEAST)
         };
-        assert_eq!(count(&["/dev/shm"], 2 * LEAST), 2);
-        assert_eq!(count(&["/dev/shm", "/dev/shm"], 2 * LEAST), 4);
+        assert_eq!((count(&["/dev/shm"]), count(&["/dev/shm", "/dev/shm"])), (4, 4));
         // A directory whose file system cannot be asked counts as a disk.
-        assert_eq!(count(&[""], 2 * LEAST), 1);
-        assert_eq!(count(&["", "/dev/shm"], 2 * LEAST), 2, "each directory receives the same amount");
+        assert_eq!(count(&[""]), 1);
+        assert_eq!(count(&["", "/dev/shm"]), 2, "each directory receives the same amount");
         assert!(!is_in_memory("/proc".as_ref()));
     }
 
