@@ -3,7 +3,7 @@
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::{
-    BackingChange, BackingObserver, BackingOutcome, Bytes, CopyCalls, Detail, Error, Operation,
+    Access, BackingChange, BackingObserver, BackingOutcome, Bytes, CopyCalls, Detail, Error, Operation,
     PhysicalMemory, Properties, Region, Result, Stream, SyncCalls,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
@@ -124,6 +124,31 @@ fn nothing_starts_on_a_lost_device() {
     let reason = format!("work in flight wrote to {}, where nothing is mapped", range.at(GRANULE));
     assert!(is_lost(Err::<(), _>(error.clone())) && error.to_string().contains(&reason), "{error}");
     assert!(is_lost(start(at)));
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
+/// The reason names the device whose work it was, and its access.
+#[test]
+fn a_lost_device_has_the_reason_and_no_other_device_is_lost() {
+    let host = pair();
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, GRANULE);
+    range.put(Bytes::ZERO, &handle);
+    range.grant(Bytes::ZERO, GRANULE, TWO, Access::Read).unwrap();
+    let at = range.at(Bytes::ZERO);
+    let streams = [(); 2].map(|()| host.own_stream(TWO).unwrap());
+    // SAFETY: the backend ends work that its device may not do.
+    let start = |stream: Stream<'_>, at| unsafe { host.start_pattern_on(TWO, stream, at, GRANULE, 1, 1) };
+    start(streams[0].stream(), at).unwrap();
+    let first = host.synchronize(TWO).unwrap_err().to_string();
+    let reason = format!("work of {TWO} in flight wrote to {at}, where it has {}", Access::Read);
+    assert!(first.contains(&reason), "{first}");
+    assert!(is_lost(start(streams[1].stream(), range.at(GRANULE))));
+    // A stream is of its own device, whichever device is named with it.
+    let error = host.synchronize_stream(ONE, streams[1].stream()).unwrap_err();
+    assert!(error.to_string().contains(&reason), "{error}");
+    host.synchronize(ONE).unwrap();
+    host.synchronize_stream(ONE, Stream::DEFAULT).unwrap();
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
 
