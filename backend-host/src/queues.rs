@@ -167,10 +167,11 @@ impl Shared {
                 Work::Hold(_) => Ok(()),
             };
             state = self.state();
-            state.end(self, name);
+            // Before the end: a waiting thread that sees no pending work takes no lock, and must find the loss.
             if let Err((device, why)) = ended {
                 state.lose(self, device, why);
             }
+            state.end(self, name);
         }
     }
 }
