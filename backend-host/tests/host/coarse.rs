@@ -31,24 +31,31 @@ unsafe impl Backend for Mixed {
     }
 }
 
-// SAFETY: as above.
-unsafe impl MemoryCalls for Mixed {
-    type Handle = HostHandle;
+/// Passes all calls of memory, copies and waiting to the member `host`.
+macro_rules! pass_calls_on {
+    ($backend:ty) => {
+        // SAFETY: every call is passed to the host backend.
+        unsafe impl MemoryCalls for $backend {
+            type Handle = HostHandle;
 
-    type Reservation = HostReservation;
+            type Reservation = HostReservation;
 
-    forward!(host: MemoryCalls);
+            forward!(host: MemoryCalls);
+        }
+
+        // SAFETY: as above.
+        unsafe impl CopyCalls for $backend {
+            forward!(host: CopyCalls);
+        }
+
+        // SAFETY: as above.
+        unsafe impl SyncCalls for $backend {
+            forward!(host: SyncCalls);
+        }
+    };
 }
 
-// SAFETY: as above.
-unsafe impl CopyCalls for Mixed {
-    forward!(host: CopyCalls);
-}
-
-// SAFETY: as above.
-unsafe impl SyncCalls for Mixed {
-    forward!(host: SyncCalls);
-}
+pass_calls_on!(Mixed);
 
 fn mixed() -> Mixed {
     let host = HostConfig::new().devices(2).memory(Bytes::mib(64)).granularity(SMALL).open().unwrap();
@@ -162,24 +169,7 @@ unsafe impl Backend for Stated {
     }
 }
 
-// SAFETY: as above.
-unsafe impl MemoryCalls for Stated {
-    type Handle = HostHandle;
-
-    type Reservation = HostReservation;
-
-    forward!(host: MemoryCalls);
-}
-
-// SAFETY: as above.
-unsafe impl CopyCalls for Stated {
-    forward!(host: CopyCalls);
-}
-
-// SAFETY: as above.
-unsafe impl SyncCalls for Stated {
-    forward!(host: SyncCalls);
-}
+pass_calls_on!(Stated);
 
 #[test]
 fn the_largest_granularity_of_a_device_is_the_backends() {
