@@ -239,4 +239,28 @@ mod tests {
         drop(pages);
         assert!(!is_there(), "the pages were not returned to the system");
     }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_drop_unmaps_every_page() {
+        let is_mapped = |address: u64| {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.lines().any(|line| {
+                let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+                let (first, end) = range.unwrap();
+                let [first, end] = [first, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+                (first..end).contains(&address)
+            })
+        };
+        // Another thread may map other memory there meanwhile, but not each time.
+        let is_unmapped = (0..100).any(|_| {
+            let pages = HostPages::new(Operation::PinMemory, Bytes::mib(3)).unwrap();
+            // What is mapped in addition for the alignment reaches beyond the end.
+            let ends = [0, pages.length().0].map(|offset| pages.start().as_ptr() as u64 + offset);
+            assert!(ends.iter().all(|end| is_mapped(*end)));
+            drop(pages);
+            !ends.iter().any(|end| is_mapped(*end))
+        });
+        assert!(is_unmapped);
+    }
 }
