@@ -143,11 +143,11 @@ fn grown(region: &GrowingRegion<Faulty>, size: Bytes) -> (u64, u64, bool) {
     assert_eq!((growth.how, growth.address), (GrowthKind::Within, region.address()));
     assert_eq!((growth.end.0 % UNIT.0, growth.added.0 % UNIT.0), (0, 0));
     let maps = match outcome {
-        PremapOutcome::Ready => false,
-        PremapOutcome::Not(None) => true,
-        other => panic!("{other:?}"),
+        PremapOutcome::Ready => Some(false),
+        PremapOutcome::Not(None) => Some(true),
+        PremapOutcome::Waited | PremapOutcome::Not(Some(_)) => None,
     };
-    (growth.end.0 / UNIT.0, growth.added.0 / UNIT.0, maps)
+    (growth.end.0 / UNIT.0, growth.added.0 / UNIT.0, maps.unwrap())
 }
 
 #[test]
