@@ -94,4 +94,24 @@ mod tests {
         fence.0.store(true, Ordering::Relaxed);
         assert_eq!(look(), 0);
     }
+
+    /// Later looks begin where the earlier ones have ended.
+    #[test]
+    fn a_look_is_at_32_pieces() {
+        let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+        let fences: Vec<_> = (0..70).map(|_| Arc::new(Told::default())).collect();
+        let size = Bytes::mib(2);
+        for fence in &fences {
+            pool.alloc(size).unwrap().free_after(Arc::<Told>::clone(fence));
+        }
+        let look = || {
+            pool.owner.inner.core(Operation::Allocate).unwrap().collect_some();
+            pool.stats().pending / size.0
+        };
+        pool.owner.inner.core(Operation::Allocate).unwrap().pending.next = 0;
+        fences[64].0.store(true, Ordering::Relaxed);
+        assert_eq!([look(), look(), look()], [70, 70, 69]);
+        fences.iter().for_each(|fence| fence.0.store(true, Ordering::Relaxed));
+        assert_eq!([look(), look(), look()], [37, 5, 0]);
+    }
 }

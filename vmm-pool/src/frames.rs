@@ -217,3 +217,52 @@ impl<B: Backend> Frames<B> {
         self.uses[frame as usize].turn = turn;
     }
 }
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+    use gpu_vmm_host::HostBackend;
+
+    /// Frames that are mapped at these pages.
+    fn frames(pages: &[&[u32]]) -> Frames<HostBackend> {
+        let mut frames = Frames::new();
+        for pages in pages {
+            let frame = frames.insert(None, 0);
+            frames.at(frame).mapped =
+                pages.iter().map(|page| PageAddress { space: 0, page: *page }).collect();
+            frames.release(frame, Turn::FREE);
+        }
+        frames
+    }
+
+    #[test]
+    fn spare_frames_are_those_whose_first_page_is_farthest_behind() {
+        // The second is mapped far behind too, but also at the beginning; the third and the sixth are mapped nowhere.
+        let frames = frames(&[&[5], &[90, 1], &[], &[7], &[5, 8], &[]]);
+        let all = [2, 5, 3, 0, 4, 1];
+        for count in 0..=7 {
+            assert_eq!(frames.spare(count, |_, _| true), all[..count.min(6)], "{count} frames");
+        }
+        assert_eq!(frames.spare(3, |_, frame| frame % 2 == 0), [2, 0, 4]);
+        assert!(frames.spare(3, |_, _| false).is_empty());
+    }
+
+    #[test]
+    fn free_frames_are_listed_by_number_and_counted() {
+        let mut frames = frames(&[&[][..]; 130]);
+        let listed = |frames: &Frames<HostBackend>| frames.free_ones().collect::<Vec<_>>();
+        assert_eq!(listed(&frames), (0..130).collect::<Vec<_>>());
+        for frame in [0, 63, 64, 129] {
+            frames.claim(frame);
+        }
+        let free: Vec<_> = (0..130).filter(|frame| ![0, 63, 64, 129].contains(frame)).collect();
+        assert_eq!((listed(&frames), frames.free(), frames.count()), (free, 126, 130));
+        frames.remove(63);
+        frames.remove(64);
+        assert_eq!((frames.free(), frames.count(), frames.created()), (126, 128, 130));
+        // The number that became vacant last is used first, for a frame that is in use.
+        assert_eq!([(); 3].map(|()| frames.insert(None, 7)), [64, 63, 130]);
+        assert_eq!((frames.free(), frames.count(), frames.created()), (126, 131, 133));
+        assert_eq!([63, 64, 130].map(|frame| frames.tenant(frame)), [7; 3]);
+    }
+}

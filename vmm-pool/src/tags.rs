@@ -99,3 +99,27 @@ impl Tags {
         self.list[usize::from(index)].spaces.into_iter().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn each_number_serves_one_tag() {
+        let mut tags = Tags::default();
+        let first = tags.named("first").unwrap();
+        assert!(Arc::ptr_eq(&first, &tags.named("first").unwrap()));
+        assert_eq!(tags.named("second").unwrap().index, 1);
+        // As if there were one tag for each of the other numbers but the last.
+        while tags.list.len() < usize::from(u16::MAX) {
+            tags.list.push(Own { tag: Arc::clone(&first), spaces: [None; 2] });
+        }
+        assert_eq!(tags.named("last").unwrap().index, u16::MAX);
+        let error = tags.named("more").unwrap_err();
+        assert_eq!(error.operation(), Operation::TagMemory);
+        assert!(error.to_string().contains("a pool can have at most 65535 tags"), "{error}");
+        assert_eq!(tags.named("second").unwrap().index, 1, "a known tag is refused");
+    }
+}

@@ -80,3 +80,57 @@ fn the_statistics_are_those_of_the_driver() {
         assert_eq!(pool.stats().held, 0);
     }
 }
+
+/// The limit up to which a pool creates memory follows the most that was ever needed, not what the last request needed.
+#[test]
+fn the_most_that_was_needed_is_remembered() {
+    let backend = HostConfig::new().memory(Bytes::mib(256)).open().unwrap();
+    for (most, held) in [(Bytes::mib(64), Bytes::mib(48)), (Bytes::mib(8), Bytes::mib(32))] {
+        let pool = Pool::builder(&backend).slack(0).build().unwrap();
+        drop(pool.alloc(most).unwrap());
+        pool.trim(Bytes::ZERO).unwrap();
+        let [one, two, three, four] = [(); 4].map(|()| pool.alloc(Bytes::mib(8)).unwrap());
+        drop((one, three));
+        // It fits into neither gap.
+        let block = pool.alloc(Bytes::mib(16)).unwrap();
+        assert!(block.address() > four.address());
+        assert_eq!(pool.stats().held, held.0, "after a need of {most}");
+        drop((two, four));
+    }
+}
+
+#[test]
+fn the_statistics_follow_a_tag_through_its_suspension() {
+    let backend = HostConfig::new().memory(Bytes::mib(256)).open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap().tagged("kv").unwrap();
+    // The large block takes three pages, the small one a page of its own, and two pages stay free.
+    let (large, small) = (pool.alloc(Bytes::mib(5)).unwrap(), pool.alloc(Bytes(1000)).unwrap());
+    drop(pool.request(Bytes::mib(4)).alignment(Bytes(PAGE)).alloc().unwrap());
+    let check = |held: u64, kept: u64, mapped: u64, released: u64| {
+        let stats = pool.stats();
+        let pages = [stats.held, stats.kept, stats.mapped].map(|bytes| bytes / PAGE);
+        assert_eq!(pages, [held, kept, mapped], "{stats}");
+        assert_eq!((stats.live, stats.live_blocks), (Bytes::mib(5).0 + 1000, 2));
+        assert_eq!((stats.allocations, stats.pending, stats.peak_held), (3, 0, 6 * PAGE));
+        assert_eq!(stats.reserved, Bytes::mib(256 * 5).0);
+        let usage = pool.usage();
+        assert_eq!((usage.held, usage.released), (held * PAGE, released));
+        let occupied = if pool.is_suspended("kv").unwrap() { 0 } else { 4 * PAGE };
+        assert_eq!(pool.occupied("kv").unwrap(), Bytes(occupied));
+    };
+    check(6, 2, 6, 0);
+    let store = BackingStore::pinned(&backend, Bytes(4 * PAGE)).unwrap();
+    let suspend = || pool.suspend("kv", &store, WaitFor::all_devices()).unwrap();
+    assert_eq!(suspend(), Bytes(4 * PAGE));
+    check(2, 2, 0, 4);
+    assert_eq!(suspend(), Bytes::ZERO, "it is suspended already");
+    check(2, 2, 0, 4);
+    assert_eq!(pool.trim(Bytes(PAGE + 1)).unwrap(), Bytes(PAGE));
+    check(1, 1, 0, 5);
+    assert_eq!(pool.resume("kv").unwrap(), Bytes(4 * PAGE));
+    check(5, 1, 4, 5);
+    assert_eq!(pool.resume("kv").unwrap(), Bytes::ZERO);
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes(PAGE));
+    check(4, 0, 4, 6);
+    drop((large, small));
+}

@@ -79,3 +79,59 @@ fn each_way_to_allocate_notes_the_place_of_its_caller() {
     is_here(registered.request(size).alloc().unwrap(), Location::caller());
     is_here(pool.request(size).tag("kv").alloc().unwrap(), Location::caller());
 }
+
+/// A pool of one free plain allocation of each of these sizes.
+fn freed(backend: &HostBackend, budget: Bytes, sizes: &[u64]) -> Pool<HostBackend> {
+    let pool = pool(backend, |builder| builder.budget(budget));
+    drop(sizes.iter().map(|size| pool.alloc(Bytes::mib(*size)).unwrap()).collect::<Vec<_>>());
+    pool
+}
+
+/// The sizes of the plain allocations in the order of the pool's records, in MiB.
+fn allocations(pool: &Pool<HostBackend>) -> Vec<u64> {
+    pool.snapshot().spaces.iter().map(|space| space.reserved >> 20).collect()
+}
+
+#[test]
+fn the_smallest_plain_allocation_that_suffices_is_released_or_the_largest() {
+    let backend = HostConfig::new().memory(PAGE * 64).without_virtual_memory().open().unwrap();
+    let no_limit = PAGE * 64;
+    for (keep, released, left) in [
+        (24, 0, &[4_u64, 8, 6, 6][..]),
+        (23, 4, &[8, 6, 6]),
+        (20, 4, &[8, 6, 6]),
+        // Five are too much, so the first of two equal ones goes.
+        (19, 6, &[4, 8, 6]),
+        (16, 8, &[4, 6, 6]),
+        // None is enough: the largest goes, then the smallest that is.
+        (15, 12, &[6, 6]),
+        (0, 24, &[]),
+    ] {
+        let pool = freed(&backend, no_limit, &[4, 8, 6, 6]);
+        let other = other(&pool);
+        assert_eq!(pool.trim(Bytes::mib(keep)).unwrap(), Bytes::mib(released), "with {keep} MiB to keep");
+        assert_eq!(allocations(&pool), left, "with {keep} MiB to keep");
+        assert!(pool.stats().driver_calls.other - other >= 4 - left.len() as u64);
+    }
+    // A request within the budget: 10 MiB more than the 24 that are held.
+    for (budget, left) in
+        [(34, &[4, 8, 6, 6, 10][..]), (33, &[10, 8, 6, 6]), (30, &[10, 8, 6, 6]), (29, &[4, 8, 10, 6])]
+    {
+        let pool = freed(&backend, Bytes::mib(budget), &[4, 8, 6, 6]);
+        let _block = pool.alloc(Bytes::mib(10)).unwrap();
+        assert_eq!(allocations(&pool), left, "with a budget of {budget} MiB");
+    }
+    let pool = freed(&backend, Bytes::mib(24), &[4, 8, 6, 6]);
+    let _all = pool.alloc(Bytes::mib(24)).unwrap();
+    assert_eq!(allocations(&pool), [24], "a request of the whole budget");
+}
+
+/// Otherwise a request with an alignment makes plain allocations until one fits by chance.
+#[test]
+fn an_aligned_block_takes_one_plain_allocation() {
+    let backend = HostConfig::new().memory(PAGE * 256).without_virtual_memory().open().unwrap();
+    let (pool, alignment) = (pool(&backend, |builder| builder), PAGE * 32);
+    let blocks = [(); 4].map(|()| pool.request(PAGE).alignment(alignment).alloc().unwrap());
+    assert!(blocks.iter().all(|block| block.address().is_aligned_to(alignment)), "{blocks:?}");
+    assert_eq!(pool.stats().driver_calls.create, 4);
+}

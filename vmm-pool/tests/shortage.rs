@@ -383,3 +383,47 @@ fn a_budget_of_the_environment_is_named_until_another_is_set() {
         Pool::builder(&backend).budget(Bytes::mib(8)).build().unwrap();
     });
 }
+
+#[test]
+fn the_accounts_of_a_shortage_have_all_numbers() {
+    let backend = FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap());
+    let builder = || Pool::builder(&backend).device(DeviceId(1));
+    let pool = builder().budget(Bytes::mib(16)).build().unwrap().tagged("kv").unwrap();
+    let _block = pool.alloc(Bytes::mib(9)).unwrap();
+    drop(pool.alloc(Bytes::mib(2)).unwrap());
+    let error = pool.alloc(Bytes::mib(12)).unwrap_err();
+    let text = "out of memory for 12 MiB on device 1 tagged \"kv\" (the pool's budget is 16 MiB); the pool holds \
+                12 MiB for 1 blocks of 9 MiB, 0 B ready in caches, 0 B pending, 2 MiB kept; 256 MiB of addresses \
+                are reserved";
+    assert_eq!((error.operation(), error.kind()), (Operation::Allocate, ErrorKind::OutOfMemory));
+    assert!(error.to_string().contains(text), "{error}");
+    let Some(PoolError::OutOfMemory { stats, .. }) = error.extension() else { panic!("{error}") };
+    assert_eq!(**stats, pool.stats());
+    // The driver's error is the source.
+    let pool = builder().build().unwrap();
+    backend.fail_calls(&[Operation::CreateMemory]);
+    let error = pool.alloc(Bytes::mib(4)).unwrap_err();
+    backend.stop();
+    assert_eq!(error.operation(), Operation::CreateMemory, "{error}");
+    let error = pool.alloc(Bytes::mib(65)).unwrap_err();
+    let Detail::ExceedsDevice { requested, device, total } = error.detail() else { panic!("{error}") };
+    assert_eq!((*requested, *device, *total), (Bytes::mib(65), DeviceId(1), Bytes::mib(64)));
+    // Addresses: those of the tag, and those of a tag that has none yet.
+    let pool = builder().addresses(Bytes::mib(48)).build().unwrap();
+    let block = pool.alloc(Bytes::mib(17)).unwrap();
+    let numbers = |pool: &Pool<FaultInject<HostBackend>>, size| {
+        let error = pool.alloc(size).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfAddressSpace, "{error}");
+        let Some(PoolError::OutOfAddresses { requested, tag, used, reserved, limit, stats }) =
+            error.extension()
+        else {
+            panic!("{error}")
+        };
+        assert_eq!((*requested, **stats == pool.stats()), (size, true));
+        (tag.to_string(), [*used, *reserved, *limit].map(|bytes| bytes.0 >> 20))
+    };
+    assert_eq!(numbers(&pool, Bytes::mib(10)), (String::new(), [17, 24, 48]));
+    let other = pool.tagged("other").unwrap();
+    assert_eq!(numbers(&other, Bytes::mib(26)), ("other".to_owned(), [24, 24, 48]));
+    drop(block);
+}

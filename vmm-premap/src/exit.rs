@@ -106,6 +106,18 @@ mod tests {
         );
         assert_eq!(gate.pass(|| ()), None);
     }
+
+    #[test]
+    fn work_that_panics_is_over() {
+        let gate = Gate { state: AtomicUsize::new(0) };
+        let panics = || gate.pass(|| std::panic::resume_unwind(Box::new("in the work")));
+        let panicked: std::thread::Result<Option<()>> =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics));
+        assert!(panicked.is_err());
+        assert_eq!(gate.state.load(Ordering::Relaxed), 0, "work counts as running");
+        gate.close(Duration::ZERO);
+        assert_eq!(gate.state.load(Ordering::Relaxed), CLOSED);
+    }
 }
 
 #[cfg(all(test, loom))]

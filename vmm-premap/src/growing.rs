@@ -209,3 +209,6 @@ impl<B: Backend> GrowingRegion<B> {
         Ok(Shrunk { end, removed })
     }
 }
+
+#[cfg(all(test, target_os = "linux", not(any(loom, shuttle))))]
+mod tests;

@@ -319,6 +319,7 @@ impl Turn {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
+#[allow(clippy::unwrap_used)] // tests
 mod tests {
     use super::*;
 
@@ -346,5 +347,63 @@ mod tests {
             assert!(last.after(came).not_before.is_none());
             failed(last.after(came), 10);
         }
+    }
+
+    /// Notes its number, and has the given results, one after the other.
+    #[derive(Debug)]
+    struct Notes(u32, std::sync::Mutex<Vec<Step>>, Arc<std::sync::Mutex<Vec<u32>>>);
+
+    impl PremapWork for Notes {
+        fn step(&self) -> Step {
+            self.2.lock().unwrap().push(self.0);
+            self.1.lock().unwrap().pop().unwrap_or(Step::Done)
+        }
+    }
+
+    /// Holds the thread until its sender is dropped.
+    #[derive(Debug)]
+    struct Holds(std::sync::mpsc::Sender<()>, std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+
+    impl PremapWork for Holds {
+        fn step(&self) -> Step {
+            // The second step is the last work.
+            self.0.send(()).unwrap();
+            let _ended = self.1.lock().unwrap().recv();
+            Step::Done
+        }
+    }
+
+    #[test]
+    fn works_run_in_the_order_of_their_requests() {
+        let thread = PremapThread::start(Bytes::ZERO).unwrap();
+        let noted: Arc<std::sync::Mutex<Vec<u32>>> = Arc::default();
+        let work = |number, steps| -> Arc<dyn PremapWork> {
+            Arc::new(Notes(number, std::sync::Mutex::new(steps), Arc::clone(&noted)))
+        };
+        let mut works = vec![work(0, vec![Step::More]), work(1, vec![]), work(2, vec![]), work(3, vec![])];
+        let mut asks: Vec<_> = works.iter().map(|work| thread.register(Arc::downgrade(work))).collect();
+        let (began, begins) = std::sync::mpsc::channel();
+        let (release, held) = std::sync::mpsc::channel();
+        let holds: Arc<dyn PremapWork> = Arc::new(Holds(began, std::sync::Mutex::new(held)));
+        let hold = thread.register(Arc::downgrade(&holds));
+        // Dropped before the registration, which waits for the step.
+        let ends = release;
+        hold.ask();
+        begins.recv().unwrap();
+        // The thread is held: these wait in its queue. The third is dropped there, and the fourth has no work any more.
+        for number in [0, 1, 0, 2, 3, 1] {
+            asks[number].ask();
+        }
+        drop(asks.remove(2));
+        drop(works.pop());
+        hold.ask();
+        ends.send(()).unwrap();
+        begins.recv().unwrap();
+        // Work with more to do goes to the end of the queue, behind the one that holds the thread again.
+        assert_eq!(*noted.lock().unwrap(), [0, 1]);
+        hold.ask();
+        ends.send(()).unwrap();
+        begins.recv().unwrap();
+        assert_eq!(*noted.lock().unwrap(), [0, 1, 0]);
     }
 }

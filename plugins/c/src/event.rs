@@ -120,3 +120,71 @@ pub unsafe extern "C" fn gpu_vmm_event_hold(event: *const Event, stream: *mut c_
         Ok(held(&event.state, Operation::StreamWaitEvent)?.hold(stream)?)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::handles;
+    use crate::status::GPU_VMM_OK;
+    use gpu_vmm::Vendor;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    /// An event that is done after a wait, and notes its calls.
+    #[derive(Debug, Default)]
+    struct Notes(AtomicBool, Arc<Mutex<Vec<String>>>);
+
+    impl Notes {
+        fn note(&self, call: &str, stream: Option<Stream<'_>>) {
+            let stream = stream.map(|stream| format!(" {}", stream.as_raw().addr())).unwrap_or_default();
+            self.1.lock().unwrap().push(format!("{call}{stream}"));
+        }
+    }
+
+    // SAFETY: nothing relies on the results of this event.
+    unsafe impl Marks for Notes {
+        fn record(&mut self, stream: Stream<'_>) -> gpu_vmm::Result<()> {
+            self.note("record", Some(stream));
+            self.0.store(false, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn is_done(&self) -> gpu_vmm::Result<bool> {
+            Ok(self.0.load(Ordering::Relaxed))
+        }
+
+        fn wait(&self) -> gpu_vmm::Result<()> {
+            self.note("wait", None);
+            self.0.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn hold(&self, stream: Stream<'_>) -> gpu_vmm::Result<()> {
+            self.note("hold", Some(stream));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn each_call_reaches_the_event() {
+        let calls = Arc::<Mutex<Vec<String>>>::default();
+        let state = Lock::new(Box::new(Notes(AtomicBool::new(false), Arc::clone(&calls))) as Box<dyn Marks>);
+        let event = handles::add(Event { backend: AnyBackend::open(Vendor::Host).unwrap(), state }).unwrap();
+        let stream = std::ptr::without_provenance_mut;
+        let mut done = [true, false, true];
+        // SAFETY: the places are writable, no stream is dereferenced, and the event is freed last.
+        unsafe {
+            assert_eq!(gpu_vmm_event_done(event, &raw mut done[0]), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_event_wait(event), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_event_done(event, &raw mut done[1]), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_event_record(event, stream(4096)), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_event_done(event, &raw mut done[2]), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_event_hold(event, stream(8192)), GPU_VMM_OK);
+            gpu_vmm_event_free(event);
+        }
+        assert_eq!(done, [false, true, false]);
+        assert_eq!(*calls.lock().unwrap(), ["wait", "record 4096", "hold 8192"]);
+    }
+}

@@ -100,6 +100,31 @@ fn a_limit_lies_within_the_budget_and_pages_fit_into_it() {
     }
 }
 
+/// Slack in percent, and the pages that the pool holds for a need of 43.
+const SLACKS: [(u32, u64); 3] = [(0, 46), (7, 46), (5, 45)];
+
+/// Without slack of its own, a pool creates memory up to 7 percent above what was needed, before it maps free memory elsewhere.
+#[test]
+fn a_pool_has_seven_percent_of_slack_unless_another_is_set() {
+    const NAME: &str = "torch::class::tests::a_pool_has_seven_percent_of_slack_unless_another_is_set";
+    let Ok(case) = std::env::var(CASE) else { return (0..SLACKS.len()).for_each(|place| run(NAME, place)) };
+    let (slack, pages) = SLACKS[case.parse::<usize>().unwrap()];
+    configure(&PoolOptions { slack, ..PoolOptions::DEFAULT });
+    let allocate = |pages: u64| {
+        let mut block = TorchBlock::at(0, 0, 0);
+        // SAFETY: the place is writable; null is no private pool, and the default stream.
+        let status = unsafe { gpu_vmm_torch_allocate(0, pages * PAGE, null_mut(), null(), &raw mut block) };
+        assert_eq!(status, GPU_VMM_OK);
+        block.address
+    };
+    let (first, _between) = (allocate(41), allocate(1));
+    // SAFETY: null is no place for the description.
+    assert_eq!(unsafe { gpu_vmm_torch_deallocate(first, null_mut()) }, GPU_VMM_OK);
+    // It does not fit where the first one was.
+    allocate(42);
+    assert_eq!(usage().held / PAGE, pages, "{slack} %");
+}
+
 /// Runs a case of a test in a process of its own.
 fn run(test: &str, case: usize) {
     let mut command = Command::new(std::env::current_exe().unwrap());
