@@ -6,8 +6,8 @@ use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Evidence,
-    Feature, GrowthKind, Location, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region,
-    Reservation, Result, SyncCalls, Vendor, WaitFor,
+    Feature, GrowthKind, MemoryCalls, PhysicalMemory, Pinned, Properties, Region, Reservation, Result,
+    SyncCalls, Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::path::Path;
@@ -101,7 +101,6 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("P2P", "0")], "a_device_out_of_reach_is_no_peer", a_device_out_of_reach_is_no_peer),
     with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
     case("a_handle_of_another_vendor_is_refused", a_handle_of_another_vendor_is_refused),
-    case("any_backend_reports_what_the_cuda_backend_reports", any_backend_reports_the_same),
     case("what_ends_after_the_driver_is_no_failure", what_ends_after_the_driver_is_no_failure),
 ];
 
@@ -385,32 +384,6 @@ fn each_call_waits_for_what_it_starts(_: &Cuda) {
     // Unmapping right after it causes no fault.
     let _ = region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();
     backend.synchronize(DEVICE).unwrap();
-}
-
-/// On CUDA the granularity of memory and the unit of addresses differ, and so do the devices' capabilities.
-fn any_backend_reports_the_same(_: &Cuda) {
-    fn reported(backend: &impl Backend) -> Vec<String> {
-        let host = Properties::on(DEVICE).located(Location::Host);
-        let mut all = vec![
-            format!("{:?} {:?} {:?}", backend.vendor(), backend.instance(), backend.driver()),
-            format!("{:?} {:?}", backend.granularity(), backend.reservation_unit()),
-            format!("{:?} {:?}", backend.devices(), backend.quirks()),
-            format!("{} {:p} {:p}", backend.unmaps_runs(), backend.deferred(), backend.drop_log()),
-        ];
-        for properties in [Properties::on(DEVICE), host] {
-            all.push(format!("{:?}", backend.granularity_of(Operation::QueryGranularity, &properties)));
-            all.push(format!("{:?}", backend.check_host_access(Operation::QueryAccess, &properties)));
-        }
-        for device in [DEVICE, DeviceId(1), DeviceId(2)] {
-            all.push(format!("{:?} {:?}", backend.memory_info(device), backend.capabilities(device)));
-            all.push(format!("{:?}", backend.can_access(DEVICE, device)));
-        }
-        all
-    }
-    let backend = open();
-    let own = reported(&backend);
-    assert_eq!(reported(&AnyBackend::from(backend.clone())), own);
-    assert_ne!(backend.granularity(), backend.reservation_unit());
 }
 
 /// Of the two in the error, the handle is the foreign one.
