@@ -99,6 +99,7 @@ pub(crate) const CASES: &[Case] = &[
         addresses_and_streams_that_stay_are_logged,
     ),
     with(&[("P2P", "0")], "a_device_out_of_reach_is_no_peer", a_device_out_of_reach_is_no_peer),
+    with(&[("P2P", "higher")], "a_device_reaches_another_in_one_direction", one_direction),
     with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
     case("a_handle_of_another_vendor_is_refused", a_handle_of_another_vendor_is_refused),
     case("what_ends_after_the_driver_is_no_failure", what_ends_after_the_driver_is_no_failure),
@@ -361,6 +362,25 @@ fn a_device_out_of_reach_is_no_peer(cuda: &Cuda) {
     let builder = Region::builder(&backend).on(DEVICE).reserve(UNIT);
     let grown = builder.access(DeviceId(1), Access::Read).build().and_then(|mut region| region.grow_to(UNIT));
     assert!(grown.is_err());
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// The first device can access memory of the second one, and not the reverse.
+fn one_direction(cuda: &Cuda) {
+    let (backend, other) = (open(), DeviceId(1));
+    let grown = |owner, device| {
+        let builder = Region::builder(&backend).on(owner).reserve(UNIT);
+        builder.access(device, Access::Read).build().and_then(|mut region| region.grow_to(UNIT))
+    };
+    grown(other, DEVICE).unwrap();
+    let error = grown(DEVICE, other).unwrap_err();
+    let Detail::PeerUnreachable { device, owner } = error.detail() else { panic!("{error}") };
+    assert_eq!((*device, *owner), (other, DEVICE));
+    for (device, peers) in [(DEVICE, true), (other, false)] {
+        let found = backend.capabilities(device).unwrap();
+        let is_peer = |one: &Capability| one.feature == Feature::PeerAccess && one.available == peers;
+        assert!(found.iter().any(is_peer), "{device}: {found:?}");
+    }
     assert_eq!(cuda.violations(), 0);
 }
 
