@@ -220,6 +220,8 @@ fn an_unusable_device(parts: &[&str]) {
     let backend = open();
     let [first, second] = backend.devices() else { panic!("{:?}", backend.devices()) };
     assert_has(first.unusable.as_deref().expect("a reason"), parts);
+    let total = if parts[0] == "cuDeviceTotalMem_v2" { Bytes::ZERO } else { Bytes::gib(4) };
+    assert_eq!((first.total_memory, first.granularity.bytes()), (total, Bytes::mib(2)));
     assert!(second.unusable.is_none(), "{:?}", second.unusable);
     let error = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
     assert_has(&error.to_string(), &["device 0", parts[0]]);
