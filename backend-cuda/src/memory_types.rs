@@ -214,3 +214,22 @@ impl fmt::Display for Reported {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_location_has_its_words() {
+        let rows = [
+            (LOCATION_DEVICE, "memory of device 7"),
+            (LOCATION_HOST, "memory of the host"),
+            (LOCATION_HOST_NUMA, "memory of the host's node 7"),
+            (LOCATION_INVISIBLE, "memory of a device that this process does not see"),
+            (99, "memory in a place of type 99, number 7"),
+        ];
+        for (kind, words) in rows {
+            assert_eq!(Reported(MemLocation { kind, id: 7 }).to_string(), words);
+        }
+    }
+}

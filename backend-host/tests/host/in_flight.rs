@@ -2,14 +2,10 @@
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{
-    Access, BackingChange, BackingObserver, BackingOutcome, Bytes, CopyCalls, Detail, Error, Operation,
-    PhysicalMemory, Properties, Region, Result, Stream, SyncCalls,
-};
+use gpu_vmm_core::{Access, Bytes, CopyCalls, Detail, Error, Result, Stream, SyncCalls};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_testkit::{FaultInject, TestKit, pattern_word};
+use gpu_vmm_testkit::{TestKit, pattern_word};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn pair() -> HostBackend {
@@ -150,34 +146,4 @@ fn a_lost_device_has_the_reason_and_no_other_device_is_lost() {
     host.synchronize(ONE).unwrap();
     host.synchronize_stream(ONE, Stream::DEFAULT).unwrap();
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
-}
-
-#[derive(Clone, Default)]
-struct Outcomes(Arc<Mutex<Vec<BackingOutcome>>>);
-
-impl BackingObserver for Outcomes {
-    fn before(
-        &self,
-        _: &BackingChange<'_>,
-    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        Ok(())
-    }
-
-    fn after(&self, _: &BackingChange<'_>, outcome: BackingOutcome) {
-        self.0.lock().unwrap().push(outcome);
-    }
-}
-
-/// The memory of a region without access is unmapped at once.
-#[test]
-fn an_observer_learns_that_memory_could_not_be_released_later() {
-    let host = FaultInject::new(pair());
-    let mut region = Region::builder(&host).on(ONE).reserve(GRANULE).build().unwrap();
-    region.map(Bytes::ZERO, &PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap()).unwrap();
-    let seen = Outcomes::default();
-    region.on_backing_change(seen.clone());
-    host.fail_calls(&[Operation::Unmap]);
-    region.release_later();
-    host.stop();
-    assert_eq!(*seen.0.lock().unwrap(), [BackingOutcome::Poisoned]);
 }

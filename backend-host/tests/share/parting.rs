@@ -57,6 +57,11 @@ fn an_importer_that_cannot_unmap_the_memory_says_that_it_keeps_it() {
     imported.release(IDLE).unwrap_err();
     there.stop();
     assert_eq!(exporter.wait_released(LONG).unwrap(), ReleaseOutcome::Kept);
+    assert!(!exporter.is_connected());
+    for error in [exporter.publish(&region).unwrap_err(), exporter.request_release().unwrap_err()] {
+        let why = "it keeps the memory and has ended the exchange";
+        assert!(matches!(error.extension(), Some(PeerError::Gone { why: told }) if told == why), "{error}");
+    }
 }
 
 #[test]

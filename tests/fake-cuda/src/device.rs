@@ -53,7 +53,7 @@ const LAST: u32 = 151;
 
 /// Returns whether a device can access another's memory.
 pub(crate) fn reaches(device: usize, owner: usize) -> bool {
-    device == owner || settings().p2p
+    device == owner || settings().p2p.allows(device, owner)
 }
 
 /// Refuses a call of virtual memory management if the devices do not support it.
@@ -181,7 +181,7 @@ cuda! {
     fn cuDeviceCanAccessPeer(out: Out<'_, i32>, raw: i32, peer: i32) {
         let out = given(out, "canAccessPeer")?;
         let (from, to) = (device(raw)?, device(peer)?);
-        out.write((from != to && settings().p2p).into());
+        out.write((from != to && settings().p2p.allows(from, to)).into());
         Ok(())
     }
 }

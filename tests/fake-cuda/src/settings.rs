@@ -21,8 +21,8 @@ pub(crate) struct Settings {
     pub(crate) gpus: usize,
     /// The memory size of each GPU in bytes.
     pub(crate) memory: u64,
-    /// Whether a GPU can access another's memory.
-    pub(crate) p2p: bool,
+    /// Which GPUs can access each other's memory.
+    pub(crate) p2p: Reach,
     /// Whether the devices report support for virtual memory.
     pub(crate) vmm: bool,
     /// Whether the devices report support for multicast.
@@ -36,6 +36,35 @@ pub(crate) struct Settings {
     pub(crate) work_delay: Duration,
     pub(crate) abort_on_violation: bool,
     pub(crate) trace: bool,
+}
+
+/// Which GPUs can access each other's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reach {
+    None,
+    All,
+    /// Each GPU can access the memory of those with a higher number.
+    Higher,
+}
+
+impl Reach {
+    /// Returns whether a device can access another's memory.
+    pub(crate) const fn allows(self, device: usize, owner: usize) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Higher => device < owner,
+        }
+    }
+
+    fn parse(value: &str) -> Result<Self, String> {
+        match value {
+            "0" => Ok(Self::None),
+            "1" => Ok(Self::All),
+            "higher" => Ok(Self::Higher),
+            _ => Err("it must be 0, 1 or higher".to_owned()),
+        }
+    }
 }
 
 /// A call that fails.
@@ -53,7 +82,7 @@ impl Default for Settings {
             version: 13_000,
             gpus: 1,
             memory: 4096 << 20,
-            p2p: true,
+            p2p: Reach::All,
             vmm: true,
             multicast: true,
             compression: true,
@@ -78,7 +107,7 @@ impl Settings {
             "VERSION" => self.version = version(value)?,
             "GPUS" => self.gpus = number(value, 0, MAX_DEVICES)?,
             "MEM_MB" => self.memory = number::<u64>(value, 1, 1 << 30)? << 20,
-            "P2P" => self.p2p = switch(value)?,
+            "P2P" => self.p2p = Reach::parse(value)?,
             "VMM" => self.vmm = switch(value)?,
             "MULTICAST" => self.multicast = switch(value)?,
             "COMPRESSION" => self.compression = switch(value)?,
@@ -142,7 +171,12 @@ mod tests {
         assert_eq!(parsed("VERSION", "12030").unwrap().version, 12_030);
         assert_eq!(parsed("GPUS", "2").unwrap().gpus, 2);
         assert_eq!(parsed("MEM_MB", "512").unwrap().memory, 512 << 20);
-        assert!(!parsed("P2P", "0").unwrap().p2p && !parsed("VMM", "0").unwrap().vmm);
+        let reach = |value| {
+            let p2p = parsed("P2P", value).unwrap().p2p;
+            [p2p.allows(0, 1), p2p.allows(1, 0)]
+        };
+        assert_eq!(["0", "1", "higher"].map(reach), [[false; 2], [true; 2], [true, false]]);
+        assert!(!parsed("VMM", "0").unwrap().vmm);
         assert!(!parsed("MULTICAST", "0").unwrap().multicast);
         assert!(parsed("FABRIC", "1").unwrap().fabric && !Settings::default().fabric);
         assert_eq!(parsed("WORK_DELAY", "20ms").unwrap().work_delay, Duration::from_millis(20));

@@ -395,6 +395,12 @@ mod tests {
     }
 
     #[test]
+    fn an_observer_still_runs_when_one_inside_it_has_ended() {
+        let running = caught(|| [caught(|| RUNNING.get()).unwrap(), RUNNING.get()]).unwrap();
+        assert_eq!((running, RUNNING.get()), ([2, 1], 0));
+    }
+
+    #[test]
     fn the_text_of_a_panic_is_found_if_there_is_one() {
         assert_eq!(text_of(&"constant"), "constant");
         assert_eq!(text_of(&String::from("made up")), "made up");

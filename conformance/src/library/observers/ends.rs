@@ -8,7 +8,8 @@ use crate::library::registrar::{Change, Registrar, Reply};
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    Backend, BackingEffect, BackingOutcome, BackingStore, Bytes, OffsetRange, Operation, Region,
+    Backend, BackingEffect, BackingOutcome, BackingStore, Bytes, OffsetRange, Operation, PhysicalMemory,
+    Properties, Region,
 };
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
@@ -22,6 +23,8 @@ cases! { "observers":
     failing_ends,
     /// A region dropped during a capture is announced when it is dropped, and reported when its memory is released.
     ends_during_captures,
+    /// If memory that a region releases later stays mapped, its observer learns that.
+    failing_later_ends,
     /// A forked child calls no observer, whatever it does with the region.
     forked_children,
 }
@@ -131,6 +134,27 @@ fn ends_during_captures<B: TestKit>(subject: &Subject<B>) {
         backend.deferred().collect(&backend).unwrap();
         assert_eq!(registrar.calls(), [(right, Some(BackingOutcome::Changed))], "the memory was released");
     }
+}
+
+/// Memory that no device has access to is unmapped at once.
+fn failing_later_ends<B: TestKit>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let unit = subject.unit();
+    let mut region = Region::builder(&backend).on(subject.device).reserve(unit).build().unwrap();
+    let memory = PhysicalMemory::create(&backend, unit, Properties::on(subject.device)).unwrap();
+    region.map(Bytes(0), &memory).unwrap();
+    drop(memory);
+    let registrar = Registrar::default();
+    region.on_backing_change(registrar.clone());
+    let right = ending(&region);
+    backend.fail_calls(&[Operation::Unmap]);
+    region.release_later();
+    backend.stop();
+    assert_eq!(registrar.changes("the end"), [(right, BackingOutcome::Poisoned)]);
+    let logged = subject.backend.drop_log().take_last().expect("the failure is logged");
+    assert_eq!(logged.operation(), Operation::Unmap, "{logged}");
+    // SAFETY: the region is gone, and no work uses it.
+    unsafe { backend.reclaim() }.unwrap();
 }
 
 fn forked_children<B: TestKit>(subject: &Subject<B>) {

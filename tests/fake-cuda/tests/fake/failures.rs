@@ -3,9 +3,9 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Event, Grant, Handle,
-    HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Properties, Region, Reservation, Result,
-    Stream, SyncCalls,
+    Access, Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Event, Feature, Grant,
+    Handle, HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Properties, Region, Reservation,
+    Result, Stream, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::TestKit;
@@ -81,6 +81,28 @@ pub(crate) const CASES: &[Case] = &[
         "an_export_that_fails_names_the_memory",
         an_export_that_fails,
     ),
+    with(
+        &[("FAIL", "cuEventRecord:1:999,cuCtxSynchronize:1:999,cuStreamCreate:1:999")],
+        "events_waits_and_streams_that_fail_name_what_failed",
+        events_waits_and_streams_that_fail,
+    ),
+    with(
+        &[("FAIL", "cuMemcpyDtoHAsync_v2:1:999,cuMemcpyHtoDAsync_v2:1:999")],
+        "a_queued_copy_that_fails_names_its_addresses",
+        a_queued_copy_that_fails,
+    ),
+    with(
+        &[("FAIL", "cuMemGetAccess:1:999,cuMemSetAccess:1:2")],
+        "access_that_fails_names_the_device_or_the_host",
+        access_that_fails,
+    ),
+    with(
+        &[("FAIL", "cuMemGetAllocationPropertiesFromHandle:1:999")],
+        "memory_whose_properties_are_not_told_is_released",
+        memory_whose_properties_are_not_told,
+    ),
+    with(&[("GPUS", "1")], "a_device_alone_says_so", a_device_alone),
+    case("what_no_driver_has_is_refused_with_its_number", what_no_driver_has),
     case("what_cannot_be_exported_says_what_can", what_cannot_be_exported),
     case("a_node_that_is_not_there_is_the_drivers_error", a_node_that_is_not_there),
     case("the_host_has_access_beside_devices_in_any_order", access_in_any_order),
@@ -375,4 +397,81 @@ fn a_fabric_handle_without_a_channel(cuda: &Cuda) {
         assert!(reason.contains(part), "{part:?} is missing in: {reason}");
     }
     assert_eq!(cuda.violations(), 0);
+}
+
+fn events_waits_and_streams_that_fail(_: &Cuda) {
+    let backend = open();
+    let mut event = backend.event(OTHER).unwrap();
+    let (operation, call, context) = told(event.record(Stream::DEFAULT));
+    assert_eq!((operation, call), (Operation::RecordEvent, "cuEventRecord"));
+    assert!(context.starts_with("event ") && context.ends_with(" of device 1"), "{context}");
+    let (operation, call, context) = told(backend.synchronize(OTHER));
+    assert_eq!((operation, call), (Operation::WaitForDevice, "cuCtxSynchronize"));
+    assert!(context.starts_with("device 1, context "), "{context}");
+    let expected = (Operation::CreateStream, "cuStreamCreate", "flags 1".to_owned());
+    assert_eq!(told(backend.copy_stream(OTHER)), expected);
+}
+
+fn a_queued_copy_that_fails(_: &Cuda) {
+    let backend = open();
+    let (region, pinned) = (region(&backend), backend.pin(Bytes(64)).unwrap());
+    let (at, host) = (region.address() + Bytes(8), pinned.start().as_ptr());
+    let mut stream = backend.copy_stream(DEVICE).unwrap();
+    let range = AddressRange { base: at, size: Bytes(24) }.to_string();
+    // SAFETY: 24 bytes are mapped there, and the host's memory has as many.
+    let answers =
+        unsafe { [stream.copy_to_host(host, at, Bytes(24)), stream.copy_from_host(at, host, Bytes(24))] };
+    let expected = [
+        (Operation::QueueCopyToHost, "cuMemcpyDtoHAsync_v2", range.clone()),
+        (Operation::QueueCopyFromHost, "cuMemcpyHtoDAsync_v2", range),
+    ];
+    assert_eq!(answers.map(told), expected);
+}
+
+fn access_that_fails(_: &Cuda) {
+    let backend = open();
+    let host = Properties::on(DEVICE).located(Location::HostNode(0));
+    // SAFETY: whole units; the mapping is removed, and nothing has used it.
+    unsafe {
+        let handle = backend.create(UNIT, &host).unwrap();
+        let mut reservation = backend.reserve(UNIT, backend.granularity().into(), None).unwrap();
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        let context = format!("device 1 at {}", reservation.range().base);
+        let expected = (Operation::QueryAccess, "cuMemGetAccess", context);
+        assert_eq!(told(reservation.access(Bytes::ZERO, OTHER)), expected);
+        let grant = Grant { device: DeviceId::HOST, access: Access::Read };
+        let error = reservation.set_access(Bytes::ZERO, UNIT, &[grant]).unwrap_err();
+        let Detail::OutOfMemory { device, requested, free, total, source } = error.detail() else {
+            panic!("{error}")
+        };
+        assert_eq!((*device, *requested, source.call), (DeviceId::HOST, UNIT, "cuMemSetAccess"));
+        assert!(free <= total && !total.is_zero(), "{error}");
+        reservation.unmap(Bytes::ZERO, UNIT).unwrap();
+    }
+}
+
+fn memory_whose_properties_are_not_told(cuda: &Cuda) {
+    let backend = open();
+    let properties = Properties::on(DEVICE).compressible();
+    // SAFETY: whole units.
+    let answer = unsafe { backend.create(UNIT, &properties) };
+    let call = "cuMemGetAllocationPropertiesFromHandle";
+    assert_eq!(told(answer), (Operation::CreateMemory, call, format!("{UNIT} of {properties}")));
+    assert_eq!(cuda.counts().handles, 0);
+}
+
+fn a_device_alone(_: &Cuda) {
+    let found = open().capabilities(DEVICE).unwrap();
+    let note = |feature| &*found.iter().find(|one| one.feature == feature).expect("listed").note;
+    assert_eq!(note(Feature::PeerAccess), "there is no other device");
+    assert_eq!(note(Feature::VirtualMemory), "granularity 2 MiB");
+}
+
+fn what_no_driver_has(_: &Cuda) {
+    let backend = open();
+    let refused = |properties| unsupported(backend.granularity_of(Operation::QueryGranularity, &properties));
+    let unknown = Properties::on(DEVICE).exported_as(HandleTypes::from_bits_retain(0x80));
+    assert_eq!(refused(unknown), "kinds of handle 0x80 are not known here");
+    let node = Properties::on(DEVICE).located(Location::HostNode(u32::MAX));
+    assert_eq!(refused(node), "4294967295 is more than the number of a NUMA node can be");
 }

@@ -12,6 +12,7 @@
 //! | `contexts` | gpu-vmm-cuda in several contexts of a device, and during captures |
 //! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
 //! | `backend`, `backend_memory_types` | gpu-vmm-cuda: which drivers it accepts, how errors reach it, that it releases everything |
+//! | `any` | the backend that is chosen at run time: each function returns what the vendor's own backend returns |
 //! | `failures` | what its errors say, and what is left after a call that fails |
 //! | `team` | its multicast |
 //! | `child`, `rig` | runs a case; the driver's functions for cases |
@@ -19,6 +20,7 @@
 #![allow(unsafe_code)] // the driver's functions are called
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
 
+mod any;
 mod backend;
 mod backend_memory_types;
 mod captures;
@@ -39,7 +41,7 @@ use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 16] = [
+const GROUPS: [(&str, &[Case]); 17] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
     ("memory_types", memory_types::CASES),
@@ -49,6 +51,7 @@ const GROUPS: [(&str, &[Case]); 16] = [
     ("contexts", contexts::CASES),
     ("pinned", pinned::CASES),
     ("multicast", multicast::CASES),
+    ("any", any::CASES),
     ("backend", backend::CASES),
     ("backend_memory_types", backend_memory_types::CASES),
     ("failures", failures::CASES),
