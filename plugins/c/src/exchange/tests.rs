@@ -138,6 +138,8 @@ fn moves_only_if_it_may() -> bool {
         assert!(!sent && ends.next(0) == GPU_VMM_EVENT_NONE);
         assert_eq!(gpu_vmm_region_grow(ends.region, 3 * UNIT), GPU_VMM_OK);
         assert_eq!(gpu_vmm_exporter_publish(ends.exporter, ends.region, &raw mut sent), GPU_VMM_OK);
+        let status = gpu_vmm_followed_next(ends.followed, WAIT, null_mut());
+        assert_eq!(status, GPU_VMM_INVALID_ARGUMENT, "there is no place for the event, which is not lost");
         assert!(sent && ends.next(WAIT) == GPU_VMM_EVENT_CHANGED);
         assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, 1), GPU_VMM_PEER, "nothing is applied yet");
         let status = gpu_vmm_followed_apply(ends.followed, false);

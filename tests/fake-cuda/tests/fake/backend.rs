@@ -6,8 +6,8 @@ use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Evidence,
-    Feature, GrowthKind, MemoryCalls, PhysicalMemory, Pinned, Properties, Region, Reservation, Result,
-    SyncCalls, Vendor, WaitFor,
+    Feature, GrowthKind, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region, Reservation,
+    Result, SyncCalls, Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::path::Path;
@@ -224,6 +224,8 @@ fn an_unusable_device(parts: &[&str]) {
     assert_eq!((first.total_memory, first.granularity.bytes()), (total, Bytes::mib(2)));
     assert!(second.unusable.is_none(), "{:?}", second.unusable);
     let error = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
+    assert_has(&error.to_string(), &["device 0", parts[0]]);
+    let error = backend.granularity_of(Operation::Allocate, &Properties::on(DEVICE)).unwrap_err();
     assert_has(&error.to_string(), &["device 0", parts[0]]);
     // No capability of it is tried, and memory is page-locked in a context of the other.
     let found = backend.capabilities(DEVICE).unwrap();
