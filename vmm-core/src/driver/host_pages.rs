@@ -208,6 +208,13 @@ mod tests {
         assert!(error.to_string().contains("(18446744073709551615 B)"), "{error}");
     }
 
+    /// Returns the addresses with which a line of the system's list of mappings begins.
+    #[cfg(target_os = "linux")]
+    fn addresses(line: &str) -> Option<std::ops::Range<u64>> {
+        let (first, end) = line.split_once(' ')?.0.split_once('-')?;
+        Some(u64::from_str_radix(first, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+    }
+
     #[test]
     #[cfg(target_os = "linux")]
     fn what_is_populated_is_in_memory_and_stays_out_of_children() {
@@ -218,12 +225,8 @@ mod tests {
             let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
             let mut inside = false;
             smaps.lines().find_map(|line| {
-                let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
-                let ends = range.and_then(|(first, end)| {
-                    Some((u64::from_str_radix(first, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
-                });
-                if let Some((first, end)) = ends {
-                    inside = (first..end).contains(&at);
+                if let Some(range) = addresses(line) {
+                    inside = range.contains(&at);
                 }
                 line.strip_prefix(field).filter(|_| inside).map(str::trim).map(str::to_owned)
             })
@@ -245,12 +248,7 @@ mod tests {
     fn a_drop_unmaps_every_page() {
         let is_mapped = |address: u64| {
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-            maps.lines().any(|line| {
-                let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
-                let (first, end) = range.unwrap();
-                let [first, end] = [first, end].map(|text| u64::from_str_radix(text, 16).unwrap());
-                (first..end).contains(&address)
-            })
+            maps.lines().any(|line| addresses(line).unwrap().contains(&address))
         };
         // Another thread may map other memory there meanwhile, but not each time.
         let is_unmapped = (0..100).any(|_| {

@@ -160,15 +160,7 @@ fn on_memory<B: TestKit>(all: &mut Vec<String>, backend: &B, hint: Address) {
         reservation.unmap(Bytes::ZERO, BOTH).unwrap();
 
         let at = backend.allocate_plain(TWO, UNIT).unwrap();
-        told(
-            all,
-            "plain",
-            DEVICES
-                .map(|device| backend.memory_info(device).ok())
-                .map(Ok)
-                .into_iter()
-                .collect::<Result<Vec<_>>>(),
-        );
+        all.push(format!("plain: {:?}", DEVICES.map(|device| backend.memory_info(device).ok())));
         told(all, "free_plain", backend.free_plain(TWO, at, UNIT));
         told(all, "allocate_plain", backend.allocate_plain(NONE, UNIT));
     }
