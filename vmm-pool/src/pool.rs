@@ -132,7 +132,7 @@ impl<B: Backend> Pool<B> {
         self.alloc_from_books(thread_cache, class, size, alignment, (stream, captures))
     }
 
-    /// Allocates a block that the thread cache holds.
+    /// Allocates a block that the thread cache holds, or the large one that was freed last.
     #[track_caller]
     #[inline]
     pub(crate) fn alloc_cached(
@@ -141,12 +141,15 @@ impl<B: Backend> Pool<B> {
         alignment: Bytes,
         stream: Stream<'static>,
     ) -> Option<Block<B>> {
-        let class = fit(size.0, alignment.0)??;
+        let class = fit(size.0, alignment.0).map_or_else(|| self.check(size, alignment).ok(), Some)?;
         if !self.owner.inner.process.is_this() || !stream.is_default() && self.captures(stream) {
             return None;
         }
         let thread_cache = self.owner.thread_cache(thread_number());
-        Some(self.block(self.take_cached(thread_cache, class, size, stream)?))
+        Some(self.block(match class {
+            Some(class) => self.take_cached(thread_cache, class, size, stream)?,
+            None => self.take_last(size, alignment, (stream, false))?,
+        }))
     }
 
     /// Allocates a block from memory that is free and mapped.
@@ -166,7 +169,7 @@ impl<B: Backend> Pool<B> {
         let cached = class.filter(|_| !captures);
         let cached = cached.and_then(|class| self.take_cached(thread_cache, class, size, stream));
         let asked = Asked { thread_cache, size, alignment, stream, class, captures, tentative: true };
-        let ready = cached.or_else(|| self.take_last(&asked));
+        let ready = cached.or_else(|| self.take_last(size, alignment, (stream, captures)));
         Some(self.block(ready.or_else(|| self.try_take(&asked, false).ok())?))
     }
 
@@ -209,7 +212,7 @@ impl<B: Backend> Pool<B> {
         };
         self.owner.inner.process.check(OPERATION)?;
         let asked = Asked { thread_cache, size, alignment, stream, class, captures, tentative: false };
-        let ready = match self.take_last(&asked) {
+        let ready = match self.take_last(size, alignment, (stream, captures)) {
             Some(ready) => ready,
             None => self.take(&asked)?,
         };
@@ -240,10 +243,14 @@ impl<B: Backend> Pool<B> {
         Ok(None)
     }
 
-    /// Takes the block that was freed last, if it matches the request exactly.
+    /// Takes the block that was freed last, if it matches the request exactly and the stream does not capture.
     #[inline]
-    fn take_last(&self, asked: &Asked<'_, B>) -> Option<Ready<B>> {
-        let &Asked { size, alignment, stream, captures, .. } = asked;
+    fn take_last(
+        &self,
+        size: Bytes,
+        alignment: Bytes,
+        (stream, captures): (Stream<'static>, bool),
+    ) -> Option<Ready<B>> {
         let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
         self.owner.inner.last.take(stream, size.0, |piece| {
             piece.size == rounded

@@ -80,9 +80,9 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
         }
     }
 
-    /// Allocates a block that this thread's cache holds: the fast path of [`BlockRequest::alloc`] alone. Returns none if the cache
-    /// holds no such block, or if the request names a tag, is invalid, or is for a stream that captures; `alloc` then serves the
-    /// request or reports the error.
+    /// Allocates a block that this thread's cache holds, or the large one that was freed last: the fast path of
+    /// [`BlockRequest::alloc`] alone. Returns none if neither is such a block, or if the request names a tag, is invalid, or is for a
+    /// stream that captures; `alloc` then serves the request or reports the error.
     #[must_use]
     #[track_caller]
     #[inline]

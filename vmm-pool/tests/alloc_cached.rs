@@ -36,6 +36,31 @@ fn a_cached_block_is_served_and_nothing_else() {
     assert_eq!(pool.stats().live_blocks, 0);
 }
 
+/// The large block that was freed last is in no thread's cache. It is served as well, to a request that it fits exactly.
+#[test]
+fn the_large_block_that_was_freed_last_is_served_without_the_pool() {
+    const LARGE: Bytes = Bytes::mib(6);
+    let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let own = backend.own_stream(DeviceId(0)).unwrap();
+    // SAFETY: the stream lives as long as the pool.
+    let other: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    let address = pool.alloc(LARGE).unwrap().address();
+    for refused in [
+        pool.request(LARGE).tag("other"),
+        pool.request(LARGE).alignment(Bytes(3)),
+        pool.request(LARGE).alignment(Bytes(1 << 50)),
+        pool.request(LARGE).stream(other),
+        pool.request(LARGE + Bytes::mib(1)),
+    ] {
+        assert!(refused.alloc_cached().is_none());
+    }
+    let block = pool.request(LARGE - Bytes(100)).alloc_cached().unwrap();
+    assert_eq!((block.address(), block.size()), (address, LARGE - Bytes(100)));
+    assert_eq!((pool.stats().live_blocks, pool.stats().live), (1, block.size().0));
+    assert!(pool.request(LARGE).alloc_cached().is_none(), "it is in use");
+}
+
 /// A thread keeps up to 256 blocks of each size up to 64 KiB, 256 KiB at most, and 4 blocks of each larger size. With one block more,
 /// the older half of that size returns to the pool.
 #[test]
