@@ -3,7 +3,8 @@
 use crate::{GRANULE, IDLE, Machine, bytes_view, machine, shared};
 use gpu_vmm::dlpack::TensorRegion;
 use gpu_vmm::{
-    BackingChange, BackingObserver, BackingOutcome, Bytes, Detail, DeviceId, Error, Operation, Region,
+    BackingChange, BackingObserver, BackingOutcome, BackingStore, Bytes, Detail, DeviceId, ObserverId,
+    Operation, Region,
 };
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
@@ -48,22 +49,46 @@ fn a_change_that_is_refused_is_the_callers_operation() {
 }
 
 /// Calls the region that it observes, and notes the operation of each error.
-struct Calling(TensorRegion<Machine>, Arc<Mutex<Vec<Operation>>>);
+struct Calling(TensorRegion<Machine>, BackingStore<Machine>, Arc<Mutex<Vec<(Operation, bool)>>>);
+
+/// Does nothing when memory changes.
+struct Idle;
+
+impl BackingObserver for Idle {
+    fn before(&self, _: &BackingChange<'_>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+
+    fn after(&self, _: &BackingChange<'_>, _: BackingOutcome) {}
+}
 
 impl BackingObserver for Calling {
     fn before(&self, _: &BackingChange<'_>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let Self(region, store, _) = self;
+        let change =
+            |force| region.change(Operation::Unmap, force, |region| region.unmap(Bytes(0), GRANULE, IDLE));
         let answers = [
-            self.0.with(Region::address).map(drop),
-            self.0.grow_to(GRANULE).map(drop),
-            self.0.write(Bytes(0), &[1]),
-            self.0.read(Bytes(0), &mut [0]),
-            self.0.resume().map(drop),
-            self.0.dlpack(None, &bytes_view(0, 1)).map(drop),
+            region.with(Region::address).map(drop),
+            region.grow_to(GRANULE).map(drop),
+            region.write(Bytes(0), &[1]),
+            region.read(Bytes(0), &mut [0]),
+            region.resume().map(drop),
+            region.dlpack(None, &bytes_view(0, 1)).map(drop),
+            region.dlpack_unversioned(None, &bytes_view(0, 1)).map(drop),
+            region.shrink_to(Bytes(0), IDLE).map(drop),
+            region.shrink_exported_to(Bytes(0), IDLE).map(drop),
+            region.suspend(store, IDLE).map(drop),
+            region.suspend_exported(store, IDLE).map(drop),
+            change(false),
+            change(true),
+            region.on_backing_change(Idle).map(drop),
+            region.remove_observer(ObserverId(0)).map(drop),
         ];
-        self.1
-            .lock()
-            .unwrap()
-            .extend(answers.iter().filter_map(|answer| answer.as_ref().err()).map(Error::operation));
+        let refusals = answers.iter().filter_map(|answer| answer.as_ref().err());
+        let refusals = refusals.map(|error| (error.operation(), matches!(error.detail(), Detail::Notifying)));
+        self.2.lock().unwrap().extend(refusals);
+        // A call that needs no lock has its answer.
+        assert_eq!(region.exports(), 0);
         Ok(())
     }
 
@@ -73,8 +98,9 @@ impl BackingObserver for Calling {
 #[test]
 fn a_call_that_does_not_wait_is_refused_as_the_operation_that_it_is() {
     let machine = machine();
+    let store = BackingStore::pinned(&machine, Bytes::mib(4)).unwrap();
     let (shared, operations) = (shared(&machine, 1), Arc::default());
-    let observer = shared.on_backing_change(Calling(shared.clone(), Arc::clone(&operations))).unwrap();
+    let observer = shared.on_backing_change(Calling(shared.clone(), store, Arc::clone(&operations))).unwrap();
     assert_eq!(shared.shrink_to(Bytes(0), IDLE).unwrap().removed, GRANULE);
     let expected = [
         Operation::LockRegion,
@@ -83,8 +109,17 @@ fn a_call_that_does_not_wait_is_refused_as_the_operation_that_it_is() {
         Operation::Read,
         Operation::Resume,
         Operation::ExportTensor,
+        Operation::ExportTensor,
+        Operation::Shrink,
+        Operation::Shrink,
+        Operation::Suspend,
+        Operation::Suspend,
+        Operation::Unmap,
+        Operation::Unmap,
+        Operation::LockRegion,
+        Operation::LockRegion,
     ];
-    assert_eq!(*operations.lock().unwrap(), expected);
+    assert_eq!(*operations.lock().unwrap(), expected.map(|operation| (operation, true)));
     // The observer holds a clone of its own region.
     assert!(shared.remove_observer(observer).unwrap());
     assert!(!shared.remove_observer(observer).unwrap());

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Bytes, DeviceId, Stream};
+use gpu_vmm_core::{Bytes, DeviceId, ErrorKind, MemoryCalls, Operation, Result, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool, PoolBuilder};
 use gpu_vmm_testkit::TestKit;
@@ -78,6 +78,59 @@ fn each_way_to_allocate_notes_the_place_of_its_caller() {
     is_here(registered.alloc(size).unwrap(), Location::caller());
     is_here(registered.request(size).alloc().unwrap(), Location::caller());
     is_here(pool.request(size).tag("kv").alloc().unwrap(), Location::caller());
+}
+
+/// It is another stream in each thread, so that no thread could wait for the work of another.
+#[test]
+fn the_per_thread_default_stream_is_refused_by_each_call() {
+    let backend = HostConfig::new().memory(PAGE * 64).open().unwrap();
+    let pool = pool(&backend, |builder| builder.debug());
+    let refused = |result: Result<()>, operation: Operation| {
+        let error = result.unwrap_err();
+        assert_eq!((error.operation(), error.kind()), (operation, ErrorKind::Unsupported), "{error}");
+        assert!(error.to_string().contains("stream 0x2 is the per-thread default stream"), "{error}");
+    };
+    for size in [Bytes::kib(4), PAGE * 2] {
+        // A free block of the size, which a thread cache may hold.
+        drop(pool.alloc(size).unwrap());
+        let request = || pool.request(size).stream(Stream::PER_THREAD);
+        refused(request().alloc().map(drop), Operation::Allocate);
+        assert!(request().alloc_cached().is_none() && request().alloc_mapped().is_none());
+        let mut block = pool.alloc(size).unwrap();
+        refused(block.record_use(Stream::PER_THREAD), Operation::RecordUse);
+        assert!(!block.is_used_elsewhere());
+        let address = pool.keep(block).unwrap();
+        refused(pool.record_use_at(address, Stream::PER_THREAD), Operation::RecordUse);
+        pool.free_at(address).unwrap();
+    }
+    // SAFETY: the stream is refused.
+    refused(unsafe { pool.register_stream(Stream::PER_THREAD) }.map(drop), Operation::RegisterStream);
+    // No request has named it, so it is not known.
+    pool.forget_stream(Stream::PER_THREAD).unwrap();
+    assert!(pool.unfreed().is_empty());
+}
+
+/// A plain allocation is only a chunk if its pages begin at multiples of the page size.
+#[test]
+fn plain_allocations_begin_at_multiples_of_the_page_size() {
+    let backend = HostConfig::new().memory(PAGE * 256).without_virtual_memory().open().unwrap();
+    let page = PAGE * 16;
+    let pool = pool(&backend, |builder| builder.page(page));
+    // Between two of them lies memory that is no multiple of the page size.
+    let between = page + PAGE;
+    let blocks: Vec<_> = (0..4)
+        .map(|_| (pool.alloc(page).unwrap(), backend.allocate_plain(DeviceId(0), between).unwrap()))
+        .collect();
+    let spaces = pool.snapshot().spaces;
+    assert_eq!(spaces.len(), 4);
+    for space in spaces {
+        assert!(space.base.is_multiple_of(page.0), "{:#x}", space.base);
+    }
+    for (block, plain) in blocks {
+        drop(block);
+        // SAFETY: it was allocated above and is used by nothing.
+        unsafe { backend.free_plain(DeviceId(0), plain, between) }.unwrap();
+    }
 }
 
 /// A pool of one free plain allocation of each of these sizes.

@@ -6,10 +6,12 @@
 use crate::{ONE, SMALL, TWO};
 use gpu_vmm_core::extend::{MappedMemory, forward};
 use gpu_vmm_core::{
-    AccessMap, Address, Backend, Bytes, CopyCalls, Detail, Device, Granularity, MemoryCalls, MovePath,
-    Operation, PhysicalMemory, Placement, Properties, Region, Result, SyncCalls, WaitFor,
+    Access, AccessMap, Address, Backend, Bytes, CopyCalls, Detail, Device, DeviceId, Granularity,
+    MemoryCalls, MovePath, Operation, PhysicalMemory, Placement, Properties, Region, Result, SyncCalls,
+    WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle, HostReservation};
+use std::sync::{Arc, Mutex};
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
 /// The granularity of the second device.
@@ -107,6 +109,75 @@ fn a_move_requires_the_granularity_of_the_other_device() {
     between.unmap(Bytes::ZERO, SMALL, IDLE).unwrap();
     assert_eq!(unaligned(between.move_to_device(TWO, path, IDLE)), ("address", COARSE));
     assert!(between.mappings().all(|mapping| mapping.memory.device() == ONE));
+}
+
+/// The same machine, which notes the addresses from which devices copy.
+#[derive(Clone, Debug)]
+struct Noting {
+    mixed: Mixed,
+    sources: Arc<Mutex<Vec<(Address, Bytes)>>>,
+}
+
+// SAFETY: every call is passed on.
+unsafe impl Backend for Noting {
+    forward!(mixed: Backend);
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for Noting {
+    type Handle = HostHandle;
+
+    type Reservation = HostReservation;
+
+    forward!(mixed: MemoryCalls);
+}
+
+// SAFETY: as above.
+unsafe impl CopyCalls for Noting {
+    forward!(mixed: copy_from_host, copy_to_host, fill, pin, copy_stream);
+
+    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
+        self.sources.lock().unwrap().push((from, length));
+        // SAFETY: the caller upholds the same contract.
+        unsafe { self.mixed.copy(device, to, from, length) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl SyncCalls for Noting {
+    forward!(mixed: SyncCalls);
+}
+
+/// For the copy, the old memory is mapped a second time, one piece behind the other.
+#[test]
+fn a_move_copies_from_memory_at_addresses_of_its_granularity() {
+    let host = HostConfig::new().devices(3).memory(Bytes::mib(64)).granularity(SMALL).open().unwrap();
+    let backend = Noting { mixed: Mixed { host }, sources: Arc::default() };
+    let create = |size, device| PhysicalMemory::create(&backend, size, Properties::on(device)).unwrap();
+    // The reservations of several regions begin at addresses that differ.
+    let regions: Vec<_> = (0..4)
+        .map(|_| {
+            let builder = Region::builder(&backend).on(ONE).alignment(COARSE).reserve(COARSE + COARSE);
+            let mut region = builder.build().unwrap();
+            region.map(Bytes::ZERO, &create(SMALL, ONE)).unwrap();
+            region.map(COARSE, &create(COARSE, TWO)).unwrap();
+            region.set_access(Bytes::ZERO, SMALL, ONE, Access::ReadWrite).unwrap();
+            region.set_access(COARSE, COARSE, TWO, Access::ReadWrite).unwrap();
+            region.write(COARSE + Bytes(5), b"kept").unwrap();
+            let odd = Region::builder(&backend).on(ONE).reserve(SMALL).build().unwrap();
+            region.move_to_device(DeviceId(2), MovePath::Fastest(None), IDLE).unwrap();
+            let mut bytes = [0; 4];
+            region.read(COARSE + Bytes(5), &mut bytes).unwrap();
+            assert_eq!(&bytes, b"kept");
+            (region, odd)
+        })
+        .collect();
+    let sources = std::mem::take(&mut *backend.sources.lock().unwrap());
+    assert_eq!(sources.iter().map(|(_, length)| *length).collect::<Vec<_>>(), [SMALL, COARSE].repeat(4));
+    for (from, length) in sources {
+        assert!(from.is_aligned_to(length), "{length} at {from}");
+    }
+    drop(regions);
 }
 
 #[test]

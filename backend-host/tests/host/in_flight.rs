@@ -52,6 +52,45 @@ fn copies_fills_and_patterns_wait_for_the_default_stream() {
     range.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
 }
 
+/// The first work is much longer than the second one, and both write to the same memory.
+#[test]
+fn the_default_stream_and_blocking_streams_wait_for_each_other() {
+    let host = pair();
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, GRANULE);
+    range.put(Bytes::ZERO, &handle);
+    let at = range.at(Bytes::ZERO);
+    let (blocking, second) = (host.blocking_stream(ONE).unwrap(), host.blocking_stream(ONE).unwrap());
+    let start = |stream: Stream<'_>, seed, rounds| {
+        // SAFETY: the granule is mapped until all work has been waited for.
+        unsafe { host.start_pattern_on(ONE, stream, at, GRANULE, seed, rounds) }.unwrap();
+    };
+    let word = |seed| pattern_word(seed, LAST.0 / 8).to_ne_bytes();
+    let streams = [
+        [blocking.stream(), Stream::DEFAULT],
+        [Stream::DEFAULT, blocking.stream()],
+        // The last stream waits for the default stream, which waits for the first one.
+        [blocking.stream(), second.stream()],
+    ];
+    for (number, [first, last]) in (1..).zip(streams) {
+        start(first, 10 * number, 200);
+        if number == 3 {
+            start(Stream::DEFAULT, 10 * number + 1, 1);
+        }
+        start(last, 10 * number + 2, 1);
+        // Of the streams, only the last one is waited for.
+        let mut event = host.event(ONE).unwrap();
+        event.record(last).unwrap();
+        event.wait().unwrap();
+        if !first.is_default() {
+            assert!(blocking.is_done().unwrap(), "case {number}");
+        }
+        host.synchronize(ONE).unwrap();
+        assert_eq!(range.read(ONE, LAST, 8).unwrap(), word(10 * number + 2), "case {number}");
+    }
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
 /// Whichever stream works longer.
 #[test]
 fn a_wait_for_a_device_waits_for_each_stream() {

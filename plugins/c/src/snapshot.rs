@@ -267,4 +267,46 @@ mod tests {
         // SAFETY: the region is not used any more.
         unsafe { crate::region::gpu_vmm_region_free(region) };
     }
+
+    /// The regions are locked in the order of their addresses in this process, which one of the orders is not.
+    #[test]
+    fn several_regions_are_restored_in_the_order_in_which_they_were_passed() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let backend = handles::add(Backend(host.clone())).unwrap();
+        let filled = |byte: u8| {
+            let mut memory = Memory::builder(&host).reserve(Bytes::mib(2)).build().unwrap();
+            memory.grow_to(Bytes::mib(2)).unwrap();
+            memory.fill(Bytes::ZERO, Bytes::mib(2), byte).unwrap();
+            handles::add(Region::of(&host, memory)).unwrap()
+        };
+        let byte_of = |region: *mut Region| {
+            let mut byte = 0u8;
+            // SAFETY: the region exists, and the place is writable.
+            let status = unsafe { crate::region::gpu_vmm_region_read(region, 0, (&raw mut byte).cast(), 1) };
+            assert_eq!(status, GPU_VMM_OK);
+            byte
+        };
+        let regions = [1, 2, 3].map(filled);
+        let file = std::env::temp_dir().join(format!("gpu-vmm-c-order-{}", std::process::id()));
+        let path = CString::new(file.to_str().unwrap()).unwrap();
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            let given = order.map(|place| regions[place].cast_const());
+            let mut restored = [std::ptr::null_mut(); 3];
+            // SAFETY: the regions, the path and the places are valid for the calls.
+            unsafe {
+                assert_eq!(gpu_vmm_regions_snapshot(given.as_ptr(), 3, path.as_ptr(), false), GPU_VMM_OK);
+                let status = gpu_vmm_regions_restore(backend, path.as_ptr(), true, restored.as_mut_ptr(), 3);
+                assert_eq!(status, GPU_VMM_OK);
+            }
+            assert_eq!(restored.map(byte_of), order.map(|place| place as u8 + 1));
+            // SAFETY: they are not used any more.
+            restored.into_iter().for_each(|region| unsafe { crate::region::gpu_vmm_region_free(region) });
+        }
+        std::fs::remove_file(&file).unwrap();
+        // SAFETY: they are not used any more.
+        unsafe {
+            regions.into_iter().for_each(|region| crate::region::gpu_vmm_region_free(region));
+            crate::backend::gpu_vmm_close(backend);
+        }
+    }
 }

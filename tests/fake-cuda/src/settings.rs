@@ -148,7 +148,7 @@ fn failure(item: &str) -> Result<Failure, String> {
     let form = || format!("{item:?} must be FUNCTION:TIMES:CODE, such as cuMemMap:3:2");
     let [function, times, code] = item.split(':').collect::<Vec<_>>()[..] else { return Err(form()) };
     let times = Times::parse(times).ok_or_else(form)?;
-    let code = Code(code.parse().ok().filter(|code| *code != 0).ok_or_else(form)?);
+    let code = Code(code.parse().ok().ok_or_else(form)?);
     let call = FUNCTIONS.iter().position(|known| known.name == function);
     let call = call.ok_or_else(|| format!("there is no function {function:?}"))?;
     Ok(Failure { call, times, code })
@@ -203,7 +203,7 @@ mod tests {
             ("FAIL", "cuMemMapp:3:2"),
             ("FAIL", "cuMemMap:0:2"),
             ("FAIL", "cuMemMap:3"),
-            ("FAIL", "cuMemMap:3:0"),
+            ("FAIL", "cuMemMap:3:none"),
         ] {
             let wrong = parsed(name, value).unwrap_err();
             assert!(wrong.starts_with(&format!("{PREFIX}{name}={value}: ")), "{wrong}");

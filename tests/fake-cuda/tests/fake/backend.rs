@@ -32,6 +32,11 @@ pub(crate) const CASES: &[Case] = &[
         one_without_virtual_memory_is_too_old,
     ),
     with(&[("GPUS", "0")], "a_driver_without_a_device_says_so", a_driver_without_a_device_says_so),
+    with(&[("FAIL", "cuDeviceGetCount:1:0")], "a_driver_that_lists_no_device_says_so", |_| {
+        let error = CudaBackend::open().unwrap_err();
+        assert!(matches!(error.detail(), Detail::NoDevice { .. }), "{error}");
+        assert_has(&error.to_string(), &["cuDeviceGetCount returned 0"]);
+    }),
     with(&[("FAIL", "cuInit:1+:802")], "a_driver_that_is_not_ready_gets_advice", not_ready_gets_advice),
     with(&[("FAIL", "cuInit:1+:803")], "a_driver_that_does_not_match_gets_advice", mismatch_gets_advice),
     with(&[("FAIL", "cuInit:1+:804")], "a_library_for_compatibility_gets_advice", |_| {
@@ -98,6 +103,7 @@ pub(crate) const CASES: &[Case] = &[
         "addresses_and_streams_that_are_not_given_back_are_logged",
         addresses_and_streams_that_stay_are_logged,
     ),
+    case("capabilities_are_found_out_once", capabilities_are_found_out_once),
     with(&[("P2P", "0")], "a_device_out_of_reach_is_no_peer", a_device_out_of_reach_is_no_peer),
     with(&[("P2P", "higher")], "a_device_reaches_another_in_one_direction", one_direction),
     with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
@@ -354,6 +360,20 @@ fn addresses_and_streams_that_stay_are_logged(cuda: &Cuda) {
     // The stream ends with its context.
     assert_eq!((cuda.counts().streams, backend.drop_log().count()), (1, 2));
     cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
+}
+
+/// A trial needs memory of the device, so that none would succeed when all of it is in use.
+fn capabilities_are_found_out_once(cuda: &Cuda) {
+    let backend = open();
+    cuda.enter(DEVICE.0 as usize);
+    let found = backend.capabilities(DEVICE).unwrap();
+    let all = cuda.create(DEVICE.0, cuda.free_memory());
+    assert_eq!(backend.memory_info(DEVICE).unwrap().free, Bytes::ZERO);
+    assert_eq!(format!("{:?}", backend.capabilities(DEVICE).unwrap()), format!("{found:?}"));
+    // Those of another device are its own.
+    assert_eq!(backend.capabilities(DeviceId(1)).unwrap().len(), found.len());
+    cuda.release(all);
+    assert_eq!(cuda.violations(), 0);
 }
 
 fn a_device_out_of_reach_is_no_peer(cuda: &Cuda) {

@@ -4,7 +4,7 @@
 use crate::child::{Case, DONE, case, start, with};
 use crate::rig::{Cuda, G};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature,
+    Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Grant,
     HandleTypes, Location, MemoryCalls, Operation, PhysicalMemory, Placement, Properties, Region,
     Reservation,
 };
@@ -87,6 +87,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case("memory_that_is_not_compressed_says_so", memory_that_is_not_compressed_says_so),
     case("a_region_of_the_hosts_memory_is_used_by_both", a_region_of_the_hosts_memory_is_used_by_both),
+    case("where_the_hosts_memory_was_is_no_memory_of_the_host", where_the_hosts_memory_was),
 ];
 
 /// The other machine of the case with two.
@@ -423,6 +424,32 @@ fn memory_of_the_host_that_was_not_mapped_is_not_there(cuda: &Cuda) {
     region.set_access(Bytes::ZERO, UNIT, DEVICE, Access::ReadWrite).unwrap();
     // Memory of the host would have none.
     drop(region.dma_bufs(Bytes::ZERO, UNIT).unwrap());
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// The first half is unmapped, and then has memory of the device.
+fn where_the_hosts_memory_was(cuda: &Cuda) {
+    let backend = open();
+    let host = Grant { device: DeviceId::HOST, access: Access::Read };
+    // SAFETY: whole units; each range is mapped or unmapped as a whole, and no work uses it.
+    unsafe {
+        let hosts = [(); 2].map(|()| backend.create(UNIT, &on_the_node()).unwrap());
+        let own = backend.create(UNIT, &Properties::on(DEVICE)).unwrap();
+        let mut reservation = backend.reserve(UNIT + UNIT, backend.granularity().into(), None).unwrap();
+        reservation.map(Bytes::ZERO, &hosts[0]).unwrap();
+        reservation.map(UNIT, &hosts[1]).unwrap();
+        reservation.set_access(Bytes::ZERO, UNIT + UNIT, &[host]).unwrap();
+        reservation.unmap(Bytes::ZERO, UNIT).unwrap();
+        reservation.map(Bytes::ZERO, &own).unwrap();
+        for length in [UNIT, UNIT + UNIT] {
+            let error = reservation.set_access(Bytes::ZERO, length, &[host]).unwrap_err();
+            assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+        }
+        let access = [Bytes::ZERO, UNIT].map(|at| reservation.access(at, DeviceId::HOST).unwrap());
+        assert_eq!(access, [Access::None, Access::Read]);
+        reservation.set_access(UNIT, UNIT, &[host]).unwrap();
+        reservation.unmap(Bytes::ZERO, UNIT + UNIT).unwrap();
+    }
     assert_eq!(cuda.violations(), 0);
 }
 

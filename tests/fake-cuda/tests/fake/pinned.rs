@@ -213,27 +213,29 @@ fn region(backend: &CudaBackend, device: DeviceId) -> Region<CudaBackend> {
 
 fn a_copy_stream_copies_beside_the_program(cuda: &Cuda) {
     let backend = CudaBackend::open().unwrap();
-    for device in [DEVICE, DeviceId(1)] {
+    // Memory of the process that is registered, and less than a large page, which the driver allocates.
+    let little = Bytes(SIZE.0 / 2);
+    for (device, size) in [(DEVICE, SIZE), (DeviceId(1), SIZE), (DEVICE, little), (DeviceId(1), little)] {
         let mut region = region(&backend, device);
-        region.write_pattern(device, Bytes::ZERO, SIZE, 1).unwrap();
+        region.write_pattern(device, Bytes::ZERO, size, 1).unwrap();
         // Allocated in device 0's context, for copies by any device.
-        let pinned = backend.pin(SIZE).unwrap();
+        let pinned = backend.pin(size).unwrap();
         let mut copy_stream = backend.copy_stream(device).unwrap();
         let at = pinned.start().as_ptr();
-        set(at.expose_provenance(), SIZE.0 as usize, 0xEE);
+        set(at.expose_provenance(), size.0 as usize, 0xEE);
         // SAFETY: both sides are of this size and unused until the copy stream has finished.
-        unsafe { copy_stream.copy_to_host(at, region.address(), SIZE) }.unwrap();
+        unsafe { copy_stream.copy_to_host(at, region.address(), size) }.unwrap();
         assert_eq!(byte(at.expose_provenance()), 0xEE, "the copy was waited for");
         copy_stream.finish().unwrap();
         region.fill(Bytes::ZERO, SIZE, 0).unwrap();
         let began = Instant::now();
         // SAFETY: as above.
-        unsafe { copy_stream.copy_from_host(region.address(), at, SIZE) }.unwrap();
+        unsafe { copy_stream.copy_from_host(region.address(), at, size) }.unwrap();
         assert!(began.elapsed() < Duration::from_millis(80), "the copy was waited for");
         // Dropping it waits as well.
         drop(copy_stream);
         assert!(began.elapsed() >= Duration::from_millis(100), "the copy was not waited for");
-        assert_eq!(region.count_wrong(device, Bytes::ZERO, SIZE, 1).unwrap(), 0);
+        assert_eq!(region.count_wrong(device, Bytes::ZERO, size, 1).unwrap(), 0);
     }
     assert_eq!((backend.drop_log().count(), cuda.violations()), (0, 0));
 }

@@ -3,8 +3,8 @@
 use crate::child::{ALONE, BESIDE, Case, NO_DEVICE};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, CopyCalls, Detail, DeviceId, DriverInfo, Evidence, Feature, GrowthKind,
-    HandleTypes, MemoryCalls, PhysicalMemory, Placement, Properties, Region, SyncCalls, WaitFor,
+    Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, DriverInfo, Evidence, Feature,
+    GrowthKind, HandleTypes, MemoryCalls, PhysicalMemory, Placement, Properties, Region, SyncCalls, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_testkit::TestKit;
@@ -70,6 +70,11 @@ fn beside(rig: &mut Rig) {
     let reason = rig.backend.devices()[0].no_virtual_memory.clone().expect("a reason");
     assert!(reason.contains("hipDeviceAttributeVirtualMemoryManagementSupported (89) is 0"), "{reason}");
     fails!(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)), Unsupported);
+    // Nothing is tried on it: the reason is all that is known.
+    let found = rig.backend.capabilities(ZERO).must("the reason alone");
+    let only = Capability::no(Feature::VirtualMemory, Evidence::Attribute, &reason);
+    assert_eq!(format!("{found:?}"), format!("{:?}", [only]));
+    assert!(rig.backend.capabilities(ONE).must("those of the other device").len() > 1);
     let mut plain = rig.region(1).build().must("a plain region");
     plain.grow_to(units(1)).must("a plain allocation");
     assert!(plain.is_plain());

@@ -171,6 +171,28 @@ mod tests {
     }
 
     #[test]
+    fn the_files_are_in_the_directories_in_turn_and_each_must_exist() {
+        let parent = std::env::temp_dir().join(format!("gpu-vmm-stripes-{}", std::process::id()));
+        let directories = ["first", "second", "third"].map(|name| parent.join(name));
+        directories.iter().for_each(|directory| std::fs::create_dir_all(directory).unwrap());
+        let new = |directories: &[PathBuf]| Stripes::new(Operation::Suspend, directories, Bytes(3 * S));
+        let stripes = new(&directories).unwrap();
+        assert_eq!(stripes.0.len(), 3);
+        for (file, directory) in stripes.0.iter().zip(&directories) {
+            assert!(format!("{file:?}").contains(directory.to_str().unwrap()), "{file:?} in {directory:?}");
+        }
+        drop(stripes);
+        let missing = parent.join("missing");
+        for place in 0..3 {
+            let mut directories = directories.clone();
+            directories[place].clone_from(&missing);
+            let error = new(&directories).map(drop).unwrap_err().to_string();
+            assert!(error.contains(missing.to_str().unwrap()), "{error}");
+        }
+        std::fs::remove_dir_all(&parent).unwrap();
+    }
+
+    #[test]
     fn bytes_come_back_from_several_files() {
         let directories = [std::env::temp_dir(), std::env::temp_dir()];
         let bytes: Vec<u8> = (0..3 * S + 100).map(|at| (at / 1000) as u8).collect();
