@@ -60,13 +60,18 @@ fn a_mapping_in_the_way_is_named_as_a_whole() {
         assert_refused(answer, Operation::Map, &in_the_way(asked, mapping));
     }
     // In a layout, the mapping in the way is the one before.
-    let wanted = [(1, &three), (2, &one)].map(|(offset, memory)| MappedMemory {
-        offset: granules(offset),
-        memory: memory.clone(),
-        access: AccessMap::NONE,
-    });
-    let answer = region.apply_layout(Operation::ApplyChange, &wanted, IDLE);
-    assert_refused(answer, Operation::ApplyChange, &in_the_way(range(2, 1), range(1, 3)));
+    for (wanted, asked, mapping) in [
+        ([(1, &three), (2, &one), (7, &one)], range(2, 1), range(1, 3)),
+        ([(0, &one), (5, &one), (3, &three)], range(3, 3), range(5, 1)),
+    ] {
+        let wanted = wanted.map(|(offset, memory)| MappedMemory {
+            offset: granules(offset),
+            memory: memory.clone(),
+            access: AccessMap::NONE,
+        });
+        let answer = region.apply_layout(Operation::ApplyChange, &wanted, IDLE);
+        assert_refused(answer, Operation::ApplyChange, &in_the_way(asked, mapping));
+    }
 }
 
 #[test]
@@ -241,6 +246,11 @@ fn a_poisoned_mapping_is_reported_with_its_range_and_both_errors() {
         (region.map(granules(2), &memory), Operation::Map),
         (region.fill(granules(0), granules(2), 0), Operation::Fill),
         (region.unmap(granules(1), granules(2), IDLE), Operation::Unmap),
+        (region.shrink_to(granules(1), IDLE).map(drop), Operation::Shrink),
+        (
+            region.apply_layout_elsewhere(Operation::ApplyChange, &[], Placement::Anywhere, IDLE),
+            Operation::ApplyChange,
+        ),
     ] {
         let error = error(answer);
         let Detail::Poisoned { range: told, cause } = error.detail() else { panic!("{error}") };
