@@ -93,9 +93,10 @@ fn contents_are_written_and_read_at_addresses_that_suit_the_memory() {
     let host = HostConfig::new().memory(Bytes::mib(256)).host_granularity(large).open().unwrap();
     let properties = Properties::on(ONE).located(Location::Host);
     let memory = PhysicalMemory::create(&host, large, properties).unwrap();
+    let mut before = Vec::new();
     for round in 0..4 {
         // A reservation of one granule moves the next addresses away from those multiples.
-        let _before = Region::builder(&host).reserve(GRANULE).build().unwrap();
+        before.push(Region::builder(&host).reserve(GRANULE).build().unwrap());
         memory.write(Bytes(round), b"contents").unwrap();
         let mut bytes = [0; 8];
         memory.read(Bytes(round), &mut bytes).unwrap();

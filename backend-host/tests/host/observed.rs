@@ -53,6 +53,12 @@ fn a_panic_before_a_change_is_the_reason_of_the_refusal() {
     let Detail::Vetoed { range, reason } = error.detail() else { panic!("{error}") };
     assert_eq!((range.offset, range.length), (GRANULE, GRANULE));
     assert_eq!(reason, "the observer panicked: no time");
+    // Of several parts, the first one.
+    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();
+    region.map(Bytes(3 * GRANULE.0), &memory).unwrap();
+    let error = region.shrink_to(Bytes::ZERO, IDLE).unwrap_err();
+    let Detail::Vetoed { range, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!((range.offset, range.length), (Bytes::ZERO, GRANULE + GRANULE));
 }
 
 #[test]
@@ -99,20 +105,6 @@ fn the_end_of_a_region_is_announced_in_runs_without_a_hole() {
         length: Bytes(length * GRANULE.0),
     });
     assert_eq!(noting.take(), [(BackingOutcome::Changed, parts.to_vec())]);
-}
-
-/// No device has access, so there is nothing to wait for, and the end is the same as that of a region that is closed.
-#[test]
-fn the_end_of_a_region_without_access_is_reported_at_once() {
-    let host = HostConfig::new().open().unwrap();
-    let mut region: Region<HostBackend> = Region::builder(&host).reserve(GRANULE).build().unwrap();
-    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();
-    region.map(Bytes::ZERO, &memory).unwrap();
-    let noting = Noting::default();
-    region.on_backing_change(noting.clone());
-    region.release_later();
-    let part = OffsetRange { offset: Bytes::ZERO, length: GRANULE };
-    assert_eq!(noting.take(), [(BackingOutcome::Changed, vec![part])]);
 }
 
 #[test]

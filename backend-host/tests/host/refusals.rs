@@ -3,11 +3,12 @@
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::extend::{ADDRESS_SPACE, MappedMemory};
 use gpu_vmm_core::{
-    Access, AccessMap, Address, BackingStore, BankedRegion, Bytes, Detail, DeviceVec, Error, OffsetRange,
-    Operation, PhysicalMemory, Placement, Properties, Region, Result, WaitFor,
+    Access, AccessMap, Address, Backend, BackingStore, BankedRegion, Bytes, Detail, DeviceVec, Error,
+    OffsetRange, Operation, PhysicalMemory, Placement, Properties, Region, Result, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
+use std::os::fd::AsFd;
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
@@ -200,6 +201,20 @@ fn an_alignment_that_is_no_power_of_two_is_reported() {
     let host = HostConfig::new().open().unwrap();
     let answer = Region::builder(&host).reserve(GRANULE).alignment(Bytes(3)).build();
     assert_refused(answer, Operation::Reserve, &Detail::BadAlignment { alignment: Bytes(3) });
+}
+
+#[test]
+fn a_size_that_is_no_multiple_of_a_granule_is_not_imported() {
+    let host = HostConfig::new().open().unwrap();
+    let properties = Properties::on(ONE).shareable();
+    let fd = PhysicalMemory::create(&host, GRANULE, properties).unwrap().export().unwrap();
+    // SAFETY: the descriptor is of memory with these properties, and no size that is not its own is accepted.
+    let import = |size| unsafe { PhysicalMemory::import(&host, fd.as_fd(), size, properties) };
+    let odd = GRANULE + Bytes(1);
+    let unaligned = Detail::Unaligned { what: "size", value: odd.0, granularity: host.granularity() };
+    assert_refused(import(odd), Operation::ImportMemory, &unaligned);
+    assert_refused(import(Bytes::ZERO), Operation::ImportMemory, &Detail::ZeroSize);
+    assert_eq!(import(GRANULE).unwrap().size(), GRANULE);
 }
 
 #[test]

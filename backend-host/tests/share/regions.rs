@@ -87,6 +87,23 @@ fn the_importer_says_who_has_access() {
 }
 
 #[test]
+fn an_imported_region_grows_by_memory_and_access_as_it_has() {
+    let (here, there) = (machine(), machine());
+    let properties = Properties::on(TWO).shareable();
+    let mut region = Region::builder(&here).memory(properties).reserve(units(1)).build().unwrap();
+    region.grow_to(units(1)).unwrap();
+    let import = ImportOptions::new().access(ONE, Access::Read).reserve(units(2));
+    let (_exporter, imported) = shared(&region, &import, &there);
+    let mut detached = imported.detach();
+    detached.grow_to(units(2)).unwrap();
+    let memory: Vec<_> = detached.mappings().map(|mapping| mapping.memory.properties()).collect();
+    assert_eq!(memory, [properties; 2]);
+    for at in [0, 1] {
+        assert_eq!([ONE, TWO].map(|device| detached.access(units(at), device)), [Access::Read, RW]);
+    }
+}
+
+#[test]
 fn a_peer_that_cannot_reach_the_memory_is_no_importer() {
     let here = machine();
     let apart =
