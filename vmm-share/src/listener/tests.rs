@@ -141,8 +141,7 @@ fn a_program_that_is_started_inherits_no_socket() {
     alone(|| {
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
-        // A limit beyond what a socket can be set to is no limit.
-        let connected = Channel::connect(folder.socket(), Allowed::same_user(), Duration::MAX).unwrap();
+        let connected = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
         let accepted = listener.accept(Allowed::same_user(), LATE).unwrap();
         let (one, other) = Channel::pair().unwrap();
         for socket in [listener.as_fd(), connected.as_fd(), accepted.as_fd(), one.as_fd(), other.as_fd()] {
@@ -255,7 +254,7 @@ fn the_longest_and_the_shortest_limit_of_a_connection() {
     alone(|| {
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
-        let _channel = Channel::connect(folder.socket(), Allowed::same_user(), Duration::MAX).unwrap();
+        let _channel = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
         listener.accept(Allowed::same_user(), Duration::MAX).unwrap();
         let error = Channel::connect(folder.socket(), Allowed::same_user(), Duration::ZERO).unwrap_err();
         assert_eq!(error.to_string(), "connect: no acceptance by the listening process within 0ns");
