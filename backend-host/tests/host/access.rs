@@ -3,9 +3,11 @@
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::{
-    Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Region, RegionBuilder, Reservation,
+    Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Location, Operation, PhysicalMemory,
+    Properties, Region, RegionBuilder, Reservation, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::FaultInject;
 
 fn pair() -> HostBackend {
     HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap()
@@ -183,4 +185,39 @@ fn memory_that_peers_use_is_whole_granules() {
     let mut region = builder.build().unwrap();
     region.grow_to(Bytes::gib(1)).unwrap();
     assert!(region.mappings().map(|mapping| mapping.length).eq([unit, unit]));
+}
+
+/// The host is no device whose work could be waited for. A device is waited for as soon as one mapping loses access.
+#[test]
+fn a_change_of_access_waits_for_the_device_that_had_some() {
+    let host = FaultInject::new(pair());
+    let properties = Properties::on(ONE).located(Location::Host);
+    let mut region = Region::builder(&host).memory(properties).reserve(GRANULE + GRANULE).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    region.grow_to(GRANULE + GRANULE).unwrap();
+    let mut set = |offset, length, device, access| {
+        let before = host.made(Operation::WaitForDevice);
+        region.set_access(offset, length, device, access).unwrap();
+        host.made(Operation::WaitForDevice) - before
+    };
+    let (start, whole) = (Bytes::ZERO, GRANULE + GRANULE);
+    for access in [Access::ReadWrite, Access::Read, Access::None] {
+        assert_eq!(set(start, whole, DeviceId::HOST, access), 0, "{access}");
+    }
+    assert_eq!(set(start, GRANULE, TWO, Access::Read), 0, "the first access");
+    assert_eq!(set(start, whole, TWO, Access::ReadWrite), 1, "the first mapping had some");
+    assert_eq!(set(start, whole, TWO, Access::ReadWrite), 0, "the same again");
+}
+
+#[test]
+fn shrinking_waits_for_the_devices_behind_a_hole_too() {
+    let host = FaultInject::new(pair());
+    let mut region = Region::builder(&host).reserve(Bytes(4 * GRANULE.0)).build().unwrap();
+    for (granule, device) in [(0, ONE), (1, ONE), (3, TWO)] {
+        let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(device)).unwrap();
+        region.map_with_access(Bytes(granule * GRANULE.0), &memory, device, Access::ReadWrite).unwrap();
+    }
+    let shrunk = region.shrink_to(GRANULE, WaitFor::all_devices()).unwrap();
+    assert_eq!((shrunk.end, shrunk.removed), (GRANULE, GRANULE + GRANULE), "the hole was not mapped");
+    assert_eq!(host.made(Operation::WaitForDevice), 2);
 }

@@ -1,10 +1,10 @@
 //! Memory that a region is arranged from: the pieces that a resume takes out of a list, the order of mappings, and the devices
 //! that may have access.
 
-use crate::{GRANULE, ONE, TWO};
+use crate::{GRANULE, ONE, SMALL, TWO};
 use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
-    Access, AccessMap, Address, BackingStore, Bytes, Detail, ErrorKind, GrowthKind, Operation,
+    Access, AccessMap, Address, BackingStore, Bytes, Detail, ErrorKind, GrowthKind, Location, Operation,
     PhysicalMemory, Placement, Properties, Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
@@ -100,6 +100,31 @@ fn what_is_arranged_must_fit_the_region() {
     }
 }
 
+/// A region that can be restored elsewhere has larger granules than its driver needs.
+#[test]
+fn memory_smaller_than_a_granule_of_the_region_is_not_arranged() {
+    let host = HostConfig::new().granularity(SMALL).open().unwrap();
+    let mut region = Region::builder(&host).reserve(GRANULE).portable().build().unwrap();
+    let memory = PhysicalMemory::create(&host, SMALL, Properties::on(ONE)).unwrap();
+    let wanted = [MappedMemory { offset: Bytes::ZERO, memory, access: AccessMap::NONE }];
+    let error = region.apply_layout(Operation::ApplyChange, &wanted, WaitFor::all_devices()).unwrap_err();
+    let Detail::Unaligned { what, value, granularity } = error.detail() else { panic!("{error}") };
+    assert_eq!((*what, *value, granularity.bytes()), ("length", SMALL.0, GRANULE));
+}
+
+/// The second mapping is of the same device and has other access.
+#[test]
+fn each_mapping_that_is_arranged_needs_devices_that_reach_it() {
+    let host = HostConfig::new().devices(2).without_peers().open().unwrap();
+    let mut region = Region::builder(&host).reserve(GRANULE + GRANULE).build().unwrap();
+    let own = AccessMap::NONE.with(ONE, Access::ReadWrite);
+    let wanted = [(Bytes::ZERO, own), (GRANULE, own.with(TWO, Access::Read))]
+        .map(|(offset, access)| MappedMemory { offset, memory: memory(&host, 1), access });
+    let error = region.apply_layout(Operation::ApplyChange, &wanted, WaitFor::all_devices()).unwrap_err();
+    assert!(matches!(error.detail(), Detail::PeerUnreachable { device: TWO, owner: ONE }), "{error}");
+    assert_eq!((error.operation(), region.mapped()), (Operation::ApplyChange, Bytes::ZERO));
+}
+
 /// Access for a device that cannot reach the memory is refused before the driver, and changes nothing.
 #[test]
 fn access_is_set_at_once_for_devices_that_reach_the_memory() {
@@ -172,6 +197,25 @@ fn a_region_with_settings_needs_a_reservation() {
     assert!(matches!(none.detail(), Detail::ZeroSize), "{none}");
 }
 
+#[test]
+fn the_device_of_a_region_changes_no_other_property_of_its_memory() {
+    let host = HostConfig::new().devices(2).open().unwrap();
+    let builder = Region::builder(&host).memory(Properties::on(ONE).shareable()).on(TWO).reserve(GRANULE);
+    assert_eq!(builder.build().unwrap().settings().memory, Properties::on(TWO).shareable());
+}
+
+/// No border of two reservations lies inside a granule, whatever the sizes are.
+#[test]
+fn the_reservations_of_a_region_with_settings_are_rounded_up() {
+    let host = HostConfig::new().open().unwrap();
+    let settings = Region::builder(&host).reserve(GRANULE).build().unwrap().settings();
+    let place = Placement::Exact(Address(0x2700_0000_0000));
+    let sizes = [Bytes(1), GRANULE + Bytes(1), GRANULE];
+    let region = Region::with_settings(Operation::Restore, &host, &settings, place, &sizes).unwrap();
+    let reserved: Vec<_> = region.reservations().map(|range| range.size / GRANULE).collect();
+    assert_eq!(reserved, [1, 2, 1]);
+}
+
 /// Memory of the caller ends at the end of the reservation or behind it, and a plain region takes none.
 #[test]
 fn growth_with_memory_reports_how_it_grew() {
@@ -224,4 +268,25 @@ fn a_plain_region_moves_without_a_wait_if_no_work_uses_it() {
     assert_eq!((grown.how, host.made(Operation::WaitForDevice)), (GrowthKind::Copied, 0));
     region.grow_or_move(GRANULE + GRANULE + GRANULE, WaitFor::all_devices()).unwrap();
     assert_eq!(host.made(Operation::WaitForDevice), 1);
+}
+
+/// Of the region itself and not of its guard.
+#[test]
+fn a_region_moves_to_an_address_that_suits_its_memory() {
+    let large = Bytes::mib(64);
+    let host = HostConfig::new().memory(Bytes::mib(256)).host_granularity(large).open().unwrap();
+    let properties = Properties::on(ONE).located(Location::Host);
+    let memory = PhysicalMemory::create(&host, large, properties).unwrap();
+    let wanted = [MappedMemory { offset: Bytes::ZERO, memory, access: AccessMap::NONE }];
+    for guard in [Bytes::ZERO, GRANULE, Bytes::ZERO, GRANULE, Bytes::ZERO, GRANULE] {
+        // Without an alignment, the addresses of most rounds would not suit.
+        let mut region = Region::builder(&host).reserve(GRANULE).guard(guard).build().unwrap();
+        assert_eq!(region.granularity().bytes(), GRANULE);
+        let operation = Operation::ApplyChange;
+        region
+            .apply_layout_elsewhere(operation, &wanted, Placement::Anywhere, WaitFor::all_devices())
+            .unwrap();
+        assert!(region.address().is_aligned_to(large), "{}", region.address());
+        assert!(region.guard() >= guard && region.mapped() == large);
+    }
 }

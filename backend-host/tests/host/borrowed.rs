@@ -65,6 +65,9 @@ fn elements_of_a_region_are_lent_where_they_are_aligned() {
     assert_eq!(at(0, count + 1).unwrap_err().kind(), ErrorKind::OutOfRange);
     assert_eq!(at(2, 1).unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(at(0, usize::MAX / 2).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let operation = Operation::Copy;
+    let nothing = lend_elements::<()>(&region, operation, Bytes::ZERO, 1, grant, Stream::DEFAULT);
+    assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Unsupported, "elements without a size");
 }
 
 /// Mappings of random sizes with holes between them, read from the front, from the back and from both sides in turn.

@@ -213,6 +213,8 @@ fn growth_and_layouts_require_the_granularity_of_their_memory() {
     let operation = Operation::ApplyChange;
     let here = region.apply_layout(operation, &wanted(SMALL), IDLE);
     assert_eq!(unaligned(here), ("address", COARSE));
+    let elsewhere = region.apply_layout_elsewhere(operation, &wanted(SMALL), Placement::Anywhere, IDLE);
+    assert_eq!(unaligned(elsewhere), ("address", COARSE));
     // The offset and the address suit the region, and their sum does not suit the memory.
     let between = Placement::Exact(Address(0x2200_0000_0000) + SMALL);
     let mut fine = Region::builder(&backend).on(ONE).reserve(SMALL).build().unwrap();
@@ -256,9 +258,36 @@ fn the_largest_granularity_of_a_device_is_the_backends() {
             [of(ONE), of(TWO)],
             stated.devices.iter().map(|one| one.granularity).collect::<Vec<_>>()[..]
         );
+        // A region can get memory of any device.
+        let region = Region::builder(&stated).on(ONE).reserve(SMALL).build().unwrap();
+        assert_eq!((region.granularity(), region.reserved()), (coarse, COARSE));
         // Whichever device it is.
         (stated.devices[0].granularity, stated.devices[1].granularity) = (coarse, small);
     }
     stated.devices.clear();
     assert_eq!(stated.granularity(), Granularity::BYTE);
+}
+
+#[test]
+fn a_region_without_a_size_has_addresses_for_all_memory_of_its_device() {
+    let host = mixed().host;
+    let mut devices = host.devices().to_vec();
+    devices[1].total_memory = Bytes::mib(32);
+    let stated = Stated { host, devices };
+    for (device, reserved) in [(ONE, Bytes::mib(64)), (TWO, Bytes::mib(32))] {
+        let region = Region::builder(&stated).on(device).build().unwrap();
+        assert_eq!(region.reserved(), reserved, "{device}");
+    }
+}
+
+#[test]
+fn a_device_without_virtual_memory_gets_no_access_to_the_memory_of_another() {
+    let host = mixed().host;
+    let mut devices = host.devices().to_vec();
+    devices[1].no_virtual_memory = Some("it is old".to_owned());
+    let stated = Stated { host, devices };
+    let error =
+        Region::builder(&stated).on(ONE).access(TWO, Access::Read).reserve(SMALL).build().unwrap_err();
+    let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+    assert!(reason.starts_with("device 1 has no virtual memory management (it is old)"), "{reason}");
 }

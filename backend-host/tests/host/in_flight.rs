@@ -2,9 +2,11 @@
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{Access, Bytes, CopyCalls, Detail, Error, Result, Stream, SyncCalls};
+use gpu_vmm_core::{
+    Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Region, Result, Stream, SyncCalls,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_testkit::{TestKit, pattern_word};
+use gpu_vmm_testkit::{FaultInject, TestKit, pattern_word};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -185,4 +187,43 @@ fn a_lost_device_has_the_reason_and_no_other_device_is_lost() {
     host.synchronize(ONE).unwrap();
     host.synchronize_stream(ONE, Stream::DEFAULT).unwrap();
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
+/// Drops a region with one granule of each device, whose memory waits for that device.
+fn dropped_regions(devices: &[DeviceId]) -> FaultInject<HostBackend> {
+    let host = FaultInject::new(pair());
+    for device in devices {
+        let mut region = Region::builder(&host).on(*device).reserve(GRANULE).build().unwrap();
+        region.grow_to(GRANULE).unwrap();
+        region.release_later();
+    }
+    assert_eq!(host.deferred().kept(), Bytes(devices.len() as u64 * GRANULE.0));
+    host
+}
+
+#[test]
+fn a_device_that_cannot_be_waited_for_keeps_its_memory_and_no_other() {
+    let host = dropped_regions(&[ONE, TWO]);
+    host.fail(0, 1);
+    let error = host.deferred().collect(&host).unwrap_err();
+    host.stop();
+    assert!(error.to_string().contains("failed by plan"), "{error}");
+    assert_eq!(host.deferred().kept(), GRANULE);
+    assert_eq!([ONE, TWO].map(|device| host.memory_info(device).unwrap().free.0 >> 20), [62, 64]);
+    assert_eq!(host.deferred().collect(&host).unwrap(), GRANULE);
+    assert_eq!(host.memory_info(ONE).unwrap().free, Bytes::mib(64));
+}
+
+#[test]
+fn memory_that_cannot_be_released_does_not_keep_the_memory_behind_it() {
+    let host = dropped_regions(&[ONE, ONE]);
+    // The wait succeeds, and both attempts to unmap the first region fail.
+    host.fail(1, 2);
+    let error = host.deferred().collect(&host).unwrap_err();
+    assert_eq!(host.stop(), 4, "{error}");
+    assert!(matches!(error.detail(), Detail::RollbackFailed { .. }), "{error}");
+    assert_eq!(host.deferred().kept(), Bytes::ZERO);
+    assert_eq!(host.memory_info(ONE).unwrap().free, Bytes::mib(62));
+    // SAFETY: the regions are dropped, and no device uses host memory.
+    unsafe { host.reclaim() }.unwrap();
 }

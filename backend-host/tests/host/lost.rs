@@ -1,10 +1,12 @@
-//! Addresses that are lost while a region is suspended.
+//! Addresses that are lost while a region is suspended, and devices that are lost.
 
 use crate::{GRANULE, ONE};
+use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::{
-    Address, BackingKind, BackingStore, Bytes, Detail, Operation, Placement, Region, RegionState, WaitFor,
+    Address, Backend, BackingKind, BackingStore, Bytes, CopyCalls, Detail, DeviceId, DriverError, Error,
+    MemoryCalls, Operation, Placement, Region, RegionState, Result, Stream, SyncCalls, WaitFor,
 };
-use gpu_vmm_host::HostConfig;
+use gpu_vmm_host::{HostBackend, HostConfig, HostHandle, HostReservation};
 use gpu_vmm_testkit::FaultInject;
 
 /// The first of several reservations loses its addresses, and the release of the next one's memory fails. Nothing can be rolled
@@ -38,4 +40,95 @@ fn a_failure_after_lost_addresses_is_lost_addresses() {
     let mut read = vec![0; contents.len()];
     region.read(Bytes::ZERO, &mut read).unwrap();
     assert!(read == contents, "other bytes came back");
+}
+
+/// A machine whose devices are lost: no call that reaches one succeeds.
+#[derive(Clone, Debug)]
+struct LostDevices {
+    host: HostBackend,
+}
+
+fn lost<T>(operation: Operation) -> Result<T> {
+    let source = DriverError { call: "call", code: 1, name: "LOST".into(), description: "".into() };
+    Err(Error::new(operation, Detail::DeviceLost { source }))
+}
+
+// SAFETY: every call is passed to the host backend.
+unsafe impl Backend for LostDevices {
+    forward!(host: Backend);
+}
+
+// SAFETY: as above. Memory is freed before the error is returned.
+unsafe impl MemoryCalls for LostDevices {
+    type Handle = HostHandle;
+
+    type Reservation = HostReservation;
+
+    forward!(host: create, import, import_fabric, reserve, allocate_plain);
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller meets the same requirements.
+        unsafe { self.host.free_plain(device, at, size) }?;
+        lost(Operation::Free)
+    }
+}
+
+// SAFETY: as above, except that nothing is filled.
+unsafe impl CopyCalls for LostDevices {
+    forward!(host: copy_from_host, copy_to_host, copy, pin, copy_stream);
+
+    unsafe fn fill(&self, _: DeviceId, _: Address, _: Bytes, _: u8) -> Result<()> {
+        lost(Operation::Fill)
+    }
+}
+
+// SAFETY: the tests queue no work.
+unsafe impl SyncCalls for LostDevices {
+    forward!(host: event, is_capturing, queries_spoil_captures);
+
+    fn synchronize(&self, _: DeviceId) -> Result<()> {
+        lost(Operation::WaitForDevice)
+    }
+
+    fn synchronize_stream(&self, _: DeviceId, _: Stream<'_>) -> Result<()> {
+        lost(Operation::WaitForStream)
+    }
+}
+
+/// The work of a lost device has ended, and its contents are gone.
+#[test]
+fn memory_of_a_lost_device_is_freed_without_an_error() {
+    let host = LostDevices { host: HostConfig::new().memory(Bytes::mib(64)).open().unwrap() };
+    let mut region = Region::builder(&host).reserve(Bytes(3 * GRANULE.0)).guarded().build().unwrap();
+    for granules in [1, 2, 3] {
+        region.grow_to(Bytes(granules * GRANULE.0)).unwrap();
+    }
+    // SAFETY: no work uses the region.
+    let stream = unsafe { WaitFor::streams(&[Stream::DEFAULT]) };
+    for (end, done) in [(2, stream), (1, WaitFor::all_devices())] {
+        assert_eq!(region.shrink_to(Bytes(end * GRANULE.0), done).unwrap().removed, GRANULE);
+        assert_eq!(host.memory_info(ONE).unwrap().free, Bytes::mib(64 - 2 * end));
+    }
+    drop(region);
+    let plain = LostDevices { host: HostConfig::new().without_virtual_memory().open().unwrap() };
+    Region::builder(&plain).build().unwrap().grow_to(GRANULE).unwrap();
+    for log in [host.drop_log(), plain.drop_log()] {
+        assert_eq!(log.count(), 0, "{:?}", log.take_last());
+    }
+}
+
+/// Each thread would wait for another stream.
+#[test]
+fn the_default_stream_of_each_thread_is_refused_before_any_other_is_waited_for() {
+    let host = FaultInject::new(HostConfig::new().open().unwrap());
+    let mut region = Region::builder(&host).reserve(GRANULE).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    for streams in [[Stream::DEFAULT, Stream::PER_THREAD], [Stream::PER_THREAD, Stream::DEFAULT]] {
+        // SAFETY: no work uses the region.
+        let error = region.unmap(Bytes::ZERO, GRANULE, unsafe { WaitFor::streams(&streams) }).unwrap_err();
+        assert_eq!(error.operation(), Operation::WaitForStream);
+        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+        assert!(reason.starts_with("stream 0x2 is the per-thread default stream"), "{reason}");
+        assert_eq!((host.made(Operation::WaitForStream), region.end()), (0, GRANULE));
+    }
 }

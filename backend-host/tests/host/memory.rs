@@ -3,10 +3,11 @@
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{GRANULE, ONE, SMALL, TWO};
 use gpu_vmm_core::{
-    Access, Bytes, Detail, DeviceId, Handle, HandleTypes, PhysicalMemory, Properties, Region, RegionBuilder,
-    StagingRing,
+    Access, BackingStore, Bytes, Detail, DeviceId, Handle, HandleTypes, Location, Operation, PhysicalMemory,
+    Properties, Region, RegionBuilder, StagingRing,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::FaultInject;
 
 fn machine(memory: Bytes) -> HostBackend {
     HostConfig::new().devices(2).memory(memory).open().unwrap()
@@ -70,6 +71,36 @@ fn fresh_memory_reads_as_zero_also_where_other_memory_was() {
         assert!(range.read(ONE, Bytes::ZERO, size.0 as usize).unwrap().iter().all(|byte| *byte == 0));
         range.fill(ONE, Bytes::ZERO, size, 0xA5).unwrap();
         range.unmap(Bytes::ZERO, size).unwrap();
+    }
+}
+
+#[test]
+fn a_pinned_store_larger_than_the_machine_is_refused_before_anything_is_pinned() {
+    let host = FaultInject::new(machine(Bytes::mib(64)));
+    let much = Bytes::gib(1 << 30);
+    host.fail_calls(&[Operation::PinMemory]);
+    let error = BackingStore::pinned(&host, much).unwrap_err();
+    host.stop();
+    let Detail::BackingStoreFull { needed, free, capacity } = error.detail() else { panic!("{error}") };
+    assert_eq!((error.operation(), *needed), (Operation::PinMemory, much));
+    assert!(free <= capacity && *capacity < much, "{error}");
+}
+
+/// Memory of the host can need addresses at larger multiples than memory of its device.
+#[test]
+fn contents_are_written_and_read_at_addresses_that_suit_the_memory() {
+    let large = Bytes::mib(64);
+    let host = HostConfig::new().memory(Bytes::mib(256)).host_granularity(large).open().unwrap();
+    let properties = Properties::on(ONE).located(Location::Host);
+    let memory = PhysicalMemory::create(&host, large, properties).unwrap();
+    let mut before = Vec::new();
+    for round in 0..4 {
+        // A reservation of one granule moves the next addresses away from those multiples.
+        before.push(Region::builder(&host).reserve(GRANULE).build().unwrap());
+        memory.write(Bytes(round), b"contents").unwrap();
+        let mut bytes = [0; 8];
+        memory.read(Bytes(round), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"contents");
     }
 }
 

@@ -1,9 +1,10 @@
 //! Observers whose panics, and the panics of operations, are reported, and the text that shows their number.
 
 use crate::{GRANULE, ONE};
+use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
-    BackingChange, BackingObserver, BackingOutcome, Bytes, Detail, OffsetRange, Operation, PhysicalMemory,
-    Properties, Region, WaitFor,
+    AccessMap, BackingChange, BackingObserver, BackingOutcome, Bytes, Detail, OffsetRange, Operation,
+    PhysicalMemory, Properties, Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -52,6 +53,12 @@ fn a_panic_before_a_change_is_the_reason_of_the_refusal() {
     let Detail::Vetoed { range, reason } = error.detail() else { panic!("{error}") };
     assert_eq!((range.offset, range.length), (GRANULE, GRANULE));
     assert_eq!(reason, "the observer panicked: no time");
+    // Of several parts, the first one.
+    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();
+    region.map(Bytes(3 * GRANULE.0), &memory).unwrap();
+    let error = region.shrink_to(Bytes::ZERO, IDLE).unwrap_err();
+    let Detail::Vetoed { range, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!((range.offset, range.length), (Bytes::ZERO, GRANULE + GRANULE));
 }
 
 #[test]
@@ -98,4 +105,32 @@ fn the_end_of_a_region_is_announced_in_runs_without_a_hole() {
         length: Bytes(length * GRANULE.0),
     });
     assert_eq!(noting.take(), [(BackingOutcome::Changed, parts.to_vec())]);
+}
+
+#[test]
+fn the_end_of_a_region_that_is_discarded_is_reported() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region = region(&host);
+    let noting = Noting::default();
+    region.on_backing_change(noting.clone());
+    // SAFETY: no work uses the region.
+    unsafe { region.discard() }.unwrap();
+    let part = OffsetRange { offset: Bytes::ZERO, length: GRANULE + GRANULE };
+    assert_eq!(noting.take(), [(BackingOutcome::Changed, vec![part])]);
+}
+
+/// The new mapping is inside the one that it replaces, and all of the latter changes.
+#[test]
+fn a_mapping_that_a_smaller_one_replaces_is_reported_as_a_whole() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region: Region<HostBackend> =
+        Region::builder(&host).reserve(Bytes(4 * GRANULE.0)).build().unwrap();
+    region.grow_to(Bytes(4 * GRANULE.0)).unwrap();
+    let noting = Noting::default();
+    region.on_backing_change(noting.clone());
+    let memory = PhysicalMemory::create(&host, GRANULE, Properties::on(ONE)).unwrap();
+    let wanted = [MappedMemory { offset: GRANULE, memory, access: AccessMap::NONE }];
+    region.apply_layout(Operation::ApplyChange, &wanted, IDLE).unwrap();
+    let part = OffsetRange { offset: Bytes::ZERO, length: Bytes(4 * GRANULE.0) };
+    assert_eq!(noting.take(), [(BackingOutcome::Changed, vec![part])]);
 }

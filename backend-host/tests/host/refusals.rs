@@ -3,11 +3,12 @@
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::extend::{ADDRESS_SPACE, MappedMemory};
 use gpu_vmm_core::{
-    Access, AccessMap, Address, BackingStore, BankedRegion, Bytes, Detail, DeviceVec, Error, OffsetRange,
-    Operation, PhysicalMemory, Placement, Properties, Region, Result, WaitFor,
+    Access, AccessMap, Address, Backend, BackingStore, BankedRegion, Bytes, Detail, DeviceVec, Error,
+    OffsetRange, Operation, PhysicalMemory, Placement, Properties, Region, Result, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
+use std::os::fd::AsFd;
 
 const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
@@ -60,13 +61,18 @@ fn a_mapping_in_the_way_is_named_as_a_whole() {
         assert_refused(answer, Operation::Map, &in_the_way(asked, mapping));
     }
     // In a layout, the mapping in the way is the one before.
-    let wanted = [(1, &three), (2, &one)].map(|(offset, memory)| MappedMemory {
-        offset: granules(offset),
-        memory: memory.clone(),
-        access: AccessMap::NONE,
-    });
-    let answer = region.apply_layout(Operation::ApplyChange, &wanted, IDLE);
-    assert_refused(answer, Operation::ApplyChange, &in_the_way(range(2, 1), range(1, 3)));
+    for (wanted, asked, mapping) in [
+        ([(1, &three), (2, &one), (7, &one)], range(2, 1), range(1, 3)),
+        ([(0, &one), (5, &one), (3, &three)], range(3, 3), range(5, 1)),
+    ] {
+        let wanted = wanted.map(|(offset, memory)| MappedMemory {
+            offset: granules(offset),
+            memory: memory.clone(),
+            access: AccessMap::NONE,
+        });
+        let answer = region.apply_layout(Operation::ApplyChange, &wanted, IDLE);
+        assert_refused(answer, Operation::ApplyChange, &in_the_way(asked, mapping));
+    }
 }
 
 #[test]
@@ -198,6 +204,20 @@ fn an_alignment_that_is_no_power_of_two_is_reported() {
 }
 
 #[test]
+fn a_size_that_is_no_multiple_of_a_granule_is_not_imported() {
+    let host = HostConfig::new().open().unwrap();
+    let properties = Properties::on(ONE).shareable();
+    let fd = PhysicalMemory::create(&host, GRANULE, properties).unwrap().export().unwrap();
+    // SAFETY: the descriptor is of memory with these properties, and no size that is not its own is accepted.
+    let import = |size| unsafe { PhysicalMemory::import(&host, fd.as_fd(), size, properties) };
+    let odd = GRANULE + Bytes(1);
+    let unaligned = Detail::Unaligned { what: "size", value: odd.0, granularity: host.granularity() };
+    assert_refused(import(odd), Operation::ImportMemory, &unaligned);
+    assert_refused(import(Bytes::ZERO), Operation::ImportMemory, &Detail::ZeroSize);
+    assert_eq!(import(GRANULE).unwrap().size(), GRANULE);
+}
+
+#[test]
 fn elements_that_do_not_fit_are_reported_with_their_count() {
     let host = HostConfig::new().open().unwrap();
     let mut numbers = DeviceVec::<u32, _>::from_slice(&host, ONE, &[1, 2, 3]).unwrap();
@@ -241,6 +261,11 @@ fn a_poisoned_mapping_is_reported_with_its_range_and_both_errors() {
         (region.map(granules(2), &memory), Operation::Map),
         (region.fill(granules(0), granules(2), 0), Operation::Fill),
         (region.unmap(granules(1), granules(2), IDLE), Operation::Unmap),
+        (region.shrink_to(granules(1), IDLE).map(drop), Operation::Shrink),
+        (
+            region.apply_layout_elsewhere(Operation::ApplyChange, &[], Placement::Anywhere, IDLE),
+            Operation::ApplyChange,
+        ),
     ] {
         let error = error(answer);
         let Detail::Poisoned { range: told, cause } = error.detail() else { panic!("{error}") };

@@ -140,3 +140,29 @@ fn a_bank_that_is_selected_again_makes_no_call_and_no_announcement() {
     assert_eq!(banked.selected(), Some(bank));
     assert!(banked.remove_observer(observer));
 }
+
+/// One call fills the memory, whatever the byte. Other elements are copied.
+#[test]
+fn new_elements_of_equal_bytes_are_filled_by_one_call() {
+    let host = FaultInject::new(HostConfig::new().open().unwrap());
+    let mut numbers = DeviceVec::<u16, _>::build(Region::builder(&host).reserve(GRANULE)).unwrap();
+    for (length, value, fills) in [(3, 0x0707, 1), (5, 0, 2), (6, 0x0708, 2)] {
+        numbers.resize(length, value).unwrap();
+        assert_eq!(host.made(Operation::Fill), fills, "{value:#x}");
+    }
+    assert_eq!(numbers.to_vec().unwrap(), [0x0707, 0x0707, 0x0707, 0, 0, 0x0708]);
+}
+
+#[test]
+fn a_vector_that_ends_with_a_mapping_keeps_none_behind_it() {
+    let host = HostConfig::new().open().unwrap();
+    let mut bytes = DeviceVec::build(Region::builder(&host).reserve(Bytes(4 * GRANULE.0))).unwrap();
+    for granules in [1, 2, 3] {
+        bytes.resize(granules * GRANULE.0 as usize, 1_u8).unwrap();
+    }
+    for (length, end) in [(GRANULE.0 + 1, 2), (GRANULE.0, 1), (0, 0)] {
+        bytes.truncate(length as usize);
+        bytes.shrink_to_fit(IDLE).unwrap();
+        assert_eq!(bytes.region().end(), Bytes(end * GRANULE.0), "{length}");
+    }
+}

@@ -4,8 +4,8 @@ use crate::bench::{RW, empty, far, full, machine, piece, put, seen, shared};
 use crate::child::{is_child, start};
 use crate::{LONG, ONE, TWO, UNIT, units};
 use gpu_vmm_core::{
-    Access, Bytes, Detail, DeviceId, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region,
-    WaitFor,
+    Access, Bytes, Detail, DeviceId, Error, GrowthKind, Location, PhysicalMemory, Placement, Properties,
+    Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_share::PeerError;
@@ -87,6 +87,38 @@ fn the_importer_says_who_has_access() {
 }
 
 #[test]
+fn an_imported_region_grows_by_memory_and_access_as_it_has() {
+    let (here, there) = (machine(), machine());
+    let properties = Properties::on(TWO).shareable();
+    let mut region = Region::builder(&here).memory(properties).reserve(units(1)).build().unwrap();
+    region.grow_to(units(1)).unwrap();
+    let import = ImportOptions::new().access(ONE, Access::Read).reserve(units(2));
+    let (_exporter, imported) = shared(&region, &import, &there);
+    let mut detached = imported.detach();
+    detached.grow_to(units(2)).unwrap();
+    let memory: Vec<_> = detached.mappings().map(|mapping| mapping.memory.properties()).collect();
+    assert_eq!(memory, [properties; 2]);
+    for at in [0, 1] {
+        assert_eq!([ONE, TWO].map(|device| detached.access(units(at), device)), [Access::Read, RW]);
+    }
+}
+
+#[test]
+fn memory_of_different_kinds_arrives_with_its_kind() {
+    let (here, there) = (machine(), machine());
+    let mut region = empty(&here);
+    let device = Properties::on(ONE).shareable();
+    let kinds = [device, device.located(Location::Host), device];
+    for (at, kind) in (0..).zip(kinds) {
+        let memory = PhysicalMemory::create(&here, units(1), kind).unwrap();
+        region.map(units(at), &memory).unwrap();
+    }
+    let (_exporter, imported) = shared(&region, &ImportOptions::new(), &there);
+    let arrived: Vec<_> = imported.region().mappings().map(|mapping| mapping.memory.properties()).collect();
+    assert_eq!(arrived, kinds);
+}
+
+#[test]
 fn a_peer_that_cannot_reach_the_memory_is_no_importer() {
     let here = machine();
     let apart =
@@ -106,7 +138,9 @@ fn a_peer_that_cannot_reach_the_memory_is_no_importer() {
 fn the_importer_says_where_and_how_much_is_reserved() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
-    let (_exporter, imported) = shared(&region, &ImportOptions::new().at(far(5)).reserve(units(100)), &there);
+    // The last place counts.
+    let import = ImportOptions::new().same_address().at(far(5)).reserve(units(100));
+    let (_exporter, imported) = shared(&region, &import, &there);
     assert_eq!(Placement::Exact(imported.region().address()), far(5));
     assert_eq!(imported.region().reserved(), units(100));
     assert_eq!(seen(imported.region()), seen(&region));

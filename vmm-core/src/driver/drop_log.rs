@@ -38,3 +38,21 @@ impl DropLog {
         self.last.lock(Operation::LogFailure).ok()?.take()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::types::Detail;
+
+    #[test]
+    fn the_newest_error_is_kept_and_all_are_counted() {
+        let log = DropLog::new();
+        for operation in [Operation::Unmap, Operation::Free] {
+            log.record(Error::new(operation, Detail::ZeroSize));
+        }
+        assert_eq!(log.take_last().unwrap().operation(), Operation::Free);
+        assert!(log.take_last().is_none(), "the older error");
+        assert_eq!(log.count(), 2);
+    }
+}

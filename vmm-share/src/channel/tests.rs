@@ -119,12 +119,20 @@ fn an_end_of_a_pair_can_be_moved_before_it_is_used() {
         assert_eq!(receive(&mut theirs).unwrap().0, revision(1));
         assert_eq!(receive(&mut ours).unwrap().0, revision(2));
 
-        let (mut ours, theirs) = Channel::pair().unwrap();
-        ours.send(Operation::Publish, &revision(1), &[]).unwrap();
-        let mut theirs = Channel::from_socket(theirs.into_socket(), Allowed::same_user()).unwrap();
-        let error = ours.send(Operation::Publish, &revision(2), &[]).unwrap_err().to_string();
-        assert!(error.contains("after this end had been used"), "{error}");
-        receive(&mut theirs).unwrap_err();
+        // An end counts as used after it has sent, and after it has received.
+        for sends in [true, false] {
+            let (mut ours, mut theirs) = Channel::pair().unwrap();
+            if sends {
+                ours.send(Operation::Publish, &revision(1), &[]).unwrap();
+            } else {
+                theirs.send(Operation::Publish, &revision(1), &[]).unwrap();
+                receive(&mut ours).unwrap();
+            }
+            let mut theirs = Channel::from_socket(theirs.into_socket(), Allowed::same_user()).unwrap();
+            let error = ours.send(Operation::Publish, &revision(2), &[]).unwrap_err().to_string();
+            assert!(error.contains("after this end had been used"), "{error}");
+            receive(&mut theirs).unwrap_err();
+        }
     });
 }
 

@@ -198,3 +198,14 @@ fn the_most_pieces_and_mappings_are_permitted() {
     assert!(error.contains("262145 mappings, and the limit is 262144"), "{error}");
     state.check(OPERATION, &more(vec![0])).unwrap();
 }
+
+#[test]
+fn a_region_can_end_with_the_address_space_and_overlaps_are_named() {
+    let check = |places: &[Range<u64>], end| check_places(OPERATION, places.to_vec(), UNIT, end);
+    check(std::slice::from_ref(&(0..ADDRESS_SPACE.0)), ADDRESS_SPACE.0).unwrap();
+    let beyond = ADDRESS_SPACE.0 + UNIT;
+    let error = check(std::slice::from_ref(&(0..beyond)), beyond).unwrap_err().to_string();
+    assert!(error.contains("beyond an address space of 128 TiB"), "{error}");
+    let error = check(&[2..9, 0..3], 9).unwrap_err().to_string();
+    assert!(error.ends_with("the mapping at offset 0x2 overlaps that from 0x0 to 0x3"), "{error}");
+}

@@ -67,6 +67,10 @@ fn what_is_not_what_was_meant_is_not_taken() {
         let error = fetch(FETCH, &token).unwrap_err().to_string();
         assert!(error.contains(part), "{part:?} is missing in {error:?}");
     }
+    let error = fetch(FETCH, &Token { file: inode, ..token }).unwrap_err();
+    let Detail::Mismatch { what, theirs, ours } = error.detail() else { panic!("{error}") };
+    assert_eq!((*what, theirs), ("descriptor", &format!("{}, open on {inode}", token.number)));
+    assert_eq!(*ours, format!("here that descriptor is open on {}", token.file));
 }
 
 #[test]

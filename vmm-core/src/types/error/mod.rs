@@ -264,5 +264,8 @@ mod tests {
         let changed = both.map_detail(|_| Detail::ZeroSize);
         assert_eq!((changed.operation(), changed.kind()), (Operation::Grow, ErrorKind::InvalidArgument));
         assert!(changed.extension::<Gone>().is_none());
+        // Addresses are not memory: to free some does not help.
+        let full = Detail::AddressSpaceExhausted { size: Bytes(2), limit: Bytes(1) };
+        assert!(!Error::new(Operation::Reserve, full).is_out_of_memory());
     }
 }
