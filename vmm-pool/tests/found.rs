@@ -114,12 +114,12 @@ fn the_pool_of_another_device_names_that_device() {
 
 #[test]
 fn a_forked_child_sees_no_memory_of_the_pool() {
-    let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+    let pool = Pool::builder(&HostConfig::new().open().unwrap()).debug().build().unwrap();
     let (small, large) = (Bytes(5000), Bytes(3 * PAGE));
     let block = pool.alloc(small).unwrap();
     drop([pool.alloc(small).unwrap(), pool.alloc(large).unwrap()]);
     alone(|| {
-        assert!(pool.find(block.address()).is_none());
+        assert!(pool.find(block.address()).is_none() && pool.unfreed().is_empty());
         for size in [small, large] {
             assert!(pool.request(size).alloc_mapped().is_none(), "{size}");
             assert!(pool.request(size).alloc_cached().is_none(), "{size}");
