@@ -98,17 +98,6 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_mapped_behind_small_blocks() {
-        let backend = HostConfig::new().memory(Bytes::gib(4)).open().unwrap();
-        let thread = PremapThread::start(Bytes(64 * PAGE)).unwrap();
-        let pool = Pool::builder(&backend).premap(&thread, Bytes(20 * PAGE)).build().unwrap();
-        let block = pool.alloc(Bytes(9)).unwrap();
-        assert_eq!(work(&pool), 0);
-        assert_eq!(pool.stats().held, PAGE);
-        drop(block);
-    }
-
-    #[test]
     fn the_budget_and_suspended_tags_are_left_alone() {
         let backend = HostConfig::new().memory(Bytes::gib(4)).open().unwrap();
         let thread = PremapThread::start(Bytes(64 * PAGE)).unwrap();
