@@ -161,8 +161,9 @@ fn each_question_about_work_is_one_call() {
         assert_eq!(pool.stats().driver_calls.other, made, "{:?}", asked());
     }
     assert!(asked().iter().all(|made| *made > 0), "{:?}", asked());
-    // One event serves again and again.
-    assert_eq!(backend.made(Operation::CreateEvent), 1);
+    // The same few events serve again and again.
+    let created = backend.made(Operation::CreateEvent);
+    assert!(created <= 3, "{created} events for {:?}", asked());
 }
 
 #[test]
