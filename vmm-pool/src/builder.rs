@@ -250,6 +250,23 @@ fn budget_from(text: &str) -> Result<Bytes> {
 mod tests {
     use super::*;
 
+    #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+    #[test]
+    fn the_limits_are_wide_unless_the_program_sets_others() {
+        let backend = gpu_vmm_host::HostConfig::new().memory(Bytes::gib(1)).open().unwrap();
+        let limits = |builder: PoolBuilder<'_, _>| {
+            let pool = builder.budget(Bytes::mib(64)).build().unwrap();
+            let core = pool.owner.inner.core(Operation::QueryPool).unwrap();
+            let Settings { addresses, keep, premap, reserve_small, reserve, .. } = core.settings;
+            [addresses, keep, premap, reserve_small, reserve]
+        };
+        let all = Bytes(u64::MAX);
+        let default = [Bytes::gib(32 << 10), all, Bytes::ZERO, Bytes::gib(1), Bytes::gib(4)];
+        assert_eq!(limits(Pool::builder(&backend)), default);
+        let set = Pool::builder(&backend).addresses(Bytes::gib(2)).keep(Bytes::mib(6));
+        assert_eq!(limits(set)[..2], [Bytes::gib(2), Bytes::mib(6)]);
+    }
+
     #[test]
     fn the_variable_is_an_amount_of_memory() {
         assert_eq!(budget_from("1.5GiB").unwrap(), Bytes::mib(1536));

@@ -335,3 +335,28 @@ impl<B: Backend> Streams<B> {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used, unsafe_code)]
+
+    use super::*;
+    use gpu_vmm_host::HostConfig;
+
+    #[test]
+    fn each_number_but_two_serves_a_stream() {
+        let mut streams = Streams::new(&HostConfig::new().open().unwrap(), DeviceId(0));
+        // SAFETY: they are only compared with other streams.
+        let stream = |address: usize| unsafe { Stream::from_raw(std::ptr::without_provenance_mut(address)) };
+        let mut index = |address| streams.index(Operation::RegisterStream, stream(address));
+        assert_eq!([0x1000, 0x2000, 0x1000].map(|address| index(address).unwrap()), [1, 2, 1]);
+        // As if there were one stream for each of the other numbers but the last.
+        streams.list.resize_with(usize::from(MIXED) - 1, || Progress::new(stream(0x3000)));
+        let mut index = |address| streams.index(Operation::RegisterStream, stream(address));
+        assert_eq!(index(0x4000).unwrap(), MIXED - 1);
+        let error = index(0x5000).unwrap_err();
+        assert_eq!(error.operation(), Operation::RegisterStream);
+        assert!(error.to_string().contains("serves the maximum of 65534 streams; forget some"), "{error}");
+        assert_eq!(index(0x2000).unwrap(), 2, "a known stream is refused");
+    }
+}

@@ -272,6 +272,31 @@ mod tests {
         assert_eq!((pool.usage().peak_held, pool.stats().peak_held), (PAGE, PAGE));
     }
 
+    /// Keeps its memory until the pool ends.
+    #[derive(Debug)]
+    struct Never;
+
+    impl crate::Fence for Never {
+        fn is_done(&self) -> Result<bool> {
+            Ok(false)
+        }
+
+        fn wait(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_waiting_block_of_1_mib_is_small_and_a_larger_one_is_not() {
+        let pool = pool();
+        for size in [1, 1 << 20, (1 << 20) + 1] {
+            pool.alloc(Bytes(size)).unwrap().free_after(std::sync::Arc::new(Never));
+        }
+        let PoolUsage { pending_small, pending_large, .. } = pool.usage();
+        assert_eq!(pending_small, WaitingBlocks { blocks: 2, bytes: 256 + (1 << 20) });
+        assert_eq!(pending_large, WaitingBlocks { blocks: 1, bytes: (1 << 20) + 512 });
+    }
+
     #[test]
     fn all_memory_is_in_the_layout_once() {
         let pool = pool();

@@ -117,6 +117,13 @@ fn the_statistics_follow_a_tag_through_its_suspension() {
         assert_eq!((usage.held, usage.released), (held * PAGE, released));
         let occupied = if pool.is_suspended("kv").unwrap() { 0 } else { 4 * PAGE };
         assert_eq!(pool.occupied("kv").unwrap(), Bytes(occupied));
+        let snapshot = pool.snapshot();
+        let unmapped: Vec<_> = snapshot.unmapped.iter().map(|run| (run.frame, run.count)).collect();
+        let free = if occupied == 0 { kept } else { held - mapped };
+        // Free pages with consecutive numbers are one run.
+        assert_eq!(unmapped.iter().map(|run| run.1).sum::<u64>(), free);
+        assert!(unmapped.windows(2).all(|two| u64::from(two[0].0) + two[0].1 < u64::from(two[1].0)));
+        assert!(snapshot.timeline.last().is_some_and(|last| last.at <= snapshot.at));
     };
     check(6, 2, 6, 0);
     let store = BackingStore::pinned(&backend, Bytes(4 * PAGE)).unwrap();

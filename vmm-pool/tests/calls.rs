@@ -2,10 +2,10 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Bytes, DeviceId, ErrorKind, MemoryCalls, Operation, Result, Stream};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, ErrorKind, MemoryCalls, Operation, Result, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool, PoolBuilder};
-use gpu_vmm_testkit::TestKit;
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::panic::Location;
 
 const PAGE: Bytes = Bytes::mib(2);
@@ -187,4 +187,49 @@ fn an_aligned_block_takes_one_plain_allocation() {
     let blocks = [(); 4].map(|()| pool.request(PAGE).alignment(alignment).alloc().unwrap());
     assert!(blocks.iter().all(|block| block.address().is_aligned_to(alignment)), "{blocks:?}");
     assert_eq!(pool.stats().driver_calls.create, 4);
+}
+
+#[test]
+fn small_blocks_have_plain_allocations_of_their_own() {
+    let backend = HostConfig::new().memory(PAGE * 64).without_virtual_memory().open().unwrap();
+    let pool = pool(&backend, |builder| builder);
+    // The rest of the large block's last page has room for the small one.
+    let (_large, _small) = (pool.alloc(Bytes::mib(3)).unwrap(), pool.alloc(Bytes(3000)).unwrap());
+    assert_eq!(allocations(&pool), [4, 2]);
+    assert_eq!(pool.usage().held_small, PAGE.0);
+}
+
+#[test]
+fn each_question_about_work_is_one_call() {
+    const ASKED: [Operation; 4] =
+        [Operation::QueryCapture, Operation::RecordEvent, Operation::QueryEvent, Operation::WaitForEvent];
+    let backend = FaultInject::new(HostConfig::new().memory(PAGE * 64).open().unwrap());
+    let pool = Pool::builder(&backend).build().unwrap();
+    let (asked, mut released) = (|| ASKED.map(|call| backend.made(call)), 0);
+    for size in 1..=8 {
+        drop(pool.alloc(PAGE * size).unwrap());
+        drop(pool.alloc(PAGE * (size + 1)).unwrap());
+        released += pool.trim(PAGE).unwrap().0 / PAGE.0;
+        let made = backend.made(Operation::Reserve) + released + asked().iter().sum::<u64>();
+        assert_eq!(pool.stats().driver_calls.other, made, "{:?}", asked());
+    }
+    assert!(asked().iter().all(|made| *made > 0), "{:?}", asked());
+    // The same few events serve again and again.
+    let created = backend.made(Operation::CreateEvent);
+    assert!(created <= 3, "{created} events for {:?}", asked());
+}
+
+#[test]
+fn a_question_that_fails_is_in_the_drop_log() {
+    let backend = FaultInject::new(HostConfig::new().memory(PAGE * 64).open().unwrap());
+    for call in [&[Operation::QueryCapture], &[Operation::RecordEvent], &[Operation::QueryEvent]] {
+        let pool = Pool::builder(&backend).build().unwrap();
+        drop(pool.alloc(PAGE * 2).unwrap());
+        backend.drop_log().take_last();
+        backend.fail_calls(call);
+        drop(pool.alloc(PAGE * 3).unwrap());
+        backend.stop();
+        let logged = backend.drop_log().take_last().map(|error| error.operation());
+        assert_eq!(logged, Some(call[0]));
+    }
 }

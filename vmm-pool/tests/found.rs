@@ -2,10 +2,13 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use gpu_vmm_core::{Address, BackingStore, Bytes, ErrorKind, OffsetRange, Operation, WaitFor};
+use gpu_vmm_core::{
+    Address, Backend, BackingStore, Bytes, DeviceId, ErrorKind, OffsetRange, Operation, WaitFor,
+};
 use gpu_vmm_host::HostConfig;
-use gpu_vmm_pool::Pool;
+use gpu_vmm_pool::{Pool, PoolLayout, PoolSnapshot, PoolUsage};
 use gpu_vmm_testkit::FaultInject;
+use gpu_vmm_testkit::forked::alone;
 
 const PAGE: u64 = 2 << 20;
 
@@ -80,4 +83,49 @@ fn a_blocks_text_has_its_address_size_and_stream() {
     assert_eq!(size, Bytes(5000));
     let text = format!("Block {{ address: {address:?}, size: {size:?}, stream: {stream:?}, .. }}");
     assert_eq!(format!("{block:?}"), text);
+}
+
+/// A copy within the pool reads one block and writes the other: neither may be suspended.
+#[test]
+fn no_bytes_are_copied_from_or_to_a_suspended_block() {
+    let backend = HostConfig::new().open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let [kv, other] = ["kv", "other"].map(|tag| pool.tagged(tag).unwrap());
+    let (mut asleep, mut awake) = (kv.alloc(Bytes(5000)).unwrap(), other.alloc(Bytes(5000)).unwrap());
+    let store = BackingStore::pinned(&backend, Bytes(4 * PAGE)).unwrap();
+    pool.suspend("kv", &store, WaitFor::all_devices()).unwrap();
+    let all = OffsetRange { offset: Bytes(0), length: Bytes(5000) };
+    for answer in [awake.copy_from(Bytes(0), &asleep, all), asleep.copy_from(Bytes(0), &awake, all)] {
+        assert_eq!(answer.as_ref().map_err(|error| error.kind()), Err(ErrorKind::Suspended));
+    }
+    pool.resume("kv").unwrap();
+    awake.copy_from(Bytes(0), &asleep, all).unwrap();
+}
+
+#[test]
+fn the_pool_of_another_device_names_that_device() {
+    let backend = HostConfig::new().devices(3).open().unwrap();
+    let pool = Pool::builder(&backend).device(DeviceId(1)).build().unwrap();
+    let block = pool.alloc(Bytes(5000)).unwrap();
+    assert_eq!(pool.find(block.address()).unwrap().device, DeviceId(1));
+    let (text, name) = (pool.snapshot().device, &backend.devices()[1].name);
+    assert!(text.contains("device 1") && text.ends_with(name.as_str()), "{text}");
+}
+
+#[test]
+fn a_forked_child_sees_no_memory_of_the_pool() {
+    let pool = Pool::builder(&HostConfig::new().open().unwrap()).debug().build().unwrap();
+    let (small, large) = (Bytes(5000), Bytes(3 * PAGE));
+    let block = pool.alloc(small).unwrap();
+    drop([pool.alloc(small).unwrap(), pool.alloc(large).unwrap()]);
+    alone(|| {
+        assert!(pool.find(block.address()).is_none() && pool.unfreed().is_empty());
+        for size in [small, large] {
+            assert!(pool.request(size).alloc_mapped().is_none(), "{size}");
+            assert!(pool.request(size).alloc_cached().is_none(), "{size}");
+        }
+        let nothing = PoolSnapshot { version: PoolSnapshot::VERSION, ..PoolSnapshot::default() };
+        assert_eq!(pool.snapshot(), nothing);
+        assert_eq!((pool.usage(), pool.layout()), (PoolUsage::default(), PoolLayout::default()));
+    });
 }

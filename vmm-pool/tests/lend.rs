@@ -62,6 +62,9 @@ fn a_block_is_lent_for_its_device_and_its_streams() {
         // The pool waits for no stream of which no use is recorded.
         let (kind, text) = refused(lend(&block, 0, 8, WRITE, other));
         assert!(kind == ErrorKind::Unsupported && text.contains("record_use"), "{text}");
+        let (its, asked) = (block.stream().as_raw(), other.as_raw());
+        let which = format!("the block is for stream {its:?} and has no use on stream {asked:?} recorded");
+        assert!(text.contains(&which), "{text}");
         block.record_use(other).unwrap();
         for stream in [Stream::DEFAULT, other] {
             assert_eq!(lend(&block, 0, size, WRITE, stream).unwrap(), base);

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use gpu_vmm_core::{Bytes, Detail};
+use gpu_vmm_core::{Bytes, Detail, Operation};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Pool, PoolBuilder};
 
@@ -23,6 +23,9 @@ fn pages_are_larger_on_devices_with_much_memory() {
     assert_eq!(page_of(Bytes::gib(64), |builder| builder.page(Bytes::mib(2))), Bytes::mib(2));
     assert_eq!(page_of(Bytes::gib(64), |builder| builder.budget(Bytes::mib(8))), Bytes::mib(8));
     assert_eq!(page_of(Bytes::gib(64), |builder| builder.budget(Bytes::mib(7))), Bytes::mib(2));
+    // A plain allocation takes one call, whatever its size.
+    let plain = HostConfig::new().memory(Bytes::gib(64)).without_virtual_memory().open().unwrap();
+    assert_eq!(Pool::builder(&plain).build().unwrap().usage().page, Bytes::mib(2).0);
 }
 
 #[test]
@@ -33,6 +36,17 @@ fn a_page_that_the_device_has_no_memory_for_is_refused() {
     let error = Pool::builder(&backend).page(memory * 2).build().unwrap_err();
     let Detail::ExceedsDevice { requested, total, .. } = error.detail() else { panic!("{error}") };
     assert_eq!((*requested, *total), (memory * 2, memory));
+}
+
+#[test]
+fn a_page_that_cannot_be_is_refused_with_its_numbers() {
+    let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+    let error = Pool::builder(&backend).page(Bytes::mib(3)).build().unwrap_err();
+    let Detail::BadAlignment { alignment } = error.detail() else { panic!("{error}") };
+    assert_eq!((*alignment, error.operation()), (Bytes::mib(3), Operation::CreatePool));
+    let error = Pool::builder(&backend).page(Bytes::mib(8)).budget(Bytes::mib(7)).build().unwrap_err();
+    let text = "the budget of 7 MiB is less than one page of 8 MiB";
+    assert!(error.to_string().contains(text), "{error}");
 }
 
 /// As much as the device has memory for small blocks, and four times as much for others.

@@ -143,3 +143,16 @@ fn a_peer_that_came_during_a_suspension_has_access_after_the_second_resume() {
     assert!(failed > 0);
     has(&backend, &block, PEER, Access::ReadWrite);
 }
+
+#[test]
+fn a_plain_allocation_is_not_opened_to_a_peer() {
+    let backend = HostConfig::new().devices(2).without_virtual_memory().open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    // Before the first block as well.
+    for _ in 0..2 {
+        let error = pool.allow_access(PEER).unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (ErrorKind::Unsupported, Operation::SetAccess));
+        drop(pool.alloc(SIZE).unwrap());
+    }
+    pool.allow_access(OWNER).unwrap();
+}

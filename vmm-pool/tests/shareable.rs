@@ -64,3 +64,21 @@ fn a_driver_that_refuses_it_provides_ordinary_memory() {
     // Each page is created by a call of its own.
     assert_eq!(refused, PAGES);
 }
+
+/// A shortage is no refusal: it is not tried with ordinary memory, and later memory can still be exported.
+#[test]
+fn memory_stays_shareable_after_a_shortage() {
+    let calls = |shareable: bool| {
+        let backend = FaultInject::new(HostConfig::new().memory(Bytes(PAGE.0 * 2 * PAGES)).open().unwrap());
+        let theirs = Pool::builder(&backend).build().unwrap().alloc(Bytes(PAGE.0 * (PAGES + 1))).unwrap();
+        let builder = Pool::builder(&backend);
+        let pool = if shareable { builder.shareable() } else { builder }.build().unwrap();
+        assert!(pool.alloc(Bytes(PAGE.0 * PAGES)).unwrap_err().is_out_of_memory());
+        let made = pool.stats().driver_calls.create;
+        drop(theirs);
+        let block = pool.alloc(Bytes(PAGE.0 * PAGES)).unwrap();
+        assert_eq!(export(&pool, block.address()).is_ok(), shareable);
+        made
+    };
+    assert_eq!(calls(true), calls(false));
+}

@@ -272,4 +272,33 @@ mod tests {
         let text = check(vec![region(0x22, &[0x20])]).unwrap_err();
         assert!(text.contains("0x22") && text.contains("granularity (4 B)"), "{text}");
     }
+
+    #[test]
+    fn more_addresses_than_there_are_is_an_error_with_their_size() {
+        let of = |address: u64, size: u64| {
+            let record = RegionRecord {
+                tag: String::new(),
+                address: Address(address),
+                reservations: vec![Bytes(size)],
+                granularity: Granularity::BYTE,
+                alignment: Granularity::BYTE.into(),
+                memory: Properties::on(DeviceId(0)),
+                access: AccessMap::NONE,
+                extend_by: Bytes::ZERO,
+                guard: Bytes::ZERO,
+                portable: false,
+                mappings: Vec::new(),
+            };
+            record.here(Operation::Restore, Granularity::new(Bytes(8)).unwrap())
+        };
+        assert_eq!(of(0x1000, ADDRESS_SPACE.0).unwrap(), [ADDRESS_SPACE]);
+        // Rounded up, the last one reaches behind the last address.
+        for (address, size) in [(0x1000, ADDRESS_SPACE.0 + 8), (u64::MAX - 20, 20), (0, u64::MAX)] {
+            let error = of(address, size).unwrap_err();
+            let Detail::AddressSpaceExhausted { size: found, limit } = error.detail() else {
+                panic!("{error}")
+            };
+            assert_eq!((*found, *limit), (Bytes(size), ADDRESS_SPACE));
+        }
+    }
 }
