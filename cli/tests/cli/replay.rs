@@ -141,6 +141,19 @@ fn a_replay_for_people_says_the_same() {
 }
 
 #[test]
+fn the_pool_has_pages_of_the_named_size() {
+    let folder = Folder::new("replay-page");
+    let (file, to) = (small(&folder), folder.file("pool.json"));
+    for (page, bytes) in [("4MiB", 4 << 20), ("32MiB", 32_u64 << 20)] {
+        let report = json(&replay(&[&file, "--json", "--page", page, "--snapshot", &to]));
+        let snapshot: Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
+        assert_eq!(number(&snapshot, "page"), bytes);
+        let held = number(&report, "peak_held");
+        assert!(held >= bytes && held.is_multiple_of(bytes), "{report}");
+    }
+}
+
+#[test]
 fn standard_input_serves_as_well() {
     let mut child = command(&["replay", "--backend", "host", "--json", "-"]);
     let mut child =
