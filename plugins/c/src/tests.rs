@@ -54,6 +54,7 @@ use std::ptr::{null, null_mut, without_provenance_mut};
 mod banked;
 mod memory;
 mod observers;
+mod results;
 
 const UNIT: u64 = Bytes::mib(2).0;
 

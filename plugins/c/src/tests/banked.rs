@@ -143,3 +143,45 @@ fn an_observer_of_a_banked_region_is_told_of_each_bank() {
         gpu_vmm_close(backend);
     }
 }
+
+/// A banked region, and the status of a call with it from its own callback.
+struct Inner {
+    banked: *mut Banked,
+    status: Status,
+}
+
+unsafe extern "C" fn ask(context: *mut c_void, _: *const BackingChange) -> Status {
+    // SAFETY: the context is that of the test, and the banked region lives.
+    unsafe {
+        let inner = &mut *context.cast::<Inner>();
+        let mut bank = 7;
+        inner.status = gpu_vmm_banked_selected(inner.banked, &raw mut bank);
+        if bank == 0 { GPU_VMM_OK } else { GPU_VMM_INTERNAL }
+    }
+}
+
+#[test]
+fn a_call_from_a_callback_does_not_wait_for_the_region_that_changes() {
+    let backend = open(&HostConfig::new());
+    let mut inner = Inner { banked: banked(backend), status: GPU_VMM_OK };
+    let context = &raw mut inner;
+    let observer = Observer {
+        context: context.cast(),
+        before: Some(ask),
+        after: None,
+        released: None,
+        reserved: [0; 4],
+    };
+    // SAFETY: as above.
+    unsafe {
+        let banked = (*context).banked;
+        assert_eq!(gpu_vmm_banked_on_backing_change(banked, &raw const observer), GPU_VMM_OK);
+        let bank = result(|place| gpu_vmm_banked_add(banked, UNIT, place));
+        assert_eq!(gpu_vmm_banked_select(banked, bank), GPU_VMM_OK, "{}", last_error());
+        assert_eq!((*context).status, GPU_VMM_BUSY);
+        let text = "the object is in use by another call, for which a callback does not wait";
+        assert!(last_error().ends_with(text), "{}", last_error());
+        gpu_vmm_banked_free(banked);
+        gpu_vmm_close(backend);
+    }
+}

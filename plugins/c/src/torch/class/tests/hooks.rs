@@ -173,6 +173,15 @@ fn devices_and_private_pools_that_are_not_there_are_refused() {
         let (mut handle, mut offset) = (null_mut(), 1);
         assert_eq!(gpu_vmm_torch_export(512, &raw mut handle, &raw mut offset), GPU_VMM_NOT_FOUND);
         assert_eq!((handle.is_null(), offset), (true, 0));
+        let (mut imported, mut at) = (null_mut(), 1);
+        for (handle, begin) in [
+            (c"no handle", "import: the handle is none of gpu-vmm: "),
+            (c"{\"offset\": 0, \"page\": 4096, \"pages\": []}", "import: 0 pages of 4096 bytes"),
+        ] {
+            let status = gpu_vmm_torch_import(handle.as_ptr(), &raw mut imported, &raw mut at);
+            assert_eq!((status, imported.is_null(), at), (GPU_VMM_INVALID_ARGUMENT, true, 0));
+            assert!(last_error().starts_with(begin), "{}", last_error());
+        }
         gpu_vmm_pool_free(pool);
     }
 }
