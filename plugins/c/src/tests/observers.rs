@@ -104,7 +104,7 @@ fn an_observer_refuses_by_any_status_but_ok() {
         assert_eq!(gpu_vmm_region_remove_observer(region, ids[1]), GPU_VMM_OK);
         assert_eq!(((*context).released, (*earlier).released), (1, 0));
         assert_eq!(gpu_vmm_region_unmap(region, 0, UNIT, false), GPU_VMM_OK);
-        assert_eq!((*context).before.len(), 1, "it is told nothing more");
+        assert_eq!((*context).before.len(), 1, "it receives nothing more");
         gpu_vmm_region_free(region);
         gpu_vmm_close(backend);
     }

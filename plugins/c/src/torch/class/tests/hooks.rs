@@ -24,16 +24,15 @@ fn last_error() -> String {
 fn tag_of(pool: *const Pool, address: usize) -> Option<String> {
     let mut block = MaybeUninit::<BlockInfo>::uninit();
     // SAFETY: the pool is not freed yet, and the place is writable.
-    match unsafe { gpu_vmm_find(pool, address as u64, block.as_mut_ptr()) } {
-        // SAFETY: the call has written the block, whose tag ends with a zero.
-        GPU_VMM_OK => {
-            Some(unsafe { CStr::from_ptr(block.assume_init().tag.as_ptr()) }.to_str().unwrap().to_owned())
-        }
-        status => {
-            assert_eq!(status, GPU_VMM_NOT_FOUND);
-            None
-        }
+    let status = unsafe { gpu_vmm_find(pool, address as u64, block.as_mut_ptr()) };
+    if status != GPU_VMM_OK {
+        assert_eq!(status, GPU_VMM_NOT_FOUND);
+        return None;
     }
+    // SAFETY: the call has written the block.
+    let tag = unsafe { block.assume_init() }.tag;
+    // SAFETY: a tag ends with a zero.
+    Some(unsafe { CStr::from_ptr(tag.as_ptr()) }.to_str().unwrap().to_owned())
 }
 
 #[test]
