@@ -216,6 +216,8 @@ fn what_the_device_has_not_is_refused_before_anything_is_taken() {
         let expected = "allocation 1 of 3: 4 MiB on stream 0, with 0 B asked for before it: ";
         fails(&[&tiny[..], &["--allocator", allocator]].concat(), 1, expected);
     }
+    let missing = "device 7 does not exist; the host backend has 1";
+    fails(&["replay", "--backend", "host", "--device", "7", &file], 1, missing);
     fails(&["replay", "--host-memory", "1GiB", &file], 2, "--host-memory is for --backend host");
     fails(&["replay", "--threads", "0", &file], 2, "0 is not in 1..=1024");
     let both = ["replay", "--allocator", "driver", "--snapshot", "x", &file];
