@@ -62,3 +62,41 @@ fn reasons(missing: &[(Vendor, String)]) -> String {
     let each: Vec<String> = missing.iter().map(|(vendor, reason)| format!("{vendor}: {reason}")).collect();
     format!(" ({})", each.join("; "))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_first_vendor_that_can_be_used_is_taken_and_the_reasons_of_all_are_said() {
+        let mut asked = Vec::new();
+        let answer = best(|vendor| -> Result<(), String> {
+            asked.push(vendor);
+            Err(format!("no {vendor} here"))
+        });
+        assert_eq!(asked, AnyBackend::BUILT_IN);
+        let each: Vec<String> = asked.iter().map(|vendor| format!("{vendor}: no {vendor} here")).collect();
+        let expected = format!("no backend can be used ({}); see `gpu-vmm info`", each.join("; "));
+        assert_eq!(answer.unwrap_err().to_string(), expected);
+        for (place, last) in AnyBackend::BUILT_IN.iter().enumerate() {
+            let mut asked = 0;
+            let found = best(|vendor| {
+                asked += 1;
+                if vendor == *last { Ok(vendor) } else { Err(String::new()) }
+            });
+            assert_eq!((found.unwrap(), asked), (*last, place + 1));
+        }
+        assert_eq!(reasons(&[]), " (this program was built without a GPU's backend)");
+    }
+
+    #[cfg(feature = "host")]
+    #[test]
+    fn the_named_device_is_taken_and_else_the_first_one() {
+        let backend: AnyBackend = gpu_vmm::host::HostConfig::new().devices(3).open().unwrap().into();
+        let devices = [None, Some(0), Some(2), Some(9)].map(|ordinal| device(&backend, ordinal));
+        assert_eq!(devices, [0, 0, 2, 9].map(DeviceId), "one that does not exist is refused later");
+        assert!(usable(backend).is_ok());
+    }
+}

@@ -238,3 +238,66 @@ fn keep_rights(file: &File, found: &Metadata) -> io::Result<()> {
 pub(crate) fn unwritable(what: &dyn Display, error: &std::io::Error) -> Box<dyn std::error::Error> {
     format!("{what} cannot be written: {error}").into()
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn two_names_of_one_file_are_the_same_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, two, link, other] = ["one", "two", "link", "other"].map(|name| folder.path().join(name));
+        for file in [&one, &other] {
+            std::fs::write(file, "before").unwrap();
+        }
+        std::fs::hard_link(&one, &two).unwrap();
+        symlink("one", &link).unwrap();
+        let target = |path: &Path| Destination::check(path).unwrap();
+        let (first, new) = (target(&one), target(&folder.path().join("new")));
+        for (path, expected) in [(&one, true), (&two, true), (&link, true), (&other, false)] {
+            assert_eq!(first.is_same(&target(path)), expected, "{}", path.display());
+            assert_eq!(first.is_input(path), expected, "{}", path.display());
+            assert!(!new.is_same(&target(path)), "a new file is none of them");
+        }
+        assert!(
+            new.is_same(&target(&folder.path().join("./new"))),
+            "two names of a file that is not there yet"
+        );
+        let nothing = target(Path::new("/dev/null"));
+        assert!(!nothing.is_same(&target(Path::new("/dev/null"))), "each text is written to a device");
+        let kinds = [&first, &new, &nothing].map(|target| (target.is_replaced(), target.is_stdout()));
+        assert_eq!(kinds, [(true, false), (true, false), (false, false)]);
+        assert!(target(Path::new("-")).is_stdout());
+    }
+
+    #[test]
+    fn a_link_is_followed_from_its_own_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["from", "to"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let link = folder.path().join("from/link");
+        symlink("../to/second", &link).unwrap();
+        symlink("file", folder.path().join("to/second")).unwrap();
+        let mut target = Destination::check(&link).unwrap();
+        target.add("one, ").unwrap();
+        target.add("two").unwrap();
+        assert!(!folder.path().join("to/file").exists(), "it is not complete");
+        target.complete().unwrap();
+        let read = || std::fs::read_to_string(folder.path().join("to/file")).unwrap();
+        assert_eq!(read(), "one, two");
+        target.add("three").unwrap();
+        target.complete().unwrap();
+        assert_eq!(read(), "three", "the text since the last time");
+        symlink("../none/file", folder.path().join("from/dangling")).unwrap();
+        let refused = Destination::check(&folder.path().join("from/dangling")).unwrap_err().to_string();
+        assert!(
+            refused.contains("from/dangling cannot be written: the folder ")
+                && refused.contains("none: No such file"),
+            "{refused}"
+        );
+    }
+}

@@ -219,3 +219,68 @@ impl Part {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use gpu_vmm::snapshot::{MemoryRecord, SnapshotId};
+    use gpu_vmm::{Address, Alignment, DeviceId, Granularity};
+
+    #[test]
+    fn mappings_are_one_part_if_they_are_adjacent_and_of_one_type_and_access() {
+        let granularity = Granularity::new(Bytes::kib(64)).unwrap();
+        let memory = |units: u64, device| MemoryRecord {
+            size: Bytes::kib(64 * units),
+            granularity,
+            properties: Properties::on(DeviceId(device)),
+        };
+        let description = Description {
+            id: SnapshotId([0; 16]),
+            parent: None,
+            created: 0,
+            library: String::new(),
+            vendor: String::new(),
+            driver: String::new(),
+            devices: Vec::new(),
+            regions: Vec::new(),
+            memories: vec![memory(2, 0), memory(1, 0), memory(1, 1)],
+        };
+        let [read, write] =
+            [Access::Read, Access::ReadWrite].map(|access| AccessMap::NONE.with(DeviceId(0), access));
+        let mapping =
+            |unit: u64, memory, access| MappingRecord { offset: Bytes::kib(64 * unit), memory, access };
+        let region = RegionRecord {
+            tag: "kv".to_owned(),
+            address: Address(0x7000),
+            reservations: vec![Bytes::mib(1), Bytes::mib(2)],
+            granularity,
+            alignment: Alignment::from(granularity),
+            memory: Properties::on(DeviceId(0)),
+            access: AccessMap::NONE,
+            extend_by: Bytes::ZERO,
+            guard: Bytes::mib(4),
+            portable: true,
+            mappings: vec![
+                mapping(0, 0, read),
+                mapping(2, 1, read),
+                mapping(3, 1, write),
+                mapping(4, 2, write),
+                mapping(6, 2, write),
+            ],
+        };
+        let found = RegionReport::new(&region, &description);
+        let parts: Vec<_> =
+            found.parts.iter().map(|part| (part.offset >> 16, part.bytes >> 16, part.mappings)).collect();
+        assert_eq!(parts, [(0, 3, 2), (3, 1, 1), (4, 1, 1), (6, 1, 1)]);
+        assert_eq!(found.mapped_bytes >> 16, 6);
+        assert_eq!((found.reserved_bytes, found.guard_bytes), (Bytes::mib(3).0, Bytes::mib(4).0));
+        assert!(found.portable && found.tag == "kv" && found.address == "0x7000");
+        let of_parts: Vec<_> =
+            found.parts.iter().map(|part| (part.memory.as_str(), part.access[0].access.as_str())).collect();
+        let [one, other] = ["device memory of device 0", "device memory of device 1"];
+        let [read, write] = ["read", "read and write"];
+        assert_eq!(of_parts, [(one, read), (one, write), (other, write), (other, write)]);
+    }
+}

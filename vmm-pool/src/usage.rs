@@ -4,7 +4,8 @@ use crate::classes::MEDIUM;
 use crate::core::Core;
 use crate::space::Space;
 use crate::{Pool, PoolError};
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Result};
+use gpu_vmm_core::extend::check_reach;
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Properties, Result};
 
 /// Amounts of a pool's memory that can be read often: [`Pool::usage`] visits no thread cache. All sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +105,8 @@ impl<B: Backend> Pool<B> {
             return Ok(());
         }
         core.check_virtual(Operation::SetAccess)?;
+        // A pool that has no addresses yet would learn it from its first allocation, and fail each one.
+        check_reach(&core.backend, Operation::SetAccess, device, &Properties::on(core.settings.device))?;
         (0..core.spaces.len()).try_for_each(|space| core.allow(space, &[device]))?;
         core.settings.access.push(device);
         Ok(())
@@ -223,6 +226,7 @@ mod tests {
 
     use super::*;
     use crate::thread_cache::Cache;
+    use gpu_vmm_core::ErrorKind;
     use gpu_vmm_host::HostConfig;
     use gpu_vmm_sync::thread_number;
 
@@ -372,6 +376,18 @@ mod tests {
         }
         drop(core);
         assert!(pool.allow_access(DeviceId(7)).is_err());
+    }
+
+    #[test]
+    fn a_pool_without_blocks_refuses_a_device_that_cannot_reach_it() {
+        let backend = HostConfig::new().memory(Bytes::gib(4)).devices(2).without_peers().open().unwrap();
+        let pool = Pool::builder(&backend).build().unwrap();
+        for (device, kind) in [(1, ErrorKind::PeerUnreachable), (7, ErrorKind::NoSuchDevice)] {
+            let error = pool.allow_access(DeviceId(device)).unwrap_err();
+            assert_eq!((error.operation(), error.kind()), (Operation::SetAccess, kind), "{error}");
+        }
+        pool.allow_access(DeviceId(0)).unwrap();
+        pool.alloc(Bytes::mib(4)).unwrap();
     }
 
     #[test]

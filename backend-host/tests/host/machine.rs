@@ -138,6 +138,31 @@ fn capabilities_say_how_they_were_found_out() {
 }
 
 #[test]
+fn each_feature_has_its_answer_once() {
+    let host = HostConfig::new().devices(2).open().unwrap();
+    assert_eq!(format!("{host:?}"), "host memory, devices: 2");
+    let found: Vec<_> =
+        host.capabilities(TWO).unwrap().into_iter().map(|one| (one.feature, one.available)).collect();
+    let expected = [
+        (Feature::VirtualMemory, true),
+        (Feature::FixedAddress, true),
+        (Feature::ReadOnlyAccess, true),
+        (Feature::PeerAccess, true),
+        (Feature::FileDescriptor, true),
+        (Feature::Win32Handle, false),
+        (Feature::FabricHandle, false),
+        (Feature::Multicast, false),
+        (Feature::HostAccess, true),
+        (Feature::HostMemory, true),
+        (Feature::HostNodeMemory, false),
+        (Feature::Compression, false),
+        (Feature::RemoteDma, false),
+        (Feature::DmaBuf, false),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn multicast_is_refused_with_the_capabilitys_reason() {
     let host = HostConfig::new().devices(2).open().unwrap();
     let error = Team::builder(&host).size(GRANULE).device(ONE).device(TWO).create().unwrap_err();

@@ -126,3 +126,40 @@ fn a_refusal_shows_the_usage_of_its_subcommand() {
         assert!(text.starts_with("error: it makes no sense") && text.contains(usage), "{text}");
     }
 }
+
+#[test]
+fn options_that_exclude_each_other_are_refused() {
+    let list =
+        ["--backend host", "--device 0", "--time 9s", "--format json", "--out x", "--compare x", "--verbose"];
+    let of_list = list.map(|other| format!("conformance --list {other}"));
+    let compare = ["--backend host", "--device 0", "--time 9s"];
+    let of_compare = compare.map(|other| format!("conformance --compare x {other}"));
+    let names = [
+        "--backend host",
+        "--device 0",
+        "--samples 3",
+        "--torch x",
+        "--json",
+        "--markdown",
+        "--out x",
+        "--plot x",
+        "--show x",
+    ];
+    let of_names = names.map(|other| format!("bench --list {other}"));
+    let show = ["--backend host", "--device 0", "--filter x", "--samples 3", "--torch x", "--out x"];
+    let of_show = show.map(|other| format!("bench --show x {other}"));
+    let others = ["bench --json --markdown", "report x --html y --perfetto z"].map(str::to_owned);
+    let all = of_list.into_iter().chain(of_compare).chain(of_names).chain(of_show).chain(others);
+    for line in all {
+        let words = ["gpu-vmm"].into_iter().chain(line.split(' '));
+        let refused = Arguments::try_parse_from(words).map(drop).map_err(|error| error.kind());
+        assert_eq!(refused, Err(ErrorKind::ArgumentConflict), "{line}");
+    }
+    for line in [
+        "conformance --list --filter x",
+        "bench --list --filter x",
+        "bench --show x --show y --markdown --plot z",
+    ] {
+        parsed(&format!("gpu-vmm {line}"));
+    }
+}

@@ -103,3 +103,56 @@ fn of_machines<'a>(reports: &'a [Report], pair: &str, row: &Row) -> Vec<Option<&
     };
     reports.iter().map(of).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::text::tests::report;
+    use super::*;
+
+    #[test]
+    fn each_machine_has_its_column_and_its_reasons() {
+        let (one, mut two) = (report(), report());
+        two.pairs[0].rows.remove(0);
+        two.pairs[0].rows[0].ratio.median = 0.4;
+        two.pairs[0].name = "calls".to_owned();
+        two.pairs[1].skipped = None;
+        two.pairs[1].failed = Some("no second device".to_owned());
+        let page = page(&[one, two]);
+        let begin = page.find("\n## The targets").unwrap_or_default();
+        let (machines, tables) = page.split_at(begin);
+        let machines: Vec<&str> = machines.lines().collect();
+        assert!(machines.len() == 2 && machines[0].starts_with("1. Simulated GPU, driver "), "{page}");
+        assert_eq!(machines[0][1..], machines[1][1..]);
+        let expected = [
+            "",
+            "## The targets",
+            "",
+            "The ratio on each machine, and the machines that miss the target.",
+            "",
+            "| pair | what | compared with | 1 | 2 | target | missed on |",
+            "|---|---|---|--:|--:|---|---|",
+            "| calls | create | one call | 0.250 | – | ≤ 0.5 |  |",
+            "| calls | map | one call | 0.750 | 0.400 | ≤ 0.5 | 1 |",
+            "| calls | a name that is longer than its column can be | another | 1.500 | 1.500 | ≥ 1.5 |  |",
+            "",
+            "## `calls`: what calls is",
+            "",
+            "| what | compared with | 1 | 2 |",
+            "|---|---|--:|--:|",
+            "| create | one call | 0.250: 500.0 ns, 2.0 µs | – |",
+            "| map | one call | 0.750: 500.0 ns, 2.0 µs | 0.400: 500.0 ns, 2.0 µs |",
+            "| a name that is longer than its column can be | another | 1.500: 500.0 ns, 2.0 µs | 1.500: 500.0 ns, 2.0 µs |",
+            "| grow | another | 2.000: 500.0 ns, 2.0 µs | 2.000: 500.0 ns, 2.0 µs |",
+            "",
+            "## `peer`: what peer is",
+            "",
+            "| what | compared with | 1 | 2 |",
+            "|---|---|--:|--:|",
+            "",
+            "Not measured to its end on 1: there is no room",
+            "",
+            "Not measured to its end on 2: no second device",
+        ];
+        assert_eq!(tables.lines().collect::<Vec<_>>(), expected);
+    }
+}

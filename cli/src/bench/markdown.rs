@@ -69,3 +69,50 @@ pub(super) fn cells(cells: &[impl AsRef<str>]) -> String {
     let cells: Vec<String> = cells.iter().map(|cell| shown(cell.as_ref()).replace('|', "\\|")).collect();
     format!("| {} |\n", cells.join(" | "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::text::tests::report;
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_targets_and_a_table_for_each_pair() {
+        let mut report = report();
+        report.pairs[0].rows.truncate(2);
+        report.pairs[0].rows[1].what = "a | b".to_owned();
+        report.environment.gpu_vmm = "9.8.7\u{1b}".to_owned();
+        let page = page(&report);
+        let lines: Vec<&str> = page.lines().collect();
+        let time = &report.environment.time;
+        assert!(lines[0].starts_with("Simulated GPU, driver 7.2.53211 (number 70253211), "), "{page}");
+        assert!(
+            lines[0]
+                .ends_with(&format!("; Linux 6.18.44, Debian GNU/Linux 13 (trixie). gpu-vmm 9.8.7, {time}.")),
+            "{page}"
+        );
+        let expected = [
+            "",
+            "## The targets",
+            "",
+            "| pair | what | compared with | ratio | interquartile range | target |",
+            "|---|---|---|--:|--:|--:|",
+            "| calls | create | one call | 0.250 | 0.125–0.500 | ≤ 0.5 |",
+            "| calls | a \\| b | one call | 0.750 | 0.375–1.500 | ≤ 0.5 MISSED |",
+            "",
+            "## `calls`: what calls is",
+            "",
+            "| what | compared with | gpu-vmm | baseline | ratio | interquartile range |",
+            "|---|---|--:|--:|--:|--:|",
+            "| create | one call | 500.0 ns | 2.0 µs | 0.250 | 0.125–0.500 |",
+            "| a \\| b | one call | 500.0 ns | 2.0 µs | 0.750 | 0.375–1.500 |",
+            "",
+            "## `peer`: what peer is",
+            "",
+            "",
+            "Skipped: there is no room",
+            "",
+            "Failed: a call failed",
+        ];
+        assert_eq!(lines[1..], expected);
+    }
+}

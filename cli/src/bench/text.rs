@@ -155,7 +155,7 @@ pub(super) fn target(target: Target) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::bench::report::Measured;
     use crate::output::{WIDTH, lines_of};
@@ -178,7 +178,7 @@ mod tests {
     }
 
     /// Returns a report of one pair whose second row misses its target, and of two that did not end.
-    fn report() -> Report {
+    pub(in crate::bench) fn report() -> Report {
         let pair = |name: &str, rows, skipped: Option<&str>, failed: Option<&str>| Measured {
             name: name.to_owned(),
             what: format!("what {name} is"),

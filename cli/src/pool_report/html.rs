@@ -337,6 +337,45 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_data_of_the_page_has_each_block_with_its_stream() {
+        let block = |offset, state, stream| BlockSnapshot { offset, size: 512, state, stream };
+        let blocks = vec![
+            block(0, BlockState::Live, 16),
+            block(512, BlockState::Bins, 0),
+            block(1024, BlockState::Pending, u64::MAX),
+            block(4096, BlockState::Free, 16),
+        ];
+        let space = SpaceSnapshot {
+            tag: "<kv>".to_owned(),
+            base: 0x7000,
+            reserved: 1 << 20,
+            suspended: false,
+            blocks,
+            pages: vec![PagesSnapshot { offset: 0, count: 1, frame: 3, used: true }],
+        };
+        let snapshot = PoolSnapshot {
+            device: "a <GPU>".to_owned(),
+            at: 8.1254,
+            page: 1 << 20,
+            spaces: vec![space],
+            timeline: vec![Moment { at: 0.5, live: 1, pending: 2, held: 3 }],
+            ..PoolSnapshot::default()
+        };
+        let page = page(&snapshot).unwrap_or_default();
+        assert!(
+            page.contains("a &lt;GPU&gt;") && page.contains("8.125 s after the pool was created"),
+            "{page}"
+        );
+        let data = concat!(
+            r#"{"page":1048576,"spaces":[{"tag":"\u003ckv>","base":"0x7000","reserved":1048576,"#,
+            r#""blocks":[[0,512,"live",1],[512,512,"bins",0],[1024,512,"pending",2],[4096,512,"free",1]],"#,
+            r#""streams":["default","0x10","0xffffffffffffffff"]}],"#,
+            r#""frames":[{"first":3,"count":1,"places":[[0,0,true]]}],"timeline":[[0.5,1,2,3]]}"#
+        );
+        assert!(page.contains(data), "{page}");
+    }
+
     const NAMES: [&str; 10] =
         ["style", "device", "at", "page", "stats", "spaces", "bins", "largest", "data", "script"];
 

@@ -141,3 +141,57 @@ fn the_form_of_a_file_is_the_one_that_tools_read() {
     assert!(older.contains("account") && !older.contains("unmapped"), "{older}");
     assert_eq!(content(older.as_bytes()).unwrap(), snapshot);
 }
+
+#[test]
+fn the_largest_blocks_are_twenty_in_their_order() {
+    let mut snapshot = snapshot();
+    let blocks = (0..15).map(|place| block(4 * place, 1 + place % 2, BlockState::Cached));
+    snapshot.spaces[0].blocks = blocks.clone().collect();
+    snapshot.spaces[1].blocks = blocks.clone().collect();
+    let listed: Vec<(&str, u64, u64)> = largest(&snapshot)
+        .iter()
+        .map(|(space, block)| (space.tag.as_str(), block.offset / MIB, block.size / MIB))
+        .collect();
+    let of = |tag: &'static str, size| {
+        blocks
+            .clone()
+            .filter(move |block| block.size == size * MIB)
+            .map(move |block| (tag, block.offset / MIB, size))
+    };
+    let expected: Vec<_> =
+        of("one", 2).chain(of("two", 2)).chain(of("one", 1)).chain(of("two", 1)).take(20).collect();
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn ranges_can_reach_the_end_of_the_numbers_and_not_exceed_it() {
+    let with = |frame, count| {
+        let mut snapshot = snapshot();
+        snapshot.unmapped = vec![FramesSnapshot { frame, count }];
+        reread(&snapshot).map(drop)
+    };
+    assert_eq!(with(u32::MAX, 1), Ok(()));
+    assert_eq!(with(u32::MAX, 2), Err("2 frames from number 4294967295 on are not possible".to_owned()));
+    let mut last = snapshot();
+    last.spaces[0].base = u64::MAX - (1 << 30);
+    assert!(reread(&last).is_ok());
+    last.spaces[0].base += 1;
+    assert!(reread(&last).is_err());
+    let mut full = snapshot();
+    full.spaces[0].blocks = vec![block(1, 1023, BlockState::Live)];
+    assert!(reread(&full).is_ok(), "a block can end with its range");
+    full.spaces[0].blocks[0].offset += 1;
+    assert!(reread(&full).is_err());
+}
+
+#[test]
+fn the_trace_names_the_pool_and_has_a_track_for_each_figure() {
+    let mut snapshot = snapshot();
+    snapshot.device = "a GPU".to_owned();
+    snapshot.timeline = vec![gpu_vmm::pool::Moment { at: 0.5, live: 1, pending: 2, held: 3 }];
+    let counter = |name, bytes| serde_json::json!({"ph": "C", "pid": 1, "name": name, "ts": 500_000.0, "args": {"bytes": bytes}});
+    let name = serde_json::json!({"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "a GPU"}});
+    let events = [name, counter("held", 3), counter("live", 1), counter("pending", 2)];
+    let expected = serde_json::json!({"traceEvents": events, "displayTimeUnit": "ms"});
+    assert_eq!(super::perfetto::trace(&snapshot), expected);
+}

@@ -101,6 +101,13 @@ fn what_makes_no_sense_is_refused() {
     ] {
         fails(&[&["bench"], arguments].concat(), 2, reason);
     }
+    let missing = "device 7 does not exist; the host backend has 1";
+    fails(&["bench", "--backend", "host", "--device", "7", "--filter", "dispatch"], 1, missing);
+    fails(
+        &["bench", "--backend", "host", "--torch", "/nowhere", "--filter", "pool"],
+        2,
+        "no effect on host memory",
+    );
     fails(&["bench", "--show", "/nowhere/report.json"], 1, "/nowhere/report.json cannot be read");
     for option in ["--out", "--plot"] {
         let nowhere = ["bench", "--backend", "host", "--json", option, "/nowhere/report.json"];

@@ -25,6 +25,15 @@ fn the_plan_is_said_and_nothing_is_done() {
     let output = check(&folder, &["--plan", "--soak", "--out", "my.json"], &[]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let text = stdout(&output);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "This check takes at most 12s, and runs these commands, each in a process of its own:",
+        "The last one is the soak, which takes up to 10 minutes more.",
+        "writes one file, my.json. It has no host name, user name,",
+        "Nothing is sent and nothing is installed. Read it before you attach it.",
+    ] {
+        assert!(words.contains(part), "{part:?} is not in {text}");
+    }
     for part in ["at most 12s", "gpu-vmm info --backend host", "library::pool::soak", "one file, my.json"] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
@@ -69,6 +78,13 @@ fn one_file_holds_the_reports_and_nothing_private() {
         let is_late = ended.starts_with("killed after ") || ended == "not run: no time was left";
         assert!(ended == "status 0" || (is_late && step["name"] != "conformance"), "{step}");
     }
+    assert_eq!((&report["check"], &report["limit_seconds"]), (&1.into(), &12.0.into()));
+    assert_eq!(report["gpu_vmm"], env!("CARGO_PKG_VERSION"));
+    let each = report["steps"].as_array().unwrap().iter().map(|step| step["seconds"].as_f64().unwrap());
+    let (each, all): (f64, f64) = (each.sum(), report["seconds"].as_f64().unwrap());
+    assert!(each > 0.0 && each <= all, "{each} of {all} seconds");
+    let attach = "Attach gpu-vmm-check.json to an issue, with these ten lines:\n";
+    assert!(stdout(&output).contains(attach), "{}", stdout(&output));
     assert_eq!(report["conformance"]["summary"]["failed"], 0);
     assert!(report["conformance"]["summary"]["skipped"].as_u64().unwrap() > 100);
     assert_eq!(report["grow"]["wrong_words"], 0);

@@ -35,6 +35,16 @@ fn the_list_has_every_rule() {
     assert!(text.starts_with("library, "), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     let rules = text.lines().filter(|line| line.contains("::")).count();
+    let headings: Vec<&str> = text.lines().filter(|line| line.contains(" cases: ")).collect();
+    let [library, driver] = headings[..] else { panic!("{headings:?}") };
+    let count = |heading: &str, begin: &str, end: &str| {
+        heading.strip_prefix(begin).unwrap().strip_suffix(end).unwrap().parse::<usize>().unwrap()
+    };
+    let library = count(library, "library, ", " cases: what gpu-vmm promises on every backend");
+    let driver = count(driver, "driver, ", " cases: what the drivers' documentation says");
+    let is_case = |line: &&str| line.starts_with("  ") && line[2..].split(' ').next().unwrap().contains("::");
+    let cases = text.lines().filter(is_case).count();
+    assert_eq!((library > 0 && driver > 0, library + driver), (true, cases));
     let some = command(&["conformance", "--list", "--filter", "library::grow::"]).output().unwrap();
     let some: Vec<String> =
         stdout(&some).lines().map(str::to_owned).filter(|line| line.contains("::")).collect();

@@ -68,7 +68,13 @@ fn growth_in_json_has_every_member() {
     assert_eq!(report["final_bytes"], 20 * MIB);
     assert_eq!(report["verified_bytes"], 20 * MIB);
     assert_eq!(report["wrong_words"], 0);
-    assert!(report["copy_micros"].as_f64().unwrap() > 0.0);
+    let texts = ["device_name", "verified_by"].map(|name| report[name].as_str().unwrap());
+    assert_eq!(texts, ["host memory 0", "the CPU"]);
+    assert_eq!((&report["granularity_bytes"], &report["copy_skipped"]), (&(2 * MIB).into(), &Value::Null));
+    let micros = |name: &str| report[name].as_f64().unwrap();
+    assert!(micros("copy_micros") > 0.0 && micros("reserve_micros") > 0.0, "{report}");
+    let ratio = micros("copy_micros") / micros("total_micros");
+    assert!((micros("copy_ratio") - ratio).abs() <= 1e-9 * ratio, "{report}");
     assert_eq!(of_steps(&report, "bytes"), [2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 20 * MIB]);
     assert_eq!(of_steps(&report, "how"), ["within"; 5]);
     let address = report["steps"][0]["address"].as_str().unwrap();
@@ -236,6 +242,25 @@ fn the_environment_names_the_backend() {
     assert_eq!(json(&grow("", &["--backend", "host"]))["backend"], "host");
     // Empty is as if it were not set. Which backend is the best one, the machine decides.
     assert!(!stderr(&grow("", &[])).contains("GPU_VMM_BACKEND is"));
+}
+
+#[test]
+fn host_memory_is_used_without_a_gpu_and_the_reason_is_said() {
+    let mut command = command(&["grow", "--to", "4MiB", "--json"]);
+    for vendor in ["CUDA", "HIP"] {
+        command.env(format!("GPU_VMM_{vendor}_LIBRARY"), "/dev/null");
+    }
+    let output = command.env_remove("GPU_VMM_BACKEND").output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &report["backend"]), (Some(0), &"host".into()));
+    let text = stderr(&output);
+    assert!(
+        text.starts_with("gpu-vmm: no GPU found (") && text.ends_with("); using host memory\n"),
+        "{text}"
+    );
+    assert_eq!(text.contains("(cuda: "), cfg!(feature = "cuda"), "{text}");
+    assert_eq!(text.contains("hip: "), cfg!(feature = "hip"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
 }
 
 #[test]

@@ -141,6 +141,19 @@ fn a_replay_for_people_says_the_same() {
 }
 
 #[test]
+fn the_pool_has_pages_of_the_named_size() {
+    let folder = Folder::new("replay-page");
+    let (file, to) = (small(&folder), folder.file("pool.json"));
+    for (page, bytes) in [("4MiB", 4 << 20), ("32MiB", 32_u64 << 20)] {
+        let report = json(&replay(&[&file, "--json", "--page", page, "--snapshot", &to]));
+        let snapshot: Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
+        assert_eq!(number(&snapshot, "page"), bytes);
+        let held = number(&report, "peak_held");
+        assert!(held >= bytes && held.is_multiple_of(bytes), "{report}");
+    }
+}
+
+#[test]
 fn standard_input_serves_as_well() {
     let mut child = command(&["replay", "--backend", "host", "--json", "-"]);
     let mut child =
@@ -203,6 +216,8 @@ fn what_the_device_has_not_is_refused_before_anything_is_taken() {
         let expected = "allocation 1 of 3: 4 MiB on stream 0, with 0 B asked for before it: ";
         fails(&[&tiny[..], &["--allocator", allocator]].concat(), 1, expected);
     }
+    let missing = "device 7 does not exist; the host backend has 1";
+    fails(&["replay", "--backend", "host", "--device", "7", &file], 1, missing);
     fails(&["replay", "--host-memory", "1GiB", &file], 2, "--host-memory is for --backend host");
     fails(&["replay", "--threads", "0", &file], 2, "0 is not in 1..=1024");
     let both = ["replay", "--allocator", "driver", "--snapshot", "x", &file];

@@ -135,7 +135,62 @@ pub extern "C" fn gpu_vmm_last_error() -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpu_vmm::{
+        Access, Address, BankId, Bytes, Detail, DeviceId, DriverError, Granularity, OffsetRange, Operation,
+        Vendor,
+    };
     use std::ffi::CStr;
+
+    #[test]
+    fn each_kind_of_error_has_its_status() {
+        let range = OffsetRange { offset: Bytes(1), length: Bytes(2) };
+        let (device, address, none) = (DeviceId(1), Address(4096), String::new);
+        let source = || DriverError::system("call", &std::io::Error::other("it failed"));
+        let granularity = Granularity::BYTE;
+        for (detail, status) in [
+            (Detail::ZeroSize, GPU_VMM_INVALID_ARGUMENT),
+            (Detail::Unaligned { what: "offset", value: 1, granularity }, GPU_VMM_UNALIGNED),
+            (Detail::OutOfRange { range, limit: Bytes(1) }, GPU_VMM_OUT_OF_RANGE),
+            (Detail::AddressSpaceExhausted { size: Bytes(1), limit: Bytes(1) }, GPU_VMM_OUT_OF_ADDRESSES),
+            (Detail::AlreadyMapped { range, mapping: range }, GPU_VMM_ALREADY_MAPPED),
+            (
+                Detail::NotMapped { range, hole: Bytes(1), mapped: Bytes(0), end: Bytes(0) },
+                GPU_VMM_NOT_MAPPED,
+            ),
+            (Detail::AddressTaken { wanted: address, offered: address }, GPU_VMM_ADDRESS_TAKEN),
+            (Detail::NoSuchBank { set: BankId(1), there: none() }, GPU_VMM_NOT_FOUND),
+            (Detail::NoSuchDevice { device, vendor: Vendor::Host, count: 1 }, GPU_VMM_NO_SUCH_DEVICE),
+            (Detail::NoDevice { vendor: Vendor::Host, reason: none() }, GPU_VMM_NO_SUCH_DEVICE),
+            (Detail::PeerUnreachable { device, owner: device }, GPU_VMM_PEER_UNREACHABLE),
+            (
+                Detail::NoAccess { device, offset: Bytes(1), have: Access::None, need: Access::Read },
+                GPU_VMM_ACCESS_DENIED,
+            ),
+            (Detail::Unsupported { reason: none() }, GPU_VMM_UNAVAILABLE),
+            (Detail::Exported { count: 1 }, GPU_VMM_BUSY),
+            (Detail::Suspended { address, reserved: Bytes(1) }, GPU_VMM_SUSPENDED),
+            (Detail::Poisoned { range, cause: none() }, GPU_VMM_POISONED),
+            (Detail::Forked, GPU_VMM_FORKED),
+            (Detail::DeviceLost { source: source() }, GPU_VMM_DEVICE_LOST),
+            (Detail::Mismatch { what: "vendor", theirs: none(), ours: none() }, GPU_VMM_PEER),
+            (Detail::Driver { source: source(), context: none() }, GPU_VMM_DRIVER),
+            (
+                Detail::OutOfMemory {
+                    device,
+                    requested: Bytes(1),
+                    free: Bytes(0),
+                    total: Bytes(1),
+                    source: source(),
+                },
+                GPU_VMM_OUT_OF_MEMORY,
+            ),
+        ] {
+            let error = Error::new(Operation::Map, detail);
+            let (kind, text) = (error.kind(), error.to_string());
+            let failure = Failure::from(error);
+            assert_eq!((failure.status, &*failure.text), (status, &*text), "{kind}");
+        }
+    }
 
     /// A caller's bytes can be part of the text.
     #[test]

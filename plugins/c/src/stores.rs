@@ -227,7 +227,9 @@ mod tests {
 
     #[test]
     fn the_number_of_threads_is_checked() {
-        assert_eq!(parse_threads(" 3 ").unwrap(), 3);
+        assert_eq!([" 3 ", "1", "256"].map(|text| parse_threads(text).unwrap()), [3, 1, 256]);
+        let text = parse_threads("257").unwrap_err().text;
+        assert_eq!(text, "GPU_VMM_COPY_THREADS is \"257\"; expected 1 to 256");
         for text in ["0", "257", "-1", "many", ""] {
             assert!(parse_threads(text).is_err(), "{text:?}");
         }

@@ -51,6 +51,11 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut, without_provenance_mut};
 
+mod banked;
+mod memory;
+mod observers;
+mod results;
+
 const UNIT: u64 = Bytes::mib(2).0;
 
 fn open(config: &HostConfig) -> *mut Backend {

@@ -5,7 +5,9 @@ use super::*;
 use crate::backend::{gpu_vmm_close, gpu_vmm_open};
 use crate::handles;
 use crate::region::{gpu_vmm_region_free, gpu_vmm_region_grow};
-use crate::status::{GPU_VMM_ADDRESS_TAKEN, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_PEER};
+use crate::status::{
+    GPU_VMM_ADDRESS_TAKEN, GPU_VMM_DRIVER, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_PEER,
+};
 use gpu_vmm::{Address, DeviceId, HandleTypes, Placement, Properties, Vendor};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -214,5 +216,25 @@ fn a_followed_region_reserves_the_addresses_that_were_asked_for() {
         };
         assert_eq!(reserved, Bytes(if reserve == 0 { UNIT } else { reserve }), "{name}");
         ends.end();
+    }
+}
+
+#[test]
+fn a_path_has_one_listener_and_a_missing_one_none() {
+    let file = std::env::temp_dir().join(format!("gpu-vmm-c-one-listener-{}", std::process::id()));
+    let path = CString::new(file.as_os_str().as_bytes()).unwrap();
+    let backend = handles::add(Backend(AnyBackend::open(Vendor::Host).unwrap())).unwrap();
+    let (mut listener, mut other, mut followed) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: the path is a string, the places are writable, and the objects are freed after their last use.
+    unsafe {
+        let status = gpu_vmm_follow(backend, path.as_ptr(), 0, WAIT, &raw mut followed);
+        assert_eq!((status, followed.is_null()), (GPU_VMM_DRIVER, true), "it does not wait for a listener");
+        assert_eq!(gpu_vmm_listener_new(path.as_ptr(), &raw mut listener), GPU_VMM_OK);
+        let status = gpu_vmm_listener_new(path.as_ptr(), &raw mut other);
+        assert_eq!((status, other.is_null()), (GPU_VMM_DRIVER, true));
+        assert!(file.exists(), "the first one stays");
+        gpu_vmm_listener_free(listener);
+        assert!(!file.exists());
+        gpu_vmm_close(backend);
     }
 }

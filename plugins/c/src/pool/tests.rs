@@ -3,8 +3,13 @@
 
 use super::*;
 use crate::handles;
-use crate::sleep::{gpu_vmm_is_suspended, gpu_vmm_resume, gpu_vmm_suspend};
-use crate::status::{GPU_VMM_NOT_FOUND, GPU_VMM_OK};
+use crate::sleep::{
+    gpu_vmm_host_memory, gpu_vmm_is_suspended, gpu_vmm_resume, gpu_vmm_suspend, gpu_vmm_trim_host,
+};
+use crate::status::{
+    GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_SUSPENDED,
+    gpu_vmm_last_error,
+};
 use crate::texts::gpu_vmm_string_free;
 use gpu_vmm::host::HostConfig;
 use gpu_vmm::{HandleTypes, Vendor};
@@ -153,4 +158,116 @@ fn a_tag_is_suspended_until_it_is_resumed() {
     }
     assert_eq!(suspended, [false, true, false]);
     assert!(bytes[0] >= Bytes::mib(2).0 && bytes[0] == bytes[1], "{bytes:?}");
+}
+
+fn last_error() -> String {
+    // SAFETY: a string that lives until the thread's next error.
+    unsafe { CStr::from_ptr(gpu_vmm_last_error()) }.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn copies_reach_to_the_end_of_a_block_and_no_further() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let pool = handles::add(Pool::new(&host, &PoolOptions::DEFAULT).unwrap()).unwrap();
+    let (mut tagged, mut address, mut block) = (std::ptr::null_mut(), 0, MaybeUninit::<BlockInfo>::uninit());
+    // SAFETY: the pools are freed last, the texts are strings, the places are writable, and `find` has written the block.
+    unsafe {
+        assert_eq!(gpu_vmm_pool_tagged(pool, c"weights".as_ptr(), &raw mut tagged), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_alloc(tagged, 1000, 0, std::ptr::null_mut(), &raw mut address), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_find(pool, address + 9, block.as_mut_ptr()), GPU_VMM_OK);
+        let block = block.assume_init();
+        assert_eq!((block.base, block.offset), (address, 9));
+        assert_eq!(CStr::from_ptr(block.tag.as_ptr()), c"weights");
+        let end = address + block.capacity;
+        let write = |at| gpu_vmm_write(pool, at, b"bytes".as_ptr().cast(), 5);
+        let mut found = [0; 5];
+        let mut read = |at, size| gpu_vmm_read(pool, at, found.as_mut_ptr().cast(), size);
+        assert_eq!((write(end - 5), read(end - 5, 5)), (GPU_VMM_OK, GPU_VMM_OK));
+        let beyond = [write(end - 4), read(end - 4, 5), read(address, u64::MAX)];
+        assert_eq!(beyond, [GPU_VMM_OUT_OF_RANGE; 3]);
+        assert_eq!(read(end - 4, 5), GPU_VMM_OUT_OF_RANGE);
+        let (at, base) = (Address(end - 4), Address(address));
+        assert_eq!(
+            last_error(),
+            format!("read: 5 B at {at} exceed the block at {base}, which ends 4 B after that address")
+        );
+        assert_eq!([read(1 << 20, 1), write(1 << 20)], [GPU_VMM_NOT_FOUND; 2]);
+        let mut none = MaybeUninit::<BlockInfo>::uninit();
+        assert_eq!(gpu_vmm_find(pool, 1 << 20, none.as_mut_ptr()), GPU_VMM_NOT_FOUND);
+        assert_eq!(none.assume_init().base, 0, "no block is described");
+        assert_eq!(gpu_vmm_read(pool, address, std::ptr::null_mut(), 1), GPU_VMM_INVALID_ARGUMENT);
+        let (tag, nowhere) = (c"weights".as_ptr(), std::ptr::null());
+        assert_eq!(gpu_vmm_suspend(pool, tag, nowhere, std::ptr::null_mut()), GPU_VMM_OK);
+        assert_eq!([read(address, 1), write(address)], [GPU_VMM_SUSPENDED; 2]);
+        assert_eq!(found, *b"bytes");
+        gpu_vmm_pool_free(tagged);
+        gpu_vmm_pool_free(pool);
+    }
+}
+
+#[test]
+fn a_pool_keeps_and_holds_as_much_as_its_options_say() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let page = Bytes::mib(2).0;
+    for (keep, kept) in [(0, 4 * page), (GPU_VMM_KEEP_NOTHING, 0), (2 * page, 2 * page)] {
+        let pool = Pool::new(&host, &PoolOptions { page, keep, ..PoolOptions::DEFAULT }).unwrap();
+        let blocks: Vec<_> = (0..4).map(|_| pool.blocks.alloc(Bytes(page)).unwrap()).collect();
+        assert_eq!(pool.blocks.stats().held, 4 * page);
+        drop(blocks);
+        assert_eq!(pool.blocks.stats().held, kept, "{keep}");
+    }
+    let pool = Pool::new(&host, &PoolOptions { page, budget: 2 * page, ..PoolOptions::DEFAULT }).unwrap();
+    let pool = handles::add(pool).unwrap();
+    let (mut address, stream) = (1, std::ptr::null_mut());
+    // SAFETY: the pool is freed last, and the place is writable.
+    unsafe {
+        assert_eq!(gpu_vmm_alloc(pool, 3 * page, 0, stream, &raw mut address), GPU_VMM_OUT_OF_MEMORY);
+        assert_eq!(address, 0, "there is no block");
+        assert_eq!(gpu_vmm_alloc(pool, 2 * page, 0, stream, &raw mut address), GPU_VMM_OK);
+        gpu_vmm_pool_free(pool);
+    }
+    let later = PoolOptions { reserved: [0, 0, 0, 1], ..PoolOptions::DEFAULT };
+    let failure = Pool::new(&host, &later).map(drop).unwrap_err();
+    assert_eq!(failure.status, GPU_VMM_INVALID_ARGUMENT);
+    assert!(
+        failure.text.starts_with("make a pool: options.reserved is not zero; set the whole"),
+        "{failure:?}"
+    );
+}
+
+#[test]
+fn host_memory_of_a_suspension_is_counted_until_it_is_trimmed() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let made = Pool::new(&host, &PoolOptions::DEFAULT).unwrap();
+    let block = made.tagged("weights").unwrap().blocks.alloc(Bytes::mib(4)).unwrap();
+    let (tag, size) = (c"weights".as_ptr(), block.capacity().0);
+    let pool = handles::add(made).unwrap();
+    // SAFETY: the pool is freed last, the texts are strings, and the places are writable.
+    unsafe {
+        let count = || {
+            let mut bytes = 1;
+            assert_eq!(gpu_vmm_host_memory(pool, &raw mut bytes), GPU_VMM_OK);
+            bytes
+        };
+        assert_eq!(count(), 0);
+        let wrong = gpu_vmm_suspend(pool, tag, c"disk".as_ptr(), std::ptr::null_mut());
+        assert_eq!(wrong, GPU_VMM_INVALID_ARGUMENT);
+        assert!(
+            last_error().starts_with("suspend: keep is \"disk\"; expected null (nowhere), "),
+            "{}",
+            last_error()
+        );
+        assert_eq!(gpu_vmm_suspend(pool, tag, c"host-kept".as_ptr(), std::ptr::null_mut()), GPU_VMM_OK);
+        let with_contents = count();
+        assert!(with_contents >= size);
+        let (mut freed, mut again) = (1, 1);
+        assert_eq!(gpu_vmm_trim_host(pool, &raw mut freed), GPU_VMM_OK);
+        assert_eq!((freed, count()), (0, with_contents), "contents stay");
+        assert_eq!(gpu_vmm_resume(pool, tag, std::ptr::null_mut()), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_resume(pool, tag, &raw mut again), GPU_VMM_OK);
+        assert_eq!((again, count()), (0, with_contents), "it was not suspended, and the memory stays");
+        assert_eq!(gpu_vmm_trim_host(pool, &raw mut freed), GPU_VMM_OK);
+        assert_eq!((freed, count()), (with_contents, 0));
+        gpu_vmm_pool_free(pool);
+    }
 }

@@ -137,4 +137,36 @@ mod tests {
             assert_eq!(amounts.read().blocks.live, blocks, "{capacity}");
         }
     }
+
+    #[test]
+    fn a_reset_keeps_what_is_live() {
+        let (small, large) = (Bytes(SMALL), Bytes(SMALL + 512));
+        let mut amounts = Amounts::default();
+        (0..3).for_each(|_| amounts.add(Bytes(700), small));
+        (0..2).for_each(|_| amounts.add(Bytes(SMALL + 1), large));
+        amounts.remove(Bytes(700), small);
+        amounts.remove(Bytes(SMALL + 1), large);
+        let live = [2, 1];
+        let before = amounts.read().blocks;
+        let expected = TorchQuantity { live, freed: [1, 1], allocated: [3, 2], peak: [3, 2], peak_of_all: 5 };
+        assert_eq!(before, expected);
+        amounts.reset_peak();
+        assert_eq!(amounts.read().blocks, TorchQuantity { peak: live, peak_of_all: 3, ..before });
+        amounts.reset_accumulated();
+        let nothing = [0; 2];
+        let reset = TorchQuantity { live, freed: nothing, allocated: nothing, peak: live, peak_of_all: 3 };
+        assert_eq!(amounts.read().blocks, reset);
+        amounts.add(Bytes(700), small);
+        amounts.remove(Bytes(SMALL + 1), large);
+        let TorchAmounts { blocks, bytes, requested } = amounts.read();
+        let after =
+            TorchQuantity { live: [3, 0], freed: [0, 1], allocated: [1, 0], peak: [3, 1], peak_of_all: 4 };
+        assert_eq!(blocks, after);
+        assert_eq!((bytes.live, bytes.allocated, bytes.freed), ([3 * 1024, 0], [1024, 0], [0, SMALL + 512]));
+        assert_eq!(
+            (requested.live, requested.allocated, requested.freed),
+            ([2100, 0], [700, 0], [0, SMALL + 1])
+        );
+        assert_eq!(bytes.peak_of_all, 2 * 1024 + SMALL + 512 + 1024);
+    }
 }

@@ -27,6 +27,8 @@ use std::mem::MaybeUninit;
 use std::process::Command;
 use std::ptr::{null, null_mut, without_provenance_mut};
 
+mod hooks;
+
 /// The page size of a pool without a small budget.
 const PAGE: u64 = 16 << 20;
 

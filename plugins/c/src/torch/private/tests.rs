@@ -4,6 +4,7 @@
 use super::*;
 use crate::pool::PoolOptions;
 use crate::status::{GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
+use crate::torch::table::GPU_VMM_TORCH_LIVE;
 use gpu_vmm::{BackingStore, Vendor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -44,7 +45,10 @@ fn live(pools: &PrivatePools) -> u64 {
 fn a_freed_block_serves_its_pool_alone() {
     let pools = pools(1);
     pools.acquire(OTHER).unwrap();
-    let first = alloc(&pools);
+    let seen = pools.alloc(ID, SIZE, Bytes(512), STREAM).unwrap();
+    assert_eq!((seen.size, seen.pool, seen.device, seen.state), (SIZE.0, ID, 1, GPU_VMM_TORCH_LIVE));
+    assert!(seen.capacity >= SIZE.0 && seen.stream.is_null() && !seen.used_elsewhere);
+    let first = Address(seen.address);
     free(&pools, first);
     let other = Address(pools.alloc(OTHER, SIZE, Bytes(512), STREAM).unwrap().address);
     assert_ne!(other, first);

@@ -1,0 +1,329 @@
+//! Physical memory, regions and page-locked memory on host memory: sizes, contents, and the texts of refusals.
+
+use super::*;
+use crate::mapping::gpu_vmm_region_physical;
+use crate::physical::{
+    gpu_vmm_physical_read, gpu_vmm_physical_retain, gpu_vmm_physical_same, gpu_vmm_physical_write,
+};
+use crate::properties::GPU_VMM_LOCATION_HOST_NODE;
+use crate::queue::{
+    gpu_vmm_copy_queue_finish, gpu_vmm_copy_queue_read, gpu_vmm_copy_queue_write, gpu_vmm_pinned_data,
+};
+use crate::region::{
+    gpu_vmm_region_is_plain, gpu_vmm_region_read, gpu_vmm_region_shrink, gpu_vmm_region_size,
+    gpu_vmm_region_write,
+};
+use crate::reservation::{
+    GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER, RegionOptions, gpu_vmm_region_granularity,
+    gpu_vmm_region_reserve,
+};
+use crate::share::{FabricHandle, gpu_vmm_physical_export_fd, gpu_vmm_physical_import_fd};
+use crate::snapshot::{gpu_vmm_region_restore, gpu_vmm_region_snapshot, gpu_vmm_snapshot_count};
+use crate::status::{
+    GPU_VMM_FILE, GPU_VMM_NOT_MAPPED, GPU_VMM_OUT_OF_RANGE, GPU_VMM_UNALIGNED, GPU_VMM_UNAVAILABLE,
+};
+
+fn write(region: *const Region, offset: u64, bytes: &[u8]) -> Status {
+    // SAFETY: the region is not freed yet; so below.
+    unsafe { gpu_vmm_region_write(region, offset, bytes.as_ptr().cast(), bytes.len() as u64) }
+}
+
+fn read(region: *const Region, offset: u64) -> [u8; 5] {
+    let mut bytes = [0; 5];
+    // SAFETY: as above.
+    let status = unsafe { gpu_vmm_region_read(region, offset, bytes.as_mut_ptr().cast(), 5) };
+    assert_eq!(status, GPU_VMM_OK, "{}", last_error());
+    bytes
+}
+
+#[test]
+fn two_objects_share_one_memory_until_both_are_released() {
+    let backend = open(&HostConfig::new().memory(Bytes::mib(64)));
+    // SAFETY: the objects are freed after their last use, and the places are writable; so below.
+    unsafe {
+        let free = || handles::find(backend).unwrap().0.memory_info(DeviceId(0)).unwrap().free.0;
+        let (memory, other) =
+            (physical(backend, &of_device(0), UNIT), physical(backend, &of_device(0), UNIT));
+        let retained = result(|place| gpu_vmm_physical_retain(memory, place));
+        assert_ne!(memory, retained);
+        let same = |one, two| result(|place| gpu_vmm_physical_same(one, two, place));
+        assert!(same(memory, retained) && !same(memory, other));
+        let (text, mut found) = (b"bytes", [0; 5]);
+        assert_eq!(gpu_vmm_physical_write(memory, UNIT - 5, text.as_ptr().cast(), 5), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_physical_write(memory, UNIT - 4, text.as_ptr().cast(), 5), GPU_VMM_OUT_OF_RANGE);
+        gpu_vmm_physical_release(memory);
+        assert_eq!(gpu_vmm_physical_read(retained, UNIT - 5, found.as_mut_ptr().cast(), 5), GPU_VMM_OK);
+        assert_eq!(&found, text);
+        assert_eq!(free(), Bytes::mib(60).0);
+        let region = result(|place| gpu_vmm_region_new(backend, 0, 4 * UNIT, place));
+        assert_eq!(gpu_vmm_region_map(region, UNIT, retained), GPU_VMM_OK);
+        let mut mapped = null_mut();
+        assert_eq!(gpu_vmm_region_physical(region, UNIT - 1, &raw mut mapped), GPU_VMM_NOT_MAPPED);
+        assert_eq!(last_error(), "query mapping: nothing is mapped at offset 2097151 B");
+        assert_eq!(gpu_vmm_region_mapping(region, 2 * UNIT, null_mut()), GPU_VMM_NOT_MAPPED);
+        let mapped = result(|place| gpu_vmm_region_physical(region, 2 * UNIT - 1, place));
+        assert!(same(mapped, retained));
+        let mapping = result(|place| gpu_vmm_region_mapping(region, UNIT, place));
+        assert!(!mapping.poisoned);
+        gpu_vmm_physical_release(retained);
+        gpu_vmm_region_free(region);
+        assert_eq!(free(), Bytes::mib(60).0, "the object keeps the memory");
+        gpu_vmm_physical_release(mapped);
+        gpu_vmm_physical_release(other);
+        assert_eq!(free(), Bytes::mib(64).0);
+        gpu_vmm_close(backend);
+    }
+}
+
+#[test]
+fn a_region_shrinks_under_a_tensor_by_force_alone() {
+    let backend = open(&HostConfig::new());
+    // SAFETY: as above.
+    unsafe {
+        let region = result(|place| gpu_vmm_region_new(backend, 0, 4 * UNIT, place));
+        let size = || result(|place| gpu_vmm_region_size(region, place));
+        assert_eq!(size(), 0);
+        for units in 1..=3 {
+            assert_eq!(gpu_vmm_region_grow(region, units * UNIT), GPU_VMM_OK);
+        }
+        assert_eq!((size(), result(|place| gpu_vmm_region_granularity(region, place))), (3 * UNIT, UNIT));
+        let shown = tensor(region, 0, &[16], null(), false);
+        assert_eq!(gpu_vmm_region_shrink(region, 2 * UNIT, false), GPU_VMM_BUSY);
+        let text = last_error();
+        assert!(
+            text.starts_with("shrink: 1 tensor") && text.ends_with("drop it first, or set force"),
+            "{text}"
+        );
+        assert_eq!(gpu_vmm_region_suspend(region, null(), false, null_mut()), GPU_VMM_BUSY);
+        assert!(last_error().ends_with(", or set force"), "{}", last_error());
+        assert_eq!((gpu_vmm_region_shrink(region, 2 * UNIT, true), size()), (GPU_VMM_OK, 2 * UNIT));
+        assert_eq!(gpu_vmm_region_suspend(region, null(), true, null_mut()), GPU_VMM_OK);
+        assert_eq!(size(), 0, "a suspended region has no memory");
+        assert_eq!(gpu_vmm_region_resume(region, null_mut()), GPU_VMM_OK);
+        gpu_vmm_dlpack_delete(shown, true);
+        assert_eq!((gpu_vmm_region_shrink(region, UNIT, false), size()), (GPU_VMM_OK, UNIT));
+        assert_eq!(gpu_vmm_region_write(region, 9 * UNIT, null(), 0), GPU_VMM_OK, "nothing is written");
+        assert_eq!(gpu_vmm_region_read(region, 9 * UNIT, null_mut(), 0), GPU_VMM_OK);
+        assert_eq!(write(region, UNIT - 4, b"bytes"), GPU_VMM_NOT_MAPPED, "{}", last_error());
+        gpu_vmm_region_free(region);
+        gpu_vmm_close(backend);
+    }
+    for (config, expected) in [(HostConfig::new(), false), (HostConfig::new().without_virtual_memory(), true)]
+    {
+        let backend = open(&config);
+        // SAFETY: as above.
+        unsafe {
+            let region = result(|place| gpu_vmm_region_new(backend, 0, UNIT, place));
+            assert_eq!(result(|place| gpu_vmm_region_is_plain(region, place)), expected);
+            gpu_vmm_region_free(region);
+            gpu_vmm_close(backend);
+        }
+    }
+}
+
+#[test]
+fn each_of_two_regions_has_the_offset_that_is_named_with_it() {
+    let backend = open(&HostConfig::new());
+    let regions = [one_unit(backend), one_unit(backend)];
+    // SAFETY: as above.
+    unsafe {
+        for region in regions {
+            assert_eq!(gpu_vmm_region_grow(region, 2 * UNIT), GPU_VMM_OK);
+        }
+        // In both orders of their addresses.
+        for (one, other) in [(regions[0], regions[1]), (regions[1], regions[0])] {
+            assert_eq!(gpu_vmm_region_fill(one, 0, 2 * UNIT, b'-'), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_region_fill(other, UNIT, UNIT, b'+'), GPU_VMM_OK);
+            assert_eq!((read(one, UNIT), read(other, UNIT)), (*b"-----", *b"+++++"));
+            assert_eq!(write(other, UNIT + 8, b"bytes"), GPU_VMM_OK);
+            assert_eq!(gpu_vmm_region_copy(one, 100, other, UNIT + 8, 4), GPU_VMM_OK);
+            assert_eq!((read(one, 99), read(one, 100)), (*b"-byte", *b"byte-"));
+            assert_eq!(gpu_vmm_region_swap(one, 0, other, UNIT, UNIT, false), GPU_VMM_OK, "{}", last_error());
+            assert_eq!((read(one, 8), read(other, UNIT + 100)), (*b"bytes", *b"byte-"));
+            let copied = gpu_vmm_region_copy(one, 0, one, UNIT, 8);
+            assert_eq!(
+                (copied, last_error()),
+                (GPU_VMM_INVALID_ARGUMENT, "copy: both regions are the same one".to_owned())
+            );
+        }
+        for region in regions {
+            gpu_vmm_region_free(region);
+        }
+        gpu_vmm_close(backend);
+    }
+}
+
+#[test]
+fn a_region_lies_where_its_placement_says() {
+    let backend = open(&HostConfig::new());
+    let taken = one_unit(backend);
+    // SAFETY: as above.
+    unsafe {
+        let address = result(|place| gpu_vmm_region_address(taken, place));
+        let options = |placement| RegionOptions {
+            memory: of_device(0),
+            size: UNIT + 1,
+            placement,
+            portable: false,
+            address,
+            alignment: 0,
+            extend_by: 0,
+            guard: 0,
+            reserved: [0; 4],
+        };
+        let mut region = null_mut();
+        let mut reserve = |options: &RegionOptions| gpu_vmm_region_reserve(backend, options, &raw mut region);
+        assert_eq!(reserve(&options(GPU_VMM_PLACE_EXACT)), GPU_VMM_ADDRESS_TAKEN);
+        assert_eq!(reserve(&options(4)), GPU_VMM_INVALID_ARGUMENT);
+        assert_eq!(last_error(), "reserve: placement is 4; expected 0, 1, 2 or 3");
+        assert_eq!(
+            reserve(&RegionOptions { reserved: [0, 0, 1, 0], ..options(0) }),
+            GPU_VMM_INVALID_ARGUMENT
+        );
+        assert_eq!(last_error(), "reserve: reserved is not zero; this version knows no setting there");
+        let wrong = RegionOptions { address: address + 1, ..options(GPU_VMM_PLACE_EXACT) };
+        assert_eq!(reserve(&wrong), GPU_VMM_UNALIGNED, "{}", last_error());
+        let mut memory = Properties { location: 3, ..of_device(0) };
+        assert_eq!(reserve(&RegionOptions { memory, ..options(0) }), GPU_VMM_INVALID_ARGUMENT);
+        assert_eq!(last_error(), "reserve: location is 3; expected 0, 1 or 2");
+        memory = Properties { handle_types: 1 << 31, ..of_device(0) };
+        assert_eq!(reserve(&RegionOptions { memory, ..options(0) }), GPU_VMM_INVALID_ARGUMENT);
+        assert!(last_error().starts_with("reserve: handle_types is 0x80000000; "), "{}", last_error());
+        memory = Properties { location: GPU_VMM_LOCATION_HOST_NODE, ..of_device(0) };
+        assert_eq!(reserve(&RegionOptions { memory, ..options(0) }), GPU_VMM_UNAVAILABLE);
+        let options = options(GPU_VMM_PLACE_PREFER);
+        let elsewhere = result(|place| gpu_vmm_region_reserve(backend, &raw const options, place));
+        assert_ne!(result(|place| gpu_vmm_region_address(elsewhere, place)), address);
+        assert_eq!(result(|place| gpu_vmm_region_reserved(elsewhere, place)), 2 * UNIT, "it is rounded up");
+        let set = gpu_vmm_region_set_access(taken, 0, UNIT, 0, 2);
+        assert_eq!(set, GPU_VMM_INVALID_ARGUMENT);
+        assert!(
+            last_error().starts_with("access is 2; expected GPU_VMM_ACCESS_NONE (0)"),
+            "{}",
+            last_error()
+        );
+        gpu_vmm_region_free(elsewhere);
+        gpu_vmm_region_free(taken);
+        gpu_vmm_close(backend);
+    }
+}
+
+#[test]
+fn a_descriptor_is_imported_by_its_size_and_no_debug_text_shows_a_fabric_handle() {
+    let backend = open(&HostConfig::new());
+    let properties = Properties { handle_types: GPU_VMM_HANDLE_FD, ..of_device(0) };
+    let memory = physical(backend, &properties, UNIT);
+    let (mut fd, mut imported) = (0, null_mut());
+    // SAFETY: as above.
+    unsafe {
+        let private = physical(backend, &of_device(0), UNIT);
+        assert_eq!(gpu_vmm_physical_export_fd(private, &raw mut fd), GPU_VMM_UNAVAILABLE);
+        assert_eq!(fd, -1, "no descriptor, which is not 0");
+        let mut import = |size, fd| {
+            gpu_vmm_physical_import_fd(backend, &raw const properties, size, fd, &raw mut imported)
+        };
+        assert_eq!(import(UNIT, -1), GPU_VMM_INVALID_ARGUMENT);
+        assert_eq!(last_error(), "import memory: fd is -1; expected an open descriptor");
+        assert_eq!(gpu_vmm_physical_export_fd(memory, &raw mut fd), GPU_VMM_OK);
+        assert_ne!(import(2 * UNIT, fd), GPU_VMM_OK, "of another size");
+        assert_eq!(import(UNIT, fd), GPU_VMM_OK, "{}", last_error());
+        let (text, mut found) = (b"bytes", [0; 5]);
+        assert_eq!(gpu_vmm_physical_write(memory, 7, text.as_ptr().cast(), 5), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_physical_read(imported, 7, found.as_mut_ptr().cast(), 5), GPU_VMM_OK);
+        assert_eq!(&found, text);
+        assert_eq!(libc::close(fd), 0, "the descriptor stays the caller's");
+        for memory in [memory, private, imported] {
+            gpu_vmm_physical_release(memory);
+        }
+        gpu_vmm_close(backend);
+    }
+    assert_eq!(format!("{:?}", FabricHandle { bytes: [7; 64] }), "FabricHandle(..)");
+}
+
+#[test]
+fn a_file_of_one_region_is_restored_at_its_address() {
+    let backend = open(&HostConfig::new());
+    let region = one_unit(backend);
+    let file = std::env::temp_dir().join(format!("gpu-vmm-c-one-region-{}", std::process::id()));
+    let path = CString::new(file.to_str().unwrap()).unwrap();
+    let mut restored = null_mut();
+    // SAFETY: as above; the path is a string.
+    unsafe {
+        let mut restore =
+            |relocate| gpu_vmm_region_restore(backend, path.as_ptr(), relocate, &raw mut restored);
+        assert_eq!(restore(false), GPU_VMM_FILE, "there is no such file");
+        assert_eq!(write(region, UNIT - 5, b"bytes"), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_region_snapshot(region, path.as_ptr(), false), GPU_VMM_OK);
+        assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 1);
+        assert_eq!(restore(false), GPU_VMM_ADDRESS_TAKEN);
+        assert_eq!(restore(true), GPU_VMM_OK, "{}", last_error());
+        let address = |region| result(|place| gpu_vmm_region_address(region, place));
+        assert_ne!(address(restored), address(region));
+        assert_eq!(read(restored, UNIT - 5), *b"bytes");
+        // Whatever the order of their addresses is, several regions come back in the order in which they were named.
+        for named in [[region, restored], [restored, region]] {
+            assert_eq!([write(named[0], 0, b"first"), write(named[1], 0, b"other")], [GPU_VMM_OK; 2]);
+            let named = named.map(<*mut Region>::cast_const);
+            assert_eq!(gpu_vmm_regions_snapshot(named.as_ptr(), 2, path.as_ptr(), true), GPU_VMM_OK);
+            let mut all = [null_mut(); 2];
+            let status = gpu_vmm_regions_restore(backend, path.as_ptr(), true, all.as_mut_ptr(), 2);
+            assert_eq!(status, GPU_VMM_OK, "{}", last_error());
+            assert_eq!(all.map(|region| read(region, 0)), [*b"first", *b"other"]);
+            all.into_iter().for_each(|region| gpu_vmm_region_free(region));
+        }
+        assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 2);
+        let twice = [region.cast_const(); 2];
+        assert_eq!(
+            gpu_vmm_regions_snapshot(twice.as_ptr(), 2, path.as_ptr(), true),
+            GPU_VMM_INVALID_ARGUMENT
+        );
+        assert!(last_error().ends_with("one region is there twice; expected it once"), "{}", last_error());
+        let mut one = null_mut();
+        assert_eq!(
+            gpu_vmm_region_restore(backend, path.as_ptr(), true, &raw mut one),
+            GPU_VMM_INVALID_ARGUMENT
+        );
+        assert!(last_error().ends_with("has 2 regions; expected one"), "{}", last_error());
+        let mut all = [null_mut(); 3];
+        let status = gpu_vmm_regions_restore(backend, path.as_ptr(), true, all.as_mut_ptr(), 3);
+        assert_eq!((status, all), (GPU_VMM_INVALID_ARGUMENT, [null_mut(); 3]));
+        assert!(last_error().ends_with("has 2 regions; expected 3"), "{}", last_error());
+        for region in [region, restored] {
+            gpu_vmm_region_free(region);
+        }
+        gpu_vmm_close(backend);
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_queue_copies_to_and_from_the_offsets_of_both_sides() {
+    let backend = open(&HostConfig::new());
+    let region = one_unit(backend);
+    // SAFETY: as above; no copy is queued when the page-locked memory is used.
+    unsafe {
+        let queue = result(|place| gpu_vmm_copy_queue_new(backend, 0, place));
+        let pinned = result(|place| gpu_vmm_pinned_new(backend, 64, place));
+        let data = result(|place| gpu_vmm_pinned_data(pinned, place)).cast::<u8>();
+        data.copy_from_nonoverlapping(b"0123456789".as_ptr(), 10);
+        assert_eq!(gpu_vmm_copy_queue_write(queue, region, 100, pinned, 3, 5), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_copy_queue_finish(queue), GPU_VMM_OK);
+        assert_eq!(read(region, 100), *b"34567");
+        assert_eq!(write(region, 200, b"bytes"), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_copy_queue_read(queue, region, 200, pinned, 59, 5), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_copy_queue_finish(queue), GPU_VMM_OK);
+        assert_eq!(std::slice::from_raw_parts(data.add(59), 5), b"bytes");
+        for (offset, size) in [(60, 5), (65, 0), (u64::MAX, 2)] {
+            let status = gpu_vmm_copy_queue_read(queue, region, 0, pinned, offset, size);
+            assert_eq!(status, GPU_VMM_OUT_OF_RANGE, "{size} at {offset}");
+        }
+        assert_eq!(gpu_vmm_copy_queue_write(queue, region, 0, pinned, 60, 5), GPU_VMM_OUT_OF_RANGE);
+        let text = last_error();
+        assert!(text.ends_with("5 B at offset 60 B exceeds the page-locked memory of 64 B"), "{text}");
+        assert_eq!(gpu_vmm_copy_queue_read(queue, region, 0, pinned, 64, 0), GPU_VMM_OK, "nothing is copied");
+        gpu_vmm_pinned_free(pinned);
+        gpu_vmm_copy_queue_free(queue);
+        gpu_vmm_region_free(region);
+        gpu_vmm_close(backend);
+    }
+}
