@@ -77,8 +77,8 @@ mod tests {
             Err(format!("no {vendor} here"))
         });
         assert_eq!(asked, AnyBackend::BUILT_IN);
-        let each: Vec<String> = asked.iter().map(|vendor| format!("{vendor}: no {vendor} here")).collect();
-        let expected = format!("no backend can be used ({}); see `gpu-vmm info`", each.join("; "));
+        let missing: Vec<_> = asked.iter().map(|vendor| (*vendor, format!("no {vendor} here"))).collect();
+        let expected = format!("no backend can be used{}; see `gpu-vmm info`", reasons(&missing));
         assert_eq!(answer.unwrap_err().to_string(), expected);
         for (place, last) in AnyBackend::BUILT_IN.iter().enumerate() {
             let mut asked = 0;
@@ -88,6 +88,8 @@ mod tests {
             });
             assert_eq!((found.unwrap(), asked), (*last, place + 1));
         }
+        let two = [(Vendor::Cuda, "old".to_owned()), (Vendor::Host, "full".to_owned())];
+        assert_eq!(reasons(&two), " (cuda: old; host: full)");
         assert_eq!(reasons(&[]), " (this program was built without a GPU's backend)");
     }
 

@@ -48,7 +48,7 @@ fn a_change_that_is_refused_is_the_callers_operation() {
     change().unwrap();
 }
 
-/// Calls the region that it observes, and notes the operation of each error.
+/// Calls the region that it observes. Notes the operation of each error, and whether the error is `Notifying`.
 struct Calling(TensorRegion<Machine>, BackingStore<Machine>, Arc<Mutex<Vec<(Operation, bool)>>>);
 
 /// Does nothing when memory changes.

@@ -96,7 +96,8 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) if the pool's device has no virtual memory management;
+    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) if the pool's device or the other one has no virtual memory management, or if
+    /// it is the host, and the driver gives the host no access to memory of the device;
     /// [`PeerUnreachable`](gpu_vmm_core::Detail::PeerUnreachable), [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice) or the driver's error: memory that
     /// is mapped later is then out of the device's reach. [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
     pub fn allow_access(&self, device: DeviceId) -> Result<()> {
@@ -105,7 +106,7 @@ impl<B: Backend> Pool<B> {
             return Ok(());
         }
         core.check_virtual(Operation::SetAccess)?;
-        // A pool that has no addresses yet would learn it from its first allocation, and fail each one.
+        // A pool without addresses makes no driver call here: without this check, each later allocation would fail.
         check_reach(&core.backend, Operation::SetAccess, device, &Properties::on(core.settings.device))?;
         (0..core.spaces.len()).try_for_each(|space| core.allow(space, &[device]))?;
         core.settings.access.push(device);

@@ -36,13 +36,13 @@ fn a_cached_block_is_served_and_nothing_else() {
     assert_eq!(pool.stats().live_blocks, 0);
 }
 
-/// The large block that was freed last is in no thread's cache. It is served as well, to a request that it fits exactly.
+/// It is in no thread's cache, and serves a request that it fits exactly.
 #[test]
-fn the_large_block_that_was_freed_last_is_served_without_the_pool() {
+fn the_large_block_that_was_freed_last_is_served_as_well() {
     const LARGE: Bytes = Bytes::mib(6);
     let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
-    let pool = Pool::builder(&backend).build().unwrap();
     let own = backend.own_stream(DeviceId(0)).unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
     // SAFETY: the stream lives as long as the pool.
     let other: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
     let address = pool.alloc(LARGE).unwrap().address();

@@ -1,4 +1,4 @@
-//! The driver calls that are none for memory, and the places of allocations.
+//! The driver calls that are none for memory, streams that are refused, and the places of allocations.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
@@ -108,29 +108,6 @@ fn the_per_thread_default_stream_is_refused_by_each_call() {
     // No request has named it, so it is not known.
     pool.forget_stream(Stream::PER_THREAD).unwrap();
     assert!(pool.unfreed().is_empty());
-}
-
-/// A plain allocation is only a chunk if its pages begin at multiples of the page size.
-#[test]
-fn plain_allocations_begin_at_multiples_of_the_page_size() {
-    let backend = HostConfig::new().memory(PAGE * 256).without_virtual_memory().open().unwrap();
-    let page = PAGE * 16;
-    let pool = pool(&backend, |builder| builder.page(page));
-    // Between two of them lies memory that is no multiple of the page size.
-    let between = page + PAGE;
-    let blocks: Vec<_> = (0..4)
-        .map(|_| (pool.alloc(page).unwrap(), backend.allocate_plain(DeviceId(0), between).unwrap()))
-        .collect();
-    let spaces = pool.snapshot().spaces;
-    assert_eq!(spaces.len(), 4);
-    for space in spaces {
-        assert!(space.base.is_multiple_of(page.0), "{:#x}", space.base);
-    }
-    for (block, plain) in blocks {
-        drop(block);
-        // SAFETY: it was allocated above and is used by nothing.
-        unsafe { backend.free_plain(DeviceId(0), plain, between) }.unwrap();
-    }
 }
 
 /// A pool of one free plain allocation of each of these sizes.

@@ -4,8 +4,8 @@
 
 use gpu_vmm_core::{Backend, Bytes, Result};
 use gpu_vmm_host::HostConfig;
-use gpu_vmm_pool::{Fence, Pool};
-use gpu_vmm_testkit::forked::Child;
+use gpu_vmm_pool::{Fence, Pool, PoolLayout, PoolSnapshot, PoolUsage};
+use gpu_vmm_testkit::forked::alone;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -43,7 +43,7 @@ fn a_pool_that_a_forked_child_drops_reports_nothing_and_waits_for_nothing() {
         }
         let counts = || (reports.load(Ordering::Relaxed), fence.0.load(Ordering::Relaxed));
         let mut held = Some((pool, blocks));
-        Child::fork(|| {
+        alone(|| {
             let (pool, mut blocks) = held.take().unwrap();
             if let Some(block) = blocks.pop() {
                 block.free_after(Arc::<Waited>::clone(&fence));
@@ -52,8 +52,7 @@ fn a_pool_that_a_forked_child_drops_reports_nothing_and_waits_for_nothing() {
             assert!(pool.unfreed().is_empty());
             drop(pool);
             assert_eq!((counts(), backend.drop_log().count()), ((0, 0), 0));
-        })
-        .finish();
+        });
         drop(held.take().map(|(pool, blocks)| {
             drop(blocks);
             pool
@@ -61,4 +60,22 @@ fn a_pool_that_a_forked_child_drops_reports_nothing_and_waits_for_nothing() {
         // The kept block is left, and the wait for the fence is the parent's.
         assert_eq!((counts(), backend.drop_log().count()), ((usize::from(has_blocks), 1), 0));
     }
+}
+
+#[test]
+fn a_forked_child_sees_no_memory_of_the_pool() {
+    let pool = Pool::builder(&HostConfig::new().open().unwrap()).debug().build().unwrap();
+    let (small, large) = (Bytes(5000), Bytes(6 << 20));
+    let block = pool.alloc(small).unwrap();
+    drop([pool.alloc(small).unwrap(), pool.alloc(large).unwrap()]);
+    alone(|| {
+        assert!(pool.find(block.address()).is_none() && pool.unfreed().is_empty());
+        for size in [small, large] {
+            assert!(pool.request(size).alloc_mapped().is_none(), "{size}");
+            assert!(pool.request(size).alloc_cached().is_none(), "{size}");
+        }
+        let nothing = PoolSnapshot { version: PoolSnapshot::VERSION, ..PoolSnapshot::default() };
+        assert_eq!(pool.snapshot(), nothing);
+        assert_eq!((pool.usage(), pool.layout()), (PoolUsage::default(), PoolLayout::default()));
+    });
 }

@@ -6,9 +6,8 @@ use gpu_vmm_core::{
     Address, Backend, BackingStore, Bytes, DeviceId, ErrorKind, OffsetRange, Operation, WaitFor,
 };
 use gpu_vmm_host::HostConfig;
-use gpu_vmm_pool::{Pool, PoolLayout, PoolSnapshot, PoolUsage};
+use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::FaultInject;
-use gpu_vmm_testkit::forked::alone;
 
 const PAGE: u64 = 2 << 20;
 
@@ -110,22 +109,4 @@ fn the_pool_of_another_device_names_that_device() {
     assert_eq!(pool.find(block.address()).unwrap().device, DeviceId(1));
     let (text, name) = (pool.snapshot().device, &backend.devices()[1].name);
     assert!(text.contains("device 1") && text.ends_with(name.as_str()), "{text}");
-}
-
-#[test]
-fn a_forked_child_sees_no_memory_of_the_pool() {
-    let pool = Pool::builder(&HostConfig::new().open().unwrap()).debug().build().unwrap();
-    let (small, large) = (Bytes(5000), Bytes(3 * PAGE));
-    let block = pool.alloc(small).unwrap();
-    drop([pool.alloc(small).unwrap(), pool.alloc(large).unwrap()]);
-    alone(|| {
-        assert!(pool.find(block.address()).is_none() && pool.unfreed().is_empty());
-        for size in [small, large] {
-            assert!(pool.request(size).alloc_mapped().is_none(), "{size}");
-            assert!(pool.request(size).alloc_cached().is_none(), "{size}");
-        }
-        let nothing = PoolSnapshot { version: PoolSnapshot::VERSION, ..PoolSnapshot::default() };
-        assert_eq!(pool.snapshot(), nothing);
-        assert_eq!((pool.usage(), pool.layout()), (PoolUsage::default(), PoolLayout::default()));
-    });
 }

@@ -97,3 +97,26 @@ fn memory_far_behind_in_a_space_is_mapped_at_further_addresses_first() {
     assert_eq!(pool.stats().driver_calls, calls);
     drop((one, two, three, again));
 }
+
+/// A plain allocation is only a chunk if its pages begin at multiples of the page size.
+#[test]
+fn plain_allocations_begin_at_multiples_of_the_page_size() {
+    let backend = HostConfig::new().memory(PAGE * 256).without_virtual_memory().open().unwrap();
+    let page = PAGE * 16;
+    let pool = pool(&backend, |builder| builder.page(page));
+    // Between two of them lies memory that is no multiple of the page size.
+    let between = page + PAGE;
+    let blocks: Vec<_> = (0..4)
+        .map(|_| (pool.alloc(page).unwrap(), backend.allocate_plain(DeviceId(0), between).unwrap()))
+        .collect();
+    let spaces = pool.snapshot().spaces;
+    assert_eq!(spaces.len(), 4);
+    for space in spaces {
+        assert!(space.base.is_multiple_of(page.0), "{:#x}", space.base);
+    }
+    for (block, plain) in blocks {
+        drop(block);
+        // SAFETY: it was allocated above and is used by nothing.
+        unsafe { backend.free_plain(DeviceId(0), plain, between) }.unwrap();
+    }
+}

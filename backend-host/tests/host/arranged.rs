@@ -270,7 +270,7 @@ fn a_plain_region_moves_without_a_wait_if_no_work_uses_it() {
     assert_eq!(host.made(Operation::WaitForDevice), 1);
 }
 
-/// Of the region itself and not of its guard.
+/// The region's own first address is aligned, not that of its guard.
 #[test]
 fn a_region_moves_to_an_address_that_suits_its_memory() {
     let large = Bytes::mib(64);

@@ -3,7 +3,8 @@
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Region, Result, Stream, SyncCalls,
+    Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Operation, Region, Result, Stream, SyncCalls,
+    WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::{FaultInject, TestKit, pattern_word};
@@ -226,4 +227,20 @@ fn memory_that_cannot_be_released_does_not_keep_the_memory_behind_it() {
     assert_eq!(host.memory_info(ONE).unwrap().free, Bytes::mib(62));
     // SAFETY: the regions are dropped, and no device uses host memory.
     unsafe { host.reclaim() }.unwrap();
+}
+
+/// Each thread would wait for another stream.
+#[test]
+fn the_default_stream_of_each_thread_is_refused_before_any_other_is_waited_for() {
+    let host = FaultInject::new(HostConfig::new().open().unwrap());
+    let mut region = Region::builder(&host).reserve(GRANULE).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    for streams in [[Stream::DEFAULT, Stream::PER_THREAD], [Stream::PER_THREAD, Stream::DEFAULT]] {
+        // SAFETY: no work uses the region.
+        let error = region.unmap(Bytes::ZERO, GRANULE, unsafe { WaitFor::streams(&streams) }).unwrap_err();
+        assert_eq!(error.operation(), Operation::WaitForStream);
+        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+        assert!(reason.starts_with("stream 0x2 is the per-thread default stream"), "{reason}");
+        assert_eq!((host.made(Operation::WaitForStream), region.end()), (0, GRANULE));
+    }
 }

@@ -210,7 +210,7 @@ fn a_size_that_is_no_multiple_of_a_granule_is_not_imported() {
     let host = HostConfig::new().open().unwrap();
     let properties = Properties::on(ONE).shareable();
     let fd = PhysicalMemory::create(&host, GRANULE, properties).unwrap().export().unwrap();
-    // SAFETY: the descriptor is of memory with these properties, and no size that is not its own is accepted.
+    // SAFETY: the descriptor is of memory with these properties, and the backend accepts only its own size.
     let import = |size| unsafe { PhysicalMemory::import(&host, fd.as_fd(), size, properties) };
     let odd = GRANULE + Bytes(1);
     let unaligned = Detail::Unaligned { what: "size", value: odd.0, granularity: host.granularity() };
@@ -306,7 +306,7 @@ fn a_mapping_that_could_not_be_restored_is_reported_with_both_errors() {
 #[test]
 fn the_backends_own_refusals_have_the_errno_and_what_is_wrong() {
     let host = HostConfig::new().devices(2).memory(granules(4)).open().unwrap();
-    let told = |answer: Result<()>, errno: &str, parts: &[&str]| {
+    let refused = |answer: Result<()>, errno: &str, parts: &[&str]| {
         let error = answer.unwrap_err();
         assert_eq!(error.driver_error().map(|source| source.name.as_ref()), Some(errno), "{error}");
         let text = error.to_string();
@@ -317,45 +317,49 @@ fn the_backends_own_refusals_have_the_errno_and_what_is_wrong() {
     let free = |at: Address, size| unsafe { host.free_plain(TWO, at, size) };
     let (size, begin) = (granules(2).to_string(), at.to_string());
     for (at, wrong) in [(at, granules(1)), (at, granules(3)), (at + granules(1), granules(1))] {
-        told(
+        refused(
             free(at, wrong),
             "EINVAL",
             &["free: ", "no plain allocation of this size begins there", &wrong.to_string()],
         );
     }
     let full = create(&host, TWO, granules(3)).map(drop);
-    told(
+    refused(
         full,
         "ENOMEM",
         &["create", "device 1 is out of memory", "requested 6 MiB, free 4 MiB of 8 MiB", "used up"],
     );
     free(at, granules(2)).unwrap();
-    told(free(at, granules(2)), "EINVAL", &[&begin, &size]);
+    refused(free(at, granules(2)), "EINVAL", &[&begin, &size]);
 
     let shared = create_as(&host, granules(1), Properties::on(ONE).shareable()).unwrap();
     let fd = shared.export().unwrap();
     // SAFETY: the backend compares the size itself.
     let imported = unsafe { host.import(fd.as_fd(), granules(2), &shared.properties()) };
-    told(imported.map(drop), "EINVAL", &["import", "the exported memory has 2 MiB, not 4 MiB"]);
+    refused(imported.map(drop), "EINVAL", &["import", "the exported memory has 2 MiB, not 4 MiB"]);
 
     let mut range = Range::new(&host, granules(2));
     let place = range.inner.range().to_string();
     let (one, two) = (create(&host, ONE, granules(1)).unwrap(), create(&host, ONE, granules(2)).unwrap());
     let outside = format!("the part is not in the reservation {place}");
-    told(range.map(granules(1), &two), "EINVAL", &["map: ", &outside]);
-    told(range.map(granules(2), &one), "EINVAL", &["map: ", &outside]);
+    refused(range.map(granules(1), &two), "EINVAL", &["map: ", &outside]);
+    refused(range.map(granules(2), &one), "EINVAL", &["map: ", &outside]);
     range.map(granules(1), &one).unwrap();
-    told(range.unmap(granules(1), granules(2)), "EINVAL", &["unmap: ", &outside]);
-    told(range.unmap(granules(1), Bytes::ZERO), "EINVAL", &["unmap: ", &outside]);
-    told(range.unmap(Bytes::ZERO, granules(2)), "EINVAL", &["unmap: ", "not one or several whole mappings"]);
-    told(range.access(Bytes::ZERO, ONE).map(drop), "EINVAL", &["nothing is mapped there"]);
-    told(
+    refused(range.unmap(granules(1), granules(2)), "EINVAL", &["unmap: ", &outside]);
+    refused(range.unmap(granules(1), Bytes::ZERO), "EINVAL", &["unmap: ", &outside]);
+    refused(
+        range.unmap(Bytes::ZERO, granules(2)),
+        "EINVAL",
+        &["unmap: ", "not one or several whole mappings"],
+    );
+    refused(range.access(Bytes::ZERO, ONE).map(drop), "EINVAL", &["nothing is mapped there"]);
+    refused(
         range.write(ONE, Bytes::ZERO, b"x"),
         "EFAULT",
         &["nothing is mapped at", &range.at(Bytes::ZERO).to_string()],
     );
     range.grant(granules(1), granules(1), TWO, Access::Read).unwrap();
     let denied = format!("device 1 has read at {} and would need read and write", range.at(granules(1)));
-    told(range.write(TWO, granules(1), b"x"), "EACCES", &[&denied]);
+    refused(range.write(TWO, granules(1), b"x"), "EACCES", &[&denied]);
     range.unmap(granules(1), granules(1)).unwrap();
 }

@@ -62,7 +62,7 @@ fn open(config: &HostConfig) -> *mut Backend {
     handles::add(Backend(AnyBackend::from(config.open().unwrap()))).unwrap()
 }
 
-fn last_error() -> String {
+pub(crate) fn last_error() -> String {
     // SAFETY: a string that lives until the thread's next error.
     unsafe { CStr::from_ptr(gpu_vmm_last_error()) }.to_str().unwrap().to_owned()
 }

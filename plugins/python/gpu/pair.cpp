@@ -18,7 +18,7 @@ double time_of(size_t count, Work work) {
   return took.count() / static_cast<double>(count);
 }
 
-// Has the compiler compute a value that nothing needs.
+// Makes the compiler compute a value that nothing uses.
 template <typename Value>
 void use(const Value& value) {
   asm volatile("" : : "g"(&value) : "memory");

@@ -8,8 +8,8 @@ use crate::sleep::{
 };
 use crate::status::{
     GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY, GPU_VMM_SUSPENDED,
-    gpu_vmm_last_error,
 };
+use crate::tests::last_error;
 use crate::texts::gpu_vmm_string_free;
 use gpu_vmm::host::HostConfig;
 use gpu_vmm::{HandleTypes, Vendor};
@@ -158,11 +158,6 @@ fn a_tag_is_suspended_until_it_is_resumed() {
     }
     assert_eq!(suspended, [false, true, false]);
     assert!(bytes[0] >= Bytes::mib(2).0 && bytes[0] == bytes[1], "{bytes:?}");
-}
-
-fn last_error() -> String {
-    // SAFETY: a string that lives until the thread's next error.
-    unsafe { CStr::from_ptr(gpu_vmm_last_error()) }.to_str().unwrap().to_owned()
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn a_bank_of_existing_memory_has_its_pieces_in_their_order() {
 }
 
 #[test]
-fn an_observer_of_a_banked_region_is_told_of_each_bank() {
+fn an_observer_of_a_banked_region_is_notified_of_each_bank() {
     let backend = open(&HostConfig::new());
     let banked = banked(backend);
     let mut told = Told::new();

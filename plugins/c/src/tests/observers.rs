@@ -1,4 +1,4 @@
-//! What observers of a region are told, and what they can refuse.
+//! The notifications that observers of a region receive, and the changes that they can refuse.
 
 use super::*;
 use crate::observer::{
@@ -98,7 +98,7 @@ fn an_observer_refuses_by_any_status_but_ok() {
             "it is still mapped"
         );
         assert_eq!((*context).before.len(), 1);
-        assert!((*context).after.is_empty(), "an observer that refuses is not told the outcome");
+        assert!((*context).after.is_empty(), "an observer that refuses receives no outcome");
         let told = [("unmap".to_owned(), GPU_VMM_BACKING_REMOVED, GPU_VMM_OUTCOME_UNCHANGED)];
         assert_eq!((*earlier).after, told);
         assert_eq!(gpu_vmm_region_remove_observer(region, ids[1]), GPU_VMM_OK);

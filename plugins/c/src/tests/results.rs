@@ -44,7 +44,7 @@ fn zero<T>(call: impl FnOnce(*mut T) -> Status) {
 #[test]
 fn each_result_of_a_call_without_an_object_is_zero() {
     let (no, name) = (null_mut(), c"vulkan".as_ptr());
-    // SAFETY: null is refused, and the places are writable.
+    // SAFETY: the name is a string, null is refused, and the places are writable.
     unsafe {
         zero(|place| gpu_vmm_open(name, place));
         zero(|place| gpu_vmm_backend_devices(null(), place));

@@ -8,7 +8,7 @@ use gpu_vmm::host::HostConfig;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, DeviceId, FabricHandle, Grant, Handle, HandleTypes, Location,
-    Operation, Properties, Reservation, Result, Stream,
+    Operation, Properties, Reservation, Result, Stream, Vendor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{CaptureMode, TestKit};
@@ -28,6 +28,16 @@ pub(crate) const CASES: &[Case] = &[
         any_backend_acts_as_the_cuda_backend,
     ),
     case("any_backend_acts_as_the_host_backend", any_backend_acts_as_the_host_backend),
+    with(
+        &[("GPUS", "1"), ("FAIL", "cuDeviceTotalMem_v2:1:999")],
+        "the_best_backend_has_a_usable_device",
+        |_| {
+            let unusable = open();
+            assert!(unusable.devices().iter().all(|device| device.unusable.is_some()));
+            assert_eq!(AnyBackend::open(Vendor::Cuda).unwrap().vendor(), Vendor::Cuda);
+            assert_eq!(AnyBackend::open_best().unwrap().vendor(), Vendor::Host);
+        },
+    ),
 ];
 
 const ONE: DeviceId = DeviceId(0);

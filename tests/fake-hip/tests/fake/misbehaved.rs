@@ -130,6 +130,9 @@ fn more_access(rig: &mut Rig) {
     fails!(region.set_access(Bytes::ZERO, units(1), ONE, Access::Read), DriverContractViolated);
     check(&mut region, ZERO, Bytes::ZERO, units(1), 3);
     fails!(region.set_access(Bytes::ZERO, units(1), ZERO, Access::Read), DriverContractViolated);
+    let all = rig.backend.capabilities(ZERO).must("capabilities");
+    let found = all.iter().find(|one| one.feature == Feature::ReadOnlyAccess).expect("it is reported");
+    assert!(!found.available && found.note.contains("read"), "{found:?}");
 }
 
 /// No call uses the device, and no capability of it is tried.

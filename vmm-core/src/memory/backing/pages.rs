@@ -183,6 +183,9 @@ mod tests {
         assert_eq!(memory.taken(), BLOCK + Bytes::mib(1));
         drop((again, other));
         assert_eq!(memory.taken(), BLOCK + Bytes::mib(1));
+        // What is kept already counts.
+        drop([pages(BLOCK), pages(BLOCK)]);
+        assert_eq!(memory.taken(), BLOCK + Bytes::mib(1));
         let most = pages(Bytes::gib(1));
         assert_eq!((most.blocks.len(), memory.taken()), (5, Bytes::gib(1)), "what was kept is a part of it");
         // What was kept stays if the host has too little memory for the rest.

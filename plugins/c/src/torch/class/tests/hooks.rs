@@ -3,6 +3,7 @@
 use super::*;
 use crate::pool::{BlockInfo, Pool, gpu_vmm_find, gpu_vmm_pool_free};
 use crate::status::{GPU_VMM_BUSY, GPU_VMM_NO_SUCH_DEVICE};
+use crate::tests::last_error;
 use crate::torch::class::account::{
     gpu_vmm_torch_allow_access, gpu_vmm_torch_reset_accumulated, gpu_vmm_torch_reset_peak,
 };
@@ -14,11 +15,6 @@ use crate::torch::hooks::{
 use crate::torch::process::{gpu_vmm_torch_pool, gpu_vmm_torch_set_tag};
 use crate::torch::slots::gpu_vmm_torch_functions;
 use std::ffi::c_int;
-
-fn last_error() -> String {
-    // SAFETY: a string that lives until the thread's next error.
-    unsafe { CStr::from_ptr(crate::status::gpu_vmm_last_error()) }.to_str().unwrap().to_owned()
-}
 
 /// Returns the tag of the live block at an address, or `None` if there is none.
 fn tag_of(pool: *const Pool, address: usize) -> Option<String> {
@@ -48,7 +44,7 @@ fn blocks_have_the_tag_of_their_thread_or_of_their_functions() {
     // SAFETY: the places are writable, the texts are strings, and the functions have the types of an allocator of PyTorch.
     unsafe {
         assert_eq!(gpu_vmm_torch_pool(0, &raw mut pool), GPU_VMM_OK);
-        // The first allocation has fixed the configuration.
+        // The first use of a pool has fixed the configuration.
         assert_eq!(gpu_vmm_torch_configure(c"host".as_ptr(), null()), GPU_VMM_BUSY);
         assert_eq!(gpu_vmm_torch_pool(64, &raw mut none), GPU_VMM_INVALID_ARGUMENT);
         assert_eq!(last_error(), "allocate: there is no device 64");
@@ -116,7 +112,6 @@ fn each_hook_of_a_capture_reaches_the_graphs_of_its_device() {
     unsafe {
         assert_eq!(gpu_vmm_torch_pool(0, &raw mut pool), GPU_VMM_OK);
         assert_eq!(tag_of(pool, block.0 as usize).as_deref(), Some("torch graphs"));
-        gpu_vmm_torch_record_stream(without_provenance_mut(block.0 as usize), null_mut());
         gpu_vmm_torch_free(without_provenance_mut(block.0 as usize), 0, 0, null_mut());
         assert!(tag_of(pool, block.0 as usize).is_some(), "the graph may use it");
         gpu_vmm_torch_end_allocate_to_pool(0, ID);
