@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Backend, Bytes, DeviceId, ErrorKind, MemoryCalls, Operation, Result, Stream};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, ErrorKind, Operation, Result, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool, PoolBuilder};
 use gpu_vmm_testkit::{FaultInject, TestKit};

@@ -1,8 +1,8 @@
 //! The size of a pool's pages, and the driver calls that depend on it.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Bytes, Detail, Operation};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, MemoryCalls, Operation};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Pool, PoolBuilder};
 
@@ -101,11 +101,11 @@ fn memory_far_behind_in_a_space_is_mapped_at_further_addresses_first() {
 /// A plain allocation is only a chunk if its pages begin at multiples of the page size.
 #[test]
 fn plain_allocations_begin_at_multiples_of_the_page_size() {
-    let backend = HostConfig::new().memory(PAGE * 256).without_virtual_memory().open().unwrap();
-    let page = PAGE * 16;
-    let pool = pool(&backend, |builder| builder.page(page));
+    let backend = HostConfig::new().memory(Bytes::mib(512)).without_virtual_memory().open().unwrap();
+    let page = Bytes::mib(32);
+    let pool = Pool::builder(&backend).page(page).build().unwrap();
     // Between two of them lies memory that is no multiple of the page size.
-    let between = page + PAGE;
+    let between = page + Bytes::mib(2);
     let blocks: Vec<_> = (0..4)
         .map(|_| (pool.alloc(page).unwrap(), backend.allocate_plain(DeviceId(0), between).unwrap()))
         .collect();
