@@ -9,6 +9,7 @@
 //! | `FAKE_HIP_FAILS` | the functions that return an error after they have done their work, with commas between them | none |
 //! | `FAKE_HIP_TAKES_HINTS` | whether addresses are reserved at their hints: 1 or 0 | 1 |
 //! | `FAKE_HIP_SETS_WRITE` | whether read access is set as read and write access: 1 or 0 | 0 |
+//! | `FAKE_HIP_LOSES_MEMORY` | whether each answer about free memory is a few KiB lower than the one before: 1 or 0 | 0 |
 //! | `FAKE_HIP_MEMORY_MB` | memory of each in MiB | 512 |
 
 use crate::bucket::Bucket;
@@ -42,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) fails: HashSet<String>,
     pub(crate) takes_hints: bool,
     pub(crate) sets_write: bool,
+    pub(crate) loses_memory: bool,
     /// The memory of each device in bytes.
     pub(crate) memory: u64,
 }
@@ -64,6 +66,7 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         fails: std::env::var("FAKE_HIP_FAILS").unwrap_or_default().split(',').map(str::to_owned).collect(),
         takes_hints: number("FAKE_HIP_TAKES_HINTS", 1) != 0,
         sets_write: number("FAKE_HIP_SETS_WRITE", 0) != 0,
+        loses_memory: number("FAKE_HIP_LOSES_MEMORY", 0) != 0,
         memory: number("FAKE_HIP_MEMORY_MB", 512) << 20,
     }
 });

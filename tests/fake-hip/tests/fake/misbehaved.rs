@@ -1,8 +1,8 @@
 //! Drivers of which a call misbehaves in a way that no known version does.
 
 use crate::child::{
-    ACCESS_FAILS, Case, ENDS_FAIL, FIRST_ONLY, FREE_FAILS, NO_AGENT, NO_ATTRIBUTES, NO_GRANULARITY, NO_HINTS,
-    NO_NUMBERS, NO_PEERS, NO_UUID, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL,
+    ACCESS_FAILS, Case, ENDS_FAIL, FIRST_ONLY, FREE_FAILS, LOSES_MEMORY, NO_AGENT, NO_ATTRIBUTES,
+    NO_GRANULARITY, NO_HINTS, NO_NUMBERS, NO_PEERS, NO_UUID, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL,
 };
 use crate::flow::check;
 use crate::rig::{Must, ONE, Rig, ZERO, units};
@@ -11,7 +11,7 @@ use gpu_vmm_core::{
     PhysicalMemory, Placement, Properties, Reservation, SyncCalls,
 };
 
-pub(crate) const CASES: [Case; 14] = [
+pub(crate) const CASES: [Case; 15] = [
     Case { name: FIRST_ONLY, run: access_of_the_first },
     Case { name: RELEASE_FAILS, run: a_failed_release },
     Case { name: ACCESS_FAILS, run: no_access },
@@ -20,6 +20,7 @@ pub(crate) const CASES: [Case; 14] = [
     Case { name: WAITS_FAIL, run: failed_waits },
     Case { name: NO_HINTS, run: no_hints },
     Case { name: SETS_WRITE, run: more_access },
+    Case { name: LOSES_MEMORY, run: lost_memory },
     Case { name: NO_GRANULARITY, run: no_granularity },
     Case { name: ENDS_FAIL, run: failed_ends },
     Case { name: NO_NUMBERS, run: no_numbers },
@@ -133,6 +134,16 @@ fn more_access(rig: &mut Rig) {
     let all = rig.backend.capabilities(ZERO).must("capabilities");
     let found = all.iter().find(|one| one.feature == Feature::ReadOnlyAccess).expect("it is reported");
     assert!(!found.available && found.note.contains("read"), "{found:?}");
+}
+
+/// The trial compares free memory before and after.
+fn lost_memory(rig: &mut Rig) {
+    let keeps = rig.has("release-frees-nothing") || rig.has("memory-stays-until-free");
+    let all = rig.backend.capabilities(ZERO).must("capabilities");
+    let found = all.iter().find(|one| one.feature == Feature::VirtualMemory).expect("it is reported");
+    assert_eq!(found.note.contains("NOT"), keeps, "{}", found.note);
+    let free = || rig.backend.memory_info(ZERO).must("amounts").free;
+    assert!(free() > free(), "each answer is lower than the one before");
 }
 
 /// No call uses the device, and no capability of it is tried.
