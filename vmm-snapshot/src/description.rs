@@ -123,6 +123,24 @@ impl RegionRecord {
     pub fn reserved(&self) -> Bytes {
         self.reservations.iter().copied().sum()
     }
+
+    /// Returns a region of one reservation, without mappings, in which every byte is a granule.
+    #[cfg(test)]
+    pub(crate) fn in_bytes(address: Address, size: Bytes) -> Self {
+        Self {
+            tag: String::new(),
+            address,
+            reservations: vec![size],
+            granularity: Granularity::BYTE,
+            alignment: Granularity::BYTE.into(),
+            memory: Properties::on(DeviceId(0)),
+            access: AccessMap::NONE,
+            extend_by: Bytes::ZERO,
+            guard: Bytes::ZERO,
+            portable: false,
+            mappings: Vec::new(),
+        }
+    }
 }
 
 /// One mapping of a region.

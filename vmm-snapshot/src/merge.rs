@@ -109,19 +109,8 @@ mod tests {
 
     /// Returns the offset of each mapping, and the memories merged into it.
     fn merged(pieces: &[Piece]) -> Result<Vec<(u64, Vec<usize>)>> {
-        let record = RegionRecord {
-            tag: "weights".to_owned(),
-            address: Address(0x1000),
-            reservations: vec![Bytes(64)],
-            granularity: Granularity::BYTE,
-            alignment: Granularity::BYTE.into(),
-            memory: Properties::on(DeviceId(0)),
-            access: AccessMap::NONE,
-            extend_by: Bytes::ZERO,
-            guard: Bytes::ZERO,
-            portable: false,
-            mappings: Vec::new(),
-        };
+        let whole = RegionRecord::in_bytes(Address(0x1000), Bytes(64));
+        let record = RegionRecord { tag: "weights".to_owned(), ..whole };
         let mut memories = Vec::new();
         let mappings = merge(Operation::Restore, &record, pieces, &mut memories, &mut BTreeMap::new())?;
         let size = |memory: &PlannedMemory| memory.size.0 % UNIT;

@@ -276,19 +276,7 @@ mod tests {
     #[test]
     fn more_addresses_than_there_are_is_an_error_with_their_size() {
         let of = |address: u64, size: u64| {
-            let record = RegionRecord {
-                tag: String::new(),
-                address: Address(address),
-                reservations: vec![Bytes(size)],
-                granularity: Granularity::BYTE,
-                alignment: Granularity::BYTE.into(),
-                memory: Properties::on(DeviceId(0)),
-                access: AccessMap::NONE,
-                extend_by: Bytes::ZERO,
-                guard: Bytes::ZERO,
-                portable: false,
-                mappings: Vec::new(),
-            };
+            let record = RegionRecord::in_bytes(Address(address), Bytes(size));
             record.here(Operation::Restore, Granularity::new(Bytes(8)).unwrap())
         };
         assert_eq!(of(0x1000, ADDRESS_SPACE.0).unwrap(), [ADDRESS_SPACE]);

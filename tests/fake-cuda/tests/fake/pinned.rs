@@ -231,7 +231,8 @@ fn a_copy_stream_copies_beside_the_program(cuda: &Cuda) {
         let began = Instant::now();
         // SAFETY: as above.
         unsafe { copy_stream.copy_from_host(region.address(), at, size) }.unwrap();
-        // Dropping it waits.
+        assert!(began.elapsed() < Duration::from_millis(80), "the copy was waited for");
+        // Dropping it waits as well.
         drop(copy_stream);
         assert!(began.elapsed() >= Duration::from_millis(100), "the copy was not waited for");
         assert_eq!(region.count_wrong(device, Bytes::ZERO, size, 1).unwrap(), 0);
