@@ -25,6 +25,10 @@ namespace c10::cuda::_internal {
 C10_CUDA_API void setHasPrimaryContext(bool (*)(c10::DeviceIndex));
 }
 
+// Of fake_libcuda.c.
+extern "C" thread_local int fake_has_no_context;
+extern "C" int fake_answers;
+
 namespace native = c10::cuda::CUDACachingAllocator;
 using c10::cuda::MempoolId_t;
 
@@ -350,6 +354,48 @@ static void receive(const char *name, size_t offset) {
     demand(native::getIpcDevPtr(handle) != nullptr, "it is mapped again after the last use");
 }
 
+// Host memory has one device: the second one is seen in the error.
+static bool allocates_on_the_second() {
+    try {
+        installed().raw_delete(installed().raw_alloc(512));
+        return false;
+    } catch (const c10::Error &error) {
+        demand(says(error.what(), "device 1"), error.what());
+        return true;
+    }
+}
+
+static bool has_context[] = {true, true};
+
+static void current_device() {
+    now = "the current device";
+    const auto device_of_nothing = [] { return tensor(0).device().index(); };
+    const auto driver_answers = [](bool second) {
+        const int before = fake_answers;
+        demand(allocates_on_the_second() == second, "memory is the current device's");
+        return fake_answers > before;
+    };
+    demand(driver_answers(false) && device_of_nothing() == 0, "the driver tells the first device");
+    c10::cuda::SetDevice(1);
+    demand(driver_answers(true) && device_of_nothing() == 1, "the driver tells the second device");
+    fake_has_no_context = 1;
+    demand(!driver_answers(true), "the runtime tells the device of a thread without a context");
+    c10::cuda::SetDevice(0);
+    demand(!driver_answers(false), "the runtime tells the first device");
+    fake_has_no_context = 0;
+    // PyTorch notes a device that has no context as the current one, and the runtime's stays.
+    has_context[1] = false;
+    c10::cuda::MaybeSetDevice(1);
+    const int before = fake_answers;
+    demand(device_of_nothing() == 1 && fake_answers == before, "no memory needs no context");
+    int device = -1;
+    demand(cudaGetDevice(&device) == cudaSuccess && device == 0, "the device is noted alone");
+    demand(driver_answers(true), "memory needs the device that was noted");
+    has_context[1] = true;
+    c10::cuda::SetDevice(0);
+    demand(driver_answers(false), "the first device again");
+}
+
 static void threads() {
     now = "threads";
     std::vector<std::thread> all_threads;
@@ -412,7 +458,7 @@ static void time_pairs() {
 
 int main(int count, char **arguments) {
     demand(count >= 3, "two files are named");
-    c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
+    c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex device) { return has_context[device]; });
     void *library = dlopen(arguments[1], RTLD_NOW);
     demand(library != nullptr, arguments[1]);
     auto configure = reinterpret_cast<decltype(&gpu_vmm_torch_configure)>(dlsym(library, "gpu_vmm_torch_configure"));
@@ -443,6 +489,7 @@ int main(int count, char **arguments) {
     spare_pools();
     history();
     devices();
+    current_device();
     other_process(arguments);
     threads();
     std::puts("every check holds");

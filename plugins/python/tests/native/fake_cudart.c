@@ -1,4 +1,4 @@
-// A libcudart with one device, of host memory, for PyTorch's libc10_cuda. Functions that gpu-vmm's tests do not need report an error.
+// A libcudart with two devices, of host memory, for PyTorch's libc10_cuda. Functions that gpu-vmm's tests do not need report an error.
 
 #include <stddef.h>
 #include <string.h>
@@ -9,9 +9,9 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_SUPPORTED = 801, MEMORY = 2 };
 static _Thread_local int device;
 
 Error cudaGetDevice(int *out) { return *out = device, SUCCESS; }
-Error cudaGetDeviceCount(int *out) { return *out = 1, SUCCESS; }
+Error cudaGetDeviceCount(int *out) { return *out = 2, SUCCESS; }
 Error cudaSetDevice(int number) {
-    if (number < 0 || number >= 1) {
+    if (number < 0 || number >= 2) {
         return INVALID_VALUE;
     }
     return device = number, SUCCESS;

@@ -49,8 +49,10 @@ def main():
         (place / "map").write_text(f"{runtime.name} {{ global: cuda*; local: *; }};")
         words = ["-shared", "-fPIC", "-Wl,-soname," + runtime.name, f"-Wl,--version-script,{place}/map"]
         subprocess.run(["cc", *words, HERE / "fake_cudart.c", "-o", runtime], check=True)
+        driver = place / "libcuda.so.1"
+        subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname," + driver.name, HERE / "fake_libcuda.c", runtime, "-o", driver], check=True)
         program = place / "test"
-        words = [HERE / "allocator_test.cpp", "-o", program, "-lc10", "-lc10_cuda", runtime, "-ldl", "-pthread", f"-Wl,-rpath,{place}"]
+        words = [HERE / "allocator_test.cpp", "-o", program, "-lc10", "-lc10_cuda", runtime, driver, "-ldl", "-pthread", f"-Wl,-rpath,{place}"]
         subprocess.run([*compiler, *flags, *words], check=True)
         environment = {**os.environ, "LD_LIBRARY_PATH": name}
         return subprocess.run([program, library, built, *sys.argv[4:]], env=environment, check=False).returncode
