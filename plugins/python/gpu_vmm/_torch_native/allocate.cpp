@@ -161,6 +161,10 @@ void GpuVmmAllocator::take_otherwise(
   }
   status = library.gpu_vmm_torch_allocate_at_last(device, size, stream, &block);
   if (status == GPU_VMM_OUT_OF_MEMORY) {
+    if (foreign_.allocate_spare(device, size, stream, block)) {
+      check(library.gpu_vmm_torch_count(&block, true));
+      return;
+    }
     throw_out_of_memory(device, size, stream, context);
   }
   check(status);

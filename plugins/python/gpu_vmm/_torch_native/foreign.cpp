@@ -1,6 +1,7 @@
 #include "foreign.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace gpu_vmm {
 
@@ -30,6 +31,40 @@ void Foreign::release(int device, MempoolId_t id) {
   }
 }
 
+bool Foreign::take(Pool& pool, size_t size, size_t most, void* stream, gpu_vmm_torch_block& block) {
+  auto kept = pool.free.lower_bound({stream, rounded(size)});
+  if (kept == pool.free.end() || kept->first.first != stream || kept->first.second > most) {
+    return false;
+  }
+  block = kept->second;
+  block.size = size;
+  block.state = GPU_VMM_TORCH_LIVE;
+  pool.free.erase(kept);
+  live_[block.address] = {block, pool.allocator};
+  return true;
+}
+
+void Foreign::use_on_oom(int device, MempoolId_t id, bool value) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  auto found = pools_.find({device, id});
+  if (found != pools_.end()) {
+    found->second.use_on_oom = value;
+  }
+}
+
+bool Foreign::allocate_spare(int device, size_t size, void* stream, gpu_vmm_torch_block& block) {
+  if (!any_) {
+    return false;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (auto& [key, pool] : pools_) {
+    if (key.first == device && pool.use_on_oom && take(pool, size, std::numeric_limits<size_t>::max(), stream, block)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool Foreign::allocate(int device, MempoolId_t id, size_t size, void* stream, gpu_vmm_torch_block& block) {
   if (!any_) {
     return false;
@@ -42,17 +77,10 @@ bool Foreign::allocate(int device, MempoolId_t id, size_t size, void* stream, gp
     if (found == pools_.end()) {
       return false;
     }
-    Pool& pool = found->second;
-    auto kept = pool.free.lower_bound({stream, capacity});
-    if (kept != pool.free.end() && kept->first.first == stream && kept->first.second <= capacity + capacity / 8) {
-      block = kept->second;
-      block.size = size;
-      block.state = GPU_VMM_TORCH_LIVE;
-      pool.free.erase(kept);
-      live_[block.address] = {block, pool.allocator};
+    if (take(found->second, size, capacity + capacity / 8, stream, block)) {
       return true;
     }
-    allocator = pool.allocator;
+    allocator = found->second.allocator;
   }
   void* made = allocator->raw_alloc(capacity);
   TORCH_CHECK_WITH(

@@ -25,6 +25,10 @@ class Foreign {
 
   // Allocates from a pool that has an allocator. Returns false if the pool has none.
   bool allocate(int device, MempoolId_t id, size_t size, void* stream, gpu_vmm_torch_block& block);
+  // Whether the free blocks of a pool that has an allocator serve requests that no other memory can.
+  void use_on_oom(int device, MempoolId_t id, bool value);
+  // Takes a free block of such a pool. Returns false if there is none of this size and stream.
+  bool allocate_spare(int device, size_t size, void* stream, gpu_vmm_torch_block& block);
   bool free(uint64_t address, gpu_vmm_torch_block& block);
   bool find(uint64_t address, gpu_vmm_torch_block& block);
 
@@ -36,12 +40,16 @@ class Foreign {
   struct Pool {
     Allocator allocator;
     std::multimap<std::pair<void*, uint64_t>, gpu_vmm_torch_block> free;
+    bool use_on_oom = false;
   };
   struct Live {
     gpu_vmm_torch_block block;
     Allocator allocator;
   };
   using Key = std::pair<int, MempoolId_t>;
+
+  // Takes a free block of a pool with `size` to `most` bytes. The lock is held.
+  bool take(Pool& pool, size_t size, size_t most, void* stream, gpu_vmm_torch_block& block);
 
   // False in programs without such pools, which pay for no more than this.
   std::atomic<bool> any_{false};

@@ -10,6 +10,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 
+#if GPU_VMM_TORCH >= 211
+#include "other_allocator.h"
+#endif
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -241,6 +245,45 @@ static void spare_pools() {
     native::setMemoryFraction(1, 0);
     native::releasePool(0, id);
     native::emptyCache();
+#endif
+}
+
+static void spare_foreign_pools() {
+#if GPU_VMM_TORCH >= 211
+    now = "pools of other allocators for when memory is short";
+    const MempoolId_t id{0, 7};
+    const auto other = std::make_shared<OtherAllocator>();
+    native::createOrIncrefPool(0, id, other);
+    native::setMemoryFraction(1.0 / 1024, 0); // 4 MiB
+    native::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+    void *const address = tensor(40 << 20).get();
+    native::endAllocateToPool(0, id);
+    native::releasePool(0, id);
+    const auto spare = [](size_t size) {
+        try {
+            return tensor(size);
+        } catch (const c10::OutOfMemoryError &) {
+            return c10::DataPtr();
+        }
+    };
+    const auto before = all(native::getDeviceStats(0));
+    demand(spare(32 << 20).get() == nullptr, "the pool keeps its memory");
+    native::setUseOnOOM(0, id, true);
+    {
+        auto served = spare(32 << 20);
+        demand(served.get() == address, "the pool's free block serves a request that nothing else can");
+        demand(all(native::getDeviceStats(0)) == before + (32 << 20), "it is counted");
+        demand(spare(32 << 20).get() == nullptr, "a block serves one request");
+    }
+    demand(all(native::getDeviceStats(0)) == before, "it is counted as freed");
+    demand(spare(41 << 20).get() == nullptr, "a larger request is not served");
+    demand(spare(32 << 20).get() == address, "the block returns to the pool");
+    native::setUseOnOOM(0, id, false);
+    demand(spare(32 << 20).get() == nullptr, "the pool keeps its memory again");
+    native::setMemoryFraction(1, 0);
+    demand(other->live == 1, "the pool keeps its block");
+    native::releasePool(0, id);
+    demand(other->live == 0, "a released pool returns its memory");
 #endif
 }
 
@@ -487,6 +530,7 @@ int main(int count, char **arguments) {
     out_of_memory();
     private_pools();
     spare_pools();
+    spare_foreign_pools();
     history();
     devices();
     current_device();
