@@ -3,12 +3,12 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, Error, MemoryCalls, Operation, Properties};
+use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, Error, MemoryCalls, Operation, Properties, Region};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use libc::{c_long, sock_filter, sock_fprog};
 
 /// Makes this system call of this thread fail with `errno` from here on. Returns false if the kernel takes no filter.
-fn refuse(call: c_long, errno: i32) -> bool {
+pub(crate) fn refuse(call: c_long, errno: i32) -> bool {
     let step = |code: u32, k: u32, jt, jf| sock_filter { code: code as u16, jt, jf, k };
     let mut program = [
         // The number of the system call is the first word of a filter's input.
@@ -33,7 +33,7 @@ fn machine() -> HostBackend {
     HostConfig::new().memory(Bytes::mib(64)).open().unwrap()
 }
 
-fn assert_answer(error: &Error, call: &str, name: &str) {
+pub(crate) fn assert_answer(error: &Error, call: &str, name: &str) {
     let source = error.driver_error().unwrap();
     assert_eq!((source.call, source.name.as_ref()), (call, name), "{error}");
 }
@@ -155,6 +155,24 @@ fn addresses_that_the_kernel_keeps_are_written_down() {
         // SAFETY: as above.
         unsafe { host.fill(ONE, plain, GRANULE, 1) }.unwrap();
         assert_eq!(free(&host, ONE), Bytes::mib(62));
+    });
+}
+
+/// A region of a device without virtual memory management is one plain allocation.
+#[test]
+fn plain_memory_that_the_kernel_keeps_is_written_down() {
+    alone("faults::plain_memory_that_the_kernel_keeps_is_written_down", || {
+        let host = HostConfig::new().without_virtual_memory().open().unwrap();
+        let mut region = Region::builder(&host).reserve(GRANULE).build().unwrap();
+        region.grow_to(GRANULE).unwrap();
+        if !refuse(libc::SYS_munmap, libc::EINVAL) {
+            return;
+        }
+        drop(region);
+        assert_eq!(host.drop_log().count(), 1);
+        let error = host.drop_log().take_last().unwrap();
+        assert_answer(&error, "munmap", "EINVAL");
+        assert_eq!(error.operation(), Operation::Free);
     });
 }
 

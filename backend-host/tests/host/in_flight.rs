@@ -213,6 +213,14 @@ fn a_device_that_cannot_be_waited_for_keeps_its_memory_and_no_other() {
     assert_eq!([ONE, TWO].map(|device| host.memory_info(device).unwrap().free.0 >> 20), [62, 64]);
     assert_eq!(host.deferred().collect(&host).unwrap(), GRANULE);
     assert_eq!(host.memory_info(ONE).unwrap().free, Bytes::mib(64));
+    // The first of several errors is returned.
+    let host = dropped_regions(&[ONE, TWO]);
+    host.fail(0, 2);
+    let error = host.deferred().collect(&host).unwrap_err();
+    host.stop();
+    assert!(error.to_string().contains("(driver call 0)"), "{error}");
+    assert_eq!(host.deferred().kept(), GRANULE + GRANULE);
+    assert_eq!(host.deferred().collect(&host).unwrap(), GRANULE + GRANULE);
 }
 
 #[test]

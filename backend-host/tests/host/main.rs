@@ -24,6 +24,7 @@ mod range;
 mod refusals;
 mod sharing;
 mod snapshots;
+mod staged;
 mod testkit;
 mod threads;
 mod vectors;

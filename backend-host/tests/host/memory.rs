@@ -3,8 +3,8 @@
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{GRANULE, ONE, SMALL, TWO};
 use gpu_vmm_core::{
-    Access, BackingStore, Bytes, Detail, DeviceId, Handle, HandleTypes, Location, Operation, PhysicalMemory,
-    Properties, Region, RegionBuilder, StagingRing,
+    Access, Backend, BackingStore, Bytes, Detail, DeviceId, Handle, HandleTypes, Location, Operation, POISON,
+    PageList, PhysicalMemory, Properties, Region, RegionBuilder, StagingRing,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -101,6 +101,27 @@ fn contents_are_written_and_read_at_addresses_that_suit_the_memory() {
         let mut bytes = [0; 8];
         memory.read(Bytes(round), &mut bytes).unwrap();
         assert_eq!(&bytes, b"contents");
+    }
+}
+
+/// Memory of a guarded region is mapped once more to be overwritten, at an address that suits it too.
+#[test]
+fn memory_is_overwritten_at_addresses_that_suit_it() {
+    let large = Bytes::mib(64);
+    let host = HostConfig::new().memory(Bytes::mib(256)).host_granularity(large).open().unwrap();
+    let pages = PageList::new(&host, large, Properties::on(ONE).located(Location::Host), large).unwrap();
+    let mut before = Vec::new();
+    for _ in 0..4 {
+        before.push(Region::builder(&host).reserve(GRANULE).build().unwrap());
+        let mut region =
+            Region::builder(&host).memory(pages.properties()).reserve(large).guarded().build().unwrap();
+        region.grow_with(&pages.take(large).unwrap()).unwrap();
+        region.write(Bytes::ZERO, b"contents").unwrap();
+        drop(region);
+        assert!(host.drop_log().take_last().is_none());
+        let mut bytes = [0; 8];
+        pages.take(large).unwrap()[0].read(Bytes::ZERO, &mut bytes).unwrap();
+        assert_eq!(bytes, [POISON; 8]);
     }
 }
 

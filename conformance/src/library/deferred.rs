@@ -332,6 +332,12 @@ fn memory_runs_out<B: TestKit>(subject: &Subject<B>) {
     assert!(matches!(create().as_ref().map_err(Error::detail), Err(Detail::OutOfMemory { .. })));
     assert_eq!((backend.stop(), deferred(&backend).kept()), (1, subject.unit()), "creation was tried once");
     deferred(&backend).capture_ends();
+    // A capture that no call has announced prevents the wait. That is no failure of a destructor.
+    backend.capture_on(subject.device, true);
+    assert!(matches!(create().as_ref().map_err(Error::detail), Err(Detail::OutOfMemory { .. })));
+    assert_eq!(deferred(&backend).kept(), subject.unit());
+    assert!(subject.backend.drop_log().take_last().is_none());
+    backend.capture_on(subject.device, false);
     let created = create();
     assert_eq!(
         deferred(&backend).kept(),

@@ -129,6 +129,7 @@ fn first_that_reaches_the_driver<B: TestKit>(
         is_forked(event.hold(stream)),
         is_forked(backend.is_capturing(stream)),
         is_forked(backend.own_stream(device)),
+        is_forked(backend.deferred().unless_capturing(Operation::Fill, || Ok(()))),
     ])
 }
 
@@ -312,6 +313,7 @@ fn forked_while_contents_are_copied<B: TestKit>(subject: &Subject<B>) {
         let free = room.free();
         first_wrong(&[
             ring.size() == Bytes(8192),
+            is_forked(store.trim()),
             is_forked(here.suspend(&store, done)),
             is_forked(here.suspend(&room, done)),
             asleep.is_some_and(|mut region| is_forked(region.resume())) && room.free() == free,

@@ -198,4 +198,14 @@ mod tests {
             .map(|raw| (stream(raw).is_default(), stream(raw).is_per_thread()));
         assert_eq!(is, [(true, false), (true, false), (false, true), (false, false)]);
     }
+
+    #[test]
+    fn the_per_thread_stream_is_refused_by_the_names_of_both_vendors() {
+        let error = Stream::PER_THREAD.check_shared(Operation::RecordUse).map_err(|error| error.to_string());
+        let text = "record use: not supported: stream 0x2 is the per-thread default stream (CU_STREAM_PER_THREAD, \
+                    hipStreamPerThread), which is another stream in each thread; pass a stream that the program \
+                    created, or the default stream";
+        assert_eq!(error, Err(text.to_owned()));
+        assert!(Stream::DEFAULT.check_shared(Operation::RecordUse).is_ok());
+    }
 }

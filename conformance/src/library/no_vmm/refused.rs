@@ -1,12 +1,13 @@
 //! Operations that need virtual memory management: each is refused with the reason, and changes nothing.
+#![allow(unsafe_code)] // imports memory
 
 use super::{filled, has_one_allocation};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
-    Access, Address, BackingStore, BankedRegion, Bytes, Detail, DeviceId, Error, MovePath, Operation,
-    PageList, PhysicalMemory, Placement, Region, RegionBuilder,
+    Access, Address, BackingStore, BankedRegion, Bytes, Detail, DeviceId, Error, FabricHandle, MovePath,
+    Operation, PageList, PhysicalMemory, Placement, Region, RegionBuilder,
 };
 use gpu_vmm_testkit::TestKit;
 
@@ -70,6 +71,16 @@ fn physical_memory<B: TestKit>(subject: &Subject<B>) {
     #[cfg(unix)]
     is_refused(subject, memory.export());
     is_refused(subject, memory.export_fabric());
+    let (backend, none) = (&subject.backend, FabricHandle([0; FabricHandle::LENGTH]));
+    // SAFETY: no handle reaches the driver, here and below.
+    is_refused(subject, unsafe { PhysicalMemory::import_fabric(backend, &none, size, properties) });
+    #[cfg(unix)]
+    {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let descriptor = std::os::fd::AsFd::as_fd(&file);
+        // SAFETY: as above.
+        is_refused(subject, unsafe { PhysicalMemory::import(backend, descriptor, size, properties) });
+    }
     is_refused(subject, memory.check_belongs_to(Operation::Map, &subject.backend));
     assert!(!memory.is_exported());
 }

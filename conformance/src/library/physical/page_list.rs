@@ -142,6 +142,8 @@ fn exported_pages_leave_their_list<B: TestKit>(subject: &Subject<B>) {
     let (before, page) = (subject.free_here(), subject.granularity());
     let list = or_skip(PageList::new(&subject.backend, page, subject.properties().shareable(), page * 2));
     let pages = or_skip(list.take(page * 2));
+    assert_eq!(pages[0].properties(), list.properties());
+    assert!(list.properties().is_shareable());
     let descriptor = or_skip(pages[0].export());
     drop(pages);
     assert_eq!(counts(subject, &list), (1, 1));

@@ -56,8 +56,7 @@ fn more_than_the_device<B: TestKit>(subject: &Subject<B>) {
     refused!(
         PhysicalMemory::create(&subject.backend, too_much, on),
         Detail::ExceedsDevice { .. },
-        too_much,
-        total
+        format!("{too_much} exceeds the memory of {} ({total})", subject.device)
     );
     refused!(PhysicalMemory::create(&subject.backend, Bytes(u64::MAX), on), Detail::ExceedsDevice { .. });
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(total + total);
@@ -99,7 +98,14 @@ fn foreign_memory<B: TestKit>(subject: &Subject<B>) {
     let Some(other) = subject.target.foreign() else { skip("there is no other backend") };
     let theirs = PhysicalMemory::create(&other, subject.unit(), Properties::on(DeviceId(0))).unwrap();
     let mut region = half_full(subject);
-    refused!(region.map(subject.units(2), &theirs), Detail::ForeignHandle { .. }, other.vendor());
+    let text = format!(
+        "belongs to {} backend {}, not to {} backend {}",
+        other.vendor(),
+        other.instance().number(),
+        subject.backend.vendor(),
+        subject.backend.instance().number()
+    );
+    refused!(region.map(subject.units(2), &theirs), Detail::ForeignHandle { .. }, text);
     let answer = region.grow_with(std::slice::from_ref(&theirs));
     refused!(answer, Detail::ForeignHandle { .. }, other.vendor());
     let mut foreign = Region::builder(&other).reserve(subject.units(1)).build().unwrap();

@@ -68,6 +68,7 @@ fn imported_memory<B: TestKit>(subject: &Subject<B>) {
     };
     let imported = or_skip(imported);
     crate::leaks::counts_import();
+    assert!(memory.is_exported() && !imported.is_exported());
     let mut region = subject.space(1).build().unwrap();
     subject.open(&mut region, Bytes(0), &imported);
     drop(imported);

@@ -235,7 +235,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(reason(DeviceId(1)), "device 1: it is broken");
-        assert!(reason(DeviceId::HOST).contains("the host CPU is not a device"));
+        let host = "the host CPU is not a device; request host memory with Location::Host";
+        assert_eq!(reason(DeviceId::HOST), host);
         let error = find(DeviceId(2)).unwrap_err();
         assert!(
             matches!(error.detail(), Detail::NoSuchDevice { device: DeviceId(2), count: 2, .. }),

@@ -94,6 +94,15 @@ mod tests {
     use super::*;
     use gpu_vmm_testkit::forked::alone;
 
+    impl File {
+        /// A file whose bytes no disk accepts.
+        pub(in super::super) fn without_disk() -> Self {
+            let path = PathBuf::from("/dev/null");
+            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            Self { operation: Operation::Suspend, path, file: DirectFile::new(file) }
+        }
+    }
+
     #[test]
     fn contents_are_in_a_new_file_that_has_no_name_and_one_reader() {
         use std::os::unix::fs::{FileExt, MetadataExt};
@@ -138,6 +147,8 @@ mod tests {
             let file = File::new(Operation::Suspend, &folder, Bytes(8192)).unwrap();
             file.write(Bytes(1), &[1; 8191]).unwrap();
             file.settle().unwrap();
+            let error = file.write(Bytes(8190), &[1; 3]).unwrap_err().to_string();
+            assert!(error.contains("write answered EFBIG"), "{error}");
             let error = File::new(Operation::Suspend, &folder, Bytes(8193)).unwrap_err().to_string();
             for part in ["suspend", "fallocate answered EFBIG", &folder.display().to_string()] {
                 assert!(error.contains(part), "{part:?} is missing in {error:?}");

@@ -170,6 +170,14 @@ mod tests {
         assert!(!is_in_memory("/proc".as_ref()));
     }
 
+    /// Returns the number of this process's open files in a folder.
+    #[cfg(target_os = "linux")]
+    fn open_files(folder: &std::path::Path) -> usize {
+        let folder = folder.canonicalize().unwrap();
+        let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file.starts_with(&folder))).count()
+    }
+
     #[test]
     fn the_files_are_in_the_directories_in_turn_and_each_must_exist() {
         let parent = std::env::temp_dir().join(format!("gpu-vmm-stripes-{}", std::process::id()));
@@ -182,7 +190,11 @@ mod tests {
             let (shown, expected) = (format!("{file:?}"), format!("{directory:?}"));
             assert!(shown.contains(expected.trim_matches('"')), "{shown} in {expected}");
         }
+        #[cfg(target_os = "linux")]
+        assert!(open_files(&parent) >= 3);
         drop(stripes);
+        #[cfg(target_os = "linux")]
+        assert_eq!(open_files(&parent), 0, "a file stays open");
         let missing = parent.join("missing");
         for place in 0..3 {
             let mut directories = directories.clone();
@@ -210,6 +222,20 @@ mod tests {
         for (file, end) in stripes.0.iter().zip([2 * S, S + 100]) {
             file.read(Bytes(end - 1), &mut [0]).unwrap();
             file.read(Bytes(end), &mut [0]).unwrap_err();
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn every_file_is_asked_whether_the_disk_has_its_bytes() {
+        for place in 0..2 {
+            let mut files =
+                vec![File::new(Operation::Suspend, &std::env::temp_dir(), Bytes::kib(64)).unwrap()];
+            files.insert(place, File::without_disk());
+            let stripes = Stripes(files);
+            stripes.write(Bytes(S - 1), &[1, 2]).unwrap();
+            let error = stripes.settle().unwrap_err().to_string();
+            assert!(error.contains("suspend: /dev/null: fdatasync answered EINVAL"), "{error}");
         }
     }
 }

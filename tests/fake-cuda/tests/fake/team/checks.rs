@@ -15,6 +15,8 @@ pub(crate) const CASES: &[Case] = &[
     case("a_team_that_cannot_be_is_refused", a_team_that_cannot_be_is_refused),
     case("a_binding_that_cannot_be_is_refused", a_binding_that_cannot_be_is_refused),
     case("what_can_be_exported_takes_shareable_memory", what_can_be_exported_takes_shareable_memory),
+    with(&[("GPUS", "3")], "all_devices_of_a_team_are_named", all_devices_of_a_team_are_named),
+    case("an_object_is_exported_as_requested", an_object_is_exported_as_requested),
     case("an_object_is_mapped_when_each_device_has_bound", an_object_is_mapped_when_each_device_has_bound),
     case("what_was_not_bound_is_not_unbound", what_was_not_bound_is_not_unbound),
     case("the_capability_is_the_drivers_word", the_capability_is_the_drivers_word),
@@ -37,12 +39,21 @@ fn a_team_that_cannot_be_is_refused(cuda: &Cuda) {
     refused!(builder().create(), Detail::BadTeam { .. }, "add at least one");
     refused!(builder().elsewhere(2).create(), Detail::BadTeam { .. }, "no device of this process");
     refused!(both(&backend).device(TWO).create(), Detail::BadTeam { .. }, "device 1 is in the team twice");
-    refused!(both(&backend).elsewhere(u32::MAX).create(), Detail::BadTeam { .. }, "too many");
+    refused!(
+        both(&backend).elsewhere(u32::MAX).create(),
+        Detail::BadTeam { .. },
+        "2 devices here and 4294967295 elsewhere are too many"
+    );
     refused!(builder().device(DeviceId(2)).create(), Detail::NoSuchDevice { .. });
     refused!(builder().device(DeviceId::HOST).create(), Detail::Unsupported { .. });
     refused!(both(&backend).size(Bytes::ZERO).create(), Detail::ZeroSize);
     refused!(both(&backend).size(Bytes::gib(5)).create(), Detail::ExceedsDevice { .. });
     refused!(both(&backend).size(Bytes(u64::MAX)).granularity(), Detail::ExceedsDevice { .. });
+    let error = both(&backend).size(Bytes::ZERO).granularity().unwrap_err();
+    assert_eq!(error.operation(), Operation::QueryMulticast);
+    // All of a device's memory is not too much.
+    let total = backend.device(Operation::QueryDevice, ONE).unwrap().total_memory;
+    both(&backend).size(total).granularity().unwrap();
     check_nothing_is_left(cuda, &backend);
 }
 
@@ -120,6 +131,32 @@ fn what_can_be_exported_takes_shareable_memory(cuda: &Cuda) {
     check_nothing_is_left(cuda, &backend);
 }
 
+fn all_devices_of_a_team_are_named(cuda: &Cuda) {
+    let backend = open(cuda);
+    let mut object = both(&backend).create().unwrap().complete();
+    refused!(
+        object.bind(Bytes::ZERO, &memory(&backend, DeviceId(2)), Bytes::ZERO, SIZE),
+        Detail::NotInTeam { .. },
+        "device 2 is not in the team; the devices of this process in it are: device 0, device 1"
+    );
+    drop(object);
+    check_nothing_is_left(cuda, &backend);
+}
+
+/// A native handle is the default with devices of other processes, and types add up.
+fn an_object_is_exported_as_requested(cuda: &Cuda) {
+    let backend = open(cuda);
+    let builder = || Team::builder(&backend).size(SIZE).device(ONE);
+    let native = builder().exported_as(HandleTypes::NATIVE);
+    for (builder, is_native) in [(builder(), false), (builder().elsewhere(1), true), (native, true)] {
+        assert_eq!(builder.create().unwrap().export().is_ok(), is_native);
+    }
+    // The fake driver has no objects with fabric handles.
+    let both = builder().exported_as(HandleTypes::FABRIC).exported_as(HandleTypes::NATIVE);
+    assert!(both.create().unwrap_err().to_string().contains("CUDA_ERROR_NOT_PERMITTED"));
+    check_nothing_is_left(cuda, &backend);
+}
+
 fn an_object_is_mapped_when_each_device_has_bound(cuda: &Cuda) {
     let backend = open(cuda);
     let mut object = both(&backend).create().unwrap().complete();
@@ -129,6 +166,8 @@ fn an_object_is_mapped_when_each_device_has_bound(cuda: &Cuda) {
             matches!(failed.error().detail(), Detail::NotBound { device: missing, .. } if *missing == device),
             "{failed}"
         );
+        let text = format!("no memory of {device} is bound anywhere, and every device needs a binding");
+        assert!(failed.to_string().contains(&text), "{failed}");
         object = failed.into_kept();
         object.bind(Bytes::ZERO, &memory(&backend, device), Bytes::ZERO, SIZE).unwrap();
     }
@@ -139,7 +178,11 @@ fn an_object_is_mapped_when_each_device_has_bound(cuda: &Cuda) {
 fn what_was_not_bound_is_not_unbound(cuda: &Cuda) {
     let backend = open(cuda);
     let mut object = bound(&backend);
-    refused!(object.unbind(ONE, UNIT), Detail::NotBound { .. }, "no memory of device 0 is bound from offset");
+    refused!(
+        object.unbind(ONE, UNIT),
+        Detail::NotBound { .. },
+        "no memory of device 0 is bound from offset 4 MiB on"
+    );
     refused!(object.unbind(DeviceId(2), Bytes::ZERO), Detail::NotBound { .. });
     object.unbind(ONE, Bytes::ZERO).unwrap();
     refused!(object.unbind(ONE, Bytes::ZERO), Detail::NotBound { .. });

@@ -4,7 +4,7 @@ use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_lef
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastRange, Team};
-use gpu_vmm_core::{Backend, Bytes, Detail, Error, PhysicalMemory, Placement, Result};
+use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, Result};
 use gpu_vmm_testkit::{FaultInject, Live};
 
 type Faulty = FaultInject<CudaBackend>;
@@ -15,6 +15,7 @@ pub(crate) const CASES: &[Case] = &[
     case("what_cannot_be_unbound_stays_bound", what_cannot_be_unbound_stays_bound),
     case("what_cannot_be_undone_is_left_to_the_driver", what_cannot_be_undone_is_left_to_the_driver),
     case("what_cannot_be_closed_is_left_to_the_driver", what_cannot_be_closed_is_left_to_the_driver),
+    case("what_cannot_be_unbound_ends_in_the_first_error", what_cannot_be_unbound_ends_in_the_first_error),
     case("what_fails_in_dropping_is_logged", what_fails_in_dropping_is_logged),
     with(&[("FAIL", "cuMulticastCreate:1:47")], "switches_that_are_full_get_advice", |cuda| {
         answers(cuda, &["cuMulticastCreate", "CUDA_ERROR_MULTICAST_RESOURCE_FULL (47)", "release objects"]);
@@ -164,7 +165,10 @@ fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
     let mut object: Multicast<_> = failed.into_kept();
     let more = memory(&faulty, ONE);
     for answer in [object.unbind(ONE, Bytes::ZERO), object.bind(Bytes::ZERO, &more, Bytes::ZERO, SIZE)] {
-        assert!(matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })), "{answer:?}");
+        let error = answer.unwrap_err();
+        let Detail::Poisoned { range, cause } = error.detail() else { panic!("{error}") };
+        assert_eq!((range.offset, range.length), (Bytes::ZERO, SIZE));
+        assert!(cause.contains("the rollback failed as well"), "{cause}");
     }
     let failed = object.map(Placement::Anywhere).unwrap_err();
     assert!(matches!(failed.error().detail(), Detail::Poisoned { .. }), "{failed}");
@@ -192,6 +196,20 @@ fn what_cannot_be_closed_is_left_to_the_driver(cuda: &Cuda) {
     assert_eq!((faulty.live(), backend.drop_log().count()), (live, 0));
     // SAFETY: no object of this backend is left, and no device is working.
     unsafe { faulty.reclaim() }.unwrap();
+    take_what_was_left(cuda, &[0, 1]);
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn what_cannot_be_unbound_ends_in_the_first_error(cuda: &Cuda) {
+    let backend = open(cuda);
+    let faulty: Faulty = FaultInject::new(backend.clone());
+    let object = bound(&faulty);
+    let live = faulty.live();
+    faulty.fail(0, 2);
+    let error = object.close().unwrap_err();
+    assert_eq!(faulty.stop(), 2, "{error}");
+    assert!(error.to_string().contains("(driver call 0)"), "{error}");
+    assert_eq!((faulty.live(), backend.drop_log().count()), (live, 0));
     take_what_was_left(cuda, &[0, 1]);
     check_nothing_is_left(cuda, &backend);
 }
