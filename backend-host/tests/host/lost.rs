@@ -29,7 +29,7 @@ fn a_failure_after_lost_addresses_is_lost_addresses() {
     let later = backend.clone();
     backend.during(Operation::RegainAddresses, move || later.fail_calls(&[Operation::ReturnMemory]));
     let error = region.suspend(&store, WaitFor::all_devices()).unwrap_err();
-    assert!(matches!(error.detail(), Detail::AddressesLost { .. }), "{error}");
+    is_lost(&error, &region);
     assert_eq!(region.state(), state);
     backend.stop();
     let error = region.resume().unwrap_err();
@@ -40,6 +40,19 @@ fn a_failure_after_lost_addresses_is_lost_addresses() {
     let mut read = vec![0; contents.len()];
     region.read(Bytes::ZERO, &mut read).unwrap();
     assert!(read == contents, "other bytes came back");
+    // All three lose their addresses.
+    backend.lose_addresses(true);
+    is_lost(&region.suspend(&store, WaitFor::all_devices()).unwrap_err(), &region);
+    backend.lose_addresses(false);
+    region.resume().unwrap();
+}
+
+/// Requires the range of the region, and the addresses of the first reservation that lost its own.
+fn is_lost<B: Backend>(error: &Error, region: &Region<B>) {
+    let Detail::AddressesLost { address, reserved, source } = error.detail() else { panic!("{error}") };
+    assert_eq!((*address, *reserved), (region.address(), region.reserved()));
+    let Detail::AddressTaken { wanted, .. } = source.detail() else { panic!("{source}") };
+    assert_eq!(*wanted, region.address());
 }
 
 /// A machine whose devices are lost: waits, fills, and frees of plain memory return that error. All other calls reach the host
