@@ -9,6 +9,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::Pool;
+use gpu_vmm_testkit::FaultInject;
 use std::ptr::without_provenance_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,6 +30,8 @@ struct Driver {
     query_fails: bool,
     created: usize,
     queried: usize,
+    /// The number of waits for the device.
+    device_waits: usize,
     /// The streams on which an event was recorded, also if that failed.
     recorded: Vec<usize>,
     /// The streams that were asked whether they capture.
@@ -43,13 +46,13 @@ fn locked(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
 /// A host backend without work of its own: events and captures are those of a [`Driver`].
 #[derive(Clone, Debug)]
 struct Told {
-    inner: HostBackend,
+    inner: FaultInject<HostBackend>,
     driver: Arc<Mutex<Driver>>,
 }
 
 impl Told {
     fn new(driver: Driver) -> Self {
-        let inner = HostConfig::new().memory(Bytes::mib(256)).open().unwrap();
+        let inner = FaultInject::new(HostConfig::new().memory(Bytes::mib(256)).open().unwrap());
         Self { inner, driver: Arc::new(Mutex::new(driver)) }
     }
 
@@ -65,8 +68,8 @@ unsafe impl Backend for Told {
 
 // SAFETY: as above.
 unsafe impl MemoryCalls for Told {
-    type Handle = <HostBackend as MemoryCalls>::Handle;
-    type Reservation = <HostBackend as MemoryCalls>::Reservation;
+    type Handle = <FaultInject<HostBackend> as MemoryCalls>::Handle;
+    type Reservation = <FaultInject<HostBackend> as MemoryCalls>::Reservation;
     forward!(inner: MemoryCalls);
 }
 
@@ -77,7 +80,10 @@ unsafe impl CopyCalls for Told {
 
 // SAFETY: no work is queued on any stream.
 unsafe impl SyncCalls for Told {
-    forward!(inner: synchronize);
+    fn synchronize(&self, _: DeviceId) -> Result<()> {
+        self.driver().device_waits += 1;
+        Ok(())
+    }
 
     fn synchronize_stream(&self, _: DeviceId, _: Stream<'_>) -> Result<()> {
         Ok(())
@@ -228,6 +234,86 @@ fn only_events_are_waited_for_during_a_capture() {
     backend.driver().capturing = None;
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), SIZE, "the memory of the second stream");
     assert_eq!(suspend().unwrap(), SIZE, "the block in use");
+}
+
+/// An event covers what was freed before it. The wait for the device would also wait for the work of the program's other streams.
+#[test]
+fn what_is_freed_behind_an_event_has_an_event_of_its_own() {
+    let backend = Told::new(Driver::default());
+    let pool = Pool::builder(&backend).build().unwrap();
+    let [first, second] = [(); 2].map(|()| pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap());
+    drop(first);
+    let _other = pool.alloc(SIZE).unwrap();
+    assert_eq!(backend.driver().recorded, [FIRST]);
+    drop(second);
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), SIZE * 2);
+    let driver = backend.driver();
+    assert_eq!((&driver.recorded[..], driver.device_waits), (&[FIRST; 2][..], 0));
+}
+
+/// Its memory is free for other streams when the pool is trimmed or needs it.
+#[test]
+fn no_thread_cache_keeps_a_block_of_a_forgotten_stream() {
+    let backend = Told::new(Driver::default());
+    let pool = Pool::builder(&backend).build().unwrap();
+    // SAFETY: the stream is only compared and counted.
+    let registered = unsafe { pool.register_stream(stream(SECOND)) }.unwrap();
+    for size in [Bytes(1000), Bytes::kib(300)] {
+        drop(pool.request(size).stream(stream(FIRST)).alloc().unwrap());
+        drop(registered.alloc(size).unwrap());
+    }
+    let before = pool.stats().cached;
+    pool.forget_stream(stream(FIRST)).unwrap();
+    let between = pool.stats().cached;
+    assert!(0 < between && between < before, "{before} bytes, then {between}");
+    drop(registered);
+    assert_eq!(pool.stats().cached, 0);
+}
+
+/// The pool gives the number of a forgotten stream to a new one.
+#[test]
+fn memory_of_a_forgotten_stream_stays_free_when_a_new_stream_takes_its_number() {
+    let backend = Told::new(Driver { done: true, ..Driver::default() });
+    let pool = Pool::builder(&backend).build().unwrap();
+    let block = pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap();
+    let (address, _behind) = (block.address(), pool.alloc(SIZE).unwrap());
+    drop(block);
+    pool.forget_stream(stream(FIRST)).unwrap();
+    // It does not fit between the others.
+    let _new = pool.request(SIZE * 2).stream(stream(SECOND)).alloc().unwrap();
+    assert_eq!(pool.alloc(SIZE).unwrap().address(), address);
+}
+
+/// Work of the first stream may still use it.
+#[test]
+fn memory_that_could_not_be_mapped_elsewhere_belongs_to_its_stream() {
+    let backend = Told::new(Driver::default());
+    let page = Bytes::mib(2);
+    let pool = Pool::builder(&backend).budget(SIZE * 2 + page * 2).build().unwrap();
+    let [one, _stays, other, _last] =
+        [SIZE, page, SIZE, page].map(|size| pool.request(size).stream(stream(FIRST)).alloc().unwrap());
+    drop((one, other));
+    let request = || pool.request(SIZE * 2).stream(stream(FIRST)).alloc();
+    backend.inner.fail_calls(&[Operation::Map]);
+    assert_eq!(request().unwrap_err().operation(), Operation::Map);
+    backend.inner.stop();
+    assert!(pool.request(SIZE).alloc_mapped().is_none());
+    drop(request().unwrap());
+    backend.driver().done = true;
+    pool.alloc(SIZE).unwrap();
+}
+
+/// When the second stream's work is done, the memory of the block is free for the first stream. The pool waits for that stream
+/// once more before it releases the memory.
+#[test]
+fn a_small_block_that_two_streams_used_is_released_by_one_call() {
+    let backend = Told::new(Driver::default());
+    let pool = Pool::builder(&backend).build().unwrap();
+    let mut block = pool.request(Bytes(1000)).stream(stream(FIRST)).alloc().unwrap();
+    block.record_use(stream(SECOND)).unwrap();
+    drop(block);
+    let held = pool.stats().held;
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes(held));
 }
 
 /// The program may have destroyed it.
