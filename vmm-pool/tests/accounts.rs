@@ -99,6 +99,23 @@ fn the_most_that_was_needed_is_remembered() {
     }
 }
 
+/// Unless the program sets another limit: a hundredth for one stream, a fourteenth for several.
+#[test]
+fn the_pool_creates_little_more_memory_than_was_ever_needed() {
+    let backend = HostConfig::new().memory(Bytes::mib(512)).open().unwrap();
+    let own = backend.own_stream(DeviceId(0)).unwrap();
+    for (streams, held) in [(1, Bytes::mib(128)), (2, Bytes::mib(136))] {
+        let pool = Pool::builder(&backend).build().unwrap();
+        // SAFETY: the stream lives longer than its registration.
+        let _registered = (streams == 2).then(|| unsafe { pool.register_stream(own.stream()) }.unwrap());
+        let blocks: Vec<_> = (0..8).map(|_| pool.alloc(Bytes::mib(16)).unwrap()).collect();
+        // No two free blocks are neighbours.
+        let _stay: Vec<_> = blocks.into_iter().step_by(2).collect();
+        let _block = pool.alloc(Bytes::mib(32)).unwrap();
+        assert_eq!(pool.stats().held, held.0, "with {streams} streams");
+    }
+}
+
 #[test]
 fn the_statistics_follow_a_tag_through_its_suspension() {
     let backend = HostConfig::new().memory(Bytes::mib(256)).open().unwrap();

@@ -163,7 +163,22 @@ fn an_aligned_block_takes_one_plain_allocation() {
     let (pool, alignment) = (pool(&backend, |builder| builder), PAGE * 32);
     let blocks = [(); 4].map(|()| pool.request(PAGE).alignment(alignment).alloc().unwrap());
     assert!(blocks.iter().all(|block| block.address().is_aligned_to(alignment)), "{blocks:?}");
-    assert_eq!(pool.stats().driver_calls.create, 4);
+    let stats = pool.stats();
+    assert_eq!((stats.driver_calls.create, stats.held), (4, (PAGE * 4).0));
+}
+
+/// Memory in use does not count as kept.
+#[test]
+fn free_plain_allocations_are_kept_up_to_the_limit() {
+    let backend = HostConfig::new().memory(PAGE * 64).without_virtual_memory().open().unwrap();
+    let pool = pool(&backend, |builder| builder);
+    let _live = pool.alloc(PAGE * 4).unwrap();
+    drop(pool.alloc(PAGE * 2).unwrap());
+    for (keep, released, kept) in [(2, 0, 2), (1, 2, 0)] {
+        assert_eq!(pool.trim(PAGE * keep).unwrap(), PAGE * released);
+        let stats = pool.stats();
+        assert_eq!((stats.kept, stats.mapped), ((PAGE * kept).0, (PAGE * (4 + kept)).0));
+    }
 }
 
 #[test]

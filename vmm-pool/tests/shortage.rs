@@ -116,28 +116,18 @@ fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
         .free_after(Arc::new(Mute(Arc::clone(&done))));
     drop(pool);
     assert_eq!(backend.live().handles, 8, "what may still be used was given back");
-    assert!(backend.drop_log().take_last().is_some());
+    let logged = backend.drop_log().take_last().unwrap();
+    assert_eq!(logged.operation(), Operation::DropPool, "{logged}");
+    assert!(logged.to_string().contains("stays until the process ends"), "{logged}");
 
-    #[derive(Debug)]
-    struct Late(AtomicBool);
-    impl Fence for Late {
-        fn is_done(&self) -> Result<bool> {
-            Ok(self.0.load(Ordering::Relaxed))
-        }
-        fn wait(&self) -> Result<()> {
-            self.0.store(true, Ordering::Relaxed);
-            Ok(())
-        }
-    }
     let backend = host(Bytes::mib(64));
     let pool = Pool::builder(&backend).build().unwrap();
-    pool.request(Bytes::mib(16))
-        .alignment(A)
-        .stream(S)
-        .alloc()
-        .unwrap()
-        .free_after(Arc::new(Late(AtomicBool::new(false))));
+    let waited: [Arc<AtomicBool>; 3] = Default::default();
+    for one in &waited {
+        pool.alloc(Bytes::mib(16)).unwrap().free_after(Arc::new(OnlyWaits(Arc::clone(one))));
+    }
     drop(pool);
+    assert_eq!(waited.map(|one| one.load(Ordering::Relaxed)), [true; 3]);
     assert_eq!(backend.live().handles, 0);
 }
 

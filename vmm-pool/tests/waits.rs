@@ -203,6 +203,20 @@ fn a_wait_for_a_device_that_fails_is_reported() {
     assert_eq!(error.operation(), Operation::WaitForDevice, "{error}");
 }
 
+#[test]
+fn a_suspension_waits_for_the_device_of_its_pool_and_no_other() {
+    let backend = FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap());
+    let pool = Pool::builder(&backend).device(DeviceId(1)).build().unwrap();
+    let _block = pool.alloc(QUARTER).unwrap();
+    for (device, is_refused) in [(DeviceId(1), true), (DEVICE, false)] {
+        backend.capture_on(device, true);
+        let suspended = pool.suspend("", &BackingStore::nothing(), WaitFor::all_devices());
+        backend.capture_on(device, false);
+        let is_capturing = |error: Error| matches!(error.detail(), Detail::Capturing { .. });
+        assert_eq!(suspended.is_err_and(is_capturing), is_refused, "while {device} captures");
+    }
+}
+
 /// A backend whose second device cannot be used, not even waited for.
 #[derive(Clone, Debug)]
 struct HalfUsable {

@@ -3,8 +3,8 @@
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::{
-    Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Location, Operation, PhysicalMemory,
-    Properties, Region, RegionBuilder, Reservation, WaitFor,
+    Access, Address, BackingStore, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Location, Operation,
+    PhysicalMemory, Properties, Region, RegionBuilder, Reservation, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -220,4 +220,22 @@ fn shrinking_waits_for_the_devices_behind_a_hole_too() {
     let shrunk = region.shrink_to(GRANULE, WaitFor::all_devices()).unwrap();
     assert_eq!((shrunk.end, shrunk.removed), (GRANULE, GRANULE + GRANULE), "the hole was not mapped");
     assert_eq!(host.made(Operation::WaitForDevice), 2);
+}
+
+/// The owner has write access for the copy, and afterwards each device has the access that it had.
+#[test]
+fn each_device_has_its_access_after_a_resume() {
+    let host = FaultInject::new(pair());
+    let builder = Region::builder(&host).on(ONE).access(ONE, Access::Read).access(TWO, Access::Read);
+    let mut region = builder.reserve(GRANULE + GRANULE).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    region.grow_to_on(TWO, GRANULE + GRANULE).unwrap();
+    let store = BackingStore::pinned(&host, region.end()).unwrap();
+    region.suspend(&store, WaitFor::all_devices()).unwrap();
+    region.resume().unwrap();
+    for (offset, device) in [(Bytes::ZERO, ONE), (Bytes::ZERO, TWO), (GRANULE, ONE), (GRANULE, TWO)] {
+        assert_eq!(region.access(offset, device), Access::Read);
+        let access = host.access_at(region.address() + offset, device).unwrap();
+        assert_eq!(access, Some(Access::Read), "{device} at offset {offset}");
+    }
 }

@@ -192,6 +192,8 @@ fn access_is_set_at_once_for_whole_mappings() {
 fn a_region_with_settings_needs_a_reservation() {
     let host = HostConfig::new().open().unwrap();
     let settings = Region::builder(&host).reserve(GRANULE).build().unwrap().settings();
+    // The owner's access is the default, and no setting.
+    assert_eq!(settings.access, AccessMap::NONE);
     let operation = Operation::Restore;
     let none = Region::with_settings(operation, &host, &settings, Placement::Anywhere, &[]).unwrap_err();
     assert!(matches!(none.detail(), Detail::ZeroSize), "{none}");

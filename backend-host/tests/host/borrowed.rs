@@ -64,7 +64,9 @@ fn elements_of_a_region_are_lent_where_they_are_aligned() {
     assert_eq!(at(4, count - 1).unwrap(), region.address() + Bytes(4));
     assert_eq!(at(0, count + 1).unwrap_err().kind(), ErrorKind::OutOfRange);
     assert_eq!(at(2, 1).unwrap_err().kind(), ErrorKind::Unsupported);
-    assert_eq!(at(0, usize::MAX / 2).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let error = at(0, usize::MAX / 2).unwrap_err();
+    let Detail::TooManyElements { count, element } = error.detail() else { panic!("{error}") };
+    assert_eq!((*count, *element), (usize::MAX / 2, 4));
     let operation = Operation::Copy;
     let nothing = lend_elements::<()>(&region, operation, Bytes::ZERO, 1, grant, Stream::DEFAULT);
     assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Unsupported, "elements without a size");

@@ -1,10 +1,10 @@
-//! Addresses that are lost while a region is suspended, and devices that are lost.
+//! Addresses that are lost while a region is suspended, resumes that fail, and devices that are lost or cannot be waited for.
 
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::{
-    Address, Backend, BackingKind, BackingStore, Bytes, CopyCalls, Detail, DeviceId, DriverError, Error,
-    MemoryCalls, Operation, Placement, Region, RegionState, Result, Stream, SyncCalls, WaitFor,
+    Access, Address, Backend, BackingKind, BackingStore, Bytes, CopyCalls, Detail, DeviceId, DriverError,
+    Error, MemoryCalls, Operation, Placement, Region, RegionState, Result, Stream, SyncCalls, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle, HostReservation};
 use gpu_vmm_testkit::FaultInject;
@@ -29,7 +29,7 @@ fn a_failure_after_lost_addresses_is_lost_addresses() {
     let later = backend.clone();
     backend.during(Operation::RegainAddresses, move || later.fail_calls(&[Operation::ReturnMemory]));
     let error = region.suspend(&store, WaitFor::all_devices()).unwrap_err();
-    assert!(matches!(error.detail(), Detail::AddressesLost { .. }), "{error}");
+    is_lost(&error, &region);
     assert_eq!(region.state(), state);
     backend.stop();
     let error = region.resume().unwrap_err();
@@ -40,6 +40,57 @@ fn a_failure_after_lost_addresses_is_lost_addresses() {
     let mut read = vec![0; contents.len()];
     region.read(Bytes::ZERO, &mut read).unwrap();
     assert!(read == contents, "other bytes came back");
+    // All three lose their addresses.
+    backend.lose_addresses(true);
+    is_lost(&region.suspend(&store, WaitFor::all_devices()).unwrap_err(), &region);
+    backend.lose_addresses(false);
+    region.resume().unwrap();
+}
+
+/// Requires the range of the region, and the addresses of the first reservation that lost its own.
+fn is_lost<B: Backend>(error: &Error, region: &Region<B>) {
+    let Detail::AddressesLost { address, reserved, source } = error.detail() else { panic!("{error}") };
+    assert_eq!((*address, *reserved), (region.address(), region.reserved()));
+    let Detail::AddressTaken { wanted, .. } = source.detail() else { panic!("{source}") };
+    assert_eq!(*wanted, region.address());
+}
+
+/// Nothing is mapped afterwards, so the region is suspended as before.
+#[test]
+fn a_resume_that_cannot_return_its_memory_is_reported_with_both_errors() {
+    let backend = FaultInject::new(HostConfig::new().open().unwrap());
+    let mut region = Region::builder(&backend).on(ONE).reserve(GRANULE).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    region.suspend(&BackingStore::nothing(), WaitFor::all_devices()).unwrap();
+    backend.fail_calls(&[Operation::Map, Operation::ReturnMemory]);
+    let error = region.resume().unwrap_err();
+    backend.stop();
+    let Detail::RollbackFailed { error, undo } = error.detail() else { panic!("{error}") };
+    assert_eq!((error.operation(), undo.operation()), (Operation::Map, Operation::ReturnMemory));
+    assert_eq!(region.resume().unwrap().memory, GRANULE);
+}
+
+/// The memory has the region's bytes when the owner's access is reduced to reading, which fails.
+#[test]
+fn memory_of_a_resume_that_failed_is_overwritten_if_the_region_is_guarded() {
+    let backend = FaultInject::new(HostConfig::new().open().unwrap());
+    let builder = Region::builder(&backend).on(ONE).access(ONE, Access::Read).reserve(GRANULE).guarded();
+    let mut region = builder.build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    let store = BackingStore::pinned(&backend, GRANULE).unwrap();
+    region.suspend(&store, WaitFor::all_devices()).unwrap();
+    let filled = backend.made(Operation::Fill);
+    let (plan, end) = (backend.clone(), backend.clone());
+    backend.during(Operation::QueueCopyFromHost, move || {
+        plan.fail_calls(&[Operation::SetAccess]);
+        // The call in which the plan ends fails too.
+        plan.during(Operation::SetAccess, move || _ = end.stop());
+    });
+    let error = region.resume().unwrap_err();
+    backend.stop();
+    assert_eq!(error.operation(), Operation::SetAccess, "{error}");
+    assert_eq!(backend.made(Operation::Fill), filled + 1);
+    region.resume().unwrap();
 }
 
 /// A machine whose devices are lost: waits, fills, and frees of plain memory return that error. All other calls reach the host
@@ -116,4 +167,20 @@ fn memory_of_a_lost_device_is_freed_without_an_error() {
     for log in [host.drop_log(), plain.drop_log()] {
         assert_eq!(log.count(), 0, "{:?}", log.take_last());
     }
+}
+
+/// The holes of a region take no memory.
+#[test]
+fn memory_that_waits_for_a_capture_is_counted_without_holes() {
+    let backend = FaultInject::new(HostConfig::new().open().unwrap());
+    let mut region = Region::builder(&backend).on(ONE).reserve(Bytes(3 * GRANULE.0)).build().unwrap();
+    for granules in [1, 2, 3] {
+        region.grow_to(Bytes(granules * GRANULE.0)).unwrap();
+    }
+    region.unmap(GRANULE, GRANULE, WaitFor::all_devices()).unwrap();
+    backend.capture_on(ONE, true);
+    drop(region);
+    assert_eq!(backend.deferred().kept(), GRANULE + GRANULE);
+    backend.capture_on(ONE, false);
+    assert_eq!(backend.deferred().collect(&backend).unwrap(), GRANULE + GRANULE);
 }

@@ -3,8 +3,8 @@
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
-    AccessMap, BackingChange, BackingObserver, BackingOutcome, Bytes, Detail, OffsetRange, Operation,
-    PhysicalMemory, Properties, Region, WaitFor,
+    AccessMap, BackingChange, BackingObserver, BackingOutcome, BackingStore, Bytes, Detail, OffsetRange,
+    Operation, PhysicalMemory, Properties, Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -133,4 +133,20 @@ fn a_mapping_that_a_smaller_one_replaces_is_reported_as_a_whole() {
     region.apply_layout(Operation::ApplyChange, &wanted, IDLE).unwrap();
     let part = OffsetRange { offset: Bytes::ZERO, length: Bytes(4 * GRANULE.0) };
     assert_eq!(noting.take(), [(BackingOutcome::Changed, vec![part])]);
+}
+
+/// Memory that another holder keeps is mapped again too.
+#[test]
+fn a_resume_is_announced_with_the_memory_that_others_hold() {
+    let host = HostConfig::new().open().unwrap();
+    let mut region: Region<HostBackend> = region(&host);
+    let _held = region.mapping_at(GRANULE).unwrap().memory.clone();
+    let noting = Noting::default();
+    region.on_backing_change(noting.clone());
+    let mut list = Vec::new();
+    region.suspend_into(&BackingStore::nothing(), IDLE, &mut list).unwrap();
+    assert_eq!(list.len(), 1);
+    region.resume_from(&mut list).unwrap();
+    let part = OffsetRange { offset: Bytes::ZERO, length: GRANULE + GRANULE };
+    assert_eq!(noting.take(), [(); 2].map(|()| (BackingOutcome::Changed, vec![part])));
 }

@@ -250,7 +250,7 @@ fn a_bank_that_does_not_exist_is_reported_with_those_that_do() {
 #[test]
 fn a_poisoned_mapping_is_reported_with_its_range_and_both_errors() {
     let host = FaultInject::new(HostConfig::new().open().unwrap());
-    let mut region = Region::builder(&host).reserve(granules(4)).build().unwrap();
+    let mut region = Region::builder(&host).reserve(granules(4)).guarded().build().unwrap();
     region.grow_to(granules(1)).unwrap();
     region.grow_to(granules(3)).unwrap();
     host.set_access_though_failing(true);
@@ -264,6 +264,8 @@ fn a_poisoned_mapping_is_reported_with_its_range_and_both_errors() {
         (region.fill(granules(0), granules(2), 0), Operation::Fill),
         (region.unmap(granules(1), granules(2), IDLE), Operation::Unmap),
         (region.shrink_to(granules(1), IDLE).map(drop), Operation::Shrink),
+        // The guard is in the way, so the region would move.
+        (region.grow_or_move(granules(5), IDLE).map(drop), Operation::Grow),
         (
             region.apply_layout_elsewhere(Operation::ApplyChange, &[], Placement::Anywhere, IDLE),
             Operation::ApplyChange,

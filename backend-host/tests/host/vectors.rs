@@ -1,6 +1,6 @@
 //! Vectors and regions with banks: steps of growth, observers, refusals, and pointers as text.
 
-use crate::{GRANULE, ONE};
+use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::{
     BackingChange, BackingObserver, BackingOutcome, BackingStore, BankedRegion, Bytes, Detail, DeviceVec,
     Operation, Region, WaitFor,
@@ -165,4 +165,12 @@ fn a_vector_that_ends_with_a_mapping_keeps_none_behind_it() {
         bytes.shrink_to_fit(IDLE).unwrap();
         assert_eq!(bytes.region().end(), Bytes(end * GRANULE.0), "{length}");
     }
+}
+
+#[test]
+fn a_vector_is_memory_of_its_device() {
+    let host = HostConfig::new().devices(2).open().unwrap();
+    let numbers = DeviceVec::from_slice(&host, TWO, &[1_u32, 2]).unwrap();
+    assert!(numbers.region().mappings().all(|mapping| mapping.memory.device() == TWO));
+    assert_eq!(numbers.to_vec().unwrap(), [1, 2]);
 }

@@ -6,7 +6,8 @@ use crate::library::registrar::{Registrar, Reply};
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    Backend, BackingChange, BackingObserver, BackingOutcome, Bytes, Detail, ErrorKind, OffsetRange, Region,
+    Backend, BackingChange, BackingObserver, BackingOutcome, Bytes, Detail, ErrorKind, OffsetRange,
+    Operation, Region,
 };
 use gpu_vmm_testkit::TestKit;
 use std::error::Error;
@@ -77,6 +78,7 @@ fn panics_afterwards<B: TestKit>(subject: &Subject<B>) {
     }
     let logged = subject.backend.drop_log().take_last().expect("the panic is logged");
     assert!(matches!(logged.detail(), Detail::ObserverPanicked { .. }), "{logged}");
+    assert_eq!(logged.operation(), Operation::Unmap);
     assert!(logged.to_string().contains(Registrar::REASON), "{logged}");
     registrars[0].reply(Reply::Agree);
 }

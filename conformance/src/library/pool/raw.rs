@@ -4,7 +4,7 @@ use super::{Hand, adds_up, alloc, is_empty, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Error};
+use gpu_vmm_core::{Address, Bytes, Error, Operation};
 use gpu_vmm_pool::PoolError;
 use gpu_vmm_testkit::TestKit;
 
@@ -43,11 +43,12 @@ fn wrong_addresses<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let (base, owned) = (pool.keep(alloc(&pool, Bytes(5000))).unwrap(), alloc(&pool, Bytes::mib(3)));
     let not_a_block = |address, within| {
-        for answer in [
-            pool.free_at(address),
-            pool.free_at_after(address, Hand::new().fence()),
-            pool.record_use_at(address, super::DEFAULT),
+        for (answer, operation) in [
+            (pool.free_at(address), Operation::Free),
+            (pool.free_at_after(address, Hand::new().fence()), Operation::Free),
+            (pool.record_use_at(address, super::DEFAULT), Operation::RecordUse),
         ] {
+            assert_eq!(answer.as_ref().map_err(Error::operation), Err(operation));
             match answer.as_ref().map_err(Error::extension) {
                 Err(Some(PoolError::NotABlock { address: told, inside })) => {
                     assert_eq!((*told, *inside), (address, within));
@@ -69,10 +70,9 @@ fn wrong_addresses<B: TestKit>(subject: &Subject<B>) {
             matches!(error.extension(), Some(PoolError::FreedTwice { address, .. }) if *address == base),
             "{error}"
         );
-        assert!(matches!(
-            pool.record_use_at(base, super::DEFAULT).as_ref().map_err(Error::extension),
-            Err(Some(PoolError::FreedTwice { .. }))
-        ));
+        let error = pool.record_use_at(base, super::DEFAULT).unwrap_err();
+        assert!(matches!(error.extension(), Some(PoolError::FreedTwice { .. })), "{error}");
+        assert_eq!(error.operation(), Operation::RecordUse);
     }
     let again = pool.keep(alloc(&pool, Bytes(5000))).unwrap();
     assert_eq!(again, base);

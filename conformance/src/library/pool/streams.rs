@@ -304,7 +304,7 @@ fn a_block_of_another_pool<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = (pool(subject), pool(subject));
     let stream = registered(&one, &*own);
     let mut block = alloc(&other, MIN);
-    refused!(@RecordUse stream.record_use(&mut block), Detail::ForeignHandle { .. }, "another pool");
+    refused!(@RecordUse stream.record_use(&mut block), Detail::ForeignHandle { .. }, "another pool, not to the pool of the stream");
     assert!(!block.is_used_elsewhere());
     drop((block, stream));
     is_empty(&other);

@@ -1,0 +1,389 @@
+//! What the pool asks the driver about streams, with events whose work ends when the test says so.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+
+use gpu_vmm_core::extend::forward;
+use gpu_vmm_core::{
+    Backend, BackingStore, Bytes, CopyCalls, Detail, DeviceId, Error, Event, MemoryCalls, Operation, Result,
+    Stream, SyncCalls, WaitFor,
+};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::Pool;
+use gpu_vmm_testkit::FaultInject;
+use std::ptr::without_provenance_mut;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const SIZE: Bytes = Bytes::mib(16);
+
+/// The work of all streams, and the calls about them.
+#[derive(Debug, Default)]
+struct Driver {
+    /// Whether the work of every event is done.
+    done: bool,
+    /// The stream that captures.
+    capturing: Option<usize>,
+    /// Whether a query of an event spoils that capture.
+    spoils: bool,
+    /// The stream on which no event can be recorded, and the error.
+    record_fails: Option<(usize, Detail)>,
+    /// Whether queries of events fail.
+    query_fails: bool,
+    created: usize,
+    queried: usize,
+    /// The number of waits for the device.
+    device_waits: usize,
+    /// The streams on which an event was recorded, also if that failed.
+    recorded: Vec<usize>,
+    /// The streams that were asked whether they capture.
+    asked: Vec<usize>,
+}
+
+/// Locks the driver also after a test has failed with it: the pool's destructor asks it too.
+fn locked(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
+    driver.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A host backend without work of its own: events and captures are those of a [`Driver`].
+#[derive(Clone, Debug)]
+struct Told {
+    inner: FaultInject<HostBackend>,
+    driver: Arc<Mutex<Driver>>,
+}
+
+impl Told {
+    fn new(driver: Driver) -> Self {
+        let inner = FaultInject::new(HostConfig::new().memory(Bytes::mib(256)).open().unwrap());
+        Self { inner, driver: Arc::new(Mutex::new(driver)) }
+    }
+
+    fn driver(&self) -> MutexGuard<'_, Driver> {
+        locked(&self.driver)
+    }
+}
+
+// SAFETY: every call is forwarded to the host backend, which meets the requirements.
+unsafe impl Backend for Told {
+    forward!(inner: Backend);
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for Told {
+    type Handle = <FaultInject<HostBackend> as MemoryCalls>::Handle;
+    type Reservation = <FaultInject<HostBackend> as MemoryCalls>::Reservation;
+    forward!(inner: MemoryCalls);
+}
+
+// SAFETY: as above.
+unsafe impl CopyCalls for Told {
+    forward!(inner: CopyCalls);
+}
+
+// SAFETY: no work is queued on any stream.
+unsafe impl SyncCalls for Told {
+    fn synchronize(&self, _: DeviceId) -> Result<()> {
+        self.driver().device_waits += 1;
+        Ok(())
+    }
+
+    fn synchronize_stream(&self, _: DeviceId, _: Stream<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn event(&self, _: DeviceId) -> Result<Box<dyn Event>> {
+        self.driver().created += 1;
+        Ok(Box::new(ToldEvent(Arc::clone(&self.driver))))
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        let mut driver = self.driver();
+        driver.asked.push(stream.as_raw().addr());
+        Ok(driver.capturing == Some(stream.as_raw().addr()))
+    }
+
+    fn queries_spoil_captures(&self) -> bool {
+        self.driver().spoils
+    }
+}
+
+#[derive(Debug)]
+struct ToldEvent(Arc<Mutex<Driver>>);
+
+// SAFETY: no work is queued on any stream.
+unsafe impl Event for ToldEvent {
+    fn record(&mut self, stream: Stream<'_>) -> Result<()> {
+        let mut driver = locked(&self.0);
+        driver.recorded.push(stream.as_raw().addr());
+        match &driver.record_fails {
+            Some((on, detail)) if *on == stream.as_raw().addr() => {
+                Err(Error::new(Operation::RecordEvent, detail.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        let mut driver = locked(&self.0);
+        driver.queried += 1;
+        match driver.query_fails {
+            true => Err(Error::new(Operation::QueryEvent, Detail::Unsupported { reason: "as told".into() })),
+            false => Ok(driver.done),
+        }
+    }
+
+    fn wait(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn hold(&self, _: Stream<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns a stream that is only compared and counted.
+fn stream(number: usize) -> Stream<'static> {
+    // SAFETY: the backend passes it to no driver.
+    unsafe { Stream::from_raw(without_provenance_mut(number)) }
+}
+
+/// Allocates and frees a block on a stream.
+fn use_on(pool: &Pool<Told>, stream: Stream<'static>) {
+    drop(pool.request(SIZE).stream(stream).alloc().unwrap());
+}
+
+const FIRST: usize = 0x1000;
+const SECOND: usize = 0x2000;
+const THIRD: usize = 0x3000;
+
+/// Returns the error of a record on a stream of another device.
+fn foreign(stream: usize) -> (usize, Detail) {
+    (stream, Detail::ForeignStream { theirs: "device 1".into(), ours: "device 0".into() })
+}
+
+#[test]
+fn an_event_is_recorded_once_on_a_stream_of_another_device() {
+    let backend = Told::new(Driver { record_fails: Some(foreign(FIRST)), ..Driver::default() });
+    let pool = Pool::builder(&backend).build().unwrap();
+    use_on(&pool, stream(FIRST));
+    let _others: Vec<_> = (0..4).map(|_| pool.alloc(SIZE).unwrap()).collect();
+    assert_eq!(backend.driver().recorded, [FIRST]);
+    assert_eq!(backend.drop_log().count(), 0);
+    // The pool waits for the devices if it needs the memory.
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), SIZE);
+}
+
+/// On a driver whose queries spoil captures, memory of another stream is not reused before the capture has ended.
+#[test]
+fn events_are_queried_during_a_capture_only_if_that_spoils_nothing() {
+    for spoils in [true, false] {
+        let backend = Told::new(Driver { spoils, done: true, ..Driver::default() });
+        let pool = Pool::builder(&backend).build().unwrap();
+        // The last block keeps the others from the end of the addresses, where any stream may allocate.
+        let kept = pool.request(SIZE).stream(stream(SECOND)).alloc().unwrap();
+        let place = pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap();
+        let _last = pool.alloc(SIZE).unwrap();
+        let address = place.address();
+        drop(place);
+        for (capturing, is_asked) in [(Some(SECOND), !spoils), (None, true)] {
+            backend.driver().capturing = capturing;
+            backend.driver().queried = 0;
+            let block = pool.alloc(SIZE).unwrap();
+            assert_eq!(backend.driver().queried > 0, is_asked, "{spoils}, {capturing:?}");
+            assert_eq!(block.address() == address, is_asked, "{spoils}, {capturing:?}");
+            if is_asked {
+                break;
+            }
+            std::mem::forget(block);
+        }
+        drop(kept);
+    }
+}
+
+/// A capture of a stream that the pool does not know is spoiled as well.
+#[test]
+fn no_event_is_queried_during_a_capture_of_another_part_of_the_program() {
+    let backend = Told::new(Driver { spoils: true, done: true, ..Driver::default() });
+    let pool = Pool::builder(&backend).build().unwrap();
+    use_on(&pool, stream(FIRST));
+    backend.deferred().capture_begins();
+    let _block = pool.alloc(SIZE).unwrap();
+    assert_eq!(backend.driver().queried, 0);
+    backend.deferred().capture_ends();
+    let _block = pool.alloc(SIZE).unwrap();
+    assert!(backend.driver().queried > 0);
+}
+
+/// The wait for a device would invalidate the capture. The wait for an event does not.
+#[test]
+fn only_events_are_waited_for_during_a_capture() {
+    let record_fails = Some(foreign(SECOND));
+    let backend = Told::new(Driver { record_fails, capturing: Some(THIRD), ..Driver::default() });
+    let pool = Pool::builder(&backend).build().unwrap();
+    let _kept = pool.alloc(SIZE).unwrap();
+    // The pool asks only about streams that it knows.
+    // SAFETY: the stream is only compared and counted.
+    let _registered = unsafe { pool.register_stream(stream(THIRD)) }.unwrap();
+    let blocks = [FIRST, SECOND].map(|one| pool.request(SIZE).stream(stream(one)).alloc().unwrap());
+    drop(blocks);
+    let suspend = || {
+        // SAFETY: no work is queued.
+        pool.suspend("", &BackingStore::nothing(), unsafe { WaitFor::nothing() })
+    };
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), SIZE, "the memory of the first stream");
+    let error = suspend().unwrap_err();
+    assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}");
+    backend.driver().capturing = None;
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), SIZE, "the memory of the second stream");
+    assert_eq!(suspend().unwrap(), SIZE, "the block in use");
+}
+
+/// An event covers what was freed before it. The wait for the device would also wait for the work of the program's other streams.
+#[test]
+fn what_is_freed_behind_an_event_has_an_event_of_its_own() {
+    let backend = Told::new(Driver::default());
+    let pool = Pool::builder(&backend).build().unwrap();
+    let [first, second] = [(); 2].map(|()| pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap());
+    drop(first);
+    let _other = pool.alloc(SIZE).unwrap();
+    assert_eq!(backend.driver().recorded, [FIRST]);
+    drop(second);
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), SIZE * 2);
+    let driver = backend.driver();
+    assert_eq!((&driver.recorded[..], driver.device_waits), (&[FIRST; 2][..], 0));
+}
+
+/// Its memory is free for other streams when the pool is trimmed or needs it.
+#[test]
+fn no_thread_cache_keeps_a_block_of_a_forgotten_stream() {
+    let backend = Told::new(Driver::default());
+    let pool = Pool::builder(&backend).build().unwrap();
+    // SAFETY: the stream is only compared and counted.
+    let registered = unsafe { pool.register_stream(stream(SECOND)) }.unwrap();
+    for size in [Bytes(1000), Bytes::kib(300)] {
+        drop(pool.request(size).stream(stream(FIRST)).alloc().unwrap());
+        drop(registered.alloc(size).unwrap());
+    }
+    let before = pool.stats().cached;
+    pool.forget_stream(stream(FIRST)).unwrap();
+    let between = pool.stats().cached;
+    assert!(0 < between && between < before, "{before} bytes, then {between}");
+    drop(registered);
+    assert_eq!(pool.stats().cached, 0);
+}
+
+/// The pool gives the number of a forgotten stream to a new one.
+#[test]
+fn memory_of_a_forgotten_stream_stays_free_when_a_new_stream_takes_its_number() {
+    let backend = Told::new(Driver { done: true, ..Driver::default() });
+    let pool = Pool::builder(&backend).build().unwrap();
+    let block = pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap();
+    let (address, _behind) = (block.address(), pool.alloc(SIZE).unwrap());
+    drop(block);
+    pool.forget_stream(stream(FIRST)).unwrap();
+    // It does not fit between the others.
+    let _new = pool.request(SIZE * 2).stream(stream(SECOND)).alloc().unwrap();
+    assert_eq!(pool.alloc(SIZE).unwrap().address(), address);
+}
+
+/// Work of the first stream may still use it.
+#[test]
+fn memory_that_could_not_be_mapped_elsewhere_belongs_to_its_stream() {
+    let backend = Told::new(Driver::default());
+    let page = Bytes::mib(2);
+    let pool = Pool::builder(&backend).budget(SIZE * 2 + page * 2).build().unwrap();
+    let [one, _stays, other, _last] =
+        [SIZE, page, SIZE, page].map(|size| pool.request(size).stream(stream(FIRST)).alloc().unwrap());
+    drop((one, other));
+    let request = || pool.request(SIZE * 2).stream(stream(FIRST)).alloc();
+    backend.inner.fail_calls(&[Operation::Map]);
+    assert_eq!(request().unwrap_err().operation(), Operation::Map);
+    backend.inner.stop();
+    assert!(pool.request(SIZE).alloc_mapped().is_none());
+    drop(request().unwrap());
+    backend.driver().done = true;
+    pool.alloc(SIZE).unwrap();
+}
+
+/// When the second stream's work is done, the memory of the block is free for the first stream. The pool waits for that stream
+/// once more before it releases the memory.
+#[test]
+fn a_small_block_that_two_streams_used_is_released_by_one_call() {
+    let backend = Told::new(Driver::default());
+    let pool = Pool::builder(&backend).build().unwrap();
+    let mut block = pool.request(Bytes(1000)).stream(stream(FIRST)).alloc().unwrap();
+    block.record_use(stream(SECOND)).unwrap();
+    drop(block);
+    let held = pool.stats().held;
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes(held));
+}
+
+/// The program may have destroyed it.
+#[test]
+fn a_forgotten_stream_is_passed_to_no_call() {
+    let backend = Told::new(Driver { spoils: true, ..Driver::default() });
+    let pool = Pool::builder(&backend).build().unwrap();
+    use_on(&pool, stream(FIRST));
+    let others = [(); 2].map(|()| pool.request(SIZE).stream(stream(SECOND)).alloc().unwrap());
+    pool.forget_stream(stream(FIRST)).unwrap();
+    // The last call about it is the event behind its work.
+    assert_eq!(backend.driver().recorded.last(), Some(&FIRST));
+    backend.driver().recorded.clear();
+    backend.driver().asked.clear();
+    drop(others);
+    let _blocks = [(); 3].map(|()| pool.alloc(SIZE).unwrap());
+    pool.trim(Bytes::ZERO).unwrap();
+    let driver = backend.driver();
+    assert!(driver.asked.contains(&SECOND) && driver.recorded.contains(&SECOND), "{driver:?}");
+    assert!(!driver.asked.contains(&FIRST) && !driver.recorded.contains(&FIRST), "{driver:?}");
+}
+
+/// An event on it would become part of the graph.
+#[test]
+fn no_event_is_recorded_on_a_stream_that_captures_when_its_registration_ends() {
+    for capturing in [None, Some(FIRST)] {
+        let backend = Told::new(Driver::default());
+        let pool = Pool::builder(&backend).build().unwrap();
+        // SAFETY: the stream is only compared and counted.
+        let registered = unsafe { pool.register_stream(stream(FIRST)) }.unwrap();
+        drop(registered.alloc(SIZE).unwrap());
+        backend.driver().capturing = capturing;
+        drop(registered);
+        assert_eq!(backend.driver().recorded.len(), usize::from(capturing.is_none()), "{capturing:?}");
+    }
+}
+
+/// The error is written down, and the memory is free after the next event.
+#[test]
+fn another_event_takes_the_place_of_one_that_cannot_be_queried() {
+    let backend = Told::new(Driver { query_fails: true, ..Driver::default() });
+    let pool = Pool::builder(&backend).build().unwrap();
+    let place = pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap();
+    let (address, _behind) = (place.address(), pool.alloc(SIZE).unwrap());
+    drop(place);
+    let first = pool.alloc(SIZE).unwrap();
+    assert_ne!(first.address(), address);
+    let errors = backend.drop_log().count();
+    assert!(errors > 0);
+    assert_eq!(backend.drop_log().take_last().unwrap().operation(), Operation::QueryEvent);
+    let records = backend.driver().recorded.len();
+    backend.driver().query_fails = false;
+    backend.driver().done = true;
+    let second = pool.alloc(SIZE).unwrap();
+    assert_eq!(second.address(), address);
+    assert!(backend.driver().recorded.len() > records);
+    assert_eq!(backend.drop_log().count(), errors);
+}
+
+#[test]
+fn events_are_used_again() {
+    let backend = Told::new(Driver { done: true, ..Driver::default() });
+    let pool = Pool::builder(&backend).build().unwrap();
+    let unavailable = Detail::Unsupported { reason: "as told".into() };
+    for round in 0..20 {
+        backend.driver().record_fails = (round % 2 == 0).then(|| (FIRST, unavailable.clone()));
+        use_on(&pool, stream(FIRST));
+        drop(pool.alloc(SIZE).unwrap());
+    }
+    let driver = backend.driver();
+    assert!(driver.recorded.len() >= 20, "{driver:?}");
+    assert!(driver.created <= 2, "{} events for two streams", driver.created);
+}
