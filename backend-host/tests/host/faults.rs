@@ -45,7 +45,10 @@ fn a_kernel_without_memfd_is_an_ordinary_error() {
         if !refuse(libc::SYS_memfd_create, libc::ENOSYS) {
             return;
         }
-        assert_answer(&HostBackend::open().unwrap_err(), "memfd_create", "ENOSYS");
+        let error = HostBackend::open().unwrap_err();
+        assert_answer(&error, "memfd_create", "ENOSYS");
+        let what = "the file behind physical memory";
+        assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == what), "{error}");
         let error = create_as(&host, GRANULE, Properties::on(ONE).shareable()).unwrap_err();
         assert_answer(&error, "memfd_create", "ENOSYS");
         assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == "2 MiB on device 0"));
