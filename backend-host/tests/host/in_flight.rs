@@ -156,6 +156,8 @@ fn unmapping_under_work_loses_the_device_and_not_the_process_or_another_device()
         let (at, other_at) = (range.at(Bytes::ZERO), beside.at(Bytes::ZERO));
         // SAFETY: the backend checks each piece of the work, and ends it where nothing is mapped.
         let flight = unsafe { host.start_pattern(ONE, at, size, 1, 1000) }.unwrap();
+        // SAFETY: as above; this work never begins.
+        unsafe { host.start_pattern_on(ONE, flight.stream(), at, size, 4, 1) }.unwrap();
         // SAFETY: the granule is mapped until the work has been waited for; so it is below.
         let goes_on = unsafe { host.start_pattern(TWO, other_at, GRANULE, 2, 50) }.unwrap();
         // SAFETY: as above.

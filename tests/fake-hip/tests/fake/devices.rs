@@ -1,15 +1,16 @@
 //! Memory of several devices, and devices that do not exist.
 
-use crate::child::Case;
-use crate::rig::{Must, ONE, Rig, UNIT, ZERO, units};
+use crate::child::{ALONE, Case};
+use crate::rig::{Must, ONE, Rig, UNIT, ZERO, found, units};
 use gpu_vmm_core::{
-    Access, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Grant, MemoryCalls, Operation,
+    Access, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, Grant, MemoryCalls, Operation,
     Properties, Reservation, SyncCalls,
 };
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: "each_part_of_a_copy_is_checked", run: parts },
     Case { name: "a_peer_is_added_while_the_owner_works", run: busy_owner },
+    Case { name: ALONE, run: alone },
     Case { name: "a_device_that_does_not_exist_is_refused_by_each_call", run: missing },
 ];
 
@@ -81,4 +82,11 @@ fn missing(rig: &mut Rig) {
         let Detail::NoSuchDevice { device, count, .. } = error.detail() else { panic!("{error}") };
         assert_eq!((*device, *count), (none, 2), "{operation}");
     }
+}
+
+/// A device alone has no peers, which is not the same as peers that it cannot reach.
+fn alone(rig: &mut Rig) {
+    let all = rig.backend.capabilities(ZERO).must("capabilities");
+    let peers = found(&all, Feature::PeerAccess);
+    assert!(!peers.available && peers.note == "there is no other device", "{}", peers.note);
 }

@@ -1,11 +1,11 @@
 //! Calls that HIP refuses: what the error says about the call, and what is left after it.
 
 use crate::child::Case;
-use crate::rig::{Must, ONE, Rig, ZERO, units};
+use crate::rig::{Must, ONE, Rig, ZERO, alignment, found, units};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, Error,
-    ErrorKind, Evidence, Feature, Grant, Handle, HandleTypes, Location, MemoryCalls, Operation, Properties,
-    Reservation, Result, Stream, SyncCalls,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind,
+    Evidence, Feature, Grant, Handle, HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation,
+    Result, Stream, SyncCalls,
 };
 use gpu_vmm_hip::{HipHandle, HipReservation};
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,12 +14,14 @@ use std::os::fd::{AsFd, AsRawFd};
 pub(crate) const VERSIONS: [&str; 4] = ["6.3", "7.0", "7.2", "7.15"];
 
 /// Each case with the calls that are refused: the function, the number of the call, and the code.
-pub(crate) const CASES: [(Case, &str); 18] = [
+pub(crate) const CASES: [(Case, &str); 20] = [
     (
         Case { name: "an_attribute_that_is_not_told_denies_its_feature", run: attributes },
         "hipDeviceGetAttribute:3:999,hipDeviceGetAttribute:4:999,hipDeviceGetAttribute:5:999",
     ),
     (Case { name: "what_was_tried_is_not_tried_again", run: tried_once }, "hipMemCreate:6:999"),
+    (Case { name: "short_memory_of_the_host_is_no_devices", run: host_memory }, "hipMemCreate:2:2"),
+    (Case { name: "a_mapping_is_looked_for_twice", run: looked_for_twice }, "hipMemGetAccess:1:1"),
     (
         Case { name: "a_device_asks_whether_it_reaches_the_others", run: reached },
         "hipDeviceCanAccessPeer:1:999",
@@ -104,14 +106,6 @@ fn told<T>(answer: Result<T>) -> Told {
 #[track_caller]
 fn logged(rig: &Rig) -> Told {
     told(Err::<(), Error>(rig.backend.drop_log().take_last().expect("the failure is recorded")))
-}
-
-fn found(all: &[Capability], feature: Feature) -> &Capability {
-    all.iter().find(|one| one.feature == feature).expect("each is reported")
-}
-
-fn alignment() -> Alignment {
-    Alignment::new(units(1)).expect("a power of two")
 }
 
 fn reserve(rig: &Rig, count: u64, hint: Option<Address>) -> Result<HipReservation> {
@@ -205,6 +199,29 @@ fn tried_once(rig: &mut Rig) {
     assert!(!tried.available && tried.note.contains("hipMemCreate"), "{}", tried.note);
     for feature in [Feature::VirtualMemory, Feature::HostAccess] {
         assert!(found(&second, feature).available, "{}", found(&second, feature).note);
+    }
+}
+
+/// The first creation is the trial of such memory.
+fn host_memory(rig: &mut Rig) {
+    if rig.has("host-memory-is-the-devices") {
+        return;
+    }
+    let properties = Properties::on(ONE).located(Location::Host);
+    let context = format!("4 MiB of {properties}");
+    assert_eq!(told(create(rig, 2, &properties)), (Operation::CreateMemory, "hipMemCreate", context));
+    create(rig, 2, &properties).must("memory of the host");
+}
+
+/// HIP reports a failure below it as if nothing was mapped.
+fn looked_for_twice(rig: &mut Rig) {
+    let mut reservation = reserve(rig, 1, None).must("addresses");
+    let handle = create(rig, 1, &Properties::on(ZERO)).must("memory");
+    // SAFETY: memory that fits the empty reservation, which no device uses.
+    unsafe {
+        reservation.map(Bytes::ZERO, &handle).must("mapped");
+        assert_eq!(reservation.access(Bytes::ZERO, ZERO).must("nothing was set"), Access::None);
+        reservation.unmap(Bytes::ZERO, units(1)).must("unmapped");
     }
 }
 

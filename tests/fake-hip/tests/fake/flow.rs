@@ -1,6 +1,6 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
-use crate::child::{ALONE, BESIDE, Case, MANY, NO_DEVICE, ODD};
+use crate::child::{BESIDE, Case, MANY, NO_DEVICE, ODD};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, DriverInfo, Evidence, Feature,
@@ -28,7 +28,6 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "walked", run: walked },
     Case { name: "read_only_for_the_owner", run: read_only_for_the_owner },
     Case { name: BESIDE, run: beside },
-    Case { name: ALONE, run: alone },
 ];
 
 /// For the parent: prints the quirks of the version.
@@ -481,11 +480,19 @@ fn read_only_for_the_owner(rig: &mut Rig) {
         rig.backend.copy_to_host(ZERO, &mut read, at).must("read");
         assert!(std::slice::from_raw_parts(start, UNIT) == expected && read == expected, "other bytes came");
     }
-}
-
-/// A device alone has no peers, which is not the same as peers that it cannot reach.
-fn alone(rig: &mut Rig) {
-    let all = rig.backend.capabilities(ZERO).must("capabilities");
-    let peers = all.iter().find(|one| one.feature == Feature::PeerAccess).expect("it is reported");
-    assert!(!peers.available && peers.note == "there is no other device", "{}", peers.note);
+    // Without access of the owner, reading is refused too.
+    region.set_access(Bytes::ZERO, units(1), ONE, Access::None).must("no access");
+    // SAFETY: as above.
+    let answers = unsafe {
+        let queued = copy_stream.copy_to_host(start, at, units(1));
+        copy_stream.finish().must("finished");
+        [queued, rig.backend.copy_to_host(ZERO, &mut read, at)]
+    };
+    for answer in answers {
+        if rig.has("copy-by-source") {
+            fails!(answer, Unsupported);
+        } else {
+            answer.must("read");
+        }
+    }
 }

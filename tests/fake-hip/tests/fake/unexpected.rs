@@ -4,10 +4,10 @@ use crate::child::{
     Case, NEGATED, NEGATED_ON_ONE, NO_ADDRESSES, NO_DESCRIPTORS, NO_OWNER, NO_PAGES, SETS_NOTHING,
     UNKNOWN_ACCESS,
 };
-use crate::rig::{Must, ONE, Rig, ZERO, units};
+use crate::rig::{Must, ONE, Rig, ZERO, alignment, found, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, Error, Evidence,
-    FabricHandle, Feature, Grant, Handle, MemoryCalls, Operation, Properties, Reservation,
+    Access, Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Evidence, FabricHandle, Feature,
+    Grant, Handle, MemoryCalls, Operation, Properties, Reservation,
 };
 use gpu_vmm_hip::HipReservation;
 
@@ -39,10 +39,6 @@ fn refused<T>(answer: gpu_vmm_core::Result<T>) -> (String, Operation) {
     (reason.clone(), error.operation())
 }
 
-fn alignment() -> Alignment {
-    Alignment::new(units(1)).expect("a power of two")
-}
-
 fn reserve(rig: &Rig, count: u64) -> HipReservation {
     // SAFETY: whole units.
     unsafe { rig.backend.reserve(units(count), alignment(), None) }.must("addresses")
@@ -60,10 +56,6 @@ fn map(rig: &Rig, reservation: &mut HipReservation, count: u64) -> gpu_vmm_core:
 fn unmap(reservation: &mut HipReservation, count: u64) {
     // SAFETY: the only mapping, which no device uses.
     unsafe { reservation.unmap(Bytes::ZERO, units(count)) }.must("unmapped");
-}
-
-fn found(all: &[Capability], feature: Feature) -> &Capability {
-    all.iter().find(|one| one.feature == feature).expect("each is reported")
 }
 
 fn no_addresses(rig: &mut Rig) {
