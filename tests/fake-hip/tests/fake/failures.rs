@@ -271,7 +271,7 @@ fn memory(rig: &mut Rig) {
     assert_eq!(created, (Operation::CreateMemory, "hipMemCreate", "4 MiB on device 1".to_owned()));
     let lost = create(rig, 2, &plain).expect_err("the device is lost");
     assert_eq!((lost.kind(), lost.operation()), (ErrorKind::DeviceLost, Operation::CreateMemory));
-    // The code means that memory cannot be shared, for memory that is to be shared only.
+    // The code means that memory cannot be shared, if sharing was requested. Otherwise it is HIP's error.
     let unsupported = create(rig, 1, &plain.shareable()).expect_err("it cannot be shared");
     let reason = format!("HIP {} cannot share memory; 6.2 and later can", rig.backend.driver().version);
     assert!(
