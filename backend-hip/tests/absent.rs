@@ -36,7 +36,7 @@ fn another_library_is_refused() -> Result<Completion, Failed> {
         return Err(format!("{error:?}").into());
     };
     assert_eq!(library, "libm.so.6");
-    assert!(reason.contains("hip"), "the missing function is named: {reason}");
+    assert!(reason.starts_with("it lacks the function hip"), "the missing function is named: {reason}");
     Ok(Completion::Completed)
 }
 
@@ -56,6 +56,8 @@ fn an_empty_variable_names_no_library() -> Result<Completion, Failed> {
 }
 
 fn all_places_are_listed() -> Result<Completion, Failed> {
+    // SAFETY: as above.
+    unsafe { std::env::set_var("ROCM_PATH", "/nonexistent/rocm") };
     let error = match HipBackend::open().map_err(Error::into_detail) {
         Ok(backend) => return Ok(Completion::ignored_with(format!("HIP is here: {backend:?}"))),
         Err(Detail::NoDevice { reason, .. }) => {
@@ -63,12 +65,17 @@ fn all_places_are_listed() -> Result<Completion, Failed> {
         }
         Err(error) => error,
     };
-    let Detail::LibraryNotFound { tried, .. } = &error else {
+    let Detail::LibraryNotFound { tried, what, .. } = &error else {
         return Err(format!("{error:?}").into());
     };
+    assert_eq!(*what, "AMD's HIP runtime, 6.1 or later");
     let names: Vec<_> = tried.iter().map(|one| one.library.as_str()).collect();
     assert_eq!(names[..3], ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"]);
-    assert!(names.contains(&"/opt/rocm/lib/libamdhip64.so.7"), "{names:?}");
+    let folders = names[3..].iter().map(|name| name.rsplit_once('/'));
+    let expected = ["/nonexistent/rocm/lib", "/opt/rocm/lib"].into_iter().flat_map(|folder| {
+        ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"].map(|name| Some((folder, name)))
+    });
+    assert!(folders.eq(expected), "{names:?}");
     assert!(!names.iter().any(|name| name.contains(".so.5")), "{names:?}");
     assert!(tried.iter().all(|one| one.answer.contains(&one.library)), "the loader's own text: {tried:?}");
     assert!(HipBackend::open().is_err(), "the second call fails too");

@@ -3,8 +3,8 @@
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::{
-    Access, Address, BackingStore, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Location, Operation,
-    PhysicalMemory, Properties, Region, RegionBuilder, Reservation, WaitFor,
+    Access, Address, AddressRange, BackingStore, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Location,
+    Operation, PhysicalMemory, Properties, Region, RegionBuilder, Reservation, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -30,6 +30,7 @@ fn a_new_mapping_gives_no_device_access() {
         let (name, text) = refused(range.read(device, Bytes::ZERO, 1));
         assert_eq!(name, "EACCES");
         assert!(text.contains(&format!("{device} has no access")), "{text}");
+        assert_eq!(range.read(device, Bytes(1), 0).unwrap(), [], "nothing is read");
     }
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
@@ -107,6 +108,25 @@ fn copies_span_mappings_and_stop_at_the_first_that_refuses() {
     assert_eq!(refused(range.read(ONE, start, 1)).0, "EFAULT");
 }
 
+/// The mapping behind the hole has the access that the copy needs.
+#[test]
+fn a_copy_over_a_hole_is_refused_at_the_hole() {
+    let host = pair();
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, Bytes::mib(8));
+    for offset in [Bytes::ZERO, Bytes::mib(4)] {
+        range.put(offset, &handle);
+    }
+    for (start, hole) in [(Bytes::mib(1), GRANULE), (Bytes::mib(3), Bytes::mib(3))] {
+        let (name, text) = refused(range.fill(ONE, start, Bytes::mib(6) - start, 1));
+        assert_eq!(name, "EFAULT");
+        assert!(text.contains(&format!("nothing is mapped at {}", range.at(hole))), "{text}");
+    }
+    for offset in [Bytes::ZERO, Bytes::mib(4)] {
+        range.unmap(offset, GRANULE).unwrap();
+    }
+}
+
 #[test]
 fn a_copy_needs_access_to_both_sides() {
     let host = pair();
@@ -142,7 +162,8 @@ fn addresses_that_are_not_the_backends_are_refused() {
     }
     // SAFETY: as above.
     let result = unsafe { host.fill(ONE, Address(u64::MAX), Bytes(4), 1) };
-    assert!(matches!(result.as_ref().map_err(Error::detail), Err(Detail::Overflow { .. })));
+    let detail = result.as_ref().map_err(Error::detail);
+    assert!(matches!(detail, Err(Detail::Overflow { base: u64::MAX, length: 4 })), "{result:?}");
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
 
@@ -152,10 +173,12 @@ fn a_refusal_names_the_first_address_of_the_copy() {
     let handle = create(&host, ONE, GRANULE).unwrap();
     let mut range = Range::new(&host, GRANULE);
     range.map(Bytes::ZERO, &handle).unwrap();
-    let (name, text) = refused(range.read(ONE, Bytes(4096), 1));
+    let (name, text) = refused(range.read(ONE, Bytes(4096), 3));
     let address = range.inner.range().base + Bytes(4096);
     assert_eq!(name, "EACCES");
     assert!(text.contains(&format!("has no access at {address} ")), "{text}");
+    let whole = AddressRange { base: address, size: Bytes(3) };
+    assert!(text.contains(&whole.to_string()), "{whole} is missing in {text}");
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
 

@@ -2,7 +2,7 @@
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Access, AddressRange, Backend, Bytes, CopyCalls, Error, Reservation};
+use gpu_vmm_core::{Access, AddressRange, Backend, Bytes, CopyCalls, Detail, Error, Reservation};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 fn host() -> HostBackend {
@@ -66,7 +66,10 @@ fn an_unusable_hint_is_a_wish() {
 
 #[test]
 fn too_many_addresses_are_an_error() {
-    let error = Range::aligned(&host(), Bytes::gib(1 << 20), GRANULE, None).err().unwrap();
+    let size = Bytes::gib(1 << 20);
+    let error = Range::aligned(&host(), size, GRANULE, None).err().unwrap();
+    let asked = format!("{size} aligned to {GRANULE}");
+    assert!(matches!(error.detail(), Detail::Driver { context, .. } if *context == asked), "{error}");
     let source = error.driver_error().unwrap();
     assert_eq!((source.call, source.name.as_ref()), ("mmap", "ENOMEM"), "{error}");
     assert!(!source.description.contains("max_map_count"), "{error}");

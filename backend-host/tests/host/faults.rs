@@ -3,7 +3,9 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, Error, MemoryCalls, Operation, Properties, Region};
+use gpu_vmm_core::{
+    AddressRange, Backend, Bytes, CopyCalls, Detail, Error, MemoryCalls, Operation, Properties, Region,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use libc::{c_long, sock_filter, sock_fprog};
 
@@ -45,7 +47,10 @@ fn a_kernel_without_memfd_is_an_ordinary_error() {
         if !refuse(libc::SYS_memfd_create, libc::ENOSYS) {
             return;
         }
-        assert_answer(&HostBackend::open().unwrap_err(), "memfd_create", "ENOSYS");
+        let error = HostBackend::open().unwrap_err();
+        assert_answer(&error, "memfd_create", "ENOSYS");
+        let what = "the file behind physical memory";
+        assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == what), "{error}");
         let error = create_as(&host, GRANULE, Properties::on(ONE).shareable()).unwrap_err();
         assert_answer(&error, "memfd_create", "ENOSYS");
         assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == "2 MiB on device 0"));
@@ -187,9 +192,17 @@ fn mapping_and_unmapping_that_the_kernel_refuses_change_nothing() {
         if !refuse(libc::SYS_mmap, libc::EAGAIN) {
             return;
         }
-        assert_answer(&range.map(GRANULE, &handles[1]).unwrap_err(), "mmap", "EAGAIN");
+        let at = |offset| AddressRange { base: range.at(offset), size: GRANULE }.to_string();
+        let (first, second) = (at(Bytes::ZERO), at(GRANULE));
+        let refused = |error: &Error, operation, range: &str| {
+            assert_answer(error, "mmap", "EAGAIN");
+            let Detail::Driver { context, .. } = error.detail() else { panic!("{error}") };
+            assert_eq!((error.operation(), &**context), (operation, range));
+        };
+        refused(&range.map(GRANULE, &handles[1]).unwrap_err(), Operation::Map, &second);
         assert!(range.access(GRANULE, ONE).is_err());
-        assert_answer(&range.unmap(Bytes::ZERO, GRANULE).unwrap_err(), "mmap", "EAGAIN");
+        refused(&range.unmap(Bytes::ZERO, GRANULE).unwrap_err(), Operation::Unmap, &first);
+        refused(&host.allocate_plain(ONE, GRANULE).unwrap_err(), Operation::Allocate, "2 MiB");
         assert_eq!(range.read(ONE, Bytes::ZERO, 5).unwrap(), b"stays");
         assert_answer(&Range::aligned(&host, GRANULE, GRANULE, None).err().unwrap(), "mmap", "EAGAIN");
         drop(handles);

@@ -116,6 +116,29 @@ fn a_wait_for_a_device_waits_for_each_stream() {
     range.unmap(Bytes::ZERO, size).unwrap();
 }
 
+/// An event that is recorded again is done with the work before the second record.
+#[test]
+fn an_event_is_of_its_last_record() {
+    let host = pair();
+    let handle = create(&host, TWO, GRANULE).unwrap();
+    let mut range = Range::new(&host, GRANULE);
+    range.put(Bytes::ZERO, &handle);
+    let stream = host.own_stream(TWO).unwrap();
+    let mut event = host.event(TWO).unwrap();
+    for rounds in [2, 40] {
+        let at = range.at(Bytes::ZERO);
+        // SAFETY: the granule is mapped until all work has been waited for.
+        unsafe { host.start_pattern_on(TWO, stream.stream(), at, GRANULE, 1, rounds) }.unwrap();
+        event.record(stream.stream()).unwrap();
+    }
+    // The default stream is that of the event's device.
+    event.hold(Stream::DEFAULT).unwrap();
+    host.synchronize_stream(TWO, Stream::DEFAULT).unwrap();
+    assert!(event.is_done().unwrap() && stream.is_done().unwrap());
+    event.wait().unwrap();
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
 fn is_lost<T: Debug>(result: Result<T>) -> bool {
     matches!(result.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }))
 }
@@ -133,6 +156,8 @@ fn unmapping_under_work_loses_the_device_and_not_the_process_or_another_device()
         let (at, other_at) = (range.at(Bytes::ZERO), beside.at(Bytes::ZERO));
         // SAFETY: the backend checks each piece of the work, and ends it where nothing is mapped.
         let flight = unsafe { host.start_pattern(ONE, at, size, 1, 1000) }.unwrap();
+        // SAFETY: as above; this work never begins.
+        unsafe { host.start_pattern_on(ONE, flight.stream(), at, size, 4, 1) }.unwrap();
         // SAFETY: the granule is mapped until the work has been waited for; so it is below.
         let goes_on = unsafe { host.start_pattern(TWO, other_at, GRANULE, 2, 50) }.unwrap();
         // SAFETY: as above.
@@ -162,6 +187,21 @@ fn nothing_starts_on_a_lost_device() {
     let reason = format!("work in flight wrote to {}, where nothing is mapped", range.at(GRANULE));
     assert!(is_lost(Err::<(), _>(error.clone())) && error.to_string().contains(&reason), "{error}");
     assert!(is_lost(start(at)));
+    let (mut bytes, behind) = ([0; 8], at + Bytes(8));
+    // SAFETY: the granule is mapped for the device.
+    let copied = unsafe {
+        [
+            host.copy_from_host(ONE, at, &bytes),
+            host.copy_to_host(ONE, &mut bytes, at),
+            host.copy(ONE, behind, at, Bytes(8)),
+            host.fill(ONE, at, Bytes(8), 1),
+            host.write_pattern(ONE, at, Bytes(8), 1),
+            host.count_wrong(ONE, at, Bytes(8), 1).map(drop),
+        ]
+    };
+    assert!(copied.iter().all(|answer| is_lost(answer.clone())), "{copied:?}");
+    let stream = host.own_stream(ONE).unwrap();
+    assert!(is_lost(stream.is_done()) && is_lost(host.synchronize_stream(ONE, stream.stream())));
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
 

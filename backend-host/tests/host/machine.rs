@@ -4,10 +4,13 @@ use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE, SMALL, TWO};
 use gpu_vmm_core::multicast::Team;
 use gpu_vmm_core::{
-    Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Handle,
-    HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation, Stream, SyncCalls, Vendor,
+    Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, Error, Evidence, FabricHandle, Feature,
+    Handle, HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation, Stream, SyncCalls,
+    Vendor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::TestKit;
+use std::os::fd::AsFd;
 
 #[test]
 fn the_default_machine_is_this_one() {
@@ -91,19 +94,27 @@ fn each_opened_backend_is_an_instance_of_its_own() {
 fn what_no_machine_can_have_is_refused() {
     let page = Bytes(rustix::param::page_size() as u64);
     let base = HostConfig::new;
-    for (config, part) in [
-        (base().devices(0), "0 devices"),
-        (base().devices(DeviceId::LIMIT + 1), "128 devices"),
-        (base().granularity(Bytes::kib(3)), "3 KiB"),
-        (base().granularity(Bytes(page.0 / 2)), "at least a page"),
-        (base().granularity(Bytes::ZERO), "power of two"),
-        (base().host_granularity(Bytes::mib(3)), "3 MiB for the host's memory"),
-        (base().host_granularity(Bytes::mib(1)), "2 MiB or a larger power of two"),
-        (base().memory(Bytes::mib(1)), "at least the granularity, 2 MiB"),
+    let of_device =
+        |asked| format!("a granularity of {asked}; it must be a power of two and at least a page, {page}");
+    let of_host = |asked| {
+        format!("a granularity of {asked} for the host's memory; it must be 2 MiB or a larger power of two")
+    };
+    for (config, expected) in [
+        (base().devices(0), "0 devices; there can be 1 to 127".to_owned()),
+        (base().devices(DeviceId::LIMIT + 1), "128 devices; there can be 1 to 127".to_owned()),
+        (base().granularity(Bytes::kib(3)), of_device(Bytes::kib(3))),
+        (base().granularity(Bytes(page.0 / 2)), of_device(Bytes(page.0 / 2))),
+        (base().granularity(Bytes::ZERO), of_device(Bytes::ZERO)),
+        (base().host_granularity(Bytes::mib(3)), of_host("3 MiB")),
+        (base().host_granularity(Bytes::mib(1)), of_host("1 MiB")),
+        (
+            base().memory(Bytes::mib(1)),
+            "1 MiB of memory a device; it must be at least the granularity, 2 MiB".to_owned(),
+        ),
     ] {
         let error = config.open().unwrap_err();
-        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error:?}");
-        assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
+        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+        assert_eq!((*reason == expected, error.operation()), (true, Operation::Open), "{error}");
     }
     let most =
         base().devices(DeviceId::LIMIT).memory(Bytes(page.0 * 5 + 1)).granularity(page).open().unwrap();
@@ -163,6 +174,43 @@ fn each_feature_has_its_answer_once() {
 }
 
 #[test]
+fn a_device_that_does_not_exist_is_refused_by_each_call_in_its_own_name() {
+    let host = HostConfig::new().devices(2).open().unwrap();
+    let none = DeviceId(2);
+    let properties = Properties::on(none).shareable();
+    let exported = create_as(&host, GRANULE, Properties::on(ONE).shareable()).unwrap().export().unwrap();
+    // SAFETY: a granule that was just exported; nothing is mapped, copied or filled.
+    let answers = unsafe {
+        [
+            (host.memory_info(none).map(drop), Operation::QueryMemory),
+            (host.can_access(ONE, none).map(drop), Operation::QueryPeerAccess),
+            (host.can_access(none, ONE).map(drop), Operation::QueryPeerAccess),
+            (host.capabilities(none).map(drop), Operation::QueryCapabilities),
+            (host.granularity_of(Operation::Grow, &properties).map(drop), Operation::Grow),
+            (host.create(GRANULE, &properties).map(drop), Operation::CreateMemory),
+            (host.import(exported.as_fd(), GRANULE, &properties).map(drop), Operation::ImportMemory),
+            (host.allocate_plain(none, GRANULE).map(drop), Operation::Allocate),
+            (host.free_plain(none, Address(GRANULE.0), GRANULE), Operation::Free),
+            (host.copy_from_host(none, Address(GRANULE.0), &[1]), Operation::CopyFromHost),
+            (host.copy_to_host(none, &mut [1], Address(GRANULE.0)), Operation::CopyToHost),
+            (host.copy(none, Address(GRANULE.0), Address(0), Bytes(1)), Operation::Copy),
+            (host.fill(none, Address(GRANULE.0), Bytes(1), 0), Operation::Fill),
+            (host.copy_stream(none).map(drop), Operation::CreateStream),
+            (host.own_stream(none).map(drop), Operation::CreateStream),
+            (host.event(none).map(drop), Operation::CreateEvent),
+            (host.synchronize(none), Operation::WaitForDevice),
+            (host.synchronize_stream(none, Stream::DEFAULT), Operation::WaitForStream),
+        ]
+    };
+    for (answer, operation) in answers {
+        let error = answer.unwrap_err();
+        assert_eq!(error.operation(), operation);
+        let Detail::NoSuchDevice { device, vendor, count } = error.detail() else { panic!("{error}") };
+        assert_eq!((*device, *vendor, *count), (none, Vendor::Host, 2), "{operation}");
+    }
+}
+
+#[test]
 fn multicast_is_refused_with_the_capabilitys_reason() {
     let host = HostConfig::new().devices(2).open().unwrap();
     let error = Team::builder(&host).size(GRANULE).device(ONE).device(TWO).create().unwrap_err();
@@ -187,6 +235,8 @@ fn other_types_and_exports_are_refused_with_the_capabilitys_reason() {
     let refused = |properties| reason(create_as(&host, GRANULE, properties).unwrap_err());
     assert_eq!(refused(on_node), (Operation::CreateMemory, node));
     assert_eq!(refused(plain.exported_as(HandleTypes::FABRIC)), (Operation::CreateMemory, fabric.clone()));
+    let win32 = find(&host, Feature::Win32Handle).note;
+    assert_eq!(refused(plain.exported_as(HandleTypes::WIN32)), (Operation::CreateMemory, win32));
     let handle = create(&host, ONE, GRANULE).unwrap();
     assert_eq!(reason(handle.export_fabric().unwrap_err()), (Operation::ExportMemory, fabric.clone()));
     // SAFETY: refused before anything is read.

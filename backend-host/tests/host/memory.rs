@@ -257,6 +257,8 @@ fn what_is_mapped_can_be_shown() {
     let shown = format!("{region:?}");
     assert!(shown.contains(&region.address().to_string()), "{shown}");
     assert_eq!(format!("{backend:?}"), "host memory, devices: 1");
+    let shown = format!("{:?}", create(&backend, ONE, GRANULE).unwrap());
+    assert!(shown.contains("Memory { place: Stored { offset: 2097152 }, size: "), "{shown}");
 }
 
 /// A driver gives a peer access to several handles of 256 MiB faster than to one large handle. For the owner and the CPU that is no

@@ -76,6 +76,13 @@ fn plain_allocations_count_and_belong_to_their_device() {
     unsafe { host.write_pattern(ONE, at, Bytes::mib(3), 1) }.unwrap();
     // SAFETY: as above.
     assert!(unsafe { host.fill(TWO, at, Bytes(1), 1) }.is_err());
+    let theirs = host.allocate_plain(TWO, page).unwrap();
+    // SAFETY: as above.
+    unsafe {
+        assert!(host.fill(ONE, theirs, Bytes(1), 1).is_err());
+        host.fill(TWO, theirs, page, 1).unwrap();
+        host.free_plain(TWO, theirs, page).unwrap();
+    }
 
     // A copy from the allocation to mapped memory.
     let mut range = Range::new(&host, GRANULE);

@@ -17,6 +17,10 @@ impl HipError {
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
     pub(crate) const UNKNOWN: Self = Self(999);
+
+    pub(crate) const fn from_code(code: c_int) -> Self {
+        Self(code)
+    }
 }
 
 /// The result of a HIP function.

@@ -26,9 +26,14 @@ pub(crate) fn call(work: impl FnOnce(&mut State) -> Answer) -> HipError {
     code
 }
 
-/// Runs the work of a HIP function by its name, which may be set to fail.
+/// Runs the work of a HIP function by its name, which may be set to fail, to be refused, or to do nothing.
 pub(crate) fn call_named(name: &str, work: impl FnOnce(&mut State) -> Answer) -> HipError {
-    call(|state| work(state).and(if SETTINGS.fails.contains(name) { Err(HipError::UNKNOWN) } else { Ok(()) }))
+    let fails = if SETTINGS.fails.contains(name) { Err(HipError::UNKNOWN) } else { Ok(()) };
+    call(|state| match state.refusal(name) {
+        Some(code) => Err(code),
+        None if SETTINGS.does_nothing.contains(name) => Ok(()),
+        None => work(state).and(fails),
+    })
 }
 
 /// Defines a function with its C name, its work on the tables, and its result.

@@ -23,6 +23,9 @@ const TO_DEVICE: c_int = 1;
 const TO_HOST: c_int = 2;
 const ON_DEVICE: c_int = 3;
 
+/// `hipHostMallocPortable`: the memory is page-locked for every device.
+const PORTABLE: c_uint = 1;
+
 /// The first number of streams that are created.
 const FIRST: usize = 0x5b5b_0000_0000;
 
@@ -59,7 +62,8 @@ hip!(hipStreamDestroy, |state, stream: usize| {
     Ok(())
 });
 
-hip!(hipHostMalloc, |state, at: Out<'_, usize>, size: usize, _flags: c_uint| {
+hip!(hipHostMalloc, |state, at: Out<'_, usize>, size: usize, flags: c_uint| {
+    rule!(flags == PORTABLE, "hipHostMalloc for one device only, with the flags {flags:#x}");
     let start = memory::plain(size)?;
     state.locked.insert(start, size);
     give(at, start)

@@ -57,12 +57,17 @@ hip!(hipMemGetInfo, |state, free: Out<'_, usize>, total: Out<'_, usize>| {
     give(total, SETTINGS.memory as usize)
 });
 
-hip!(hipDeviceGetAttribute, |_, value: Out<'_, c_int>, attribute: c_int, id: c_int| match attribute {
-    VIRTUAL_MEMORY => give(value, (device(id) >= SETTINGS.without_vmm).into()),
-    LARGE_BAR => give(value, 1),
-    REMOTE_DMA if SETTINGS.version >= OF_7_14 => give(value, 1),
-    FABRIC if SETTINGS.version >= OF_7_14 => give(value, 0),
-    _ => Err(HipError::INVALID_VALUE),
+hip!(hipDeviceGetAttribute, |_, value: Out<'_, c_int>, attribute: c_int, id: c_int| {
+    let is_set = match attribute {
+        VIRTUAL_MEMORY => device(id) >= SETTINGS.without_vmm,
+        LARGE_BAR => true,
+        REMOTE_DMA if SETTINGS.version >= OF_7_14 => true,
+        FABRIC if SETTINGS.version >= OF_7_14 => false,
+        _ => return Err(HipError::INVALID_VALUE),
+    };
+    let names = [attribute.to_string(), format!("{attribute}@{id}")];
+    let is_negated = names.iter().any(|name| SETTINGS.negates.contains(name));
+    give(value, (is_set != is_negated).into())
 });
 
 hip!(hipDeviceCanAccessPeer, |_, answer: Out<'_, c_int>, id: c_int, peer: c_int| {
@@ -86,7 +91,7 @@ extern "C" fn hipGetLastError() -> HipError {
     LAST_ERROR.replace(HipError::SUCCESS)
 }
 
-/// Returns the name of a code; there is no other text.
+/// Returns the name of a code.
 #[unsafe(no_mangle)]
 extern "C" fn hipGetErrorName(code: HipError) -> *const c_char {
     let name = match code {
@@ -101,7 +106,14 @@ extern "C" fn hipGetErrorName(code: HipError) -> *const c_char {
 
 #[unsafe(no_mangle)]
 extern "C" fn hipGetErrorString(code: HipError) -> *const c_char {
-    hipGetErrorName(code)
+    let text = match code {
+        HipError::SUCCESS => c"no error",
+        HipError::INVALID_VALUE => c"invalid argument",
+        HipError::OUT_OF_MEMORY => c"out of memory",
+        HipError::NOT_SUPPORTED => c"operation not supported",
+        _ => c"unknown error",
+    };
+    text.as_ptr()
 }
 
 hip!(hipMalloc, |state, at: Out<'_, usize>, size: usize| {

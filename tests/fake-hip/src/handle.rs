@@ -68,7 +68,7 @@ hip!(hipMemGetAllocationGranularity, |_,
                                       option: c_int| {
     rule!(option == 0, "hipMemGetAllocationGranularity for something other than the minimum");
     checked("hipMemGetAllocationGranularity", properties);
-    give(granularity, PAGE)
+    give(granularity, SETTINGS.granularity as usize)
 });
 
 hip!(hipMemExportToShareableHandle, |state,

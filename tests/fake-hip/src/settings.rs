@@ -7,9 +7,14 @@
 //! | `FAKE_HIP_WITHOUT_VMM` | the number of devices, from the first on, without virtual memory management | 0 |
 //! | `FAKE_HIP_SETS_ACCESS_OF` | the number of mappings of which one call sets the access; 0 for all | 0 |
 //! | `FAKE_HIP_FAILS` | the functions that return an error after they have done their work, with commas between them | none |
+//! | `FAKE_HIP_DOES_NOTHING` | the functions that return success and do nothing, with commas between them | none |
+//! | `FAKE_HIP_REFUSES` | calls that do nothing and return an error: `function:N:code` for the Nth call, with commas between them | none |
+//! | `FAKE_HIP_NEGATES` | the numbers of the attributes with the value 0 in place of 1, and 1 in place of 0: `number`, or `number@device` | none |
+//! | `FAKE_HIP_TELLS_ACCESS` | the access that each query returns; 0 for the one that was set | 0 |
 //! | `FAKE_HIP_TAKES_HINTS` | whether addresses are reserved at their hints: 1 or 0 | 1 |
 //! | `FAKE_HIP_SETS_WRITE` | whether read access is set as read and write access: 1 or 0 | 0 |
 //! | `FAKE_HIP_LOSES_MEMORY` | whether each answer about free memory is a few KiB lower than the one before: 1 or 0 | 0 |
+//! | `FAKE_HIP_GRANULARITY_KB` | the granularity in KiB | 4 |
 //! | `FAKE_HIP_MEMORY_MB` | memory of each in MiB | 512 |
 
 use crate::bucket::Bucket;
@@ -41,9 +46,19 @@ pub(crate) struct Settings {
     pub(crate) sets_access_of: usize,
     /// The names of the functions that fail.
     pub(crate) fails: HashSet<String>,
+    /// The names of the functions that return success and do nothing.
+    pub(crate) does_nothing: HashSet<String>,
+    /// The function, the number of the call from 1 on, and the code that it returns.
+    pub(crate) refuses: Vec<(String, u64, i32)>,
+    /// The numbers of the attributes with the opposite value.
+    pub(crate) negates: HashSet<String>,
+    /// The access that each query returns, if it is not the one that was set.
+    pub(crate) tells_access: Option<u64>,
     pub(crate) takes_hints: bool,
     pub(crate) sets_write: bool,
     pub(crate) loses_memory: bool,
+    /// The granularity in bytes.
+    pub(crate) granularity: u64,
     /// The memory of each device in bytes.
     pub(crate) memory: u64,
 }
@@ -63,10 +78,15 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
             0 => usize::MAX,
             most => most as usize,
         },
-        fails: std::env::var("FAKE_HIP_FAILS").unwrap_or_default().split(',').map(str::to_owned).collect(),
+        fails: names("FAKE_HIP_FAILS"),
+        does_nothing: names("FAKE_HIP_DOES_NOTHING"),
+        refuses: names("FAKE_HIP_REFUSES").iter().filter(|call| !call.is_empty()).map(refused).collect(),
+        negates: names("FAKE_HIP_NEGATES"),
+        tells_access: Some(number("FAKE_HIP_TELLS_ACCESS", 0)).filter(|access| *access != 0),
         takes_hints: number("FAKE_HIP_TAKES_HINTS", 1) != 0,
         sets_write: number("FAKE_HIP_SETS_WRITE", 0) != 0,
         loses_memory: number("FAKE_HIP_LOSES_MEMORY", 0) != 0,
+        granularity: number("FAKE_HIP_GRANULARITY_KB", 4) << 10,
         memory: number("FAKE_HIP_MEMORY_MB", 512) << 20,
     }
 });
@@ -74,6 +94,22 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
 /// Returns the misbehaviour of the configured version.
 pub(crate) fn bucket() -> &'static Bucket {
     &SETTINGS.bucket
+}
+
+fn names(variable: &str) -> HashSet<String> {
+    std::env::var(variable).unwrap_or_default().split(',').map(str::to_owned).collect()
+}
+
+/// Parses `function:N:code`.
+fn refused(call: &String) -> (String, u64, i32) {
+    let parts: Vec<&str> = call.split(':').collect();
+    let parsed = match parts[..] {
+        [name, count, code] => count.parse().ok().zip(code.parse().ok()).map(|both| (name, both)),
+        _ => None,
+    };
+    let (name, (count, code)) =
+        parsed.unwrap_or_else(|| stop(format_args!("FAKE_HIP_REFUSES={call} is not function:N:code")));
+    (name.to_owned(), count, code)
 }
 
 fn number(name: &str, default: u64) -> u64 {

@@ -27,6 +27,8 @@ pub(crate) struct State {
     pub(crate) streams: BTreeMap<usize, Stream>,
     /// Memory of which ROCr has returned a handle.
     pub(crate) retained: HashMap<u64, Arc<Memory>>,
+    /// The number of calls of each function that is refused some time.
+    calls: HashMap<&'static str, u64>,
     objects: Vec<Weak<Handle>>,
     physical: Vec<Weak<Memory>>,
     last_number: u64,
@@ -80,6 +82,15 @@ impl State {
     pub(crate) fn number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
+    }
+
+    /// Counts a call, and returns the code with which it is refused.
+    pub(crate) fn refusal(&mut self, name: &str) -> Option<HipError> {
+        let (known, _, _) = SETTINGS.refuses.iter().find(|(refused, _, _)| refused == name)?;
+        let count = self.calls.entry(known).or_default();
+        *count += 1;
+        let mut refused = SETTINGS.refuses.iter().filter(|(refused, at, _)| refused == name && at == count);
+        refused.next().map(|(_, _, code)| HipError::from_code(*code))
     }
 
     /// Returns the reservation or plain allocation that contains an address.

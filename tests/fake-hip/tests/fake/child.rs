@@ -1,5 +1,6 @@
 //! Running a case in a process of its own.
 
+use crate::failures;
 use crate::rig::Rig;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,6 +13,10 @@ pub(crate) const BESIDE: &str = "beside_a_device_without_virtual_memory";
 pub(crate) const ALONE: &str = "a_device_alone";
 /// The case on a machine without a device.
 pub(crate) const NO_DEVICE: &str = "no_device";
+/// The case on a machine with more devices than gpu-vmm can name.
+pub(crate) const MANY: &str = "many_devices";
+/// The case on a machine with a granularity that is no power of two.
+pub(crate) const ODD: &str = "odd_granularity";
 /// The case in which the access of only the first mapping of a call is set.
 pub(crate) const FIRST_ONLY: &str = "access_of_the_first_mapping_only";
 
@@ -44,6 +49,22 @@ pub(crate) const NO_UUID: &str = "a_device_whose_uuid_is_not_told_has_none";
 pub(crate) const NO_ATTRIBUTES: &str = "a_device_whose_attributes_are_unknown_is_not_used";
 /// The case in which `hipDeviceCanAccessPeer` fails.
 pub(crate) const NO_PEERS: &str = "a_peer_that_cannot_be_asked_for_is_an_error";
+/// The case in which addresses are reserved at null.
+pub(crate) const NO_ADDRESSES: &str = "null_is_no_reservation";
+/// The case in which page-locked memory is allocated at null.
+pub(crate) const NO_PAGES: &str = "null_is_no_page_locked_memory";
+/// The case in which no descriptor is written.
+pub(crate) const NO_DESCRIPTORS: &str = "a_negative_descriptor_is_an_error";
+/// The case in which ROCr tells no owner of an allocation.
+pub(crate) const NO_OWNER: &str = "an_allocation_without_an_owner_has_no_agent";
+/// The case in which no access is set.
+pub(crate) const SETS_NOTHING: &str = "access_that_was_not_set_is_an_error";
+/// The case in which the access of every mapping is a number that HIP does not define.
+pub(crate) const UNKNOWN_ACCESS: &str = "an_unknown_access_is_an_error";
+/// The case in which all attributes but virtual memory management have the opposite value.
+pub(crate) const NEGATED: &str = "each_missing_feature_has_its_reason";
+/// The case in which two attributes of device 1 have the opposite value.
+pub(crate) const NEGATED_ON_ONE: &str = "a_feature_of_one_device_is_none_of_the_other";
 
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -97,9 +118,23 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
         name if name.starts_with("hip") => name,
         _ => "",
     };
+    let does_nothing = match case.name {
+        NO_ADDRESSES => "hipMemAddressReserve",
+        NO_PAGES => "hipHostMalloc",
+        NO_DESCRIPTORS => "hipMemExportToShareableHandle,hsa_amd_vmem_export_shareable_handle",
+        NO_OWNER => "hsa_amd_pointer_info",
+        SETS_NOTHING => "hipMemSetAccess",
+        _ => "",
+    };
+    let negates = match case.name {
+        NEGATED => "94,95,10011",
+        NEGATED_ON_ONE => "94@1,10011@1",
+        _ => "",
+    };
     let devices = match case.name {
         NO_DEVICE => "0",
         ALONE => "1",
+        MANY => "130",
         _ => "2",
     };
     let output = Command::new(std::env::current_exe().expect("this program's path"))
@@ -109,6 +144,11 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
         .env("FAKE_HIP_WITHOUT_VMM", if case.name == BESIDE { "1" } else { "0" })
         .env("FAKE_HIP_SETS_ACCESS_OF", if case.name == FIRST_ONLY { "1" } else { "0" })
         .env("FAKE_HIP_FAILS", fails)
+        .env("FAKE_HIP_REFUSES", failures::refused_in(case.name))
+        .env("FAKE_HIP_DOES_NOTHING", does_nothing)
+        .env("FAKE_HIP_NEGATES", negates)
+        .env("FAKE_HIP_GRANULARITY_KB", if case.name == ODD { "3072" } else { "4" })
+        .env("FAKE_HIP_TELLS_ACCESS", if case.name == UNKNOWN_ACCESS { "2" } else { "0" })
         .env("FAKE_HIP_TAKES_HINTS", if case.name == NO_HINTS { "0" } else { "1" })
         .env("FAKE_HIP_SETS_WRITE", if case.name == SETS_WRITE { "1" } else { "0" })
         .env("FAKE_HIP_LOSES_MEMORY", if case.name == LOSES_MEMORY { "1" } else { "0" })

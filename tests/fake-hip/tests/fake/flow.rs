@@ -1,10 +1,11 @@
 //! A region's life, by gpu-vmm-core: it must succeed on every version.
 
-use crate::child::{ALONE, BESIDE, Case, NO_DEVICE};
+use crate::child::{BESIDE, Case, MANY, NO_DEVICE, ODD};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, DriverInfo, Evidence, Feature,
-    GrowthKind, HandleTypes, MemoryCalls, PhysicalMemory, Placement, Properties, Region, SyncCalls, WaitFor,
+    GrowthKind, HandleTypes, MemoryCalls, Operation, PhysicalMemory, Placement, Properties, Region,
+    SyncCalls, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_testkit::TestKit;
@@ -27,7 +28,6 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "walked", run: walked },
     Case { name: "read_only_for_the_owner", run: read_only_for_the_owner },
     Case { name: BESIDE, run: beside },
-    Case { name: ALONE, run: alone },
 ];
 
 /// For the parent: prints the quirks of the version.
@@ -38,6 +38,20 @@ pub(crate) const QUIRKS: Case = Case {
 
 /// For the parent: fails when it opens the backend.
 pub(crate) const WITHOUT_A_DEVICE: Case = Case { name: NO_DEVICE, run: |_| {} };
+
+/// For the parent: a machine with more devices than gpu-vmm can name.
+pub(crate) const MANY_DEVICES: Case = Case {
+    name: MANY,
+    run: |rig| {
+        assert_eq!(rig.backend.devices().len(), DeviceId::LIMIT as usize);
+        assert_eq!(rig.backend.devices().last().expect("a device").id, DeviceId(DeviceId::LIMIT - 1));
+        let error = rig.backend.synchronize(DeviceId(DeviceId::LIMIT)).expect_err("it is not listed");
+        assert!(matches!(error.detail(), Detail::NoSuchDevice { count: DeviceId::LIMIT, .. }), "{error:?}");
+    },
+};
+
+/// For the parent: fails when it opens the backend, since the granularity is no power of two.
+pub(crate) const ODD_GRANULARITY: Case = Case { name: ODD, run: |_| {} };
 
 /// For the parent: fails when it opens the backend, since the function of its name fails. And a part of the error.
 pub(crate) const FAILED_STARTS: [(Case, &str); 4] = [
@@ -75,6 +89,8 @@ fn beside(rig: &mut Rig) {
     let only = Capability::no(Feature::VirtualMemory, Evidence::Attribute, &reason);
     assert_eq!(format!("{found:?}"), format!("{:?}", [only]));
     assert!(rig.backend.capabilities(ONE).must("those of the other device").len() > 1);
+    let host = rig.backend.check_host_access(Operation::SetAccess, &Properties::on(ONE));
+    assert_eq!(host.is_ok(), !rig.has("host-access-appears"), "{host:?}");
     let mut plain = rig.region(1).build().must("a plain region");
     plain.grow_to(units(1)).must("a plain allocation");
     assert!(plain.is_plain());
@@ -325,6 +341,13 @@ fn capabilities(rig: &mut Rig) {
     ] {
         assert_eq!(found(feature).available, !missing, "{feature}: {}", found(feature).note);
     }
+    let taken = " was requested and returned; a hint that is taken yields another address";
+    let fixed = found(Feature::FixedAddress).note.strip_suffix(taken).map(|at| at.strip_prefix("0x"));
+    let is_number = |digits| u64::from_str_radix(digits, 16).is_ok_and(|at| at > 0);
+    assert!(fixed.flatten().is_some_and(is_number), "{}", found(Feature::FixedAddress).note);
+    let by_dma_buf = "network cards use a dma-buf of the memory, which works with and without this property";
+    let note = &found(Feature::RemoteDma).note;
+    assert_eq!(note == by_dma_buf, found(Feature::RemoteDma).available, "{note}");
     let old = rig.has("host-access-appears");
     for (feature, evidence) in [
         (Feature::HostAccess, if old { Evidence::Version } else { Evidence::Trial }),
@@ -457,11 +480,19 @@ fn read_only_for_the_owner(rig: &mut Rig) {
         rig.backend.copy_to_host(ZERO, &mut read, at).must("read");
         assert!(std::slice::from_raw_parts(start, UNIT) == expected && read == expected, "other bytes came");
     }
-}
-
-/// A device alone has no peers, which is not the same as peers that it cannot reach.
-fn alone(rig: &mut Rig) {
-    let all = rig.backend.capabilities(ZERO).must("capabilities");
-    let peers = all.iter().find(|one| one.feature == Feature::PeerAccess).expect("it is reported");
-    assert!(!peers.available && peers.note == "there is no other device", "{}", peers.note);
+    // Without access of the owner, reading is refused too.
+    region.set_access(Bytes::ZERO, units(1), ONE, Access::None).must("no access");
+    // SAFETY: as above.
+    let answers = unsafe {
+        let queued = copy_stream.copy_to_host(start, at, units(1));
+        copy_stream.finish().must("finished");
+        [queued, rig.backend.copy_to_host(ZERO, &mut read, at)]
+    };
+    for answer in answers {
+        if rig.has("copy-by-source") {
+            fails!(answer, Unsupported);
+        } else {
+            answer.must("read");
+        }
+    }
 }

@@ -7,8 +7,11 @@
 //! |---|---|
 //! | `flow` | a region's life, which must succeed on every version |
 //! | `addresses` | the same for memory that goes back while its addresses stay |
+//! | `devices` | the same for memory of several devices |
 //! | `host` | the same for the host's access and memory, and for descriptors of ranges |
 //! | `misbehaved` | drivers of which a call misbehaves |
+//! | `failures` | calls that are refused: what the error says, and what is left |
+//! | `unexpected` | drivers that return success and no result, or an unknown one |
 //! | `handled` | for each quirk that gpu-vmm-hip handles: a case that succeeds with the workaround and fails without |
 //! | `child`, `rig` | runs a case; helpers for cases |
 #![allow(unsafe_code)] // HIP's own functions are called, and the backend's traits
@@ -18,10 +21,13 @@
 mod rig;
 mod addresses;
 mod child;
+mod devices;
+mod failures;
 mod flow;
 mod handled;
 mod host;
 mod misbehaved;
+mod unexpected;
 
 use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -92,6 +98,19 @@ fn no_device_is_an_error() -> Result<(), Failed> {
     }
 }
 
+/// The access records have room for a limited number of devices.
+fn devices_above_the_limit_are_not_listed() -> Result<(), Failed> {
+    goes_well(&flow::MANY_DEVICES, "7.2")
+}
+
+fn an_odd_granularity_is_an_error() -> Result<(), Failed> {
+    let words = "hipMemGetAllocationGranularity returned 3 MiB for device 0, not a power of two";
+    match child::run(&flow::ODD_GRANULARITY, "7.2", "") {
+        Err(how) if how.contains(words) => Ok(()),
+        answer => Err(format!("{answer:?}").into()),
+    }
+}
+
 /// A call that fails while the backend opens is named.
 fn a_failed_start_is_told() -> Result<(), Failed> {
     for (case, part) in &flow::FAILED_STARTS {
@@ -121,15 +140,22 @@ fn trials() -> Vec<Trial> {
     let mut trials = vec![
         Trial::test("no_device_is_an_error", no_device_is_an_error),
         Trial::test("a_failed_start_is_told", a_failed_start_is_told),
+        Trial::test("devices_above_the_limit_are_not_listed", devices_above_the_limit_are_not_listed),
+        Trial::test("an_odd_granularity_is_an_error", an_odd_granularity_is_an_error),
         Trial::test("the_oldest_version_opens", the_oldest_version_opens),
     ];
     for version in VERSIONS {
-        for case in flow::CASES.iter().chain(addresses::CASES).chain(host::CASES) {
+        for case in flow::CASES.iter().chain(addresses::CASES).chain(devices::CASES).chain(host::CASES) {
             let name = format!("{version}::flow::{}", case.name);
             trials.push(Trial::test(name, move || goes_well(case, version)));
         }
         trials.push(Trial::test(format!("{version}::every_quirk_is_shown"), move || every_quirk(version)));
-        for case in &misbehaved::CASES {
+        for case in misbehaved::CASES.iter().chain(&unexpected::CASES) {
+            trials.push(Trial::test(format!("{version}::{}", case.name), move || goes_well(case, version)));
+        }
+    }
+    for version in failures::VERSIONS {
+        for (case, _) in &failures::CASES {
             trials.push(Trial::test(format!("{version}::{}", case.name), move || goes_well(case, version)));
         }
     }
@@ -148,13 +174,18 @@ fn main() -> ExitCode {
     let Some(name) = child::asked_for() else {
         return libtest_mimic::run(&Arguments::from_args(), trials()).exit_code();
     };
-    let all = flow::CASES
-        .iter()
-        .chain(addresses::CASES)
-        .chain(host::CASES)
-        .chain([&flow::QUIRKS, &flow::WITHOUT_A_DEVICE]);
+    let all = flow::CASES.iter().chain(addresses::CASES).chain(devices::CASES).chain(host::CASES).chain([
+        &flow::QUIRKS,
+        &flow::WITHOUT_A_DEVICE,
+        &flow::MANY_DEVICES,
+        &flow::ODD_GRANULARITY,
+    ]);
     let all = all.chain(flow::FAILED_STARTS.iter().map(|(case, _)| case));
-    let mut all = all.chain(&misbehaved::CASES).chain(handled::ROWS.iter().map(|row| &row.case));
+    let mut all = all
+        .chain(&misbehaved::CASES)
+        .chain(&unexpected::CASES)
+        .chain(failures::CASES.iter().map(|(case, _)| case))
+        .chain(handled::ROWS.iter().map(|row| &row.case));
     all.find(|case| name == case.name).expect("a case of that name").run_here();
     ExitCode::SUCCESS
 }

@@ -1,6 +1,9 @@
 //! Helpers for cases: the backend, HIP's own functions, and the check for leaks at the end.
 
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region, RegionBuilder};
+use gpu_vmm_core::{
+    Address, Alignment, Backend, Bytes, Capability, DeviceId, Feature, PhysicalMemory, Properties, Region,
+    RegionBuilder,
+};
 use gpu_vmm_fake_hip::Counts;
 use gpu_vmm_hip::HipBackend;
 use libloading::os::unix::{Library, RTLD_LAZY};
@@ -12,6 +15,14 @@ pub(crate) const UNIT: usize = 2 << 20;
 
 pub(crate) fn units(count: u64) -> Bytes {
     Bytes(UNIT as u64 * count)
+}
+
+pub(crate) fn alignment() -> Alignment {
+    Alignment::new(units(1)).expect("a power of two")
+}
+
+pub(crate) fn found(all: &[Capability], feature: Feature) -> &Capability {
+    all.iter().find(|one| one.feature == feature).expect("each is reported")
 }
 
 /// Like [`Result::expect`], but panics with an error's message instead of its fields.
