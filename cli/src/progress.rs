@@ -156,4 +156,27 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_bar_has_the_name_the_total_and_what_is_done_of_its_phase() {
+        let mut progress = Progress::new(true);
+        let shown = |Progress { bar, .. }: &Progress| (bar.message(), bar.length(), bar.position());
+        let state = |name: &str, total, done| (name.to_owned(), Some(total), done);
+        progress.begin("checking", Bytes(100));
+        [30, 20].map(Bytes).into_iter().for_each(|done| progress.advance(done));
+        assert_eq!(shown(&progress), state("checking", 100, 50));
+        progress.begin_cases("host", 7);
+        progress.case("map::twice");
+        progress.case_ended();
+        assert_eq!((shown(&progress), progress.bar.prefix().as_str()), (state("map::twice", 7, 1), "host"));
+        progress.begin_pairs("hip", 3);
+        progress.pair("calls", 2);
+        assert_eq!((shown(&progress), progress.bar.prefix().as_str()), (state("calls", 3, 2), "hip"));
+        progress.begin_rounds(40);
+        progress.round("round 1 of 2".to_owned(), 10);
+        assert_eq!(shown(&progress), state("round 1 of 2", 40, 10));
+        let mut unwanted = Progress::new(false);
+        unwanted.begin("checking", Bytes(100));
+        assert_eq!(unwanted.bar.length(), None, "there is none");
+    }
 }

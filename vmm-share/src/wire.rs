@@ -197,6 +197,15 @@ mod tests {
     }
 
     #[test]
+    fn a_description_for_which_no_time_is_left_is_named_as_a_whole() {
+        let (mut ours, _theirs) = Channel::pair().unwrap();
+        ours.set_wait(Duration::ZERO);
+        let error = send(&mut ours, OPERATION, (origin(), 0), &Claim::default(), &[]).unwrap_err();
+        let expected = "no read of the whole description by the other process within 0ns";
+        assert!(error.to_string().ends_with(expected), "{error}");
+    }
+
+    #[test]
     fn a_slow_reader_is_waited_for_no_longer_than_one_that_does_not_read() {
         const MESSAGES: usize = 100;
         let claim = Claim { removed: vec![u64::MAX; MESSAGES * MAX_ENTRIES], ..Claim::default() };

@@ -1,13 +1,15 @@
 //! Snapshots between machines with other granularities, less memory and fewer peers.
 
 use gpu_vmm_core::{
-    Access, Address, Bytes, Detail, DeviceId, Error, Location, Operation, PhysicalMemory, Placement,
+    Access, Address, Backend, Bytes, Detail, DeviceId, Error, Location, Operation, PhysicalMemory, Placement,
     Properties, Region, StagingRing, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile};
+use gpu_vmm_testkit::FaultInject;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const DEVICE: DeviceId = DeviceId(0);
 const RW: Access = Access::ReadWrite;
@@ -278,4 +280,60 @@ fn memory_in_a_region_that_grows_by_larger_units() {
     assert_eq!((region.granularity().bytes(), region.mappings().count()), (COARSE, 1));
     assert_eq!(region.count_wrong(DEVICE, Bytes(0), COARSE, 9).unwrap(), 0);
     region.grow_to(COARSE + COARSE).unwrap();
+}
+
+#[test]
+fn a_snapshot_names_its_machine_and_the_time_in_seconds() {
+    let case = Case::new();
+    let host = machine(LARGE);
+    let file = case.save(vec![case.region(&host, Bytes(0), LARGE)]);
+    let found = file.description();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert!(found.created.abs_diff(now) < 24 * 60 * 60, "{} and {now}", found.created);
+    assert_eq!((&*found.vendor, &*found.library), ("host", env!("CARGO_PKG_VERSION")));
+    assert_eq!(found.driver, host.driver().version);
+    let devices = found.devices.iter().zip(host.devices()).map(|(found, device)| {
+        assert_eq!((found.id, &found.name, found.uuid), (device.id, &device.name, device.uuid));
+        (found.granularity.bytes(), found.total_memory)
+    });
+    assert_eq!(devices.collect::<Vec<_>>(), [(LARGE, Bytes::mib(64)); 2]);
+}
+
+/// Copies in both directions, and the release of the addresses afterwards.
+const COPY_AND_RELEASE: &[Operation] = &[
+    Operation::CopyToHost,
+    Operation::CopyFromHost,
+    Operation::QueueCopyToHost,
+    Operation::QueueCopyFromHost,
+    Operation::Unmap,
+];
+
+#[test]
+fn a_copy_and_a_release_that_fail_are_both_reported() {
+    let case = Case::new();
+    let host = FaultInject::new(machine(LARGE));
+    let ring = StagingRing::new(&host, 1, Bytes::kib(100)).unwrap();
+    let builder = Region::builder(&host).reserve(LARGE).at(Placement::Exact(case.address));
+    let mut region = builder.build().unwrap();
+    // No device may read the memory there, so that it is mapped at other addresses too while it is read.
+    let memory = PhysicalMemory::create(&host, LARGE, Properties::on(DEVICE)).unwrap();
+    region.map(Bytes(0), &memory).unwrap();
+    memory.write(Bytes(0), b"some contents").unwrap();
+    let snapshot = Snapshot::new(&ring).region(&region);
+    let both = |error: Error| {
+        host.stop();
+        let Detail::RollbackFailed { error, undo } = error.detail() else { panic!("{error}") };
+        assert!(COPY_AND_RELEASE[..4].contains(&error.operation()), "{error}");
+        assert_eq!(undo.operation(), Operation::Unmap, "{undo}");
+    };
+    host.fail_calls(COPY_AND_RELEASE);
+    both(snapshot.write(&case.path, WaitFor::all_devices()).unwrap_err());
+    assert!(!case.path.exists(), "there is no new file");
+    snapshot.write(&case.path, WaitFor::all_devices()).unwrap();
+    drop((region, memory));
+    let file = SnapshotFile::open(&case.path).unwrap();
+    host.fail_calls(COPY_AND_RELEASE);
+    both(Restore::new().relocate().regions(&file, &ring).unwrap_err());
+    // SAFETY: all regions are dropped, and no device uses host memory.
+    assert_eq!(unsafe { host.reclaim() }.unwrap(), 2, "those that could not be released");
 }

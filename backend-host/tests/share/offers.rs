@@ -162,6 +162,28 @@ fn an_offer_that_contradicts_itself_is_refused() {
 }
 
 #[test]
+fn an_offer_of_another_vendor_or_version_is_refused() {
+    let (here, there) = (machine(), machine());
+    let offered = Offered::of_memory(&here, &piece(&here, ONE, 1), By::Process).unwrap();
+    let bytes = offered.offer().to_bytes().unwrap();
+    let (header, body) = bytes.split_at(8);
+    let (own, rest): (Origin, &[u8]) = postcard::take_from_bytes(body).unwrap();
+    for (origin, expected) in [
+        (Origin { vendor: "cuda".to_owned(), ..own.clone() }, "vendor"),
+        (Origin { library: "0.0.0".to_owned(), ..own.clone() }, "version of gpu-vmm"),
+    ] {
+        let changed = [header, &postcard::to_allocvec(&origin).unwrap(), rest].concat();
+        let offer = Offer::from_bytes(&changed).unwrap();
+        for error in [
+            offer.import_memory(&there).unwrap_err(),
+            offer.import(&there, &ImportOptions::new()).unwrap_err(),
+        ] {
+            assert!(matches!(error.detail(), Detail::Mismatch { what, .. } if *what == expected), "{error}");
+        }
+    }
+}
+
+#[test]
 fn an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing() {
     alone("offers::an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing", || {
         let host = FaultInject::new(machine());

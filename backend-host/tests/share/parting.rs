@@ -47,6 +47,18 @@ fn an_importer_that_is_asked_releases_and_says_so() {
     });
 }
 
+/// The first of the importer's messages is no release, and its end has arrived when the limit is over.
+#[test]
+fn a_limit_that_is_over_ends_the_wait_for_the_release_after_any_message() {
+    let (here, there) = (machine(), machine());
+    let region = full(&here);
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
+    imported.release(IDLE).unwrap();
+    let error = exporter.wait_released(Duration::ZERO).unwrap_err();
+    assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
+    assert_eq!(exporter.wait_released(Duration::ZERO).unwrap(), ReleaseOutcome::Released);
+}
+
 #[test]
 fn an_importer_that_cannot_unmap_the_memory_says_that_it_keeps_it() {
     let (here, there) = (machine(), FaultInject::new(machine()));

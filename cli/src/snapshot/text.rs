@@ -96,6 +96,7 @@ fn time(seconds: u64) -> String {
 mod tests {
     use super::*;
     use crate::output::{WIDTH, lines_of};
+    use crate::snapshot::Blocks;
 
     #[test]
     fn parts_that_few_snapshots_have_are_named() {
@@ -134,6 +135,51 @@ mod tests {
             lines_of(WIDTH, |output| super::device(&device, output)),
             ["  device 1      a GPU, 3 GiB"]
         );
+    }
+
+    #[test]
+    fn no_text_of_a_file_is_shown_with_a_control_character() {
+        let odd = |name: &str| format!("{name}\u{1b}[2J");
+        let file = |name: &str| FileReport { file: odd(name), id: "1f1f".to_owned() };
+        let device = DeviceReport {
+            device: 1,
+            name: odd("name"),
+            uuid: Some("abab".to_owned()),
+            granularity_bytes: 1,
+            total_bytes: 1,
+        };
+        let region = RegionReport {
+            tag: odd("tag"),
+            address: "0x7000".to_owned(),
+            reserved_bytes: 1,
+            mapped_bytes: 0,
+            guard_bytes: 0,
+            portable: false,
+            parts: Vec::new(),
+        };
+        let report = Report {
+            file: String::new(),
+            id: "1f1f".to_owned(),
+            created: 0,
+            version: odd("version"),
+            backend: odd("backend"),
+            driver: odd("driver"),
+            since: Some(file("since")),
+            needs: vec![file("needed")],
+            devices: vec![device],
+            regions: vec![region],
+            content_bytes: 1,
+            file_bytes: 1,
+            block_bytes: 1,
+            blocks: Blocks { all: 0, zero: 0, unchanged: 0, stored: 0, compressed: 0 },
+            verified: true,
+            error: None,
+        };
+        let text = lines_of(WIDTH, |output| opening(&report, output)).join("\n");
+        for name in ["version", "backend", "driver", "since", "needed", "name", "tag"] {
+            assert!(text.contains(&format!("{name}[2J")), "{name} is not in {text}");
+        }
+        assert!(!text.contains('\u{1b}'), "{text}");
     }
 
     #[test]

@@ -28,5 +28,6 @@ fn each_subcommand_has_a_manual_page() {
     assert_eq!(folder.names(), expected);
     let grow = std::fs::read_to_string(folder.file("gpu-vmm-grow.1")).unwrap();
     assert!(grow.contains("\\-\\-reserve"), "{grow}");
+    assert!(grow.contains(".SH SYNOPSIS\n\\fBgpu\\-vmm grow\\fR ["), "{grow}");
     fails(&["man", "--folder", "/nowhere"], 1, "/nowhere/gpu-vmm.1 cannot be written");
 }

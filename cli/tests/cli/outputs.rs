@@ -3,7 +3,7 @@
 use crate::report::snapshot;
 use crate::rig::{Folder, command, stderr};
 use rustix::fs::Mode;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs::{self, File, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -108,6 +108,32 @@ fn standard_output_by_its_name_gets_all_of_both_texts() {
 }
 
 #[test]
+fn standard_error_by_its_name_gets_the_text_behind_what_it_has() {
+    let folder = Folder::new("outputs-stderr");
+    let (file, all) = pool(&folder);
+    fs::write(&all, "before\n").unwrap();
+    let behind = File::options().append(true).open(&all).unwrap();
+    let mut report = command(&["report", &file, "--html", "/dev/stderr"]);
+    assert!(report.stderr(behind).status().unwrap().success());
+    let all = fs::read_to_string(&all).unwrap();
+    assert!(all.starts_with("before\n<!") && all.ends_with("</html>\n"), "{all}");
+}
+
+#[test]
+fn a_file_that_exceeds_the_limit_of_its_size_is_an_error() {
+    let folder = Folder::new("outputs-limit");
+    let (file, page) = pool(&folder);
+    fs::write(&page, "before").unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -f 1 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_gpu-vmm")]);
+    let output = shell.args(["report", &file, "--html", &page]).output().unwrap();
+    let expected = format!("gpu-vmm: error: {page} cannot be written: File too large (os error 27)\n");
+    assert_eq!((output.status.code(), stderr(&output)), (Some(1), expected));
+    assert_eq!(fs::read_to_string(&page).unwrap(), "before");
+    assert_eq!(folder.names(), ["page.html", "pool.json"]);
+}
+
+#[test]
 fn an_interrupt_while_a_file_is_written_leaves_the_old_one_or_the_new_one() {
     let folder = Folder::new("outputs-interrupt");
     let (file, page) = pool(&folder);
@@ -123,17 +149,31 @@ fn an_interrupt_while_a_file_is_written_leaves_the_old_one_or_the_new_one() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP].into_iter().cycle().take(9) {
         fs::write(&page, "before").unwrap();
         let mut child = command(&arguments).spawn().unwrap();
+        let mut is_written = false;
         if seen_partial(&folder, &mut child) {
             caught += 1;
-            kill_process(Pid::from_child(&child), signal).unwrap();
+            is_written = stopped_while_partial(&folder, &child);
+            for signal in [signal, Signal::CONT] {
+                kill_process(Pid::from_child(&child), signal).unwrap();
+            }
         }
         let status = child.wait().unwrap();
-        assert!(status.success() || status.signal() == Some(signal.as_raw()), "{status}");
+        let is_ended = status.signal() == Some(signal.as_raw());
+        assert!(is_ended || (status.success() && !is_written), "the signal is not lost: {status}");
         assert_eq!(folder.names(), ["page.html", "pool.json"], "after {signal:?}");
         let length = fs::metadata(&page).unwrap().len();
         assert!([6, complete].contains(&length), "{length} of {complete} bytes, after {signal:?}");
     }
     assert!(caught > 0, "no signal arrived during a write");
+}
+
+/// Stops the command. Returns true if its temporary file exists then, so that signals are deferred.
+fn stopped_while_partial(folder: &Folder, child: &Child) -> bool {
+    let pid = Pid::from_child(child);
+    kill_process(pid, Signal::STOP).unwrap();
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(pid), options).unwrap();
+    folder.names().iter().any(|name| name.starts_with('.'))
 }
 
 /// Waits for a temporary file with content; false if the command ends before.

@@ -161,6 +161,12 @@ fn standard_input_serves_as_well() {
     child.stdin.take().unwrap().write_all(SMALL.as_bytes()).unwrap();
     let report = json(&child.wait_with_output().unwrap());
     assert_eq!((&report["trace"], number(&report, "allocations")), (&"-".into(), 3));
+    // A device can be both the input and the output.
+    let nothing = || std::fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    let mut both = command(&["replay", "--backend", "host", "-", "--snapshot", "-"]);
+    let output = both.stdin(nothing()).stdout(nothing()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("has no allocation"), "{}", stderr(&output));
 }
 
 #[test]

@@ -54,7 +54,11 @@ fn description() -> Description {
 /// Writes four blocks of 64 KiB: zeros, two that can be compressed, and one filled with `last`.
 pub(crate) fn write(path: &str, last: u8, since: Option<&str>) {
     let since = since.map(|path| SnapshotFile::open(path).unwrap());
-    let options = WriteOptions { compress: true, since: since.as_ref(), block: Some(Bytes::kib(64)) };
+    write_as(path, last, WriteOptions { compress: true, since: since.as_ref(), block: None });
+}
+
+fn write_as(path: &str, last: u8, options: WriteOptions<'_>) {
+    let options = WriteOptions { block: Some(Bytes::kib(64)), ..options };
     let mut description = description();
     description.id = SnapshotId::new().unwrap();
     let writer = SnapshotWriter::create(path, &description, options).unwrap();
@@ -146,6 +150,10 @@ fn a_snapshot_in_json_has_every_member() {
             .map(|name| report["blocks"][name].as_u64().unwrap())
     };
     assert_eq!((count(&one), count(&two)), ([4, 1, 0, 3, 3], [4, 1, 2, 1, 1]));
+    let third = folder.file("c");
+    write_as(&third, 3, WriteOptions::default());
+    let three = json(&command(&["snapshot", "--json", &third]).output().unwrap());
+    assert_eq!((count(&three), &three["file"]), ([4, 1, 0, 3, 0], &third.as_str().into()));
     assert_eq!((&two["since"], &two["needs"][0]), (&two["needs"][0], &two["since"]));
     assert_eq!((&two["since"]["id"], &two["since"]["file"]), (&one["id"], &"a".into()));
     let text = stdout(&command(&["snapshot", &second]).output().unwrap());

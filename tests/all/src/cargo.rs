@@ -131,7 +131,8 @@ pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {
 /// Builds all test programs of a package of another copy of the workspace, as [`suite_of`] builds the suite.
 pub(crate) fn tests_of(copy: &Path, into: &Path, package: &str) -> Answer<Vec<Program>> {
     let mut command = tests_in(copy, into, package);
-    command.args(["--lib", "--tests"]);
+    // The unit tests of a library or of binaries are among them.
+    command.arg("--tests");
     let built = artifacts(&mut command)?;
     Ok(built.iter().filter(|artifact| artifact["profile"]["test"] == true).filter_map(program).collect())
 }

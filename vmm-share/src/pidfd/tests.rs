@@ -4,7 +4,7 @@ use gpu_vmm_core::{Detail, Operation};
 use gpu_vmm_testkit::forked::{Child, give_up_root};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_getfd};
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use std::io::{Read, Write, pipe};
 use std::process::{Command, Stdio};
 
@@ -71,6 +71,11 @@ fn what_is_not_what_was_meant_is_not_taken() {
     let Detail::Mismatch { what, theirs, ours } = error.detail() else { panic!("{error}") };
     assert_eq!((*what, theirs), ("descriptor", &format!("{}, open on {inode}", token.number)));
     assert_eq!(*ours, format!("here that descriptor is open on {}", token.file));
+    let later = token.start_time + 1;
+    let error = fetch(FETCH, &Token { start_time: later, ..token }).unwrap_err();
+    let Detail::Mismatch { what, theirs, ours } = error.detail() else { panic!("{error}") };
+    assert_eq!((*what, theirs), ("process", &format!("{}, started at tick {later}", token.pid)));
+    assert_eq!(*ours, format!("that process started at tick {}", token.start_time));
 }
 
 #[test]
@@ -102,6 +107,19 @@ fn where_it_is_not_permitted_the_error_says_what_it_needs() {
         let error = fetch(FETCH, &token).unwrap_err();
         assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         assert!(error.to_string().contains("CAP_SYS_PTRACE"), "{error}");
+    })
+    .finish();
+}
+
+#[test]
+fn an_error_of_the_system_names_the_descriptor_and_its_process() {
+    let file = memory();
+    let token = of_this(FETCH, file.as_fd()).unwrap();
+    Child::fork(|| {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+        let error = fetch(FETCH, &token).unwrap_err().to_string();
+        let expected = format!("descriptor {} of process {}", token.number, token.pid);
+        assert!(error.contains("pidfd_open answered EMFILE") && error.contains(&expected), "{error}");
     })
     .finish();
 }

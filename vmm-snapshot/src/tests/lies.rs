@@ -35,7 +35,7 @@ fn a_file_that_was_put_together_is_read() {
 #[test]
 fn descriptions_that_lie_are_refused() {
     let (bytes, entries) = blocks();
-    let changes: [Lie<Head>; 39] = [
+    let changes: [Lie<Head>; 40] = [
         (|head| head.block = Bytes(0), "blocks of 0 B"),
         (|head| head.block = Bytes(4097), "blocks of 4097 B"),
         (|head| head.block = Bytes::mib(128), "blocks of 128 MiB"),
@@ -64,6 +64,13 @@ fn descriptions_that_lie_are_refused() {
         ),
         (|head| head.description.regions[0].address = Address(0xffff_ffff_ffff_0000), "region 0: 80 KiB and"),
         (|head| head.description.regions[0].address = Address(0), "region 0: 80 KiB and a guard of 4 KiB"),
+        (
+            |head| {
+                let region = &mut head.description.regions[0];
+                (region.address, region.guard) = (Address(0xffff_ffff_fffe_0000), Bytes::kib(64));
+            },
+            "region 0: 80 KiB and a guard of 64 KiB",
+        ),
         (|head| head.description.regions[0].address.0 += 4096, "is not aligned to 64 KiB"),
         (
             |head| head.description.regions[1].address.0 = 0x7000_0001_0000,

@@ -67,7 +67,7 @@ pub(crate) enum On {
 pub(crate) struct Package(pub(crate) &'static str);
 
 /// The packages whose own tests can catch a mutation.
-const TESTED: [&str; 12] = [
+const TESTED: [&str; 13] = [
     "gpu-vmm-core",
     "gpu-vmm-cuda",
     "gpu-vmm-hip",
@@ -78,6 +78,7 @@ const TESTED: [&str; 12] = [
     "gpu-vmm-snapshot",
     "gpu-vmm-sync",
     "gpu-vmm-c",
+    "gpu-vmm-cli",
     "gpu-vmm-fake-cuda",
     "gpu-vmm-fake-hip",
 ];

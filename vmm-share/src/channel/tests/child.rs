@@ -27,3 +27,16 @@ fn a_program_that_cannot_be_started_is_named() {
         assert!(error.contains("spawn answered ENOENT") && error.contains("/no/such/program"), "{error}");
     });
 }
+
+#[test]
+fn a_program_without_a_standard_input_is_told_what_is_missing() {
+    alone(|| {
+        #[allow(unsafe_code)] // closes a descriptor that no object of Rust owns
+        // SAFETY: the process is one of its own, in which nothing reads the standard input.
+        unsafe {
+            libc::close(0)
+        };
+        let error = Channel::from_stdin().unwrap_err().to_string();
+        assert!(error.contains("fcntl answered EBADF") && error.contains("standard input"), "{error}");
+    });
+}
