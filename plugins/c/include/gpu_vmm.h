@@ -1890,6 +1890,10 @@ gpu_vmm_status gpu_vmm_torch_allow_access(int number, int peer);
 // Returns all free memory of every device to the driver, that of destroyed graphs included.
 gpu_vmm_status gpu_vmm_torch_collect(void);
 
+// Returns to the driver as many whole pages of every device as the private pools held that have ended since the last collection.
+// Other free memory stays.
+gpu_vmm_status gpu_vmm_torch_collect_ended(void);
+
 // Calls `run` for all memory of a device, each part once, by address, and then `block` for its live blocks, the free blocks of
 // private pools, and freed blocks that wait for a stream. Other threads may allocate and free meanwhile.
 //

@@ -33,6 +33,8 @@ struct Books {
     begun: usize,
     /// Blocks without a pool that graphs or other streams may still use.
     gone: Vec<Block<AnyBackend>>,
+    /// What pools that have ended returned to the general pool since [`PrivatePools::take_ended`].
+    ended: Bytes,
 }
 
 /// A private pool.
@@ -61,6 +63,10 @@ pub struct Checkpoint {
 // SAFETY: no other type has the kind.
 unsafe impl Object for Checkpoint {
     const KIND: Kind = Kind::Checkpoint;
+}
+
+fn capacity(blocks: &[Block<AnyBackend>]) -> Bytes {
+    blocks.iter().map(Block::capacity).sum()
 }
 
 impl PrivatePools {
@@ -111,10 +117,16 @@ impl PrivatePools {
             books.gone.extend(freed);
         } else {
             let freed: Vec<_> = freed.collect();
+            books.ended += capacity(&freed);
             drop(books);
             drop(freed);
         }
         Ok(())
+    }
+
+    /// Returns how much memory pools that have ended returned to the general pool since the last call.
+    pub(super) fn take_ended(&self) -> Answer<Bytes> {
+        Ok(std::mem::take(&mut self.books()?.ended))
     }
 
     /// Returns the number of a pool's users; 0 if there is no such pool.
@@ -222,7 +234,9 @@ impl PrivatePools {
             self.books()?.gone.extend(gone);
             return Err(error.into());
         }
+        let size = capacity(&gone);
         drop(gone);
+        self.books()?.ended += size;
         Ok(true)
     }
 

@@ -296,7 +296,12 @@ void GpuVmmAllocator::cacheInfo(c10::DeviceIndex device, size_t* largest) {
   *largest = std::max({*largest, free, now.held > used ? now.held - used : 0});
 }
 
-void GpuVmmAllocator::emptyCache(MempoolId_t) {
+void GpuVmmAllocator::emptyCache(MempoolId_t pool) {
+  // That of a torch.cuda.MemPool that has ended.
+  if (pool != MempoolId_t{0, 0}) {
+    check(library.gpu_vmm_torch_collect_ended());
+    return;
+  }
   for (int device = 0; device < count_; ++device) {
     devices_[device].statistics.synchronized();
   }

@@ -30,6 +30,7 @@ namespace gpu_vmm {
   each(gpu_vmm_torch_set_limit)    \
   each(gpu_vmm_torch_allow_access) \
   each(gpu_vmm_torch_collect)      \
+  each(gpu_vmm_torch_collect_ended) \
   each(gpu_vmm_torch_walk)         \
   each(gpu_vmm_torch_export)       \
   each(gpu_vmm_torch_import)       \

@@ -287,6 +287,31 @@ static void spare_foreign_pools() {
 #endif
 }
 
+static void ended_pools() {
+#if GPU_VMM_TORCH >= 211
+    now = "a pool that has ended";
+    const MempoolId_t id{0, 8};
+    const auto reserved = [] { return native::getDeviceStats(0).reserved_bytes[0].current; };
+    native::emptyCache();
+    auto kept = tensor(32 << 20);
+    const auto before = reserved();
+    native::createOrIncrefPool(0, id);
+    native::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+    tensor(40 << 20);
+    native::endAllocateToPool(0, id);
+    native::releasePool(0, id);
+    native::releasePool(0, id);
+    kept.clear();
+    demand(reserved() == before + (40 << 20), "all is kept");
+    native::emptyCache(id);
+    demand(reserved() == before, "the memory of the pool is returned, and other memory stays");
+    native::emptyCache(id);
+    demand(reserved() == before, "it is returned once");
+    native::emptyCache();
+    demand(reserved() == 0, "all is returned");
+#endif
+}
+
 static void record(bool enabled, native::CreateContextFn recorder, size_t entries, native::RecordContext when) {
 #if GPU_VMM_TORCH >= 211
     native::recordHistory(enabled, recorder, entries, when, true, {});
@@ -531,6 +556,7 @@ int main(int count, char **arguments) {
     private_pools();
     spare_pools();
     spare_foreign_pools();
+    ended_pools();
     history();
     devices();
     current_device();

@@ -147,7 +147,26 @@ pub extern "C" fn gpu_vmm_torch_collect() -> Status {
     status(|| {
         devices().try_for_each(|device| {
             device.private.clear()?;
+            device.private.take_ended()?;
             device.pool.blocks.trim(Bytes::ZERO)?;
+            Ok(())
+        })
+    })
+}
+
+/// Returns to the driver as many whole pages of every device as the private pools held that have ended since the last collection.
+/// Other free memory stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpu_vmm_torch_collect_ended() -> Status {
+    status(|| {
+        devices().try_for_each(|device| {
+            device.private.clear()?;
+            let (ended, page) = (device.private.take_ended()?, device.pool.blocks.usage().page);
+            let goes = ended.0 / page * page;
+            if goes > 0 {
+                let kept = device.pool.blocks.stats().kept;
+                device.pool.blocks.trim(Bytes(kept.saturating_sub(goes)))?;
+            }
             Ok(())
         })
     })

@@ -2,7 +2,10 @@
 //! so each case runs in a process of its own.
 #![allow(clippy::unwrap_used)]
 
-use super::account::{TorchUsage, gpu_vmm_torch_collect, gpu_vmm_torch_measure, gpu_vmm_torch_set_limit};
+use super::account::{
+    TorchUsage, gpu_vmm_torch_collect, gpu_vmm_torch_collect_ended, gpu_vmm_torch_measure,
+    gpu_vmm_torch_set_limit,
+};
 use super::blocks::{
     gpu_vmm_torch_allocate, gpu_vmm_torch_allocate_at_last, gpu_vmm_torch_deallocate, gpu_vmm_torch_find,
     gpu_vmm_torch_record_use,
@@ -253,6 +256,47 @@ fn the_last_try_takes_the_spare_memory_of_private_pools() {
         assert_eq!(gpu_vmm_torch_deallocate(found.address, null_mut()), GPU_VMM_OK);
         assert_eq!(gpu_vmm_torch_deallocate(found.address, &raw mut block), GPU_VMM_NOT_FOUND);
         assert_eq!((block.address, block.capacity), (0, 0), "no block is described");
+    }
+}
+
+#[test]
+fn the_pages_of_pools_that_have_ended_are_returned_and_no_others() {
+    const NAME: &str = "torch::class::tests::the_pages_of_pools_that_have_ended_are_returned_and_no_others";
+    if std::env::var_os(CASE).is_none() {
+        return run(NAME, 0);
+    }
+    configure(&PoolOptions { page: 2 << 20, ..PoolOptions::DEFAULT });
+    let (mut kept, mut first, mut last) =
+        (TorchBlock::at(0, 0, 0), TorchBlock::at(0, 0, 0), TorchBlock::at(0, 0, 0));
+    // SAFETY: the places are writable, and null is no private pool and the default stream.
+    unsafe {
+        assert_eq!(gpu_vmm_torch_allocate(0, 6 << 20, null_mut(), null(), &raw mut kept), GPU_VMM_OK);
+        let held = usage().held;
+        assert_eq!(gpu_vmm_torch_pool_acquire(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_allocate(0, 10 << 20, null_mut(), &ID, &raw mut first), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_allocate(0, 4 << 20, null_mut(), &ID, &raw mut last), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_deallocate(first.address, null_mut()), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_deallocate(kept.address, null_mut()), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_collect_ended(), GPU_VMM_OK);
+        assert_eq!(usage().held, held + (14 << 20), "no pool has ended");
+        assert_eq!(gpu_vmm_torch_pool_release(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_collect_ended(), GPU_VMM_OK);
+        assert_eq!(usage().held, held + (4 << 20), "the last block is in use");
+        assert_eq!(gpu_vmm_torch_deallocate(last.address, null_mut()), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_collect_ended(), GPU_VMM_OK);
+        assert_eq!(usage().held, held, "a block outlived its pool");
+        assert_eq!(gpu_vmm_torch_collect_ended(), GPU_VMM_OK);
+        assert_eq!(usage().held, held, "nothing is returned for a pool twice");
+        // Less than a page is returned for no pool.
+        assert_eq!(gpu_vmm_torch_pool_acquire(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_allocate(0, 1 << 20, null_mut(), &ID, &raw mut first), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_deallocate(first.address, null_mut()), GPU_VMM_OK);
+        let held = usage().held;
+        assert_eq!(gpu_vmm_torch_pool_release(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_collect_ended(), GPU_VMM_OK);
+        assert_eq!(usage().held, held);
+        assert_eq!(gpu_vmm_torch_collect(), GPU_VMM_OK);
+        assert_eq!(usage().held, 0);
     }
 }
 
