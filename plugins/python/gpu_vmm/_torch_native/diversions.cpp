@@ -29,13 +29,12 @@ bool Diversions::end(MempoolId_t id) {
 
 bool Diversions::find(cudaStream_t stream, MempoolId_t& id) {
   std::lock_guard<std::mutex> guard(mutex_);
-  for (const auto& [pool, filter] : list_) {
-    if (filter(stream)) {
-      id = pool;
-      return true;
-    }
+  const auto found = std::find_if(list_.rbegin(), list_.rend(), [&](const auto& one) { return one.second(stream); });
+  if (found == list_.rend()) {
+    return false;
   }
-  return false;
+  id = found->first;
+  return true;
 }
 
 } // namespace gpu_vmm

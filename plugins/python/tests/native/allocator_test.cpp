@@ -287,6 +287,28 @@ static void spare_foreign_pools() {
 #endif
 }
 
+static void nested_pools() {
+    now = "nested pools";
+    const MempoolId_t outer{0, 9}, inner{0, 10};
+    const auto begin = [](MempoolId_t id) { native::beginAllocateToPool(0, id, [](cudaStream_t) { return true; }); };
+    std::vector<c10::DataPtr> made;
+    const auto next = [&] { made.push_back(tensor(4 << 20)); };
+    begin(outer);
+    next();
+    begin(inner);
+    next();
+    native::endAllocateToPool(0, inner);
+    next();
+    native::endAllocateToPool(0, outer);
+    next();
+    demand(native::checkPoolLiveAllocations(0, outer, {made[0].get(), made[2].get()}), "the outer pool serves around the inner one");
+    demand(native::checkPoolLiveAllocations(0, inner, {made[1].get()}), "the inner pool serves what is inside");
+    made.clear();
+    native::releasePool(0, inner);
+    native::releasePool(0, outer);
+    native::emptyCache();
+}
+
 static void ended_pools() {
 #if GPU_VMM_TORCH >= 211
     now = "a pool that has ended";
@@ -556,6 +578,7 @@ int main(int count, char **arguments) {
     private_pools();
     spare_pools();
     spare_foreign_pools();
+    nested_pools();
     ended_pools();
     history();
     devices();
