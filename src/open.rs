@@ -98,11 +98,17 @@ impl AnyBackend {
         let reason =
             "this program was built without any backend; turn on the feature `cuda`, `hip` or `host`";
         let none = Error::new(Operation::Open, Detail::Unsupported { reason: reason.into() });
-        let mut vendors = Self::BUILT_IN.to_vec();
-        vendors.sort_by_key(|vendor| !is_loaded(*vendor));
+        let vendors = loaded_first(Self::BUILT_IN, is_loaded);
         let is_usable = |backend: &Self| backend.devices().iter().any(|device| device.unusable.is_none());
         best(vendors.into_iter().map(Self::open), is_usable, none)
     }
+}
+
+/// Returns the vendors, first those whose libraries are loaded, otherwise in their order.
+fn loaded_first(vendors: &[Vendor], is_loaded: impl Fn(Vendor) -> bool) -> Vec<Vendor> {
+    let mut vendors = vendors.to_vec();
+    vendors.sort_by_key(|vendor| !is_loaded(*vendor));
+    vendors
 }
 
 /// Returns the first backend that is usable. Otherwise the first that could be opened: its devices say why they are unusable.
@@ -146,6 +152,15 @@ mod tests {
         assert_eq!(best_of(&[Ok(-1), Ok(-2), Err(1)]), Ok(-1));
         assert_eq!(best_of(&[Err(1), Err(2)]), Err(2));
         assert_eq!(best_of(&[]), Err(0));
+    }
+
+    #[test]
+    fn a_vendor_whose_library_is_loaded_comes_first() {
+        let (cuda, hip, host) = (Vendor::Cuda, Vendor::Hip, Vendor::Host);
+        let of = |loaded: &[Vendor]| loaded_first(&[cuda, hip, host], |vendor| loaded.contains(&vendor));
+        assert_eq!(of(&[]), [cuda, hip, host]);
+        assert_eq!(of(&[hip]), [hip, cuda, host]);
+        assert_eq!(of(&[hip, cuda]), [cuda, hip, host]);
     }
 
     #[test]

@@ -56,6 +56,7 @@ fn an_empty_variable_names_no_library() -> Result<Completion, Failed> {
 }
 
 fn all_places_are_listed() -> Result<Completion, Failed> {
+    let rocm = std::env::var_os("ROCM_PATH");
     // SAFETY: as above.
     unsafe { std::env::set_var("ROCM_PATH", "/nonexistent/rocm") };
     let error = match HipBackend::open().map_err(Error::into_detail) {
@@ -79,6 +80,12 @@ fn all_places_are_listed() -> Result<Completion, Failed> {
     assert!(!names.iter().any(|name| name.contains(".so.5")), "{names:?}");
     assert!(tried.iter().all(|one| one.answer.contains(&one.library)), "the loader's own text: {tried:?}");
     assert!(HipBackend::open().is_err(), "the second call fails too");
+    match rocm {
+        // SAFETY: as above.
+        Some(path) => unsafe { std::env::set_var("ROCM_PATH", path) },
+        // SAFETY: as above.
+        None => unsafe { std::env::remove_var("ROCM_PATH") },
+    }
     Ok(Completion::Completed)
 }
 

@@ -45,12 +45,12 @@ fn locked(driver: &Mutex<Driver>) -> MutexGuard<'_, Driver> {
 
 /// A host backend without work of its own: events and captures are those of a [`Driver`].
 #[derive(Clone, Debug)]
-struct Told {
+struct ScriptedBackend {
     inner: FaultInject<HostBackend>,
     driver: Arc<Mutex<Driver>>,
 }
 
-impl Told {
+impl ScriptedBackend {
     fn new(driver: Driver) -> Self {
         let inner = FaultInject::new(HostConfig::new().memory(Bytes::mib(256)).open().unwrap());
         Self { inner, driver: Arc::new(Mutex::new(driver)) }
@@ -62,24 +62,24 @@ impl Told {
 }
 
 // SAFETY: every call is forwarded to the host backend, which meets the requirements.
-unsafe impl Backend for Told {
+unsafe impl Backend for ScriptedBackend {
     forward!(inner: Backend);
 }
 
 // SAFETY: as above.
-unsafe impl MemoryCalls for Told {
+unsafe impl MemoryCalls for ScriptedBackend {
     type Handle = <FaultInject<HostBackend> as MemoryCalls>::Handle;
     type Reservation = <FaultInject<HostBackend> as MemoryCalls>::Reservation;
     forward!(inner: MemoryCalls);
 }
 
 // SAFETY: as above.
-unsafe impl CopyCalls for Told {
+unsafe impl CopyCalls for ScriptedBackend {
     forward!(inner: CopyCalls);
 }
 
 // SAFETY: no work is queued on any stream.
-unsafe impl SyncCalls for Told {
+unsafe impl SyncCalls for ScriptedBackend {
     fn synchronize(&self, _: DeviceId) -> Result<()> {
         self.driver().device_waits += 1;
         Ok(())
@@ -91,7 +91,7 @@ unsafe impl SyncCalls for Told {
 
     fn event(&self, _: DeviceId) -> Result<Box<dyn Event>> {
         self.driver().created += 1;
-        Ok(Box::new(ToldEvent(Arc::clone(&self.driver))))
+        Ok(Box::new(ScriptedEvent(Arc::clone(&self.driver))))
     }
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
@@ -106,10 +106,10 @@ unsafe impl SyncCalls for Told {
 }
 
 #[derive(Debug)]
-struct ToldEvent(Arc<Mutex<Driver>>);
+struct ScriptedEvent(Arc<Mutex<Driver>>);
 
 // SAFETY: no work is queued on any stream.
-unsafe impl Event for ToldEvent {
+unsafe impl Event for ScriptedEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         let mut driver = locked(&self.0);
         driver.recorded.push(stream.as_raw().addr());
@@ -125,7 +125,10 @@ unsafe impl Event for ToldEvent {
         let mut driver = locked(&self.0);
         driver.queried += 1;
         match driver.query_fails {
-            true => Err(Error::new(Operation::QueryEvent, Detail::Unsupported { reason: "as told".into() })),
+            true => Err(Error::new(
+                Operation::QueryEvent,
+                Detail::Unsupported { reason: "the test says so".into() },
+            )),
             false => Ok(driver.done),
         }
     }
@@ -146,7 +149,7 @@ fn stream(number: usize) -> Stream<'static> {
 }
 
 /// Allocates and frees a block on a stream.
-fn use_on(pool: &Pool<Told>, stream: Stream<'static>) {
+fn use_on(pool: &Pool<ScriptedBackend>, stream: Stream<'static>) {
     drop(pool.request(SIZE).stream(stream).alloc().unwrap());
 }
 
@@ -161,7 +164,7 @@ fn foreign(stream: usize) -> (usize, Detail) {
 
 #[test]
 fn an_event_is_recorded_once_on_a_stream_of_another_device() {
-    let backend = Told::new(Driver { record_fails: Some(foreign(FIRST)), ..Driver::default() });
+    let backend = ScriptedBackend::new(Driver { record_fails: Some(foreign(FIRST)), ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     use_on(&pool, stream(FIRST));
     let _others: Vec<_> = (0..4).map(|_| pool.alloc(SIZE).unwrap()).collect();
@@ -175,7 +178,7 @@ fn an_event_is_recorded_once_on_a_stream_of_another_device() {
 #[test]
 fn events_are_queried_during_a_capture_only_if_that_spoils_nothing() {
     for spoils in [true, false] {
-        let backend = Told::new(Driver { spoils, done: true, ..Driver::default() });
+        let backend = ScriptedBackend::new(Driver { spoils, done: true, ..Driver::default() });
         let pool = Pool::builder(&backend).build().unwrap();
         // The last block keeps the others from the end of the addresses, where any stream may allocate.
         let kept = pool.request(SIZE).stream(stream(SECOND)).alloc().unwrap();
@@ -201,7 +204,7 @@ fn events_are_queried_during_a_capture_only_if_that_spoils_nothing() {
 /// A capture of a stream that the pool does not know is spoiled as well.
 #[test]
 fn no_event_is_queried_during_a_capture_of_another_part_of_the_program() {
-    let backend = Told::new(Driver { spoils: true, done: true, ..Driver::default() });
+    let backend = ScriptedBackend::new(Driver { spoils: true, done: true, ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     use_on(&pool, stream(FIRST));
     backend.deferred().capture_begins();
@@ -216,7 +219,7 @@ fn no_event_is_queried_during_a_capture_of_another_part_of_the_program() {
 #[test]
 fn only_events_are_waited_for_during_a_capture() {
     let record_fails = Some(foreign(SECOND));
-    let backend = Told::new(Driver { record_fails, capturing: Some(THIRD), ..Driver::default() });
+    let backend = ScriptedBackend::new(Driver { record_fails, capturing: Some(THIRD), ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     let _kept = pool.alloc(SIZE).unwrap();
     // The pool asks only about streams that it knows.
@@ -239,7 +242,7 @@ fn only_events_are_waited_for_during_a_capture() {
 /// An event covers what was freed before it. The wait for the device would also wait for the work of the program's other streams.
 #[test]
 fn what_is_freed_behind_an_event_has_an_event_of_its_own() {
-    let backend = Told::new(Driver::default());
+    let backend = ScriptedBackend::new(Driver::default());
     let pool = Pool::builder(&backend).build().unwrap();
     let [first, second] = [(); 2].map(|()| pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap());
     drop(first);
@@ -254,7 +257,7 @@ fn what_is_freed_behind_an_event_has_an_event_of_its_own() {
 /// Its memory is free for other streams when the pool is trimmed or needs it.
 #[test]
 fn no_thread_cache_keeps_a_block_of_a_forgotten_stream() {
-    let backend = Told::new(Driver::default());
+    let backend = ScriptedBackend::new(Driver::default());
     let pool = Pool::builder(&backend).build().unwrap();
     // SAFETY: the stream is only compared and counted.
     let registered = unsafe { pool.register_stream(stream(SECOND)) }.unwrap();
@@ -273,7 +276,7 @@ fn no_thread_cache_keeps_a_block_of_a_forgotten_stream() {
 /// The pool gives the number of a forgotten stream to a new one.
 #[test]
 fn memory_of_a_forgotten_stream_stays_free_when_a_new_stream_takes_its_number() {
-    let backend = Told::new(Driver { done: true, ..Driver::default() });
+    let backend = ScriptedBackend::new(Driver { done: true, ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     let block = pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap();
     let (address, _behind) = (block.address(), pool.alloc(SIZE).unwrap());
@@ -287,7 +290,7 @@ fn memory_of_a_forgotten_stream_stays_free_when_a_new_stream_takes_its_number() 
 /// Work of the first stream may still use it.
 #[test]
 fn memory_that_could_not_be_mapped_elsewhere_belongs_to_its_stream() {
-    let backend = Told::new(Driver::default());
+    let backend = ScriptedBackend::new(Driver::default());
     let page = Bytes::mib(2);
     let pool = Pool::builder(&backend).budget(SIZE * 2 + page * 2).build().unwrap();
     let [one, _stays, other, _last] =
@@ -307,7 +310,7 @@ fn memory_that_could_not_be_mapped_elsewhere_belongs_to_its_stream() {
 /// once more before it releases the memory.
 #[test]
 fn a_small_block_that_two_streams_used_is_released_by_one_call() {
-    let backend = Told::new(Driver::default());
+    let backend = ScriptedBackend::new(Driver::default());
     let pool = Pool::builder(&backend).build().unwrap();
     let mut block = pool.request(Bytes(1000)).stream(stream(FIRST)).alloc().unwrap();
     block.record_use(stream(SECOND)).unwrap();
@@ -316,10 +319,10 @@ fn a_small_block_that_two_streams_used_is_released_by_one_call() {
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes(held));
 }
 
-/// The program may have destroyed it.
+/// The program may have destroyed a forgotten stream.
 #[test]
 fn a_forgotten_stream_is_passed_to_no_call() {
-    let backend = Told::new(Driver { spoils: true, ..Driver::default() });
+    let backend = ScriptedBackend::new(Driver { spoils: true, ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     use_on(&pool, stream(FIRST));
     let others = [(); 2].map(|()| pool.request(SIZE).stream(stream(SECOND)).alloc().unwrap());
@@ -336,11 +339,11 @@ fn a_forgotten_stream_is_passed_to_no_call() {
     assert!(!driver.asked.contains(&FIRST) && !driver.recorded.contains(&FIRST), "{driver:?}");
 }
 
-/// An event on it would become part of the graph.
+/// An event on a capturing stream would become part of the graph.
 #[test]
 fn no_event_is_recorded_on_a_stream_that_captures_when_its_registration_ends() {
     for capturing in [None, Some(FIRST)] {
-        let backend = Told::new(Driver::default());
+        let backend = ScriptedBackend::new(Driver::default());
         let pool = Pool::builder(&backend).build().unwrap();
         // SAFETY: the stream is only compared and counted.
         let registered = unsafe { pool.register_stream(stream(FIRST)) }.unwrap();
@@ -354,7 +357,7 @@ fn no_event_is_recorded_on_a_stream_that_captures_when_its_registration_ends() {
 /// The error is written down, and the memory is free after the next event.
 #[test]
 fn another_event_takes_the_place_of_one_that_cannot_be_queried() {
-    let backend = Told::new(Driver { query_fails: true, ..Driver::default() });
+    let backend = ScriptedBackend::new(Driver { query_fails: true, ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
     let place = pool.request(SIZE).stream(stream(FIRST)).alloc().unwrap();
     let (address, _behind) = (place.address(), pool.alloc(SIZE).unwrap());
@@ -375,9 +378,9 @@ fn another_event_takes_the_place_of_one_that_cannot_be_queried() {
 
 #[test]
 fn events_are_used_again() {
-    let backend = Told::new(Driver { done: true, ..Driver::default() });
+    let backend = ScriptedBackend::new(Driver { done: true, ..Driver::default() });
     let pool = Pool::builder(&backend).build().unwrap();
-    let unavailable = Detail::Unsupported { reason: "as told".into() };
+    let unavailable = Detail::Unsupported { reason: "the test says so".into() };
     for round in 0..20 {
         backend.driver().record_fails = (round % 2 == 0).then(|| (FIRST, unavailable.clone()));
         use_on(&pool, stream(FIRST));

@@ -29,7 +29,7 @@ fn a_failure_after_lost_addresses_is_lost_addresses() {
     let later = backend.clone();
     backend.during(Operation::RegainAddresses, move || later.fail_calls(&[Operation::ReturnMemory]));
     let error = region.suspend(&store, WaitFor::all_devices()).unwrap_err();
-    is_lost(&error, &region);
+    assert_addresses_lost(&error, &region);
     assert_eq!(region.state(), state);
     backend.stop();
     let error = region.resume().unwrap_err();
@@ -42,13 +42,13 @@ fn a_failure_after_lost_addresses_is_lost_addresses() {
     assert!(read == contents, "other bytes came back");
     // All three lose their addresses.
     backend.lose_addresses(true);
-    is_lost(&region.suspend(&store, WaitFor::all_devices()).unwrap_err(), &region);
+    assert_addresses_lost(&region.suspend(&store, WaitFor::all_devices()).unwrap_err(), &region);
     backend.lose_addresses(false);
     region.resume().unwrap();
 }
 
-/// Requires the range of the region, and the addresses of the first reservation that lost its own.
-fn is_lost<B: Backend>(error: &Error, region: &Region<B>) {
+/// Checks that the error has the region's range, and the addresses of the first reservation that another one took.
+fn assert_addresses_lost<B: Backend>(error: &Error, region: &Region<B>) {
     let Detail::AddressesLost { address, reserved, source } = error.detail() else { panic!("{error}") };
     assert_eq!((*address, *reserved), (region.address(), region.reserved()));
     let Detail::AddressTaken { wanted, .. } = source.detail() else { panic!("{source}") };

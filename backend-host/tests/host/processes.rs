@@ -36,6 +36,24 @@ fn assert_forked<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(matches!(result.as_ref().map_err(Error::detail), Err(Detail::Forked)), "{result:?}");
 }
 
+/// The forked child is a process of its own: what it has opened works there, and not in its own child.
+#[test]
+fn the_child_of_a_forked_child_is_refused_too() {
+    alone("processes::the_child_of_a_forked_child_is_refused_too", || {
+        let host = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+        in_fork(|| {
+            let own = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+            drop(create(&own, ONE, GRANULE).unwrap());
+            in_fork(|| {
+                assert_forked(create(&own, ONE, GRANULE));
+                assert_forked(create(&host, ONE, GRANULE));
+            });
+            assert_forked(create(&host, ONE, GRANULE));
+        });
+        drop(create(&host, ONE, GRANULE).unwrap());
+    });
+}
+
 #[test]
 fn a_forked_child_is_told_and_changes_nothing() {
     alone("processes::a_forked_child_is_told_and_changes_nothing", || {

@@ -1890,8 +1890,8 @@ gpu_vmm_status gpu_vmm_torch_allow_access(int number, int peer);
 // Returns all free memory of every device to the driver, that of destroyed graphs included.
 gpu_vmm_status gpu_vmm_torch_collect(void);
 
-// Returns to the driver as many whole pages of every device as the private pools held that have ended since the last collection.
-// Other free memory stays.
+// Returns free memory to the driver: on each device, as many whole pages as ended private pools have returned to the general pool
+// since the last collection. If their own pages are in use again, other free pages are returned.
 gpu_vmm_status gpu_vmm_torch_collect_ended(void);
 
 // Calls `run` for all memory of a device, each part once, by address, and then `block` for its live blocks, the free blocks of

@@ -112,7 +112,8 @@ def main() -> int:
     with concurrent.futures.ThreadPoolExecutor() as threads:
         found = dict(zip(given.modes, threads.map(all_of, given.modes)))
     for mode, results in found.items():
-        if len(results) <= len(NATIVES):
+        # A run that has failed is reported already.
+        if results.keys() != {*NATIVES, VMM}:
             continue
         natives, ours = [results[who] for who in NATIVES], results[VMM]
         native = natives[0]
@@ -121,7 +122,7 @@ def main() -> int:
         limit = max(apart(one["losses"], other["losses"]) for one, other in itertools.combinations(natives, 2))
         nearest = min(natives, key=lambda one: apart(ours["losses"], one["losses"]))
         seen, said = apart(ours["losses"], nearest["losses"]), training.differences(ours["losses"], nearest["losses"])
-        checks.check(f"{mode}: losses, gpu-vmm to native", f"at most {limit} of the last bit apart", f"{seen}, {said}", seen <= limit)
+        checks.check(f"{mode}: losses, gpu-vmm to native", f"at most {limit} units in the last place apart", f"{seen}, {said}", seen <= limit)
         for who, result in results.items():
             checks.equal(f"{mode}: the loss falls on {who}", True, result["falls"])
             checks.equal(f"{mode}: graphs are captured on {who}", (True, native["skips"]), (result["graphs"], result["skips"]))

@@ -101,7 +101,7 @@ def worker(who: str, source: Path, name: str, pattern: str, outcomes: str, done:
         say(f"{source.name} has no class {name}")
         return 0
     tests = [test for test in unittest.defaultTestLoader.getTestCaseNames(found) if re.search(pattern, test)]
-    # A test that fails can leave a limit or memory to those behind it.
+    # Known failures run last: a test that fails can leave a limit or memory to the tests after it.
     tests.sort(key=lambda test: f"{name}.{test}" in KNOWN)
     suite = unittest.TestSuite(found(test) for test in tests if f"{name}.{test}" not in done)
     with open(outcomes, "a") as _Result.file:

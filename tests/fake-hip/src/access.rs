@@ -30,7 +30,7 @@ hip!(hipMemGetAccess, |state, flags: Out<'_, c_ulonglong>, location: Option<&Loc
     let location = location.filter(|location| location.kind == DEVICE).ok_or(HipError::INVALID_VALUE)?;
     let (_, mapping) = state.mapping(at).ok_or(HipError::INVALID_VALUE)?;
     let access = mapping.access.get(location.id as usize).ok_or(HipError::INVALID_VALUE)?;
-    give(flags, SETTINGS.tells_access.unwrap_or((*access).into()))
+    give(flags, SETTINGS.reports_access.unwrap_or((*access).into()))
 });
 
 impl State {

@@ -10,11 +10,11 @@
 //! | `FAKE_HIP_DOES_NOTHING` | the functions that return success and do nothing, with commas between them | none |
 //! | `FAKE_HIP_REFUSES` | calls that do nothing and return an error: `function:N:code` for the Nth call, with commas between them | none |
 //! | `FAKE_HIP_NEGATES` | the numbers of the attributes with the value 0 in place of 1, and 1 in place of 0: `number`, or `number@device` | none |
-//! | `FAKE_HIP_TELLS_ACCESS` | the access that each query returns; 0 for the one that was set | 0 |
+//! | `FAKE_HIP_REPORTS_ACCESS` | the access that each query returns; 0 for the one that was set | 0 |
 //! | `FAKE_HIP_TAKES_HINTS` | whether addresses are reserved at their hints: 1 or 0 | 1 |
 //! | `FAKE_HIP_SETS_WRITE` | whether read access is set as read and write access: 1 or 0 | 0 |
 //! | `FAKE_HIP_LOSES_MEMORY` | whether each answer about free memory is a few KiB lower than the one before: 1 or 0 | 0 |
-//! | `FAKE_HIP_GRANULARITY_KB` | the granularity in KiB | 4 |
+//! | `FAKE_HIP_GRANULARITY_KB` | the granularity that is returned, in KiB; calls need multiples of 4 KiB | 4 |
 //! | `FAKE_HIP_MEMORY_MB` | memory of each in MiB | 512 |
 
 use crate::bucket::Bucket;
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     /// The numbers of the attributes with the opposite value.
     pub(crate) negates: HashSet<String>,
     /// The access that each query returns, if it is not the one that was set.
-    pub(crate) tells_access: Option<u64>,
+    pub(crate) reports_access: Option<u64>,
     pub(crate) takes_hints: bool,
     pub(crate) sets_write: bool,
     pub(crate) loses_memory: bool,
@@ -82,7 +82,7 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         does_nothing: names("FAKE_HIP_DOES_NOTHING"),
         refuses: names("FAKE_HIP_REFUSES").iter().filter(|call| !call.is_empty()).map(refused).collect(),
         negates: names("FAKE_HIP_NEGATES"),
-        tells_access: Some(number("FAKE_HIP_TELLS_ACCESS", 0)).filter(|access| *access != 0),
+        reports_access: Some(number("FAKE_HIP_REPORTS_ACCESS", 0)).filter(|access| *access != 0),
         takes_hints: number("FAKE_HIP_TAKES_HINTS", 1) != 0,
         sets_write: number("FAKE_HIP_SETS_WRITE", 0) != 0,
         loses_memory: number("FAKE_HIP_LOSES_MEMORY", 0) != 0,

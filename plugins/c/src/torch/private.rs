@@ -33,7 +33,8 @@ struct Books {
     begun: usize,
     /// Blocks without a pool that graphs or other streams may still use.
     gone: Vec<Block<AnyBackend>>,
-    /// What pools that have ended returned to the general pool since [`PrivatePools::take_ended`].
+    /// The size of the blocks that returned to the general pool because their private pool had ended, since the last
+    /// [`PrivatePools::take_ended`].
     ended: Bytes,
 }
 
@@ -65,7 +66,8 @@ unsafe impl Object for Checkpoint {
     const KIND: Kind = Kind::Checkpoint;
 }
 
-fn capacity(blocks: &[Block<AnyBackend>]) -> Bytes {
+/// Returns the sum of the blocks' capacities.
+fn total_capacity(blocks: &[Block<AnyBackend>]) -> Bytes {
     blocks.iter().map(Block::capacity).sum()
 }
 
@@ -117,9 +119,10 @@ impl PrivatePools {
             books.gone.extend(freed);
         } else {
             let freed: Vec<_> = freed.collect();
-            books.ended += capacity(&freed);
             drop(books);
+            let returned = total_capacity(&freed);
             drop(freed);
+            self.books()?.ended += returned;
         }
         Ok(())
     }
@@ -234,7 +237,7 @@ impl PrivatePools {
             self.books()?.gone.extend(gone);
             return Err(error.into());
         }
-        let size = capacity(&gone);
+        let size = total_capacity(&gone);
         drop(gone);
         self.books()?.ended += size;
         Ok(true)

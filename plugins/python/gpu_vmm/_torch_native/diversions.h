@@ -25,8 +25,8 @@ class Diversions {
   bool any() const {
     return count_.load(std::memory_order_relaxed) > 0;
   }
-  // Finds the pool for a request. As in PyTorch 2.11, of the filters that accept the stream the last one that began decides, so that
-  // the inner one of two nested pools serves a thread.
+  // Finds the pool for a request. If several filters accept the stream, the one that began last decides, as in PyTorch 2.11: the inner
+  // one of nested pools serves.
   bool find(cudaStream_t stream, MempoolId_t& id);
 
  private:

@@ -31,20 +31,20 @@ void Foreign::release(int device, MempoolId_t id) {
   }
 }
 
-bool Foreign::take(Pool& pool, size_t size, size_t most, void* stream, gpu_vmm_torch_block& block) {
+bool Foreign::take(Pool& pool, size_t size, size_t max, void* stream, gpu_vmm_torch_block& block) {
   auto kept = pool.free.lower_bound({stream, rounded(size)});
-  if (kept == pool.free.end() || kept->first.first != stream || kept->first.second > most) {
+  if (kept == pool.free.end() || kept->first.first != stream || kept->first.second > max) {
     return false;
   }
   block = kept->second;
   block.size = size;
   block.state = GPU_VMM_TORCH_LIVE;
-  pool.free.erase(kept);
   live_[block.address] = {block, pool.allocator};
+  pool.free.erase(kept);
   return true;
 }
 
-void Foreign::use_on_oom(int device, MempoolId_t id, bool value) {
+void Foreign::set_use_on_oom(int device, MempoolId_t id, bool value) {
   std::lock_guard<std::mutex> guard(mutex_);
   auto found = pools_.find({device, id});
   if (found != pools_.end()) {

@@ -25,9 +25,9 @@ class Foreign {
 
   // Allocates from a pool that has an allocator. Returns false if the pool has none.
   bool allocate(int device, MempoolId_t id, size_t size, void* stream, gpu_vmm_torch_block& block);
-  // Whether the free blocks of a pool that has an allocator serve requests that no other memory can.
-  void use_on_oom(int device, MempoolId_t id, bool value);
-  // Takes a free block of such a pool. Returns false if there is none of this size and stream.
+  // Sets whether the free blocks of a pool serve other requests where memory is short. Does nothing for a pool without an allocator.
+  void set_use_on_oom(int device, MempoolId_t id, bool value);
+  // Takes a free block of at least `size` bytes and of this stream from a pool that serves other requests. Returns false if there is none.
   bool allocate_spare(int device, size_t size, void* stream, gpu_vmm_torch_block& block);
   bool free(uint64_t address, gpu_vmm_torch_block& block);
   bool find(uint64_t address, gpu_vmm_torch_block& block);
@@ -48,8 +48,8 @@ class Foreign {
   };
   using Key = std::pair<int, MempoolId_t>;
 
-  // Takes a free block of a pool with `size` to `most` bytes. The lock is held.
-  bool take(Pool& pool, size_t size, size_t most, void* stream, gpu_vmm_torch_block& block);
+  // Takes the smallest free block of a stream with at least `size` bytes, rounded up, and at most `max`. The caller holds the lock.
+  bool take(Pool& pool, size_t size, size_t max, void* stream, gpu_vmm_torch_block& block);
 
   // False in programs without such pools, which pay for no more than this.
   std::atomic<bool> any_{false};

@@ -86,7 +86,7 @@ void GpuVmmAllocator::ensureExistsAndIncrefPool(c10::DeviceIndex device, Mempool
 void GpuVmmAllocator::setUseOnOOM(c10::DeviceIndex device, MempoolId_t id, bool use_on_oom) {
   at(device);
   check(library.gpu_vmm_torch_pool_use_on_oom(device, plain(id), use_on_oom));
-  foreign_.use_on_oom(device, id, use_on_oom);
+  foreign_.set_use_on_oom(device, id, use_on_oom);
 }
 
 void GpuVmmAllocator::setUseOnOOM(c10::DeviceIndex device, MempoolId_t id) {

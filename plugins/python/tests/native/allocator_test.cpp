@@ -31,7 +31,7 @@ C10_CUDA_API void setHasPrimaryContext(bool (*)(c10::DeviceIndex));
 
 // Of fake_libcuda.c.
 extern "C" thread_local int fake_has_no_context;
-extern "C" int fake_answers;
+extern "C" thread_local int fake_answers;
 
 namespace native = c10::cuda::CUDACachingAllocator;
 using c10::cuda::MempoolId_t;
@@ -277,6 +277,11 @@ static void spare_foreign_pools() {
     }
     demand(all(native::getDeviceStats(0)) == before, "it is counted as freed");
     demand(spare(41 << 20).get() == nullptr, "a larger request is not served");
+    try {
+        installed().raw_alloc_with_stream(32 << 20, reinterpret_cast<cudaStream_t>(4096));
+        demand(false, "another stream's request is not served");
+    } catch (const c10::OutOfMemoryError &) {
+    }
     demand(spare(32 << 20).get() == address, "the block returns to the pool");
     native::setUseOnOOM(0, id, false);
     demand(spare(32 << 20).get() == nullptr, "the pool keeps its memory again");
@@ -460,18 +465,18 @@ static bool has_context[] = {true, true};
 static void current_device() {
     now = "the current device";
     const auto device_of_nothing = [] { return tensor(0).device().index(); };
-    const auto driver_answers = [](bool second) {
+    const auto check_and_ask_driver = [](bool second) {
         const int before = fake_answers;
         demand(allocates_on_the_second() == second, "memory is the current device's");
         return fake_answers > before;
     };
-    demand(driver_answers(false) && device_of_nothing() == 0, "the driver tells the first device");
+    demand(check_and_ask_driver(false) && device_of_nothing() == 0, "the driver reports the first device");
     c10::cuda::SetDevice(1);
-    demand(driver_answers(true) && device_of_nothing() == 1, "the driver tells the second device");
+    demand(check_and_ask_driver(true) && device_of_nothing() == 1, "the driver reports the second device");
     fake_has_no_context = 1;
-    demand(!driver_answers(true), "the runtime tells the device of a thread without a context");
+    demand(!check_and_ask_driver(true), "the runtime reports the device of a thread without a context");
     c10::cuda::SetDevice(0);
-    demand(!driver_answers(false), "the runtime tells the first device");
+    demand(!check_and_ask_driver(false), "the runtime reports the first device");
     fake_has_no_context = 0;
     // PyTorch notes a device that has no context as the current one, and the runtime's stays.
     has_context[1] = false;
@@ -480,10 +485,10 @@ static void current_device() {
     demand(device_of_nothing() == 1 && fake_answers == before, "no memory needs no context");
     int device = -1;
     demand(cudaGetDevice(&device) == cudaSuccess && device == 0, "the device is noted alone");
-    demand(driver_answers(true), "memory needs the device that was noted");
+    demand(check_and_ask_driver(true), "memory needs the device that was noted");
     has_context[1] = true;
     c10::cuda::SetDevice(0);
-    demand(driver_answers(false), "the first device again");
+    demand(check_and_ask_driver(false), "the first device again");
 }
 
 static void threads() {

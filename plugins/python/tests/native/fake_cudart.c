@@ -34,6 +34,7 @@ Error cudaStreamSynchronize(void *stream) { return (void)stream, SUCCESS; }
 Error cudaStreamIsCapturing(void *stream, int *out) { return (void)stream, *out = 0, SUCCESS; }
 Error cudaGetLastError(void) { return SUCCESS; }
 Error cudaPeekAtLastError(void) { return SUCCESS; }
+Error cudaRuntimeGetVersion(int *out) { return *out = 12000, SUCCESS; }
 Error cudaDriverGetVersion(int *out) { return *out = 13000, SUCCESS; }
 Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -1, SUCCESS; }
 const char *cudaGetErrorString(Error error) { return error == SUCCESS ? "no error" : "an error of the fake runtime"; }

@@ -4,8 +4,8 @@ int cudaGetDevice(int *out);
 
 // Whether this thread has no current context yet.
 _Thread_local int fake_has_no_context;
-// The number of calls with an answer.
-int fake_answers;
+// The number of this thread's calls with an answer.
+_Thread_local int fake_answers;
 
 int cuCtxGetDevice(int *out) {
     enum { INVALID_CONTEXT = 201 };

@@ -171,6 +171,16 @@ fn a_driver_of_11_4_will_do(cuda: &Cuda) {
     region.grow_to(UNIT).unwrap();
     region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 1).unwrap();
     assert_eq!(region.count_wrong(DEVICE, Bytes::ZERO, UNIT, 1).unwrap(), 0);
+    // The driver knows no location of the host's, and is not asked.
+    // SAFETY: a whole unit, which no work uses.
+    unsafe {
+        let handle = backend.create(UNIT, &Properties::on(DEVICE)).unwrap();
+        let mut reservation = backend.reserve(UNIT, backend.granularity().into(), None).unwrap();
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        assert_eq!(reservation.access(Bytes::ZERO, DeviceId::HOST).unwrap(), Access::None);
+        reservation.unmap(Bytes::ZERO, UNIT).unwrap();
+    }
+    assert_eq!(cuda.violations(), 0);
 }
 
 fn one_of_11_3_is_too_old(_: &Cuda) {

@@ -148,7 +148,7 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
         .env("FAKE_HIP_DOES_NOTHING", does_nothing)
         .env("FAKE_HIP_NEGATES", negates)
         .env("FAKE_HIP_GRANULARITY_KB", if case.name == ODD { "3072" } else { "4" })
-        .env("FAKE_HIP_TELLS_ACCESS", if case.name == UNKNOWN_ACCESS { "2" } else { "0" })
+        .env("FAKE_HIP_REPORTS_ACCESS", if case.name == UNKNOWN_ACCESS { "2" } else { "0" })
         .env("FAKE_HIP_TAKES_HINTS", if case.name == NO_HINTS { "0" } else { "1" })
         .env("FAKE_HIP_SETS_WRITE", if case.name == SETS_WRITE { "1" } else { "0" })
         .env("FAKE_HIP_LOSES_MEMORY", if case.name == LOSES_MEMORY { "1" } else { "0" })

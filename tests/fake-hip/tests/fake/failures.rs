@@ -86,6 +86,11 @@ pub(crate) const CASES: [(Case, &str); 20] = [
     ),
 ];
 
+/// Returns whether a case is for this version. How many trials create memory is known of 7.2 alone.
+pub(crate) fn is_for(case: &Case, version: &str) -> bool {
+    case.name != "what_was_tried_is_not_tried_again" || version == "7.2"
+}
+
 /// Returns the calls that are refused in a case.
 pub(crate) fn refused_in(name: &str) -> &'static str {
     CASES.iter().find(|(case, _)| case.name == name).map_or("", |(_, calls)| *calls)
@@ -187,9 +192,6 @@ fn attributes(rig: &mut Rig) {
 
 /// Of 7.2, the capabilities of a device take five trials that create memory. Two of them are not repeated.
 fn tried_once(rig: &mut Rig) {
-    if !rig.backend.driver().version.starts_with("7.2.") {
-        return;
-    }
     let properties = Properties::on(ZERO);
     let first = rig.backend.capabilities(ZERO).must("capabilities");
     assert!(found(&first, Feature::HostAccess).available && found(&first, Feature::ReadOnlyAccess).available);
@@ -351,7 +353,7 @@ fn exports(rig: &mut Rig) {
         assert!(reason.starts_with(&begin), "{reason}");
         return;
     }
-    // SAFETY: memory of this device, as just exported; the second size is wrong, and nothing is imported.
+    // SAFETY: the descriptor was exported above from memory of this device. The size is compared before an import.
     unsafe {
         let (operation, call, context) =
             told(rig.backend.import(fd.as_fd(), units(2), &properties).map(drop));

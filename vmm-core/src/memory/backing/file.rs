@@ -95,7 +95,7 @@ mod tests {
     use gpu_vmm_testkit::forked::alone;
 
     impl File {
-        /// A file whose bytes no disk accepts.
+        /// Opens `/dev/null`, for which the system refuses to wait for a disk.
         pub(in super::super) fn without_disk() -> Self {
             let path = PathBuf::from("/dev/null");
             let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();

@@ -154,8 +154,8 @@ pub extern "C" fn gpu_vmm_torch_collect() -> Status {
     })
 }
 
-/// Returns to the driver as many whole pages of every device as the private pools held that have ended since the last collection.
-/// Other free memory stays.
+/// Returns free memory to the driver: on each device, as many whole pages as ended private pools have returned to the general pool
+/// since the last collection. If their own pages are in use again, other free pages are returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_collect_ended() -> Status {
     status(|| {
@@ -164,6 +164,8 @@ pub extern "C" fn gpu_vmm_torch_collect_ended() -> Status {
             let (ended, page) = (device.private.take_ended()?, device.pool.blocks.usage().page);
             let goes = ended.0 / page * page;
             if goes > 0 {
+                // Empties the caches of threads, whose memory is not free until then.
+                device.pool.blocks.trim(Bytes(u64::MAX))?;
                 let kept = device.pool.blocks.stats().kept;
                 device.pool.blocks.trim(Bytes(kept.saturating_sub(goes)))?;
             }
