@@ -1,7 +1,7 @@
 //! Calls that HIP refuses: what the error says about the call, and what is left after it.
 
 use crate::child::Case;
-use crate::rig::{Must, ONE, Rig, ZERO, alignment, found, units};
+use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind,
     Evidence, Feature, Grant, Handle, HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation,
@@ -290,7 +290,7 @@ fn memory(rig: &mut Rig) {
 fn addresses(rig: &mut Rig) {
     let reserved = told(reserve(rig, 2, None));
     assert_eq!(reserved, (Operation::Reserve, "hipMemAddressReserve", "4 MiB of addresses".to_owned()));
-    let reserved = told(reserve(rig, 3, Some(Address(1 << 44))));
+    let reserved = told(reserve(rig, 3, Some(FAR)));
     let context = "6 MiB of addresses at 0x100000000000".to_owned();
     assert_eq!(reserved, (Operation::Reserve, "hipMemAddressReserve", context));
     let reservation = reserve(rig, 1, None).must("addresses");
@@ -413,13 +413,9 @@ fn descriptors(rig: &mut Rig) {
 
 /// HIP 7.0 to 7.2 refuse the call itself, so ROCr is called.
 fn agents(rig: &mut Rig) {
-    let mut region = rig.region(16).build().must("addresses");
-    for end in [1, 3, 4, 9] {
-        region.grow_to(units(end)).must("growth");
-    }
+    let mut region = rig.unequal_region();
     let base = region.address();
-    let mappings = [(0, 1), (1, 2), (3, 1), (4, 5)];
-    let mut refused = mappings.iter().filter_map(|(offset, size)| {
+    let mut refused = UNEQUAL.iter().filter_map(|(offset, size)| {
         let at = AddressRange { base: base + units(*offset), size: units(*size) };
         region.set_access(units(*offset), units(*size), ONE, Access::Read).err().map(|error| (error, at))
     });
@@ -431,7 +427,7 @@ fn agents(rig: &mut Rig) {
         if rig.has("host-access-appears") {
             return;
         }
-        let host = mappings.iter().find_map(|(offset, size)| {
+        let host = UNEQUAL.iter().find_map(|(offset, size)| {
             region.set_access(units(*offset), units(*size), DeviceId::HOST, RW).err()
         });
         let context = "the CPU nearest to device 0".to_owned();
@@ -475,7 +471,7 @@ fn questions(rig: &mut Rig) {
     let asked = told(rig.backend.memory_info(ONE));
     assert_eq!(asked, (Operation::QueryMemory, "hipGetDevice", "device 1".to_owned()));
     assert_eq!(rig.backend.memory_info(ONE).must("amounts").total, Bytes::mib(512));
-    let nowhere = Address(1 << 44);
+    let nowhere = FAR;
     let mut bytes = [0; 4];
     if rig.has("copy-by-source") {
         // SAFETY: nothing is mapped there, and nothing is copied.

@@ -5,7 +5,7 @@ use crate::child::{
     NO_GRANULARITY, NO_HINTS, NO_NUMBERS, NO_PEERS, NO_UUID, RELEASE_FAILS, SETS_WRITE, WAITS_FAIL,
 };
 use crate::flow::check;
-use crate::rig::{Must, ONE, Rig, ZERO, units};
+use crate::rig::{Must, ONE, Rig, UNEQUAL, ZERO, units};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, Feature, Grant, MemoryCalls, Operation,
     PhysicalMemory, Placement, Properties, Reservation, SyncCalls,
@@ -85,11 +85,8 @@ fn failed_frees(rig: &mut Rig) {
 /// The allocation by which the agent of a device is found is freed also if it is not found. The first call that needs the agent
 /// fails.
 fn no_agent(rig: &mut Rig) {
-    let mut region = rig.region(16).build().must("addresses");
-    for end in [1, 3, 4, 9] {
-        region.grow_to(units(end)).must("growth");
-    }
-    let mut mappings = [(0, 1), (1, 2), (3, 1), (4, 5)].into_iter();
+    let mut region = rig.unequal_region();
+    let mut mappings = UNEQUAL.into_iter();
     let answer = mappings
         .try_for_each(|(offset, size)| region.set_access(units(offset), units(size), ONE, Access::Read));
     if let Err(error) = answer {

@@ -13,6 +13,9 @@ pub(crate) const ONE: DeviceId = DeviceId(1);
 /// The unit of all sizes.
 pub(crate) const UNIT: usize = 2 << 20;
 
+/// Mappings, as offset and size in units. The access of each is set by a call of its own.
+pub(crate) const UNEQUAL: [(u64, u64); 4] = [(0, 1), (1, 2), (3, 1), (4, 5)];
+
 pub(crate) fn units(count: u64) -> Bytes {
     Bytes(UNIT as u64 * count)
 }
@@ -113,6 +116,15 @@ impl Rig {
 
     pub(crate) fn region(&self, count: u64) -> RegionBuilder<'_, HipBackend> {
         Region::builder(&self.backend).reserve(units(count))
+    }
+
+    /// Returns a region with the mappings of [`UNEQUAL`].
+    pub(crate) fn unequal_region(&self) -> Region<HipBackend> {
+        let mut region = self.region(16).build().must("addresses");
+        for (offset, size) in UNEQUAL {
+            region.grow_to(units(offset + size)).must("growth");
+        }
+        region
     }
 
     pub(crate) fn memory(&self, device: DeviceId, count: u64) -> PhysicalMemory<HipBackend> {

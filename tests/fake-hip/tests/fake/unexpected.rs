@@ -4,10 +4,10 @@ use crate::child::{
     Case, NEGATED, NEGATED_ON_ONE, NO_ADDRESSES, NO_DESCRIPTORS, NO_OWNER, NO_PAGES, SETS_NOTHING,
     UNKNOWN_ACCESS,
 };
-use crate::rig::{Must, ONE, Rig, ZERO, alignment, found, units};
+use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Evidence, FabricHandle, Feature,
-    Grant, Handle, MemoryCalls, Operation, Properties, Reservation,
+    Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Grant,
+    Handle, MemoryCalls, Operation, Properties, Reservation,
 };
 use gpu_vmm_hip::HipReservation;
 
@@ -60,7 +60,7 @@ fn unmap(reservation: &mut HipReservation, count: u64) {
 
 fn no_addresses(rig: &mut Rig) {
     let words = "hipMemAddressReserve returned success and a null address for 6 MiB";
-    for hint in [None, Some(Address(1 << 44))] {
+    for hint in [None, Some(FAR)] {
         // SAFETY: whole units.
         broken(unsafe { rig.backend.reserve(units(3), alignment(), hint) }, Operation::Reserve, words);
     }
@@ -90,11 +90,8 @@ fn no_descriptors(rig: &mut Rig) {
 
 /// The agent of a device is needed only where HIP refuses valid calls.
 fn no_owner(rig: &mut Rig) {
-    let mut region = rig.region(16).build().must("addresses");
-    for end in [1, 3, 4, 9] {
-        region.grow_to(units(end)).must("growth");
-    }
-    let mut mappings = [(0, 1), (1, 2), (3, 1), (4, 5)].into_iter();
+    let mut region = rig.unequal_region();
+    let mut mappings = UNEQUAL.into_iter();
     let answer = mappings
         .try_for_each(|(offset, size)| region.set_access(units(offset), units(size), ONE, Access::Read));
     if rig.has("access-sums") {
@@ -193,7 +190,7 @@ fn negated_on_one(rig: &mut Rig) {
 }
 
 /// Each call that would need a fabric handle names its operation and says why there is none.
-pub(crate) fn fabric_handles(rig: &Rig, note: &str) {
+fn fabric_handles(rig: &Rig, note: &str) {
     let plain = Properties::on(DeviceId(0));
     // SAFETY: whole units.
     let handle = unsafe { rig.backend.create(units(1), &plain) }.must("memory");
