@@ -74,22 +74,25 @@ impl CudaHandle {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
-        const OPERATION: Operation = Operation::ImportMemory;
-        backend.here(OPERATION)?;
-        backend.prop(OPERATION, properties)?;
+        let operation = match source {
+            ImportSource::Multicast => Operation::ImportMulticast,
+            ImportSource::ThisMachine | ImportSource::Fabric => Operation::ImportMemory,
+        };
+        backend.here(operation)?;
+        backend.prop(operation, properties)?;
         let mut raw = 0;
         // SAFETY: the pointer is valid for one handle; the rest is the caller's promise.
         let result = unsafe { (backend.functions().mem_import)(&raw mut raw, shareable, handle_type) };
-        backend.check_kind(OPERATION, "cuMemImportFromShareableHandle", result, size, properties)?;
+        backend.check_kind(operation, "cuMemImportFromShareableHandle", result, size, properties)?;
         let mut handle = Self::own(backend, raw, size, properties, true);
         if source == ImportSource::Multicast {
             return Ok(handle);
         }
-        let reported = handle.reported(OPERATION)?;
+        let reported = handle.reported(operation)?;
         let is_elsewhere = source == ImportSource::Fabric && backend.does_not_see(reported.location);
         if reported.location != location(properties) && !is_elsewhere {
             return Err(Error::new(
-                OPERATION,
+                operation,
                 Detail::Mismatch {
                     what: "location",
                     theirs: Reported(reported.location).to_string(),
