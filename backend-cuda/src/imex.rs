@@ -68,9 +68,14 @@ mod tests {
         fs::create_dir(folder.join("channel0")).unwrap();
         let text = with(channels);
         assert!(text.contains("channel0: ") && text.contains("os error"), "{text}");
-        fs::write(folder.join("channel1"), "").unwrap();
+        fs::create_dir(folder.join("channel1")).unwrap();
         let text = with(channels);
-        assert!(text.ends_with("channel1 can be opened"), "{text}");
+        assert!(text.contains("channel0: ") && !text.contains("channel1"), "the first refusal: {text}");
+        for channel in ["channel3", "channel2"] {
+            fs::write(folder.join(channel), "").unwrap();
+        }
+        let text = with(channels);
+        assert!(text.ends_with("channel2 can be opened"), "{text}");
         fs::remove_dir_all(&folder).unwrap();
     }
 }

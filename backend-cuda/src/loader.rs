@@ -266,6 +266,8 @@ mod tests {
         for part in names.iter().map(|name| name.to_str().unwrap()).chain([answer, WHAT]) {
             assert!(text.contains(part), "{part:?} is not in {text:?}");
         }
+        let places = names.each_ref().map(|name| text.find(name.to_str().unwrap()));
+        assert!(places.is_sorted(), "not in the order of the attempts: {text:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::support::*;
-use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, CudaStream, DeviceSlice, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use gpu_vmm::pool::{Block, Pool};
 use gpu_vmm::{AnyBackend, host::HostBackend};
@@ -41,6 +41,7 @@ fn copies<B: MaybeCuda>(backend: &B) {
     let mut view = MemoryViewMut::<u32>::new(&stream, &mut region, Bytes(8), 3).unwrap();
     stream.memcpy_htod(&[1, 2, 3], &mut view).unwrap();
     stream.memset_zeros(&mut view.as_view_mut().slice_mut(..1)).unwrap();
+    assert!(Arc::ptr_eq(DeviceSlice::stream(&view), &stream));
     drop(view);
     assert_eq!(
         stream.clone_dtoh(&MemoryView::<u16>::new(&stream, &region, Bytes(10), 4).unwrap()).unwrap(),
@@ -49,7 +50,11 @@ fn copies<B: MaybeCuda>(backend: &B) {
 
     let mut vec = DeviceVec::from_slice(backend, DEVICE, &[1.0f64, 2.0]).unwrap();
     stream.memcpy_htod(&[3.0], &mut MemoryViewMut::of_vec(&stream, &mut vec).unwrap()).unwrap();
-    assert_eq!(stream.clone_dtoh(&MemoryView::of_vec(&stream, &vec).unwrap()).unwrap(), [3.0, 2.0]);
+    let view = MemoryView::of_vec(&stream, &vec).unwrap();
+    assert_eq!(stream.clone_dtoh(&view).unwrap(), [3.0, 2.0]);
+    assert_eq!(format!("{view:?}"), "MemoryView of 2 x f64");
+    assert!(Arc::ptr_eq(DeviceSlice::stream(&view), &stream));
+    drop(view);
     vec.truncate(0);
     assert_eq!(MemoryView::of_vec(&stream, &vec).unwrap().len(), 0);
 

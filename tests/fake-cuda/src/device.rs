@@ -4,7 +4,7 @@
 use crate::c::{Out, given};
 use crate::call;
 use crate::code::{Answer, Code};
-use crate::settings::settings;
+use crate::settings::{Compression, settings};
 use crate::violation::refuse;
 use std::ffi::c_char;
 
@@ -77,7 +77,7 @@ fn attribute(number: u32) -> Answer<i32> {
     match ATTRIBUTES.iter().find(|listed| listed.0 == number) {
         Some((_, since, _)) if *since > version => Err(Code::INVALID_VALUE),
         Some((VMM, ..)) => Ok(settings().vmm.into()),
-        Some((COMPRESSION, ..)) => Ok(settings().compression.into()),
+        Some((COMPRESSION, ..)) => Ok((settings().compression != Compression::None).into()),
         Some((MULTICAST, ..)) => Ok(settings().multicast.into()),
         Some((.., value)) => Ok(*value),
         None if (1..=LAST_OF_11_4).contains(&number) => Ok(0),

@@ -11,7 +11,7 @@ use crate::c::{
 use crate::code::{Answer, Code};
 use crate::device::check_virtual_memory;
 use crate::memory::{Home, Kind, Memory};
-use crate::settings::settings;
+use crate::settings::{Compression, settings};
 use crate::state::{Held, Object, State, state};
 use crate::violation::refuse;
 use crate::{context, fabric, host};
@@ -77,7 +77,10 @@ fn create(size: u64, properties: &Properties, flags: u64) -> Answer<u64> {
         home,
         handle_types: properties.handle_types,
         // Compression is a request; RDMA takes precedence.
-        compression: if properties.rdma == 0 && settings().compression { properties.compression } else { 0 },
+        compression: match settings().compression {
+            Compression::All if properties.rdma == 0 => properties.compression,
+            _ => 0,
+        },
         rdma: properties.rdma,
     };
     let mut state = state();

@@ -27,8 +27,8 @@ pub(crate) struct Settings {
     pub(crate) vmm: bool,
     /// Whether the devices report support for multicast.
     pub(crate) multicast: bool,
-    /// Whether the devices compress memory.
-    pub(crate) compression: bool,
+    /// What the devices report of compression, and whether they compress memory.
+    pub(crate) compression: Compression,
     /// Whether fabric handles are permitted.
     pub(crate) fabric: bool,
     pub(crate) failures: Vec<Failure>,
@@ -67,6 +67,28 @@ impl Reach {
     }
 }
 
+/// What the devices report of compression, and whether they compress memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Compression {
+    /// The devices report no support.
+    None,
+    /// The devices report support, but create memory that is not compressible.
+    Reported,
+    /// The devices report support, and compress memory for which it is requested.
+    All,
+}
+
+impl Compression {
+    fn parse(value: &str) -> Result<Self, String> {
+        match value {
+            "0" => Ok(Self::None),
+            "1" => Ok(Self::All),
+            "reported" => Ok(Self::Reported),
+            _ => Err("it must be 0, 1 or reported".to_owned()),
+        }
+    }
+}
+
 /// A call that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
@@ -85,7 +107,7 @@ impl Default for Settings {
             p2p: Reach::All,
             vmm: true,
             multicast: true,
-            compression: true,
+            compression: Compression::All,
             fabric: false,
             failures: Vec::new(),
             work_delay: Duration::ZERO,
@@ -110,7 +132,7 @@ impl Settings {
             "P2P" => self.p2p = Reach::parse(value)?,
             "VMM" => self.vmm = switch(value)?,
             "MULTICAST" => self.multicast = switch(value)?,
-            "COMPRESSION" => self.compression = switch(value)?,
+            "COMPRESSION" => self.compression = Compression::parse(value)?,
             "FABRIC" => self.fabric = switch(value)?,
             "FAIL" => self.failures = items(value).map(failure).collect::<Result<_, _>>()?,
             "WORK_DELAY" => self.work_delay = time(value)?,
@@ -177,6 +199,11 @@ mod tests {
         };
         assert_eq!(["0", "1", "higher"].map(reach), [[false; 2], [true; 2], [true, false]]);
         assert!(!parsed("VMM", "0").unwrap().vmm);
+        let compression = |value| parsed("COMPRESSION", value).unwrap().compression;
+        assert_eq!(
+            ["0", "1", "reported"].map(compression),
+            [Compression::None, Compression::All, Compression::Reported]
+        );
         assert!(!parsed("MULTICAST", "0").unwrap().multicast);
         assert!(parsed("FABRIC", "1").unwrap().fabric && !Settings::default().fabric);
         assert_eq!(parsed("WORK_DELAY", "20ms").unwrap().work_delay, Duration::from_millis(20));
@@ -198,6 +225,7 @@ mod tests {
             ("VERSION", "newest"),
             ("VERSION", "13"),
             ("P2P", "yes"),
+            ("COMPRESSION", "some"),
             ("WORK_DELAY", "20"),
             ("ON_VIOLATION", "ignore"),
             ("FAIL", "cuMemMapp:3:2"),

@@ -7,10 +7,10 @@ use gpu_vmm::AnyBackend;
 use gpu_vmm::host::HostConfig;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, DeviceId, FabricHandle, Grant, Handle, HandleTypes, Location,
-    Operation, Properties, Reservation, Result, Stream, Vendor,
+    Access, Address, Alignment, Backend, Bytes, Detail, DeviceId, FabricHandle, Grant, Handle, HandleTypes,
+    Location, MemoryCalls, Operation, Properties, Reservation, Result, Stream, Vendor,
 };
-use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_cuda::{CudaBackend, MaybeCuda};
 use gpu_vmm_testkit::{CaptureMode, TestKit};
 use std::fmt::Debug;
 use std::os::fd::AsFd;
@@ -28,6 +28,9 @@ pub(crate) const CASES: &[Case] = &[
         any_backend_acts_as_the_cuda_backend,
     ),
     case("any_backend_acts_as_the_host_backend", any_backend_acts_as_the_host_backend),
+    case("any_multicast_refuses_another_vendors_handles", any_multicast_refuses_another_vendors_handles),
+    case("a_backend_that_is_not_built_in_names_its_feature", a_backend_that_is_not_built_in),
+    case("any_backend_is_cudas_if_cuda_was_chosen", any_backend_is_cudas_if_cuda_was_chosen),
     with(
         &[("GPUS", "1"), ("FAIL", "cuDeviceTotalMem_v2:1:999")],
         "the_best_backend_has_a_usable_device",
@@ -311,4 +314,49 @@ fn any_backend_acts_as_the_cuda_backend(_: &Cuda) {
 
 fn any_backend_acts_as_the_host_backend(_: &Cuda) {
     check_acts(&host(), -(64 << 30));
+}
+
+/// Each call with a handle of another vendor's names its operation, and both sides.
+fn any_multicast_refuses_another_vendors_handles(cuda: &Cuda) {
+    let (shared, host) = (Properties::on(TWO).shareable(), AnyBackend::from(host()));
+    let backend = AnyBackend::from(open());
+    let driver = backend.multicast(Operation::QueryGranularity).unwrap();
+    // SAFETY: whole units; the calls with a handle of another vendor's are refused.
+    unsafe {
+        let theirs = host.create(UNIT, &shared).unwrap();
+        let (object, memory) =
+            (driver.create(2, UNIT, &shared).unwrap(), backend.create(UNIT, &shared).unwrap());
+        for (operation, answer) in [
+            (Operation::AddDevice, driver.add(&theirs, TWO)),
+            (Operation::Bind, driver.bind(&theirs, Bytes::ZERO, &memory, Bytes::ZERO, UNIT)),
+            (Operation::Bind, driver.bind(&object, Bytes::ZERO, &theirs, Bytes::ZERO, UNIT)),
+            (Operation::Unbind, driver.unbind(&theirs, TWO, Bytes::ZERO, UNIT)),
+        ] {
+            let error = answer.unwrap_err();
+            let Detail::ForeignHandle { theirs, ours } = error.detail() else { panic!("{error}") };
+            assert_eq!(error.operation(), operation, "{error}");
+            assert!(theirs.contains("Host(") && ours.starts_with("Cuda("), "{error}");
+        }
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn any_backend_is_cudas_if_cuda_was_chosen(_: &Cuda) {
+    let backend = open();
+    let (chosen, other) = (AnyBackend::from(backend.clone()), AnyBackend::from(host()));
+    assert_eq!(chosen.as_cuda().map(Backend::instance), Some(backend.instance()));
+    assert!(other.as_cuda().is_none());
+}
+
+/// A build of the whole workspace has all of them.
+fn a_backend_that_is_not_built_in(_: &Cuda) {
+    for vendor in [Vendor::Cuda, Vendor::Hip, Vendor::Host] {
+        if AnyBackend::BUILT_IN.contains(&vendor) {
+            continue;
+        }
+        let error = AnyBackend::open(vendor).map(drop).unwrap_err();
+        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+        assert_eq!(*reason, format!("this program was built without the feature `{vendor}`"));
+        assert_eq!(error.operation(), Operation::Open);
+    }
 }

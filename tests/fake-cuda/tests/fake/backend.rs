@@ -73,6 +73,11 @@ pub(crate) const CASES: &[Case] = &[
         "a_device_whose_granularity_is_unknown_is_not_used",
         |_| an_unusable_device(&["cuMemGetAllocationGranularity", "CUDA_ERROR_UNKNOWN (999)"]),
     ),
+    with(
+        &[("FAIL", "cuMemGetAllocationGranularity:1:0")],
+        "a_device_whose_granularity_is_no_power_of_two_is_not_used",
+        |_| an_unusable_device(&["cuMemGetAllocationGranularity", "of 0 bytes, which is not a power of two"]),
+    ),
     // The first call asks whether the device has virtual memory management at all.
     with(
         &[("FAIL", "cuDeviceGetAttribute:2:999")],

@@ -22,6 +22,11 @@ pub(crate) const CASES: &[Case] = &[
         fabric_handles_are_there,
     ),
     with(&[("COMPRESSION", "0")], "a_device_that_compresses_nothing", a_device_that_compresses_nothing),
+    with(
+        &[("COMPRESSION", "reported")],
+        "compression_that_is_only_reported_is_missing",
+        compression_that_is_only_reported,
+    ),
     with(&[("GPUS", "9")], "nine_devices_have_access", nine_devices_have_access),
     with(&[("VERSION", "12.3")], "an_attribute_that_is_not_known_says_nothing", an_unknown_attribute),
     with(&[("VERSION", "11.6")], "dma_bufs_are_of_11_7", dma_bufs_are_of_11_7),
@@ -139,8 +144,12 @@ fn memory_of_the_host_is_of_12_2(cuda: &Cuda) {
 }
 
 fn memory_of_the_host_is_there(cuda: &Cuda) {
-    let memory = PhysicalMemory::create(&open(), UNIT, on_the_node()).unwrap();
+    let backend = open();
+    let memory = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap();
     assert_eq!((memory.properties(), cuda.violations()), (on_the_node(), 0));
+    let reason = refused(&backend, Properties::on(DEVICE).exported_as(HandleTypes::FABRIC));
+    assert_eq!(reason, "fabric handles came with CUDA 12.3, and the driver is of 12.2");
+    assert_eq!(missing(&backend, Feature::FabricHandle, &reason), Evidence::Version);
 }
 
 /// The driver's refusals of a type are [`Detail::Unsupported`], of which a caller takes another type; its other errors are not.
@@ -205,9 +214,15 @@ fn fabric_handles_are_there(cuda: &Cuda) {
 
 fn a_device_that_compresses_nothing(cuda: &Cuda) {
     let backend = open();
-    assert_eq!(missing(&backend, Feature::Compression, ""), Evidence::Attribute);
+    assert_eq!(missing(&backend, Feature::Compression, "device attribute 107 is 0"), Evidence::Attribute);
     assert!(capability(&backend, Feature::RemoteDma).available);
     assert_eq!(cuda.violations(), 0);
+}
+
+fn compression_that_is_only_reported(cuda: &Cuda) {
+    let words = "asked for compressible memory, the driver created memory that is not";
+    assert_eq!(missing(&open(), Feature::Compression, words), Evidence::Trial);
+    assert_eq!((cuda.violations(), cuda.counts().handles), (0, 0));
 }
 
 /// More devices than one call grants from the stack.

@@ -121,14 +121,14 @@ fn region(backend: &CudaBackend) -> Region<CudaBackend> {
 
 /// Returns the operation, the driver's call and the context of an error.
 #[track_caller]
-fn told<T>(answer: Result<T>) -> (Operation, &'static str, String) {
+pub(crate) fn told<T>(answer: Result<T>) -> (Operation, &'static str, String) {
     let error = answer.map(drop).unwrap_err();
     let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
     (error.operation(), source.call, context.clone())
 }
 
 #[track_caller]
-fn unsupported<T>(answer: Result<T>) -> String {
+pub(crate) fn unsupported<T>(answer: Result<T>) -> String {
     let error = answer.map(drop).unwrap_err();
     let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
     reason.clone()
@@ -136,7 +136,7 @@ fn unsupported<T>(answer: Result<T>) -> String {
 
 /// Returns the operation and the call of the only entry of the log.
 #[track_caller]
-fn logged(backend: &CudaBackend) -> (Operation, &'static str) {
+pub(crate) fn logged(backend: &CudaBackend) -> (Operation, &'static str) {
     assert_eq!(backend.drop_log().count(), 1);
     let error = backend.drop_log().take_last().expect("an entry");
     (error.operation(), error.driver_error().expect("the driver's error").call)
@@ -169,6 +169,8 @@ fn a_copy_that_fails_names_its_addresses(_: &Cuda) {
 
 fn a_plain_allocation_that_fails(cuda: &Cuda) {
     let (backend, size) = (open(), Bytes::mib(2));
+    let none = backend.allocate_plain(OTHER, Bytes::ZERO).unwrap_err();
+    assert!(matches!(none.detail(), Detail::ZeroSize) && none.operation() == Operation::Allocate, "{none}");
     let error = backend.allocate_plain(OTHER, size).unwrap_err();
     let Detail::OutOfMemory { device, requested, source, .. } = error.detail() else { panic!("{error}") };
     assert_eq!((*device, *requested, source.call), (OTHER, size, "cuMemAlloc_v2"));

@@ -14,6 +14,9 @@
 //! | `backend`, `backend_memory_types` | gpu-vmm-cuda: which drivers it accepts, how errors reach it, that it releases everything |
 //! | `any` | the backend that is chosen at run time: each function returns what the vendor's own backend returns |
 //! | `failures` | what its errors say, and what is left after a call that fails |
+//! | `calls` | the same for contexts, kernels and graphs, and for copies of no bytes |
+//! | `unexpected` | drivers that return success and no result |
+//! | `profiler` | NVIDIA's tools, which are loaded after the driver |
 //! | `team` | its multicast |
 //! | `child`, `rig` | runs a case; the driver's functions for cases |
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -23,6 +26,7 @@
 mod any;
 mod backend;
 mod backend_memory_types;
+mod calls;
 mod captures;
 mod child;
 mod contexts;
@@ -32,16 +36,18 @@ mod memory;
 mod memory_types;
 mod multicast;
 mod pinned;
+mod profiler;
 mod quirks;
 mod rig;
 mod team;
+mod unexpected;
 mod work;
 
 use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 17] = [
+const GROUPS: [(&str, &[Case]); 20] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
     ("memory_types", memory_types::CASES),
@@ -55,6 +61,9 @@ const GROUPS: [(&str, &[Case]); 17] = [
     ("backend", backend::CASES),
     ("backend_memory_types", backend_memory_types::CASES),
     ("failures", failures::CASES),
+    ("calls", calls::CASES),
+    ("unexpected", unexpected::CASES),
+    ("profiler", profiler::CASES),
     ("team::life", team::life::CASES),
     ("team::checks", team::checks::CASES),
     ("team::failures", team::failures::CASES),

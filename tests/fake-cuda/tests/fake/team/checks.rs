@@ -21,6 +21,11 @@ pub(crate) const CASES: &[Case] = &[
     case("what_was_not_bound_is_not_unbound", what_was_not_bound_is_not_unbound),
     case("the_capability_is_the_drivers_word", the_capability_is_the_drivers_word),
     with(&[("MULTICAST", "0")], "a_device_without_it_says_so", a_device_without_it_says_so),
+    with(
+        &[("FAIL", "cuDeviceGetAttribute:5+:999")],
+        "a_device_that_does_not_tell_has_the_drivers_answer",
+        a_device_that_does_not_tell,
+    ),
     with(&[("VERSION", "12.0")], "a_driver_without_the_functions_says_so", a_driver_without_says_so),
     with(&[("VERSION", "11.4")], "and_so_does_the_oldest", a_driver_without_says_so),
 ];
@@ -221,6 +226,16 @@ fn check_unsupported(backend: &CudaBackend, found_by: Evidence, reason: &str) {
 fn a_device_without_it_says_so(cuda: &Cuda) {
     let backend = open(cuda);
     check_unsupported(&backend, Evidence::Attribute, "MULTICAST_SUPPORTED is 0");
+    let part = "device 0: CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0";
+    refused!(both(&backend).create(), Detail::Unsupported { .. }, part);
+    check_nothing_is_left(cuda, &backend);
+}
+
+/// The first four calls are made when the driver is opened.
+fn a_device_that_does_not_tell(cuda: &Cuda) {
+    let backend = open(cuda);
+    let part = "device 0: asked for CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, cuDeviceGetAttribute";
+    refused!(both(&backend).create(), Detail::Unsupported { .. }, part, "(999)");
     check_nothing_is_left(cuda, &backend);
 }
 

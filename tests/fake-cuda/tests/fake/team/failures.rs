@@ -1,10 +1,12 @@
 //! Errors of the driver, calls that fail, and what remains after them.
 
-use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_left, idle, memory, open};
+use super::{
+    BOTH, CudaBackend, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, idle, memory, open,
+};
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastRange, Team};
-use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, Result};
+use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, Properties, Result};
 use gpu_vmm_testkit::{FaultInject, Live};
 
 type Faulty = FaultInject<CudaBackend>;
@@ -29,6 +31,14 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("FAIL", "cuMulticastBindMem:1:802")], "a_fabric_that_is_not_ready_gets_advice", |cuda| {
         answers(cuda, &["CUDA_ERROR_SYSTEM_NOT_READY (802)", "nvidia-fabricmanager must run"]);
     }),
+    with(&[("FAIL", "cuMulticastBindMem:1:2")], "a_binding_that_lacks_memory_gets_advice", |cuda| {
+        answers(cuda, &["CUDA_ERROR_OUT_OF_MEMORY (2)", "it is not memory alone that can be short"]);
+    }),
+    with(
+        &[("FAIL", "cuMulticastBindMem:1:1,cuMulticastUnbind:1:999")],
+        "a_binding_that_fails_names_its_ranges",
+        a_binding_that_fails_names_its_ranges,
+    ),
     with(&[("FAIL", "cuMulticastAddDevice:2:101")], "a_device_of_another_clique_is_named", |cuda| {
         answers(cuda, &["cuMulticastAddDevice", "CUDA_ERROR_INVALID_DEVICE (101)", "device 1"]);
     }),
@@ -69,6 +79,23 @@ fn answers(cuda: &Cuda, parts: &[&str]) {
     assert_eq!((left.handles, left.reservations, left.mappings, left.bindings), (2, 0, 0, 0));
     build(&backend, &memory).unwrap().close(idle()).unwrap();
     drop(memory);
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn a_binding_that_fails_names_its_ranges(cuda: &Cuda) {
+    let backend = open(cuda);
+    let mut object = both(&backend).create().unwrap().complete();
+    let larger = PhysicalMemory::create(&backend, SIZE + SIZE, Properties::on(TWO)).unwrap();
+    let mut bind = || object.bind(UNIT, &larger, SIZE, UNIT + UNIT);
+    let error = bind().unwrap_err().to_string();
+    let part = "8 MiB of device 1, from 64 MiB of the memory, at 4 MiB of 64 MiB";
+    assert!(error.contains("cuMulticastBindMem") && error.contains(part), "{error}");
+    bind().unwrap();
+    let error = object.unbind(TWO, UNIT).unwrap_err().to_string();
+    let part = "8 MiB of device 1 at 4 MiB";
+    assert!(error.contains("cuMulticastUnbind") && error.contains(part), "{error}");
+    object.unbind(TWO, UNIT).unwrap();
+    drop((object, larger));
     check_nothing_is_left(cuda, &backend);
 }
 

@@ -31,6 +31,7 @@ fn whole_life<B: MulticastBackend + TestKit>(backend: &B) {
     }
     let range = object.map(Placement::Anywhere).unwrap();
     assert_eq!((range.range().size, range.range().base), (SIZE, range.address()));
+    assert_eq!((range.multicast().devices(), range.multicast().bindings().count()), (BOTH.as_slice(), 2));
     for (seed, device) in (5..).zip(BOTH) {
         // SAFETY: the range is mapped, and both devices may store to it.
         unsafe { backend.write_pattern(device, range.address(), SIZE, seed) }.unwrap();

@@ -1,10 +1,12 @@
 //! One team in two halves.
 
 use super::{ONE, SIZE, TWO, bound, check_nothing_is_left, idle, open, wrong_words};
-use crate::child::{Case, DONE, case, start};
+use crate::child::{Case, DONE, case, start, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, Team};
-use gpu_vmm_core::{Backend, Bytes, Detail, DeviceId, Error, PhysicalMemory, Placement, Properties};
+use gpu_vmm_core::{
+    Backend, Bytes, Detail, DeviceId, Error, FabricHandle, Operation, PhysicalMemory, Placement, Properties,
+};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::TestKit;
 use std::io::{BufRead, BufReader, Write};
@@ -14,6 +16,11 @@ pub(crate) const CASES: &[Case] = &[
     case("two_halves_are_one_team", two_halves_are_one_team),
     case("an_import_is_not_exported", an_import_is_not_exported),
     case("what_is_no_object_is_not_imported", what_is_no_object_is_not_imported),
+    with(
+        &[("FABRIC", "1")],
+        "a_fabric_handle_is_of_an_object_that_was_created_for_it",
+        a_fabric_handle_is_of_an_object_that_was_created_for_it,
+    ),
     case("two_processes_are_one_team", two_processes_are_one_team),
     case("a_forked_child_gets_errors_and_drops_nothing", a_forked_child_drops_nothing),
 ];
@@ -82,6 +89,25 @@ fn what_is_no_object_is_not_imported(cuda: &Cuda) {
     // SAFETY: the driver checks that a descriptor is one of its own.
     let error = unsafe { half(&backend, TWO).import(std::os::fd::AsFd::as_fd(&file)) }.unwrap_err();
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
+    assert_eq!(error.operation(), Operation::ImportMulticast);
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn a_fabric_handle_is_of_an_object_that_was_created_for_it(cuda: &Cuda) {
+    let backend = open(cuda);
+    let bytes = FabricHandle([7; 64]);
+    // SAFETY: the driver checks that the bytes name an object.
+    let error = unsafe { half(&backend, TWO).import_fabric(&bytes) }.unwrap_err();
+    let (operation, name) = (error.operation(), error.driver_error().map(|driver| driver.name.as_ref()));
+    assert_eq!((operation, name), (Operation::ImportMulticast, Some("CUDA_ERROR_INVALID_VALUE")), "{error}");
+    // SAFETY: nothing is imported.
+    let error = unsafe { Team::builder(&backend).size(SIZE).import_fabric(&bytes) }.unwrap_err();
+    assert!(matches!(error.detail(), Detail::BadTeam { .. }), "{error}");
+    assert_eq!(error.operation(), Operation::ImportMulticast);
+    let team = half(&backend, ONE).create().unwrap();
+    let error = team.export_fabric().unwrap_err();
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    drop((team.export().unwrap(), team));
     check_nothing_is_left(cuda, &backend);
 }
 

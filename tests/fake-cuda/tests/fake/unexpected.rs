@@ -1,0 +1,184 @@
+//! gpu-vmm-cuda over a fake driver that returns success and no result, or the opposite of an attribute: `FAKE_CUDA_FAIL` with the
+//! code 0.
+
+use crate::child::{Case, with};
+use crate::rig::Cuda;
+use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver};
+use gpu_vmm_core::{
+    Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, Evidence, Feature, Location, MemoryCalls,
+    Operation, PhysicalMemory, Properties, Region, Reservation, Result, SyncCalls,
+};
+use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::TestKit;
+
+const DEVICE: DeviceId = DeviceId(0);
+const OTHER: DeviceId = DeviceId(1);
+const SIZE: Bytes = Bytes::mib(2);
+
+pub(crate) const CASES: &[Case] = &[
+    with(
+        &[("FAIL", "cuMemExportToShareableHandle:1:0,cuMemGetHandleForAddressRange:1:0")],
+        "a_descriptor_that_is_not_written_is_an_error",
+        a_descriptor_that_is_not_written,
+    ),
+    with(&[("FAIL", "cuMemHostAlloc:1:0")], "null_is_no_page_locked_memory", null_is_no_page_locked_memory),
+    with(
+        // The first two are asked of the devices when the backend opens.
+        &[("FAIL", "cuMemGetAllocationGranularity:3:0,cuMulticastGetGranularity:1:0")],
+        "a_granularity_of_0_is_an_error",
+        a_granularity_of_0,
+    ),
+    with(
+        &[("FAIL", "cuCtxGetDevice:1:0,cuCtxGetDevice:2:999")],
+        "a_context_of_an_unlisted_device_is_an_error",
+        a_context_of_an_unlisted_device,
+    ),
+    with(
+        &[("FAIL", "cuMemGetAccess:1:0")],
+        "read_access_that_is_not_reported_is_missing",
+        read_access_that_is_not_reported,
+    ),
+    with(
+        &[(
+            "FAIL",
+            "cuMemAddressReserve:2:0,cuMemAddressReserve:4:0,cuMemAddressReserve:6:0,\
+             cuMemAddressFree:2:0,cuMemAddressFree:4:0,cuMemAddressFree:6:0",
+        )],
+        "addresses_that_are_never_those_asked_for_are_not_fixed",
+        addresses_that_are_never_those_asked_for,
+    ),
+    with(
+        // The first four are asked of the devices when the backend opens.
+        &[("FAIL", "cuDeviceGetAttribute:5+:0")],
+        "a_feature_whose_attribute_is_0_names_it",
+        a_feature_whose_attribute_is_0,
+    ),
+    with(
+        &[("FAIL", "cuMemAddressFree:1:4,cuMemAddressFree:3:1")],
+        "a_driver_that_has_shut_down_is_not_logged",
+        a_driver_that_has_shut_down,
+    ),
+];
+
+fn open() -> CudaBackend {
+    CudaBackend::open().unwrap()
+}
+
+/// Requires that the driver broke its contract in this operation, and returns how.
+#[track_caller]
+fn broken<T>(operation: Operation, answer: Result<T>) -> String {
+    let error = answer.map(drop).unwrap_err();
+    let Detail::DriverContractViolated { what } = error.detail() else { panic!("{error}") };
+    assert_eq!(error.operation(), operation, "{error}");
+    what.clone()
+}
+
+fn found(backend: &CudaBackend, feature: Feature) -> Capability {
+    let all = backend.capabilities(DEVICE).unwrap();
+    all.into_iter().find(|one| one.feature == feature).expect("each is listed")
+}
+
+fn a_descriptor_that_is_not_written(cuda: &Cuda) {
+    let backend = open();
+    let memory = PhysicalMemory::create(&backend, SIZE, Properties::on(DEVICE).shareable()).unwrap();
+    let what = "it returned the descriptor -1";
+    assert_eq!(broken(Operation::ExportMemory, memory.export()), what);
+    memory.export().unwrap();
+    let mut region = Region::builder(&backend).on(DEVICE).reserve(SIZE).build().unwrap();
+    region.grow_to(SIZE).unwrap();
+    assert_eq!(broken(Operation::ExportDmaBuf, region.dma_bufs(Bytes::ZERO, SIZE)), what);
+    assert_eq!(region.dma_bufs(Bytes::ZERO, SIZE).unwrap().len(), 1);
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn null_is_no_page_locked_memory(cuda: &Cuda) {
+    let backend = open();
+    let what = broken(Operation::PinMemory, backend.pin(Bytes(64)));
+    assert_eq!(what, "it returned address 0 for 64 B of host memory");
+    assert_eq!(cuda.counts().pinned, 0);
+    assert_eq!(backend.pin(Bytes(64)).unwrap().size(), Bytes(64));
+    assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
+}
+
+fn a_granularity_of_0(_: &Cuda) {
+    let backend = open();
+    let ask = Operation::QueryGranularity;
+    let host = Properties::on(DEVICE).located(Location::Host);
+    let what = broken(ask, backend.granularity_of(ask, &host));
+    assert_eq!(what, "it reports a granularity of 0 bytes, which is not a power of two");
+    assert_eq!(backend.granularity_of(ask, &host).unwrap().bytes(), SIZE);
+    let driver = backend.multicast(ask).unwrap();
+    let shared = Properties::on(DEVICE).shareable();
+    let what = broken(ask, driver.granularity(ask, 2, SIZE, &shared));
+    assert_eq!(what, "it returned the multicast granularity 0, which is not a power of two");
+    driver.granularity(ask, 2, SIZE, &shared).unwrap();
+}
+
+/// The error of a stream of a foreign context names the context alone if its device is not told.
+fn a_context_of_an_unlisted_device(cuda: &Cuda) {
+    let backend = open();
+    let context = std::ptr::with_exposed_provenance_mut(cuda.enter(0));
+    // SAFETY: the context is alive as long as the process.
+    let what = broken(Operation::Open, unsafe { CudaBackend::with_context(DEVICE, context) });
+    assert!(what.starts_with("it reports that context 0x"), "{what}");
+    assert!(what.ends_with(" belongs to device -1, which it did not list"), "{what}");
+    let (own, mut event) = (backend.own_stream(DEVICE).unwrap(), backend.event(OTHER).unwrap());
+    let error = event.record(own.stream()).unwrap_err();
+    let Detail::ForeignStream { theirs, ours } = error.detail() else { panic!("{error}") };
+    assert!(theirs.starts_with("context 0x") && ours.starts_with("device 1, context 0x"), "{error}");
+    assert_eq!(error.operation(), Operation::RecordEvent);
+    // SAFETY: as above.
+    drop(unsafe { CudaBackend::with_context(DEVICE, context) }.unwrap());
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn read_access_that_is_not_reported(cuda: &Cuda) {
+    let backend = open();
+    let found = found(&backend, Feature::ReadOnlyAccess);
+    assert_eq!((found.available, found.found_by), (false, Evidence::Trial));
+    assert_eq!(found.note, "access was set to read, but the driver reports no access");
+    assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
+}
+
+/// The driver takes no hint, and returns null for each.
+fn addresses_that_are_never_those_asked_for(cuda: &Cuda) {
+    let backend = open();
+    let found = found(&backend, Feature::FixedAddress);
+    assert_eq!((found.available, found.found_by), (false, Evidence::Trial), "{}", found.note);
+    let asked = found.note.strip_prefix("asked for 0x").expect(&found.note);
+    let asked = asked.strip_suffix(", which had just been freed, the driver returned 0x0").expect(asked);
+    assert!(u64::from_str_radix(asked, 16).is_ok_and(|at| at != 0), "{}", found.note);
+    assert_eq!((cuda.counts().reservations, cuda.violations()), (0, 0));
+}
+
+fn a_feature_whose_attribute_is_0(_: &Cuda) {
+    let backend = open();
+    for (feature, number) in [
+        (Feature::FileDescriptor, 103),
+        (Feature::Compression, 107),
+        (Feature::RemoteDma, 110),
+        (Feature::DmaBuf, 124),
+        (Feature::FabricHandle, 128),
+        (Feature::HostNodeMemory, 141),
+        (Feature::HostMemory, 145),
+    ] {
+        let found = found(&backend, feature);
+        let expected = (false, Evidence::Attribute, format!("device attribute {number} is 0"));
+        assert_eq!((found.available, found.found_by, found.note), expected, "{feature}");
+    }
+}
+
+/// It has released everything. Any other failure is logged.
+fn a_driver_that_has_shut_down(cuda: &Cuda) {
+    let backend = open();
+    for logged in 0..2 {
+        // SAFETY: whole units.
+        let reservation = unsafe { backend.reserve(SIZE, backend.granularity().into(), None) }.unwrap();
+        let range = reservation.range();
+        drop(reservation);
+        assert_eq!(backend.drop_log().count(), logged);
+        cuda.free(range.base.0 as usize, SIZE.0 as usize);
+    }
+    let error = backend.drop_log().take_last().unwrap();
+    assert_eq!(error.operation(), Operation::FreeReservation);
+}
