@@ -4,7 +4,7 @@
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
 use gpu_vmm_core::{
-    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Reservation, Stream, SyncCalls,
+    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Operation, Reservation, Stream, SyncCalls,
 };
 use gpu_vmm_testkit::TestKit;
 use std::ptr::null_mut;
@@ -65,19 +65,31 @@ fn left(rig: &Rig) {
     assert_eq!((rig.current_device(), rig.hip("hipGetLastError", 0)), (0, 0));
 }
 
-/// On HIP 6 an event is not asked while its stream captures.
+/// On HIP 6 an event is not asked while its stream captures, since that would spoil the capture.
 fn recorded_again(rig: &Rig) {
-    let mut event = rig.backend.event(ZERO).unwrap();
+    let [mut event, mut kept] = [(); 2].map(|()| rig.backend.event(ZERO).unwrap());
     let [captured, other] = [(); 2].map(|()| rig.backend.own_stream(ZERO).unwrap());
     let raw = captured.stream().as_raw().addr();
-    event.record(captured.stream()).unwrap();
+    for event in [&mut event, &mut kept] {
+        event.record(captured.stream()).unwrap();
+        event.wait().unwrap();
+    }
     assert_eq!(rig.hip2("hipStreamBeginCapture", raw, RELAXED), 0);
     event.record(other.stream()).unwrap();
     event.wait().unwrap();
     assert!(event.is_done().unwrap());
+    let is_asked = rig.backend.quirks().iter().all(|quirk| quirk.id != "events-spoil-captures");
+    assert_eq!(kept.is_done().unwrap(), is_asked);
+    let waited = kept.wait();
+    assert_eq!(waited.is_ok(), is_asked);
+    if let Err(error) = waited {
+        assert!(matches!(error.detail(), Detail::Capturing { source: None }), "{error}");
+        assert_eq!(error.operation(), Operation::WaitForEvent);
+    }
     let mut graph = 0usize;
     assert_eq!(rig.hip2("hipStreamEndCapture", raw, (&raw mut graph).addr()), 0, "the capture is valid");
     assert_eq!(rig.hip("hipGraphDestroy", graph), 0);
+    assert!(kept.is_done().unwrap());
 }
 
 /// Starts work on the null stream that has not ended yet. It writes the memory several times, at last with this seed.

@@ -2,7 +2,10 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, Operation, Reservation};
+use gpu_vmm_core::{
+    Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, Operation,
+    Reservation,
+};
 use gpu_vmm_testkit::TestKit;
 use std::slice;
 
@@ -11,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "staging::pinned_memory_that_cannot_be_had", needs: Needs::Device, run: not_pinned },
     Test { name: "staging::copies_overlap_with_other_work", needs: Needs::Device, run: copies },
     Test { name: "staging::each_device_has_copy_streams", needs: Needs::TwoDevices, run: of_each_device },
+    Test { name: "staging::a_fill_of_no_memory_names_its_range", needs: Needs::Device, run: not_filled },
     Test { name: "staging::a_forked_child_leaves_them_alone", needs: Needs::Device, run: forked },
 ];
 
@@ -31,6 +35,17 @@ fn pinned(rig: &Rig) {
     drop(pinned);
     assert_ne!(rig.hip2("hipHostGetFlags", (&raw mut flags).addr(), start.addr()), 0, "it was freed");
     rig.hip("hipGetLastError", 0);
+}
+
+/// HIP finds no memory there, and writes nothing.
+fn not_filled(rig: &Rig) {
+    let nothing = AddressRange { base: Address(1 << 40), size: Bytes(48) };
+    // SAFETY: HIP refuses addresses that it does not know.
+    let error = unsafe { rig.backend.fill(ZERO, nothing.base, nothing.size, 1) }.expect_err("no memory");
+    let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
+    assert_eq!((error.operation(), source.call), (Operation::Fill, "hipMemsetAsync"), "{error}");
+    assert_eq!(*context, format!("{nothing} by device 0"));
+    assert_eq!(rig.hip("hipGetLastError", 0), 0);
 }
 
 fn not_pinned(rig: &Rig) {

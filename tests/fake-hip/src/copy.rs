@@ -76,7 +76,7 @@ hip!(hipHostFree, |state, at: usize| {
 });
 
 impl State {
-    fn stream(&mut self, raw: usize) -> &mut Stream {
+    pub(crate) fn stream(&mut self, raw: usize) -> &mut Stream {
         if let Some(device) = raw.checked_sub(NULL) {
             let null = || Stream { device, is_null: true, queue: Vec::new() };
             return self.streams.entry(raw).or_insert_with(null);

@@ -4,7 +4,7 @@
 use crate::c::{Answer, HipError, Out, stop};
 use crate::memory::Memory;
 use crate::settings::SETTINGS;
-use crate::stream::Stream;
+use crate::stream::{Event, Stream};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::ops::Range;
@@ -25,6 +25,8 @@ pub(crate) struct State {
     pub(crate) locked: BTreeMap<usize, usize>,
     /// Keyed by HIP's pointer; null streams too, by [`null`](crate::stream::null).
     pub(crate) streams: BTreeMap<usize, Stream>,
+    /// Keyed by HIP's pointer.
+    pub(crate) events: BTreeMap<usize, Event>,
     /// Memory of which ROCr has returned a handle.
     pub(crate) retained: HashMap<u64, Arc<Memory>>,
     /// The number of calls of each function that is refused some time.
@@ -184,8 +186,8 @@ pub struct Counts {
     pub handles: usize,
     /// Physical memory objects.
     pub physical: usize,
-    /// Reservations, mappings, plain allocations, page-locked allocations, streams that callers created.
-    pub others: [usize; 5],
+    /// Reservations, mappings, plain allocations, page-locked allocations, streams that callers created, events.
+    pub others: [usize; 6],
 }
 
 #[unsafe(no_mangle)]
@@ -201,6 +203,7 @@ extern "C" fn fake_hip_counts(to: Out<'_, Counts>) {
             plain.len(),
             state.locked.len(),
             state.streams.values().filter(|stream| !stream.is_null).count(),
+            state.events.len(),
         ],
     };
     to.map(|to| to.write(counts));

@@ -1,4 +1,4 @@
-//! Streams and the work that is queued on them.
+//! Streams, the work that is queued on them, and events.
 
 /// The first number of null streams in the table.
 pub(crate) const NULL: usize = 0x5c5c_0000_0000;
@@ -7,6 +7,12 @@ pub(crate) struct Stream {
     pub(crate) device: usize,
     pub(crate) is_null: bool,
     pub(crate) queue: Vec<Work>,
+}
+
+pub(crate) struct Event {
+    pub(crate) device: usize,
+    /// The stream of the last record.
+    pub(crate) stream: Option<usize>,
 }
 
 /// A queued operation, and the device that will execute it.

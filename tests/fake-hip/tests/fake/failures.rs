@@ -2,6 +2,7 @@
 
 use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
+use crate::{around, events};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind,
     Evidence, Feature, Grant, Handle, HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation,
@@ -93,23 +94,24 @@ pub(crate) fn is_for(case: &Case, version: &str) -> bool {
 
 /// Returns the calls that are refused in a case.
 pub(crate) fn refused_in(name: &str) -> &'static str {
-    CASES.iter().find(|(case, _)| case.name == name).map_or("", |(_, calls)| *calls)
+    let mut all = CASES.iter().chain(&events::CASES).chain(&around::CASES);
+    all.find(|(case, _)| case.name == name).map_or("", |(_, calls)| *calls)
 }
 
 const RW: Access = Access::ReadWrite;
 
 /// The operation, HIP's function and the context of an error of the driver.
-type Told = (Operation, &'static str, String);
+pub(crate) type Told = (Operation, &'static str, String);
 
 #[track_caller]
-fn told<T>(answer: Result<T>) -> Told {
+pub(crate) fn told<T>(answer: Result<T>) -> Told {
     let Err(error) = answer else { panic!("success") };
     let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
     (error.operation(), source.call, context.clone())
 }
 
 #[track_caller]
-fn logged(rig: &Rig) -> Told {
+pub(crate) fn logged(rig: &Rig) -> Told {
     told(Err::<(), Error>(rig.backend.drop_log().take_last().expect("the failure is recorded")))
 }
 

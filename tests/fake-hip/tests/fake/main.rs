@@ -11,6 +11,8 @@
 //! | `host` | the same for the host's access and memory, and for descriptors of ranges |
 //! | `misbehaved` | drivers of which a call misbehaves |
 //! | `failures` | calls that are refused: what the error says, and what is left |
+//! | `events` | the same for calls on events |
+//! | `around` | calls that set the thread's device or ask for a granularity |
 //! | `unexpected` | drivers that return success and no result, or an unknown one |
 //! | `handled` | for each quirk that gpu-vmm-hip handles: a case that succeeds with the workaround and fails without |
 //! | `child`, `rig` | runs a case; helpers for cases |
@@ -20,8 +22,10 @@
 #[macro_use]
 mod rig;
 mod addresses;
+mod around;
 mod child;
 mod devices;
+mod events;
 mod failures;
 mod flow;
 mod handled;
@@ -155,7 +159,8 @@ fn trials() -> Vec<Trial> {
         }
     }
     for version in failures::VERSIONS {
-        for (case, _) in failures::CASES.iter().filter(|(case, _)| failures::is_for(case, version)) {
+        let cases = failures::CASES.iter().chain(&events::CASES).chain(&around::CASES);
+        for (case, _) in cases.filter(|(case, _)| failures::is_for(case, version)) {
             trials.push(Trial::test(format!("{version}::{}", case.name), move || goes_well(case, version)));
         }
     }
@@ -184,7 +189,7 @@ fn main() -> ExitCode {
     let mut all = all
         .chain(&misbehaved::CASES)
         .chain(&unexpected::CASES)
-        .chain(failures::CASES.iter().map(|(case, _)| case))
+        .chain(failures::CASES.iter().chain(&events::CASES).chain(&around::CASES).map(|(case, _)| case))
         .chain(handled::ROWS.iter().map(|row| &row.case));
     all.find(|case| name == case.name).expect("a case of that name").run_here();
     ExitCode::SUCCESS
