@@ -231,6 +231,8 @@ fn growth_with_memory_reports_how_it_grew() {
     let address = region.address();
     let (within, extended) = (GrowthKind::Within, GrowthKind::Extended);
     assert_eq!(grown, [(within, address, 1, 1), (within, address, 2, 1), (extended, address, 4, 2)]);
+    let names = [within, extended, GrowthKind::Remapped, GrowthKind::Copied].map(GrowthKind::name);
+    assert_eq!(names, ["within", "extended", "remapped", "copied"]);
 
     let host = HostConfig::new().without_virtual_memory().open().unwrap();
     let mut plain = Region::builder(&host).build().unwrap();

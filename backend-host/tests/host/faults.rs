@@ -4,21 +4,41 @@ use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::{
-    AddressRange, Backend, Bytes, CopyCalls, Detail, Error, MemoryCalls, Operation, Properties, Region,
+    Address, AddressRange, Backend, Bytes, CopyCalls, Detail, Error, Evidence, Feature, Handle, MemoryCalls,
+    Operation, Properties, Region, Stream, SyncCalls,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::TestKit;
 use libc::{c_long, sock_filter, sock_fprog};
+use std::os::fd::AsFd;
 
 /// Makes this system call of this thread fail with `errno` from here on. Returns false if the kernel takes no filter.
 pub(crate) fn refuse(call: c_long, errno: i32) -> bool {
-    let step = |code: u32, k: u32, jt, jf| sock_filter { code: code as u16, jt, jf, k };
-    let mut program = [
+    filter(call, &[], errno)
+}
+
+/// Makes this system call fail if its argument of this number has one of these bits.
+fn refuse_with(call: c_long, argument: u32, bits: u32, errno: i32) -> bool {
+    // The arguments are 64 bits each, behind 16 bytes. The lower half is the first one on the machines that this runs on.
+    let load = step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 16 + 8 * argument, 0, 0);
+    filter(call, &[load, step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, bits, 0, 1)], errno)
+}
+
+fn step(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Makes this system call fail if the condition holds: steps of which the last skips one step if it does not.
+fn filter(call: c_long, condition: &[sock_filter], errno: i32) -> bool {
+    let others = condition.len() as u8 + 1;
+    let mut program = vec![
         // The number of the system call is the first word of a filter's input.
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, 1),
-        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
-        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, others),
     ];
+    program.extend_from_slice(condition);
+    program.push(step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0));
+    program.push(step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0));
     let filter = sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: both calls take numbers and a filter that lives until they return, and copy it.
     let told = unsafe {
@@ -134,6 +154,9 @@ fn access_that_the_kernel_refuses_is_not_in_the_books() {
         }
         let error = range.grant(Bytes::ZERO, GRANULE, ONE, gpu_vmm_core::Access::ReadWrite).unwrap_err();
         assert_answer(&error, "mprotect", "EACCES");
+        let part = AddressRange { base: range.at(Bytes::ZERO), size: GRANULE }.to_string();
+        let Detail::Driver { context, .. } = error.detail() else { panic!("{error}") };
+        assert_eq!((error.operation(), context), (Operation::SetAccess, &part));
         assert_eq!(range.access(Bytes::ZERO, ONE).unwrap(), gpu_vmm_core::Access::None);
         assert!(range.write(ONE, Bytes::ZERO, b"x").is_err());
         range.unmap(Bytes::ZERO, GRANULE).unwrap();
@@ -145,13 +168,17 @@ fn addresses_that_the_kernel_keeps_are_written_down() {
     alone("faults::addresses_that_the_kernel_keeps_are_written_down", || {
         let host = machine();
         let range = Range::new(&host, GRANULE);
+        let kept = AddressRange { base: range.at(Bytes::ZERO), size: GRANULE }.to_string();
         let plain = host.allocate_plain(ONE, GRANULE).unwrap();
         if !refuse(libc::SYS_munmap, libc::EINVAL) {
             return;
         }
         drop(range);
         assert_eq!(host.drop_log().count(), 1);
-        assert_answer(&host.drop_log().take_last().unwrap(), "munmap", "EINVAL");
+        let error = host.drop_log().take_last().unwrap();
+        assert_answer(&error, "munmap", "EINVAL");
+        let Detail::Driver { context, .. } = error.detail() else { panic!("{error}") };
+        assert_eq!((error.operation(), context), (Operation::FreeReservation, &kept));
         let error = Range::aligned(&host, GRANULE, Bytes::gib(1), None).err().unwrap();
         assert!(matches!(error.detail(), Detail::RollbackFailed { .. }), "{error}");
         // A plain allocation stays allocated, and can be used.
@@ -207,5 +234,94 @@ fn mapping_and_unmapping_that_the_kernel_refuses_change_nothing() {
         assert_answer(&Range::aligned(&host, GRANULE, GRANULE, None).err().unwrap(), "mmap", "EAGAIN");
         drop(handles);
         assert_eq!(free(&host, ONE), Bytes::mib(62));
+    });
+}
+
+/// Kernels before 4.17 know no request for addresses that must be free.
+#[test]
+fn a_kernel_that_takes_no_hint_has_no_fixed_addresses() {
+    alone("faults::a_kernel_that_takes_no_hint_has_no_fixed_addresses", || {
+        let host = machine();
+        if !refuse_with(libc::SYS_mmap, 3, libc::MAP_FIXED_NOREPLACE as u32, libc::EINVAL) {
+            return;
+        }
+        let all = host.capabilities(ONE).unwrap();
+        let found = all.iter().find(|one| one.feature == Feature::FixedAddress).unwrap();
+        assert_eq!((found.available, found.found_by), (false, Evidence::Trial));
+        assert_eq!(found.note, "the kernel did not return a free address that was requested");
+        // A hint is a wish.
+        let hint = 1 << 40;
+        let range = Range::aligned(&host, GRANULE, GRANULE, Some(hint)).unwrap();
+        assert_ne!(range.at(Bytes::ZERO), Address(hint));
+    });
+}
+
+#[test]
+fn memory_whose_size_cannot_be_sealed_takes_nothing() {
+    alone("faults::memory_whose_size_cannot_be_sealed_takes_nothing", || {
+        let host = machine();
+        if !refuse(libc::SYS_fcntl, libc::EPERM) {
+            return;
+        }
+        let error = create_as(&host, GRANULE, Properties::on(ONE).shareable()).unwrap_err();
+        assert_answer(&error, "fcntl(F_ADD_SEALS)", "EPERM");
+        let Detail::Driver { context, .. } = error.detail() else { panic!("{error}") };
+        assert_eq!((error.operation(), &**context), (Operation::CreateMemory, "2 MiB on device 0"));
+        assert_eq!(free(&host, ONE), Bytes::mib(64));
+        create(&host, ONE, GRANULE).unwrap();
+    });
+}
+
+#[test]
+fn a_descriptor_that_cannot_be_duplicated_names_the_size() {
+    alone("faults::a_descriptor_that_cannot_be_duplicated_names_the_size", || {
+        let host = machine();
+        let shareable = Properties::on(ONE).shareable();
+        let handle = create_as(&host, GRANULE, shareable).unwrap();
+        let fd = handle.export().unwrap();
+        // SAFETY: the memory's size, and a device that exists.
+        let import = || unsafe { host.import(fd.as_fd(), GRANULE, &shareable) }.map(drop);
+        let refused = |error: &Error, operation, call, name| {
+            assert_answer(error, call, name);
+            let Detail::Driver { context, .. } = error.detail() else { panic!("{error}") };
+            assert_eq!((error.operation(), &**context), (operation, "2 MiB"));
+        };
+        // Of the numbers of the calls that this backend makes, only that of the duplication has this bit.
+        assert_eq!(
+            [libc::F_DUPFD_CLOEXEC, libc::F_ADD_SEALS, libc::F_GET_SEALS].map(|call| call & 4),
+            [4, 0, 0]
+        );
+        if !refuse_with(libc::SYS_fcntl, 1, 4, libc::EMFILE) {
+            return;
+        }
+        let call = "fcntl(F_DUPFD_CLOEXEC)";
+        refused(&import().unwrap_err(), Operation::ImportMemory, call, "EMFILE");
+        refused(&handle.export().unwrap_err(), Operation::ExportMemory, call, "EMFILE");
+        refuse(libc::SYS_fstat, libc::EACCES);
+        refused(&import().unwrap_err(), Operation::ImportMemory, "fstat", "EACCES");
+        assert_eq!(free(&host, ONE), Bytes::mib(62));
+    });
+}
+
+#[test]
+fn work_without_a_thread_is_not_queued() {
+    alone("faults::work_without_a_thread_is_not_queued", || {
+        let host = machine();
+        let handle = create(&host, ONE, GRANULE).unwrap();
+        let mut range = Range::new(&host, GRANULE);
+        range.put(Bytes::ZERO, &handle);
+        if ![libc::SYS_clone3, libc::SYS_clone].iter().all(|call| refuse(*call, libc::EAGAIN)) {
+            return;
+        }
+        // SAFETY: the granule is mapped until the work has been waited for.
+        let started =
+            unsafe { host.start_pattern_on(ONE, Stream::DEFAULT, range.at(Bytes::ZERO), GRANULE, 1, 1) };
+        let error = started.unwrap_err();
+        assert_answer(&error, "start a thread", "EAGAIN");
+        let Detail::Driver { context, .. } = error.detail() else { panic!("{error}") };
+        assert_eq!((error.operation(), &**context), (Operation::WritePattern, "for the work of streams"));
+        host.synchronize(ONE).unwrap();
+        assert!(range.read(ONE, Bytes::ZERO, GRANULE.0 as usize).unwrap().iter().all(|byte| *byte == 0));
+        range.unmap(Bytes::ZERO, GRANULE).unwrap();
     });
 }

@@ -7,7 +7,7 @@ use gpu_vmm_core::{
     WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_testkit::{FaultInject, TestKit, pattern_word};
+use gpu_vmm_testkit::{CaptureMode, FaultInject, TestKit, pattern_word};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -182,6 +182,10 @@ fn nothing_starts_on_a_lost_device() {
     let at = range.at(Bytes::ZERO);
     // SAFETY: the backend ends work where nothing is mapped; the other place is mapped.
     let start = |at| unsafe { host.start_pattern_on(ONE, Stream::DEFAULT, at, GRANULE, 1, 1) };
+    let stream = host.own_stream(ONE).unwrap();
+    // SAFETY: the capture ends at once.
+    unsafe { host.begin_capture(ONE, stream.stream(), CaptureMode::Relaxed) }.unwrap();
+    let graph = host.end_capture(ONE, stream.stream()).unwrap();
     start(range.at(GRANULE)).unwrap();
     let error = host.synchronize(ONE).unwrap_err();
     let reason = format!("work in flight wrote to {}, where nothing is mapped", range.at(GRANULE));
@@ -200,7 +204,8 @@ fn nothing_starts_on_a_lost_device() {
         ]
     };
     assert!(copied.iter().all(|answer| is_lost(answer.clone())), "{copied:?}");
-    let stream = host.own_stream(ONE).unwrap();
+    // SAFETY: the graph has no work.
+    assert!(is_lost(unsafe { graph.launch(stream.stream()) }), "not even a graph without work");
     assert!(is_lost(stream.is_done()) && is_lost(host.synchronize_stream(ONE, stream.stream())));
     range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }

@@ -9,6 +9,7 @@ mod borrowed;
 mod captures;
 mod child;
 mod coarse;
+mod contract;
 mod copies;
 mod faults;
 mod in_flight;

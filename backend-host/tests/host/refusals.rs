@@ -6,7 +6,7 @@ use gpu_vmm_core::extend::{ADDRESS_SPACE, MappedMemory};
 use gpu_vmm_core::{
     Access, AccessMap, Address, Backend, BackingStore, BankedRegion, Bytes, Detail, DeviceVec, Error, Handle,
     MemoryCalls, OffsetRange, Operation, PhysicalMemory, Placement, Properties, Region, Reservation, Result,
-    WaitFor,
+    StagingRing, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::FaultInject;
@@ -234,6 +234,31 @@ fn elements_that_do_not_fit_are_reported_with_their_count() {
     assert_eq!(numbers.to_vec().unwrap(), [1, 2, 3]);
 }
 
+/// Two machines are two backends, and their numbers are all that tells them apart.
+#[test]
+fn memory_of_another_machine_is_refused_with_the_numbers_of_both() {
+    let (ours, theirs) = (HostConfig::new().open().unwrap(), HostConfig::new().open().unwrap());
+    let mut region = region(&ours, &[]);
+    let named = |host: &HostBackend| format!("host backend {}", host.instance().number());
+    assert_ne!(named(&ours), named(&theirs));
+    let foreign = Detail::ForeignHandle { theirs: named(&theirs), ours: named(&ours) };
+    assert_refused(region.map(Bytes::ZERO, &memory(&theirs, 1)), Operation::Map, &foreign);
+}
+
+#[test]
+fn a_ring_without_a_thread_or_without_a_buffer_is_refused() {
+    let host = HostConfig::new().open().unwrap();
+    for (threads, chunk) in [(0, GRANULE), (1, Bytes::ZERO)] {
+        assert_refused(StagingRing::new(&host, threads, chunk), Operation::PinMemory, &Detail::ZeroSize);
+    }
+}
+
+#[test]
+fn a_ring_has_two_buffers_for_each_thread() {
+    let host = HostConfig::new().open().unwrap();
+    assert_eq!(StagingRing::new(&host, 3, Bytes(5)).unwrap().size(), Bytes(30));
+}
+
 #[test]
 fn a_bank_that_does_not_exist_is_reported_with_those_that_do() {
     let host = HostConfig::new().open().unwrap();
@@ -244,6 +269,11 @@ fn a_bank_that_does_not_exist_is_reported_with_those_that_do() {
     let Detail::NoSuchBank { set, there } = error.detail() else { panic!("{error}") };
     assert_eq!((error.operation(), *set), (Operation::RemoveBank, banks[1]));
     assert_eq!(*there, format!("{}, {}", banks[0], banks[2]));
+    for bank in [banks[0], banks[2]] {
+        drop(banked.remove_bank(bank, IDLE).unwrap());
+    }
+    let none = Detail::NoSuchBank { set: banks[0], there: "none".to_owned() };
+    assert_refused(banked.select(banks[0], IDLE), Operation::SelectBank, &none);
 }
 
 /// Both errors are the cause, the range is that of the mapping, and no call takes it for free or mapped.

@@ -2,7 +2,9 @@
 
 use crate::range::{Range, create, free};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls};
+use gpu_vmm_core::{
+    Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Stream, SyncCalls,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::{TestKit, pattern_word};
 
@@ -28,6 +30,25 @@ fn the_pattern_is_the_cores_and_wrong_words_are_counted() {
     range.write(ONE, Bytes(4099), b"0123456789").unwrap();
     assert_eq!(wrong(7), 2);
     range.unmap(Bytes::ZERO, length).unwrap();
+}
+
+/// Work in flight writes in pieces, of which the last is shorter.
+#[test]
+fn work_in_flight_writes_its_own_bytes_alone() {
+    let host = machine();
+    let mut range = Range::new(&host, GRANULE);
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    range.put(Bytes::ZERO, &handle);
+    let (at, length) = (range.at(Bytes::ZERO), Bytes::kib(96));
+    // SAFETY: the granule is mapped until the work has been waited for.
+    unsafe { host.start_pattern_on(ONE, Stream::DEFAULT, at, length, 7, 1) }.unwrap();
+    host.synchronize(ONE).unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { host.count_wrong(ONE, at, length, 7) }.unwrap(), 0);
+    let behind = range.read(ONE, length, (GRANULE - length).0 as usize).unwrap();
+    assert!(behind.iter().all(|byte| *byte == 0), "bytes behind the pattern were written");
+    assert_eq!(host.pattern_by(), "the CPU");
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Two machines, a region with every feature of a region, and a comparison of two regions.
 
 use crate::{ONE, TWO, UNIT, units};
+use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, DeviceId, PhysicalMemory, Placement, Properties, Region,
+    Access, Address, Backend, Bytes, CopyCalls, Device, DeviceId, MemoryCalls, PhysicalMemory, Placement,
+    Properties, Region, SyncCalls,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_share::{Channel, Exporter, ImportOptions, ImportedRegion};
@@ -74,4 +76,47 @@ pub(crate) fn shared<A: Backend, B: Backend>(
     let (ours, theirs) = Channel::pair().unwrap();
     let exporter = Exporter::share(ours, region).unwrap();
     (exporter, import.receive(importer, theirs).unwrap())
+}
+
+/// A machine whose driver reports no UUID for its devices.
+#[derive(Clone, Debug)]
+pub(crate) struct Nameless {
+    inner: HostBackend,
+    devices: Vec<Device>,
+}
+
+impl Nameless {
+    pub(crate) fn open() -> Self {
+        let inner = machine();
+        let mut devices = inner.devices().to_vec();
+        devices.iter_mut().for_each(|device| device.uuid = None);
+        Self { inner, devices }
+    }
+}
+
+// SAFETY: every call is forwarded to the host backend, which meets the requirements.
+unsafe impl Backend for Nameless {
+    forward!(inner: vendor, instance, driver, memory_info, can_access, capabilities, quirks, unmaps_runs);
+    forward!(inner: granularity, granularity_of, check_host_access, reservation_unit, drop_log, deferred);
+
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for Nameless {
+    type Handle = <HostBackend as MemoryCalls>::Handle;
+    type Reservation = <HostBackend as MemoryCalls>::Reservation;
+    forward!(inner: MemoryCalls);
+}
+
+// SAFETY: as above.
+unsafe impl CopyCalls for Nameless {
+    forward!(inner: CopyCalls);
+}
+
+// SAFETY: as above.
+unsafe impl SyncCalls for Nameless {
+    forward!(inner: SyncCalls);
 }

@@ -1,13 +1,13 @@
 //! One piece of memory over a channel.
 
-use crate::bench::{empty, machine, piece, put, seen};
+use crate::bench::{Nameless, empty, machine, piece, put, seen};
 use crate::forger::{Forger, Say};
 use crate::{ONE, TWO, UNIT, units};
 use gpu_vmm_core::{Bytes, Detail, Error, Operation, PhysicalMemory, Properties};
 use gpu_vmm_host::HostConfig;
-use gpu_vmm_share::Channel;
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::manifest::{MemoryKind, Origin, SharedPiece};
+use gpu_vmm_share::{By, Channel, Exporter, Offered};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -49,6 +49,35 @@ fn memory_that_stays_in_the_process_is_not_sent() {
         theirs.receive_memory(&there).as_ref().map_err(Error::extension),
         Err(Some(PeerError::Gone { .. }))
     ));
+}
+
+#[test]
+fn memory_of_a_device_without_a_uuid_is_neither_sent_nor_shared_nor_offered() {
+    let (here, there) = (Nameless::open(), machine());
+    let memory = piece(&here, TWO, 2);
+    let mut region = empty(&here);
+    put(&mut region, 0, &memory, 5);
+    let (mut ours, mut theirs) = Channel::pair().unwrap();
+    let (exporting, _other) = Channel::pair().unwrap();
+    for (error, operation) in [
+        (ours.send_memory(&here, &memory).unwrap_err(), Operation::SendMemory),
+        (Exporter::share(exporting, &region).map(drop).unwrap_err(), Operation::ShareRegion),
+        (Offered::new(&region, By::Process).map(drop).unwrap_err(), Operation::Offer),
+        (Offered::of_memory(&here, &memory, By::Process).map(drop).unwrap_err(), Operation::OfferMemory),
+    ] {
+        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+        let why = "not supported: the driver reports no UUID for device 1";
+        assert_eq!(error.to_string(), format!("{operation}: {why}"));
+    }
+    // Nothing was sent.
+    drop(ours);
+    let heard = theirs.receive_memory(&there).unwrap_err();
+    assert!(matches!(heard.extension(), Some(PeerError::Gone { .. })), "{heard}");
+    // Such a machine finds no device for the memory of another one.
+    let (mut ours, mut theirs) = Channel::pair().unwrap();
+    ours.send_memory(&there, &piece(&there, TWO, 2)).unwrap();
+    let error = theirs.receive_memory(&here).unwrap_err();
+    assert!(matches!(error.detail(), Detail::Mismatch { what: "device", .. }), "{error}");
 }
 
 /// Returns the importer's error for a message with these descriptors.
