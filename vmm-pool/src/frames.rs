@@ -221,6 +221,7 @@ impl<B: Backend> Frames<B> {
 #[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
 mod tests {
     use super::*;
+    use crate::stream_order::CLEAN;
     use gpu_vmm_host::HostBackend;
 
     /// Frames that are mapped at these pages.
@@ -245,6 +246,20 @@ mod tests {
         }
         assert_eq!(frames.spare(3, |_, frame| frame % 2 == 0), [2, 0, 4]);
         assert!(frames.spare(3, |_, _| false).is_empty());
+    }
+
+    /// The numbers of searches begin again after 2^32 of them.
+    #[test]
+    fn each_search_counts_a_frame_once() {
+        let backend = gpu_vmm_host::HostConfig::new().open().unwrap();
+        let streams = Streams::new(&backend, gpu_vmm_core::DeviceId(0));
+        let mut frames = frames(&[&[0], &[1]]);
+        for last in [0, u32::MAX, u32::MAX] {
+            frames.search = last;
+            frames.begin_search();
+            let seen = [0, 0, 1, 1].map(|frame| frames.see(frame, &streams, CLEAN));
+            assert_eq!(seen, [true, false, true, false], "after search {last}");
+        }
     }
 
     #[test]

@@ -55,7 +55,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use crate::Pool;
-    use gpu_vmm_core::{Bytes, Detail, Operation, WaitFor};
+    use gpu_vmm_core::{Bytes, Detail, OffsetRange, Operation, WaitFor};
     use gpu_vmm_host::HostConfig;
 
     /// Whichever page of a block has lost its memory. A failed call takes the memory of the first pages before that of others.
@@ -75,7 +75,7 @@ mod tests {
             };
             let error = block.check_usable(Operation::Read).unwrap_err();
             assert!(
-                matches!(error.detail(), Detail::Poisoned { range, .. } if range.offset == offset),
+                matches!(error.detail(), Detail::Poisoned { range, .. } if *range == OffsetRange { offset, length: page }),
                 "page {lost}: {error}"
             );
         }

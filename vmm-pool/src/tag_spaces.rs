@@ -87,3 +87,28 @@ impl<B: Backend> Core<B> {
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use crate::Pool;
+    use gpu_vmm_core::{ErrorKind, Operation};
+    use gpu_vmm_host::HostConfig;
+
+    #[test]
+    fn a_pool_that_has_all_spaces_says_of_what() {
+        for (config, what) in [
+            (HostConfig::new(), "address ranges, up to two for each tag"),
+            (HostConfig::new().without_virtual_memory(), "plain allocations"),
+        ] {
+            let pool = Pool::builder(&config.open().unwrap()).build().unwrap();
+            let core = pool.owner.inner.core(Operation::QueryPool).unwrap();
+            assert_eq!(core.space_index(65_535).unwrap(), 65_535);
+            let error = core.space_index(65_536).unwrap_err();
+            assert_eq!((error.operation(), error.kind()), (Operation::Allocate, ErrorKind::Unsupported));
+            let text = format!("the pool has the maximum of 65535 {what}");
+            assert!(error.to_string().contains(&text), "{error}");
+        }
+    }
+}

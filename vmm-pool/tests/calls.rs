@@ -52,6 +52,21 @@ fn a_plain_allocation_is_created_by_one_call_and_overwritten_by_another() {
 }
 
 #[test]
+fn a_registered_stream_allocates_with_the_tag_of_its_pool() {
+    let backend = HostConfig::new().memory(PAGE * 64).open().unwrap();
+    let own = backend.own_stream(DeviceId(0)).unwrap();
+    let pool = pool(&backend, |builder| builder).tagged("kv").unwrap();
+    // SAFETY: the stream lives as long as the pool.
+    let registered = unsafe { pool.register_stream(own.stream()) }.unwrap();
+    assert_eq!(registered.stream(), own.stream());
+    let (block, beside) = (registered.alloc(PAGE).unwrap(), registered.pool().alloc(PAGE).unwrap());
+    assert_eq!((block.stream(), beside.stream()), (own.stream(), Stream::DEFAULT));
+    for block in [&block, &beside] {
+        assert_eq!(pool.find(block.address()).map(|info| info.tag), Some("kv".into()));
+    }
+}
+
+#[test]
 fn each_way_to_allocate_notes_the_place_of_its_caller() {
     let backend = HostConfig::new().memory(PAGE * 64).open().unwrap();
     let own = backend.own_stream(DeviceId(0)).unwrap();

@@ -102,6 +102,28 @@ fn no_bytes_are_copied_from_or_to_a_suspended_block() {
 }
 
 #[test]
+fn a_tag_that_does_not_exist_is_reported_with_those_that_do() {
+    let backend = HostConfig::new().open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let store = BackingStore::nothing();
+    let texts = || {
+        let answers = [
+            pool.suspend("no", &store, WaitFor::all_devices()).map(drop),
+            pool.resume("no").map(drop),
+            pool.is_suspended("no").map(drop),
+            pool.occupied("no").map(drop),
+        ];
+        answers.map(|answer| answer.unwrap_err().to_string())
+    };
+    let operations = ["suspend", "resume", "query tag", "query tag"];
+    let wrong = "no memory is tagged \"no\"; existing tags";
+    assert_eq!(texts(), operations.map(|operation| format!("{operation}: {wrong}: \"\"")));
+    let _tagged = ["kv", "weights"].map(|tag| pool.tagged(tag).unwrap());
+    let all = "\"\", \"kv\", \"weights\"";
+    assert_eq!(texts(), operations.map(|operation| format!("{operation}: {wrong}: {all}")));
+}
+
+#[test]
 fn the_pool_of_another_device_names_that_device() {
     let backend = HostConfig::new().devices(3).open().unwrap();
     let pool = Pool::builder(&backend).device(DeviceId(1)).build().unwrap();

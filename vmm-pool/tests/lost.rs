@@ -3,7 +3,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use gpu_vmm_core::{BackingStore, Bytes, DeviceId, ErrorKind, Operation, WaitFor};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, DeviceId, ErrorKind, Operation, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::FaultInject;
@@ -108,4 +108,77 @@ fn memory_that_a_trim_has_lost_is_not_used_again() {
         lost += 1;
     }
     assert!(lost > 4, "{lost}");
+}
+
+/// Memory that was mapped at a second address belongs to the block there. If it is lost, it serves no request at the first one.
+#[test]
+fn memory_that_is_lost_at_one_address_is_not_used_at_another() {
+    let large = Bytes::mib(8);
+    let (backend, pool, mut live) = start(Bytes::mib(6));
+    let guard = pool.alloc(large).unwrap();
+    live.sort_by_key(Block::address);
+    // The addresses of the first block are free and have no memory; those of the third one still have theirs.
+    let first = live.remove(0);
+    let place = first.address();
+    drop(first);
+    pool.trim(Bytes::ZERO).unwrap();
+    let third = live.remove(1);
+    let old = third.address();
+    drop(third);
+    // No memory is created, so that some of the third one's is mapped at the first one's addresses.
+    pool.set_budget(Bytes(pool.stats().held)).unwrap();
+    let moved = pool.alloc(Bytes::mib(4)).unwrap();
+    assert_eq!(moved.address(), place, "the memory of {old} is not mapped elsewhere");
+    pool.set_budget(Bytes(u64::MAX)).unwrap();
+    backend.fail_calls(&[Operation::SetAccess]);
+    pool.allow_access(DeviceId(1)).unwrap_err();
+    backend.stop();
+    moved.check_usable(Operation::Read).unwrap_err();
+    check(&pool, Bytes::mib(6), "beside a block whose memory was mapped twice");
+    drop((moved, guard, live));
+    check(&pool, Bytes::mib(6), "after all were freed");
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.stats().held, 0);
+}
+
+/// A tag has a range for small blocks and one for others. The second one fails, and with it the return of the first one's memory.
+#[test]
+fn half_a_suspension_that_cannot_be_taken_back_is_told_and_resumed() {
+    let mut halves = 0;
+    for first in 0.. {
+        let (backend, pool, mut live) = start(Bytes(300));
+        live.push(pool.alloc(Bytes::mib(6)).unwrap());
+        for (number, block) in live.iter_mut().enumerate() {
+            block.write(Bytes(100), &[number as u8 + 1; 100]).unwrap();
+        }
+        let store = BackingStore::pinned(&backend, Bytes::mib(32)).unwrap();
+        backend.fail(first, u64::MAX);
+        let suspended = pool.suspend("", &store, WaitFor::all_devices());
+        backend.stop();
+        let Err(error) = suspended else { break };
+        if !pool.is_suspended("").unwrap() {
+            continue;
+        }
+        match error.detail() {
+            Detail::RollbackFailed { error, undo } => {
+                let injected =
+                    [error, undo].map(|error| error.driver_error().map(|driver| driver.name.as_ref()));
+                assert_eq!(injected, [Some("INJECTED"); 2], "from call {first} on: {error}; {undo}");
+                halves += 1;
+            }
+            Detail::AddressesLost { .. } => {}
+            other => panic!("from call {first} on: {other:?}"),
+        }
+        for size in [Bytes(300), Bytes::mib(6)] {
+            assert_eq!(pool.alloc(size).unwrap_err().kind(), ErrorKind::Suspended, "from call {first} on");
+        }
+        pool.resume("").unwrap();
+        check(&pool, Bytes(300), &format!("from call {first} on"));
+        for (number, block) in live[..3].iter().enumerate() {
+            let mut read = [0; 100];
+            block.read(Bytes(100), &mut read).unwrap();
+            assert_eq!(read, [number as u8 + 1; 100], "from call {first} on");
+        }
+    }
+    assert!(halves > 0, "no suspension was left half done");
 }

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use gpu_vmm_core::{Address, Bytes, ErrorKind, Result};
+use gpu_vmm_core::{Address, Bytes, ErrorKind, Operation, Result};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::FaultInject;
@@ -63,6 +63,23 @@ fn a_driver_that_refuses_it_provides_ordinary_memory() {
     }
     // Each page is created by a call of its own.
     assert_eq!(refused, PAGES);
+}
+
+/// The refusal of ordinary memory, which was not asked for, says nothing new.
+#[test]
+fn a_driver_that_refuses_both_is_reported_with_its_first_answer() {
+    let refused = |shareable: bool| {
+        let backend = FaultInject::new(HostConfig::new().memory(Bytes::gib(4)).open().unwrap());
+        let builder = Pool::builder(&backend);
+        let pool = if shareable { builder.shareable() } else { builder }.build().unwrap();
+        backend.fail_calls(&[Operation::CreateMemory]);
+        let error = pool.alloc(Bytes(PAGE.0 * PAGES)).unwrap_err();
+        backend.stop();
+        assert_eq!(pool.stats().driver_calls.create, 1 + u64::from(shareable));
+        // The text has the number of the failed call, which is the same in both.
+        error.to_string()
+    };
+    assert_eq!(refused(true), refused(false));
 }
 
 /// A shortage is no refusal: it is not tried with ordinary memory, and later memory can still be exported.

@@ -417,3 +417,34 @@ fn the_accounts_of_a_shortage_have_all_numbers() {
     assert_eq!(numbers(&other, Bytes::mib(26)), ("other".to_owned(), [24, 24, 48]));
     drop(block);
 }
+
+/// The budget has become smaller than the tag's memory, or than that and the other memory in use.
+#[test]
+fn a_tag_that_would_exceed_the_budget_stays_suspended() {
+    let backend = host(Bytes::mib(64));
+    let pool = Pool::builder(&backend).build().unwrap();
+    let mut block = pool.tagged("kv").unwrap().alloc(Bytes::mib(6)).unwrap();
+    block.write(Bytes(5), b"contents").unwrap();
+    let store = BackingStore::pinned(&backend, Bytes::mib(8)).unwrap();
+    assert_eq!(pool.suspend("kv", &store, WaitFor::all_devices()).unwrap(), Bytes::mib(6));
+    let mut others = Vec::new();
+    for (budget, other) in [(Bytes::mib(5), Bytes::ZERO), (Bytes::mib(9), Bytes::mib(4))] {
+        if !other.is_zero() {
+            others.push(pool.alloc(other).unwrap());
+        }
+        pool.set_budget(budget).unwrap();
+        let error = pool.resume("kv").unwrap_err();
+        assert_eq!((error.operation(), error.kind()), (Operation::Resume, ErrorKind::OutOfMemory));
+        let text = format!(
+            "out of memory for 6 MiB on device 0 tagged \"kv\" (the pool's budget is {budget}); the pool holds {other}"
+        );
+        assert!(error.to_string().contains(&text), "{error}");
+        assert!(pool.is_suspended("kv").unwrap());
+        assert_eq!(pool.stats().held, other.0);
+    }
+    pool.set_budget(Bytes::mib(10)).unwrap();
+    assert_eq!(pool.resume("kv").unwrap(), Bytes::mib(6));
+    let mut read = [0; 8];
+    block.read(Bytes(5), &mut read).unwrap();
+    assert_eq!((&read, pool.stats().held), (b"contents", Bytes::mib(10).0));
+}

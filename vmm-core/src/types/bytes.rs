@@ -290,6 +290,13 @@ mod tests {
     }
 
     #[test]
+    fn an_amount_is_its_number_of_bytes() {
+        for number in [0, 1, 4096, u64::MAX] {
+            assert_eq!((Bytes::from(number), Bytes(number).get()), (Bytes(number), number));
+        }
+    }
+
+    #[test]
     fn arithmetic_saturates() {
         assert_eq!(Bytes(u64::MAX) + Bytes(1), Bytes(u64::MAX));
         assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);

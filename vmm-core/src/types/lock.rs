@@ -90,4 +90,21 @@ mod tests {
         *lock.lock(operation).unwrap() += 1;
         assert_eq!(lock.into_inner(), 3);
     }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_forked_child_cannot_take_a_lock_whether_it_is_free_or_held() {
+        let (free, held) = (Lock::new(1), Lock::new(2));
+        let _held = held.lock(Operation::Grow).unwrap();
+        gpu_vmm_testkit::forked::alone(|| {
+            for lock in [&free, &held] {
+                for error in [lock.lock(Operation::Map).err(), lock.try_lock(Operation::Map).err()] {
+                    let error = error.unwrap();
+                    assert!(matches!(error.detail(), Detail::Forked), "{error}");
+                    assert_eq!(error.operation(), Operation::Map);
+                }
+            }
+        });
+        assert_eq!(*free.try_lock(Operation::Map).unwrap().unwrap(), 1);
+    }
 }

@@ -70,22 +70,45 @@ pub use quirk::Quirk;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Display;
+
+    const GRANULARITY: Granularity = match Granularity::new(Bytes::kib(64)) {
+        Some(granularity) => granularity,
+        None => unreachable!(),
+    };
 
     #[test]
     fn names_and_numbers_are_padded() {
-        let texts = [
-            (format!("{:>9}|", Operation::Map), format!("{:<9}|", Operation::Map), "map"),
-            (
-                format!("{:>9}|", ErrorKind::Forked),
-                format!("{:<9}|", ErrorKind::Forked),
-                ErrorKind::Forked.name(),
-            ),
-            (format!("{:>9}|", Access::Read), format!("{:<9}|", Access::Read), "read"),
-            (format!("{:>9}|", Address(16)), format!("{:<9}|", Address(16)), "0x10"),
-            (format!("{:>9}|", Bytes::mib(2)), format!("{:<9}|", Bytes::mib(2)), "2 MiB"),
+        let texts: [(&dyn Display, &str); 14] = [
+            (&Operation::Map, "map"),
+            (&ErrorKind::Forked, "forked"),
+            (&Access::Read, "read"),
+            (&Address(16), "0x10"),
+            (&Bytes::mib(2), "2 MiB"),
+            (&GRANULARITY, "64 KiB"),
+            (&BankId(7), "bank 7"),
+            (&Vendor::Hip, "hip"),
+            (&HandleTypes::empty(), "none"),
+            (&HandleTypes::all(), "file descriptor and Win32 handle and fabric handle"),
+            (&Location::Device, "device memory"),
+            (&Location::Host, "host memory"),
+            (&Location::HostNode(3), "host memory of node 3"),
+            (&Evidence::Trial, "tried"),
         ];
-        for (right, left, name) in texts {
-            assert_eq!((right, left), (format!("{name:>9}|"), format!("{name:<9}|")));
+        for (value, text) in texts {
+            assert_eq!(format!("{value:>60}|{value:<60}|"), format!("{text:>60}|{text:<60}|"));
         }
+    }
+
+    /// Failed assertions show it.
+    #[test]
+    fn the_debug_text_of_sizes_addresses_and_devices_is_their_display_text() {
+        let range = AddressRange { base: Address(0x1000), size: Bytes::kib(8) };
+        assert_eq!(format!("{:?} {:?} {GRANULARITY:?}", Bytes::mib(2), Address(16)), "2 MiB 0x10 64 KiB");
+        assert_eq!(format!("{range:?}"), "0x1000..0x3000 (8 KiB)");
+        assert_eq!(format!("{:?} {:?}", DeviceId(3), DeviceId::HOST), "device 3 the host");
+        let source =
+            DriverError { call: "call", code: 7, name: "NAME".into(), description: "described".into() };
+        assert_eq!(format!("{source:?}"), "call answered NAME (7): described");
     }
 }

@@ -212,4 +212,23 @@ mod tests {
         assert_eq!(plain.shareable().handle_types, HandleTypes::NATIVE);
         assert_eq!(HandleTypes::empty().to_string(), "none");
     }
+
+    #[test]
+    fn handles_of_another_system_are_refused_with_those_of_this_one() {
+        let (other, text) = match cfg!(windows) {
+            true => (
+                HandleTypes::FILE_DESCRIPTOR,
+                "Windows has no file descriptors for memory; export it as a Win32 handle",
+            ),
+            false => (
+                HandleTypes::WIN32,
+                "Win32 handles exist only on Windows; export the memory as a file descriptor",
+            ),
+        };
+        let error = (other | HandleTypes::FABRIC).check_here(Operation::Reserve).unwrap_err();
+        assert_eq!(error.to_string(), format!("reserve: not supported: {text}"));
+        for here in [HandleTypes::empty(), HandleTypes::NATIVE, HandleTypes::NATIVE | HandleTypes::FABRIC] {
+            assert!(here.check_here(Operation::Reserve).is_ok(), "{here}");
+        }
+    }
 }

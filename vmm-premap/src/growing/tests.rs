@@ -85,6 +85,21 @@ fn a_plain_region_has_no_premapped_part() {
     assert_eq!(shared.mapped(), Bytes::ZERO);
 }
 
+/// Its memory may be at another address after each growth.
+#[test]
+fn a_plain_region_that_grows_reports_its_copy_and_its_new_address() {
+    let backend = FaultInject::new(HostConfig::new().without_virtual_memory().open().unwrap());
+    let thread = PremapThread::start(UNIT).unwrap();
+    let region = Region::builder(&backend).build().unwrap();
+    let region = GrowingRegion::new(region, Premap { by: UNIT, step: UNIT }, &thread);
+    for size in [UNIT, Bytes::mib(8)] {
+        let growth = region.grow_to(size).unwrap().growth;
+        let address = region.lock().unwrap().address();
+        assert_eq!((growth.address, region.address()), (address, address));
+        assert_eq!(growth.how, GrowthKind::Copied);
+    }
+}
+
 #[test]
 fn each_step_maps_one_handle_until_another_would_exceed_the_premapped_part() {
     let (backend, thread) = (backend(), PremapThread::start(UNIT * 100).unwrap());

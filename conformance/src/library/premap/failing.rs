@@ -146,6 +146,12 @@ fn a_step_that_cannot_be_undone<B: TestKit>(subject: &Subject<B>) {
                 let end = region.lock().unwrap().end();
                 assert_eq!(end, subject.granules(10));
                 region.grow_to(subject.granules(12)).unwrap();
+                assert_eq!(region.end(), subject.granules(12));
+                // The thread maps ahead again after the pause that follows a failed step.
+                until(|| {
+                    region.grow_to(subject.granules(12)).unwrap();
+                    settled(&region, &thread) == subject.granules(2)
+                });
                 let mut inside = region.lock().unwrap();
                 inside.fill(subject.granules(10), subject.granules(2), 1).unwrap();
                 let answer = inside.fill(subject.granules(8), subject.granules(2), 1);

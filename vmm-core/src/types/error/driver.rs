@@ -73,7 +73,9 @@ mod tests {
             text(io::Error::from_raw_os_error(2)),
             "open answered ENOENT (2): No such file or directory"
         );
-        assert_eq!(text(io::ErrorKind::OutOfMemory.into()), "open answered out of memory (0)");
+        let short = DriverError::system("open", &io::ErrorKind::OutOfMemory.into());
+        let both = [short.to_string(), format!("{short:?}")];
+        assert_eq!(both, ["open answered out of memory (0)"; 2]);
         let own = io::Error::new(io::ErrorKind::AlreadyExists, "the existing file is not a regular file");
         assert_eq!(
             text(own),

@@ -190,7 +190,8 @@ mod tests {
     fn an_error_of_main_reads_well() {
         let error = Error::new(Operation::Grow, Detail::ZeroSize);
         assert_eq!(format!("{error:?}"), error.to_string());
-        assert!(format!("{error:#?}").contains("kind: InvalidArgument"), "{error:#?}");
+        let fields = "Error {\n    kind: InvalidArgument,\n    operation: Grow,\n    detail: ZeroSize,\n}";
+        assert_eq!(format!("{error:#?}"), fields);
     }
 
     #[derive(Debug, thiserror::Error)]
