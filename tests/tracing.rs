@@ -83,6 +83,10 @@ fn fields(fields: &[(&'static str, &str)]) -> Values {
     fields.iter().map(|(name, value)| (*name, (*value).into())).collect()
 }
 
+fn span(name: &str, values: &[(&'static str, &str)]) -> (String, Values) {
+    (name.to_owned(), fields(values))
+}
+
 #[test]
 fn a_pool_reports_what_it_does_with_memory() {
     let listener = Listener::to("gpu_vmm_pool");
@@ -107,17 +111,26 @@ fn a_pool_reports_what_it_does_with_memory() {
     assert_eq!(listener.take()[1..], [("mapped".to_owned(), moved)]);
 
     pool.request(Bytes::mib(32)).alignment(alignment).stream(stream).alloc().unwrap_err();
-    let (name, short) = listener.take().pop().unwrap();
-    assert_eq!(
-        (&*name, &*short["requested"], &*short["operation"]),
-        ("out of memory", "33554432", "\"allocate\"")
-    );
+    let stats = pool.stats();
+    let [live, kept, held] = [stats.live, stats.kept, stats.held].map(|bytes| bytes.to_string());
+    let short = [
+        ("operation", "\"allocate\""),
+        ("requested", "33554432"),
+        ("live", &live),
+        ("kept", &kept),
+        ("held", &held),
+    ];
+    assert_eq!(listener.take().pop().unwrap(), span("out of memory", &short));
 
     pool.suspend("other", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
     pool.resume("other").unwrap();
     drop(other);
-    pool.trim(Bytes::ZERO).unwrap();
-    assert_eq!(listener.names(), ["suspend", "resume", "trim", "given back"]);
+    let pages = pool.trim(Bytes::mib(2)).unwrap() / Bytes::mib(2);
+    assert!(pages > 0);
+    let tag = [("tag", "\"other\"")];
+    let trim = span("trim", &[("keep", "2097152")]);
+    let given_back = span("given back", &[("pages", &pages.to_string())]);
+    assert_eq!(listener.take(), [span("suspend", &tag), span("resume", &tag), trim, given_back]);
 }
 
 #[test]
@@ -127,15 +140,18 @@ fn a_region_reports_each_operation_that_does_something() {
     let backend = HostConfig::new().devices(2).open().unwrap();
     let done = WaitFor::all_devices;
     let mib2 = Bytes::mib(2);
-    let reserve = || Region::builder(&backend).reserve(Bytes::mib(16)).build().unwrap();
+    let reserve = || Region::builder(&backend).reserve(Bytes::mib(16)).tag("kv").build().unwrap();
     let (mut region, mut other) = (reserve(), reserve());
-    let address = region.address();
+    let (address, address_of_other) = (region.address(), other.address().to_string());
+    let (at, part) = (address.to_string(), (address + mib2).to_string());
+    let (at, part): (&str, &str) = (&at, &part);
+    let (bytes, tag) = (("bytes", "2097152"), ("tag", "\"kv\""));
+    let create = |device| span("create memory", &[bytes, ("device", device)]);
+    let grow = |address, to| span("grow", &[("address", address), ("to", to)]);
     listener.take();
 
     region.grow_to(mib2).unwrap();
-    let grow = ("grow".to_owned(), fields(&[("address", &address.to_string()), ("to", "2097152")]));
-    let create = ("create memory".to_owned(), fields(&[("bytes", "2097152"), ("device", "0")]));
-    assert_eq!(listener.take(), [grow, create]);
+    assert_eq!(listener.take(), [grow(at, "2097152"), create("0")]);
     region.grow_to(mib2).unwrap();
     region.grow_to(Bytes::gib(1 << 30)).unwrap_err();
     region.unmap(mib2, mib2, done()).unwrap_err();
@@ -143,39 +159,61 @@ fn a_region_reports_each_operation_that_does_something() {
 
     let memory = PhysicalMemory::create(&backend, mib2, Properties::on(DeviceId(0))).unwrap();
     region.map(mib2, &memory).unwrap();
-    region.set_access(mib2, mib2, DeviceId(0), Access::Read).unwrap();
+    region.set_access(mib2, mib2, DeviceId(1), Access::Read).unwrap();
     region.unmap(mib2, mib2, done()).unwrap();
-    let last = listener.take();
-    let names: Vec<_> = last.iter().map(|(name, _)| &**name).collect();
-    assert_eq!(names, ["create memory", "map", "set access", "unmap"]);
-    let part = fields(&[("address", &(address + mib2).to_string()), ("bytes", "2097152")]);
-    assert_eq!((&last[1].1, &last[3].1), (&part, &part));
+    let map = span("map", &[("address", part), bytes]);
+    let set_access = span("set access", &[("address", part), bytes, ("device", "1")]);
+    let unmap = span("unmap", &[("address", part), bytes]);
+    assert_eq!(listener.take(), [create("0"), map, set_access, unmap]);
 
     region.grow_with(&[memory]).unwrap();
     assert_eq!(region.shrink_to(mib2, done()).unwrap().removed, mib2);
     other.grow_to(mib2).unwrap();
-    assert_eq!(listener.names(), ["grow", "shrink", "grow", "create memory"]);
+    let shrink = span("shrink", &[("address", at), ("to", "2097152")]);
+    let grown = [grow(at, "4194304"), shrink, grow(&address_of_other, "2097152"), create("0")];
+    assert_eq!(listener.take(), grown);
     region.swap(Bytes::ZERO, &mut other, Bytes::ZERO, mib2, done()).unwrap();
     region.move_to_device(DeviceId(1), MovePath::Fastest(None), done()).unwrap();
+    let swap = span("swap", &[("address", at), ("other", &address_of_other)]);
+    let move_to_device = span("move to device", &[("address", at), bytes, ("device", "1")]);
+    assert_eq!(listener.take(), [swap, move_to_device, create("1")]);
     region.suspend(&BackingStore::nothing(), done()).unwrap();
     region.suspend(&BackingStore::nothing(), done()).unwrap();
     region.resume().unwrap();
-    let names = ["swap", "move to device", "create memory", "suspend", "resume", "create memory"];
-    assert_eq!(listener.names(), names);
+    let [suspend, resume] = ["suspend", "resume"].map(|name| span(name, &[("address", at), bytes, tag]));
+    assert_eq!(listener.take(), [suspend, resume, create("1")]);
 
     let mut banked = BankedRegion::build(Region::builder(&backend).reserve(mib2)).unwrap();
-    let bank = banked.add_bank(mib2).unwrap();
-    banked.select(bank, done()).unwrap();
-    banked.select(bank, done()).unwrap();
+    let banks = [(); 2].map(|()| banked.add_bank(mib2).unwrap());
+    listener.take();
+    banked.select(banks[1], done()).unwrap();
+    banked.select(banks[1], done()).unwrap();
     banked.hide(done()).unwrap();
-    assert_eq!(listener.names(), ["create memory", "select bank", "hide bank"]);
+    let at = banked.address().to_string();
+    let select = span("select bank", &[("address", &at), ("bank", "1")]);
+    assert_eq!(listener.take(), [select, span("hide bank", &[("address", &at)])]);
+}
+
+/// A plain allocation has no handle, and growth moves it.
+#[test]
+fn a_region_of_a_plain_allocation_reports_its_growth() {
+    let listener = Listener::to("gpu_vmm_core");
+    let _here = tracing::subscriber::set_default(listener.clone());
+    let backend = HostConfig::new().without_virtual_memory().open().unwrap();
+    let mut region = Region::builder(&backend).build().unwrap();
+    for (size, to) in [(Bytes::mib(2), "2097152"), (Bytes::mib(4), "4194304")] {
+        let before = region.address().to_string();
+        region.grow_to(size).unwrap();
+        region.grow_to(size).unwrap();
+        assert_eq!(listener.take(), [span("grow", &[("address", &before), ("to", to)])]);
+    }
 }
 
 #[test]
 fn sharing_reports_each_side() {
     let listener = Listener::to("gpu_vmm_share");
     let _here = tracing::subscriber::set_default(listener.clone());
-    let backend = HostConfig::new().open().unwrap();
+    let backend = HostConfig::new().devices(2).open().unwrap();
     let shareable = Properties::on(DeviceId(0)).shareable();
     let mut region = Region::builder(&backend).reserve(Bytes::mib(16)).memory(shareable).build().unwrap();
     region.grow_to(Bytes::mib(2)).unwrap();
@@ -195,10 +233,13 @@ fn sharing_reports_each_side() {
     let listener = Listener::to("gpu_vmm_core");
     let _here = tracing::subscriber::set_default(listener.clone());
     let (mut here, mut there) = Channel::pair().unwrap();
-    let memory = PhysicalMemory::create(&backend, Bytes::mib(2), shareable).unwrap();
+    let of_second = Properties::on(DeviceId(1)).shareable();
+    let memory = PhysicalMemory::create(&backend, Bytes::mib(2), of_second).unwrap();
     here.send_memory(&backend, &memory).unwrap();
     there.receive_memory(&backend).unwrap();
-    assert_eq!(listener.names(), ["create memory", "export memory", "import memory"]);
+    let names = ["create memory", "export memory", "import memory"];
+    let each = names.map(|name| span(name, &[("bytes", "2097152"), ("device", "1")]));
+    assert_eq!(listener.take(), each);
 }
 
 #[test]

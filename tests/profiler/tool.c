@@ -3,8 +3,16 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static FILE *output;
+
+// The part of the tool that TOOL_REFUSES names is not there: `nvtx`, `memory` (the extension), `regions` (one function of it),
+// or `heaps` (a heap is refused).
+static int refuses(const char *part) {
+    const char *refused = getenv("TOOL_REFUSES");
+    return refused && !strcmp(refused, part);
+}
 
 static void open_output(void) {
     if (!output) {
@@ -70,7 +78,9 @@ int InitializeInjectionNvtx2(const void *(*export_table)(uint32_t)) {
     *table[12] = (void *)domain_create;
     *table[4] = (void *)push;
     *table[5] = (void *)pop;
-    return 1;
+    if (!refuses("nvtx")) return 1;
+    fprintf(output, "refused\n");
+    return 0;
 }
 
 typedef struct {
@@ -107,7 +117,7 @@ static void *heap_register(void *domain, const Heap *heap) {
     int is_right = domain == &output && heap->compatible == 0x0102 && heap->size == sizeof(Heap) && heap->usage == 1
         && heap->type == 1 && heap->range_size == sizeof(Range);
     fprintf(output, "%s %p %zu\n", is_right ? "heap" : "wrong heap", heap->range->address, heap->range->size);
-    return (void *)heap->range->address;
+    return refuses("heaps") ? NULL : (void *)heap->range->address;
 }
 
 static void heap_unregister(void *domain, void *heap) {
@@ -147,9 +157,9 @@ int InitializeInjectionNvtxExtension(Module *module) {
     intptr_t *slots = module->segments->slots;
     slots[0] = (intptr_t)heap_register;
     slots[1] = (intptr_t)heap_unregister;
-    slots[3] = (intptr_t)regions_register;
+    if (!refuses("regions")) slots[3] = (intptr_t)regions_register;
     slots[5] = (intptr_t)regions_unregister;
-    return 1;
+    return !refuses("memory");
 }
 
 // rocTX, which AMD's profilers load with a program.
