@@ -149,4 +149,38 @@ mod tests {
         let read = Properties::read("test", Some(&other)).unwrap();
         assert!(read.compressible && !read.remote_dma);
     }
+
+    const PLAIN: Properties = Properties {
+        device: 1,
+        location: GPU_VMM_LOCATION_DEVICE,
+        node: 0,
+        handle_types: GPU_VMM_HANDLE_FD,
+        compressible: false,
+        remote_dma: false,
+        reserved: [0; 4],
+    };
+
+    #[test]
+    fn properties_are_returned_as_they_were_read() {
+        for wanted in [
+            Properties { compressible: true, ..PLAIN },
+            Properties { remote_dma: true, ..PLAIN },
+            Properties { location: GPU_VMM_LOCATION_HOST, ..PLAIN },
+            Properties { location: GPU_VMM_LOCATION_HOST_NODE, node: 2, ..PLAIN },
+        ] {
+            let read = Properties::read("test", Some(&wanted)).unwrap();
+            assert_eq!(format!("{:?}", Properties::of(&read)), format!("{wanted:?}"));
+        }
+    }
+
+    #[test]
+    fn an_unknown_handle_type_is_refused_with_the_known_bits() {
+        let unknown = Properties { handle_types: 1 << 31, ..PLAIN };
+        let known = HandleTypes::all();
+        assert_ne!(known, HandleTypes::FILE_DESCRIPTOR);
+        assert_eq!(
+            Properties::read("test", Some(&unknown)).unwrap_err().text,
+            format!("test: handle_types is 0x80000000; the known bits are {:#x}", known.bits())
+        );
+    }
 }

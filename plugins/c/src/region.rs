@@ -301,4 +301,26 @@ mod tests {
         }
         assert_eq!([released, received], [Bytes::mib(8).0; 2]);
     }
+
+    #[test]
+    fn as_much_is_pinned_as_a_region_has_memory() {
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        for size in [Bytes::mib(4), Bytes::ZERO] {
+            let memory = Memory::builder(&host).reserve(Bytes::mib(64)).build().unwrap();
+            let region = handles::add(Region::of(&host, memory)).unwrap();
+            // SAFETY: the region is not freed before the last call, the text is a string, and no number is wanted.
+            unsafe {
+                if !size.is_zero() {
+                    assert_eq!(gpu_vmm_region_grow(region, size.0), GPU_VMM_OK);
+                }
+                let suspended =
+                    gpu_vmm_region_suspend(region, c"pinned".as_ptr(), false, std::ptr::null_mut());
+                assert_eq!(suspended, GPU_VMM_OK, "{}", crate::tests::last_error());
+                let pinned = handles::find(region).unwrap().stores.lock().unwrap().host_memory();
+                assert!(size <= pinned && pinned <= size.max(Bytes::mib(2)), "{pinned} for {size}");
+                assert_eq!(gpu_vmm_region_resume(region, std::ptr::null_mut()), GPU_VMM_OK);
+                gpu_vmm_region_free(region);
+            }
+        }
+    }
 }

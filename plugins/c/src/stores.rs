@@ -218,8 +218,10 @@ mod tests {
             assert_eq!(found, offset.0.to_le_bytes());
         }
         let missing = folder.join("gpu-vmm-no-such-folder");
-        let several = std::env::join_paths([missing.clone(), folder]).unwrap().into_string().unwrap();
-        for keep in [format!("files:{several}"), format!("file:{}", missing.display())] {
+        let several = [[&missing, &folder], [&folder, &missing]].map(|folders| {
+            format!("files:{}", std::env::join_paths(folders).unwrap().into_string().unwrap())
+        });
+        for keep in several.into_iter().chain([format!("file:{}", missing.display())]) {
             let error = region.suspend(&store(&keep).unwrap(), gpu_vmm::WaitFor::all_devices()).unwrap_err();
             assert!(error.to_string().contains("gpu-vmm-no-such-folder"), "{error}");
         }
@@ -233,6 +235,22 @@ mod tests {
         for text in ["0", "257", "-1", "many", ""] {
             assert!(parse_threads(text).is_err(), "{text:?}");
         }
+    }
+
+    /// Another process, since all threads of one have the same environment.
+    #[test]
+    fn a_wrong_number_of_threads_in_the_environment_is_an_error() {
+        const NAME: &str = "stores::tests::a_wrong_number_of_threads_in_the_environment_is_an_error";
+        if std::env::var(THREADS).is_ok_and(|threads| threads == "none") {
+            let host = AnyBackend::open(Vendor::Host).unwrap();
+            let failure = ring(&host).map(drop).unwrap_err();
+            assert_eq!(failure.text, "GPU_VMM_COPY_THREADS is \"none\"; expected 1 to 256");
+            return;
+        }
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = again.args([NAME, "--exact"]).env(THREADS, "none").output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success() && text.contains("1 passed"), "{text}");
     }
 
     #[test]

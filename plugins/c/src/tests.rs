@@ -55,6 +55,7 @@ mod banked;
 mod memory;
 mod observers;
 mod results;
+mod with_tensor;
 
 const UNIT: u64 = Bytes::mib(2).0;
 

@@ -248,6 +248,8 @@ mod tests {
         // SAFETY: null is refused, and so is a pointer that names no object.
         unsafe {
             assert_eq!(text(required("tag", std::ptr::null()).err()), said("tag is null"));
+            let invalid = optional("tag", c"\xffx".as_ptr()).err();
+            assert_eq!(text(invalid), said("tag is not valid UTF-8: \"\\xffx\""));
             assert_eq!(text(value("observer", nothing).err()), said("observer is null"));
             assert_eq!(text(give("size", nothing, 1).err()), said("size, the place for the result, is null"));
             let none = std::ptr::null::<crate::region::Region>();
@@ -261,6 +263,15 @@ mod tests {
             let large = bytes("from", (&raw const expected).cast(), 1 << 63);
             assert_eq!(text(large.err()), said("from: 8388608 TiB exceed the largest possible buffer"));
         }
+    }
+
+    #[test]
+    fn a_wrong_free_leaves_its_reason_as_the_last_error() {
+        let wrong = std::ptr::without_provenance_mut::<crate::region::Region>(0x40);
+        // SAFETY: the pointer names no object, which is refused.
+        unsafe { take_box(wrong) };
+        let text = crate::tests::last_error();
+        assert!(text.starts_with("free: the object is 0x40, which names no such object"), "{text}");
     }
 
     #[test]

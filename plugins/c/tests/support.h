@@ -24,6 +24,8 @@ static inline gpu_vmm_backend *backend_of(int count, char **arguments) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     gpu_vmm_backend *backend = NULL;
     CHECK(gpu_vmm_open(count > 1 ? arguments[1] : NULL, &backend));
+    const char *name = gpu_vmm_backend_name(backend);
+    demand(count < 2 || strcmp(name, arguments[1]) == 0, "a backend has the name by which it was opened");
     return backend;
 }
 

@@ -6,9 +6,9 @@ use crate::backend::{gpu_vmm_close, gpu_vmm_open};
 use crate::handles;
 use crate::region::{gpu_vmm_region_free, gpu_vmm_region_grow};
 use crate::status::{
-    GPU_VMM_ADDRESS_TAKEN, GPU_VMM_DRIVER, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_PEER,
+    GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_DRIVER, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_PEER,
 };
-use gpu_vmm::{Address, DeviceId, HandleTypes, Placement, Properties, Vendor};
+use gpu_vmm::{Address, Backend as _, DeviceId, HandleTypes, Placement, Properties, Vendor};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
@@ -46,11 +46,12 @@ const UNIT: u64 = Bytes::mib(2).0;
 const WAIT: u64 = 30_000; // milliseconds
 
 fn begin(name: &str) -> Ends {
-    begin_with(name, 0)
+    begin_with(name, 0, |_| ())
 }
 
-/// Begins an exchange whose importer reserves this many bytes of addresses; if it is 0, as many as the memory needs.
-fn begin_with(name: &str, reserve: u64) -> Ends {
+/// Begins an exchange whose importer reserves this many bytes of addresses; if it is 0, as many as the memory needs. `before` is
+/// called with the region before it is exported.
+fn begin_with(name: &str, reserve: u64, before: impl FnOnce(*const Region)) -> Ends {
     let host = AnyBackend::open(Vendor::Host).unwrap();
     let mut properties = Properties::on(DeviceId(0));
     properties.handle_types = HandleTypes::FILE_DESCRIPTOR;
@@ -58,6 +59,7 @@ fn begin_with(name: &str, reserve: u64) -> Ends {
         gpu_vmm::Region::builder(&host).memory(properties).reserve(Bytes(8 * UNIT)).build().unwrap();
     memory.grow_to(Bytes(UNIT)).unwrap();
     let region = handles::add(Region::of(&host, memory)).unwrap();
+    before(region);
     let backend = handles::add(Backend(host)).unwrap();
     let file = std::env::temp_dir().join(format!("gpu-vmm-c-{name}-{}", std::process::id()));
     let path = CString::new(file.as_os_str().as_bytes()).unwrap();
@@ -178,16 +180,80 @@ fn each_end_learns_how_the_other_one_ended() {
         assert_eq!(gpu_vmm_exporter_request_release(ends.exporter), GPU_VMM_OK);
         assert_eq!(ends.next(WAIT), GPU_VMM_EVENT_RELEASE_REQUESTED);
         assert_eq!(gpu_vmm_followed_release(ends.followed), GPU_VMM_OK);
-        assert_eq!(gpu_vmm_followed_release(ends.followed), GPU_VMM_INVALID_ARGUMENT);
+        let refused = |status: Status| (status, crate::tests::last_error());
+        for (refused, operation) in [
+            (refused(gpu_vmm_followed_release(ends.followed)), Operation::ReleaseImport),
+            (refused(gpu_vmm_followed_apply(ends.followed, true)), Operation::ApplyChange),
+        ] {
+            let text = format!("{operation}: the region was released");
+            assert_eq!(refused, (GPU_VMM_INVALID_ARGUMENT, text));
+        }
         outcome = 4711;
         assert_eq!(gpu_vmm_exporter_wait_released(ends.exporter, WAIT, &raw mut outcome), GPU_VMM_OK);
         assert_eq!(outcome, GPU_VMM_RELEASED);
+    }
+    // SAFETY: as above.
+    unsafe {
+        let (mut event, mut begin, mut end, mut byte) = (4711, 4711, 4711, 0_u8);
+        let place = (&raw mut byte).cast();
+        for (status, operation) in [
+            (gpu_vmm_followed_next(ends.followed, WAIT, &raw mut event), Operation::Receive),
+            (gpu_vmm_followed_range(ends.followed, &raw mut begin, &raw mut end), Operation::LockRegion),
+            (gpu_vmm_followed_read(ends.followed, 0, place, 1), Operation::Read),
+            (gpu_vmm_followed_write(ends.followed, 0, place, 1), Operation::Write),
+        ] {
+            assert_eq!(status, GPU_VMM_INVALID_ARGUMENT, "{operation}");
+        }
+        assert_eq!(crate::tests::last_error(), format!("{}: the region was released", Operation::Write));
+        assert_eq!((event, begin, end), (0, 0, 0));
     }
     ends.end();
     let ends = begin("gone");
     // SAFETY: the exporter is freed once.
     unsafe { gpu_vmm_exporter_free(ends.exporter) };
     assert_eq!(ends.next(WAIT), GPU_VMM_EVENT_GONE);
+    ends.end();
+}
+
+/// While a stream captures, no memory can be unmapped.
+#[test]
+fn an_importer_that_cannot_release_keeps_the_memory() {
+    let ends = begin("kept");
+    let mut outcome = 4711;
+    // SAFETY: the objects live, and the place is writable.
+    unsafe {
+        assert_eq!(gpu_vmm_exporter_wait_applied(ends.exporter, WAIT), GPU_VMM_OK);
+        let host = handles::find(ends.backend).unwrap().0.clone();
+        host.deferred().capture_begins();
+        assert_eq!(gpu_vmm_followed_release(ends.followed), GPU_VMM_BUSY);
+        host.deferred().capture_ends();
+        assert_eq!(gpu_vmm_exporter_wait_released(ends.exporter, WAIT, &raw mut outcome), GPU_VMM_OK);
+        assert_eq!(outcome, GPU_VMM_RELEASE_KEPT);
+        assert_eq!(gpu_vmm_exporter_request_release(ends.exporter), GPU_VMM_PEER);
+        assert!(crate::tests::last_error().contains("it keeps the memory and has ended the exchange"));
+    }
+    ends.end();
+}
+
+#[test]
+fn a_region_with_a_tensor_is_exported_and_its_growth_published() {
+    use crate::tensor::{gpu_vmm_dlpack_delete, gpu_vmm_region_dlpack};
+    let (mut tensor, nothing) = (null_mut(), std::ptr::null());
+    let ends = begin_with("with-a-tensor", 8 * UNIT, |region| {
+        // SAFETY: the region lives, and the place is writable.
+        let status = unsafe {
+            gpu_vmm_region_dlpack(region, 0, 0, 8, 1, 0, nothing, nothing, false, true, &raw mut tensor)
+        };
+        assert_eq!(status, GPU_VMM_OK);
+    });
+    let mut sent = false;
+    // SAFETY: the objects live, and the place is writable.
+    unsafe {
+        assert_eq!(gpu_vmm_region_grow(ends.region, 2 * UNIT), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_exporter_publish(ends.exporter, ends.region, &raw mut sent), GPU_VMM_OK);
+        assert!(sent && ends.next(WAIT) == GPU_VMM_EVENT_CHANGED);
+        gpu_vmm_dlpack_delete(tensor, true);
+    }
     ends.end();
 }
 
@@ -209,7 +275,7 @@ fn an_importer_that_is_freed_is_gone() {
 #[test]
 fn a_followed_region_reserves_the_addresses_that_were_asked_for() {
     for (name, reserve) in [("reserves", 32 * UNIT), ("reserves-no-more", 0)] {
-        let ends = begin_with(name, reserve);
+        let ends = begin_with(name, reserve, |_| ());
         // SAFETY: the region lives.
         let reserved = unsafe {
             with(ends.followed, Operation::LockRegion, |imported| Ok(imported.region().reserved())).unwrap()

@@ -16,6 +16,35 @@ use gpu_vmm::{HandleTypes, Vendor};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
+#[test]
+fn a_pool_records_where_blocks_were_allocated_on_request_alone() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    for debug in [false, true] {
+        let pool = Pool::new(&host, &PoolOptions { debug, ..PoolOptions::DEFAULT }).unwrap();
+        let _block = pool.blocks.alloc(Bytes(512)).unwrap();
+        assert_eq!(pool.blocks.unfreed().len(), usize::from(debug));
+    }
+}
+
+#[test]
+fn as_much_is_pinned_as_the_blocks_of_the_tag_occupy() {
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let options = PoolOptions { page: Bytes::mib(2).0, ..PoolOptions::DEFAULT };
+    let made = Pool::new(&host, &options).unwrap();
+    let alloc = |tag, size| made.tagged(tag).unwrap().blocks.alloc(size).unwrap();
+    let _blocks = [alloc("weights", Bytes::mib(4)), alloc("cache", Bytes::mib(32))];
+    let pool = handles::add(made).unwrap();
+    let mut pinned = 0;
+    // SAFETY: the pool is freed last, the texts are strings, and the place is writable.
+    unsafe {
+        let (tag, keep) = (c"weights".as_ptr(), c"pinned".as_ptr());
+        assert_eq!(gpu_vmm_suspend(pool, tag, keep, std::ptr::null_mut()), GPU_VMM_OK, "{}", last_error());
+        assert_eq!(gpu_vmm_host_memory(pool, &raw mut pinned), GPU_VMM_OK);
+        gpu_vmm_pool_free(pool);
+    }
+    assert_eq!(pinned, Bytes::mib(4).0);
+}
+
 /// With more slack, the pool creates memory for a large block instead of taking it from where a block was freed.
 #[test]
 fn a_pool_has_the_slack_of_its_options() {

@@ -77,6 +77,8 @@ fn each_bank_keeps_its_contents_at_the_one_address() {
         assert_eq!(read(banked, UNIT - 5), Ok(TEXT[0]), "the other bank stays");
         assert_eq!(gpu_vmm_banked_remove(banked, banks[0]), GPU_VMM_OK);
         assert_eq!(selected(), GPU_VMM_NO_BANK, "a selected bank is hidden first");
+        let more = [(); 3].map(|()| result(|place| gpu_vmm_banked_add(banked, UNIT, place)));
+        assert_eq!((gpu_vmm_banked_select(banked, more[2]), selected()), (GPU_VMM_OK, more[2]));
         let mut free = 0;
         gpu_vmm_banked_free(banked);
         assert_eq!(gpu_vmm_memory(backend, 0, &raw mut free, null_mut()), GPU_VMM_OK);

@@ -279,6 +279,20 @@ fn a_file_of_one_region_is_restored_elsewhere_if_its_address_is_taken() {
         let status = gpu_vmm_regions_restore(backend, path.as_ptr(), true, all.as_mut_ptr(), 3);
         assert_eq!((status, all), (GPU_VMM_INVALID_ARGUMENT, [null_mut(); 3]));
         assert!(last_error().ends_with("has 2 regions; expected 3"), "{}", last_error());
+        for count in [0, 2] {
+            let restored = gpu_vmm_regions_restore(backend, path.as_ptr(), true, null_mut(), count);
+            let text = format!("{}: regions is null", Operation::Restore);
+            assert_eq!((restored, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
+            let written = gpu_vmm_regions_snapshot(null(), count, path.as_ptr(), true);
+            let text = format!("{}: regions is null", Operation::TakeSnapshot);
+            assert_eq!((written, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
+        }
+        for count in [0, 1025] {
+            let written = gpu_vmm_regions_snapshot(both.as_ptr(), count, path.as_ptr(), true);
+            let text = format!("{}: count is {count}; expected 1 to 1024", Operation::TakeSnapshot);
+            assert_eq!((written, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
+        }
+        assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 2, "the file is as before");
         for region in [region, restored] {
             gpu_vmm_region_free(region);
         }
@@ -311,7 +325,10 @@ fn a_queue_copies_to_and_from_the_offsets_of_both_sides() {
         assert_eq!(gpu_vmm_copy_queue_write(queue, region, 0, pinned, 60, 5), GPU_VMM_OUT_OF_RANGE);
         let text = last_error();
         assert!(text.ends_with("5 B at offset 60 B exceeds the page-locked memory of 64 B"), "{text}");
-        assert_eq!(gpu_vmm_copy_queue_read(queue, region, 0, pinned, 64, 0), GPU_VMM_OK, "nothing is copied");
+        for offset in [0, 9 * UNIT] {
+            let status = gpu_vmm_copy_queue_read(queue, region, offset, pinned, 64, 0);
+            assert_eq!(status, GPU_VMM_OK, "nothing is copied");
+        }
         gpu_vmm_pinned_free(pinned);
         gpu_vmm_copy_queue_free(queue);
         gpu_vmm_region_free(region);

@@ -1,10 +1,12 @@
 //! The notifications that observers of a region receive, and the changes that they can refuse.
 
 use super::*;
+use crate::callback::is_running;
 use crate::observer::{
     GPU_VMM_BACKING_MOVED, GPU_VMM_BACKING_REMOVED, GPU_VMM_BACKING_REPLACED, GPU_VMM_BACKING_RESTORED,
-    GPU_VMM_OUTCOME_CHANGED, GPU_VMM_OUTCOME_UNCHANGED,
+    GPU_VMM_OUTCOME_CHANGED, GPU_VMM_OUTCOME_POISONED, GPU_VMM_OUTCOME_UNCHANGED, Registered,
 };
+use gpu_vmm::{BackingChange as Change, BackingObserver, BackingOutcome};
 
 /// What the callbacks have noted, and the status that the next ones return.
 #[derive(Default)]
@@ -103,12 +105,48 @@ fn an_observer_refuses_by_any_status_but_ok() {
         assert_eq!((*earlier).after, told);
         assert_eq!(gpu_vmm_region_remove_observer(region, ids[1]), GPU_VMM_OK);
         assert_eq!(((*context).released, (*earlier).released), (1, 0));
+        assert_eq!(gpu_vmm_region_remove_observer(region, ids[1]), GPU_VMM_NOT_FOUND);
+        assert_eq!(last_error(), format!("remove observer: the region has no observer {}", ids[1]));
         assert_eq!(gpu_vmm_region_unmap(region, 0, UNIT, false), GPU_VMM_OK);
         assert_eq!((*context).before.len(), 1, "it receives nothing more");
         gpu_vmm_region_free(region);
         gpu_vmm_close(backend);
     }
     assert_eq!((notes.released, first.released), (1, 1));
+}
+
+unsafe extern "C" fn after_a_change(context: *mut c_void, _: *const BackingChange, _: u32) {
+    // SAFETY: the context is that of the test below.
+    unsafe { (*context.cast::<Vec<bool>>()).push(is_running()) }
+}
+
+unsafe extern "C" fn at_the_end(context: *mut c_void) {
+    // SAFETY: as above.
+    unsafe { (*context.cast::<Vec<bool>>()).push(is_running()) }
+}
+
+/// Calls of gpu-vmm in such a callback must not wait for a lock that the outer call holds.
+#[test]
+fn is_running_is_true_in_the_callbacks_after_a_change_and_at_release() {
+    let backend = open(&HostConfig::new());
+    let region = one_unit(backend);
+    let mut running = Vec::<bool>::new();
+    let context = &raw mut running;
+    let observer = Observer {
+        context: context.cast(),
+        before: None,
+        after: Some(after_a_change),
+        released: Some(at_the_end),
+        reserved: [0; 4],
+    };
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(gpu_vmm_region_on_backing_change(region, &raw const observer, null_mut()), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_region_unmap(region, 0, UNIT, false), GPU_VMM_OK);
+        gpu_vmm_region_free(region);
+        gpu_vmm_close(backend);
+    }
+    assert_eq!(running, [true; 2]);
 }
 
 /// The addresses behind the region can become free while a try runs: then it does not move.
@@ -143,5 +181,40 @@ fn moves_and_names_both_addresses() -> bool {
         gpu_vmm_region_free(region);
         gpu_vmm_close(backend);
         to != from
+    }
+}
+
+/// Tells an observer of C another outcome of each change.
+struct Another(Registered, BackingOutcome);
+
+impl BackingObserver for Another {
+    fn before(&self, change: &Change<'_>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.0.before(change)
+    }
+
+    fn after(&self, change: &Change<'_>, _: BackingOutcome) {
+        self.0.after(change, self.1);
+    }
+}
+
+#[test]
+fn each_outcome_has_its_number() {
+    let host: AnyBackend = HostConfig::new().open().unwrap().into();
+    for (outcome, number) in [
+        (BackingOutcome::Changed, GPU_VMM_OUTCOME_CHANGED),
+        (BackingOutcome::Unchanged, GPU_VMM_OUTCOME_UNCHANGED),
+        (BackingOutcome::Poisoned, GPU_VMM_OUTCOME_POISONED),
+    ] {
+        let mut notes = Notes::default();
+        let context = &raw mut notes;
+        // SAFETY: the notes live until the region has been dropped.
+        let registered = unsafe { Registered::new(observer(context.cast())) };
+        let mut region = gpu_vmm::Region::builder(&host).reserve(Bytes(UNIT)).build().unwrap();
+        region.grow_to(Bytes(UNIT)).unwrap();
+        region.on_backing_change(Another(registered, outcome));
+        drop(region);
+        assert_eq!(notes.after.len(), 1);
+        assert_eq!((notes.after[0].1, notes.after[0].2), (GPU_VMM_BACKING_REMOVED, number), "{outcome:?}");
+        assert_eq!(notes.released, 1);
     }
 }

@@ -121,6 +121,9 @@ fn each_result_of_a_call_without_an_object_is_zero() {
         zero(|place| gpu_vmm_region_on_backing_change(null(), null(), place));
         zero(|place| gpu_vmm_region_restore(null(), null(), false, place));
         zero(|place| gpu_vmm_snapshot_count(null(), place));
+        let mut places = [without_provenance_mut::<Region>(8); 2];
+        let restored = gpu_vmm_regions_restore(null(), null(), false, places.as_mut_ptr(), 2);
+        assert_eq!((restored, places), (GPU_VMM_INVALID_ARGUMENT, [null_mut(); 2]));
         zero(|place| gpu_vmm_region_dlpack(null(), 0, 0, 8, 1, 0, null(), null(), false, true, place));
         zero(|place| gpu_vmm_dlpack_device(null(), 0, place, null_mut()));
         zero(|place| gpu_vmm_dlpack_device(null(), 0, null_mut(), place));
@@ -160,7 +163,7 @@ fn a_backend_has_its_name_and_no_other_is_opened() {
         assert_eq!(last_error(), text);
         assert_eq!(gpu_vmm_open(c"host".as_ptr(), null_mut()), GPU_VMM_INVALID_ARGUMENT);
         assert_eq!(last_error(), "backend, the place for the result, is null");
-        let (mut free, mut number, mut reaches) = (1, 1, true);
+        let (mut free, mut number, mut reaches, mut event) = (1, 1, true, null_mut());
         let unknown = Properties { ..of_device(9) };
         let refused = [
             gpu_vmm_memory(backend, 9, &raw mut free, null_mut()),
@@ -168,8 +171,9 @@ fn a_backend_has_its_name_and_no_other_is_opened() {
             gpu_vmm_can_access(backend, 9, 0, &raw mut reaches),
             gpu_vmm_can_access(backend, 0, 9, &raw mut reaches),
             gpu_vmm_dlpack_device(backend, 9, null_mut(), null_mut()),
+            gpu_vmm_event_new(backend, 9, &raw mut event),
         ];
-        assert_eq!(refused, [GPU_VMM_NO_SUCH_DEVICE; 5]);
+        assert_eq!((refused, event), ([GPU_VMM_NO_SUCH_DEVICE; 6], null_mut()));
         assert_eq!((free, number, reaches), (0, 0, false));
         assert_eq!(
             gpu_vmm_dlpack_device(backend, 0, null_mut(), null_mut()),

@@ -135,6 +135,9 @@ mod tests {
         sizes.into_iter().for_each(|block| free.keep(block));
         assert!(free.take_up_to(Bytes::mib(2), u64::MAX, other).unwrap().is_none());
         let found = free.take_up_to(Bytes::mib(2), u64::MAX, STREAM).unwrap();
-        assert_eq!(found.map(|block| block.address()), Some(smallest));
+        assert_eq!(found.as_ref().map(Block::address), Some(smallest));
+        // The size that was taken hides no larger one.
+        let next = free.take_up_to(Bytes::mib(2), u64::MAX, STREAM).unwrap();
+        assert!(next.is_some_and(|block| (Bytes::mib(3)..Bytes::mib(4)).contains(&block.capacity())));
     }
 }

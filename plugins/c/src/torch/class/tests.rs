@@ -190,6 +190,15 @@ fn without_a_place_for_both_results_neither_is_given() {
         assert_eq!((CStr::from_ptr(again), same), (CStr::from_ptr(handle), offset), "a block has one handle");
         gpu_vmm_torch_imported_free(imported);
         assert!(handles::find(imported).is_none());
+        // A block of several pages is shared to its end.
+        let mut large = null_mut();
+        assert_eq!(gpu_vmm_torch_allocate(0, 40 << 20, null_mut(), null(), &raw mut block), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_export(block.address, &raw mut large, &raw mut offset), GPU_VMM_OK);
+        let handle_of_large: serde_json::Value =
+            serde_json::from_str(CStr::from_ptr(large).to_str().unwrap()).unwrap();
+        let pages = handle_of_large["pages"].as_array().unwrap().len() as u64;
+        assert_eq!(pages, (offset + block.capacity).div_ceil(PAGE));
+        gpu_vmm_string_free(large);
         gpu_vmm_string_free(again);
         gpu_vmm_string_free(handle);
     }
@@ -231,6 +240,8 @@ fn the_last_try_takes_the_spare_memory_of_private_pools() {
         assert_eq!(at_last(&raw mut found), GPU_VMM_OUT_OF_MEMORY, "it is no longer allowed");
         assert_eq!(gpu_vmm_torch_pool_use_on_oom(0, ID, true), GPU_VMM_OK);
         assert_eq!(gpu_vmm_torch_allocate(0, SIZE, stream, null(), &raw mut found), GPU_VMM_OUT_OF_MEMORY);
+        let nothing = gpu_vmm_torch_allocate_at_last(0, 0, stream, &raw mut found);
+        assert_eq!(nothing, GPU_VMM_INVALID_ARGUMENT, "spare memory is for requests without memory alone");
         assert_eq!(at_last(&raw mut found), GPU_VMM_OK);
         assert_eq!((found.address, found.pool, found.used_elsewhere), (block.address, ID, false));
         // Use on its own stream is none on another.

@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::pool::PoolOptions;
-use crate::status::{GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
+use crate::status::{GPU_VMM_BUSY, GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
 use crate::torch::table::GPU_VMM_TORCH_LIVE;
-use gpu_vmm::{BackingStore, Vendor};
+use gpu_vmm::{Backend as _, BackingStore, Vendor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const ID: MempoolId = MempoolId { first: 0, second: 7 };
@@ -183,10 +183,21 @@ fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
     pools.books().unwrap().get(ID).unwrap().captured = true;
     table::with(block, |entry| entry.note_use(other())).unwrap();
     free(&pools, block);
+    let mut aside = Vec::new();
+    pools.each_free(|id, block| aside.push((id, block.address()))).unwrap();
+    assert_eq!(aside, [(ID, block)], "it stays its pool's");
     assert_ne!(alloc(&pools), block, "the other stream of the capture may use it");
     pools.release(ID).unwrap();
     assert!(!pools.clear().unwrap(), "a wait would invalidate the capture");
+    let mut waiting = Vec::new();
+    pools.each_free(|_, block| waiting.push(block.address())).unwrap();
+    assert_eq!(waiting, [block]);
+    // A second capture that has begun before the first one ends.
+    pools.acquire(OTHER).unwrap();
+    pools.begin(OTHER).unwrap();
     pools.end(ID).unwrap();
+    assert!(!pools.clear().unwrap(), "the other capture goes on");
+    pools.end(OTHER).unwrap();
     assert_eq!(live(&pools), 2);
     assert!(pools.clear().unwrap());
     assert_eq!(live(&pools), 1, "the output of the graph stays");
@@ -218,6 +229,15 @@ fn a_graphs_memory_is_free_after_the_capture_or_a_restore() {
     let mut seen = Vec::new();
     pools.each_free(|id, block| seen.push((id, block.address()))).unwrap();
     assert_eq!(seen, [(MempoolId::default(), block)]);
+    // A wait would invalidate a capture of the program's own. The memory waits for a later call.
+    pools.pool.backend.deferred().capture_begins();
+    for _ in 0..2 {
+        assert_eq!(pools.clear().unwrap_err().status, GPU_VMM_BUSY);
+    }
+    pools.pool.backend.deferred().capture_ends();
+    let mut waiting = Vec::new();
+    pools.each_free(|id, block| waiting.push((id, block.address()))).unwrap();
+    assert_eq!((waiting, live(&pools)), (seen, 1));
     assert!(pools.clear().unwrap() && !pools.clear().unwrap());
     assert_eq!(live(&pools), 0);
 }
@@ -234,6 +254,14 @@ fn a_stream_that_cannot_be_asked_may_capture() {
     assert_eq!(live(&pools), 1, "a graph may use the memory until the device is idle");
     assert!(pools.clear().unwrap());
     assert_eq!(live(&pools), 0);
+}
+
+#[test]
+fn a_block_is_described_with_its_stream() {
+    let pools = pools(16);
+    let seen = pools.alloc(ID, SIZE, Bytes(512), other()).unwrap();
+    assert_eq!(seen.stream, other().as_raw());
+    free(&pools, Address(seen.address));
 }
 
 #[test]
@@ -261,6 +289,7 @@ fn free_memory_that_sleeps_serves_nothing() {
     let refused = pools.alloc(ID, SIZE, Bytes(512), STREAM).map(|seen| seen.address).unwrap_err();
     assert_eq!(refused.status, GPU_VMM_SUSPENDED, "{}", refused.text);
     assert!(pools.alloc_spare(Bytes::kib(100), STREAM).unwrap().is_none());
+    assert_eq!(live(&pools), 1, "the refusal keeps it");
     tags.resume("weights").unwrap();
     assert_eq!(alloc(&pools), block);
     free(&pools, block);

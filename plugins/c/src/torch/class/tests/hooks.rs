@@ -112,14 +112,37 @@ fn each_hook_of_a_capture_reaches_the_graphs_of_its_device() {
     unsafe {
         assert_eq!(gpu_vmm_torch_pool(0, &raw mut pool), GPU_VMM_OK);
         assert_eq!(tag_of(pool, block.0 as usize).as_deref(), Some("torch graphs"));
-        gpu_vmm_torch_free(without_provenance_mut(block.0 as usize), 0, 0, null_mut());
+        let named = without_provenance_mut(block.0 as usize);
+        gpu_vmm_torch_record_stream(named, without_provenance_mut(4096));
+        gpu_vmm_torch_free(named, 0, 0, null_mut());
         assert!(tag_of(pool, block.0 as usize).is_some(), "the graph may use it");
+        let next = graphs.alloc(Bytes::mib(3), ALIGNMENT, Stream::DEFAULT).unwrap().unwrap();
+        assert_ne!(next, block, "the other stream may use it");
+        assert!(graphs.free(next).unwrap());
         gpu_vmm_torch_end_allocate_to_pool(0, ID);
         assert!(!graphs.is_begun());
         gpu_vmm_torch_release_pool(0, ID);
         assert!(tag_of(pool, block.0 as usize).is_none(), "the graph is gone");
         gpu_vmm_pool_free(pool);
     }
+}
+
+#[test]
+fn an_unknown_backend_and_options_of_a_later_version_are_refused() {
+    const NAME: &str =
+        "torch::class::tests::hooks::an_unknown_backend_and_options_of_a_later_version_are_refused";
+    if std::env::var_os(CASE).is_none() {
+        return run(NAME, 0);
+    }
+    let later = PoolOptions { reserved: [0, 0, 0, 1], ..PoolOptions::DEFAULT };
+    // SAFETY: the names are strings, and the options are initialized or null.
+    let refused = unsafe {
+        [
+            gpu_vmm_torch_configure(c"vulkan".as_ptr(), null()),
+            gpu_vmm_torch_configure(c"host".as_ptr(), &raw const later),
+        ]
+    };
+    assert_eq!(refused, [GPU_VMM_INVALID_ARGUMENT; 2]);
 }
 
 #[test]
