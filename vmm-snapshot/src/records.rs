@@ -318,5 +318,8 @@ mod tests {
         for bytes in [0, 3] {
             assert_eq!(granularity(bytes), Err(format!("a granularity of {bytes}")));
         }
+        let mut region = Region::from(&RegionRecord::in_bytes(Address(0), Bytes(1)));
+        region.alignment = 3;
+        assert_eq!(region.record().map(drop), Err("an alignment of 3".to_owned()));
     }
 }

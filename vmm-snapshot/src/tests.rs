@@ -289,7 +289,16 @@ fn a_block_that_begins_with_zeros_is_kept() {
 fn an_identifier_is_printed_with_all_its_digits() {
     let id = SnapshotId(std::array::from_fn(|place| place as u8));
     assert_eq!(format!("{id}, {id:?}"), "000102030405060708090a0b0c0d0e0f, 000102030405060708090a0b0c0d0e0f");
+    assert_eq!(format!("{id:>34}"), format!("  {id}"), "in a column");
     assert_ne!(SnapshotId::new().unwrap(), SnapshotId::new().unwrap());
+}
+
+#[test]
+fn the_largest_block_and_the_largest_number_of_blocks_are_allowed() {
+    use crate::format::{Cut, MAX_BLOCK, MAX_BLOCKS, MIN_BLOCK};
+    assert!(Cut::allows(MAX_BLOCK) && !Cut::allows(MAX_BLOCK * 2));
+    let blocks = |count| Cut::new(MIN_BLOCK, [MIN_BLOCK * count].into_iter()).map(|cut| cut.blocks);
+    assert_eq!([MAX_BLOCKS, MAX_BLOCKS + 1].map(blocks), [Some(MAX_BLOCKS), None]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use gpu_vmm_testkit::forked::{Child, UNPRIVILEGED, alone, give_up_root};
 use rustix::fs::{Gid, Uid, chown};
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::net::{SocketAddrUnix, connect};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -234,6 +235,42 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
         let error = Channel::connect(&stale, Allowed::same_user(), LATE).unwrap_err().to_string();
         assert!(error.contains("connect answered ECONNREFUSED"), "{error}");
         assert!(error.contains(": the process that listened there is gone"), "{error}");
+    });
+}
+
+#[test]
+fn a_process_that_can_open_no_more_files_is_told_which_call_failed() {
+    alone(|| {
+        let folder = Folder::new();
+        let (path, other) = (folder.socket(), folder.0.join("other"));
+        let listener = Listener::bind(&path).unwrap();
+        let waiting = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let waiting = waiting.unwrap();
+        connect(&waiting, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
+        let errors = [
+            Channel::pair().map(drop).unwrap_err(),
+            Channel::connect(&path, Allowed::same_user(), LATE).map(drop).unwrap_err(),
+            Listener::bind(&other).map(drop).unwrap_err(),
+            listener.accept(Allowed::same_user(), LATE).map(drop).unwrap_err(),
+        ];
+        setrlimit(Resource::Nofile, before).unwrap();
+        let (path, other) = (path.display().to_string(), other.display().to_string());
+        for (error, (operation, call, place)) in errors.iter().zip([
+            (Operation::CreateChannel, "socketpair", "SOCK_SEQPACKET"),
+            (Operation::Connect, "socket", &path),
+            (Operation::Listen, "socket", &other),
+            (Operation::Accept, "accept4", &path),
+        ]) {
+            let text = error.to_string();
+            let begin = format!("{operation}: {call} answered EMFILE (24)");
+            assert!(text.starts_with(&begin) && text.ends_with(&format!(" ({place})")), "{text}");
+            assert_eq!(error.operation(), operation);
+        }
+        assert!(!fs::exists(&other).unwrap());
+        // The connection has waited.
+        listener.accept(Allowed::same_user(), LATE).unwrap();
     });
 }
 

@@ -148,3 +148,39 @@ fn a_file_that_shrinks_while_it_is_open_gives_no_bytes() {
     assert_says(&error, &["it ends before the 4096 bytes"]);
     assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
 }
+
+/// A source whose reads fail from an offset on.
+struct Broken(Vec<u8>, u64);
+
+impl crate::disk::ReadAt for Broken {
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let (start, end) = (offset as usize, offset as usize + bytes.len());
+        if end as u64 > self.1 {
+            return Err(std::io::Error::from_raw_os_error(5));
+        }
+        bytes.copy_from_slice(&self.0[start..end]);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_is_no_damaged_file() {
+    let folder = Folder::new("disk");
+    let path = folder.file("a");
+    write(&path, &contents(1), small()).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let size = whole.len() as u64;
+    let parts = |readable| {
+        let source = Broken(whole.clone(), readable);
+        let header = crate::parts::read_header(&source, size)?;
+        crate::parts::Parts::read(&source, header, size)
+    };
+    parts(size).map(drop).unwrap();
+    for readable in [0, size / 2, size - 1] {
+        let error =
+            parts(readable).map(drop).unwrap_err().error(gpu_vmm_core::Operation::OpenSnapshot, &path);
+        assert!(matches!(error.detail(), Detail::File { .. }), "{error}");
+        let begin = format!("open snapshot: {}: read answered EIO (5)", path.display());
+        assert!(error.to_string().starts_with(&begin), "{error}");
+    }
+}

@@ -40,6 +40,8 @@ fn blocks_that_are_wrong_are_refused_and_the_rest_goes_on() {
         let error = file.read_block(memory, block, &mut vec![0; length]).unwrap_err();
         assert!(matches!(error.detail(), Detail::OutOfRange { .. }), "{error}");
     }
+    let error = file.read_block(0, 0, &mut vec![0; BLOCK.0 as usize + 1]).unwrap_err();
+    assert!(matches!(error.detail(), Detail::OutOfRange { .. }), "more than the block: {error}");
     assert_eq!(read_all(&file).unwrap(), contents(1));
 }
 
