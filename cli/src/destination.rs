@@ -300,4 +300,44 @@ mod tests {
             "{refused}"
         );
     }
+
+    #[test]
+    fn a_folder_that_has_gone_since_the_check_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("place");
+        std::fs::create_dir(&place).unwrap();
+        let mut target = Destination::check(&place.join("file")).unwrap();
+        target.add("text").unwrap();
+        std::fs::remove_dir(&place).unwrap();
+        let (error, place) = (target.complete().unwrap_err().to_string(), place.display());
+        let expected =
+            format!("{place}/file cannot be written: the folder {place} accepts no new file: No such");
+        assert!(error.starts_with(&expected), "{error}");
+    }
+
+    #[test]
+    fn a_pipe_without_a_reader_takes_everything_and_is_no_error() {
+        use std::os::unix::fs::OpenOptionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = || File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
+        let first = reader();
+        let mut target = Destination::check(&pipe).unwrap();
+        assert!(!target.is_replaced() && !target.is_stdout());
+        target.add("read, ").unwrap();
+        let mut begun = [0; 6];
+        std::io::Read::read_exact(&mut &first, &mut begun).unwrap();
+        assert_eq!(&begun, b"read, ");
+        drop(first);
+        target.add("lost").unwrap();
+        // Nothing more is written, although there is a reader again.
+        let mut second = reader();
+        target.add("more").unwrap();
+        target.complete().unwrap();
+        drop(target);
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut second, &mut rest).unwrap();
+        assert_eq!(rest, "");
+    }
 }

@@ -193,6 +193,20 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_asked_about_a_device_is_an_error_of_it_alone() {
+        let opened: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
+        let mut missing = opened.devices()[0].clone();
+        missing.id = DeviceId(9);
+        let report = super::device(&opened, &missing);
+        assert_eq!((report.device, report.free_bytes, report.total_bytes), (9, None, Bytes::mib(16).0));
+        let memory = opened.memory_info(DeviceId(9)).unwrap_err().to_string();
+        let capabilities = opened.capabilities(DeviceId(9)).unwrap_err().to_string();
+        assert!(memory.contains("device 9 does not exist"), "{memory}");
+        assert_eq!(report.errors, [memory, capabilities]);
+        assert!(report.capabilities.is_empty());
+    }
+
+    #[test]
     fn a_backend_that_cannot_be_opened_has_the_reason_alone() {
         let detail = gpu_vmm::Detail::Unsupported { reason: "not here".to_owned() };
         let error = gpu_vmm::Error::new(gpu_vmm::Operation::Open, detail);

@@ -165,3 +165,42 @@ impl<'a> Run<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::args::{Arguments, Command};
+    use clap::Parser;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn each_report_becomes_its_own_part_of_the_file() {
+        let Command::Check(asked) = Arguments::try_parse_from(["gpu-vmm", "check"]).unwrap().command else {
+            panic!()
+        };
+        let mut run = Run::new(&asked, Destination::check("/dev/null".as_ref()).unwrap());
+        let mut suite = crate::conformance::text::sample();
+        for (part, seconds) in [(Part::Conformance, 1.5), (Part::Soak, 2.5)] {
+            suite.summary.seconds = seconds;
+            run.keep(part, &serde_json::to_vec(&suite).unwrap());
+        }
+        for text in ["{\"pair\": 1}", "{\"pair\"", "{\"pair\": 2}"] {
+            run.keep(Part::Bench, text.as_bytes());
+        }
+        run.keep(Part::Info, b"[1]");
+        run.keep(Part::Grow, b"{\"bytes\": 3}");
+        let Check { info, grow, conformance, bench, soak, .. } = &run.check;
+        let seconds = [conformance, soak].map(|report| report.as_ref().unwrap().summary.seconds);
+        assert_eq!(seconds, [1.5, 2.5]);
+        assert_eq!((info, grow), (&vec![json!([1])], &Some(json!({"bytes": 3}))));
+        assert_eq!(bench, &[json!({"pair": 1}), json!({"pair": 2})], "one that is cut off is left out");
+        for part in [Part::Grow, Part::Conformance, Part::Soak, Part::Info] {
+            run.keep(part, b"{");
+        }
+        let Check { info, grow, conformance, soak, .. } = &run.check;
+        assert!(grow.is_none() && conformance.is_none() && soak.is_none());
+        assert_eq!(info.iter().collect::<Vec<&Value>>(), [&json!([1])]);
+    }
+}

@@ -1,6 +1,6 @@
 //! `gpu-vmm bench`: few samples of the quick pairs, the report in all formats, and the arguments that it refuses.
 
-use crate::rig::{Folder, command, fails, json, stdout};
+use crate::rig::{Folder, command, fails, json, stderr, stdout, with_addresses};
 use serde_json::Value;
 use std::path::Path;
 
@@ -136,4 +136,40 @@ fn the_page_is_what_the_committed_reports_say() {
         drawn == read("performance/growth.svg"),
         "growth.svg is of other reports: run what {target} says"
     );
+}
+
+/// With 1 GiB of addresses, the pair `mappings` fails in the middle, and other ones too.
+#[test]
+#[cfg(target_os = "linux")]
+fn pairs_that_fail_are_named_at_the_end_and_keep_their_rows() {
+    let folder = Folder::new("bench-failed");
+    let file = folder.file("report.json");
+    let arguments = ["bench", "--backend", "host", "--filter", "ap", "--samples", "1", "--out", &file];
+    let output = with_addresses(1 << 20, &arguments).output().unwrap();
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let pairs = report["pairs"].as_array().unwrap();
+    let names: Vec<&str> = pairs.iter().map(|pair| pair["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["mappings", "premap", "swap"]);
+    let (error, rows) = (pairs[0]["failed"].as_str().unwrap(), pairs[0]["rows"].as_array().unwrap());
+    assert!(error.starts_with("reserve: mmap answered ENOMEM (12)") && error.contains("2002 MiB"), "{error}");
+    assert!(!rows.is_empty() && pairs[0]["skipped"].is_null(), "{report}");
+    let text = stdout(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains(&format!("FAILED: {error}")), "{text}");
+    let failed = pairs.iter().filter(|pair| !pair["failed"].is_null());
+    let failed: Vec<&str> = failed.map(|pair| pair["name"].as_str().unwrap()).collect();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stderr(&output), format!("gpu-vmm: error: failed: {}\n", failed.join(", ")));
+}
+
+#[test]
+fn a_pair_that_cannot_be_measured_here_is_skipped_and_no_failure() {
+    let arguments = ["bench", "--backend", "host", "--filter", "peer"];
+    let output = command(&arguments).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let why = "no other device can access device 0's memory";
+    assert!(stdout(&output).ends_with(&format!("own copies\n  skipped: {why}\n")), "{}", stdout(&output));
+    let report = json(&command(&arguments).arg("--json").output().unwrap());
+    let pair = &report["pairs"][0];
+    assert_eq!((&pair["name"], &pair["skipped"]), (&"peer".into(), &why.into()));
+    assert_eq!((&pair["failed"], &pair["rows"]), (&Value::Null, &serde_json::json!([])));
 }

@@ -32,7 +32,7 @@ mod snapshot;
 #[cfg(target_os = "linux")]
 mod table;
 
-use rig::{command, fails, json, stderr, stdout};
+use rig::{command, fails, json, stderr, stdout, with_addresses};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -168,6 +168,20 @@ fn growth_for_people_tells_what_was_checked_and_compared() {
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     assert_eq!(stderr(&output), "", "no bar if standard error is not a terminal");
+}
+
+/// The address space has room for 256 MiB, and not for the 384 MiB of the last copy.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_copy_for_which_no_memory_is_left_is_not_measured_and_no_failure() {
+    let sizes = ["--reserve", "256MiB", "--from", "128MiB", "--to", "256MiB"];
+    let arguments = [&["grow", "--backend", "host", "--json"][..], &sizes].concat();
+    let report = json(&with_addresses(390_000, &arguments).output().unwrap());
+    assert_eq!((&report["verified_bytes"], &report["wrong_words"]), (&(256 * MIB).into(), &0.into()));
+    assert_eq!((&report["copy_micros"], &report["copy_ratio"]), (&Value::Null, &Value::Null));
+    let reason = report["copy_skipped"].as_str().unwrap();
+    let expected = "allocate: device 0 is out of memory (requested 256 MiB, ";
+    assert!(reason.starts_with(expected) && reason.contains("mmap answered ENOMEM (12)"), "{reason}");
 }
 
 #[test]

@@ -222,6 +222,16 @@ fn what_is_no_snapshot_of_a_pool_is_an_error_that_says_why() {
         "the block at offset 1 MiB begins before the end of the previous one, 64 MiB, in range 0, tagged \"weights\"",
     );
     fails(&["report"], 2, "the following required arguments were not provided");
+
+    // The text shows no frames, so that only the page is refused.
+    let mut scattered = snapshot();
+    let frames = |frame| FramesSnapshot { frame, count: 10_000 - u64::from(frame) };
+    scattered.unmapped = (0..5_000).map(frames).collect();
+    std::fs::write(&file, serde_json::to_string(&scattered).unwrap()).unwrap();
+    assert_eq!(command(&["report", &file]).output().unwrap().status.code(), Some(0));
+    let why = "its memory is mapped in more than 4194304 places";
+    fails(&["report", &file, "--html", &out], 1, &format!("{file} is not a pool snapshot: {why}"));
+    assert!(!std::fs::exists(&out).unwrap());
 }
 
 #[test]

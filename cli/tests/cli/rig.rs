@@ -10,6 +10,14 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
     command
 }
 
+/// Returns the command with a limit on its address space, in KiB.
+pub(crate) fn with_addresses(kibibytes: u64, arguments: &[&str]) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_gpu-vmm")]);
+    shell.args(arguments).stdin(Stdio::null());
+    shell
+}
+
 /// Checks for success, and returns the printed JSON.
 pub(crate) fn json(output: &Output) -> Value {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
