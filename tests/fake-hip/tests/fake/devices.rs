@@ -12,6 +12,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "a_peer_is_added_while_the_owner_works", run: busy_owner },
     Case { name: ALONE, run: alone },
     Case { name: "a_device_that_does_not_exist_is_refused_by_each_call", run: missing },
+    Case { name: "virtual_memory_is_found_on_a_device_with_little_memory", run: little_memory },
 ];
 
 /// Device 0 reads memory of device 1, which has access to the first part only. HIP 6 would have device 1 do it.
@@ -89,4 +90,15 @@ fn alone(rig: &mut Rig) {
     let all = rig.backend.capabilities(ZERO).must("capabilities");
     let peers = found(&all, Feature::PeerAccess);
     assert!(!peers.available && peers.note == "there is no other device", "{}", peers.note);
+}
+
+/// The trial takes less memory there. Some versions keep the memory of each trial.
+fn little_memory(rig: &mut Rig) {
+    let free = rig.backend.memory_info(ZERO).must("amounts").free;
+    let taken = rig.memory(ZERO, free.0 / UNIT as u64 - 16);
+    let all = rig.backend.capabilities(ZERO).must("capabilities");
+    let virtual_memory =
+        all.iter().find(|one| one.feature == Feature::VirtualMemory).expect("it is reported");
+    assert!(virtual_memory.available, "{}", virtual_memory.note);
+    drop(taken);
 }
