@@ -90,7 +90,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](Detail::Unsupported) for more than 65,535 tags, [`Forked`](Detail::Forked) in a forked child.
+    /// [`Unsupported`](Detail::Unsupported) for more than 65,536 tags, [`Forked`](Detail::Forked) in a forked child.
     pub fn tagged(&self, tag: &str) -> Result<Self> {
         let tag = self.owner.inner.core(Operation::TagMemory)?.tags.named(tag)?;
         Ok(Self { owner: Arc::clone(&self.owner), tag })

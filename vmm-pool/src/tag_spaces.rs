@@ -3,7 +3,7 @@
 use crate::core::{Core, Request, Shortage};
 use crate::piece::{Origin, Piece};
 use crate::space::Space;
-use crate::tags::Tag;
+use crate::tags::{LIMIT, Tag};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
 use gpu_vmm_sync::Arc;
 
@@ -52,7 +52,7 @@ impl<B: Backend> Core<B> {
                 true => "plain allocations",
                 false => "address ranges, up to two for each tag",
             };
-            let reason = format!("the pool has the maximum of {} {what}", u16::MAX);
+            let reason = format!("the pool has the maximum of {LIMIT} {what}");
             Error::new(Operation::Allocate, Detail::Unsupported { reason })
         })
     }
@@ -107,7 +107,7 @@ mod tests {
             assert_eq!(core.space_index(65_535).unwrap(), 65_535);
             let error = core.space_index(65_536).unwrap_err();
             assert_eq!((error.operation(), error.kind()), (Operation::Allocate, ErrorKind::Unsupported));
-            let text = format!("the pool has the maximum of 65535 {what}");
+            let text = format!("the pool has the maximum of 65536 {what}");
             assert!(error.to_string().contains(&text), "{error}");
         }
     }

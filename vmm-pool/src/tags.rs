@@ -58,6 +58,9 @@ pub(crate) struct Own {
     pub(crate) spaces: [Option<usize>; 2],
 }
 
+/// The number of tags and of spaces that blocks can name.
+pub(crate) const LIMIT: u32 = 1 << u16::BITS;
+
 /// All tags of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
@@ -73,7 +76,7 @@ impl Tags {
         let index = u16::try_from(self.list.len()).map_err(|_| {
             Error::new(
                 Operation::TagMemory,
-                Detail::Unsupported { reason: format!("a pool can have at most {} tags", u16::MAX) },
+                Detail::Unsupported { reason: format!("a pool can have at most {LIMIT} tags") },
             )
         })?;
         let (state, large) = (AtomicU8::new(0), OnceLock::new());
@@ -119,7 +122,7 @@ mod tests {
         assert_eq!(tags.named("last").unwrap().index, u16::MAX);
         let error = tags.named("more").unwrap_err();
         assert_eq!(error.operation(), Operation::TagMemory);
-        assert!(error.to_string().contains("a pool can have at most 65535 tags"), "{error}");
+        assert!(error.to_string().contains("a pool can have at most 65536 tags"), "{error}");
         assert_eq!(tags.named("second").unwrap().index, 1, "a known tag is refused");
     }
 }
