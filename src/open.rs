@@ -154,6 +154,15 @@ mod tests {
         assert_eq!(best_of(&[]), Err(0));
     }
 
+    #[cfg(not(feature = "hip"))]
+    #[test]
+    fn a_backend_that_is_not_built_in_names_its_feature() {
+        let error = AnyBackend::open(Vendor::Hip).map(drop).unwrap_err();
+        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
+        assert_eq!(reason, "this program was built without the feature `hip`");
+        assert_eq!(error.operation(), Operation::Open);
+    }
+
     #[test]
     fn a_vendor_whose_library_is_loaded_comes_first() {
         let (cuda, hip, host) = (Vendor::Cuda, Vendor::Hip, Vendor::Host);

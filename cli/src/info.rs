@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_about_a_device_is_an_error_of_it_alone() {
+    fn a_device_that_cannot_be_queried_has_both_errors() {
         let opened: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
         let mut missing = opened.devices()[0].clone();
         missing.id = DeviceId(9);

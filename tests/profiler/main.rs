@@ -30,12 +30,15 @@ fn tool() -> &'static PathBuf {
         std::fs::create_dir_all(&folder).unwrap();
         let library = folder.join("librocprofiler-sdk-roctx.so.1");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/profiler/tool.c");
+        // Another run of this program may have the library loaded.
+        let new = folder.join(format!("{}.so", std::process::id()));
         let built = Command::new("cc")
             .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
-            .arg(&library)
+            .arg(&new)
             .arg(source)
             .status();
         assert!(built.unwrap().success(), "{source} does not compile");
+        std::fs::rename(&new, &library).unwrap();
         library
     })
 }
@@ -81,9 +84,10 @@ fn with_tool_without(
 
 /// The process's search path, with the tool's folder before the others.
 fn with_the_tools_folder() -> OsString {
-    let others = std::env::var_os(SEARCH_PATH).unwrap_or_default();
+    let others = std::env::var_os(SEARCH_PATH).filter(|paths| !paths.is_empty());
+    let others = others.iter().flat_map(std::env::split_paths);
     let folder = tool().parent().unwrap().to_owned();
-    std::env::join_paths(std::iter::once(folder).chain(std::env::split_paths(&others))).unwrap()
+    std::env::join_paths(std::iter::once(folder).chain(others)).unwrap()
 }
 
 fn grow_and_suspend() {

@@ -59,9 +59,9 @@ fn a_registered_stream_allocates_with_the_tag_of_its_pool() {
     // SAFETY: the stream lives as long as the pool.
     let registered = unsafe { pool.register_stream(own.stream()) }.unwrap();
     assert_eq!(registered.stream(), own.stream());
-    let (block, beside) = (registered.alloc(PAGE).unwrap(), registered.pool().alloc(PAGE).unwrap());
-    assert_eq!((block.stream(), beside.stream()), (own.stream(), Stream::DEFAULT));
-    for block in [&block, &beside] {
+    let (block, of_pool) = (registered.alloc(PAGE).unwrap(), registered.pool().alloc(PAGE).unwrap());
+    assert_eq!((block.stream(), of_pool.stream()), (own.stream(), Stream::DEFAULT));
+    for block in [&block, &of_pool] {
         assert_eq!(pool.find(block.address()).map(|info| info.tag), Some("kv".into()));
     }
 }

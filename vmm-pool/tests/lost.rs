@@ -134,7 +134,7 @@ fn memory_that_is_lost_at_one_address_is_not_used_at_another() {
     pool.allow_access(DeviceId(1)).unwrap_err();
     backend.stop();
     moved.check_usable(Operation::Read).unwrap_err();
-    check(&pool, Bytes::mib(6), "beside a block whose memory was mapped twice");
+    check(&pool, Bytes::mib(6), "while a block whose memory was mapped twice is live");
     drop((moved, guard, live));
     check(&pool, Bytes::mib(6), "after all were freed");
     pool.trim(Bytes::ZERO).unwrap();
@@ -143,7 +143,7 @@ fn memory_that_is_lost_at_one_address_is_not_used_at_another() {
 
 /// A tag has a range for small blocks and one for others. The second one fails, and with it the return of the first one's memory.
 #[test]
-fn half_a_suspension_that_cannot_be_taken_back_is_told_and_resumed() {
+fn half_a_suspension_that_cannot_be_undone_is_reported_and_resumed() {
     let mut halves = 0;
     for first in 0.. {
         let (backend, pool, mut live) = start(Bytes(300));

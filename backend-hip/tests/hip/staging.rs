@@ -3,7 +3,7 @@
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
 use gpu_vmm_core::{
-    Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, Operation,
+    AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, MemoryCalls, Operation,
     Reservation,
 };
 use gpu_vmm_testkit::TestKit;
@@ -39,8 +39,11 @@ fn pinned(rig: &Rig) {
 
 /// HIP finds no memory there, and writes nothing.
 fn not_filled(rig: &Rig) {
-    let nothing = AddressRange { base: Address(1 << 40), size: Bytes(48) };
-    // SAFETY: HIP refuses addresses that it does not know.
+    // SAFETY: the size is a unit.
+    let reservation =
+        unsafe { rig.backend.reserve(rig.unit(), rig.backend.granularity().into(), None) }.unwrap();
+    let nothing = AddressRange { base: reservation.range().base, size: Bytes(48) };
+    // SAFETY: the addresses are this test's, and no memory is mapped there.
     let error = unsafe { rig.backend.fill(ZERO, nothing.base, nothing.size, 1) }.expect_err("no memory");
     let Detail::Driver { source, context } = error.detail() else { panic!("{error}") };
     assert_eq!((error.operation(), source.call), (Operation::Fill, "hipMemsetAsync"), "{error}");

@@ -52,7 +52,7 @@ unsafe impl SyncCalls for TwiceAsMany {
 #[test]
 fn a_reservation_of_another_size_is_refused_wherever_it_lies() {
     let host = TwiceAsMany { host: HostConfig::new().open().unwrap() };
-    // No other test here uses addresses from here on.
+    // No other test of this program uses this address: snapshots.rs counts up from 0x2100_0000_0000.
     let wanted = Address(0x2500_0000_0000);
     let places =
         [Placement::Anywhere, Placement::Prefer(wanted), Placement::Exact(wanted), Placement::Restorable];

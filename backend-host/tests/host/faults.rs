@@ -237,10 +237,10 @@ fn mapping_and_unmapping_that_the_kernel_refuses_change_nothing() {
     });
 }
 
-/// Kernels before 4.17 know no request for addresses that must be free.
+/// A sandbox can refuse MAP_FIXED_NOREPLACE. A kernel before 4.17 ignores it and treats the address as a hint.
 #[test]
-fn a_kernel_that_takes_no_hint_has_no_fixed_addresses() {
-    alone("faults::a_kernel_that_takes_no_hint_has_no_fixed_addresses", || {
+fn a_kernel_that_refuses_fixed_addresses_lacks_the_feature() {
+    alone("faults::a_kernel_that_refuses_fixed_addresses_lacks_the_feature", || {
         let host = machine();
         if !refuse_with(libc::SYS_mmap, 3, libc::MAP_FIXED_NOREPLACE as u32, libc::EINVAL) {
             return;
@@ -249,7 +249,7 @@ fn a_kernel_that_takes_no_hint_has_no_fixed_addresses() {
         let found = all.iter().find(|one| one.feature == Feature::FixedAddress).unwrap();
         assert_eq!((found.available, found.found_by), (false, Evidence::Trial));
         assert_eq!(found.note, "the kernel did not return a free address that was requested");
-        // A hint is a wish.
+        // Address hints are advisory: the reservation succeeds elsewhere.
         let hint = 1 << 40;
         let range = Range::aligned(&host, GRANULE, GRANULE, Some(hint)).unwrap();
         assert_ne!(range.at(Bytes::ZERO), Address(hint));

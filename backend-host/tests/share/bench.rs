@@ -78,14 +78,14 @@ pub(crate) fn shared<A: Backend, B: Backend>(
     (exporter, import.receive(importer, theirs).unwrap())
 }
 
-/// A machine whose driver reports no UUID for its devices.
+/// A host backend whose devices have no UUID.
 #[derive(Clone, Debug)]
-pub(crate) struct Nameless {
+pub(crate) struct WithoutUuids {
     inner: HostBackend,
     devices: Vec<Device>,
 }
 
-impl Nameless {
+impl WithoutUuids {
     pub(crate) fn open() -> Self {
         let inner = machine();
         let mut devices = inner.devices().to_vec();
@@ -95,7 +95,7 @@ impl Nameless {
 }
 
 // SAFETY: every call is forwarded to the host backend, which meets the requirements.
-unsafe impl Backend for Nameless {
+unsafe impl Backend for WithoutUuids {
     forward!(inner: vendor, instance, driver, memory_info, can_access, capabilities, quirks, unmaps_runs);
     forward!(inner: granularity, granularity_of, check_host_access, reservation_unit, drop_log, deferred);
 
@@ -105,18 +105,18 @@ unsafe impl Backend for Nameless {
 }
 
 // SAFETY: as above.
-unsafe impl MemoryCalls for Nameless {
+unsafe impl MemoryCalls for WithoutUuids {
     type Handle = <HostBackend as MemoryCalls>::Handle;
     type Reservation = <HostBackend as MemoryCalls>::Reservation;
     forward!(inner: MemoryCalls);
 }
 
 // SAFETY: as above.
-unsafe impl CopyCalls for Nameless {
+unsafe impl CopyCalls for WithoutUuids {
     forward!(inner: CopyCalls);
 }
 
 // SAFETY: as above.
-unsafe impl SyncCalls for Nameless {
+unsafe impl SyncCalls for WithoutUuids {
     forward!(inner: SyncCalls);
 }

@@ -1,6 +1,6 @@
 //! One piece of memory over a channel.
 
-use crate::bench::{Nameless, empty, machine, piece, put, seen};
+use crate::bench::{WithoutUuids, empty, machine, piece, put, seen};
 use crate::forger::{Forger, Say};
 use crate::{ONE, TWO, UNIT, units};
 use gpu_vmm_core::{Bytes, Detail, Error, Operation, PhysicalMemory, Properties};
@@ -53,7 +53,7 @@ fn memory_that_stays_in_the_process_is_not_sent() {
 
 #[test]
 fn memory_of_a_device_without_a_uuid_is_neither_sent_nor_shared_nor_offered() {
-    let (here, there) = (Nameless::open(), machine());
+    let (here, there) = (WithoutUuids::open(), machine());
     let memory = piece(&here, TWO, 2);
     let mut region = empty(&here);
     put(&mut region, 0, &memory, 5);

@@ -10,7 +10,7 @@ use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm_testkit::FaultInject;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -179,7 +179,7 @@ fn an_importer_that_finds_its_exporter_gone_releases_without_an_error() {
         if fails {
             there.fail_calls(&[Operation::Unmap]);
         }
-        // Nobody has received the end of the exchange, which the send finds.
+        // The importer has not received the end of the exchange. The send finds it.
         let released = imported.release(IDLE);
         there.stop();
         assert_eq!(released.is_err(), fails, "{released:?}");
@@ -193,20 +193,17 @@ fn an_exporter_that_publishes_learns_of_the_end_first() {
     let mut region = full(&host);
     let lie = Say::Applied { revision: 1 };
     for (said, expected) in [
-        (&lie, "publish change: "),
+        (&lie, "revision 1"),
         (&Say::Released, "it has released the memory"),
         (&Say::Kept, "it keeps the memory and has ended the exchange"),
     ] {
         let (mut forger, channel) = Forger::new();
         let mut exporter = Exporter::share(channel, &region).unwrap();
-        assert_eq!(exporter.channel().peer().pid, std::process::id());
-        assert_eq!(exporter.as_raw_fd(), exporter.channel().as_raw_fd());
         region.unmap(units(3), units(1), IDLE).unwrap();
         forger.say(said, &[]);
         let error = exporter.publish(&region).unwrap_err();
         assert!(error.operation() == Operation::Publish && error.to_string().contains(expected), "{error}");
-        let is_bad =
-            matches!(error.extension(), Some(PeerError::BadMessage { why }) if why.contains("revision 1"));
+        let is_bad = matches!(error.extension(), Some(PeerError::BadMessage { .. }));
         assert_eq!(is_bad, matches!(said, Say::Applied { .. }), "{error}");
         assert!(!exporter.is_connected());
         region = full(&host);

@@ -1,6 +1,8 @@
 //! `gpu-vmm bench`: few samples of the quick pairs, the report in all formats, and the arguments that it refuses.
 
-use crate::rig::{Folder, command, fails, json, stderr, stdout, with_addresses};
+#[cfg(target_os = "linux")]
+use crate::rig::with_addresses;
+use crate::rig::{Folder, command, fails, json, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 

@@ -32,7 +32,9 @@ mod snapshot;
 #[cfg(target_os = "linux")]
 mod table;
 
-use rig::{command, fails, json, stderr, stdout, with_addresses};
+#[cfg(target_os = "linux")]
+use rig::with_addresses;
+use rig::{command, fails, json, stderr, stdout};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};

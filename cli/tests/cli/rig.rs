@@ -11,9 +11,14 @@ pub(crate) fn command(arguments: &[&str]) -> Command {
 }
 
 /// Returns the command with a limit on its address space, in KiB.
+#[cfg(target_os = "linux")]
 pub(crate) fn with_addresses(kibibytes: u64, arguments: &[&str]) -> Command {
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("ulimit -v {kibibytes}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_gpu-vmm")]);
+    shell.args([
+        "-c",
+        &format!("ulimit -v {kibibytes} && exec \"$0\" \"$@\""),
+        env!("CARGO_BIN_EXE_gpu-vmm"),
+    ]);
     shell.args(arguments).stdin(Stdio::null());
     shell
 }

@@ -239,7 +239,7 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
 }
 
 #[test]
-fn a_process_that_can_open_no_more_files_is_told_which_call_failed() {
+fn each_call_without_a_free_descriptor_names_itself_and_its_path() {
     alone(|| {
         let folder = Folder::new();
         let (path, other) = (folder.socket(), folder.0.join("other"));

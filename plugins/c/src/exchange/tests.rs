@@ -180,38 +180,43 @@ fn each_end_learns_how_the_other_one_ended() {
         assert_eq!(gpu_vmm_exporter_request_release(ends.exporter), GPU_VMM_OK);
         assert_eq!(ends.next(WAIT), GPU_VMM_EVENT_RELEASE_REQUESTED);
         assert_eq!(gpu_vmm_followed_release(ends.followed), GPU_VMM_OK);
-        let refused = |status: Status| (status, crate::tests::last_error());
-        for (refused, operation) in [
-            (refused(gpu_vmm_followed_release(ends.followed)), Operation::ReleaseImport),
-            (refused(gpu_vmm_followed_apply(ends.followed, true)), Operation::ApplyChange),
-        ] {
-            let text = format!("{operation}: the region was released");
-            assert_eq!(refused, (GPU_VMM_INVALID_ARGUMENT, text));
-        }
         outcome = 4711;
         assert_eq!(gpu_vmm_exporter_wait_released(ends.exporter, WAIT, &raw mut outcome), GPU_VMM_OK);
         assert_eq!(outcome, GPU_VMM_RELEASED);
-    }
-    // SAFETY: as above.
-    unsafe {
-        let (mut event, mut begin, mut end, mut byte) = (4711, 4711, 4711, 0_u8);
-        let place = (&raw mut byte).cast();
-        for (status, operation) in [
-            (gpu_vmm_followed_next(ends.followed, WAIT, &raw mut event), Operation::Receive),
-            (gpu_vmm_followed_range(ends.followed, &raw mut begin, &raw mut end), Operation::LockRegion),
-            (gpu_vmm_followed_read(ends.followed, 0, place, 1), Operation::Read),
-            (gpu_vmm_followed_write(ends.followed, 0, place, 1), Operation::Write),
-        ] {
-            assert_eq!(status, GPU_VMM_INVALID_ARGUMENT, "{operation}");
-        }
-        assert_eq!(crate::tests::last_error(), format!("{}: the region was released", Operation::Write));
-        assert_eq!((event, begin, end), (0, 0, 0));
     }
     ends.end();
     let ends = begin("gone");
     // SAFETY: the exporter is freed once.
     unsafe { gpu_vmm_exporter_free(ends.exporter) };
     assert_eq!(ends.next(WAIT), GPU_VMM_EVENT_GONE);
+    ends.end();
+}
+
+#[test]
+fn a_released_import_refuses_each_call() {
+    let ends = begin("refuses");
+    let (mut event, mut first, mut last, mut byte) = (4711, 4711, 4711, 0_u8);
+    let place = (&raw mut byte).cast();
+    let refused = |status: Status| (status, crate::tests::last_error());
+    // SAFETY: the objects live, and the places are writable.
+    unsafe {
+        assert_eq!(gpu_vmm_followed_release(ends.followed), GPU_VMM_OK);
+        for (refused, operation) in [
+            (refused(gpu_vmm_followed_release(ends.followed)), Operation::ReleaseImport),
+            (refused(gpu_vmm_followed_apply(ends.followed, true)), Operation::ApplyChange),
+            (refused(gpu_vmm_followed_next(ends.followed, WAIT, &raw mut event)), Operation::Receive),
+            (
+                refused(gpu_vmm_followed_range(ends.followed, &raw mut first, &raw mut last)),
+                Operation::LockRegion,
+            ),
+            (refused(gpu_vmm_followed_read(ends.followed, 0, place, 1)), Operation::Read),
+            (refused(gpu_vmm_followed_write(ends.followed, 0, place, 1)), Operation::Write),
+        ] {
+            let text = format!("{operation}: the region was released");
+            assert_eq!(refused, (GPU_VMM_INVALID_ARGUMENT, text));
+        }
+    }
+    assert_eq!((event, first, last), (0, 0, 0));
     ends.end();
 }
 

@@ -241,6 +241,36 @@ fn a_descriptor_is_imported_by_its_size_and_no_debug_text_shows_a_fabric_handle(
 }
 
 #[test]
+fn arrays_of_no_regions_and_wrong_counts_are_refused() {
+    let backend = open(&HostConfig::new());
+    let region = one_unit(backend);
+    let file = std::env::temp_dir().join(format!("gpu-vmm-c-no-regions-{}", std::process::id()));
+    let path = CString::new(file.to_str().unwrap()).unwrap();
+    let one = region.cast_const();
+    // SAFETY: as above; the path is a string. No array is read whose count is wrong.
+    unsafe {
+        assert_eq!(gpu_vmm_region_snapshot(region, path.as_ptr(), false), GPU_VMM_OK);
+        for count in [0, 2] {
+            let restored = gpu_vmm_regions_restore(backend, path.as_ptr(), true, null_mut(), count);
+            let text = format!("{}: regions is null", Operation::Restore);
+            assert_eq!((restored, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
+            let written = gpu_vmm_regions_snapshot(null(), count, path.as_ptr(), true);
+            let text = format!("{}: regions is null", Operation::TakeSnapshot);
+            assert_eq!((written, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
+        }
+        for count in [0, 1025] {
+            let written = gpu_vmm_regions_snapshot(&raw const one, count, path.as_ptr(), true);
+            let text = format!("{}: count is {count}; expected 1 to 1024", Operation::TakeSnapshot);
+            assert_eq!((written, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
+        }
+        assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 1, "the file is as before");
+        gpu_vmm_region_free(region);
+        gpu_vmm_close(backend);
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn a_file_of_one_region_is_restored_elsewhere_if_its_address_is_taken() {
     let backend = open(&HostConfig::new());
     let region = one_unit(backend);
@@ -279,19 +309,6 @@ fn a_file_of_one_region_is_restored_elsewhere_if_its_address_is_taken() {
         let status = gpu_vmm_regions_restore(backend, path.as_ptr(), true, all.as_mut_ptr(), 3);
         assert_eq!((status, all), (GPU_VMM_INVALID_ARGUMENT, [null_mut(); 3]));
         assert!(last_error().ends_with("has 2 regions; expected 3"), "{}", last_error());
-        for count in [0, 2] {
-            let restored = gpu_vmm_regions_restore(backend, path.as_ptr(), true, null_mut(), count);
-            let text = format!("{}: regions is null", Operation::Restore);
-            assert_eq!((restored, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
-            let written = gpu_vmm_regions_snapshot(null(), count, path.as_ptr(), true);
-            let text = format!("{}: regions is null", Operation::TakeSnapshot);
-            assert_eq!((written, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
-        }
-        for count in [0, 1025] {
-            let written = gpu_vmm_regions_snapshot(both.as_ptr(), count, path.as_ptr(), true);
-            let text = format!("{}: count is {count}; expected 1 to 1024", Operation::TakeSnapshot);
-            assert_eq!((written, last_error()), (GPU_VMM_INVALID_ARGUMENT, text));
-        }
         assert_eq!(result(|place| gpu_vmm_snapshot_count(path.as_ptr(), place)), 2, "the file is as before");
         for region in [region, restored] {
             gpu_vmm_region_free(region);

@@ -184,10 +184,10 @@ fn moves_and_names_both_addresses() -> bool {
     }
 }
 
-/// Tells an observer of C another outcome of each change.
-struct Another(Registered, BackingOutcome);
+/// Passes changes to an observer of C, with this outcome.
+struct WithOutcome(Registered, BackingOutcome);
 
-impl BackingObserver for Another {
+impl BackingObserver for WithOutcome {
     fn before(&self, change: &Change<'_>) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.0.before(change)
     }
@@ -211,7 +211,7 @@ fn each_outcome_has_its_number() {
         let registered = unsafe { Registered::new(observer(context.cast())) };
         let mut region = gpu_vmm::Region::builder(&host).reserve(Bytes(UNIT)).build().unwrap();
         region.grow_to(Bytes(UNIT)).unwrap();
-        region.on_backing_change(Another(registered, outcome));
+        region.on_backing_change(WithOutcome(registered, outcome));
         drop(region);
         assert_eq!(notes.after.len(), 1);
         assert_eq!((notes.after[0].1, notes.after[0].2), (GPU_VMM_BACKING_REMOVED, number), "{outcome:?}");

@@ -29,7 +29,6 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case("any_backend_acts_as_the_host_backend", any_backend_acts_as_the_host_backend),
     case("any_multicast_refuses_another_vendors_handles", any_multicast_refuses_another_vendors_handles),
-    case("a_backend_that_is_not_built_in_names_its_feature", a_backend_that_is_not_built_in),
     case("any_backend_is_cudas_if_cuda_was_chosen", any_backend_is_cudas_if_cuda_was_chosen),
     with(
         &[("GPUS", "1"), ("FAIL", "cuDeviceTotalMem_v2:1:999")],
@@ -346,17 +345,4 @@ fn any_backend_is_cudas_if_cuda_was_chosen(_: &Cuda) {
     let (chosen, other) = (AnyBackend::from(backend.clone()), AnyBackend::from(host()));
     assert_eq!(chosen.as_cuda().map(Backend::instance), Some(backend.instance()));
     assert!(other.as_cuda().is_none());
-}
-
-/// A build of the whole workspace has all of them.
-fn a_backend_that_is_not_built_in(_: &Cuda) {
-    for vendor in [Vendor::Cuda, Vendor::Hip, Vendor::Host] {
-        if AnyBackend::BUILT_IN.contains(&vendor) {
-            continue;
-        }
-        let error = AnyBackend::open(vendor).map(drop).unwrap_err();
-        let Detail::Unsupported { reason } = error.detail() else { panic!("{error}") };
-        assert_eq!(*reason, format!("this program was built without the feature `{vendor}`"));
-        assert_eq!(error.operation(), Operation::Open);
-    }
 }

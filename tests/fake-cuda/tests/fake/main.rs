@@ -15,7 +15,7 @@
 //! | `any` | the backend that is chosen at run time: each function returns what the vendor's own backend returns |
 //! | `failures` | what its errors say, and what is left after a call that fails |
 //! | `calls` | the same for contexts, kernels and graphs, and for copies of no bytes |
-//! | `unexpected` | drivers that return success and no result |
+//! | `unexpected` | drivers that return success and no result, the opposite of an attribute, or that have shut down |
 //! | `profiler` | NVIDIA's tools, which are loaded after the driver |
 //! | `team` | its multicast |
 //! | `child`, `rig` | runs a case; the driver's functions for cases |

@@ -114,7 +114,7 @@ fn a_granularity_of_0(_: &Cuda) {
     driver.granularity(ask, 2, SIZE, &shared).unwrap();
 }
 
-/// The error of a stream of a foreign context names the context alone if its device is not told.
+/// The error of a stream of a foreign context names the context alone if the driver does not report its device.
 fn a_context_of_an_unlisted_device(cuda: &Cuda) {
     let backend = open();
     let context = std::ptr::with_exposed_provenance_mut(cuda.enter(0));

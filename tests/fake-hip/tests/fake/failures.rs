@@ -2,7 +2,7 @@
 
 use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
-use crate::{around, events};
+use crate::{device_and_granularity, events};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind,
     Evidence, Feature, Grant, Handle, HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation,
@@ -94,7 +94,7 @@ pub(crate) fn is_for(case: &Case, version: &str) -> bool {
 
 /// Returns the calls that are refused in a case.
 pub(crate) fn refused_in(name: &str) -> &'static str {
-    let mut all = CASES.iter().chain(&events::CASES).chain(&around::CASES);
+    let mut all = CASES.iter().chain(&events::CASES).chain(&device_and_granularity::CASES);
     all.find(|(case, _)| case.name == name).map_or("", |(_, calls)| *calls)
 }
 

@@ -12,7 +12,7 @@
 //! | `misbehaved` | drivers of which a call misbehaves |
 //! | `failures` | calls that are refused: what the error says, and what is left |
 //! | `events` | the same for calls on events |
-//! | `around` | calls that set the thread's device or ask for a granularity |
+//! | `device_and_granularity` | calls that set the thread's device, and queries of a granularity, that fail |
 //! | `unexpected` | drivers that return success and no result, or an unknown one |
 //! | `handled` | for each quirk that gpu-vmm-hip handles: a case that succeeds with the workaround and fails without |
 //! | `child`, `rig` | runs a case; helpers for cases |
@@ -22,8 +22,8 @@
 #[macro_use]
 mod rig;
 mod addresses;
-mod around;
 mod child;
+mod device_and_granularity;
 mod devices;
 mod events;
 mod failures;
@@ -159,7 +159,7 @@ fn trials() -> Vec<Trial> {
         }
     }
     for version in failures::VERSIONS {
-        let cases = failures::CASES.iter().chain(&events::CASES).chain(&around::CASES);
+        let cases = failures::CASES.iter().chain(&events::CASES).chain(&device_and_granularity::CASES);
         for (case, _) in cases.filter(|(case, _)| failures::is_for(case, version)) {
             trials.push(Trial::test(format!("{version}::{}", case.name), move || goes_well(case, version)));
         }
@@ -189,7 +189,13 @@ fn main() -> ExitCode {
     let mut all = all
         .chain(&misbehaved::CASES)
         .chain(&unexpected::CASES)
-        .chain(failures::CASES.iter().chain(&events::CASES).chain(&around::CASES).map(|(case, _)| case))
+        .chain(
+            failures::CASES
+                .iter()
+                .chain(&events::CASES)
+                .chain(&device_and_granularity::CASES)
+                .map(|(case, _)| case),
+        )
         .chain(handled::ROWS.iter().map(|row| &row.case));
     all.find(|case| name == case.name).expect("a case of that name").run_here();
     ExitCode::SUCCESS

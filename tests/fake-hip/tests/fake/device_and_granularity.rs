@@ -1,4 +1,4 @@
-//! Calls around others that misbehave: those that set the thread's device, and those that ask for a granularity.
+//! Calls that set the thread's device, and queries of a granularity, that fail.
 
 use crate::child::Case;
 use crate::failures::logged;
