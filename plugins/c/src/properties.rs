@@ -129,6 +129,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::tests::of_device;
 
     #[test]
     fn each_property_is_the_callers() {
@@ -150,23 +151,18 @@ mod tests {
         assert!(read.compressible && !read.remote_dma);
     }
 
-    const PLAIN: Properties = Properties {
-        device: 1,
-        location: GPU_VMM_LOCATION_DEVICE,
-        node: 0,
-        handle_types: GPU_VMM_HANDLE_FD,
-        compressible: false,
-        remote_dma: false,
-        reserved: [0; 4],
-    };
+    /// Exportable device memory.
+    fn plain() -> Properties {
+        Properties { handle_types: GPU_VMM_HANDLE_FD, ..of_device(1) }
+    }
 
     #[test]
     fn properties_are_returned_as_they_were_read() {
         for wanted in [
-            Properties { compressible: true, ..PLAIN },
-            Properties { remote_dma: true, ..PLAIN },
-            Properties { location: GPU_VMM_LOCATION_HOST, ..PLAIN },
-            Properties { location: GPU_VMM_LOCATION_HOST_NODE, node: 2, ..PLAIN },
+            Properties { compressible: true, ..plain() },
+            Properties { remote_dma: true, ..plain() },
+            Properties { location: GPU_VMM_LOCATION_HOST, ..plain() },
+            Properties { location: GPU_VMM_LOCATION_HOST_NODE, node: 2, ..plain() },
         ] {
             let read = Properties::read("test", Some(&wanted)).unwrap();
             assert_eq!(format!("{:?}", Properties::of(&read)), format!("{wanted:?}"));
@@ -175,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_unknown_handle_type_is_refused_with_the_known_bits() {
-        let unknown = Properties { handle_types: 1 << 31, ..PLAIN };
+        let unknown = Properties { handle_types: 1 << 31, ..plain() };
         let known = HandleTypes::all();
         assert_ne!(known, HandleTypes::FILE_DESCRIPTOR);
         assert_eq!(

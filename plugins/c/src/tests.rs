@@ -35,7 +35,7 @@ use crate::replace::{
     gpu_vmm_region_copy, gpu_vmm_region_fill, gpu_vmm_region_move_to_device, gpu_vmm_region_swap,
     gpu_vmm_region_swap_all,
 };
-use crate::reservation::{gpu_vmm_region_grow_or_move, gpu_vmm_region_reserved};
+use crate::reservation::{RegionOptions, gpu_vmm_region_grow_or_move, gpu_vmm_region_reserved};
 use crate::snapshot::{gpu_vmm_regions_restore, gpu_vmm_regions_snapshot};
 use crate::status::{
     GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_INTERNAL, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND,
@@ -103,7 +103,22 @@ fn physical(backend: *const Backend, properties: &Properties, size: u64) -> *mut
     result(|place| unsafe { gpu_vmm_physical_create(backend, properties, size, place) })
 }
 
-fn of_device(device: u32) -> Properties {
+/// Options for a region of device 0 with this size of addresses.
+fn region_options(size: u64) -> RegionOptions {
+    RegionOptions {
+        memory: of_device(0),
+        size,
+        placement: 0,
+        portable: false,
+        address: 0,
+        alignment: 0,
+        extend_by: 0,
+        guard: 0,
+        reserved: [0; 4],
+    }
+}
+
+pub(crate) fn of_device(device: u32) -> Properties {
     Properties {
         device,
         location: GPU_VMM_LOCATION_DEVICE,

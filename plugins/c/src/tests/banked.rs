@@ -6,22 +6,11 @@ use crate::banked::{
     gpu_vmm_banked_hide, gpu_vmm_banked_on_backing_change, gpu_vmm_banked_read, gpu_vmm_banked_remove,
     gpu_vmm_banked_select, gpu_vmm_banked_selected, gpu_vmm_banked_write,
 };
-use crate::reservation::RegionOptions;
 use crate::status::{GPU_VMM_NOT_MAPPED, GPU_VMM_OUT_OF_RANGE};
 
 /// A banked region of two units of addresses.
 fn banked(backend: *const Backend) -> *mut Banked {
-    let options = RegionOptions {
-        memory: of_device(0),
-        size: 2 * UNIT,
-        placement: 0,
-        portable: false,
-        address: 0,
-        alignment: 0,
-        extend_by: 0,
-        guard: 0,
-        reserved: [0; 4],
-    };
+    let options = region_options(2 * UNIT);
     // SAFETY: the backend is open, and the options are valid for the call.
     result(|place| unsafe { gpu_vmm_banked_new(backend, &raw const options, place) })
 }

@@ -14,8 +14,7 @@ use crate::region::{
     gpu_vmm_region_write,
 };
 use crate::reservation::{
-    GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER, RegionOptions, gpu_vmm_region_granularity,
-    gpu_vmm_region_reserve,
+    GPU_VMM_PLACE_EXACT, GPU_VMM_PLACE_PREFER, gpu_vmm_region_granularity, gpu_vmm_region_reserve,
 };
 use crate::share::{FabricHandle, gpu_vmm_physical_export_fd, gpu_vmm_physical_import_fd};
 use crate::snapshot::{gpu_vmm_region_restore, gpu_vmm_region_snapshot, gpu_vmm_snapshot_count};
@@ -160,17 +159,7 @@ fn a_region_lies_where_its_placement_says() {
     // SAFETY: as above.
     unsafe {
         let address = result(|place| gpu_vmm_region_address(taken, place));
-        let options = |placement| RegionOptions {
-            memory: of_device(0),
-            size: UNIT + 1,
-            placement,
-            portable: false,
-            address,
-            alignment: 0,
-            extend_by: 0,
-            guard: 0,
-            reserved: [0; 4],
-        };
+        let options = |placement| RegionOptions { placement, address, ..region_options(UNIT + 1) };
         let mut region = null_mut();
         let mut reserve = |options: &RegionOptions| gpu_vmm_region_reserve(backend, options, &raw mut region);
         assert_eq!(reserve(&options(GPU_VMM_PLACE_EXACT)), GPU_VMM_ADDRESS_TAKEN);

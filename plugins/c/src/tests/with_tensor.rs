@@ -1,22 +1,13 @@
 //! Calls on a region while a tensor of it exists.
 
 use super::*;
-use crate::reservation::{RegionOptions, gpu_vmm_region_reserve};
+use crate::reservation::gpu_vmm_region_reserve;
 use crate::snapshot::gpu_vmm_region_snapshot;
 
 /// A region of one unit of memory that can be shared.
 fn shareable(backend: *const Backend) -> *mut Region {
-    let options = RegionOptions {
-        memory: Properties { handle_types: GPU_VMM_HANDLE_FD, ..of_device(0) },
-        size: 4 * UNIT,
-        placement: 0,
-        portable: false,
-        address: 0,
-        alignment: 0,
-        extend_by: 0,
-        guard: 0,
-        reserved: [0; 4],
-    };
+    let memory = Properties { handle_types: GPU_VMM_HANDLE_FD, ..of_device(0) };
+    let options = RegionOptions { memory, ..region_options(4 * UNIT) };
     // SAFETY: the backend is open, and the options are valid for the call.
     unsafe {
         let region = result(|place| gpu_vmm_region_reserve(backend, &raw const options, place));
