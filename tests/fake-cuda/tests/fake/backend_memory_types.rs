@@ -106,7 +106,7 @@ fn open() -> CudaBackend {
     CudaBackend::open().unwrap()
 }
 
-fn capability(backend: &CudaBackend, feature: Feature) -> Capability {
+pub(crate) fn capability(backend: &CudaBackend, feature: Feature) -> Capability {
     let all = backend.capabilities(DEVICE).unwrap();
     all.into_iter().find(|one| one.feature == feature).expect("a listed feature")
 }

@@ -1,7 +1,7 @@
 //! gpu-vmm-cuda over the fake driver: what the errors of calls on contexts, kernels and graphs say, and copies of no bytes.
 
 use crate::child::{Case, case, with};
-use crate::failures::{logged, told, unsupported};
+use crate::failures::{DEVICE, OTHER, logged, open, told, unsupported};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
     Address, AddressRange, Backend, Bytes, CopyCalls, Detail, DeviceId, HandleTypes, MemoryCalls, Operation,
@@ -10,8 +10,6 @@ use gpu_vmm_core::{
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{CaptureMode, TestKit};
 
-const DEVICE: DeviceId = DeviceId(0);
-const OTHER: DeviceId = DeviceId(1);
 /// A device that is not there.
 const NONE: DeviceId = DeviceId(7);
 const SIZE: Bytes = Bytes::mib(2);
@@ -79,10 +77,6 @@ pub(crate) const CASES: &[Case] = &[
     case("a_device_that_is_not_there_has_no_streams_and_contexts", a_device_that_is_not_there),
     case("an_event_names_the_device_of_a_foreign_stream", an_event_names_the_device_of_a_foreign_stream),
 ];
-
-fn open() -> CudaBackend {
-    CudaBackend::open().unwrap()
-}
 
 fn region(backend: &CudaBackend) -> Region<CudaBackend> {
     let mut region = Region::builder(backend).on(DEVICE).reserve(SIZE).build().unwrap();

@@ -11,8 +11,8 @@ use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::TestKit;
 use std::os::fd::AsFd;
 
-const DEVICE: DeviceId = DeviceId(0);
-const OTHER: DeviceId = DeviceId(1);
+pub(crate) const DEVICE: DeviceId = DeviceId(0);
+pub(crate) const OTHER: DeviceId = DeviceId(1);
 const UNIT: Bytes = Bytes::mib(32);
 
 pub(crate) const CASES: &[Case] = &[
@@ -109,7 +109,7 @@ pub(crate) const CASES: &[Case] = &[
     case("a_fabric_handle_that_is_not_permitted_tells_the_channels", a_fabric_handle_without_a_channel),
 ];
 
-fn open() -> CudaBackend {
+pub(crate) fn open() -> CudaBackend {
     CudaBackend::open().unwrap()
 }
 

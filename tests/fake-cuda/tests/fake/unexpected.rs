@@ -1,18 +1,18 @@
 //! gpu-vmm-cuda over a fake driver that returns success and no result, or the opposite of an attribute: `FAKE_CUDA_FAIL` with the
-//! code 0.
+//! code 0; or that has shut down.
 
+use crate::backend_memory_types::capability;
 use crate::child::{Case, with};
+use crate::failures::{DEVICE, OTHER, open};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver};
 use gpu_vmm_core::{
-    Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, Evidence, Feature, Location, MemoryCalls,
-    Operation, PhysicalMemory, Properties, Region, Reservation, Result, SyncCalls,
+    Backend, Bytes, CopyCalls, Detail, Evidence, Feature, Location, MemoryCalls, Operation, PhysicalMemory,
+    Properties, Region, Reservation, Result, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::TestKit;
 
-const DEVICE: DeviceId = DeviceId(0);
-const OTHER: DeviceId = DeviceId(1);
 const SIZE: Bytes = Bytes::mib(2);
 
 pub(crate) const CASES: &[Case] = &[
@@ -60,10 +60,6 @@ pub(crate) const CASES: &[Case] = &[
     ),
 ];
 
-fn open() -> CudaBackend {
-    CudaBackend::open().unwrap()
-}
-
 /// Requires that the driver broke its contract in this operation, and returns how.
 #[track_caller]
 fn broken<T>(operation: Operation, answer: Result<T>) -> String {
@@ -71,11 +67,6 @@ fn broken<T>(operation: Operation, answer: Result<T>) -> String {
     let Detail::DriverContractViolated { what } = error.detail() else { panic!("{error}") };
     assert_eq!(error.operation(), operation, "{error}");
     what.clone()
-}
-
-fn found(backend: &CudaBackend, feature: Feature) -> Capability {
-    let all = backend.capabilities(DEVICE).unwrap();
-    all.into_iter().find(|one| one.feature == feature).expect("each is listed")
 }
 
 fn a_descriptor_that_is_not_written(cuda: &Cuda) {
@@ -134,7 +125,7 @@ fn a_context_of_an_unlisted_device(cuda: &Cuda) {
 
 fn read_access_that_is_not_reported(cuda: &Cuda) {
     let backend = open();
-    let found = found(&backend, Feature::ReadOnlyAccess);
+    let found = capability(&backend, Feature::ReadOnlyAccess);
     assert_eq!((found.available, found.found_by), (false, Evidence::Trial));
     assert_eq!(found.note, "access was set to read, but the driver reports no access");
     assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
@@ -143,7 +134,7 @@ fn read_access_that_is_not_reported(cuda: &Cuda) {
 /// The driver takes no hint, and returns null for each.
 fn addresses_that_are_never_those_asked_for(cuda: &Cuda) {
     let backend = open();
-    let found = found(&backend, Feature::FixedAddress);
+    let found = capability(&backend, Feature::FixedAddress);
     assert_eq!((found.available, found.found_by), (false, Evidence::Trial), "{}", found.note);
     let asked = found.note.strip_prefix("asked for 0x").expect(&found.note);
     let asked = asked.strip_suffix(", which had just been freed, the driver returned 0x0").expect(asked);
@@ -162,7 +153,7 @@ fn a_feature_whose_attribute_is_0(_: &Cuda) {
         (Feature::HostNodeMemory, 141),
         (Feature::HostMemory, 145),
     ] {
-        let found = found(&backend, feature);
+        let found = capability(&backend, feature);
         let expected = (false, Evidence::Attribute, format!("device attribute {number} is 0"));
         assert_eq!((found.available, found.found_by, found.note), expected, "{feature}");
     }

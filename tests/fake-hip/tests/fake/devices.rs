@@ -97,8 +97,7 @@ fn little_memory(rig: &mut Rig) {
     let free = rig.backend.memory_info(ZERO).must("amounts").free;
     let taken = rig.memory(ZERO, free.0 / UNIT as u64 - 16);
     let all = rig.backend.capabilities(ZERO).must("capabilities");
-    let virtual_memory =
-        all.iter().find(|one| one.feature == Feature::VirtualMemory).expect("it is reported");
+    let virtual_memory = found(&all, Feature::VirtualMemory);
     assert!(virtual_memory.available, "{}", virtual_memory.note);
     drop(taken);
 }
