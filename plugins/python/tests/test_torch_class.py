@@ -4,6 +4,8 @@
 """
 
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,29 +15,58 @@ from pathlib import Path
 
 from support import HERE, NAME, PYTHON, Case
 
-# The compiler notes each call. It writes an empty object; as a library it builds a stub whose installation returns $ANSWER.
+# The compiler notes each call. It builds a stub whose installation returns $ANSWER. With $ABSTRACT it says, as g++ or clang does, that the
+# class lacks two functions, until they are forwarded; with $REJECTS it does not take the forwarded ones either.
 COMPILER = """#!{python}
 import os, subprocess, sys, time
 with open({log!r}, "a") as log:
     log.write(" ".join(sys.argv[1:]) + "\\n")
 time.sleep(float(os.environ.get("SLOW", "0")))
+is_forwarded = any(word.startswith("-DGPU_VMM_FORWARDED=") for word in sys.argv)
+if os.environ.get("ABSTRACT") and not is_forwarded:
+    print(os.environ["ABSTRACT"])
+    sys.exit(1)
+if os.environ.get("REJECTS"):
+    sys.exit(print("forwarded.h:3:1: error: reference to overloaded function could not be resolved", file=sys.stderr) or 1)
 if os.environ.get("FAILS"):
     print("allocator.h:1: note: here\\nallocator.h:2: error: no such type", file=sys.stderr)
     sys.exit(3)
 out = sys.argv[sys.argv.index("-o") + 1]
 if os.environ.get("FOREIGN"):
     sys.exit(open(out, "w").write("a class of another ABI or machine") and 0)
-if "-shared" not in sys.argv:
-    sys.exit(open(out, "w").close())
 code = "#include <string.h>\\nint gpu_vmm_torch_install(const char *path, char *reason, unsigned long size) {{ " \\
     'strncpy(reason, "it is used already", size); return %s; }}' % os.environ.get("ANSWER", "0")
 sys.exit(subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", out], input=code.encode()).returncode)
 """
 
+# What g++ 12 and clang 14 print.
+GXX = """install.cpp: In function 'gpu_vmm::GpuVmmAllocator& gpu_vmm::allocator()':
+install.cpp:18:61: error: invalid new-expression of abstract class type 'gpu_vmm::GpuVmmAllocator'
+allocator.h:29:7: note:   because the following virtual functions are pure within 'gpu_vmm::GpuVmmAllocator':
+CUDACachingAllocator.h:317:16: note:     'virtual void c10::cuda::CUDACachingAllocator::CUDAAllocator::setBudget(double, const std::function<void(int)>&)'
+CUDACachingAllocator.h:321:31: note:     'virtual std::function<void(int)> c10::DeviceAllocator::limitOf(void (*)(int)) const'
+other.h:4:7: note:   because the following virtual functions are pure within 'Other':
+other.h:5:16: note:     'virtual void Other::nothing()'"""
+CLANG = """install.cpp:18:41: error: allocating an object of abstract class type 'gpu_vmm::GpuVmmAllocator'
+CUDACachingAllocator.h:317:16: note: unimplemented pure virtual method 'setBudget' in 'GpuVmmAllocator'
+  virtual void setBudget(double value, const std::function<void(int)>& done) = 0;
+CUDACachingAllocator.h:321:31: note: unimplemented pure virtual method 'limitOf' in 'GpuVmmAllocator'
+1 error generated."""
+
 PRELUDE = """
 import ctypes, gpu_vmm, fake_torch, os, warnings
 from gpu_vmm import _torch_build
 torch, calls = fake_torch.install(native=os.environ["NATIVE"])
+"""
+
+# Prints the one warning of enable().
+CAUGHT = """
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    gpu_vmm.torch.enable()
+assert [one.category for one in caught] == [RuntimeWarning], caught
+assert calls == [], calls
+print(caught[0].message)
 """
 
 
@@ -70,10 +101,9 @@ class TorchClass(Case):
         file = Path(said.strip())
         self.assertTrue(file.is_file())
         self.assertEqual(file.parent.parent, self.folder / "cache/gpu-vmm/torch")
-        sources = len(list((HERE.parent / "gpu_vmm/_torch_native").glob("*.cpp")))
-        self.assertEqual(self.runs(), sources + 1)
+        self.assertEqual(self.runs(), 1)
         self.run_script("gpu_vmm.torch.enable()")
-        self.assertEqual(self.runs(), sources + 1)
+        self.assertEqual(self.runs(), 1)
         self.assertEqual(len(self.kept()), 1)
 
     def test_a_mem_pool_with_a_tag(self):
@@ -118,7 +148,7 @@ assert len({one, other, third}) == 3 and "torch-2.7.1+cu126-cuda-13.0" in third,
     def test_the_cxx_library_of_the_process_comes_before_the_compilers(self):
         self.run_script("import ctypes\nctypes.CDLL('libstdc++.so.6')\n_torch_build.build(torch)")
         link = next(call for call in self.log.read_text().splitlines() if " -shared " in call)
-        self.assertRegex(link, r"\.o \S*libstdc\+\+\.so\S* -lc10 ")
+        self.assertRegex(link, r"\.cpp \S*libstdc\+\+\.so\S* -lc10 ")
 
     def test_a_compiler_that_fails(self):
         said = self.run_script(
@@ -137,7 +167,51 @@ assert gpu_vmm.torch.stats()["live"] == 1 << 20
         )
         self.assertIn("torch.OutOfMemoryError", said)
         self.assertIn("failed with 3: allocator.h:2: error: no such type", said)
+        self.assertRegex(said, r"PyTorch 2\.11\.0 and gpu-vmm \S+ compiles it by `python -m gpu_vmm\.torch build`; copy the folder")
+        self.assertIn(f"to {self.folder}/cache/gpu-vmm/torch here", said)
         self.assertEqual(self.kept(), [])
+
+    def test_every_source_is_compiled(self):
+        sources = HERE.parent / "gpu_vmm/_torch_native"
+        included = re.findall(r'#include "(\w+\.cpp)"', (sources / "class.cpp").read_text())
+        self.assertEqual(sorted([*included, "class.cpp"]), sorted(path.name for path in sources.glob("*.cpp")))
+
+    def test_a_build_serves_a_machine_without_compiler(self):
+        self.run_script("gpu_vmm.torch.enable()")
+        moved = self.folder / "moved"
+        moved.mkdir()
+        (self.folder / "torch").rename(moved / "torch")
+        self.environment.update(NATIVE=str(moved), CUDA_HOME="/nothing", CXX="", PATH="/nothing")
+        self.run_script("gpu_vmm.torch.enable()\nassert calls == []")
+
+    def test_the_standard_of_pytorch(self):
+        builder = self.folder / "torch/utils/cpp_extension.py"
+        builder.parent.mkdir()
+        for number, (said, flag) in enumerate([("", "-std=c++17"), ("flags += ['-std=c++23']\nflags += ['-std=c++23']\n# -std=c++26", "-std=c++23")]):
+            builder.write_text(said)
+            self.run_script("_torch_build.build(torch)")
+            self.assertIn(f"{flag} ", self.log.read_text().splitlines()[number])
+
+    def test_functions_of_a_newer_pytorch(self):
+        for number, said in enumerate((GXX, CLANG)):
+            shown = self.run_script(CAUGHT, ABSTRACT=said)
+            self.assertIn("its allocator has functions that gpu-vmm's class does not know", shown)
+            self.assertIn("setBudget, limitOf. Update gpu-vmm.", shown)
+            (header,) = (self.folder / "cache").rglob("forwarded.h")
+            expected = "GPU_VMM_FORWARD(setBudget, Base0, Base1)\nGPU_VMM_FORWARD(limitOf, Base1, Base2)\nusing Base = Base2;"
+            self.assertIn(expected, header.read_text())
+            self.assertEqual(self.runs(), 2 * number + 2)
+            # The next process warns as well, and compiles nothing.
+            self.assertIn("setBudget, limitOf", self.run_script(CAUGHT, ABSTRACT=said))
+            self.assertEqual(self.runs(), 2 * number + 2)
+            shutil.rmtree(self.folder / "cache")
+
+    def test_functions_that_cannot_be_forwarded(self):
+        code = CAUGHT + "assert gpu_vmm.torch.enabled() and calls[-1] == ('change',), calls"
+        said = self.run_script(code.replace("assert calls == [], calls\n", ""), ABSTRACT=CLANG, REJECTS="1")
+        self.assertIn("through its hook", said)
+        self.assertIn("failed with 1: forwarded.h:3:1: error: reference to overloaded function", said)
+        self.assertEqual((self.runs(), self.kept()), (2, []))
 
     def test_a_class_that_cannot_be_loaded(self):
         code = """

@@ -3,7 +3,7 @@
 //!
 //! Python is `python3`, or the program that GPU_VMM_PYTHON names. Tests with NumPy run if it is installed. The allocator class for
 //! PyTorch is compiled against each PyTorch that GPU_VMM_TEST_TORCH names: `TORCH=INCLUDE`, separated by commas, where TORCH is the folder
-//! `torch` of an unpacked wheel and INCLUDE a folder with cuda_runtime_api.h.
+//! `torch` of an unpacked wheel and INCLUDE a folder with cuda_runtime_api.h. The last one should be the newest.
 
 mod adapters;
 
@@ -158,15 +158,24 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         let reason = Trouble::new(format!("{TORCH} names no PyTorch"));
         summary.add(Row::skipped("PyTorch's allocator class", reason, false));
     }
-    for (index, pair) in torches.split(',').filter(|pair| !pair.is_empty()).enumerate() {
+    let torches: Vec<_> = torches.split(',').filter(|pair| !pair.is_empty()).collect();
+    // The last one also with functions that only a later version could have.
+    let kinds =
+        torches.iter().map(|pair| (pair, None)).chain(torches.last().map(|pair| (pair, Some("future"))));
+    for (index, (pair, kind)) in kinds.enumerate() {
         let wrong = || Trouble::new(format!("{TORCH}: {pair:?} is not of the form TORCH=INCLUDE"));
         let (torch, include) = pair.split_once('=').ok_or_else(wrong)?;
         let mut command = Command::new(&python.program);
-        command.arg(folder.join("python/tests/native/run.py")).arg(&library).args([torch, include]);
+        command
+            .arg(folder.join("python/tests/native/run.py"))
+            .arg(&library)
+            .args([torch, include])
+            .args(kind);
         command.env("PYTHONDONTWRITEBYTECODE", "1");
         leave_the_machines(&mut command);
         let log = layout.logs().join(format!("torch-class-{index}.txt"));
-        jobs.push(Job { name: format!("allocator class, {torch}"), command, log });
+        let name = format!("allocator class, {torch}{}", kind.map_or("", |_| " and later"));
+        jobs.push(Job { name, command, log });
     }
     queue::each(jobs, one)?.into_iter().for_each(|row| summary.add(row));
     Ok(())

@@ -109,7 +109,8 @@ void GpuVmmAllocator::raw_delete(void* address) {
 
 C10_NOINLINE void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
   gpu_vmm_torch_block block;
-  if (C10_UNLIKELY(history_.is_on() || at(device).diversions.any())) {
+  const Device& of = at(device);
+  if (C10_UNLIKELY(history_.is_on() || of.diversions.any() || !of.begun.load(std::memory_order_relaxed))) {
     take_recorded(device, size, stream, block);
   } else {
     const auto status = library.gpu_vmm_torch_allocate(device, size, stream, nullptr, &block);
@@ -123,9 +124,28 @@ C10_NOINLINE void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, c
   return address;
 }
 
-// Allocates when calls are recorded or diverted to private pools.
+// Sets the limit of a device that PYTORCH_ALLOC_CONF states, as PyTorch's own allocator does, unless the program has set one.
+void GpuVmmAllocator::begin(c10::DeviceIndex device) {
+  Device& of = at(device);
+  if (of.begun.exchange(true)) {
+    return;
+  }
+#if GPU_VMM_TORCH >= 210
+  const double fraction = torch_allocator::CUDAAllocatorConfig::per_process_memory_fraction();
+  {
+    std::lock_guard<std::mutex> guard(of.mutex);
+    if (of.fraction || fraction >= 1) {
+      return;
+    }
+  }
+  setMemoryFraction(fraction, device);
+#endif
+}
+
+// Allocates when calls are recorded or diverted to private pools, and a device's first block.
 void GpuVmmAllocator::take_recorded(
     c10::DeviceIndex device, size_t size, cudaStream_t stream, gpu_vmm_torch_block& block) {
+  begin(device);
   const auto context = history_.gather(RecordContext::STATE);
   MempoolId_t pool;
   if (!at(device).diversions.find(stream, pool)) {
@@ -172,24 +192,58 @@ void GpuVmmAllocator::take_otherwise(
   check(status);
 }
 
+#if GPU_VMM_TORCH >= 212
+// Refuses a request that the limit of the device does not allow, if PYTORCH_ALLOC_CONF has throw_on_cudamalloc_oom. As in PyTorch's own
+// allocator it counts as a rejection and not as a lack of memory, and has observers of its own, whose exceptions do not replace the error.
+void GpuVmmAllocator::throw_rejected(
+    c10::DeviceIndex device, size_t size, size_t held, size_t total, const std::string& account) {
+  at(device).statistics.rejected();
+  std::vector<torch_allocator::OomRejectionObserver> observers;
+  {
+    std::lock_guard<std::mutex> guard(observers_mutex_);
+    observers = rejection_observers_;
+  }
+  for (const auto& observer : observers) {
+    try {
+      observer(device, rounded(size), held, total);
+    } catch (const std::exception& error) {
+      TORCH_WARN("gpu-vmm: an observer of rejections failed: ", error.what());
+    } catch (...) {
+      TORCH_WARN("gpu-vmm: an observer of rejections failed");
+    }
+  }
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory. Allocation was preemptively rejected because it would exceed ",
+      "per_process_memory_fraction limit. Requested size: ", format_size(size), ". GPU ", static_cast<int>(device),
+      " has a total capacity of ", format_size(total), ", and PyTorch holds ", format_size(held), ". gpu-vmm: ", account);
+}
+#endif
+
 void GpuVmmAllocator::throw_out_of_memory(
     c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context) {
   const std::string account = library.gpu_vmm_last_error();
   Device& of = at(device);
   const auto [free, total] = getMemoryInfo(device);
+  const auto now = usage(device);
+  const size_t allocated = allocated_bytes(now), held = now.held;
   std::string allowed;
   size_t limit = total;
+  [[maybe_unused]] bool is_limited = false;
   {
     std::lock_guard<std::mutex> guard(of.mutex);
     if (of.fraction) {
       limit = static_cast<size_t>(*of.fraction * static_cast<double>(total));
       allowed = format_size(limit) + " allowed; ";
+      is_limited = held + (size + now.page - 1) / now.page * now.page > limit;
     }
   }
+#if GPU_VMM_TORCH >= 212
+  if (is_limited && torch_allocator::CUDAAllocatorConfig::throw_on_cudamalloc_oom()) {
+    throw_rejected(device, size, held, total, account);
+  }
+#endif
   history_.out_of_memory(device, rounded(size), stream, free, context);
   of.statistics.out_of_memory();
-  const auto now = usage(device);
-  const size_t allocated = allocated_bytes(now), held = now.held;
   c10::reportOutOfMemoryToProfiler(
       static_cast<int64_t>(rounded(size)), allocated, held, c10::Device(c10::DeviceType::CUDA, device));
   std::vector<torch_allocator::OutOfMemoryObserver> observers;
@@ -318,5 +372,12 @@ void GpuVmmAllocator::attachOutOfMemoryObserver(torch_allocator::OutOfMemoryObse
   std::lock_guard<std::mutex> guard(observers_mutex_);
   observers_.push_back(std::move(observer));
 }
+
+#if GPU_VMM_TORCH >= 212
+void GpuVmmAllocator::attachOomRejectionObserver(torch_allocator::OomRejectionObserver observer) {
+  std::lock_guard<std::mutex> guard(observers_mutex_);
+  rejection_observers_.push_back(std::move(observer));
+}
+#endif
 
 } // namespace gpu_vmm

@@ -12,6 +12,7 @@
 
 #include "diversions.h"
 #include "foreign.h"
+#include "forward.h"
 #include "history.h"
 #include "library.h"
 #include "statistics.h"
@@ -22,7 +23,7 @@
 
 namespace gpu_vmm {
 
-class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
+class GpuVmmAllocator final : public Base {
  public:
   // allocate.cpp
   c10::DataPtr allocate(size_t size) override;
@@ -38,6 +39,9 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
   void emptyCache(MempoolId_t pool);
   void emptyCache();
   void attachOutOfMemoryObserver(torch_allocator::OutOfMemoryObserver observer) override;
+#if GPU_VMM_TORCH >= 212
+  void attachOomRejectionObserver(torch_allocator::OomRejectionObserver observer) override;
+#endif
 
   // pools.cpp
   void beginAllocateToPool(c10::DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override;
@@ -71,8 +75,11 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
   void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& values) override;
   void pushCompileContext(std::string& text);
   void popCompileContext();
+  bool supportsUserMetadata();
   void setUserMetadata(const std::string& text);
   std::string getUserMetadata();
+  void annotateMemory(const void* address, const std::string& text);
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* address);
   void attachAllocatorTraceTracker(torch_allocator::AllocatorTraceTracker tracker) override;
 
   // devices.cpp
@@ -99,6 +106,10 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
   struct Device {
     Statistics statistics;
     Diversions diversions;
+    // True after the first request.
+    std::atomic<bool> begun{false};
+    // True once the device has had a private pool.
+    std::atomic<bool> has_private_pools{false};
     std::mutex mutex;
     std::optional<double> fraction;
   };
@@ -112,6 +123,11 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
   void take_otherwise(
       gpu_vmm_status status, c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context,
       gpu_vmm_torch_block& block);
+  void begin(c10::DeviceIndex device);
+#if GPU_VMM_TORCH >= 212
+  [[noreturn]] void throw_rejected(
+      c10::DeviceIndex device, size_t size, size_t held, size_t total, const std::string& account);
+#endif
   [[noreturn]] void throw_out_of_memory(c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context);
   void give(void* address);
   bool find(uint64_t address, gpu_vmm_torch_block& block);
@@ -135,6 +151,9 @@ class GpuVmmAllocator final : public torch_allocator::CUDAAllocator {
   Foreign foreign_;
   std::mutex observers_mutex_;
   std::vector<torch_allocator::OutOfMemoryObserver> observers_;
+#if GPU_VMM_TORCH >= 212
+  std::vector<torch_allocator::OomRejectionObserver> rejection_observers_;
+#endif
   std::mutex imported_mutex_;
   std::unordered_map<std::string, std::weak_ptr<void>> imported_;
 };

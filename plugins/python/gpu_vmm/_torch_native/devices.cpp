@@ -6,6 +6,10 @@ namespace gpu_vmm {
 
 void GpuVmmAllocator::init(int count) {
   count_ = std::max<int>(count_, std::min(count, kDevices));
+#ifdef GPU_VMM_FORWARDED
+  // It answers the functions that are newer than this class.
+  native().init(count);
+#endif
 }
 
 bool GpuVmmAllocator::initialized() {

@@ -28,6 +28,9 @@ TraceEntry::Action action_of(const std::string& name, bool& known) {
       {"segment_unmap", TraceEntry::SEGMENT_UNMAP},
       {"snapshot", TraceEntry::SNAPSHOT},
       {"oom", TraceEntry::OOM},
+#if GPU_VMM_TORCH >= 214
+      {"annotate", TraceEntry::ANNOTATE},
+#endif
   };
   for (const auto& [text, action] : names) {
     if (name == text) {
@@ -64,10 +67,6 @@ Entry entry_of(
   } else {
     return Entry(action, index, address, size, stream, now, std::move(context));
   }
-}
-
-MempoolId_t pool_of(const gpu_vmm_torch_block& block) {
-  return {block.pool.first, block.pool.second};
 }
 
 template <class Entries>
@@ -145,8 +144,17 @@ Context History::gather(RecordContext level) const {
   return recorder ? recorder() : nullptr;
 }
 
+void History::annotate(const gpu_vmm_torch_block& block, const std::string& text, Context context) {
+#if GPU_VMM_TORCH >= 214
+  std::lock_guard<std::mutex> guard(mutex_);
+  add(TraceEntry::ANNOTATE, block.device, block.address, block.size, block.stream, pool_of(block), std::move(context), &text);
+#endif
+}
+
+// The entry has `text` in the place of the thread's metadata, unless it is null.
 void History::add(
-    TraceEntry::Action action, int device, uint64_t address, size_t size, void* stream, MempoolId_t pool, Context context) {
+    TraceEntry::Action action, int device, uint64_t address, size_t size, void* stream, MempoolId_t pool, Context context,
+    const std::string* text) {
   if (!enabled_ && trackers_.empty()) {
     return;
   }
@@ -154,6 +162,11 @@ void History::add(
     context = nullptr;
   }
   auto entry = entry_of<TraceEntry>(action, device, address, size, stream, pool, std::move(context));
+#if GPU_VMM_TORCH >= 214
+  if (text != nullptr) {
+    entry.user_metadata_ = *text;
+  }
+#endif
   for (const auto& tracker : trackers_) {
     tracker(entry);
   }

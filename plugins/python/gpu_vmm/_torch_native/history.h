@@ -14,6 +14,10 @@
 
 namespace gpu_vmm {
 
+inline MempoolId_t pool_of(const gpu_vmm_torch_block& block) {
+  return {block.pool.first, block.pool.second};
+}
+
 class History {
  public:
   void record(
@@ -28,6 +32,8 @@ class History {
   }
   void attach(torch_allocator::AllocatorTraceTracker tracker);
   void annotate(const std::vector<std::pair<std::string, std::string>>& values);
+  // Records a text about a live block. Does nothing before PyTorch 2.14, whose history is the first with an entry for it.
+  void annotate(const gpu_vmm_torch_block& block, const std::string& text, Context context);
 
   // True if calls must be recorded: the only cost of a history that is off.
   bool is_on() const {
@@ -55,7 +61,8 @@ class History {
 
  private:
   void add(
-      TraceEntry::Action action, int device, uint64_t address, size_t size, void* stream, MempoolId_t pool, Context context);
+      TraceEntry::Action action, int device, uint64_t address, size_t size, void* stream, MempoolId_t pool, Context context,
+      const std::string* text = nullptr);
   void update();
 
   std::atomic<bool> on_{false};

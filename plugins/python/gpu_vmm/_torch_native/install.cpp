@@ -3,12 +3,23 @@
 #include "allocator.h"
 
 #include <cstring>
+#include <limits>
 
 namespace gpu_vmm {
+
+namespace {
+
+torch_allocator::CUDAAllocator* before = nullptr;
+
+} // namespace
 
 GpuVmmAllocator& allocator() {
   static auto* const instance = new GpuVmmAllocator();
   return *instance;
+}
+
+torch_allocator::CUDAAllocator& native() {
+  return *before;
 }
 
 } // namespace gpu_vmm
@@ -34,9 +45,10 @@ extern "C" C10_EXPORT int gpu_vmm_torch_install(const char* path, char* reason, 
     if (!failure.empty()) {
       return answer(failure, reason, size);
     }
+    before = torch_allocator::get();
     torch_allocator::allocator.store(&allocator());
-    // What c10::GetAllocator returns. The priority is that of PyTorch's own registration.
-    c10::SetAllocator(c10::DeviceType::CUDA, &allocator(), 0);
+    // What c10::GetAllocator returns. PyTorch's own has priority 1 from 2.12 on, and 0 before; a lower priority changes nothing.
+    c10::SetAllocator(c10::DeviceType::CUDA, &allocator(), std::numeric_limits<uint8_t>::max());
     return answer("", reason, size);
   } catch (const std::exception& error) {
     return answer(error.what(), reason, size);

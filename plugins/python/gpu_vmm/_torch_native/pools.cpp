@@ -37,6 +37,7 @@ struct Restored {
 void GpuVmmAllocator::beginAllocateToPool(
     c10::DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) {
   Device& of = at(device);
+  of.has_private_pools = true;
   // Each begin is a user, which releasePool removes.
   check(library.gpu_vmm_torch_pool_acquire(device, plain(id)));
   if (!of.diversions.begin(id, std::move(filter))) {
@@ -67,7 +68,7 @@ int GpuVmmAllocator::getPoolUseCount(c10::DeviceIndex device, MempoolId_t id) {
 }
 
 void GpuVmmAllocator::createOrIncrefPool(c10::DeviceIndex device, MempoolId_t id, std::shared_ptr<CUDAAllocator> allocator) {
-  at(device);
+  at(device).has_private_pools = true;
   check(library.gpu_vmm_torch_pool_acquire(device, plain(id)));
   if (allocator) {
     foreign_.create(device, id, std::move(allocator));

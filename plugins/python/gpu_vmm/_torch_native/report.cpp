@@ -23,10 +23,6 @@ Walked walk(c10::DeviceIndex device) {
   return walked;
 }
 
-MempoolId_t pool_of(const gpu_vmm_torch_block& block) {
-  return {block.pool.first, block.pool.second};
-}
-
 // Adds free memory, as a part of the free block before it if there is one: PyTorch merges free neighbours.
 void add_free(SegmentInfo& segment, size_t size) {
   if (size == 0) {
@@ -79,7 +75,25 @@ gpu_vmm_torch_usage GpuVmmAllocator::usage(c10::DeviceIndex device) {
 }
 
 DeviceStats GpuVmmAllocator::getDeviceStats(c10::DeviceIndex device) {
-  return at(device).statistics.read(usage(device), foreign_.usage(device));
+  DeviceStats stats = at(device).statistics.read(usage(device), foreign_.usage(device));
+#if GPU_VMM_TORCH >= 213
+  if (at(device).has_private_pools) {
+    auto blocks = walk(device).blocks;
+    const auto others = foreign_.blocks(device);
+    blocks.insert(blocks.end(), others.begin(), others.end());
+    for (const auto& block : blocks) {
+      if (pool_of(block) != MempoolId_t{0, 0}) {
+        auto& of_pool = stats.reserved_bytes_by_private_pools[pool_of(block)];
+        for (const size_t kind : {size_t{0}, size_t{block.capacity > kSmall ? 2u : 1u}}) {
+          auto& stat = of_pool[kind];
+          stat.current += static_cast<int64_t>(block.capacity);
+          stat.peak = stat.allocated = stat.current;
+        }
+      }
+    }
+  }
+#endif
+  return stats;
 }
 
 void GpuVmmAllocator::resetAccumulatedStats(c10::DeviceIndex device) {
@@ -222,6 +236,23 @@ void GpuVmmAllocator::setUserMetadata(const std::string& text) {
 
 std::string GpuVmmAllocator::getUserMetadata() {
   return user_metadata();
+}
+
+bool GpuVmmAllocator::supportsUserMetadata() {
+  return true;
+}
+
+void GpuVmmAllocator::annotateMemory(const void* address, const std::string& text) {
+  gpu_vmm_torch_block block;
+  if (history_.is_enabled() && find(reinterpret_cast<uint64_t>(address), block)) {
+    history_.annotate(block, text, history_.gather(RecordContext::ALLOC));
+  }
+}
+
+std::shared_ptr<c10::GatheredContext> GpuVmmAllocator::getContextForPointer(const void* address) {
+  gpu_vmm_torch_block block;
+  const bool found = history_.is_on() && find(reinterpret_cast<uint64_t>(address), block);
+  return found ? history_.context_of(block.address) : nullptr;
 }
 
 void GpuVmmAllocator::attachAllocatorTraceTracker(torch_allocator::AllocatorTraceTracker tracker) {

@@ -48,6 +48,9 @@ DeviceStats Statistics::read(const gpu_vmm_torch_usage& usage, const ForeignUsag
   stats.num_alloc_retries = retries_;
   stats.num_sync_all_streams = synchronizations_;
   stats.num_ooms = errors_;
+#if GPU_VMM_TORCH >= 212
+  stats.num_oom_rejections = rejections_;
+#endif
   const uint64_t blocks[] = {usage.pending_blocks[0] + usage.pending_blocks[1], usage.pending_blocks[0], usage.pending_blocks[1]};
   const uint64_t bytes[] = {usage.pending_bytes[0] + usage.pending_bytes[1], usage.pending_bytes[0], usage.pending_bytes[1]};
   for (size_t kind = 0; kind < 3; ++kind) {
@@ -70,7 +73,7 @@ DeviceStats Statistics::read(const gpu_vmm_torch_usage& usage, const ForeignUsag
 }
 
 void Statistics::reset_accumulated(const gpu_vmm_torch_usage& usage) {
-  retries_ = errors_ = synchronizations_ = 0;
+  retries_ = errors_ = rejections_ = synchronizations_ = 0;
   std::lock_guard<std::mutex> guard(mutex_);
   created_ = usage.created;
   released_ = usage.released;

@@ -31,6 +31,11 @@ class Statistics {
     errors_ += 1;
   }
 
+  // A request that the setting throw_on_cudamalloc_oom has refused.
+  void rejected() {
+    rejections_ += 1;
+  }
+
   DeviceStats read(const gpu_vmm_torch_usage& usage, const ForeignUsage& foreign);
   void reset_accumulated(const gpu_vmm_torch_usage& usage);
   void reset_peak(const ForeignUsage& foreign);
@@ -39,6 +44,7 @@ class Statistics {
   std::atomic<int64_t> retries_{0};
   std::atomic<int64_t> synchronizations_{0};
   std::atomic<int64_t> errors_{0};
+  std::atomic<int64_t> rejections_{0};
   // For all that follows.
   std::mutex mutex_;
   // The counters of the library at the last reset.

@@ -31,6 +31,9 @@ using Stat = std::tuple_element_t<0, decltype(DeviceStats::allocation)>;
 // The most devices, as in libgpu_vmm_c.
 constexpr int kDevices = 64;
 
+// The largest block that PyTorch calls small.
+constexpr size_t kSmall = size_t{1} << 20;
+
 // What PyTorch rounds sizes up to in its statistics.
 constexpr size_t kRounding = 512;
 

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Un
 from .. import _torch_build
 from .._arguments import KEEP_NOTHING, Folder, text
 from .._handles import PoolHandle
-from .._library import MempoolId, address_of, check, find, library
+from .._library import MempoolId, address_of, check, find, library, version
 from ..backend import options
 from ..errors import Busy, Error, NotInstalled, Suspended, Unavailable
 from ..pool import Blocks, Pool
@@ -108,7 +108,8 @@ def enable(
 
     The first call on a machine compiles an allocator class against the installed PyTorch and keeps it in ``~/.cache/gpu-vmm``; it takes
     a C++ compiler and about a minute. ``python -m gpu_vmm.torch build`` does so ahead. Without a compiler, PyTorch's hook for foreign
-    allocators serves the memory, and a warning lists what does not work then.
+    allocators serves the memory, and a warning lists what does not work then and how to get the class. If PyTorch's allocator has functions
+    that the class does not know, a warning names them, and PyTorch's own allocator answers them.
 
     Raises NotInstalled without PyTorch; Unavailable without a driver or if PyTorch is too old; Error if PyTorch has used a GPU
     already, or if it is already served with other settings.
@@ -142,8 +143,16 @@ def _install(torch: Any) -> Any:
         try:
             return _install_class(_torch_build.build(torch))
         except (Unavailable, OSError) as error:
-            warnings.warn(f"{_WITHOUT_CLASS} The reason: {error}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{_WITHOUT_CLASS} {_elsewhere(torch)} The reason: {error}", RuntimeWarning, stacklevel=4)
     return _install_hook(torch)
+
+
+def _elsewhere(torch: Any) -> str:
+    """Says how to get the allocator class on a machine without a compiler."""
+    return (
+        f"A machine with a C++ compiler, PyTorch {torch.__version__} and gpu-vmm {version()} compiles it by `python -m gpu_vmm.torch build`; "
+        f"copy the folder of the file that this prints to {_torch_build.cache()} here."
+    )
 
 
 def _install_class(file: str) -> Any:

@@ -10,6 +10,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <dlfcn.h>
 
+#include "checks.h"
+#include "newer.h"
 #if GPU_VMM_TORCH >= 211
 #include "other_allocator.h"
 #endif
@@ -32,27 +34,6 @@ C10_CUDA_API void setHasPrimaryContext(bool (*)(c10::DeviceIndex));
 // Of fake_libcuda.c.
 extern "C" thread_local int fake_has_no_context;
 extern "C" thread_local int fake_answers;
-
-namespace native = c10::cuda::CUDACachingAllocator;
-using c10::cuda::MempoolId_t;
-
-static const char *now = "the start";
-
-static void demand(bool holds, const char *what) {
-    if (!holds) {
-        std::fprintf(stderr, "failed in %s: %s\n", now, what);
-        std::exit(1);
-    }
-}
-
-static bool says(const std::string &text, const char *part) { return text.find(part) != std::string::npos; }
-
-// PyTorch's allocator is the installed one from here on.
-static native::CUDAAllocator &installed() { return *native::get(); }
-
-static c10::DataPtr tensor(size_t size) { return c10::GetAllocator(c10::DeviceType::CUDA)->allocate(size); }
-
-static auto all(const c10::CachingDeviceAllocator::DeviceStats &stats) { return stats.allocated_bytes[0].current; }
 
 // As PyTorch's test of its own allocator does: the snapshot and the statistics agree.
 static void agree() {
@@ -135,8 +116,9 @@ static void statistics() {
 
 static void out_of_memory() {
     now = "out of memory";
-    int64_t requested = 0;
-    native::attachOutOfMemoryObserver([&](int64_t, size_t size, size_t, size_t) { requested = size; });
+    // Observers stay attached.
+    static int64_t requested = 0;
+    native::attachOutOfMemoryObserver([](int64_t, size_t size, size_t, size_t) { requested = size; });
     native::setMemoryFraction(1.0 / 64, 0); // 64 MiB
     demand(installed().getMemoryFraction(0) == 1.0 / 64, "the fraction");
     for (int round = 0; round < 100; ++round) {
@@ -339,23 +321,11 @@ static void ended_pools() {
 #endif
 }
 
-static void record(bool enabled, native::CreateContextFn recorder, size_t entries, native::RecordContext when) {
-#if GPU_VMM_TORCH >= 211
-    native::recordHistory(enabled, recorder, entries, when, true, {});
-#elif GPU_VMM_TORCH >= 208
-    native::recordHistory(enabled, recorder, entries, when, true);
-#else
-    native::recordHistory(enabled, recorder, entries, when);
-#endif
-}
-
-static std::shared_ptr<c10::GatheredContext> gather() { return std::make_shared<c10::GatheredContext>(); }
-
 static void history() {
     now = "history";
     using Entry = native::TraceEntry;
-    size_t tracked = 0;
-    native::attachAllocatorTraceTracker([&](const Entry &) { tracked += 1; });
+    static size_t tracked = 0;
+    native::attachAllocatorTraceTracker([](const Entry &) { tracked += 1; });
     record(true, gather, 3, native::RecordContext::ALL);
     demand(native::isHistoryEnabled(), "it is on");
     native::recordAnnotation({{"name", "step"}});
@@ -569,6 +539,7 @@ int main(int count, char **arguments) {
     demand(install(arguments[1], reason, sizeof reason) == 0, reason);
     demand(!native::get()->initialized(), "nothing is initialized yet");
     native::init(2);
+    configured_limit();
     demand(install(arguments[1], reason, sizeof reason) == 1 && says(reason, "used already"), "it is too late then");
     if (count == 6) {
         receive(arguments[4], std::strtoull(arguments[5], nullptr, 10));
@@ -586,6 +557,10 @@ int main(int count, char **arguments) {
     nested_pools();
     ended_pools();
     history();
+    annotations();
+    rejections();
+    private_pool_statistics();
+    accelerator();
     devices();
     current_device();
     other_process(arguments);

@@ -1,10 +1,11 @@
-// A libcudart with two devices, of host memory, for PyTorch's libc10_cuda. Functions that gpu-vmm's tests do not need report an error.
+// A libcudart with two devices, of host memory, for PyTorch's libc10_cuda. run.py adds the functions that PyTorch needs
+// and gpu-vmm's tests do not, which report an error.
 
 #include <stddef.h>
 #include <string.h>
 
 typedef int Error;
-enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_SUPPORTED = 801, MEMORY = 2 };
+enum { SUCCESS = 0, INVALID_VALUE = 1 };
 
 static _Thread_local int device;
 
@@ -39,38 +40,3 @@ Error cudaDriverGetVersion(int *out) { return *out = 13000, SUCCESS; }
 Error cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = 0, *greatest = -1, SUCCESS; }
 const char *cudaGetErrorString(Error error) { return error == SUCCESS ? "no error" : "an error of the fake runtime"; }
 const char *cudaGetErrorName(Error error) { return error == SUCCESS ? "cudaSuccess" : "cudaErrorFake"; }
-
-#define ABSENT(name) \
-    Error name(void) { return NOT_SUPPORTED; }
-ABSENT(cudaDeviceCanAccessPeer)
-ABSENT(cudaDeviceGetDefaultMemPool)
-ABSENT(cudaDeviceGetByPCIBusId)
-ABSENT(cudaDeviceGetPCIBusId)
-ABSENT(cudaEventCreateWithFlags)
-ABSENT(cudaEventDestroy)
-ABSENT(cudaEventElapsedTime)
-ABSENT(cudaEventQuery)
-ABSENT(cudaEventRecord)
-ABSENT(cudaEventSynchronize)
-ABSENT(cudaFree)
-ABSENT(cudaFreeAsync)
-ABSENT(cudaGetDeviceProperties)
-ABSENT(cudaGetDeviceProperties_v2)
-ABSENT(cudaGetDriverEntryPoint)
-ABSENT(cudaGetDriverEntryPointByVersion)
-ABSENT(cudaGraphNodeGetDependencies)
-ABSENT(cudaIpcCloseMemHandle)
-ABSENT(cudaIpcGetMemHandle)
-ABSENT(cudaIpcOpenMemHandle)
-ABSENT(cudaMalloc)
-ABSENT(cudaMallocAsync)
-ABSENT(cudaMemPoolGetAttribute)
-ABSENT(cudaMemPoolSetAccess)
-ABSENT(cudaMemPoolSetAttribute)
-ABSENT(cudaMemPoolTrimTo)
-ABSENT(cudaStreamCreateWithPriority)
-ABSENT(cudaStreamGetCaptureInfo)
-ABSENT(cudaStreamGetCaptureInfo_v2)
-ABSENT(cudaStreamQuery)
-ABSENT(cudaStreamWaitEvent)
-ABSENT(cudaThreadExchangeStreamCaptureMode)

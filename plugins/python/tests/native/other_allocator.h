@@ -1,11 +1,11 @@
-// An allocator as a user passes it to torch.cuda.MemPool, of ordinary memory. What gpu-vmm does not call does nothing. For PyTorch 2.11.
+// An allocator as a user passes it to torch.cuda.MemPool, of ordinary memory. What gpu-vmm does not call does nothing. From PyTorch 2.11 on.
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <cstdlib>
 
-class OtherAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
+class OtherAllocator : public c10::cuda::CUDACachingAllocator::CUDAAllocator {
     using Id = c10::DeviceIndex;
     using Pool = c10::cuda::MempoolId_t;
     using State = c10::cuda::CUDACachingAllocator::AllocatorState;
@@ -49,6 +49,9 @@ class OtherAllocator final : public c10::cuda::CUDACachingAllocator::CUDAAllocat
     std::shared_ptr<void> getIpcDevPtr(std::string) override { return {}; }
     void recordHistory(bool, Context, size_t, When, bool, const std::vector<std::string> &) override {}
     void attachOutOfMemoryObserver(Observer) override {}
+#if GPU_VMM_TORCH >= 212
+    void attachOomRejectionObserver(c10::cuda::CUDACachingAllocator::OomRejectionObserver) override {}
+#endif
     void attachAllocatorTraceTracker(Tracker) override {}
     void enablePeerAccess(Id, Id) override {}
     cudaError_t memcpyAsync(void *, int, const void *, int, size_t, cudaStream_t, bool) override { return cudaSuccess; }
