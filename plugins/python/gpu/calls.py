@@ -217,6 +217,77 @@ def mem_pool(torch: Any) -> Any:
     return [same, other, uses, segments, torch.cuda.memory_allocated()]
 
 
+def has(torch: Any, needed: str) -> bool:
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= tuple(map(int, needed.split(".")))
+
+
+def mem_pool_options(torch: Any) -> Any:
+    """torch.cuda.MemPool with use_on_oom and no_split; reserved_bytes_by_private_pools"""
+    pool, whole = torch.cuda.MemPool(use_on_oom=True), torch.cuda.MemPool(no_split=True)
+    with torch.cuda.use_mem_pool(whole):
+        sums = [torch.ones(size, device="cuda").sum().item() for size in (1000, MIB, 3 * MIB)]
+    with torch.cuda.use_mem_pool(pool):
+        address = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda").data_ptr()
+    counted = not has(torch, "2.13") or any(
+        name.startswith("reserved_bytes_by_private_pools") and value >= 256 * MIB for name, value in torch.cuda.memory_stats().items()
+    )
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 64 * MIB) / total)
+    outside = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+    served = outside.data_ptr() == address
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return [sums, counted, served]
+
+
+def accelerator(torch: Any) -> Any:
+    """torch.accelerator: memory_allocated, memory_stats, reset_peak_memory_stats, get_memory_info, empty_cache (2.9 and later)"""
+    if not has(torch, "2.9"):
+        return None
+    calls = torch.accelerator
+    kept = torch.ones(3 * MIB, device="cuda")
+    now, stats = calls.memory_allocated(), calls.memory_stats()
+    same = [now == torch.cuda.memory_allocated(), stats["allocated_bytes.all.current"] == now, calls.memory_reserved() >= now]
+    del kept
+    peak = calls.max_memory_allocated()
+    calls.reset_peak_memory_stats()
+    calls.reset_accumulated_memory_stats()
+    calls.empty_cache()
+    free = not has(torch, "2.10") or 0 < calls.get_memory_info()[0] < calls.get_memory_info()[1]
+    return [same, peak >= now, calls.max_memory_allocated() < peak, free]
+
+
+def rejections(torch: Any) -> Any:
+    """throw_on_cudamalloc_oom and num_oom_rejections (2.12 and later)"""
+    if not has(torch, "2.12"):
+        return None
+    torch._C._accelerator_setAllocatorSettings("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.01")
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    try:
+        torch.empty(int(torch.cuda.get_device_properties(0).total_memory * 0.02), dtype=torch.uint8, device="cuda")
+        rejected = False
+    except torch.OutOfMemoryError as error:
+        rejected = "preemptively rejected" in str(error)
+    stats = torch.cuda.memory_stats()
+    return [rejected, stats["num_oom_rejections"], stats["num_ooms"]]
+
+
+def annotations(torch: Any) -> Any:
+    """_set_memory_metadata, _annotate_tensor (2.14 and later), host_segments in a snapshot"""
+    if not has(torch, "2.14"):
+        return None
+    memory = torch.cuda.memory
+    memory._record_memory_history()
+    memory._set_memory_metadata("the step")
+    kept = torch.ones(3 * MIB, device="cuda")
+    memory._set_memory_metadata("")
+    memory._annotate_tensor(kept[1:], "packed")
+    shown = memory._snapshot()
+    memory._record_memory_history(enabled=None)
+    entries = [entry for entry in shown["device_traces"][0] if entry["action"] in ("alloc", "annotate")]
+    texts = [(entry["action"], entry["user_metadata"], entry["addr"] == kept.data_ptr()) for entry in entries]
+    return [texts, memory._memory_metadata_supported(), "host_segments" in shown]
+
+
 def streams(torch: Any) -> Any:
     """record_stream, 8 threads on 8 streams, pinned copies, empty_cache, mem_get_info"""
     import threading
@@ -247,7 +318,7 @@ ROWS: dict[str, Callable[[Any], Any]] = {
     work.__name__: work
     for work in (
         statistics, snapshot, consistent, out_of_memory, fraction, compile_default, compile_graphs, graph, processes, profiler, mem_pool,
-        streams,
+        mem_pool_options, accelerator, rejections, annotations, streams,
     )
 }  # fmt: skip
 
