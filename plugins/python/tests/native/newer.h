@@ -9,18 +9,16 @@
 #include <stdexcept>
 #include <vector>
 
-// Must run before the first allocation.
+// Must run before the first allocation. run.py sets the variable.
 inline void configured_limit() {
 #if GPU_VMM_TORCH >= 210
     now = "the limit of PYTORCH_ALLOC_CONF";
-    native::setAllocatorSettings("per_process_memory_fraction:0.5");
     demand(installed().getMemoryFraction(0) == 1, "it is not set yet");
     tensor(512);
     demand(installed().getMemoryFraction(0) == 0.5, "the first allocation sets it");
     native::setMemoryFraction(0.75, 0);
     tensor(512);
     demand(installed().getMemoryFraction(0) == 0.75, "the program's own limit stays");
-    native::setAllocatorSettings("per_process_memory_fraction:1.0");
     native::setMemoryFraction(1, 0);
     native::emptyCache();
     native::resetPeakStats(0);

@@ -17,7 +17,7 @@ import types
 import warnings
 from pathlib import Path
 
-from defaults import undecided
+from defaults import minor, undecided
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent))
@@ -106,6 +106,8 @@ def main():
         # The test is compiled without optimization, which takes half of the time.
         subprocess.run([*compiler, *flags, "-O0", *words], check=True)
         environment = {**os.environ, "LD_LIBRARY_PATH": name}
+        if minor(torch.__version__) >= (2, 10):
+            environment["PYTORCH_CUDA_ALLOC_CONF"] = "per_process_memory_fraction:0.5"
         arguments = [] if future else sys.argv[4:]
         return subprocess.run([program, library, built, *arguments], env=environment, check=False).returncode
 
