@@ -8,6 +8,7 @@
 // | devices.cpp | limits, access between devices, copies |
 // | share.cpp | tensors in other processes |
 // | install.cpp | the functions that Python calls |
+// | class.cpp | all of them, as the builder compiles them |
 #pragma once
 
 #include "diversions.h"
