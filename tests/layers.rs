@@ -42,7 +42,7 @@ const CUDA: Backend = [
 ];
 
 const HIP: Backend = [
-    ("library", &["compiler", "descriptor", "ffi", "kernels", "library", "loader", "quirks"]),
+    ("library", &["compiler", "descriptor", "ffi", "kernels", "library", "loader", "places", "quirks"]),
     (
         "driver",
         &[

@@ -40,9 +40,17 @@ impl HipBackend {
     /// Loads HIP, or returns the backend that is already loaded: a process has one.
     ///
     /// If `GPU_VMM_HIP_LIBRARY` is set, it names the library. Otherwise the call takes a copy that the process has
-    /// already loaded, then tries `libamdhip64.so.7`, `.so.6`, `libamdhip64.so`, and the same names in `$ROCM_PATH/lib`
-    /// and `/opt/rocm/lib`. On Windows it tries `amdhip64_7.dll` and `amdhip64_6.dll` in the system folder, then in
+    /// already loaded, then the first that can be used of:
+    ///
+    /// 1. the libraries in the folder `GPU_VMM_HIP_FOLDER`;
+    /// 2. `libamdhip64.so.8`, `.so.7` and `.so.6` in the loader's own folders;
+    /// 3. the libraries in `$ROCM_PATH/lib`, in `_rocm_sdk_core/lib` of the Python environments `$VIRTUAL_ENV` and
+    ///    `$CONDA_PREFIX`, in `/opt/rocm/lib`, `/opt/rocm/core/lib`, and `/opt/rocm/core-X.Y/lib`, the newest first;
+    /// 4. `libamdhip64.so` in the loader's own folders.
+    ///
+    /// On Windows it tries `amdhip64_7.dll` and `amdhip64_6.dll` in the system folder, in `%GPU_VMM_HIP_FOLDER%` and in
     /// `%HIP_PATH%\bin`.
+    ///
     /// Failures are not cached: the next call searches again.
     ///
     /// # Errors

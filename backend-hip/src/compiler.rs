@@ -2,7 +2,7 @@
 //! and the test kit uses copies instead of kernels.
 //!
 //! The library must have HIP's major version, so its name contains that version. It is searched for in the folder of
-//! HIP's own path, then by the same search as HIP. The compiler is always told the architecture. Otherwise it would ask
+//! HIP's own file, then by its name in the loader's folders, then in the places where HIP is looked for. The compiler is always told the architecture. Otherwise it would ask
 //! for the current device through a HIP of its own choice, `libamdhip64.so`, which can be another version or missing.
 #![allow(unsafe_code)] // loading a library runs its code, and the types of symbols are not checked
 
@@ -50,13 +50,13 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
-    /// Loads the compiler that belongs to HIP.
-    pub(crate) fn load(hip: &DriverInfo) -> Result<Self, Reason> {
+    /// Loads the compiler that belongs to HIP, whose file is in `folder` if that is known.
+    pub(crate) fn load(hip: &DriverInfo, folder: Option<&Path>) -> Result<Self, Reason> {
         let name = loader::compiler_name(hip.version_number);
-        let beside = Path::new(&hip.library).parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folders = beside.map(Path::to_path_buf).into_iter().map(|folder| folder.join(&name).into());
-        let places = folders.chain([OsString::from(&name)]);
-        let places = places.chain(loader::folders().into_iter().map(|folder| folder.join(&name).into()));
+        let named = Path::new(&hip.library).parent().filter(|folder| !folder.as_os_str().is_empty());
+        let beside = folder.or(named).into_iter().map(|folder| folder.join(&name).into());
+        let places = beside.chain([OsString::from(&name)]);
+        let places = places.chain(loader::paths(&name).into_iter().map(OsString::from));
         let mut tried = Vec::new();
         let found = places.into_iter().find_map(|place| loader::attempt(place, &mut tried));
         let Some((library, name)) = found else {

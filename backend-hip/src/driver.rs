@@ -8,6 +8,7 @@ use crate::quirks::{self, Quirks};
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
 use gpu_vmm_core::{Detail, DeviceId, DriverInfo, Error, Operation, Result, Vendor};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The loaded runtime.
@@ -27,6 +28,8 @@ pub(crate) struct Driver {
     pub(crate) compiled: Compiled,
     pub(crate) version: u32,
     pub(crate) library: String,
+    /// The folder of the library's file, if it is known.
+    pub(crate) folder: Option<PathBuf>,
     pub(crate) devices: Vec<gpu_vmm_core::Device>,
     pub(crate) states: Vec<DeviceState>,
     pub(crate) calls: Mutex<()>,

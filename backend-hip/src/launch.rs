@@ -62,7 +62,8 @@ impl Driver {
         if let Some(known) = compiled.get(architecture) {
             return known.clone();
         }
-        let code = Compiler::load(&self.info()).and_then(|compiler| compiler.compile(TEXT, architecture));
+        let compiler = Compiler::load(&self.info(), self.folder.as_deref());
+        let code = compiler.and_then(|compiler| compiler.compile(TEXT, architecture));
         compiled.insert(architecture.to_owned(), code.clone());
         code
     }

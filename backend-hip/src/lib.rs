@@ -8,7 +8,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `backend` | the core's backend traits, forwarded to the other modules |
-//! | `loader`, `library`, `ffi`, `hsa` | the library, its functions and structures |
+//! | `loader`, `places`, `library`, `ffi`, `hsa` | the library, the places where it is looked for, its functions and structures |
 //! | `driver`, `open`, `error` | the one loaded runtime, and its errors |
 //! | `device`, `device_state` | its devices, and what is known about each |
 //! | `handle`, `attributes`, `memory_types` | physical memory, and its types |
@@ -58,6 +58,7 @@ mod loader;
 mod mappings;
 mod memory_types;
 mod open;
+mod places;
 mod plain;
 mod probe;
 mod quirks;

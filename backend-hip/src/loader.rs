@@ -4,10 +4,12 @@
 //!
 //! 1. The file that `GPU_VMM_HIP_LIBRARY` names. If the variable is set, nothing else is tried.
 //! 2. A copy that the process has already loaded, because two copies do not know each other's memory.
-//! 3. The versioned names, newest first.
-//! 4. The folders of ROCm.
+//! 3. The folder that `GPU_VMM_HIP_FOLDER` names.
+//! 4. The names with a version in the loader's own folders, newest first.
+//! 5. The folders of ROCm and of its wheels for Python (`places`).
+//! 6. The name without a version in the loader's own folders, because it can belong to any version.
 //!
-//! Version 5 is not among the names: on Linux its virtual memory functions exist and do nothing, and 5.2 has them with
+//! A library of steps 3 to 6 that cannot be loaded or used does not end the search. Version 5 is not among the names: on Linux its virtual memory functions exist and do nothing, and 5.2 has them with
 //! another structure.
 //!
 //! A loaded library stays loaded, because the runtime has threads of its own.
@@ -24,21 +26,56 @@ use std::path::PathBuf;
 /// The environment variable that names the only library to try.
 const OVERRIDE: &str = "GPU_VMM_HIP_LIBRARY";
 
+/// A library to try, or the record of a place that has none.
+type Candidate = std::result::Result<OsString, LoadAttempt>;
+
 cfg_if::cfg_if! {
     if #[cfg(unix)] {
-        use libloading::os::unix::{ RTLD_LOCAL, RTLD_NOW};
+        use crate::places::{self, Place};
+        use std::os::unix::ffi::OsStrExt;
+        use std::path::Path;
+        use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
 
-        /// Newest first; the name without a version can belong to any version.
-        const NAMES: [&str; 3] = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"];
+        /// Newest first. AMD has announced 8; higher numbers are found in ROCm's folders.
+        const NAMES: [&str; 4] = ["libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"];
 
         /// The name of a HIP version's run-time compiler.
         pub(crate) fn compiler_name(version: u32) -> String {
             format!("libhiprtc.so.{}", version / 10_000_000)
         }
 
-        pub(crate) fn folders() -> Vec<PathBuf> {
-            let rocm = std::env::var_os("ROCM_PATH").map(|path| PathBuf::from(path).join("lib"));
-            rocm.into_iter().chain([PathBuf::from("/opt/rocm/lib")]).collect()
+        /// Returns the paths of a library other than HIP in the places in which HIP is looked for.
+        pub(crate) fn paths(name: &str) -> Vec<PathBuf> {
+            let places = places::first().into_iter().chain(places::last());
+            places.flat_map(|place| place.paths(name).collect::<Vec<_>>()).collect()
+        }
+
+        /// Returns the candidates of steps 3 to 6. In the place of one, a place without a library has its record.
+        fn candidates() -> Vec<Candidate> {
+            let all = |place: Place| match place.hip() {
+                paths if paths.is_empty() => {
+                    let library = place.name.join("libamdhip64.so*").display().to_string();
+                    vec![Err(LoadAttempt { library, answer: "no such file".to_owned() })]
+                }
+                paths => paths.into_iter().map(|path| Ok(path.into())).collect(),
+            };
+            let (versions, bare) = NAMES.split_at(NAMES.len() - 1);
+            let by_name = |names: &[&str]| names.iter().map(|name| Ok(name.into())).collect::<Vec<_>>();
+            let first = places::first().into_iter().flat_map(all).chain(by_name(versions));
+            first.chain(places::last().into_iter().flat_map(all)).chain(by_name(bare)).collect()
+        }
+
+        /// Returns the folder of the library that has a function.
+        fn folder_of(function: *const std::ffi::c_void) -> Option<PathBuf> {
+            // SAFETY: pointers, for which null is a value.
+            let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+            // SAFETY: the call accepts any address and fills the structure; the library of the name is never unloaded.
+            let name = unsafe {
+                let is_known = libc::dladdr(function, &raw mut info) != 0 && !info.dli_fname.is_null();
+                is_known.then(|| std::ffi::CStr::from_ptr(info.dli_fname))
+            }?;
+            let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
+            path.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf)
         }
 
         fn open(name: &OsString) -> std::result::Result<Library, libloading::Error> {
@@ -61,10 +98,23 @@ cfg_if::cfg_if! {
             format!("hiprtc{:02}{:02}.dll", version / 10_000_000, version / 100_000 % 100)
         }
 
-        /// The folder of the HIP SDK. A relative path would depend on the current folder, and is ignored.
-        pub(crate) fn folders() -> Vec<PathBuf> {
+        /// Returns the paths of a library in the folder that the Python package names, and in the folder of the HIP SDK.
+        /// A relative path would depend on the current folder, and is ignored.
+        pub(crate) fn paths(name: &str) -> Vec<PathBuf> {
+            let first = std::env::var_os("GPU_VMM_HIP_FOLDER").map(PathBuf::from);
             let sdk = std::env::var_os("HIP_PATH").map(|path| PathBuf::from(path).join("bin"));
-            sdk.into_iter().filter(|folder| folder.is_absolute()).collect()
+            let folders = first.into_iter().chain(sdk).filter(|folder| folder.is_absolute());
+            folders.map(|folder| folder.join(name)).collect()
+        }
+
+        /// Returns the candidates of steps 3 to 5.
+        fn candidates() -> Vec<Candidate> {
+            let in_folders = NAMES.iter().flat_map(|name| paths(name)).map(OsString::from);
+            NAMES.iter().map(OsString::from).chain(in_folders).map(Ok).collect()
+        }
+
+        fn folder_of(_: *const std::ffi::c_void) -> Option<PathBuf> {
+            None
         }
 
         /// Loads a name from the system folder only: by default Windows would also search the program's folder, the
@@ -134,67 +184,75 @@ pub(crate) struct Loaded {
     pub(crate) hip: Symbols,
     /// The name that was loaded.
     pub(crate) name: String,
+    /// The folder of its file, if it is known.
+    pub(crate) folder: Option<PathBuf>,
     /// The result of `hipRuntimeGetVersion`.
     pub(crate) version: u32,
 }
 
-/// Loads the first library of the search order that exists, and refuses it if it is too old.
+/// Loads the first library of the search order that can be used. A library that the user names, or that the process has
+/// already loaded, is refused if it cannot be used.
 pub(crate) fn load() -> Result<Loaded> {
     let mut tried = Vec::new();
-    let (library, name) = search(&mut tried).ok_or_else(|| {
-        Error::new(
-            Operation::Open,
-            Detail::LibraryNotFound {
-                vendor: Vendor::Hip,
-                what: "AMD's HIP runtime, 6.1 or later",
-                variable: OVERRIDE,
-                tried,
-            },
-        )
-    })?;
-    let refuse = |reason| {
-        Error::new(
-            Operation::Open,
-            Detail::LibraryRefused { vendor: Vendor::Hip, library: name.clone(), reason },
-        )
+    // The loader would take an empty name for this program.
+    let named = std::env::var_os(OVERRIDE).filter(|path| !path.is_empty());
+    let (only, candidates) = match named {
+        Some(path) => (attempt(path, &mut tried), Vec::new()),
+        None => (loaded_before(), candidates()),
     };
+    if let Some((library, name)) = only {
+        return usable(library, &name).map_err(|reason| {
+            let refused = Detail::LibraryRefused { vendor: Vendor::Hip, library: name, reason };
+            Error::new(Operation::Open, refused)
+        });
+    }
+    for candidate in candidates {
+        let path = match candidate {
+            Ok(path) => path,
+            Err(missing) => {
+                tried.push(missing);
+                continue;
+            }
+        };
+        let Some((library, name)) = attempt(path, &mut tried) else { continue };
+        match usable(library, &name) {
+            Ok(loaded) => return Ok(loaded),
+            Err(answer) => tried.push(LoadAttempt { library: name, answer }),
+        }
+    }
+    let what = "AMD's HIP runtime, 6.1 or later";
+    let missing = Detail::LibraryNotFound { vendor: Vendor::Hip, what, variable: OVERRIDE, tried };
+    Err(Error::new(Operation::Open, missing))
+}
+
+/// Returns the functions and the version of a library, or why it cannot be used.
+fn usable(library: Library, name: &str) -> std::result::Result<Loaded, String> {
     let found = Symbols::find(&library);
-    // The library is never unloaded, whether it is refused or not.
+    // The library is never unloaded, whether it can be used or not.
     std::mem::forget(library);
-    let hip = found.map_err(|symbol| refuse(format!("it lacks the function {symbol}")))?;
+    let hip = found.map_err(|symbol| format!("it lacks the function {symbol}"))?;
     let mut version = 0;
     // SAFETY: the function writes one integer.
     let code = unsafe { (hip.hipRuntimeGetVersion)(&raw mut version) };
     let version = u32::try_from(version).unwrap_or(0);
     if code != ffi::hipError_t::hipSuccess || version < quirks::OLDEST {
         let version = quirks::readable(version);
-        return Err(refuse(format!(
+        return Err(format!(
             "it is version {version} (hipRuntimeGetVersion returned {}); virtual memory management on Linux needs 6.1 or later",
             code.0
-        )));
+        ));
     }
-    Ok(Loaded { hip, name, version })
+    let folder = folder_of(hip.hipRuntimeGetVersion as *const std::ffi::c_void);
+    Ok(Loaded { hip, name: name.to_owned(), folder, version })
 }
 
 /// Whether this process has loaded the HIP runtime under one of its usual names.
 pub(crate) fn is_loaded() -> bool {
-    NAMES.iter().any(|name| already_loaded(&OsString::from(name)).is_some())
+    loaded_before().is_some()
 }
 
-fn search(tried: &mut Vec<LoadAttempt>) -> Option<(Library, String)> {
-    // The loader would take an empty name for this program.
-    if let Some(path) = std::env::var_os(OVERRIDE).filter(|path| !path.is_empty()) {
-        return attempt(path, tried);
-    }
-    let names = NAMES.map(OsString::from);
-    for name in &names {
-        if let Some(library) = already_loaded(name) {
-            return Some((library, name.display().to_string()));
-        }
-    }
-    let in_folders =
-        folders().into_iter().flat_map(|folder| names.clone().map(|name| folder.join(name).into()));
-    names.iter().cloned().chain(in_folders).find_map(|name| attempt(name, tried))
+fn loaded_before() -> Option<(Library, String)> {
+    NAMES.iter().find_map(|name| Some((already_loaded(&OsString::from(name))?, (*name).to_owned())))
 }
 
 /// Loads one library, or records the loader's error.
@@ -205,7 +263,14 @@ pub(crate) fn attempt(name: OsString, tried: &mut Vec<LoadAttempt>) -> Option<(L
         Err(error) => {
             // The loader's own text is the source of libloading's error.
             let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tried.push(LoadAttempt { library: shown, answer: cause.unwrap_or_else(|| error.to_string()) });
+            let mut answer = cause.unwrap_or_else(|| error.to_string());
+            // glibc says the same of a file for another processor. A missing dependency has a message with its own name.
+            let path = std::path::Path::new(&name);
+            let is_missing = answer.starts_with(&shown) && answer.ends_with("No such file or directory");
+            if path.is_absolute() && path.exists() && is_missing {
+                answer.push_str(" (the file exists: it is for another processor)");
+            }
+            tried.push(LoadAttempt { library: shown, answer });
             None
         }
     }

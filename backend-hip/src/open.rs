@@ -38,7 +38,7 @@ impl Driver {
     }
 
     fn start(loaded: Loaded, process: Process) -> Result<Self> {
-        let Loaded { hip, name, version } = loaded;
+        let Loaded { hip, name, folder, version } = loaded;
         let mut driver = Self {
             hip,
             quirks: Quirks::of(version),
@@ -51,6 +51,7 @@ impl Driver {
             compiled: Compiled::default(),
             version,
             library: name,
+            folder,
             devices: Vec::new(),
             states: Vec::new(),
             calls: Mutex::new(()),

@@ -55,11 +55,31 @@ fn an_empty_variable_names_no_library() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
+/// Sets variables, or removes those without a value, while `work` runs.
+fn with_variables<T>(variables: &[(&str, Option<&str>)], work: impl FnOnce() -> T) -> T {
+    let set = |name: &str, value: Option<&std::ffi::OsStr>| match value {
+        // SAFETY: one test runs at a time, on the main thread, and nothing else reads the environment meanwhile.
+        Some(value) => unsafe { std::env::set_var(name, value) },
+        // SAFETY: as above.
+        None => unsafe { std::env::remove_var(name) },
+    };
+    let before: Vec<_> = variables.iter().map(|(name, _)| std::env::var_os(name)).collect();
+    variables.iter().for_each(|(name, value)| set(name, value.map(AsRef::as_ref)));
+    let done = work();
+    variables.iter().zip(before).for_each(|((name, _), value)| set(name, value.as_deref()));
+    done
+}
+
 fn all_places_are_listed() -> Result<Completion, Failed> {
-    let rocm = std::env::var_os("ROCM_PATH");
-    // SAFETY: as above.
-    unsafe { std::env::set_var("ROCM_PATH", "/nonexistent/rocm") };
-    let error = match HipBackend::open().map_err(Error::into_detail) {
+    let variables = [
+        ("GPU_VMM_HIP_FOLDER", Some("/nonexistent/first")),
+        ("ROCM_PATH", Some("/nonexistent/rocm")),
+        ("VIRTUAL_ENV", Some("/nonexistent/venv")),
+        ("CONDA_PREFIX", None),
+    ];
+    let opened = with_variables(&variables, || [HipBackend::open(), HipBackend::open()]);
+    let [error, again] = opened.map(|opened| opened.map_err(Error::into_detail));
+    let error = match error {
         Ok(backend) => return Ok(Completion::ignored_with(format!("HIP is here: {backend:?}"))),
         Err(Detail::NoDevice { reason, .. }) => {
             return Ok(Completion::ignored_with(format!("HIP is here, without a device: {reason}")));
@@ -71,21 +91,65 @@ fn all_places_are_listed() -> Result<Completion, Failed> {
     };
     assert_eq!(*what, "AMD's HIP runtime, 6.1 or later");
     let names: Vec<_> = tried.iter().map(|one| one.library.as_str()).collect();
-    assert_eq!(names[..3], ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"]);
-    let folders = names[3..].iter().map(|name| name.rsplit_once('/'));
-    let expected = ["/nonexistent/rocm/lib", "/opt/rocm/lib"].into_iter().flat_map(|folder| {
-        ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"].map(|name| Some((folder, name)))
-    });
-    assert!(folders.eq(expected), "{names:?}");
-    assert!(!names.iter().any(|name| name.contains(".so.5")), "{names:?}");
-    assert!(tried.iter().all(|one| one.answer.contains(&one.library)), "the loader's own text: {tried:?}");
-    assert!(HipBackend::open().is_err(), "the second call fails too");
-    match rocm {
-        // SAFETY: as above.
-        Some(path) => unsafe { std::env::set_var("ROCM_PATH", path) },
-        // SAFETY: as above.
-        None => unsafe { std::env::remove_var("ROCM_PATH") },
+    let expected = [
+        "/nonexistent/first/libamdhip64.so*",
+        "libamdhip64.so.8",
+        "libamdhip64.so.7",
+        "libamdhip64.so.6",
+        "/nonexistent/rocm/lib/libamdhip64.so*",
+        "/nonexistent/venv/lib/python*/site-packages/_rocm_sdk_core/lib/libamdhip64.so*",
+        "/opt/rocm/lib/libamdhip64.so*",
+        "/opt/rocm/core/lib/libamdhip64.so*",
+        "/opt/rocm/core-*/lib/libamdhip64.so*",
+        "libamdhip64.so",
+    ];
+    assert_eq!(names, expected);
+    for one in tried {
+        let expected = if one.library.contains('*') { "no such file" } else { &one.library };
+        assert!(one.answer.contains(expected), "a reason: {one:?}");
     }
+    assert!(again.is_err(), "the second call fails too");
+    Ok(Completion::Completed)
+}
+
+/// Libraries of another architecture, of a broken file, and without HIP's functions are recorded with the reason; the search
+/// goes on.
+fn unusable_libraries_do_not_end_the_search() -> Result<Completion, Failed> {
+    let folder = std::env::temp_dir().join(format!("gpu-vmm-hip-absent-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let program = std::fs::read("/proc/self/exe").expect("this program");
+    let mut other = program[..64].to_vec();
+    // The ELF header's machine: none has this number.
+    other[18..20].copy_from_slice(&0xfefe_u16.to_ne_bytes());
+    std::fs::write(folder.join("libamdhip64.so.9"), &other).expect("a file");
+    std::fs::write(folder.join("libamdhip64.so.8"), "broken").expect("a file");
+    // SAFETY: the name is a text with its zero byte; loading the C library, which is loaded, runs no code.
+    let info = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        assert!(
+            libc::dladdr(libc::getpid as *const libc::c_void, &raw mut info) != 0,
+            "the C library has a path"
+        );
+        std::ffi::CStr::from_ptr(info.dli_fname).to_str().expect("a path")
+    };
+    std::os::unix::fs::symlink(info, folder.join("libamdhip64.so.7")).expect("a link");
+    let variables = [("GPU_VMM_HIP_FOLDER", folder.to_str())];
+    let opened = with_variables(&variables, HipBackend::open);
+    std::fs::remove_dir_all(&folder).expect("the temporary folder");
+    let tried = match opened.map_err(Error::into_detail) {
+        Err(Detail::LibraryNotFound { tried, .. }) => tried,
+        other => return Ok(Completion::ignored_with(format!("HIP is here: {other:?}"))),
+    };
+    let expected = [
+        ("libamdhip64.so.9", "it is for another processor"),
+        ("libamdhip64.so.8", "file too short"),
+        ("libamdhip64.so.7", "it lacks the function hip"),
+    ];
+    for ((name, reason), one) in expected.into_iter().zip(&tried) {
+        assert_eq!(one.library, folder.join(name).display().to_string());
+        assert!(one.answer.contains(reason), "{one:?}");
+    }
+    assert!(tried.len() > 8, "the search ended early: {tried:?}");
     Ok(Completion::Completed)
 }
 
@@ -96,6 +160,10 @@ fn main() {
         Trial::ignorable_test("a_missing_file_is_named", a_missing_file_is_named),
         Trial::ignorable_test("another_library_is_refused", another_library_is_refused),
         Trial::ignorable_test("all_places_are_listed", all_places_are_listed),
+        Trial::ignorable_test(
+            "unusable_libraries_do_not_end_the_search",
+            unusable_libraries_do_not_end_the_search,
+        ),
         // The last one, since it opens HIP where HIP is.
         Trial::ignorable_test("an_empty_variable_names_no_library", an_empty_variable_names_no_library),
     ];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import importlib.util
 import os
 import threading
 from ctypes import POINTER, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c_ssize_t, c_uint8, c_uint16, c_uint32, c_uint64
@@ -15,6 +16,9 @@ from .errors import Unavailable, from_status
 
 VARIABLE = "GPU_VMM_C_LIBRARY"
 """The environment variable that names the library's file. It has precedence over the package's directory."""
+
+HIP_FOLDER = "GPU_VMM_HIP_FOLDER"
+"""The environment variable that names the folder in which the library looks first for AMD's HIP runtime."""
 
 _PATTERNS = ("libgpu_vmm_c*.so", "libgpu_vmm_c*.dylib", "gpu_vmm_c*.dll", "libgpu_vmm_c*.pyd")
 
@@ -130,8 +134,27 @@ def find() -> str:
     )
 
 
+def _name_rocm_wheels() -> None:
+    """Names the folder of ROCm's wheels to the library, if they are installed and no other folder is named.
+
+    PyTorch loads HIP from there, and a process must have one copy of it.
+    """
+    if os.environ.get(HIP_FOLDER):
+        return
+    try:
+        wheel = importlib.util.find_spec("_rocm_sdk_core")
+    except (ImportError, ValueError):
+        return
+    for place in (wheel.submodule_search_locations or []) if wheel else []:
+        folder = os.path.join(os.path.abspath(place), "bin" if os.name == "nt" else "lib")
+        if os.path.isdir(folder):
+            os.environ[HIP_FOLDER] = folder
+            return
+
+
 def _load() -> ctypes.CDLL:
     path = find()
+    _name_rocm_wheels()
     try:
         loaded = ctypes.CDLL(path)
     except OSError as error:

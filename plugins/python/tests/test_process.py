@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import unittest
 
 import gpu_vmm
@@ -54,6 +55,23 @@ class Processes(Case):
         )
         self.assertIn("libgpu_vmm_c", said)
         self.assertIn("gpu_vmm", said)
+
+    def test_rocm_wheels_are_named(self):
+        with tempfile.TemporaryDirectory() as site:
+            wheel = os.path.join(site, "_rocm_sdk_core")
+            folder = os.path.join(wheel, "bin" if os.name == "nt" else "lib")
+            os.makedirs(folder)
+            with open(os.path.join(wheel, "__init__.py"), "w", encoding="utf-8"):
+                pass
+            code = f"""
+                import os, sys
+                import gpu_vmm._library
+                sys.path.append({site!r})
+                gpu_vmm._library.library()
+                print(os.environ["GPU_VMM_HIP_FOLDER"])
+            """
+            self.assertEqual(self.script(code, GPU_VMM_HIP_FOLDER="").strip(), folder)
+            self.assertEqual(self.script(code, GPU_VMM_HIP_FOLDER="/named").strip(), "/named")
 
     def test_version(self):
         self.assertEqual(gpu_vmm._library.version(), gpu_vmm.__version__)
