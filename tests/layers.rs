@@ -42,11 +42,12 @@ const CUDA: Backend = [
 ];
 
 const HIP: Backend = [
-    ("library", &["compiler", "descriptor", "ffi", "kernels", "library", "loader", "places", "quirks"]),
+    ("library", &["compiler", "ffi", "kernels", "library", "loader", "places", "quirks"]),
     (
         "driver",
         &[
             "attributes",
+            "descriptor",
             "device",
             "device_state",
             "driver",

@@ -24,6 +24,9 @@ pub(crate) struct Driver {
     /// Whether released physical memory returns to the device while its addresses stay reserved; set by the first
     /// probe.
     pub(crate) memory_comes_back: OnceLock<bool>,
+    /// Whether the runtime keeps the descriptors that it exports; set by the first export.
+    #[cfg_attr(not(unix), allow(dead_code))] // descriptors
+    pub(crate) exports_are_kept: OnceLock<bool>,
     /// The test kit's kernels that have been compiled.
     pub(crate) compiled: Compiled,
     pub(crate) version: u32,

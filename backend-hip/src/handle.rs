@@ -15,6 +15,15 @@ use std::os::fd::OwnedFd as Exported;
 #[cfg(windows)]
 use std::os::windows::io::OwnedHandle as Exported;
 
+/// Where a handle's memory is from.
+#[derive(Debug)]
+enum Source {
+    Created,
+    /// The descriptor or Windows handle that was imported, if HIP may still read it later.
+    #[cfg_attr(not(unix), allow(dead_code))] // keeps the handle open
+    Imported(Option<Exported>),
+}
+
 /// A handle of physical memory from HIP (`hipMemGenericAllocationHandle_t`).
 #[derive(Debug)]
 pub struct HipHandle {
@@ -22,8 +31,7 @@ pub struct HipHandle {
     raw: hipMemGenericAllocationHandle_t,
     size: Bytes,
     properties: Properties,
-    /// The descriptor or handle that was imported, if HIP may still read it later.
-    _imported_from: Option<Exported>,
+    source: Source,
 }
 
 // SAFETY: HIP takes a handle from any thread; this crate never dereferences the pointer.
@@ -66,7 +74,7 @@ impl HipHandle {
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         created?;
-        Ok(Self { driver: Arc::clone(driver), raw, size, properties: *properties, _imported_from: None })
+        Ok(Self { driver: Arc::clone(driver), raw, size, properties: *properties, source: Source::Created })
     }
 
     /// Takes ownership of a handle that `hipMemImportFromShareableHandle` returned. The handle's properties lack the flags
@@ -79,12 +87,25 @@ impl HipHandle {
         from: Option<Exported>,
     ) -> Self {
         let properties = attributes::given(&driver, &properties);
-        Self { driver, raw, size, properties, _imported_from: from }
+        Self { driver, raw, size, properties, source: Source::Imported(from) }
     }
 
     /// Returns HIP's handle, valid while `self` lives.
     pub(crate) const fn raw(&self) -> hipMemGenericAllocationHandle_t {
         self.raw
+    }
+
+    pub(crate) const fn is_imported(&self) -> bool {
+        matches!(self.source, Source::Imported(_))
+    }
+
+    /// Returns the imported descriptor, if it is still open.
+    #[cfg(unix)]
+    pub(crate) const fn imported_from(&self) -> Option<&Exported> {
+        match &self.source {
+            Source::Imported(from) => from.as_ref(),
+            Source::Created => None,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use gpu_vmm_core::{Access, AddressRange, Bytes, Detail, DeviceId, DriverError, E
 use std::ptr::{null, null_mut};
 
 #[cfg(unix)]
-use crate::descriptor::taken;
+use crate::descriptor::exported;
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
 
@@ -86,21 +86,35 @@ pub(crate) unsafe fn set_access(
 ///
 /// `mapping` is one whole mapping.
 #[cfg(unix)]
-pub(crate) unsafe fn export(operation: Operation, hsa: &Hsa, mapping: AddressRange) -> Result<OwnedFd> {
+pub(crate) unsafe fn export(
+    driver: &Driver,
+    operation: Operation,
+    hsa: &Hsa,
+    mapping: AddressRange,
+) -> Result<OwnedFd> {
     let mut memory = MemoryHandle(0);
     // SAFETY: a mapping begins there; its memory gains a reference.
     let status = unsafe { (hsa.retain)(&raw mut memory, mapping.base.as_ptr()) };
     check(operation, "hsa_amd_vmem_retain_alloc_handle", status, || mapping.to_string())?;
-    let mut fd = -1;
-    // SAFETY: the memory is alive, and ROCr writes one descriptor.
-    let status = unsafe { (hsa.export)(&raw mut fd, memory, 0) };
-    let exported = check(operation, EXPORT, status, || mapping.to_string())
-        // SAFETY: ROCr has just returned the descriptor.
-        .and_then(|()| unsafe { taken(operation, EXPORT, fd) });
+    let export = || {
+        let mut fd = -1;
+        // SAFETY: the memory is alive, and ROCr writes one descriptor.
+        let status = unsafe { (hsa.export)(&raw mut fd, memory, 0) };
+        check(operation, EXPORT, status, || mapping.to_string()).map(|()| fd)
+    };
+    // SAFETY: ROCr's export of memory that is released below.
+    let exported = unsafe { exported(driver, operation, EXPORT, export) };
     // SAFETY: releases the reference that was added above.
     let status = unsafe { (hsa.release)(memory) };
     check(operation, "hsa_amd_vmem_handle_release", status, || mapping.to_string())?;
     exported
+}
+
+/// True for an export that ROCr itself refused, but not for a lack of resources.
+#[cfg(unix)]
+pub(crate) fn is_refused_export(error: &Error) -> bool {
+    const OUT_OF_RESOURCES: i64 = 0x1008;
+    error.driver_error().is_some_and(|source| source.call == EXPORT && source.code != OUT_OF_RESOURCES)
 }
 
 fn check(

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 struct Mapping {
     length: Bytes,
     owner: DeviceId,
+    /// The memory was imported.
+    imported: bool,
     access: AccessMap,
     /// The host's access has been set, to any value.
     shown_to_host: bool,
@@ -25,9 +27,10 @@ impl Mappings {
         self.0.is_empty()
     }
 
-    pub(crate) fn insert(&mut self, at: OffsetRange, owner: DeviceId) {
+    pub(crate) fn insert(&mut self, at: OffsetRange, owner: DeviceId, imported: bool) {
         let access = AccessMap::NONE;
-        self.0.insert(at.offset, Mapping { length: at.length, owner, access, shown_to_host: false });
+        let mapping = Mapping { length: at.length, owner, imported, access, shown_to_host: false };
+        self.0.insert(at.offset, mapping);
     }
 
     pub(crate) fn remove(&mut self, offset: Bytes) {
@@ -43,6 +46,12 @@ impl Mappings {
     #[cfg_attr(not(unix), allow(dead_code))] // only descriptors need it
     pub(crate) fn is_one(&self, part: OffsetRange) -> bool {
         self.0.get(&part.offset).is_some_and(|mapping| mapping.length == part.length)
+    }
+
+    /// True if the memory of the mapping that begins at `offset` was imported.
+    #[cfg_attr(not(unix), allow(dead_code))] // only descriptors need it
+    pub(crate) fn is_imported(&self, offset: Bytes) -> bool {
+        self.0.get(&offset).is_some_and(|mapping| mapping.imported)
     }
 
     /// True if the host has, or once had, access to the mapping that begins at `offset`.
@@ -121,7 +130,7 @@ mod tests {
     fn mapped(mappings: &[(u64, u64, DeviceId)]) -> Mappings {
         let mut all = Mappings::default();
         for (offset, length, owner) in mappings {
-            all.insert(part(*offset, *length), *owner);
+            all.insert(part(*offset, *length), *owner, false);
         }
         all
     }
@@ -160,7 +169,7 @@ mod tests {
         let shown = |all: &Mappings| [0, 2, 3, 4].map(|offset| all.was_shown_to_host(Bytes::mib(offset)));
         assert_eq!(shown(&all), [false, true, false, false]);
         all.remove(Bytes::mib(2));
-        all.insert(part(2, 2), ZERO);
+        all.insert(part(2, 2), ZERO, false);
         assert_eq!(shown(&all), [false; 4]);
     }
 

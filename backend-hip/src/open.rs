@@ -48,6 +48,7 @@ impl Driver {
             deferred: Deferred::new(),
             kept: KeptAddresses::default(),
             memory_comes_back: OnceLock::new(),
+            exports_are_kept: OnceLock::new(),
             compiled: Compiled::default(),
             version,
             library: name,

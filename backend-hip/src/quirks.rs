@@ -16,17 +16,17 @@ pub(crate) use captures::SPOILT_CAPTURE_STAYS;
 pub(crate) use captures::{DEVICE_WAIT_SPOILS_CAPTURES, NULL_STREAM_SPOILS_CAPTURES, WAITS_SPOIL_CAPTURES};
 use gpu_vmm_core::Quirk;
 pub(crate) use host::{HOST_ACCESS_LEAVES_A_HOLE, HOST_ACCESS_UNTOLD};
-#[cfg(unix)]
-pub(crate) use list::IMPORT_DESCRIPTOR_ZERO;
 pub(crate) use list::QUIRKS;
 use list::{
-    ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
-    MEMORY_STAYS,
+    ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_CHECKS_NOTHING, IMPORT_READS_LATER, IMPORT_UNKNOWN,
+    IMPORT_WANTS_POINTER, MEMORY_STAYS,
 };
 pub(crate) use list::{
     ALIGNMENT_IGNORED, CREATE_ON_CURRENT_DEVICE, ERROR_STICKS, GRANULARITY_TOO_SMALL,
     IMPORT_ON_CURRENT_DEVICE, MAP_REPORTS_NOTHING, OWNER_LAST, UNMAP_ON_CURRENT_DEVICE, UNMAP_ONE_MAPPING,
 };
+#[cfg(unix)]
+pub(crate) use list::{EXPORT_IS_KEPT, IMPORT_DESCRIPTOR_ZERO, IMPORT_IS_NOT_EXPORTED};
 pub(crate) use switch::workaround_enabled;
 
 /// The first version whose virtual memory works on Linux.
@@ -66,6 +66,12 @@ pub(crate) struct Quirks {
     pub(crate) import_form: ImportForm,
     /// The descriptor must stay open after the import: [`IMPORT_READS_LATER`].
     pub(crate) import_reads_later: bool,
+    /// Descriptors that are no dma-bufs are refused before the import: [`IMPORT_CHECKS_NOTHING`].
+    #[cfg_attr(not(unix), allow(dead_code))] // descriptors
+    pub(crate) import_checks_nothing: bool,
+    /// Exports return a descriptor that the runtime keeps, if trying does not show it: [`list::EXPORT_IS_KEPT`].
+    #[cfg_attr(not(unix), allow(dead_code))] // descriptors
+    pub(crate) export_is_kept: bool,
     /// Released memory returns to the device only when its addresses are freed: [`MEMORY_STAYS`].
     pub(crate) memory_stays: bool,
     /// A peer must not be given access after the owner: [`OWNER_LAST`].
@@ -94,6 +100,8 @@ impl Quirks {
             events_spoil_captures: has(&captures::RECORDED_THERE),
             import_form,
             import_reads_later: has(&IMPORT_READS_LATER),
+            import_checks_nothing: has(&IMPORT_CHECKS_NOTHING),
+            export_is_kept: has(&list::EXPORT_IS_KEPT),
             // On Windows the code below HIP is different.
             memory_stays: cfg!(unix) && has(&MEMORY_STAYS),
             owner_last: has(&OWNER_LAST),
@@ -128,13 +136,15 @@ mod tests {
     #[test]
     fn each_workaround_begins_and_ends_with_its_version() {
         type Needs = fn(Quirks) -> bool;
-        let rows: [(&str, Needs, u32, u32); 10] = [
+        let rows: [(&str, Needs, u32, u32); 12] = [
             ("free_races", |quirks| quirks.free_races, 60_100_000, 70_000_000),
             ("access_sums", |quirks| quirks.access_sums, 70_000_000, 71_200_000),
             ("copy_by_source", |quirks| quirks.copy_by_source, 60_100_000, 70_000_000),
             ("pinned_by_first", |quirks| quirks.pinned_by_first, 60_100_000, 70_000_000),
             ("events_spoil_captures", |quirks| quirks.events_spoil_captures, 60_100_000, 70_000_000),
             ("import_reads_later", |quirks| quirks.import_reads_later, 71_400_000, u32::MAX),
+            ("import_checks_nothing", |quirks| quirks.import_checks_nothing, 71_400_000, u32::MAX),
+            ("export_is_kept", |quirks| quirks.export_is_kept, 71_400_000, 71_500_000),
             ("memory_stays", |quirks| quirks.memory_stays, 70_100_000, 71_200_000),
             ("owner_last", |quirks| quirks.owner_last, 71_400_000, u32::MAX),
             ("no_host_access", |quirks| quirks.no_host_access, 60_100_000, 70_200_000),

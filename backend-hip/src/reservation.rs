@@ -88,7 +88,7 @@ unsafe impl Reservation for HipReservation {
             unsafe { (driver.hip.hipMemMap)(at.base.as_ptr(), at.size.0 as usize, 0, handle.raw(), 0) };
         driver.check(OPERATION, "hipMemMap", code, || at.to_string())?;
         if !workaround_enabled(&MAP_REPORTS_NOTHING) {
-            self.mappings.insert(OffsetRange { offset, length: at.size }, owner);
+            self.mappings.insert(OffsetRange { offset, length: at.size }, owner, handle.is_imported());
             return Ok(());
         }
         // Up to 7.2 hipMemMap returns success in any case; only an existing mapping has an access to read.
@@ -99,7 +99,7 @@ unsafe impl Reservation for HipReservation {
         let nothing_there = verified.as_ref().is_err_and(is_invalid_value);
         if !nothing_there {
             // Also recorded in doubt: addresses with a mapping must not be freed.
-            self.mappings.insert(OffsetRange { offset, length: at.size }, owner);
+            self.mappings.insert(OffsetRange { offset, length: at.size }, owner, handle.is_imported());
         }
         verified.map(drop).map_err(|error| {
             let what = format!("hipMemMap returned success, but {at} is not known to be mapped ({error})");
@@ -188,7 +188,13 @@ unsafe impl Reservation for HipReservation {
         let range = AddressRange { base: self.address(offset), size: length };
         let is_one = self.mappings.is_one(OffsetRange { offset, length });
         // SAFETY: the range is mapped, as the caller promises.
-        unsafe { crate::share::dma_buf(&self.driver, range, is_one) }
+        let exported = unsafe { crate::share::dma_buf(&self.driver, range, is_one) };
+        match exported {
+            Err(error) if self.mappings.is_imported(offset) && crate::hsa::is_refused_export(&error) => {
+                Err(crate::share::not_exported(OPERATION))
+            }
+            exported => exported,
+        }
     }
 }
 

@@ -3,14 +3,18 @@
 #![allow(unsafe_code)] // calls into HIP
 #![cfg(unix)]
 
-use crate::descriptor::{system, taken};
+use crate::descriptor::{exported, system};
 use crate::driver::Driver;
+use crate::error::is_invalid_value;
 use crate::ffi::hipMemAllocationHandleType;
 use crate::handle::HipHandle;
 use crate::hsa;
-use crate::quirks::{IMPORT_DESCRIPTOR_ZERO, IMPORT_ON_CURRENT_DEVICE, ImportForm, workaround_enabled};
+use crate::quirks::{
+    IMPORT_DESCRIPTOR_ZERO, IMPORT_IS_NOT_EXPORTED, IMPORT_ON_CURRENT_DEVICE, ImportForm, workaround_enabled,
+};
 use gpu_vmm_core::{
-    AddressRange, Bytes, Detail, DriverError, Error, Handle, HandleTypes, Operation, Properties, Result,
+    AddressRange, Bytes, Detail, DeviceId, DriverError, Error, Handle, HandleTypes, Operation, Properties,
+    Result,
 };
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,22 +35,33 @@ impl HipHandle {
             let reason = "the memory was not created as shareable; HIP requires that at creation".to_owned();
             return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
+        if let Some(from) = self.imported_from().filter(|_| workaround_enabled(&IMPORT_IS_NOT_EXPORTED)) {
+            driver.process.check(OPERATION)?;
+            return from.try_clone().map_err(|error| system(OPERATION, "dup", &error));
+        }
         let _entered = driver.enter(OPERATION)?;
-        let mut fd: c_int = -1;
-        // SAFETY: the handle is alive, and for this type HIP writes one descriptor, an `int`.
-        let code = unsafe {
-            (driver.hip.hipMemExportToShareableHandle)(
-                (&raw mut fd).cast::<c_void>(),
-                self.raw(),
-                POSIX_FD,
-                0,
-            )
+        let export = || {
+            let mut fd: c_int = -1;
+            let to = (&raw mut fd).cast::<c_void>();
+            // SAFETY: the handle is alive, and for this type HIP writes one descriptor, an `int`.
+            let code = unsafe { (driver.hip.hipMemExportToShareableHandle)(to, self.raw(), POSIX_FD, 0) };
+            let context = || format!("{} on {}", self.size(), self.properties().device);
+            driver.check(OPERATION, "hipMemExportToShareableHandle", code, context).map(|()| fd)
         };
-        let context = || format!("{} on {}", self.size(), self.properties().device);
-        driver.check(OPERATION, "hipMemExportToShareableHandle", code, context)?;
-        // SAFETY: HIP has just written the descriptor.
-        unsafe { taken(OPERATION, "hipMemExportToShareableHandle", fd) }
+        // SAFETY: HIP's export of memory that the handle keeps alive.
+        let exported = unsafe { exported(driver, OPERATION, "hipMemExportToShareableHandle", export) };
+        match exported {
+            Err(error) if self.is_imported() && is_invalid_value(&error) => Err(not_exported(OPERATION)),
+            exported => exported,
+        }
     }
+}
+
+/// Returns the error for the export of imported memory by a driver that refuses it ([`IMPORT_IS_NOT_EXPORTED`]).
+pub(crate) fn not_exported(operation: Operation) -> Error {
+    let reason =
+        "this HIP does not export imported memory; pass on the descriptor that was imported".to_owned();
+    Error::new(operation, Detail::Unsupported { reason })
 }
 
 /// Exports a range as a new dma-buf, if the range is one whole mapping. The dma-buf is closed on exec.
@@ -68,7 +83,7 @@ pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool)
         ));
     }
     // SAFETY: one whole mapping, which exists, as the caller promises.
-    let exported = unsafe { hsa::export(OPERATION, hsa, range) }?;
+    let exported = unsafe { hsa::export(driver, OPERATION, hsa, range) }?;
     match size_behind(exported.as_fd()) {
         Some(size) if size != range.size => {
             let what = format!(
@@ -95,20 +110,62 @@ fn size_behind(fd: BorrowedFd<'_>) -> Option<Bytes> {
     u64::try_from(end).ok().map(Bytes)
 }
 
+/// Returns the error for a descriptor that cannot be the memory that the caller says, as a system call shows.
+fn not_memory(operation: Operation, fd: BorrowedFd<'_>, call: &'static str, description: String) -> Error {
+    let (code, name) = (libc::EINVAL.into(), "EINVAL".into());
+    let source = DriverError { call, code, name, description: description.into() };
+    Error::new(operation, Detail::Driver { source, context: format!("descriptor {}", fd.as_raw_fd()) })
+}
+
 /// Refuses a descriptor whose memory has another size than the caller says.
 fn check_size(operation: Operation, fd: BorrowedFd<'_>, said: Bytes) -> Result<()> {
     match size_behind(fd) {
         Some(size) if size != said => {
             let description = format!("the descriptor's memory has {size}, expected {said}");
-            let (code, name) = (libc::EINVAL.into(), "EINVAL".into());
-            let source = DriverError { call: "lseek", code, name, description: description.into() };
-            Err(Error::new(
-                operation,
-                Detail::Driver { source, context: format!("descriptor {}", fd.as_raw_fd()) },
-            ))
+            Err(not_memory(operation, fd, "lseek", description))
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the type of a descriptor's file system.
+fn file_system(fd: BorrowedFd<'_>) -> std::io::Result<i64> {
+    // SAFETY: integers, for which zero is a value.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, and the kernel writes one structure.
+    match unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut stat) } {
+        0 => Ok(stat.f_type),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Refuses a descriptor that is no dma-buf, if HIP would accept any ([`IMPORT_CHECKS_NOTHING`]). A runtime whose own
+/// exports are other files, such as a simulated one, or ROCr under WSL, gets such files.
+///
+/// [`IMPORT_CHECKS_NOTHING`]: crate::quirks::IMPORT_CHECKS_NOTHING
+fn check_file_system(
+    driver: &Arc<Driver>,
+    operation: Operation,
+    fd: BorrowedFd<'_>,
+    device: DeviceId,
+) -> Result<()> {
+    /// `DMA_BUF_MAGIC` of Linux: "DMAB".
+    const DMA_BUF: i64 = 0x444d_4142;
+    if !driver.quirks.import_checks_nothing {
+        return Ok(());
+    }
+    let found = file_system(fd).map_err(|error| system(operation, "fstatfs", &error))?;
+    let is_own = || {
+        let device = driver.devices().get(device.0 as usize)?;
+        let properties = Properties::on(device.id).shareable();
+        let own = HipHandle::create(driver, device.granularity.bytes(), &properties).ok()?;
+        Some(file_system(own.export_descriptor().ok()?.as_fd()).ok()? == found)
+    };
+    if found == DMA_BUF || is_own() == Some(true) {
+        return Ok(());
+    }
+    let description = format!("a file system of type {found:#x}, expected a dma-buf ({DMA_BUF:#x})");
+    Err(not_memory(operation, fd, "fstatfs", description))
 }
 
 /// Imports memory from a descriptor, which stays the caller's.
@@ -128,6 +185,8 @@ pub(crate) fn import(
         );
         return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
     }
+    driver.process.check(OPERATION)?;
+    check_file_system(driver, OPERATION, fd, properties.device)?;
     let _entered = driver.enter(OPERATION)?;
     check_size(OPERATION, fd, size)?;
     // An import belongs to the current device.

@@ -84,6 +84,35 @@ pub(super) const IMPORT_READS_LATER: Quirk = quirk(
     "ROCm/rocm-systems PR #8304, #8436",
 );
 
+pub(super) const IMPORT_CHECKS_NOTHING: Quirk = quirk(
+    "import-checks-nothing",
+    (V7_14, UNFIXED),
+    "hipMemImportFromShareableHandle accepts any descriptor; one that is no dma-buf fails when access is set",
+    "a descriptor that is no dma-buf is refused before the call, unless the runtime's own exports are such files",
+    "read in rocr-runtime of 7.14; not reproduced by gpu-vmm",
+);
+
+pub(crate) const IMPORT_IS_NOT_EXPORTED: Quirk = quirk(
+    "import-is-not-exported",
+    (V7_14, UNFIXED),
+    "hipMemExportToShareableHandle returns hipErrorInvalidValue for imported memory",
+    "an export of imported memory duplicates the descriptor that the import keeps open; if there is none, it returns \
+     Unsupported",
+    "read in rocr-runtime of 7.14; not reproduced by gpu-vmm",
+);
+
+pub(crate) const EXPORT_IS_KEPT: Quirk = quirk(
+    "export-is-kept",
+    (V7_14, V7_15),
+    "hipMemExportToShareableHandle returns the descriptor that ROCr keeps for the memory, the same each time: closing \
+     it breaks later exports and the access of other devices, and ROCr later closes the descriptor that has its \
+     number by then",
+    "a process makes its first export twice, on all versions; if both have one number, gpu-vmm duplicates the \
+     descriptors of exports and does not close them",
+    "ROCm/rocm-systems PR #8440: EBADF for the second export on 7.14.0; PR #7786; read in rocr-runtime of 7.14 \
+     (ExportMemoryHandle)",
+);
+
 pub(super) const MEMORY_STAYS: Quirk = quirk(
     "memory-stays-until-free",
     (V7_1, V7_12),
@@ -178,6 +207,9 @@ pub(crate) const QUIRKS: &[Quirk] = &[
     IMPORT_UNKNOWN[0],
     IMPORT_UNKNOWN[1],
     IMPORT_READS_LATER,
+    IMPORT_CHECKS_NOTHING,
+    IMPORT_IS_NOT_EXPORTED,
+    EXPORT_IS_KEPT,
     GRANULARITY_TOO_SMALL,
     OWNER_LAST,
     CREATE_ON_CURRENT_DEVICE,

@@ -22,6 +22,7 @@
 //! | `documented` | the C programs in the guide and in the README of `plugins/c` |
 //! | `checkpoint` | a file written with one driver and restored with another one |
 //! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
+//! | `kept_descriptors` | the cases of sharing over the exports of ROCr 7.14: they pass, and one fails without the workaround |
 //! | `reports` | reports of the conformance suite, and the page that compares them |
 //! | `summary`, `trouble` | the table at the end, and errors in one line |
 //! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
@@ -39,6 +40,7 @@ mod debs;
 mod documented;
 mod environment;
 mod fake_driver;
+mod kept_descriptors;
 mod layout;
 mod mirror;
 mod mutations;
@@ -194,6 +196,9 @@ fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut S
             }
             if let Err(trouble) = no_kernels::run(layout, runtimes, summary) {
                 summary.add(Row::broken("the tests without kernels", trouble));
+            }
+            if let Err(trouble) = kept_descriptors::run(layout, runtimes, summary) {
+                summary.add(Row::broken("sharing over the exports of ROCr 7.14", trouble));
             }
         }
     }

@@ -69,6 +69,10 @@ behaviours! {
     import_by_pointer: V6_1..V7_0_2, V7_0_6..V7_1 => "rocm-systems PR #759; RCCL takes 7.0 from build 51831 below 60000 for the new form";
     /// An imported descriptor is read, by its number, when access is set.
     import_reads_later: V7_14..UNFIXED => "rocm-systems PR #8304, #8436";
+    /// Every export returns the descriptor that the runtime keeps for the memory and closes with it.
+    export_is_kept: V7_14..V7_15 => "rocr-runtime of 7.14 (KfdDriver::ExportMemoryHandle); rocm-systems PR #7786, #8440";
+    /// Imported memory cannot be exported.
+    import_is_not_exported: V7_14..UNFIXED => "rocr-runtime of 7.14 (Runtime::VMemoryExportShareableHandle)";
     /// Imported memory is never freed.
     import_leaks: V6_1..V7_0 => "ROCm/clr PR #193";
     /// `hipGetLastError` reports a failure even after calls that succeeded.

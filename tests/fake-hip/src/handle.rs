@@ -7,7 +7,6 @@ use crate::settings::{SETTINGS, bucket};
 use crate::state::Handle;
 use std::ffi::{c_int, c_ulonglong};
 use std::mem::forget;
-use std::os::fd::IntoRawFd;
 use std::sync::{Arc, OnceLock};
 
 /// `hipMemAllocationTypePinned`; `hipMemHandleTypePosixFileDescriptor`.
@@ -79,7 +78,10 @@ hip!(hipMemExportToShareableHandle, |state,
     let handle = state.handle("hipMemExportToShareableHandle", handle);
     let is_right = handle.shareable && kind == DESCRIPTOR && flags == 0;
     rule!(is_right, "hipMemExportToShareableHandle of memory that was not created for it");
-    give(to, handle.memory.get().ok_or(HipError::INVALID_VALUE)?.descriptor()?.into_raw_fd())
+    if handle.descriptor >= 0 && bucket().import_is_not_exported {
+        return Err(HipError::INVALID_VALUE);
+    }
+    give(to, handle.memory.get().ok_or(HipError::INVALID_VALUE)?.exported()?)
 });
 
 hip!(hipMemImportFromShareableHandle, |state, handle: Out<'_, usize>, from: usize, kind: c_int| {

@@ -5,7 +5,6 @@ use crate::c::{HipError, Out, give, stop};
 use crate::call::call_named;
 use crate::settings::SETTINGS;
 use std::ffi::c_int;
-use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
 /// `HSA_STATUS_ERROR_INVALID_ARGUMENT`.
@@ -91,7 +90,7 @@ hsa!(hsa_amd_vmem_retain_alloc_handle, |state, handle: Out<'_, u64>, at: usize| 
 
 hsa!(hsa_amd_vmem_export_shareable_handle, |state, fd: Out<'_, c_int>, handle: u64, _flags: u64| {
     let memory = state.retained.get(&handle).ok_or(HipError::INVALID_VALUE)?;
-    give(fd, memory.descriptor()?.into_raw_fd())
+    give(fd, memory.exported()?)
 });
 
 hsa!(hsa_amd_vmem_handle_release, |state, handle: u64| {

@@ -1,12 +1,14 @@
 //! Pages: physical memory as memory files, and ranges of addresses as inaccessible mappings.
 
 use crate::c::{Answer, HipError, stop};
+use crate::settings::bucket;
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::ptr::without_provenance_mut;
+use std::sync::OnceLock;
 
 pub(crate) const PAGE: usize = 4096;
 /// ROCr's own alignment of ranges of at least this size, and the unit that RDNA4 can map without faulting.
@@ -21,6 +23,17 @@ pub(crate) struct Memory {
     pub(crate) size: usize,
     /// Its device; `None` for memory of the host, and for memory of another process, which counts it.
     pub(crate) device: Option<usize>,
+    /// The descriptor that the runtime keeps for exports. It is a number: a caller may have closed it.
+    kept: OnceLock<RawFd>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(number) = self.kept.get() {
+            // SAFETY: a number, which the runtime takes for its own.
+            unsafe { libc::close(*number) };
+        }
+    }
 }
 
 impl Memory {
@@ -33,7 +46,7 @@ impl Memory {
         // SAFETY: a new descriptor without another owner.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(size as u64)?;
-        Ok(Self { file, size, device })
+        Ok(Self { file, size, device, kept: OnceLock::new() })
     }
 
     /// Returns the memory behind a descriptor of any process, if this library created it.
@@ -44,7 +57,7 @@ impl Memory {
         }
         let file = File::options().read(true).write(true).open(path).ok()?;
         let size = file.metadata().ok()?.len() as usize;
-        Some(Self { file, size, device: None })
+        Some(Self { file, size, device: None, kept: OnceLock::new() })
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -55,6 +68,16 @@ impl Memory {
     /// Returns a new descriptor.
     pub(crate) fn descriptor(&self) -> Answer<File> {
         self.file.try_clone().map_err(|_| HipError::OUT_OF_MEMORY)
+    }
+
+    /// Returns the number of a descriptor for a caller.
+    pub(crate) fn exported(&self) -> Answer<RawFd> {
+        let new = || self.descriptor().map(IntoRawFd::into_raw_fd);
+        match self.kept.get() {
+            Some(kept) => Ok(*kept),
+            None if bucket().export_is_kept => new().map(|number| *self.kept.get_or_init(|| number)),
+            None => new(),
+        }
     }
 
     pub(crate) fn read(&self, at: usize, to: &mut [u8]) {

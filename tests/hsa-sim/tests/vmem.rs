@@ -7,6 +7,7 @@ mod support;
 
 use gpu_vmm_hsa_sim::abi::{Agent, Pool, Status, VmemHandle, permission};
 use gpu_vmm_hsa_sim::counters::hsa_sim_take_freed;
+use std::os::fd::AsRawFd;
 use support::*;
 
 #[test]
@@ -206,6 +207,34 @@ fn descriptors_are_the_same_memory() {
     assert_eq!(free_memory(gpu()), free_before, "the memory is still there");
     unmapped((at, handle), MIB);
     assert_eq!(counts(), before);
+}
+
+/// As in ROCr of 7.14, if the settings say so.
+#[test]
+fn memory_keeps_its_descriptor_if_set() {
+    let settings = [("HSA_SIM_KEEPS_DESCRIPTORS", "1"), ("HSA_SIM_GPUS", "2")];
+    let output = child("memory_keeps_its_descriptor_if_set", &settings, || {
+        let (reads, _writes) = std::io::pipe().unwrap();
+        let peer = [(agents()[2], permission::READ_WRITE)];
+        let (at, handle) = mapped(gpu(), MIB);
+        let file = export(handle).unwrap();
+        assert_eq!(export(handle), Ok(file), "the same each time");
+        let imported = import(file).unwrap();
+        assert_eq!(export(imported), Err(Status::INVALID_ARGUMENT), "an import has no descriptor");
+        release(imported).unwrap();
+        set_access(at, MIB, &peer).unwrap();
+        // SAFETY: a number of this process.
+        unsafe { libc::close(file) };
+        assert_eq!(export(handle), Ok(file), "a number that is closed");
+        assert_eq!(import(file), Err(Status::INCOMPATIBLE_ARGUMENTS));
+        assert_eq!(set_access(at, MIB, &peer), Err(Status::ERROR), "the peer imports the descriptor");
+        // SAFETY: a number that is not in use.
+        assert_eq!(unsafe { libc::dup2(reads.as_raw_fd(), file) }, file);
+        unmapped((at, handle), MIB);
+        // SAFETY: the kernel refuses a number that is not open.
+        assert_eq!(unsafe { libc::fcntl(file, libc::F_GETFD) }, -1, "the number is closed with the memory");
+    });
+    assert!(output.is_none_or(|output| output.status.success()));
 }
 
 /// As in ROCr of 7.1 and 7.2, if the settings say so.

@@ -6,7 +6,9 @@ use crate::flow;
 use crate::host;
 use crate::rig::{Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Properties, SyncCalls, WaitFor};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use gpu_vmm_hip::HipBackend;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 pub(crate) struct Row {
     pub(crate) quirk: &'static str,
@@ -42,6 +44,10 @@ pub(crate) const ROWS: &[Row] = &[
     row!("import-wants-pointer", &["6.2", "6.3", "6.4.1"], flow::shared, "through the pointer"),
     row!("import-form-unknown", &["7.0"], flow::shared, "through the pointer"),
     row!("import-reads-later", &["7.14", "7.15"], flow::shared, "hipErrorInvalidValue"),
+    row!("import-checks-nothing", &["7.14", "7.15"], no_dma_buf, "was imported"),
+    row!("import-is-not-exported", &["7.14", "7.15"], import_exported, "does not export imported memory"),
+    row!("export-is-kept", &["7.14"], exported_twice, "Bad file descriptor"),
+    row!("export-is-kept", &["7.14"], exported_and_ended, "another descriptor was closed"),
     row!("granularity-too-small", ALL, one_byte, "maps no less than 2 MiB"),
     row!("owner-last", &["7.14", "7.15"], flow::peers, "wrong words"),
     row!("owner-last", &["7.14", "7.15"], flow::late_peer, "wrong words"),
@@ -85,6 +91,60 @@ fn one_byte(rig: &mut Rig) {
     let mut region = rig.region(2).build().must("addresses");
     region.grow_to(Bytes(1)).must("growth");
     region.write(Bytes::ZERO, &[1]).must("written");
+}
+
+/// Memory of one unit that can be exported.
+fn shareable(rig: &Rig) -> PhysicalMemory<HipBackend> {
+    PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO).shareable()).must("memory")
+}
+
+/// The runtime would notice only when access is set.
+fn no_dma_buf(rig: &mut Rig) {
+    let (pipe, _end) = std::io::pipe().unwrap();
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    for fd in [pipe.as_fd(), socket.as_fd()] {
+        // SAFETY: the import must fail; nothing is mapped.
+        let imported =
+            unsafe { PhysicalMemory::import(&rig.backend, fd, units(1), Properties::on(ZERO).shareable()) };
+        let Err(error) = imported else { panic!("a descriptor of no memory was imported") };
+        let call = error.driver_error().map(|source| source.call);
+        assert_eq!(call, Some("fstatfs"), "{error}");
+    }
+}
+
+fn import_exported(rig: &mut Rig) {
+    let memory = shareable(rig);
+    let fd = memory.export().must("exported");
+    // SAFETY: memory of this size and device, as just exported.
+    let imported = unsafe { PhysicalMemory::import(&rig.backend, fd.as_fd(), units(1), memory.properties()) };
+    let again = imported.must("imported").export().must("exported again");
+    let inode = |fd: OwnedFd| std::fs::File::from(fd).metadata().unwrap().ino();
+    assert_eq!(inode(again), inode(fd), "the same memory");
+}
+
+fn exported_twice(rig: &mut Rig) {
+    let memory = shareable(rig);
+    for _ in 0..3 {
+        let fd = memory.export().must("exported");
+        // SAFETY: memory of this size and device, as just exported.
+        let imported =
+            unsafe { PhysicalMemory::import(&rig.backend, fd.as_fd(), units(1), memory.properties()) };
+        drop(imported.must("imported"));
+    }
+}
+
+/// The runtime closes the descriptor with the memory: no other file may have its number by then.
+fn exported_and_ended(rig: &mut Rig) {
+    let memory = shareable(rig);
+    drop(memory.export().must("exported"));
+    let others = [(); 8].map(|()| std::fs::File::open("/dev/null").unwrap());
+    drop(memory);
+    for other in others {
+        // SAFETY: the kernel refuses a number that is not open.
+        let flags = unsafe { libc::fcntl(other.as_raw_fd(), libc::F_GETFD) };
+        std::mem::forget(other);
+        assert_ne!(flags, -1, "another descriptor was closed");
+    }
 }
 
 fn descriptor_zero(rig: &mut Rig) {

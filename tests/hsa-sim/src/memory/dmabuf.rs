@@ -1,4 +1,4 @@
-//! Memory as a descriptor for other APIs: on hardware a dma-buf, here a memfd, like those of [`share`].
+//! Memory as a descriptor for other APIs: on hardware a dma-buf, here a memfd, like those of [`share`](crate::vmem::share).
 //!
 //! Rules: `hsa_amd_portable_export_dmabuf` in `hsa_ext_amd.h`: the whole range must be in one allocation of a GPU; a failure
 //! writes nothing. `hipMemGetHandleForAddressRange` calls it for memory of `hipMalloc`. This ROCr function does not know
@@ -9,7 +9,7 @@ use super::allocation::{Allocation, Origin};
 use super::pages::Pages;
 use super::{State, holding, state};
 use crate::abi::Status;
-use crate::vmem::{physical, share};
+use crate::vmem::{descriptor, physical};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 
@@ -43,7 +43,7 @@ impl Allocation {
             *file = Some(new);
         }
         let file = file.as_ref().ok_or(Status::ERROR)?;
-        share::duplicate(file.as_fd())
+        descriptor::duplicate(file.as_fd())
     }
 }
 

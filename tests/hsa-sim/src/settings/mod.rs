@@ -39,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) host_access: bool,
     /// `KEEPS_MEMORY`: whether unmapped memory is kept until its addresses are reused
     pub(crate) keeps_memory: bool,
+    /// `KEEPS_DESCRIPTORS`: whether every export of memory returns the same descriptor, which the runtime closes
+    pub(crate) keeps_descriptors: bool,
     /// `UUIDS`: whether each GPU has a unique number
     pub(crate) uuids: bool,
     /// `ON_FAULT`: whether a GPU's memory fault ends the process
@@ -78,6 +80,7 @@ impl Default for Settings {
             vmm: true,
             host_access: false,
             keeps_memory: false,
+            keeps_descriptors: false,
             uuids: true,
             abort_on_fault: true,
             abort_on_unknown_kernel: true,

@@ -7,7 +7,7 @@ use gpu_vmm_test_settings::{Times, either, items, number, switch, unknown, with_
 use std::time::Duration;
 
 const NAMES: &str = "GPUS, GFX, MEM_MB, GRANULE, REC_GRANULE, P2P, LARGE_BAR, VMM, HOST_ACCESS, \
-                     KEEPS_MEMORY, UUIDS, ON_FAULT, ON_UNKNOWN_KERNEL, KERNELS, JUNK, FAIL, DELAY, TRACE";
+                     KEEPS_MEMORY, KEEPS_DESCRIPTORS, UUIDS, ON_FAULT, ON_UNKNOWN_KERNEL, KERNELS, JUNK, FAIL, DELAY, TRACE";
 
 impl Settings {
     /// Sets one setting by its name without the prefix.
@@ -23,6 +23,7 @@ impl Settings {
             "VMM" => self.vmm = switch(value)?,
             "HOST_ACCESS" => self.host_access = switch(value)?,
             "KEEPS_MEMORY" => self.keeps_memory = switch(value)?,
+            "KEEPS_DESCRIPTORS" => self.keeps_descriptors = switch(value)?,
             "UUIDS" => self.uuids = switch(value)?,
             "ON_FAULT" => self.abort_on_fault = either(value, "abort", "skip")?,
             "ON_UNKNOWN_KERNEL" => self.abort_on_unknown_kernel = either(value, "abort", "skip")?,
@@ -107,6 +108,7 @@ mod tests {
         assert!(!parsed("ON_UNKNOWN_KERNEL", "skip").unwrap().abort_on_unknown_kernel);
         assert!(!parsed("KERNELS", "ignore").unwrap().run_kernels && parsed("JUNK", "1").unwrap().junk);
         assert!(parsed("KEEPS_MEMORY", "1").unwrap().keeps_memory);
+        assert!(parsed("KEEPS_DESCRIPTORS", "1").unwrap().keeps_descriptors);
         assert!(parsed("TRACE", "1").unwrap().trace && !parsed("UUIDS", "0").unwrap().uuids);
     }
 

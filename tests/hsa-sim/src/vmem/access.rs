@@ -102,6 +102,18 @@ hsa! {
             trace!("vmem_set_access({at:#x}, {size:#x}): an agent never reaches that memory");
             return Status::INVALID_ARGUMENT;
         }
+        let cannot_import = |start: &usize| {
+            let mapping = state.vmem.mappings.get(start);
+            let memory = mapping.and_then(|mapping| state.vmem.physical.get(&mapping.handle));
+            memory.is_some_and(|memory| {
+                let is_peer = |agent: &usize| *agent != 0 && *agent != memory.agent;
+                given.iter().any(is_peer) && !memory.reaches_peers()
+            })
+        };
+        if starts.iter().any(cannot_import) {
+            trace!("vmem_set_access({at:#x}, {size:#x}): the descriptor that the runtime keeps is not of that memory");
+            return Status::ERROR;
+        }
         for start in starts {
             for description in descriptions {
                 let Some(agent) = agent::index(description.agent) else { continue };

@@ -8,6 +8,7 @@
 //! memory is a file without a name (memfd), which the simulator maps elsewhere for itself.
 
 pub mod access;
+pub(crate) mod descriptor;
 pub mod mapping;
 pub mod physical;
 pub mod reservation;

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // exported to C
 
 use super::Vmem;
+use super::descriptor::KeptDescriptor;
 use crate::abi::{Pool, Status, VmemHandle};
 use crate::memory::pages::Pages;
 use crate::memory::{State, state};
@@ -22,6 +23,8 @@ pub(super) const FILE_NAME: &str = "hsa-sim";
 #[derive(Debug)]
 pub(crate) struct Physical {
     pub(super) file: OwnedFd,
+    /// The descriptor of every export, with the setting `KEEPS_DESCRIPTORS`; imported memory has none.
+    pub(super) kept: Option<KeptDescriptor>,
     /// The simulator's own mapping.
     pub(super) pages: Pages,
     pub(super) agent: usize,
@@ -73,15 +76,21 @@ impl State {
             return Err(Status::OUT_OF_RESOURCES);
         }
         let made = file(agent, kind, size).and_then(|file| Ok((Pages::of_file(file.as_fd(), size)?, file)));
-        let Ok((pages, file)) = made else {
-            self.discharge(agent, size);
-            return Err(Status::OUT_OF_RESOURCES);
+        let made = made.map_err(|_| Status::OUT_OF_RESOURCES);
+        let made = made.and_then(|(pages, file)| Ok((KeptDescriptor::as_set(file.as_fd())?, pages, file)));
+        let (kept, pages, file) = match made {
+            Ok(made) => made,
+            Err(status) => {
+                self.discharge(agent, size);
+                return Err(status);
+            }
         };
         if agent > 0 {
             pages.fill_with_junk();
         }
         let handle = self.vmem.new_handle(size);
-        let memory = Physical { file, pages, agent, kind, pinned, charged: true, references: 1, mappings: 0 };
+        let memory =
+            Physical { file, kept, pages, agent, kind, pinned, charged: true, references: 1, mappings: 0 };
         self.vmem.physical.insert(handle, memory);
         Ok(handle)
     }

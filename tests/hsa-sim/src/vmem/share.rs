@@ -2,23 +2,21 @@
 //! the agent; only this simulator can import them.
 //!
 //! Rules: `hsa_amd_vmem_export_shareable_handle` and `hsa_amd_vmem_import_shareable_handle` in `hsa_ext_amd.h`. The importer
-//! keeps its descriptor; a descriptor of anything but a GPU's memory is refused as incompatible.
+//! keeps its descriptor; a descriptor of anything but a GPU's memory is refused as incompatible. With the setting
+//! `KEEPS_DESCRIPTORS` an export is that of ROCr 7.14 (`descriptor`).
 #![allow(unsafe_code)] // exported to C
 
+use super::descriptor::duplicate;
 use super::physical::{FILE_NAME, Physical};
 use crate::abi::{Status, VmemHandle};
 use crate::agent;
 use crate::memory::pages::Pages;
 use crate::memory::state;
 use crate::pool::Kind;
+use crate::settings::settings;
 use rustix::fs::fstat;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
-
-/// Duplicates a descriptor.
-pub(crate) fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, Status> {
-    rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|_| Status::OUT_OF_RESOURCES)
-}
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
 
 /// Returns the agent whose memory a descriptor is.
 fn owner(file: i32) -> Option<(usize, Kind)> {
@@ -36,11 +34,28 @@ fn import(file: BorrowedFd<'_>, agent: usize, kind: Kind) -> Result<Physical, St
     let size = fstat(file).map_err(|_| Status::INVALID_ALLOCATION)?.st_size as usize;
     let file = duplicate(file)?;
     let pages = Pages::of_file(file.as_fd(), size).map_err(|_| Status::OUT_OF_RESOURCES)?;
-    Ok(Physical { file, pages, agent, kind, pinned: true, charged: false, references: 1, mappings: 0 })
+    let (pinned, charged) = (true, false);
+    Ok(Physical { file, kept: None, pages, agent, kind, pinned, charged, references: 1, mappings: 0 })
+}
+
+impl Physical {
+    /// Returns whether the memory can be imported for another GPU, which ROCr of 7.14 does from the descriptor that it keeps.
+    pub(super) fn reaches_peers(&self) -> bool {
+        self.kept.as_ref().is_none_or(|kept| kept.is_of(self.file.as_fd()))
+    }
+
+    /// Returns the number of a descriptor for a caller.
+    fn export(&self) -> Result<RawFd, Status> {
+        match &self.kept {
+            Some(kept) => Ok(kept.number()),
+            None if settings().keeps_descriptors => Err(Status::INVALID_ARGUMENT),
+            None => duplicate(self.file.as_fd()).map(IntoRawFd::into_raw_fd),
+        }
+    }
 }
 
 hsa! {
-    /// Returns a new descriptor of the memory behind a handle.
+    /// Returns a descriptor of the memory behind a handle.
     pub unsafe fn hsa_amd_vmem_export_shareable_handle(
         out: Option<&mut MaybeUninit<i32>>,
         handle: VmemHandle,
@@ -50,9 +65,8 @@ hsa! {
         out.write(-1);
         let state = state();
         let Some(memory) = state.vmem.physical.get(&handle) else { return Status::INVALID_ALLOCATION };
-        match duplicate(memory.file.as_fd()) {
+        match memory.export() {
             Ok(file) => {
-                let file = file.into_raw_fd();
                 trace!("vmem_export_shareable_handle({:#x}) = fd {file}", handle.0);
                 out.write(file);
                 Status::SUCCESS
