@@ -23,6 +23,7 @@
 //! | `checkpoint` | a file written with one driver and restored with another one |
 //! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
 //! | `kept_descriptors` | the cases of sharing over the exports of ROCr 7.14: they pass, and one fails without the workaround |
+//! | `places` | HIP in each place in which it is looked for |
 //! | `reports` | reports of the conformance suite, and the page that compares them |
 //! | `summary`, `trouble` | the table at the end, and errors in one line |
 //! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
@@ -48,6 +49,7 @@ mod no_kernels;
 mod nvidia;
 mod own_program;
 mod packages;
+mod places;
 mod plugins;
 mod process;
 mod queue;
@@ -196,6 +198,9 @@ fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut S
             }
             if let Err(trouble) = no_kernels::run(layout, runtimes, summary) {
                 summary.add(Row::broken("the tests without kernels", trouble));
+            }
+            if let Err(trouble) = places::run(layout, runtimes, summary) {
+                summary.add(Row::broken("HIP's places", trouble));
             }
             if let Err(trouble) = kept_descriptors::run(layout, runtimes, summary) {
                 summary.add(Row::broken("sharing over the exports of ROCr 7.14", trouble));
