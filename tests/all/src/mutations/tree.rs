@@ -108,7 +108,8 @@ mod tests {
     fn the_list_fits_the_sources() {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let list = List::read(&workspace).unwrap();
-        assert!(list.mutations().count() >= 30);
+        // An empty folder would fit any sources, and a long list slows every change.
+        assert!((100..=300).contains(&list.mutations().count()));
         let files: HashSet<&str> = list.change.iter().map(|change| change.file.as_str()).collect();
         for file in files {
             let source = fs::read_to_string(workspace.join(file)).unwrap();
