@@ -261,7 +261,9 @@ fn row(reports: Reports<'_>, key: Key<'_>) -> Row {
     let newest = reports
         .iter()
         .zip(&found)
-        .filter_map(|((_, report), case)| Some((&report.environment.time, (*case)?)));
+        .filter_map(|((_, report), case)| Some((&report.environment.time, (*case)?)))
+        // A condensed report has few rules.
+        .filter(|(_, case)| !case.rule.is_empty());
     let cell = |case: &Option<&CaseReport>| case.map_or_else(|| NOTHING.to_owned(), CaseReport::answer);
     Row {
         label: key.1.to_owned(),
@@ -396,6 +398,18 @@ mod tests {
                 all.tables.iter().flat_map(|table| &table.rows).filter(|row| !row.rule.is_empty()).collect();
             assert!(!rules.is_empty() && rules.iter().all(|row| row.rule == new.0), "{rules:?}");
         }
+    }
+
+    #[test]
+    fn condensed_report_takes_rules_of_an_older_one() {
+        let full = sample::report("hip");
+        let mut condensed = full.clone();
+        condensed.environment.time = "2027-01-01T00:00:00Z".to_owned();
+        condensed.cases.iter_mut().for_each(|case| case.rule.clear());
+        let all = Comparison::of(&[("full".to_owned(), full), ("condensed".to_owned(), condensed)], true);
+        let cases = all.tables.iter().flat_map(|table| &table.rows).filter(|row| row.label.contains("::"));
+        let rules: Vec<&str> = cases.map(|row| row.rule.as_str()).collect();
+        assert!(rules.len() > 5 && rules.iter().all(|rule| !rule.is_empty()), "{rules:?}");
     }
 
     #[test]

@@ -24,13 +24,15 @@ pub struct CaseReport {
     pub name: String,
     /// The layer that the case checks.
     pub layer: Layer,
-    /// The rule in one sentence.
+    /// The rule in one sentence. A condensed report has it only for deviations.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rule: String,
     /// The verdict on the rule.
     pub verdict: Verdict,
-    /// The duration in seconds.
+    /// The duration in seconds. A condensed report does not have it.
+    #[serde(default)]
     pub seconds: f64,
-    /// Why the case was skipped, how it failed, or what it observed.
+    /// Why the case was skipped, how it failed, or what it observed. A condensed report has it only for deviations.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// The quirk that explains a deviation.

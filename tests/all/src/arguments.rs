@@ -64,7 +64,8 @@ pub(crate) enum Command {
     /// Sets everything up, and writes reports of the conformance suite from host memory and from each version of HIP
     ///
     /// The files are called host.json and hip-VERSION.json. If the folder's README.md has the line that begins its generated
-    /// part, that part is generated again from all reports in the folder.
+    /// part, all reports in the folder are condensed to one line for each case, files of `gpu-vmm check` too, and that part is
+    /// generated again.
     Report {
         /// The folder for the reports
         #[arg(value_name = "FOLDER")]

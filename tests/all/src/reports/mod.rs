@@ -1,4 +1,12 @@
-//! Reports of the conformance suite, from host memory and from each version of HIP, and the page that compares them.
+//! Reports of the conformance suite, from host memory and from each version of HIP, and the page about them.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `recorded` | a report as a folder keeps it |
+//! | `page` | the totals and the deviations of all reports |
+
+mod page;
+mod recorded;
 
 use crate::cargo;
 use crate::layout::Layout;
@@ -6,7 +14,8 @@ use crate::process::{self, Counts};
 use crate::runtime::Runtime;
 use crate::suites::{LIMIT, prepare};
 use crate::summary::{Outcome, Row, Summary};
-use crate::trouble::{Answer, Doing, Trouble};
+use crate::trouble::{Answer, Doing};
+use recorded::Report;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +45,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], folder: &Path, summary:
         prepare(&mut command, GPUS);
         summary.add(one(layout, command, "hip", &format!("hip-{}", runtime.version), folder)?);
     }
-    page(&program, folder)
+    record(folder)
 }
 
 /// Writes one report.
@@ -73,32 +82,57 @@ fn summary_of(file: &Path) -> Answer<(Counts, String)> {
     Ok((counts, driver))
 }
 
-/// Generates the marked part of the folder's page again, if it has one.
-fn page(program: &Path, folder: &Path) -> Answer {
+/// Condenses the folder's reports and generates the marked part of its page again, if it has one. A folder without such a
+/// page keeps full reports.
+fn record(folder: &Path) -> Answer {
     let page = folder.join(PAGE);
     let Ok(text) = fs::read_to_string(&page) else { return Ok(()) };
-    let Some(mark) = text.lines().find(|line| line.starts_with(MARK)) else { return Ok(()) };
-    let reports = reports_in(folder)?;
-    if reports.len() < 2 {
-        return Ok(());
+    let Some(before) = before_generated(&text) else { return Ok(()) };
+    let reports = recorded_in(folder)?;
+    for (name, report) in &reports {
+        let file = folder.join(format!("{name}.json"));
+        fs::write(&file, report.text()?).doing(|| file.display().to_string())?;
     }
-    let end = text.find(mark).unwrap_or_default() + mark.len();
-    let mut command = Command::new(program);
-    command.args(["conformance", "--verbose", "--format", "markdown", "--compare"]).args(reports);
-    let made = command.output().doing(|| format!("{command:?}"))?;
-    if !made.status.success() {
-        return Err(Trouble::new(String::from_utf8_lossy(&made.stderr)));
-    }
-    let made = String::from_utf8_lossy(&made.stdout);
-    fs::write(&page, format!("{}\n\n{made}", &text[..end])).doing(|| page.display().to_string())
+    fs::write(&page, format!("{before}\n\n{}", page::page(&reports))).doing(|| page.display().to_string())
 }
 
-/// Returns all reports in a folder, by name.
-fn reports_in(folder: &Path) -> Answer<Vec<PathBuf>> {
+/// Returns the part of a page up to the line that begins its generated part.
+fn before_generated(text: &str) -> Option<&str> {
+    let mark = text.lines().find(|line| line.starts_with(MARK))?;
+    Some(&text[..text.find(mark)? + mark.len()])
+}
+
+/// Reads all reports in a folder, with their names, in their order.
+fn recorded_in(folder: &Path) -> Answer<Vec<(String, Report)>> {
     let entries = fs::read_dir(folder).doing(|| folder.display().to_string())?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let mut files: Vec<PathBuf> =
         files.filter(|file| file.extension().is_some_and(|end| end == "json")).collect();
     files.sort();
-    Ok(files)
+    let named = |file: &PathBuf| {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, Report::read(file)?))
+    };
+    files.iter().map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_has_condensed_reports_and_their_page() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance");
+        let reports = recorded_in(&folder).unwrap();
+        assert!(reports.len() >= 6, "{}", reports.len());
+        let again = "condense it: cargo test-all report docs/conformance";
+        for (name, report) in &reports {
+            let text = fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+            // Without the texts, which would be a megabyte.
+            assert!(text == report.text().unwrap(), "{name}.json is not condensed; {again}");
+        }
+        let page = fs::read_to_string(folder.join(PAGE)).unwrap();
+        let (_, generated) = page.split_at(before_generated(&page).unwrap().len());
+        assert_eq!(generated.trim(), page::page(&reports).trim(), "{again}");
+    }
 }
