@@ -54,10 +54,42 @@ impl Report {
     }
 }
 
-/// Writes a report to a file, as `--json` prints it.
+/// Writes a report to a file: what `--json` prints, with one line for each figure.
 pub(super) fn write(file: &mut Destination, report: &Report) -> Answer {
-    file.add(&format!("{}\n", serde_json::to_string_pretty(report)?))?;
+    file.add(&text(report)?)?;
     file.complete()
+}
+
+/// Returns a report as JSON with one line for each figure and each curve: recorded reports are in the repository.
+fn text(report: &Report) -> Answer<String> {
+    let environment = json(&report.environment)?;
+    let pairs = report.pairs.iter().map(pair).collect::<Answer<Vec<String>>>()?;
+    Ok(format!("{{\n  \"environment\": {environment},\n  \"pairs\": [{}]\n}}\n", pairs.join(",")))
+}
+
+fn pair(pair: &Measured) -> Answer<String> {
+    let Measured { name, what, rows, curves, skipped, failed } = pair;
+    let mut text = format!("\n    {{\"name\": {}, \"what\": {}", json(name)?, json(what)?);
+    for (member, reason) in [("skipped", skipped), ("failed", failed)] {
+        if let Some(reason) = reason {
+            text += &format!(", \"{member}\": {}", json(reason)?);
+        }
+    }
+    text += &format!(", \"rows\": [{}]", lines(rows)?);
+    if !curves.is_empty() {
+        text += &format!(", \"curves\": [{}]", lines(curves)?);
+    }
+    text.push('}');
+    Ok(text)
+}
+
+fn lines<T: Serialize>(list: &[T]) -> Answer<String> {
+    let lines = list.iter().map(|one| Ok(format!("\n      {}", json(one)?)));
+    Ok(lines.collect::<Answer<Vec<String>>>()?.join(","))
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> Answer<String> {
+    Ok(serde_json::to_string(value)?)
 }
 
 /// Reads a report that `--json` or `--out` wrote.
@@ -65,4 +97,34 @@ pub(super) fn read(file: &Path) -> Answer<Report> {
     let text = input::read(file)?;
     Ok(serde_json::from_slice(&text)
         .map_err(|error| format!("{} is not a report: {error}", file.display()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_reports_have_a_line_for_each_figure() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/performance");
+        for machine in ["nvidia-h100-1", "nvidia-h100-2", "nvidia-h200-1", "nvidia-h200-2"] {
+            let recorded = std::fs::read_to_string(folder.join(format!("{machine}.json"))).unwrap();
+            let mut report: Report = serde_json::from_str(&recorded).unwrap();
+            let figures = |pair: &Measured| pair.rows.len() + pair.curves.len();
+            let figures: usize = report.pairs.iter().map(figures).sum();
+            assert!(figures > 150 && report.pairs.iter().any(|pair| !pair.curves.is_empty()));
+            let lines = 4 + report.pairs.len() + figures;
+            let written = text(&report).unwrap();
+            assert_eq!(
+                [written.lines().count(), recorded.lines().count()],
+                [lines; 2],
+                "{machine}.json is not as `gpu-vmm bench --out` writes it"
+            );
+            // All members are there.
+            report.pairs[0].failed = Some("a \"reason\"".to_owned());
+            report.pairs[1].skipped = Some("another".to_owned());
+            let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+            let written = value(&text(&report).unwrap());
+            assert_eq!(written, value(&json(&report).unwrap()));
+        }
+    }
 }
