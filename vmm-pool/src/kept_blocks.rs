@@ -3,7 +3,7 @@
 use crate::Block;
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Address, Backend, Error, Operation};
-use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
+use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, lock};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -55,7 +55,7 @@ impl<B: Backend> KeptBlocks<B> {
         process.check(operation)?;
         // The addresses of neighbouring blocks differ in these bits.
         let shard = (address.0 >> 9 ^ address.0 >> 21) as usize % SHARDS;
-        Ok(self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(lock(&self.shards[shard]))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::body::Ready;
 use gpu_vmm_core::{Backend, Stream};
-use gpu_vmm_sync::BiasedMutex;
+use gpu_vmm_sync::{Mutex, MutexGuard, lock};
 
 /// The slot for the block that was freed last, on cache lines of its own: every allocation reads the fields around it.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Last<B: Backend> {
     /// False if freed memory may have to return to the driver at once.
     on: bool,
     /// Held for a look or an exchange only, and never while the thread waits for anything else.
-    slot: BiasedMutex<Slot<B>>,
+    slot: Mutex<Slot<B>>,
 }
 
 #[derive(Debug)]
@@ -43,7 +43,12 @@ pub(crate) struct Served {
 impl<B: Backend> Last<B> {
     pub(crate) fn new(on: bool) -> Self {
         let slot = Slot { body: None, stream: None, closed: false, served: Served::default() };
-        Self { on, slot: BiasedMutex::new(slot) }
+        Self { on, slot: Mutex::new(slot) }
+    }
+
+    #[inline]
+    fn slot(&self) -> MutexGuard<'_, Slot<B>> {
+        lock(&self.slot)
     }
 
     /// Returns true if the slot is for pieces like this one.
@@ -58,7 +63,7 @@ impl<B: Backend> Last<B> {
         if !self.serves(&body.piece) {
             return Some(body);
         }
-        let mut slot = self.slot.lock();
+        let mut slot = self.slot();
         if slot.closed || slot.body.is_some() {
             return Some(body);
         }
@@ -77,7 +82,7 @@ impl<B: Backend> Last<B> {
         if !self.on {
             return None;
         }
-        let mut slot = self.slot.lock();
+        let mut slot = self.slot();
         let (_, index) = slot.stream.filter(|(served, _)| *served == stream)?;
         let mut body = slot.body.take_if(|body| body.index == index && fits(&body.piece))?;
         slot.served.requests += 1;
@@ -89,27 +94,27 @@ impl<B: Backend> Last<B> {
 
     /// Takes the stored body.
     pub(crate) fn take_any(&self) -> Option<Ready<B>> {
-        if self.on { self.slot.lock().body.take() } else { None }
+        if self.on { self.slot().body.take() } else { None }
     }
 
     /// Makes the slot serve a stream. The caller holds a thread cache in which the stream has this number.
     pub(crate) fn set_stream(&self, stream: Stream<'static>, index: StreamIndex) {
         if self.on {
-            self.slot.lock().stream = Some((stream, index));
+            self.slot().stream = Some((stream, index));
         }
     }
 
     /// Makes the slot serve no stream, after the thread caches have forgotten one.
     pub(crate) fn forget(&self) {
-        self.slot.lock().stream = None;
+        self.slot().stream = None;
     }
 
     /// Refuses all later blocks.
     pub(crate) fn close(&self) {
-        self.slot.lock().closed = true;
+        self.slot().closed = true;
     }
 
     pub(crate) fn served(&self) -> Served {
-        self.slot.lock().served
+        self.slot().served
     }
 }

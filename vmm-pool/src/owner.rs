@@ -7,7 +7,7 @@ use crate::settings::Callbacks;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
-use crate::thread_cache::ThreadCacheRef;
+use crate::thread_cache::{ThreadCache, ThreadCacheRef};
 use crate::{PoolError, Unfreed};
 use gpu_vmm_core::extend::event;
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Operation};
@@ -45,7 +45,7 @@ impl<B: Backend> Owner<B> {
         let (inner, backend) = (Arc::new(inner), backend.clone());
         let threads = available_parallelism().map_or(1, usize::from);
         let count = threads.next_power_of_two().min(THREAD_CACHES);
-        let thread_caches = (0..count).map(|_| ThreadCacheRef::new(&inner)).collect();
+        let thread_caches = (0..count).map(|_| ThreadCacheRef::new(ThreadCache::new(&inner))).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let premap = premap.map(|thread| thread.register(foresee));
         Self { inner, backend, device, total, thread_caches, calls, premap, kept_blocks: KeptBlocks::new() }
@@ -69,7 +69,7 @@ impl<B: Backend> Owner<B> {
     ) -> Result<(), Error> {
         self.inner.process.check(operation)?;
         for thread_cache in &self.thread_caches {
-            let pieces = thread_cache.lock_seldom().empty(&wanted);
+            let pieces = thread_cache.lock().empty(&wanted);
             if !pieces.is_empty() {
                 let mut core = self.inner.core(operation)?;
                 pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
@@ -82,7 +82,7 @@ impl<B: Backend> Owner<B> {
     pub(crate) fn retire(&self, operation: Operation, index: StreamIndex) -> Result<(), Error> {
         self.inner.process.check(operation)?;
         for thread_cache in &self.thread_caches {
-            thread_cache.lock_seldom().forget(index);
+            thread_cache.lock().forget(index);
         }
         self.inner.last.forget();
         self.settle(operation, |_, of| of == index)?;
@@ -183,9 +183,12 @@ impl<B: Backend> Drop for Owner<B> {
         self.kept_blocks.clear();
         if self.inner.process.is_this() {
             self.inner.close();
-            // It cannot fail: the process is the one that created the pool.
-            let _ = self.settle(Operation::DropPool, |_, _| true);
-            self.thread_caches.iter().for_each(ThreadCacheRef::give_up);
+            for thread_cache in &self.thread_caches {
+                let pieces = thread_cache.close();
+                // It cannot fail: the process is the one that created the pool.
+                let Ok(mut core) = self.inner.core(Operation::DropPool) else { return };
+                pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
+            }
         }
     }
 }

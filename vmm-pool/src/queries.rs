@@ -16,8 +16,7 @@ impl<B: Backend> Pool<B> {
     #[must_use]
     pub fn find(&self, address: Address) -> Option<BlockInfo> {
         let info = self.owner.inner.core(Operation::FindBlock).ok()?.find_block(address)?;
-        let cached =
-            self.owner.thread_caches().any(|thread_cache| thread_cache.lock_seldom().holds(info.base.0));
+        let cached = self.owner.thread_caches().any(|thread_cache| thread_cache.lock().holds(info.base.0));
         (!cached).then_some(info)
     }
 
@@ -36,7 +35,7 @@ impl<B: Backend> Pool<B> {
         }
         let mut cached = HashSet::new();
         for thread_cache in self.owner.thread_caches() {
-            cached.extend(thread_cache.lock_seldom().pieces().map(|piece| piece.address));
+            cached.extend(thread_cache.lock().pieces().map(|piece| piece.address));
         }
         match self.owner.inner.core(Operation::QueryPool) {
             Ok(core) => core.snapshot(stats, &cached),
@@ -62,7 +61,7 @@ impl<B: Backend> Owner<B> {
         drop(self.inner.core(Operation::QueryPool));
         let mut ready = BTreeMap::<u64, u64>::new();
         for thread_cache in self.thread_caches() {
-            let cache = thread_cache.lock_seldom();
+            let cache = thread_cache.lock();
             stats.live = stats.live.wrapping_add(cache.live);
             stats.live_blocks += cache.live_blocks;
             stats.allocations += cache.allocations;

@@ -7,7 +7,7 @@ use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation};
-use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, lock, try_lock};
 
 /// The shared state. It lives as long as the pool or one of its blocks.
 #[derive(Debug)]
@@ -34,23 +34,17 @@ impl<B: Backend> Inner<B> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Core<B>> {
-        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = lock(&self.core);
         if let Some(body) = self.last.take_any() {
             core.give(body.piece, body.index);
-            // The thread cache stays: the slot is closed and emptied before the pool gives it up.
-            let is_last = body.count_in();
-            debug_assert!(!is_last, "a block in the slot outlived the pool");
+            body.count_in();
         }
         core
     }
 
     /// Locks the core if no other thread holds it, without the block that was freed last.
     pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core<B>>> {
-        match self.core.try_lock() {
-            Ok(core) => Some(core),
-            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.core)
     }
 
     /// Moves the block that was freed last into the core, if the slot serves blocks like this piece.

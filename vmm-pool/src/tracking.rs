@@ -2,7 +2,7 @@
 
 use gpu_vmm_core::extend::pool_memory;
 use gpu_vmm_core::{Address, Bytes};
-use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
+use gpu_vmm_sync::{Mutex, MutexGuard, lock};
 use std::collections::HashMap;
 use std::panic::Location;
 
@@ -38,8 +38,7 @@ impl Tracking {
     }
 
     fn live(&self) -> Option<MutexGuard<'_, HashMap<u64, Unfreed>>> {
-        let live = self.live.as_ref()?;
-        Some(live.lock().unwrap_or_else(PoisonError::into_inner))
+        self.live.as_ref().map(lock)
     }
 
     #[cold]

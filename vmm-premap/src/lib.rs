@@ -29,7 +29,6 @@ pub use guard::RegionGuard;
 pub use thread::PremapThread;
 
 use gpu_vmm_core::Bytes;
-use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
 
 /// Work for a [`PremapThread`], for authors of allocators that map memory in advance themselves.
 pub mod extend {
@@ -45,11 +44,6 @@ pub struct Premap {
     /// The size of one step of the thread, which is one handle; rounded up to the granularity, at most `by`. Handles are released
     /// as wholes, so shrinking cannot end inside one.
     pub step: Bytes,
-}
-
-/// Lock poisoning is ignored: no update spans a point that can panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Compiles the example in the README.

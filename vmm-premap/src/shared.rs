@@ -3,13 +3,13 @@
 //! The region is locked while a driver is called. The ends have a lock of their own, which is held for some nanoseconds and never
 //! while another lock is waited for, so that growth into premapped memory waits for nothing.
 
+use crate::Premap;
 use crate::budget::Budget;
 use crate::thread::{PremapThread, PremapWork, Step};
-use crate::{Premap, lock};
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Region, RegionState};
 use gpu_vmm_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use gpu_vmm_sync::{Mutex, MutexGuard, TryLockError};
+use gpu_vmm_sync::{Mutex, MutexGuard, lock, try_lock};
 
 /// A region and its thread.
 #[derive(Debug)]
@@ -162,11 +162,7 @@ impl<B: Backend> PremapWork for Shared<B> {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return Step::Done;
         }
-        let mut inside = match self.inside.try_lock() {
-            Ok(inside) => inside,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Step::Done,
-        };
+        let Some(mut inside) = try_lock(&self.inside) else { return Step::Done };
         let (marks, reserved) = (*self.marks(), inside.region.reserved());
         let asleep = inside.region.state() != RegionState::Active;
         let Some(target) = self.next(&marks, reserved).filter(|_| !asleep && !inside.spoiled) else {

@@ -1,7 +1,7 @@
 //! Locks, atomics, threads and clocks for the concurrent parts of [gpu-vmm](https://docs.rs/gpu-vmm). The crate is internal and
 //! changes without notice.
 //!
-//! A normal build re-exports the standard library's types and spin's lock. With `--cfg loom` or `--cfg shuttle`, the types come
+//! A normal build re-exports the standard library's types. With `--cfg loom` or `--cfg shuttle`, the types come
 //! from the crate of that name, which runs a test under many schedules and controls when each thread runs.
 //!
 //! | file | subject |
@@ -9,41 +9,43 @@
 //! | `system` | the types of a normal build |
 //! | `modelled` | the types of loom and shuttle |
 //! | `models` | runs of a model under all its schedules, with loom |
-//! | `biased` | a lock that costs its first user no atomic operation |
-//! | `barrier` | memory barriers for it |
-//! | `thread_pointer` | a number for the running thread |
 //!
 //! `Arc`, `Weak` and `OnceLock` are the standard library's in all three builds. Loom has no `Weak`, and no closure that gpu-vmm
-//! passes to a `OnceLock` can be interrupted by another thread of a model.
+//! passes to a `OnceLock` can be interrupted by another thread of a model. `CountedArc` is loom's `Arc` in its models.
 
-#[cfg(not(any(loom, shuttle)))]
-mod barrier;
-mod biased;
 #[cfg(any(loom, shuttle))]
 mod modelled;
 #[cfg(loom)]
 pub mod models;
 #[cfg(not(any(loom, shuttle)))]
 mod system;
-#[cfg(not(any(loom, shuttle)))]
-mod thread_pointer;
 
 #[cfg(any(loom, shuttle))]
 pub use modelled::*;
-#[cfg(any(loom, shuttle))]
-use modelled::{barrier, relax, this_thread};
-#[cfg(not(any(loom, shuttle)))]
-use system::relax;
 #[cfg(not(any(loom, shuttle)))]
 pub use system::*;
-#[cfg(not(any(loom, shuttle)))]
-use thread_pointer::this_thread;
 
-pub use biased::{BiasedGuard, BiasedMutex};
 pub use std::sync::{Arc, OnceLock, PoisonError, TryLockError, Weak};
 
 use atomic::{AtomicUsize, Ordering};
 use std::cell::Cell;
+
+/// Locks a mutex. The caller has checked that the process is the one that created it.
+///
+/// Lock poisoning is ignored: no update spans a point that can panic.
+#[inline]
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks a mutex as [`lock`] does, or returns `None` at once if a thread holds it.
+pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
 
 /// Returns the number of this thread, which no other thread of the process ever has.
 #[inline]

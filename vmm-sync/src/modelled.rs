@@ -6,11 +6,12 @@ use loom as model;
 #[cfg(shuttle)]
 use shuttle as model;
 
+pub use model::sync::Arc as CountedArc;
 pub use model::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
 
 use model::sync::Condvar;
 use std::cell::Cell;
-use std::ops::{Add, Deref, DerefMut};
+use std::ops::Add;
 use std::sync::PoisonError;
 use std::time::Duration;
 use thread::JoinHandle;
@@ -47,67 +48,6 @@ macro_rules! per_thread {
     };
 }
 pub use model::{lazy_static, thread_local};
-
-/// Returns a number that no other thread has, and that is not zero.
-pub(crate) fn this_thread() -> usize {
-    crate::thread_number() + 1
-}
-
-/// Lets another thread run, in a loop that waits for it.
-pub(crate) fn relax() {
-    model::thread::yield_now();
-}
-
-/// The barriers of `barrier`. Both are full ones: a schedule has no other means to make all threads pass one.
-pub(crate) mod barrier {
-    use super::atomic::{Ordering, fence};
-
-    pub(crate) fn light() {
-        fence(Ordering::SeqCst);
-    }
-
-    pub(crate) fn heavy() {
-        fence(Ordering::SeqCst);
-    }
-
-    pub(crate) fn can_wait_for_all() -> bool {
-        true
-    }
-}
-
-/// A lock with the interface of spin's `SpinMutex`.
-#[derive(Debug)]
-pub struct SpinMutex<T>(Mutex<T>);
-
-/// The guard of a locked [`SpinMutex`].
-#[derive(Debug)]
-pub struct SpinMutexGuard<'a, T>(MutexGuard<'a, T>);
-
-impl<T> SpinMutex<T> {
-    /// Creates a lock.
-    pub fn new(value: T) -> Self {
-        Self(Mutex::new(value))
-    }
-
-    /// Locks the value, blocking while another thread holds it.
-    pub fn lock(&self) -> SpinMutexGuard<'_, T> {
-        SpinMutexGuard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl<T> Deref for SpinMutexGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
-impl<T> DerefMut for SpinMutexGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
-    }
-}
 
 /// A wake-up signal for one thread. It does not use the model's thread parking, because loom confuses a thread that waits for
 /// a lock with one that is parked.

@@ -1,20 +1,11 @@
-//! The types of a normal build: the standard library's, and spin's lock.
+//! The types of a normal build: the standard library's.
 
+pub use std::sync::Arc as CountedArc;
 pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
 pub use std::time::Instant;
 
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// A spin lock, for critical sections of a few nanoseconds. Locking takes one atomic operation if the lock is free.
-pub type SpinMutex<T> = spin::mutex::SpinMutex<T, spin::relax::Yield>;
-/// The guard of a locked [`SpinMutex`].
-pub type SpinMutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
-
-/// Lets another thread run, in a loop that waits for it.
-pub(crate) fn relax() {
-    std::thread::yield_now();
-}
 
 /// Threads.
 pub mod thread {

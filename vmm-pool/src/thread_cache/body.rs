@@ -19,6 +19,7 @@ pub(crate) type Ready<B> = Box<Body<B>>;
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Body<B: Backend> {
+    /// The thread cache that it returns to.
     pub(crate) thread_cache: ThreadCacheRef<B>,
     pub(crate) piece: Piece,
     pub(crate) stream: Stream<'static>,
@@ -53,7 +54,7 @@ impl<B: Backend> Body<B> {
     ) -> Self {
         let unused = (piece.size - size) as u16;
         Self {
-            thread_cache: thread_cache.for_block(),
+            thread_cache: ThreadCacheRef::clone(thread_cache),
             piece,
             stream,
             unused,
@@ -80,62 +81,55 @@ impl<B: Backend> Body<B> {
 
     #[inline]
     pub(crate) fn free(self: Box<Self>) {
-        let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
+        let (thread_cache, size) = (ThreadCacheRef::clone(&self.thread_cache), self.size());
         let tracking = &thread_cache.inner.tracking;
         if tracking.is_on() {
             tracking.forget(Address(self.piece.address));
         }
-        let Some((bin, class)) = self.place else { return self.free_large() };
+        let Some((bin, class)) = self.place else { return self.free_large(&thread_cache) };
         let mut cache = thread_cache.lock();
-        if self.others.is_some() || !cache.is_owned() {
+        if self.others.is_some() || cache.is_closed() {
             drop(cache);
-            return self.give_back();
+            return self.give_back(&thread_cache);
         }
         if cache.push(bin, class, self) {
             drop(cache);
             give_old(&thread_cache, bin, class);
             cache = thread_cache.lock();
         }
-        // The thread cache exists as long as the block is counted.
-        let is_last = cache.count_in(size);
-        drop(cache);
-        thread_cache.release(is_last);
+        cache.count_in(size);
     }
 
     /// Frees a block that has no place in the thread cache.
     #[inline]
-    fn free_large(self: Box<Self>) {
-        let thread_cache = self.thread_cache.for_block();
+    fn free_large(self: Box<Self>, thread_cache: &ThreadCacheRef<B>) {
         let left = if self.others.is_none() { thread_cache.inner.last.put(self) } else { Some(self) };
         if let Some(body) = left {
-            body.give_back();
+            body.give_back(thread_cache);
         }
     }
 
     /// Frees the piece into the core.
     #[inline(never)]
-    fn give_back(mut self: Box<Self>) {
-        let thread_cache = self.thread_cache.for_block();
+    fn give_back(mut self: Box<Self>, thread_cache: &ThreadCacheRef<B>) {
         if let Some(others) = self.others.take() {
             self.wait_for(*others);
-            return thread_cache.release(self.count_in());
+            return self.count_in();
         }
         // A request of the same size gets back the block that was freed last, and not the one before it: that leaves fewer gaps.
         thread_cache.inner.empty_slot_for(&self.piece);
         if let Some(body) = thread_cache.inner.last.put(self) {
             thread_cache.inner.give(body.piece, body.index);
-            // Last, and without the core's lock: the block kept both alive.
-            thread_cache.release(body.count_in());
+            body.count_in();
         }
     }
 
-    /// Counts the block as freed, and gives the body to its thread cache. Returns true if the thread cache has no owner and no
-    /// block any more: the caller must release it.
-    pub(crate) fn count_in(self: Box<Self>) -> bool {
-        let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
+    /// Counts the block as freed, and gives the body to its thread cache.
+    pub(crate) fn count_in(self: Box<Self>) {
+        let (thread_cache, size) = (ThreadCacheRef::clone(&self.thread_cache), self.size());
         let mut cache = thread_cache.lock();
+        cache.count_in(size);
         cache.keep(self);
-        cache.count_in(size)
     }
 
     /// Adds the piece to those that wait for other streams or a fence.

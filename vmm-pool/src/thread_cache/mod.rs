@@ -3,8 +3,10 @@
 //! A thread cache does not belong to one thread. The threads are spread over the thread caches of a pool, and a block
 //! returns to the thread cache that it came from, whichever thread drops it.
 //!
-//! Unsafe: a thread cache lives as long as its pool or one of its blocks, and those references are counted by hand.
-#![allow(unsafe_code)]
+//! The pool and every body own a counted reference to their thread cache, also the bodies that lie in the cache. A thread holds
+//! a reference of its own while it locks the cache, so that the thread that frees the last one has left the lock. At the pool's
+//! end the cache is [closed](ThreadCache::close): it gives up its bodies, and keeps none from then on.
+#![allow(unsafe_code)] // the value for no stream
 
 pub(crate) mod body;
 #[cfg(all(test, loom))]
@@ -19,8 +21,7 @@ use crate::piece::Piece;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Stream};
-use gpu_vmm_sync::{Arc, BiasedGuard, BiasedMutex};
-use std::ptr::NonNull;
+use gpu_vmm_sync::{Arc, CountedArc, Mutex, MutexGuard, lock};
 
 /// The most bytes in one thread cache.
 const MAX: u64 = 8 << 20;
@@ -32,69 +33,11 @@ pub(crate) struct ThreadCache<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     /// Held for a push or a pop only, and never while the thread waits for anything else. Most programs free a block on the thread
     /// that has allocated it, so that one thread locks it alone.
-    cache: BiasedMutex<Cache<B>>,
+    cache: Mutex<Cache<B>>,
 }
 
-/// A counted reference to a thread cache, held by its pool and by its blocks. The count is kept under the thread cache's
-/// own lock, since an atomic counter would cost as much as the rest of an allocation.
-#[derive(Debug)]
-pub(crate) struct ThreadCacheRef<B: Backend>(NonNull<ThreadCache<B>>);
-
-// SAFETY: it is a shared reference to a thread cache, which is freed after the last reference was released. Threads can share
-// a thread cache, and any thread can drop it.
-unsafe impl<B: Backend> Send for ThreadCacheRef<B> {}
-// SAFETY: as above.
-unsafe impl<B: Backend> Sync for ThreadCacheRef<B> {}
-
-impl<B: Backend> ThreadCacheRef<B> {
-    /// Creates a thread cache that its pool owns until [`ThreadCacheRef::give_up`].
-    pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
-        let cache = BiasedMutex::new(Cache::new());
-        let thread_cache = Box::new(ThreadCache { inner: Arc::clone(inner), cache });
-        Self(NonNull::from(Box::leak(thread_cache)))
-    }
-
-    /// Returns a reference for a block that is counted as live in the thread cache, until [`ThreadCacheRef::release`].
-    #[inline]
-    pub(crate) fn for_block(&self) -> Self {
-        Self(self.0)
-    }
-
-    /// Frees the thread cache, which must have no owner and no live block.
-    fn free(&self) {
-        // SAFETY: it was leaked from a box, its pool has given it up, and its last block is gone. Only the one caller that
-        // saw both under the thread cache's lock comes here.
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-
-    /// Ends the pool's ownership. The thread cache must be empty of pieces.
-    pub(crate) fn give_up(&self) {
-        let mut cache = self.lock_seldom();
-        cache.owned = false;
-        let is_last = cache.live_blocks == 0;
-        drop(cache);
-        self.release(is_last);
-    }
-
-    /// Releases the reference of the pool or of a block. The caller determined `is_last` under the lock, as
-    /// [`count_in`](Cache::count_in) does, and has not used the thread cache since.
-    #[inline]
-    pub(crate) fn release(&self, is_last: bool) {
-        if is_last {
-            self.free();
-        }
-    }
-}
-
-impl<B: Backend> std::ops::Deref for ThreadCacheRef<B> {
-    type Target = ThreadCache<B>;
-
-    #[inline]
-    fn deref(&self) -> &ThreadCache<B> {
-        // SAFETY: the thread cache exists as long as its pool owns it or a block is live.
-        unsafe { self.0.as_ref() }
-    }
-}
+/// A counted reference to a thread cache. The count is part of loom's models.
+pub(crate) type ThreadCacheRef<B> = CountedArc<ThreadCache<B>>;
 
 /// The contents of a thread cache.
 #[derive(Debug)]
@@ -103,8 +46,8 @@ pub(crate) struct Cache<B: Backend> {
     /// Spare bodies for later blocks, which saves their allocation.
     spare: Stack<B>,
     pub(crate) bytes: u64,
-    /// True until the pool has given the thread cache up.
-    owned: bool,
+    /// True after the pool's end: no request would take a cached body out again.
+    closed: bool,
     /// The bytes, the number and the total number of blocks that the thread cache has given out. The bytes wrap around: a block may
     /// grow in the slot for large blocks, which [counts that](crate::last_freed::Served::growth).
     pub(crate) live: u64,
@@ -131,21 +74,34 @@ const FORGOTTEN: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_p
 pub(crate) type BinIndex = u16;
 
 impl<B: Backend> ThreadCache<B> {
-    #[inline]
-    pub(crate) fn lock(&self) -> BiasedGuard<'_, Cache<B>> {
-        self.cache.lock()
+    pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
+        Self { inner: Arc::clone(inner), cache: Mutex::new(Cache::new()) }
     }
 
-    /// Locks it for a look at all thread caches, which any thread may take.
-    pub(crate) fn lock_seldom(&self) -> BiasedGuard<'_, Cache<B>> {
-        self.cache.lock_seldom()
+    /// Locks the cache. The caller runs in the process that created the pool, and holds a reference to the thread cache that does
+    /// not lie in the cache.
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Cache<B>> {
+        lock(&self.cache)
+    }
+
+    /// Closes the cache at the pool's end, and returns all cached pieces with their stream. Without this, the bodies in the cache
+    /// would keep it alive for ever.
+    pub(crate) fn close(&self) -> Vec<(Piece, StreamIndex)> {
+        let mut cache = self.lock();
+        cache.closed = true;
+        let pieces = cache.empty(|_, _| true);
+        let spare = std::mem::replace(&mut cache.spare, Stack::new());
+        drop(cache);
+        drop(spare);
+        pieces
     }
 }
 
 impl<B: Backend> Cache<B> {
     fn new() -> Self {
         let (bins, spare) = (Vec::new(), Stack::new());
-        Self { bins, spare, bytes: 0, owned: true, live: 0, live_blocks: 0, allocations: 0 }
+        Self { bins, spare, bytes: 0, closed: false, live: 0, live_blocks: 0, allocations: 0 }
     }
 
     /// Counts a block that is allocated.
@@ -156,18 +112,17 @@ impl<B: Backend> Cache<B> {
         self.allocations += 1;
     }
 
-    /// Counts a block that is freed. Returns true if the thread cache has no owner and no block any more.
+    /// Counts a block that is freed.
     #[inline]
-    pub(crate) fn count_in(&mut self, size: u64) -> bool {
+    pub(crate) fn count_in(&mut self, size: u64) {
         self.live = self.live.wrapping_sub(size);
         self.live_blocks -= 1;
-        self.live_blocks == 0 && !self.owned
     }
 
-    /// Returns true if pieces may be cached: without the pool, no request would take them out again.
+    /// Returns true after the pool's end: no body may be cached any more.
     #[inline]
-    pub(crate) fn is_owned(&self) -> bool {
-        self.owned
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Returns the bin of a tag and stream, if there is one.
@@ -272,9 +227,11 @@ impl<B: Backend> Cache<B> {
         self.spare.len()
     }
 
-    /// Keeps the body of a block whose memory left the thread cache.
+    /// Keeps the body of a block whose memory left the thread cache, for a later block.
     pub(crate) fn keep(&mut self, body: Ready<B>) {
-        keep(&mut self.spare, body);
+        if !self.closed {
+            keep(&mut self.spare, body);
+        }
     }
 
     /// Forgets a stream: nothing is taken from its bins until its number serves another stream.

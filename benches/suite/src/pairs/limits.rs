@@ -7,16 +7,16 @@ use crate::allocator::{Allocator, Pooled, pairs};
 use crate::scene::Scene;
 use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Stream};
-use gpu_vmm_sync::SpinMutex;
 use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A small size, a medium one, and one that no thread cache holds.
 const SIZES: [Bytes; 3] = [Bytes::kib(4), Bytes::kib(512), Bytes::mib(4)];
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
-    let locks = TwoLocks(SpinMutex::new(0));
+    let locks = TwoLocks(Mutex::new(0));
     for size in SIZES {
         scene.compare_whole(
             format!("{size}: pair"),
@@ -43,7 +43,13 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
 }
 
 /// A lock of the pool's kind, which no other thread takes.
-struct TwoLocks(SpinMutex<u64>);
+struct TwoLocks(Mutex<u64>);
+
+impl TwoLocks {
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Allocator for TwoLocks {
     type Block = ();
@@ -53,12 +59,12 @@ impl Allocator for TwoLocks {
     }
 
     fn alloc(&self, _: Bytes) -> Answer {
-        *self.0.lock() += 1;
+        *self.lock() += 1;
         Ok(())
     }
 
     fn free(&self, (): ()) -> Answer {
-        *self.0.lock() -= 1;
+        *self.lock() -= 1;
         Ok(())
     }
 }

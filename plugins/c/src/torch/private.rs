@@ -250,13 +250,8 @@ impl PrivatePools {
     }
 
     fn live(&self, id: MempoolId) -> BTreeMap<Address, TorchBlock> {
-        let mut live = BTreeMap::new();
-        table::each(self.device, |entry| {
-            if entry.private() == Some(id) {
-                live.insert(entry.block.address(), TorchBlock::of(entry));
-            }
-        });
-        live
+        let blocks = table::blocks(self.device, Some(id));
+        blocks.into_iter().map(|block| (Address(block.address), block)).collect()
     }
 
     /// Restores a checkpoint: exactly its blocks are live then. Returns the blocks that were live before.
@@ -282,13 +277,13 @@ impl PrivatePools {
             }
         }
         for address in live.keys().filter(|address| !blocks.contains_key(address)) {
-            if let Some(entry) = table::remove(*address) {
+            if let Some(entry) = table::remove(*address)? {
                 private.free.keep(entry.block);
             }
         }
         for (address, block) in blocks.iter().filter(|(address, _)| live.contains_key(address)) {
             // PyTorch counts it as freed and allocated.
-            if let Some(mut entry) = table::remove(*address) {
+            if let Some(mut entry) = table::remove(*address)? {
                 entry.set_private(*id, block.size);
                 table::insert(entry);
             }

@@ -4,13 +4,11 @@ use super::address_map::AddressMap;
 use super::amounts::Amounts;
 use super::graphs::MempoolId;
 use super::shared::Shared;
-use crate::status::Answer;
-use gpu_vmm::extend::Process;
+use gpu_vmm::extend::Lock;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream};
-use gpu_vmm_sync::BiasedMutex;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
 /// The number of devices that can be served.
 pub(super) const DEVICES: usize = 64;
@@ -142,49 +140,30 @@ impl TorchBlock {
     }
 }
 
-/// The blocks of all devices. PyTorch frees by address alone, so one lookup must find the device as well.
-struct Table {
-    process: Process,
-    /// One lock for all, as in PyTorch's own allocator: the amounts have peaks, so each allocation changes one state anyway.
-    live: BiasedMutex<Live>,
-}
-
+/// The blocks of all devices: PyTorch frees by address alone, so one lookup must find the device as well.
 struct Live {
     blocks: AddressMap<Entry>,
     /// The amounts of each device.
     amounts: [Amounts; DEVICES],
 }
 
-static TABLE: OnceLock<Table> = OnceLock::new();
+/// The table of the process that created it. One lock for all, as in PyTorch's own allocator: the amounts have peaks, so each
+/// allocation changes one state anyway. Nothing is called while it is held.
+static TABLE: OnceLock<Lock<Live>> = OnceLock::new();
 
-/// Returns the table of the process that made it, which a forked child inherits.
+/// Locks the table. Returns an error in a forked child, which owns no block.
 #[inline]
-fn inherited() -> &'static Table {
-    TABLE.get_or_init(|| Table {
-        process: Process::current(),
-        live: BiasedMutex::new(Live { blocks: AddressMap::new(), amounts: [Amounts::default(); DEVICES] }),
-    })
+fn live(operation: Operation) -> gpu_vmm::Result<MutexGuard<'static, Live>> {
+    let empty = || Live { blocks: AddressMap::new(), amounts: [Amounts::default(); DEVICES] };
+    TABLE.get_or_init(|| Lock::new(empty())).lock(operation)
 }
 
-/// Returns the table; none in a forked child, where a thread that the child lacks may hold a lock, and which owns no block.
-#[inline]
-fn table() -> Option<&'static Table> {
-    let table = inherited();
-    table.process.is_this().then_some(table)
-}
-
-/// Returns an error in a forked child, in which no block is found.
-pub(super) fn check(operation: Operation) -> Answer {
-    Ok(inherited().process.check(operation)?)
-}
-
-/// Inserts a block, and counts it as allocated.
+/// Inserts a block, and counts it as allocated. Does nothing in a forked child.
 #[inline]
 pub(super) fn insert(entry: Entry) {
     let (address, device) = (entry.block.address(), usize::from(entry.device));
     let (size, capacity) = (Bytes(entry.size()), entry.block.capacity());
-    if let Some(table) = table() {
-        let mut live = table.live.lock();
+    if let Ok(mut live) = live(Operation::Allocate) {
         live.amounts[device].add(size, capacity);
         let is_new = live.blocks.insert(address, entry);
         debug_assert!(is_new, "two live blocks at {address}");
@@ -192,27 +171,31 @@ pub(super) fn insert(entry: Entry) {
 }
 
 /// Removes the block with this first address, and counts it as freed.
+///
+/// # Errors
+///
+/// `Forked` in a forked child.
 #[inline]
-pub(super) fn remove(address: Address) -> Option<Entry> {
-    let mut live = table()?.live.lock();
-    let entry = live.blocks.remove(address)?;
+pub(super) fn remove(address: Address) -> gpu_vmm::Result<Option<Entry>> {
+    let mut live = live(Operation::Free)?;
+    let Some(entry) = live.blocks.remove(address) else { return Ok(None) };
     live.amounts[usize::from(entry.device)].remove(Bytes(entry.size()), entry.block.capacity());
-    Some(entry)
+    Ok(Some(entry))
 }
 
-/// Works on the amounts of a device's live blocks. Returns none for a device that cannot be, and in a forked child.
-pub(super) fn with_amounts<T>(device: usize, work: impl FnOnce(&mut Amounts) -> T) -> Option<T> {
-    table()?.live.lock().amounts.get_mut(device).map(work)
+/// Changes or reads the amounts of a device's live blocks. Returns none for a device that cannot be, and in a forked child.
+pub(super) fn with_amounts<T>(device: usize, change: impl FnOnce(&mut Amounts) -> T) -> Option<T> {
+    live(Operation::QueryPool).ok()?.amounts.get_mut(device).map(change)
 }
 
-/// Works on the block with this first address. `work` must not wait: other threads spin meanwhile.
-pub(super) fn with<T>(address: Address, work: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-    table()?.live.lock().blocks.get_mut(address).map(work)
+/// Changes or reads the entry of the block with this first address. `change` calls nothing: other threads wait meanwhile.
+pub(super) fn with<T>(address: Address, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    live(Operation::FindBlock).ok()?.blocks.get_mut(address).map(change)
 }
 
-/// Calls `visit` for all blocks of a device, which must not wait.
-pub(super) fn each(device: u8, visit: impl FnMut(&Entry)) {
-    if let Some(table) = table() {
-        table.live.lock().blocks.values().filter(|entry| entry.device == device).for_each(visit);
-    }
+/// Returns a copy of all blocks of a device, or of those of one private pool.
+pub(super) fn blocks(device: u8, of: Option<MempoolId>) -> Vec<TorchBlock> {
+    let Ok(live) = live(Operation::QueryPool) else { return Vec::new() };
+    let wanted = |entry: &&Entry| entry.device == device && (of.is_none() || entry.private() == of);
+    live.blocks.values().filter(wanted).map(TorchBlock::of).collect()
 }

@@ -207,8 +207,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_walk(
     status(|| {
         let Some(device) = known(number)? else { return Ok(()) };
         // A block that is freed meanwhile may be in two lists.
-        let mut blocks = Vec::new();
-        table::each(number as u8, |entry| blocks.push(TorchBlock::of(entry)));
+        let mut blocks = table::blocks(number as u8, None);
         device.private.each_free(|id, free| {
             let (address, capacity) = (free.address().0, free.capacity().0);
             let stream = free.stream().as_raw();

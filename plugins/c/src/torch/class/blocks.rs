@@ -6,7 +6,7 @@ use crate::texts::{check_place, clear, give_if_wanted};
 use crate::torch::graphs::MempoolId;
 use crate::torch::process::{ALIGNMENT, Device, block_tagged, device, devices};
 use crate::torch::table::{self, Entry, TorchBlock};
-use gpu_vmm::{Address, Bytes, Operation, Stream};
+use gpu_vmm::{Address, Bytes, Stream};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
@@ -124,8 +124,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_deallocate(address: u64, block: *mut Torc
     let mut found = false;
     let status = status(|| {
         let address = Address(address);
-        table::check(Operation::Free)?;
-        let entry = table::remove(address).ok_or_else(|| missing("free", address))?;
+        let entry = table::remove(address)?.ok_or_else(|| missing("free", address))?;
         found = true;
         // SAFETY: null or writable, as the caller guarantees.
         unsafe { give_if_wanted(block, TorchBlock::of(&entry)) };

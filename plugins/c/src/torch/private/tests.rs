@@ -32,7 +32,7 @@ fn alloc(pools: &PrivatePools) -> Address {
 }
 
 fn free(pools: &PrivatePools, address: Address) {
-    let entry = table::remove(address).unwrap();
+    let entry = table::remove(address).unwrap().unwrap();
     let id = entry.private().unwrap();
     pools.free(entry, id).unwrap();
 }
@@ -359,7 +359,7 @@ fn a_forked_child_is_refused_by_every_call() {
     let pools = pools(10);
     let block = alloc(&pools);
     let checkpoint = pools.checkpoint(ID).unwrap();
-    let entry = table::remove(block).unwrap();
+    let entry = table::remove(block).unwrap().unwrap();
     // SAFETY: the child makes only calls that return before they take a lock, and exits at once.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
