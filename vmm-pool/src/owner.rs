@@ -1,6 +1,6 @@
 //! State that ends with the last clone of a pool, although blocks may live on.
 
-use crate::core::Shortage;
+use crate::core::{Core, Shortage};
 use crate::error::OutOf;
 use crate::kept_blocks::KeptBlocks;
 use crate::settings::Callbacks;
@@ -78,16 +78,15 @@ impl<B: Backend> Owner<B> {
         Ok(())
     }
 
-    /// Stops serving a stream.
-    pub(crate) fn retire(&self, operation: Operation, index: StreamIndex) -> Result<(), Error> {
-        self.inner.process.check(operation)?;
+    /// Stops serving a stream, in the hold of the core in which the caller has decided that: after the hold, the number may serve
+    /// another stream. No request that begins later finds it in a thread cache.
+    pub(crate) fn retire(&self, core: &mut Core<B>, index: StreamIndex) {
         for thread_cache in &self.thread_caches {
-            thread_cache.lock().forget(index);
+            let pieces = thread_cache.lock().forget(index);
+            pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
         }
         self.inner.last.forget();
-        self.settle(operation, |_, of| of == index)?;
-        self.inner.core(operation)?.streams.retire(index);
-        Ok(())
+        core.streams.retire(index);
     }
 
     /// Wakes the premap thread, if there is one: a request has just used memory up.

@@ -292,7 +292,9 @@ impl<B: Backend> Pool<B> {
 
     fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<Ready<B>, Shortage> {
         let &Asked { thread_cache, size, alignment, stream, class, captures, tentative } = asked;
-        let (bin, index) = self.bin(thread_cache, stream)?;
+        // One hold from the look at the stream's number to the last use of it: the number may serve another stream later.
+        let mut core = self.owner.inner.core(OPERATION)?;
+        let (bin, index) = self.bin(&mut core, thread_cache, stream)?;
         // Slots and pieces in thread caches follow the order of their stream. A graph does not.
         let class = class.filter(|_| !captures);
         let tag = self.tag.index;
@@ -305,15 +307,15 @@ impl<B: Backend> Pool<B> {
         let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
         let mut pieces = Vec::new();
         let piece = match class.filter(|class| *class < SMALL_CLASSES) {
-            None => self.owner.inner.core(OPERATION)?.take(request, settled)?,
+            None => core.take(request, settled)?,
             Some(class) => {
                 let batch = if self.tag.uses_caches() { batch_of(class) } else { 1 };
                 pieces.reserve_exact(batch);
-                let mut core = self.owner.inner.core(OPERATION)?;
                 core.take_small(request, class, batch, &mut pieces, settled)?;
                 pieces.pop().ok_or(Shortage::Caches)?
             }
         };
+        drop(core);
         let mut cache = thread_cache.lock();
         if let Some((bin, class)) = place {
             pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)));
@@ -329,6 +331,7 @@ impl<B: Backend> Pool<B> {
     /// Returns the number of the stream and its bin in the thread cache. Adds the bin if there is none.
     fn bin(
         &self,
+        core: &mut Core<B>,
         thread_cache: &ThreadCacheRef<B>,
         stream: Stream<'static>,
     ) -> Result<(u16, StreamIndex), Shortage> {
@@ -337,13 +340,9 @@ impl<B: Backend> Pool<B> {
         if let Some(known) = known(&thread_cache.lock()) {
             return Ok(known);
         }
-        let index = self.owner.inner.core(OPERATION)?.streams.index(OPERATION, stream)?;
-        let mut cache = thread_cache.lock();
-        // Another thread may have added it meanwhile.
-        match known(&cache) {
-            Some(known) => Ok(known),
-            None => Ok((cache.add_bin(tag, stream, index)?, index)),
-        }
+        let index = core.streams.index(OPERATION, stream)?;
+        // Bins are added in a hold of the core alone.
+        Ok((thread_cache.lock().add_bin(tag, stream, index)?, index))
     }
 }
 

@@ -47,18 +47,16 @@ impl<B: Backend> Pool<B> {
     /// [`Capturing`](Detail::Capturing) if the stream captures: it is not forgotten then.
     pub fn forget_stream(&self, stream: Stream<'static>) -> Result<()> {
         let operation = Operation::UnregisterStream;
-        let index = {
-            let mut core = self.owner.inner.core(operation)?;
-            let Some(index) = core.streams.known(stream) else { return Ok(()) };
-            if core.streams.is_registered(index) {
-                return Ok(());
-            }
-            if !stream.is_default() && core.streams.captures(usize::from(index)) {
-                return Err(Error::new(operation, Detail::Capturing { source: None }));
-            }
-            index
-        };
-        self.owner.retire(operation, index)
+        let mut core = self.owner.inner.core(operation)?;
+        let Some(index) = core.streams.known(stream) else { return Ok(()) };
+        if core.streams.is_registered(index) {
+            return Ok(());
+        }
+        if !stream.is_default() && core.streams.captures(usize::from(index)) {
+            return Err(Error::new(operation, Detail::Capturing { source: None }));
+        }
+        self.owner.retire(&mut core, index);
+        Ok(())
     }
 }
 
@@ -111,12 +109,10 @@ impl<B: Backend> PoolStream<B> {
 
 impl<B: Backend> Drop for PoolStream<B> {
     fn drop(&mut self) {
-        let operation = Operation::UnregisterStream;
-        let inner = &self.pool.owner.inner;
-        let is_last = inner.core(operation).is_ok_and(|mut core| core.streams.unregister(self.index));
-        if is_last {
-            // The process was checked, and nothing else can fail.
-            let _ = self.pool.owner.retire(operation, self.index);
+        // In a forked child nothing is retired.
+        let Ok(mut core) = self.pool.owner.inner.core(Operation::UnregisterStream) else { return };
+        if core.streams.unregister(self.index) {
+            self.pool.owner.retire(&mut core, self.index);
         }
     }
 }

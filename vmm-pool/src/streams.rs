@@ -133,7 +133,8 @@ impl<B: Backend> Streams<B> {
         Ok(index)
     }
 
-    /// Ends a registration. Returns true if it was the last: the caller must then [retire](Self::retire) the stream.
+    /// Ends a registration. Returns true if it was the last: the caller must then [retire](Self::retire) the stream, in the same
+    /// hold of the core, since another thread may register it again.
     pub(crate) fn unregister(&mut self, index: StreamIndex) -> bool {
         let progress = &mut self.list[usize::from(index)];
         progress.registrations = progress.registrations.saturating_sub(1);

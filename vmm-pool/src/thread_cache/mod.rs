@@ -234,10 +234,11 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Forgets a stream: nothing is taken from its bins until its number serves another stream.
-    pub(crate) fn forget(&mut self, index: StreamIndex) {
+    /// Forgets a stream, and returns the pieces in its bins: nothing is taken from these until the number serves another stream.
+    pub(crate) fn forget(&mut self, index: StreamIndex) -> Vec<(Piece, StreamIndex)> {
         let of_stream = self.bins.iter_mut().filter(|bin| bin.index == index);
         of_stream.for_each(|bin| bin.stream = FORGOTTEN);
+        self.empty(|_, of| of == index)
     }
 
     /// Takes out all pieces whose tag and stream `wanted` accepts. Returns them with their stream.

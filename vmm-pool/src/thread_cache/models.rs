@@ -1,9 +1,10 @@
-//! Models of thread caches: blocks that other threads free, and the end of the pool.
+//! Models of thread caches: blocks that other threads free, the end of the pool, and the end of streams.
 #![allow(clippy::unwrap_used)] // tests
+#![allow(unsafe_code)] // promises that a stream lives
 
 use crate::shared::Inner;
 use crate::{Block, Pool};
-use gpu_vmm_core::Bytes;
+use gpu_vmm_core::{Bytes, Operation, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_sync::models::{explore, spawn};
 use std::sync::{Arc, OnceLock, Weak};
@@ -73,4 +74,61 @@ fn a_block_is_handed_out_once() {
             whole.join().unwrap();
         });
     }
+}
+
+/// A stream that no program creates. Host memory treats it as one without work.
+fn other() -> Stream<'static> {
+    // SAFETY: host memory never dereferences a stream.
+    unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) }
+}
+
+/// Returns true if the pool serves a stream that it knows.
+fn serves(pool: &Pool<HostBackend>, stream: Stream<'static>) -> bool {
+    pool.owner.inner.core(Operation::QueryPool).unwrap().streams.known(stream).is_some()
+}
+
+/// Two threads forget one stream. Its number may serve another stream once the first call has ended: the second call leaves that.
+#[test]
+fn a_stream_is_forgotten_once() {
+    explore("a_stream_is_forgotten_once", 3, || {
+        let whole = spawn(|| {
+            let (pool, _) = pool();
+            drop(block(&pool, SIZES[1]));
+            let shared = pool.clone();
+            let forgets = spawn(move || {
+                shared.forget_stream(Stream::DEFAULT).unwrap();
+                let block = shared.request(SIZES[1]).stream(other()).alloc().unwrap();
+                assert!(serves(&shared, other()));
+                block
+            });
+            pool.forget_stream(Stream::DEFAULT).unwrap();
+            let block = forgets.join().unwrap();
+            assert!(serves(&pool, other()), "a stream that no thread has forgotten is retired");
+            drop(block);
+        });
+        whole.join().unwrap();
+    });
+}
+
+/// A registration that begins while the last one of the same stream ends.
+#[test]
+fn a_registered_stream_is_not_retired() {
+    explore("a_registered_stream_is_not_retired", 3, || {
+        let whole = spawn(|| {
+            let (pool, _) = pool();
+            let register = |pool: &Pool<HostBackend>| {
+                // SAFETY: host memory never dereferences a stream.
+                unsafe { pool.register_stream(other()) }.unwrap()
+            };
+            let first = register(&pool);
+            let shared = pool.clone();
+            let registers = spawn(move || register(&shared));
+            drop(first);
+            let second = registers.join().unwrap();
+            assert!(serves(&pool, other()), "a registered stream is retired");
+            drop(second);
+            assert!(!serves(&pool, other()));
+        });
+        whole.join().unwrap();
+    });
 }
