@@ -7,7 +7,7 @@ use crate::Fence;
 use crate::piece::Piece;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
-use crate::thread_cache::body::Ready;
+use crate::thread_cache::body::{Body, Others, Ready};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Result, Stream};
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -82,15 +82,31 @@ impl<B: Backend> Block<B> {
 
     /// Notes that work on the stream with this number uses the block.
     pub(crate) fn note_use(&mut self, index: StreamIndex) {
-        if !self.is_used_on(index) {
+        // A use that has ended says nothing about later work of its stream.
+        let is_recorded = self.others().is_some_and(|others| others.streams.contains(&index));
+        if index != self.body.index && !is_recorded {
             self.body.others.get_or_insert_default().streams.push(index);
         }
     }
 
     /// Returns true if the memory is free only after work of the stream with this number.
     pub(crate) fn is_used_on(&self, index: StreamIndex) -> bool {
-        index == self.body.index
-            || self.body.others.as_ref().is_some_and(|others| others.streams.contains(&index))
+        index == self.body.index || self.others().is_some_and(|others| others.is_used_on(index))
+    }
+
+    pub(crate) fn others(&self) -> Option<&Others> {
+        self.body.others.as_deref()
+    }
+
+    /// Returns the conditions that the block waits for, and the state with the streams.
+    pub(crate) fn others_mut(&mut self) -> (&Inner<B>, Option<&mut Others>) {
+        let Body { thread_cache, others, .. } = &mut **self.body;
+        (&thread_cache.inner, others.as_deref_mut())
+    }
+
+    /// Forgets the uses on other streams, which are done.
+    pub(crate) fn forget_uses(&mut self) {
+        self.body.others = None;
     }
 
     pub(crate) fn piece(&self) -> &Piece {
@@ -105,7 +121,7 @@ impl<B: Backend> Block<B> {
     /// Returns true if [`record_use`](Block::record_use) has recorded another stream.
     #[must_use]
     pub fn is_used_elsewhere(&self) -> bool {
-        self.body.others.as_ref().is_some_and(|others| !others.streams.is_empty())
+        self.others().is_some_and(|others| !(others.streams.is_empty() && others.turns.is_empty()))
     }
 
     /// Frees the block. Requests for any stream reuse its memory once `fence` and the work of the streams that

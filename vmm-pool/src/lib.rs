@@ -29,6 +29,7 @@
 //! | `plain` | plain allocations, on a device without virtual memory management |
 //! | `slabs` | slots of small sizes |
 //! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
+//! | `uses` | work on other streams that uses a block which its owner keeps |
 //! | `waits` | waiting for that work, without a lock |
 //! | `tags`, `tag_spaces` | tags, and their addresses |
 //! | `queries`, `stats`, `usage`, `snapshot`, `history`, `tracking`, `prometheus` | statistics, snapshots and tracing |
@@ -83,6 +84,7 @@ mod thread_cache;
 mod tracking;
 mod trim;
 mod usage;
+mod uses;
 mod waits;
 
 pub use block::{Block, BlockInfo};

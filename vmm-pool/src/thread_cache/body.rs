@@ -5,7 +5,7 @@ use crate::Fence;
 use crate::classes::Class;
 use crate::pending::Waiting;
 use crate::piece::Piece;
-use crate::stream_order::StreamIndex;
+use crate::stream_order::{StreamIndex, Turn};
 use gpu_vmm_core::{Address, Backend, Operation, Stream};
 use std::sync::Arc;
 
@@ -38,9 +38,18 @@ pub(crate) struct Body<B: Backend> {
 /// The conditions that a freed block waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Others {
-    /// The other streams that have used it.
+    /// The other streams that use it.
     pub(crate) streams: Vec<StreamIndex>,
+    /// The work of the other streams whose uses have ended.
+    pub(crate) turns: Vec<Turn>,
     pub(crate) fence: Option<Arc<dyn Fence>>,
+}
+
+impl Others {
+    /// Returns true if the block waits for work of the stream with this number.
+    pub(crate) fn is_used_on(&self, index: StreamIndex) -> bool {
+        self.streams.contains(&index) || self.turns.iter().any(|turn| turn.stream() == index)
+    }
 }
 
 impl<B: Backend> Body<B> {
@@ -133,16 +142,13 @@ impl<B: Backend> Body<B> {
     }
 
     /// Adds the piece to those that wait for other streams or a fence.
-    fn wait_for(&self, others: Others) {
+    fn wait_for(&self, mut others: Others) {
         // This cannot fail: a block is freed in the process that created it.
         let Ok(mut core) = self.thread_cache.inner.core(Operation::Free) else { return };
-        let mut turns = Vec::with_capacity(others.streams.len());
-        for index in others.streams {
-            turns.push(core.streams.free(index));
-            core.streams.mark_if_possible(usize::from(index));
-        }
+        core.end_uses(&mut others);
+        let Others { turns, fence, .. } = others;
         let turn = core.streams.free(self.index);
-        core.pending.push(Waiting { piece: self.piece, turn, turns, fence: others.fence, is_past: false });
+        core.pending.push(Waiting { piece: self.piece, turn, turns, fence, is_past: false });
         core.note();
     }
 }

@@ -8,7 +8,7 @@
 
 use super::free_blocks::FreeBlocks;
 use super::graphs::MempoolId;
-use super::table::{self, Entry, TorchBlock};
+use super::table::{self, Entry, GPU_VMM_TORCH_FREE, GPU_VMM_TORCH_PENDING, TorchBlock};
 use crate::handles::{Kind, Object};
 use crate::pool::Pool;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND};
@@ -50,9 +50,10 @@ struct Private {
     /// Where its memory comes from, if it has a tag of its own.
     tagged: Option<Pool>,
     free: FreeBlocks,
-    /// Blocks that were freed during a capture and used on other streams. They are free when the capture has ended, since a
-    /// graph joins all of its streams.
-    aside: Vec<Block<AnyBackend>>,
+    /// Freed blocks that work on other streams may still use, as in the general pool: they are free when these streams have done the
+    /// work that they had at the free. No stream is asked while one captures, so that blocks which were freed during a capture
+    /// are free after its end.
+    waiting: Vec<Block<AnyBackend>>,
 }
 
 /// A checkpoint of a private pool: its identifier, and its live blocks by address.
@@ -99,10 +100,7 @@ impl PrivatePools {
     pub(super) fn end(&self, id: MempoolId) -> Answer {
         let mut books = self.books()?;
         books.begun = books.begun.saturating_sub(1);
-        if let Some(private) = books.pools.get_mut(&id) {
-            private.take_aside();
-        }
-        Ok(())
+        books.pools.get_mut(&id).map_or(Ok(()), |private| private.collect(&self.pool))
     }
 
     /// Removes a user. With the last one the pool ends: its free blocks return to the general pool.
@@ -113,8 +111,8 @@ impl PrivatePools {
         if private.uses > 0 {
             return Ok(());
         }
-        let Some(Private { captured, free, aside, .. }) = books.pools.remove(&id) else { return Ok(()) };
-        let freed = free.into_blocks().chain(aside);
+        let Some(Private { captured, free, waiting, .. }) = books.pools.remove(&id) else { return Ok(()) };
+        let freed = free.into_blocks().chain(waiting);
         if captured {
             books.gone.extend(freed);
         } else {
@@ -162,6 +160,7 @@ impl PrivatePools {
         let mut books = self.books()?;
         let private = books.get(id)?;
         private.captured |= captures;
+        private.collect(&self.pool)?;
         let source = private.tagged.clone();
         let source = source.as_ref().unwrap_or(&self.pool);
         let kept = private.free.take(size, stream)?;
@@ -187,6 +186,7 @@ impl PrivatePools {
         let mut books = self.books()?;
         let mut of_pools = books.pools.iter_mut().filter(|(_, private)| private.on_oom);
         let found = of_pools.find_map(|(id, private)| {
+            private.collect(&self.pool).ok()?;
             // Another pool may have memory where this one's sleeps.
             Some((*id, private.free.take_up_to(size, u64::MAX, stream).ok()??))
         });
@@ -195,32 +195,24 @@ impl PrivatePools {
 
     /// Frees a block of a private pool.
     pub(super) fn free(&self, entry: Entry, id: MempoolId) -> Answer {
+        let (block, ended) = end_uses(entry);
         let mut books = self.books()?;
-        match books.pools.get_mut(&id) {
-            None => books.gone.push(entry.block),
-            Some(private) if entry.streams().is_empty() => private.free.keep(entry.block),
-            Some(private) if private.captured => private.aside.push(entry.block),
-            // It serves the pool no more: only the general pool waits for streams.
-            Some(_) => {
-                drop(books);
-                self.free_after(entry)?;
-            }
+        match books.pools.get_mut(&id).filter(|_| ended.is_ok()) {
+            Some(private) => private.keep(block),
+            // Without the notes the block must not be reused before the device is idle.
+            None => books.gone.push(block),
         }
-        Ok(())
+        ended
     }
 
-    /// Frees a block after the work on other streams that uses it.
+    /// Frees a block of the general pool after the work on other streams that uses it.
     pub(super) fn free_after(&self, entry: Entry) -> Answer {
-        let streams = entry.streams().to_vec();
-        let mut block = entry.block;
-        for stream in streams {
-            if let Err(error) = block.record_use(stream) {
-                // Without the note the block must not be reused before the device is idle.
-                self.books()?.gone.push(block);
-                return Err(error.into());
-            }
+        let (block, ended) = end_uses(entry);
+        if ended.is_err() {
+            // As above.
+            self.books()?.gone.push(block);
         }
-        Ok(())
+        ended
     }
 
     /// Returns blocks without a pool to the general pool, after a wait for the device. Returns true if there were some. While
@@ -230,7 +222,7 @@ impl PrivatePools {
         if books.begun > 0 || books.gone.is_empty() {
             return Ok(false);
         }
-        let gone = std::mem::take(&mut books.gone);
+        let mut gone = std::mem::take(&mut books.gone);
         drop(books);
         let device = || std::iter::once(self.pool.device);
         if let Err(error) = WaitFor::all_devices().wait(&self.pool.backend, device) {
@@ -238,6 +230,8 @@ impl PrivatePools {
             return Err(error.into());
         }
         let size = total_capacity(&gone);
+        // The pool asks its streams, which are done, so that the blocks do not wait there.
+        drop(self.pool.blocks.take_idle(&mut gone)?);
         drop(gone);
         self.books()?.ended += size;
         Ok(true)
@@ -254,13 +248,21 @@ impl PrivatePools {
         blocks.into_iter().map(|block| (Address(block.address), block)).collect()
     }
 
-    /// Restores a checkpoint: exactly its blocks are live then. Returns the blocks that were live before.
+    /// Restores a checkpoint: exactly its blocks are live then. Returns the blocks that were live before. Waits, without the lock, if
+    /// other streams still use a block that becomes live.
     pub(super) fn restore(&self, checkpoint: &Checkpoint) -> Answer<BTreeMap<Address, TorchBlock>> {
         let Checkpoint { id, blocks } = checkpoint;
         let mut books = self.books()?;
-        let private = books.get(*id)?;
+        books.get(*id)?.collect(&self.pool)?;
+        if books.get(*id)?.waiting.iter().any(|block| blocks.contains_key(&block.address())) {
+            drop(books);
+            self.pool.blocks.wait_for_uses()?;
+            books = self.books()?;
+            books.get(*id)?.collect(&self.pool)?;
+        }
+        let Books { pools, gone, .. } = &mut *books;
+        let private = Books::find(pools, *id)?;
         let live = self.live(*id);
-        private.take_aside();
         let mut taken = Vec::new();
         for (address, block) in blocks.iter().filter(|(address, _)| !live.contains_key(address)) {
             match private.free.take_at(*address) {
@@ -276,9 +278,16 @@ impl PrivatePools {
                 }
             }
         }
+        let mut result = Ok(());
         for address in live.keys().filter(|address| !blocks.contains_key(address)) {
             if let Some(entry) = table::remove(*address)? {
-                private.free.keep(entry.block);
+                match end_uses(entry) {
+                    (block, Ok(())) => private.keep(block),
+                    (block, failed) => {
+                        gone.push(block);
+                        result = failed;
+                    }
+                }
             }
         }
         for (address, block) in blocks.iter().filter(|(address, _)| live.contains_key(address)) {
@@ -291,35 +300,64 @@ impl PrivatePools {
         for (block, size) in taken {
             self.insert(block, Bytes(size), *id);
         }
-        Ok(live)
+        result.map(|()| live)
     }
 
-    /// Calls `visit` with the address, the capacity and the stream of every block that is kept but not live.
-    pub(super) fn each_free(&self, mut visit: impl FnMut(MempoolId, &Block<AnyBackend>)) -> Answer {
+    /// Returns every block that is kept but not live.
+    pub(super) fn kept(&self) -> Answer<Vec<TorchBlock>> {
         let books = self.books()?;
+        let seen = |block: &Block<AnyBackend>, pool: MempoolId, state: u32| TorchBlock {
+            stream: block.stream().as_raw(),
+            pool,
+            state,
+            ..TorchBlock::at(self.device.into(), block.address().0, block.capacity().0)
+        };
+        let mut kept = Vec::new();
         for (id, private) in &books.pools {
-            private.free.iter().chain(&private.aside).for_each(|block| visit(*id, block));
+            kept.extend(private.free.iter().map(|block| seen(block, *id, GPU_VMM_TORCH_FREE)));
+            kept.extend(private.waiting.iter().map(|block| seen(block, *id, GPU_VMM_TORCH_PENDING)));
         }
-        books.gone.iter().for_each(|block| visit(MempoolId::default(), block));
-        Ok(())
+        kept.extend(books.gone.iter().map(|block| seen(block, MempoolId::default(), GPU_VMM_TORCH_FREE)));
+        Ok(kept)
     }
 }
 
 impl Books {
     fn get(&mut self, id: MempoolId) -> Answer<&mut Private> {
+        Self::find(&mut self.pools, id)
+    }
+
+    fn find(pools: &mut HashMap<MempoolId, Private>, id: MempoolId) -> Answer<&mut Private> {
         let missing = || {
             Failure::new(GPU_VMM_NOT_FOUND, format!("private pool: there is none with the identifier {id:?}"))
         };
-        self.pools.get_mut(&id).ok_or_else(missing)
+        pools.get_mut(&id).ok_or_else(missing)
     }
 }
 
 impl Private {
-    /// Makes the blocks free that waited for the end of a capture.
-    fn take_aside(&mut self) {
-        let Self { free, aside, .. } = self;
-        aside.drain(..).for_each(|block| free.keep(block));
+    /// Keeps a freed block whose uses have ended.
+    fn keep(&mut self, block: Block<AnyBackend>) {
+        if block.is_used_elsewhere() { self.waiting.push(block) } else { self.free.keep(block) }
     }
+
+    /// Makes the blocks free that no work on other streams uses any more.
+    fn collect(&mut self, pool: &Pool) -> Answer {
+        if !self.waiting.is_empty() {
+            let idle = pool.blocks.take_idle(&mut self.waiting)?;
+            idle.into_iter().for_each(|block| self.free.keep(block));
+        }
+        Ok(())
+    }
+}
+
+/// Ends the uses of a freed block on other streams, of which the pool learns now. Returns the block also after an error.
+fn end_uses(entry: Entry) -> (Block<AnyBackend>, Answer) {
+    let streams = entry.streams().to_vec();
+    let mut block = entry.block;
+    let recorded = streams.into_iter().try_for_each(|stream| block.record_use(stream));
+    let ended = recorded.and_then(|()| block.end_uses());
+    (block, ended.map_err(Into::into))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::status::{Answer, Failure, Status};
 use crate::texts::{clear, give};
 use crate::torch::amounts::{Amounts, TorchAmounts};
 use crate::torch::process::{Device, device, devices, limit, used};
-use crate::torch::table::{self, DEVICES, GPU_VMM_TORCH_FREE, GPU_VMM_TORCH_PENDING, TorchBlock};
+use crate::torch::table::{self, DEVICES, GPU_VMM_TORCH_PENDING, TorchBlock};
 use gpu_vmm::pool::PoolUsage;
 use gpu_vmm::{Bytes, DeviceId};
 use std::ffi::{c_int, c_void};
@@ -208,16 +208,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_walk(
         let Some(device) = known(number)? else { return Ok(()) };
         // A block that is freed meanwhile may be in two lists.
         let mut blocks = table::blocks(number as u8, None);
-        device.private.each_free(|id, free| {
-            let (address, capacity) = (free.address().0, free.capacity().0);
-            let stream = free.stream().as_raw();
-            blocks.push(TorchBlock {
-                stream,
-                pool: id,
-                state: GPU_VMM_TORCH_FREE,
-                ..TorchBlock::at(number, address, capacity)
-            });
-        })?;
+        blocks.extend(device.private.kept()?);
         let layout = device.pool.blocks.layout();
         for (address, size) in layout.pending {
             let state = GPU_VMM_TORCH_PENDING;
@@ -256,7 +247,7 @@ mod tests {
     use crate::torch::class::pools::{gpu_vmm_torch_pool_acquire, gpu_vmm_torch_pool_release};
     use crate::torch::graphs::MempoolId;
     use crate::torch::process::gpu_vmm_torch_configure;
-    use crate::torch::table::GPU_VMM_TORCH_LIVE;
+    use crate::torch::table::{GPU_VMM_TORCH_FREE, GPU_VMM_TORCH_LIVE};
     use std::collections::BTreeMap;
     use std::mem::MaybeUninit;
     use std::ptr::{null, null_mut};

@@ -5,7 +5,8 @@ use super::*;
 use crate::pool::PoolOptions;
 use crate::status::{GPU_VMM_BUSY, GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
 use crate::torch::table::GPU_VMM_TORCH_LIVE;
-use gpu_vmm::{Backend as _, BackingStore, Vendor};
+use gpu_vmm::testkit::{CaptureMode, TestKit as _, WorkStream};
+use gpu_vmm::{Backend as _, BackingStore, DeviceId, Vendor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const ID: MempoolId = MempoolId { first: 0, second: 7 };
@@ -21,7 +22,7 @@ fn pools(device: u8) -> PrivatePools {
     pools
 }
 
-/// Returns another stream. Only a number: no work is queued on it.
+/// Returns another stream, without work.
 fn other() -> Stream<'static> {
     // SAFETY: the host backend never dereferences a stream.
     unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) }
@@ -166,78 +167,149 @@ fn a_tag_of_its_own_is_suspended_alone() {
     pools.release(OTHER).unwrap();
 }
 
+/// Work of another stream on a block, recorded as a use.
+struct Busy(Box<dyn WorkStream>);
+
+impl Busy {
+    /// Begins work that takes a second, or some of them.
+    fn on(pools: &PrivatePools, block: Address) -> Self {
+        let (backend, device) = (&pools.pool.backend, DeviceId(0));
+        let own = backend.own_stream(device).unwrap();
+        // SAFETY: the block is mapped as long as its pool, which outlives the work: `ends` waits for it.
+        unsafe { backend.start_pattern_on(device, own.stream(), block, SIZE, 1, 4000) }.unwrap();
+        let busy = Self(own);
+        table::with(block, |entry| entry.note_use(busy.stream())).unwrap();
+        busy
+    }
+
+    fn stream(&self) -> Stream<'static> {
+        // SAFETY: the pools forget no stream, and queue no work on it.
+        unsafe { Stream::from_raw(self.0.stream().as_raw()) }
+    }
+
+    /// Waits for the work, which must not have ended before.
+    fn ends(self, pools: &PrivatePools) {
+        assert!(!self.0.is_done().unwrap(), "the work has ended before the test has looked");
+        pools.pool.backend.synchronize_stream(DeviceId(0), self.0.stream()).unwrap();
+    }
+}
+
+fn kept(pools: &PrivatePools) -> Vec<(MempoolId, Address, u32)> {
+    pools.kept().unwrap().iter().map(|block| (block.pool, Address(block.address), block.state)).collect()
+}
+
 #[test]
-fn use_on_another_stream_is_waited_for() {
-    let pools = pools(4);
+fn a_freed_block_waits_for_recorded_streams() {
+    for (device, captured) in [(4, false), (18, true)] {
+        let pools = pools(device);
+        let block = alloc(&pools);
+        pools.books().unwrap().get(ID).unwrap().captured = captured;
+        let busy = Busy::on(&pools, block);
+        free(&pools, block);
+        // As around a capture that uses the same pool, and that has nothing to do with the work.
+        pools.begin(ID).unwrap();
+        pools.end(ID).unwrap();
+        assert_eq!(kept(&pools), [(ID, block, GPU_VMM_TORCH_PENDING)]);
+        let next = alloc(&pools);
+        assert_ne!(next, block, "another stream uses it");
+        busy.ends(&pools);
+        assert_eq!(alloc(&pools), block);
+        free(&pools, block);
+        free(&pools, next);
+        pools.release(ID).unwrap();
+        assert_eq!(pools.clear().unwrap(), captured);
+        assert_eq!(live(&pools), 0);
+    }
+}
+
+#[test]
+fn a_restore_frees_blocks_after_recorded_streams() {
+    let pools = pools(19);
+    let checkpoint = pools.checkpoint(ID).unwrap();
     let block = alloc(&pools);
-    table::with(block, |entry| entry.note_use(other())).unwrap();
+    let busy = Busy::on(&pools, block);
+    pools.restore(&checkpoint).unwrap();
+    let next = alloc(&pools);
+    assert_ne!(next, block, "another stream uses it");
+    busy.ends(&pools);
+    assert_eq!(alloc(&pools), block);
     free(&pools, block);
-    assert_eq!(live(&pools), 0, "it has left the private pool, since only the general one waits for streams");
+    free(&pools, next);
+}
+
+#[test]
+fn a_restored_block_is_used_by_no_other_stream() {
+    let pools = pools(20);
+    let block = alloc(&pools);
+    let checkpoint = pools.checkpoint(ID).unwrap();
+    let busy = Busy::on(&pools, block);
+    free(&pools, block);
+    assert!(!busy.0.is_done().unwrap());
+    pools.restore(&checkpoint).unwrap();
+    assert!(busy.0.is_done().unwrap(), "the restore has not waited");
+    assert!(table::with(block, |_| ()).is_some(), "it is live again");
+    free(&pools, block);
 }
 
 #[test]
 fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
     let pools = pools(5);
+    let (backend, device) = (&pools.pool.backend, DeviceId(0));
+    let own = Busy(backend.own_stream(device).unwrap());
+    // SAFETY: the capture is ended below.
+    unsafe { backend.begin_capture(device, own.0.stream(), CaptureMode::Relaxed) }.unwrap();
     pools.begin(ID).unwrap();
     let block = alloc(&pools);
     pools.books().unwrap().get(ID).unwrap().captured = true;
-    table::with(block, |entry| entry.note_use(other())).unwrap();
+    table::with(block, |entry| entry.note_use(own.stream())).unwrap();
     free(&pools, block);
-    let mut aside = Vec::new();
-    pools.each_free(|id, block| aside.push((id, block.address()))).unwrap();
-    assert_eq!(aside, [(ID, block)], "it stays its pool's");
+    assert_eq!(kept(&pools), [(ID, block, GPU_VMM_TORCH_PENDING)], "it stays its pool's");
     assert_ne!(alloc(&pools), block, "the other stream of the capture may use it");
     pools.release(ID).unwrap();
     assert!(!pools.clear().unwrap(), "a wait would invalidate the capture");
-    let mut waiting = Vec::new();
-    pools.each_free(|_, block| waiting.push(block.address())).unwrap();
-    assert_eq!(waiting, [block]);
+    assert_eq!(kept(&pools), [(MempoolId::default(), block, GPU_VMM_TORCH_FREE)]);
     // A second capture that has begun before the first one ends.
     pools.acquire(OTHER).unwrap();
     pools.begin(OTHER).unwrap();
+    drop(backend.end_capture(device, own.0.stream()).unwrap());
     pools.end(ID).unwrap();
     assert!(!pools.clear().unwrap(), "the other capture goes on");
     pools.end(OTHER).unwrap();
-    assert_eq!(live(&pools), 2);
     assert!(pools.clear().unwrap());
+    assert_eq!(pools.pool.blocks.stats().pending, 0);
     assert_eq!(live(&pools), 1, "the output of the graph stays");
 }
 
 #[test]
-fn a_graphs_memory_is_free_after_the_capture_or_a_restore() {
+fn a_block_freed_in_a_capture_is_free_after_it() {
     let pools = pools(15);
+    let (backend, device) = (&pools.pool.backend, DeviceId(0));
+    let own = Busy(backend.own_stream(device).unwrap());
     let block = alloc(&pools);
-    let checkpoint = pools.checkpoint(ID).unwrap();
-    let free_during_a_capture = || {
-        pools.begin(ID).unwrap();
-        pools.books().unwrap().get(ID).unwrap().captured = true;
-        table::with(block, |entry| entry.note_use(other())).unwrap();
-        free(&pools, block);
-    };
-    free_during_a_capture();
-    pools.restore(&checkpoint).unwrap();
-    assert!(table::with(block, |_| ()).is_some(), "it is live again");
-    pools.end(ID).unwrap();
-    free_during_a_capture();
+    // SAFETY: the capture is ended below.
+    unsafe { backend.begin_capture(device, own.0.stream(), CaptureMode::Relaxed) }.unwrap();
+    pools.begin(ID).unwrap();
+    pools.books().unwrap().get(ID).unwrap().captured = true;
+    table::with(block, |entry| entry.note_use(own.stream())).unwrap();
+    free(&pools, block);
+    drop(backend.end_capture(device, own.0.stream()).unwrap());
     assert_eq!(pools.begin(OTHER).unwrap_err().status, GPU_VMM_NOT_FOUND);
     pools.end(ID).unwrap();
-    assert_eq!(alloc(&pools), block, "a graph joins all of its streams");
+    assert_eq!(kept(&pools), [(ID, block, GPU_VMM_TORCH_FREE)], "a graph joins all of its streams");
+    assert_eq!(alloc(&pools), block);
     assert_eq!(pools.uses(ID).unwrap(), 1);
     pools.release(ID).unwrap();
     free(&pools, block);
     assert_eq!(live(&pools), 1, "the graph of the pool that has ended may use it");
-    let mut seen = Vec::new();
-    pools.each_free(|id, block| seen.push((id, block.address()))).unwrap();
-    assert_eq!(seen, [(MempoolId::default(), block)]);
+    let gone = [(MempoolId::default(), block, GPU_VMM_TORCH_FREE)];
+    assert_eq!(kept(&pools), gone);
     // A wait would invalidate a capture of the program's own. The memory waits for a later call.
     pools.pool.backend.deferred().capture_begins();
     for _ in 0..2 {
         assert_eq!(pools.clear().unwrap_err().status, GPU_VMM_BUSY);
     }
     pools.pool.backend.deferred().capture_ends();
-    let mut waiting = Vec::new();
-    pools.each_free(|id, block| waiting.push((id, block.address()))).unwrap();
-    assert_eq!((waiting, live(&pools)), (seen, 1));
+    assert_eq!((kept(&pools), live(&pools)), (gone.to_vec(), 1));
     assert!(pools.clear().unwrap() && !pools.clear().unwrap());
     assert_eq!(live(&pools), 0);
 }
@@ -337,15 +409,14 @@ fn a_restore_that_fails_half_way_keeps_the_free_blocks() {
     let checkpoint = pools.checkpoint(ID).unwrap();
     free(&pools, first);
     free(&pools, second);
-    table::with(missing, |entry| entry.note_use(other())).unwrap();
-    free(&pools, missing);
+    // It leaves the private pool.
+    drop(table::remove(missing).unwrap());
     let failure = pools.restore(&checkpoint).unwrap_err();
     assert_eq!(failure.status, GPU_VMM_NOT_FOUND, "{}", failure.text);
     assert!(failure.text.contains(&missing.to_string()), "{}", failure.text);
-    let mut kept = Vec::new();
-    pools.each_free(|id, block| kept.push((id, block.address()))).unwrap();
-    kept.sort_by_key(|(_, address)| *address);
-    assert_eq!(kept, [(ID, first), (ID, second)]);
+    let mut kept = kept(&pools);
+    kept.sort_by_key(|(_, address, _)| *address);
+    assert_eq!(kept, [first, second].map(|block| (ID, block, GPU_VMM_TORCH_FREE)));
     assert_eq!(pools.checkpoint(ID).unwrap().blocks.len(), 0, "none of them is live");
     let mut again = [alloc(&pools), alloc(&pools)];
     again.sort();
@@ -377,7 +448,7 @@ fn a_forked_child_is_refused_by_every_call() {
                 pools.clear().map(drop),
                 pools.checkpoint(ID).map(drop),
                 pools.restore(&checkpoint).map(drop),
-                pools.each_free(|_, _| ()),
+                pools.kept().map(drop),
                 pools.free(entry, ID),
             ]
         }));
