@@ -91,7 +91,7 @@ const HOST: Backend = [
 
 /// The crates, the lowest first. Those in one line are independent of each other.
 const CRATES: [&[&str]; 8] = [
-    &["gpu-vmm-core", "gpu-vmm-sync"],
+    &["gpu-vmm-core"],
     &["gpu-vmm-cuda", "gpu-vmm-hip", "gpu-vmm-host", "gpu-vmm-premap", "gpu-vmm-share", "gpu-vmm-snapshot"],
     &["gpu-vmm-pool"],
     &["gpu-vmm"],

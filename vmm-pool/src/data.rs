@@ -4,7 +4,7 @@
 use crate::tags::Tag;
 use crate::{Block, PoolError};
 use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
-use gpu_vmm_sync::{Arc, PoisonError, RwLockReadGuard};
+use gpu_vmm_premap::sync::{Arc, PoisonError, RwLockReadGuard};
 
 impl<B: Backend> Block<B> {
     /// Copies bytes from the block to the host and waits for the copy. CUDA: `cuMemcpyDtoH`, HIP: `hipMemcpy`. The copy

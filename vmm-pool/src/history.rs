@@ -1,7 +1,7 @@
 //! The history of a pool: points in time, which are thinned out as their number grows.
 
 use crate::snapshot::Moment;
-use gpu_vmm_sync::Instant;
+use gpu_vmm_premap::sync::Instant;
 
 /// The most points that are kept. At this number every second point is dropped.
 const MAX: usize = 2048;

@@ -3,7 +3,7 @@
 use crate::Block;
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Address, Backend, Error, Operation};
-use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, lock};
+use gpu_vmm_premap::sync::{Mutex, MutexGuard, PoisonError, lock};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 

@@ -9,7 +9,7 @@ use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::body::Ready;
 use gpu_vmm_core::{Backend, Stream};
-use gpu_vmm_sync::{Mutex, MutexGuard, lock};
+use gpu_vmm_premap::sync::{Mutex, MutexGuard, lock};
 
 /// The slot for the block that was freed last, on cache lines of its own: every allocation reads the fields around it.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use gpu_vmm_core::extend::event;
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Operation};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::extend::Registration;
-use gpu_vmm_sync::thread::available_parallelism;
+use gpu_vmm_premap::sync::thread::available_parallelism;
 use std::sync::{Arc, Weak};
 
 /// The most thread caches of a pool.

@@ -15,7 +15,7 @@ use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
 use crate::waits::Ladder;
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
-use gpu_vmm_sync::thread_number;
+use gpu_vmm_premap::sync::thread_number;
 use std::panic::Location;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use crate::{Block, Fence, Pool, PoolError};
 #[allow(unused_imports)] // named in documentation
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Address, Backend, Error, Operation, Result, Stream};
-use gpu_vmm_sync::{Arc, MutexGuard};
+use gpu_vmm_premap::sync::{Arc, MutexGuard};
 
 impl<B: Backend> Pool<B> {
     /// Keeps a block and returns its address, for callers that handle only addresses. The block is freed by

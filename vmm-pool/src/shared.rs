@@ -7,7 +7,7 @@ use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation};
-use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, lock, try_lock};
+use gpu_vmm_premap::sync::{Mutex, MutexGuard, PoisonError, lock, try_lock};
 
 /// The shared state. It lives as long as the pool or one of its blocks.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{
     Backend, BackingStore, Bytes, Detail, DeviceId, Error, Operation, RegionState, Result, WaitFor,
 };
-use gpu_vmm_sync::PoisonError;
+use gpu_vmm_premap::sync::PoisonError;
 use std::sync::Arc;
 
 /// The number of times that a suspension waits for blocks that other threads free meanwhile.

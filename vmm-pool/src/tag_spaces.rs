@@ -5,7 +5,7 @@ use crate::piece::{Origin, Piece};
 use crate::space::Space;
 use crate::tags::{LIMIT, Tag};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
-use gpu_vmm_sync::Arc;
+use gpu_vmm_premap::sync::Arc;
 
 impl<B: Backend> Core<B> {
     pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {

@@ -1,8 +1,8 @@
 //! The tags of a pool.
 
 use gpu_vmm_core::{Detail, Error, Operation};
-use gpu_vmm_sync::atomic::{AtomicU8, Ordering};
-use gpu_vmm_sync::{Arc, OnceLock, RwLock};
+use gpu_vmm_premap::sync::atomic::{AtomicU8, Ordering};
+use gpu_vmm_premap::sync::{Arc, OnceLock, RwLock};
 
 /// A tag, shared by all of its pool handles.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use gpu_vmm_core::extend::pool_memory;
 use gpu_vmm_core::{Address, Bytes};
-use gpu_vmm_sync::{Mutex, MutexGuard, lock};
+use gpu_vmm_premap::sync::{Mutex, MutexGuard, lock};
 use std::collections::HashMap;
 use std::panic::Location;
 

@@ -229,7 +229,7 @@ mod tests {
     use crate::thread_cache::Cache;
     use gpu_vmm_core::ErrorKind;
     use gpu_vmm_host::HostConfig;
-    use gpu_vmm_sync::thread_number;
+    use gpu_vmm_premap::sync::thread_number;
 
     const PAGE: u64 = 2 << 20;
 

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::shared::Inner;
 use crate::streams::{Progress, Streams};
 use gpu_vmm_core::{Backend, Detail, Error, Event, Operation, Result, WaitFor};
-use gpu_vmm_sync::MutexGuard;
+use gpu_vmm_premap::sync::MutexGuard;
 use std::sync::Arc;
 
 /// The events and streams to wait for, so that all frees on streams up to now are done.

@@ -1,7 +1,7 @@
 //! The limit on premapped memory, over all regions of a thread.
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use gpu_vmm_core::Bytes;
-use gpu_vmm_sync::atomic::{AtomicU64, Ordering};
 
 /// A limit, and the part of it that is used.
 #[derive(Debug)]

@@ -5,11 +5,11 @@
 //! and no other work begins. On Windows the system ends all other threads before libraries are notified.
 #![allow(unsafe_code)]
 
-use gpu_vmm_core::extend::Process;
-use gpu_vmm_sync::atomic::{AtomicUsize, Ordering};
-use gpu_vmm_sync::shared_static;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::shared_static;
 #[cfg(unix)]
-use gpu_vmm_sync::{Instant, thread};
+use crate::sync::{Instant, thread};
+use gpu_vmm_core::extend::Process;
 use std::sync::OnceLock;
 
 #[cfg(unix)]
@@ -124,7 +124,7 @@ mod tests {
 #[allow(clippy::unwrap_used)] // tests
 mod models {
     use super::*;
-    use gpu_vmm_sync::models::explore;
+    use crate::sync::models::explore;
     use loom::cell::UnsafeCell;
     use std::sync::Arc;
 

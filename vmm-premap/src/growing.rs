@@ -3,12 +3,12 @@
 use crate::Premap;
 use crate::guard::{Asks, RegionGuard};
 use crate::shared::{Marks, Shared};
+use crate::sync::Arc;
 use crate::thread::{PremapThread, PremapWork, Registration};
 use gpu_vmm_core::{
     Address, Backend, Bytes, Detail, Error, Growth, GrowthKind, OffsetRange, Operation, Region, Result,
     Shrunk, WaitFor,
 };
-use gpu_vmm_sync::Arc;
 
 /// A region whose next part a [`PremapThread`] maps in advance. Growth into that part changes only a number and calls no driver.
 ///

@@ -1,9 +1,9 @@
 //! The locked region.
 
 use crate::shared::{Inside, Shared};
+use crate::sync::MutexGuard;
 use crate::thread::Registration;
 use gpu_vmm_core::{Backend, Region};
-use gpu_vmm_sync::MutexGuard;
 use std::ops::{Deref, DerefMut};
 
 /// The region in a [`GrowingRegion`](crate::GrowingRegion), locked for the premap thread and for other threads.

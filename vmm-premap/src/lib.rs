@@ -12,6 +12,7 @@
 //! | `growing` | a region that grows into premapped memory |
 //! | `shared` | the state that the region's user and the thread share |
 //! | `guard` | the locked region |
+//! | `sync` | locks, atomics, threads and clocks, which loom and shuttle can replace |
 //! | `models` | models of the thread and of growth under every schedule |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -22,6 +23,8 @@ mod guard;
 #[cfg(all(test, loom))]
 mod models;
 mod shared;
+#[doc(hidden)]
+pub mod sync;
 mod thread;
 
 pub use growing::{GrowingRegion, PremapGrowth, PremapOutcome};

@@ -3,11 +3,11 @@
 #![allow(unsafe_code)]
 
 use crate::budget::Budget;
+use crate::sync::models::explore;
 use crate::thread::{PremapThread, PremapWork, Registration, Step};
 use crate::{GrowingRegion, Premap};
 use gpu_vmm_core::{Bytes, Region, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_sync::models::explore;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Condvar, Mutex};

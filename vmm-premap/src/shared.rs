@@ -5,11 +5,11 @@
 
 use crate::Premap;
 use crate::budget::Budget;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard, lock, try_lock};
 use crate::thread::{PremapThread, PremapWork, Step};
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Region, RegionState};
-use gpu_vmm_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use gpu_vmm_sync::{Mutex, MutexGuard, lock, try_lock};
 
 /// A region and its thread.
 #[derive(Debug)]

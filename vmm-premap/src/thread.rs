@@ -8,11 +8,11 @@
 
 use crate::budget::Budget;
 use crate::exit;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Bell, Instant, Mutex, Weak, lock};
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Operation, Result};
-use gpu_vmm_sync::atomic::{AtomicBool, Ordering};
-use gpu_vmm_sync::thread::{self, JoinHandle};
-use gpu_vmm_sync::{Arc, Bell, Instant, Mutex, Weak, lock};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::Duration;

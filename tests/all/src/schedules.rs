@@ -21,11 +21,10 @@ const SECONDS: u64 = 4;
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The packages that have models for loom.
-const MODELLED: [&str; 3] = ["gpu-vmm-pool", "gpu-vmm-premap", "gpu-vmm-sync"];
+const MODELLED: [&str; 2] = ["gpu-vmm-pool", "gpu-vmm-premap"];
 
 /// Packages for Miri, and parts of the names of tests that make no system calls which Miri lacks.
-const ON_MIRI: [(&str, &[&str]); 5] = [
-    ("gpu-vmm-sync", &["biased::"]),
+const ON_MIRI: [(&str, &[&str]); 4] = [
     ("gpu-vmm-pool", &["space::", "slabs::", "stream_order::", "thread_cache::body"]),
     ("gpu-vmm-core", &["region::index", "region::restorable", "access::"]),
     ("gpu-vmm-share", &["channel::tests::malformed::the_decoder"]),
@@ -129,7 +128,7 @@ fn sanitizer(folder: &Path) -> Tool {
     command
         .args([
             "--package",
-            "gpu-vmm-sync",
+            "gpu-vmm-premap",
             "--lib",
             "--test",
             "last_freed",

@@ -21,7 +21,7 @@ use crate::piece::Piece;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Stream};
-use gpu_vmm_sync::{Arc, CountedArc, Mutex, MutexGuard, lock};
+use gpu_vmm_premap::sync::{Arc, CountedArc, Mutex, MutexGuard, lock};
 
 /// The most bytes in one thread cache.
 const MAX: u64 = 8 << 20;

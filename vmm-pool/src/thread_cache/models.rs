@@ -6,7 +6,7 @@ use crate::shared::Inner;
 use crate::{Block, Pool};
 use gpu_vmm_core::{Bytes, Operation, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_sync::models::{explore, spawn};
+use gpu_vmm_premap::sync::models::{explore, spawn};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The size of a slot, and of a large piece, which is kept outside the core when it is freed.

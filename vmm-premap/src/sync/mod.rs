@@ -1,5 +1,4 @@
-//! Locks, atomics, threads and clocks for the concurrent parts of [gpu-vmm](https://docs.rs/gpu-vmm). The crate is internal and
-//! changes without notice.
+//! Locks, atomics, threads and clocks for the concurrent parts of gpu-vmm. The module is internal and changes without notice.
 //!
 //! A normal build re-exports the standard library's types. With `--cfg loom` or `--cfg shuttle`, the types come
 //! from the crate of that name, which runs a test under many schedules and controls when each thread runs.
@@ -50,10 +49,10 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 /// Returns the number of this thread, which no other thread of the process ever has.
 #[inline]
 pub fn thread_number() -> usize {
-    crate::shared_static! {
+    shared_static! {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
     }
-    crate::per_thread! {
+    per_thread! {
         static OWN: Cell<usize> = Cell::new(usize::MAX);
     }
     OWN.with(|own| {

@@ -33,21 +33,19 @@ pub mod thread {
 }
 
 /// Declares a static variable whose value contains atomics or locks. Every schedule begins with a new value.
-#[macro_export]
 macro_rules! shared_static {
     ($(#[$attribute:meta])* static $name:ident: $kind:ty = $value:expr;) => {
-        $crate::lazy_static! { $(#[$attribute])* static ref $name: $kind = $value; }
+        $crate::sync::lazy_static! { $(#[$attribute])* static ref $name: $kind = $value; }
     };
 }
 
 /// Declares a variable of which each thread of a model has its own copy.
-#[macro_export]
 macro_rules! per_thread {
     (static $name:ident: $kind:ty = $value:expr;) => {
-        $crate::thread_local! { static $name: $kind = $value; }
+        $crate::sync::thread_local! { static $name: $kind = $value; }
     };
 }
-pub use model::{lazy_static, thread_local};
+pub(crate) use model::{lazy_static, thread_local};
 
 /// A wake-up signal for one thread. It does not use the model's thread parking, because loom confuses a thread that waits for
 /// a lock with one that is parked.
@@ -124,3 +122,5 @@ impl Add<Duration> for Instant {
         Self(self.0 + time)
     }
 }
+
+pub(crate) use {per_thread, shared_static};

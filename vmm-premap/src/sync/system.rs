@@ -14,7 +14,6 @@ pub mod thread {
 }
 
 /// Declares a static variable whose value contains atomics or locks.
-#[macro_export]
 macro_rules! shared_static {
     ($(#[$attribute:meta])* static $name:ident: $kind:ty = $value:expr;) => {
         $(#[$attribute])* static $name: $kind = $value;
@@ -22,7 +21,6 @@ macro_rules! shared_static {
 }
 
 /// Declares a thread-local variable.
-#[macro_export]
 macro_rules! per_thread {
     (static $name:ident: $kind:ty = $value:expr;) => {
         std::thread_local! { static $name: $kind = const { $value }; }
@@ -54,3 +52,5 @@ impl Bell {
         sleeper.thread().unpark();
     }
 }
+
+pub(crate) use {per_thread, shared_static};
