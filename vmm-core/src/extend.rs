@@ -3,7 +3,7 @@
 pub use crate::driver::{Deferred, DropLog, HostPages, check_same, check_virtual_memory, usable_device};
 #[doc(inline)]
 pub use crate::forward;
-pub use crate::memory::{ChunkContents, MemoryId, Segment, files, rounded_size};
+pub use crate::memory::{ChunkContents, MemoryId, Segment, create_now, files, free_deferred, rounded_size};
 pub use crate::region::{
     ADDRESS_SPACE, LendMemory, MappedMemory, RegionSettings, check_reach, lend_elements,
 };

@@ -278,7 +278,7 @@ impl<B: Backend> Pool<B> {
             match shortage {
                 Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
                 Shortage::Memory(_) | Shortage::Addresses { .. }
-                    if ladder.climb(&self.owner.inner, OPERATION)? => {}
+                    if ladder.climb(&self.owner.inner, &self.owner.backend, OPERATION)? => {}
                 Shortage::Memory(_) if self.owner.call_for_memory(size) => {
                     // The memory that the callback freed can still be in use by a stream: wait for it.
                     ladder = Ladder::Streams;

@@ -5,8 +5,8 @@ use crate::error::OutOf;
 use crate::frames::FrameIndex;
 use crate::space::Spot;
 use crate::stream_order::StreamIndex;
-use gpu_vmm_core::extend::{event, span};
-use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Properties};
+use gpu_vmm_core::extend::{create_now, event, span};
+use gpu_vmm_core::{Backend, Bytes, Error, Properties};
 use std::ops::Range;
 
 /// The frames that were claimed for a request.
@@ -112,7 +112,8 @@ impl<B: Backend> Core<B> {
     pub(crate) fn create(&mut self, tag: u16, chosen: &mut Chosen) -> Result<(), Error> {
         self.calls.create += 1;
         let plain = Properties::on(self.settings.device);
-        let create = |properties| PhysicalMemory::create(&self.backend, Bytes(self.page), properties);
+        // Under the core's lock no device is waited for.
+        let create = |properties| create_now(&self.backend, Bytes(self.page), properties);
         let memory = match create(if self.settings.shareable { plain.shareable() } else { plain }) {
             Err(error) if self.settings.shareable && !error.is_out_of_memory() => {
                 self.calls.create += 1;

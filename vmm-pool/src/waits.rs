@@ -4,6 +4,7 @@ use crate::Fence;
 use crate::core::Core;
 use crate::shared::Inner;
 use crate::streams::{Progress, Streams};
+use gpu_vmm_core::extend::free_deferred;
 use gpu_vmm_core::{Backend, Detail, Error, Event, Operation, Result, WaitFor};
 use gpu_vmm_premap::sync::MutexGuard;
 use std::sync::Arc;
@@ -111,7 +112,7 @@ impl<B: Backend> Inner<B> {
 /// The waits of a request that finds too little memory, one after the other, with a new attempt after each.
 #[derive(Debug)]
 pub(crate) enum Ladder {
-    /// Waits for all streams at once.
+    /// Waits for all streams at once, and frees memory that destructors had to keep.
     Streams,
     /// Waits for the fences that existed then, one by one.
     Fences(Vec<Arc<dyn Fence>>),
@@ -120,9 +121,16 @@ pub(crate) enum Ladder {
 impl Ladder {
     /// Waits for the next item. Returns false if none is left. A fence that cannot be waited for does not fail the request,
     /// which may be served without it.
-    pub(crate) fn climb<B: Backend>(&mut self, inner: &Inner<B>, operation: Operation) -> Result<bool> {
+    pub(crate) fn climb<B: Backend>(
+        &mut self,
+        inner: &Inner<B>,
+        backend: &B,
+        operation: Operation,
+    ) -> Result<bool> {
         match self {
             Self::Streams => {
+                // Before the driver is asked again.
+                free_deferred(backend);
                 let core = inner.core_after_work(operation)?;
                 *self = Self::Fences(core.pending.fences());
                 Ok(true)

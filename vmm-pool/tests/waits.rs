@@ -4,16 +4,19 @@
 
 use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::{
-    Backend, BackingStore, Bytes, CopyCalls, Detail, Device, DeviceId, Error, MemoryCalls, Operation, Result,
-    Stream, SyncCalls, WaitFor,
+    Backend, BackingChange, BackingObserver, BackingOutcome, BackingStore, Bytes, CopyCalls, Detail, Device,
+    DeviceId, Error, MemoryCalls, Operation, Region, Result, Stream, SyncCalls, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{FaultInject, TestKit};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 const DEVICE: DeviceId = DeviceId(0);
 const QUARTER: Bytes = Bytes::mib(16);
+const PAGE: Bytes = Bytes::mib(2);
 
 /// Makes an attempt with more and more rounds of work, until it tells that its stream was busy for long enough.
 #[track_caller]
@@ -272,4 +275,76 @@ fn a_device_that_cannot_be_used_is_not_waited_for() {
     // SAFETY: the stream lives as long as the pool.
     let stream = unsafe { Stream::from_raw(own.stream().as_raw()) };
     waits_for_devices(&backend, stream).into_iter().for_each(Result::unwrap);
+}
+
+/// An observer that asks a pool.
+struct Asks(Pool<HostBackend>);
+
+impl BackingObserver for Asks {
+    fn before(
+        &self,
+        _: &BackingChange<'_>,
+    ) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        Ok(())
+    }
+
+    fn after(&self, _: &BackingChange<'_>, _: BackingOutcome) {
+        drop(self.0.stats());
+    }
+}
+
+/// Has the backend keep most of its memory until a capture has ended, in a region with an observer that asks the pool.
+fn keep_most_memory(backend: &HostBackend, pool: &Pool<HostBackend>) {
+    let mut region = Region::builder(backend).reserve(Bytes::mib(48)).build().unwrap();
+    region.grow_to(Bytes::mib(48)).unwrap();
+    region.on_backing_change(Asks(pool.clone()));
+    backend.deferred().capture_begins();
+    drop(region);
+    backend.deferred().capture_ends();
+    assert_eq!(backend.deferred().kept(), Bytes::mib(48));
+}
+
+#[test]
+fn observers_of_kept_memory_may_ask_the_pool() {
+    let backend = HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    keep_most_memory(&backend, &pool);
+    let (ends, ended) = mpsc::channel();
+    thread::spawn(move || ends.send(pool.alloc(Bytes::mib(32)).map(drop)));
+    let answer = ended.recv_timeout(Duration::from_secs(20));
+    answer.expect("the observer waits for a lock that its caller holds").unwrap();
+    assert_eq!(backend.deferred().kept(), Bytes::ZERO);
+}
+
+/// A request waits for a device to free memory that was kept, while another thread asks for the statistics. Returns false if the
+/// stream's work ended too early to tell anything.
+fn nothing_waits_for_a_request(rounds: u32) -> bool {
+    let backend = HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap();
+    let own = backend.own_stream(DEVICE).unwrap();
+    let mut scratch = Region::builder(&backend).reserve(PAGE).build().unwrap();
+    scratch.grow_to(PAGE).unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    keep_most_memory(&backend, &pool);
+    let begin = Instant::now();
+    // SAFETY: the region lives until the request has waited for the device.
+    unsafe { backend.start_pattern_on(DEVICE, own.stream(), scratch.address(), PAGE, 1, rounds) }.unwrap();
+    let (asked, whole) = thread::scope(|scope| {
+        let request = scope.spawn(|| {
+            pool.alloc(Bytes::mib(32)).unwrap();
+            assert!(own.is_done().unwrap(), "the request has not waited");
+            begin.elapsed()
+        });
+        thread::sleep(Duration::from_millis(30));
+        let asks = Instant::now();
+        drop(pool.stats());
+        (asks.elapsed(), request.join().unwrap())
+    });
+    let is_long = whole > Duration::from_millis(500);
+    assert!(!is_long || asked < whole / 2, "the statistics took {asked:?}, and the request {whole:?}");
+    is_long
+}
+
+#[test]
+fn no_call_waits_for_a_request_that_waits() {
+    with_longer_work(256, nothing_waits_for_a_request);
 }

@@ -32,7 +32,7 @@ pub(crate) use backing::SavedContents;
 pub use backing::{BackingKind, BackingStore};
 pub(crate) use chunks::Batch;
 pub use page_list::{PageList, PageListStats};
-pub use physical::{MemoryId, PhysicalMemory, rounded_size};
+pub use physical::{MemoryId, PhysicalMemory, create_now, free_deferred, rounded_size};
 pub use poison::POISON;
 pub(crate) use poison::poison;
 pub use segment::Segment;

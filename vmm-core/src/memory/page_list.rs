@@ -2,7 +2,7 @@
 
 use crate::driver::Backend;
 use crate::memory::free_handles::{Counts, FreeHandles};
-use crate::memory::physical::{PhysicalMemory, collected, rounded_size};
+use crate::memory::physical::{PhysicalMemory, free_deferred, rounded_size};
 use crate::types::{Bytes, Detail, Error, Granularity, Operation, Properties, Result};
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl<B: Backend> PageList<B> {
         let count = size.0.div_ceil(self.page.0);
         let mut free = self.handles.take(operation, count)?;
         // Pages may be among the memory that destructors had to keep.
-        if free.is_err() && collected(&self.backend) {
+        if free.is_err() && free_deferred(&self.backend) {
             free = self.handles.take(operation, count)?;
         }
         let free = free.map_err(|counts| {

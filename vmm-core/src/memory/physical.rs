@@ -113,10 +113,7 @@ impl<B: Backend> PhysicalMemory<B> {
 
     /// Creates a handle, after freeing deferred memory if necessary. [`rounded_size`] has returned the size for the properties.
     pub(super) fn create_handle(backend: &B, size: Bytes, properties: &Properties) -> Result<B::Handle> {
-        check_virtual_memory(Operation::CreateMemory, backend, properties.device)?;
-        // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
-        let create = || unsafe { backend.create(size, properties) };
-        or_again(backend, create)
+        or_again(backend, || create_handle_now(backend, size, properties))
     }
 
     /// Makes a plain allocation of a device without virtual memory management, and returns it with its first address, which is a
@@ -379,16 +376,40 @@ impl<B: Backend> PhysicalMemory<B> {
     }
 }
 
+/// Creates physical memory as [`PhysicalMemory::create`] does, of the memory that the device has now. It frees no
+/// [deferred memory](crate::extend::Deferred), since that waits for devices and calls observers: a caller that holds a lock calls
+/// this, and [`free_deferred`] without the lock before it tries again.
+///
+/// # Errors
+///
+/// Those of [`PhysicalMemory::create`].
+pub fn create_now<B: Backend>(backend: &B, size: Bytes, properties: Properties) -> Result<PhysicalMemory<B>> {
+    let (size, granularity) = rounded_size(backend, Operation::CreateMemory, size, &properties)?;
+    span!(CreateMemory, bytes = size.0, device = properties.device.0);
+    let handle = create_handle_now(backend, size, &properties)?;
+    Ok(PhysicalMemory::own(backend, handle, granularity, false, Weak::new()))
+}
+
+/// Creates a handle. [`rounded_size`] has returned the size for the properties.
+fn create_handle_now<B: Backend>(backend: &B, size: Bytes, properties: &Properties) -> Result<B::Handle> {
+    check_virtual_memory(Operation::CreateMemory, backend, properties.device)?;
+    // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
+    unsafe { backend.create(size, properties) }
+}
+
 /// Creates memory, and tries again after freeing deferred memory if the device is out of memory.
 fn or_again<B: Backend, T>(backend: &B, create: impl Fn() -> Result<T>) -> Result<T> {
     match create() {
-        Err(error) if matches!(error.detail(), Detail::OutOfMemory { .. }) && collected(backend) => create(),
+        Err(error) if matches!(error.detail(), Detail::OutOfMemory { .. }) && free_deferred(backend) => {
+            create()
+        }
         other => other,
     }
 }
 
-/// Frees the memory that destructors had to keep, after an allocation has failed. Returns true if any was freed.
-pub(super) fn collected<B: Backend>(backend: &B) -> bool {
+/// Frees the memory that destructors had to keep, after an allocation has failed. Returns true if any was freed. Waits for the
+/// devices of that memory, and calls the observers of its regions, unless none is kept or a capture is known.
+pub fn free_deferred<B: Backend>(backend: &B) -> bool {
     let deferred = backend.deferred();
     let before = deferred.kept();
     if before == Bytes::ZERO || deferred.is_capturing() {
