@@ -8,12 +8,13 @@ use crate::call::status;
 use crate::pool::{Pool, PoolOptions};
 use crate::status::{Answer, Failure, GPU_VMM_BUSY, Status};
 use crate::texts::{clear, give_box, optional};
+use gpu_vmm::extend::Lock;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
+use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 
 /// The tag of blocks that were allocated without another tag.
 const TAG: &str = "torch";
@@ -41,21 +42,23 @@ struct Process {
     options: PoolOptions,
     devices: [OnceLock<Device>; DEVICES],
     /// Locked while the pool of a device is created.
-    making: Mutex<()>,
+    making: Lock<()>,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
 /// The configuration for [`PROCESS`]. Locked while that is created.
-static WANTED: Mutex<Wanted> = Mutex::new(Wanted { backend: None, options: PoolOptions::DEFAULT });
+static WANTED: OnceLock<Lock<Wanted>> = OnceLock::new();
 
 struct Wanted {
     backend: Option<String>,
     options: PoolOptions,
 }
 
-fn wanted() -> MutexGuard<'static, Wanted> {
-    WANTED.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks the configuration. Returns an error in a forked child: a thread of the parent may have been opening the backend.
+fn wanted() -> Answer<MutexGuard<'static, Wanted>> {
+    let none = || Lock::new(Wanted { backend: None, options: PoolOptions::DEFAULT });
+    Ok(WANTED.get_or_init(none).lock(Operation::Open)?)
 }
 
 thread_local! {
@@ -71,13 +74,13 @@ fn process() -> Answer<&'static Process> {
     if let Some(process) = PROCESS.get() {
         return Ok(process);
     }
-    let wanted = wanted();
+    let wanted = wanted()?;
     if let Some(process) = PROCESS.get() {
         return Ok(process);
     }
     let backend = open(wanted.backend.as_deref())?;
     let devices = [const { OnceLock::new() }; DEVICES];
-    let made = Process { backend, options: wanted.options, devices, making: Mutex::new(()) };
+    let made = Process { backend, options: wanted.options, devices, making: Lock::default() };
     Ok(PROCESS.get_or_init(|| made))
 }
 
@@ -115,7 +118,7 @@ fn make_device(number: c_int) -> Answer<&'static Device> {
     let process = process()?;
     let place = usize::try_from(number).ok().and_then(|number| process.devices.get(number));
     let place = place.ok_or_else(|| Failure::invalid(format!("allocate: there is no device {number}")))?;
-    let _making = process.making.lock().unwrap_or_else(PoisonError::into_inner);
+    let _making = process.making.lock(Operation::CreatePool)?;
     if let Some(device) = place.get() {
         return Ok(device);
     }
@@ -215,7 +218,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_configure(
         // SAFETY: guaranteed by the caller.
         let (name, options) = unsafe { (optional("backend", backend)?, options.as_ref()) };
         options.map_or(Ok(()), PoolOptions::check)?;
-        let mut wanted = wanted();
+        let mut wanted = wanted()?;
         if PROCESS.get().is_some() {
             let text = "configure: memory has been allocated already; configure before the first allocation";
             return Err(Failure::new(GPU_VMM_BUSY, text));

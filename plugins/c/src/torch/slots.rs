@@ -9,7 +9,7 @@ use crate::status::{Answer, Failure, Status, keep};
 use crate::texts::{check_place, clear, give, required};
 use gpu_vmm::Stream;
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 
 type Alloc = unsafe extern "C" fn(isize, c_int, *mut c_void) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void, isize, c_int, *mut c_void);
@@ -17,8 +17,8 @@ type Free = unsafe extern "C" fn(*mut c_void, isize, c_int, *mut c_void);
 /// The number of tags that can have functions.
 const SLOTS: usize = 64;
 
-/// The tags that have functions, by their number.
-static TAGS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+/// The tags that have functions, by their number. Without a lock, which another thread could hold while the process forks.
+static TAGS: [OnceLock<Box<str>>; SLOTS] = [const { OnceLock::new() }; SLOTS];
 
 /// Allocates memory for a pool of PyTorch. Returns null if memory is short, which PyTorch reports like the driver's own error.
 unsafe extern "C" fn alloc<const SLOT: usize>(
@@ -27,7 +27,7 @@ unsafe extern "C" fn alloc<const SLOT: usize>(
     stream: *mut c_void,
 ) -> *mut c_void {
     let result = run(|| {
-        let tag = TAGS.lock().unwrap_or_else(PoisonError::into_inner).get(SLOT).copied();
+        let tag = TAGS[SLOT].get().map(|tag| &**tag);
         // SAFETY: PyTorch passes its own streams, and keeps them for as long as the process runs.
         device(number)?.alloc(tag, size, unsafe { Stream::from_raw(stream) })
     });
@@ -55,18 +55,9 @@ static ALLOCS: [Alloc; SLOTS] = slots!(0 1 2 3 4 5 6 7);
 
 /// Returns the slot of a tag, which gets the next one if it has none.
 fn slot(tag: &str) -> Answer<usize> {
-    let mut tags = TAGS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = tags.iter().position(|known| *known == tag) {
-        return Ok(known);
-    }
-    if tags.len() == SLOTS {
-        return Err(Failure::invalid(format!(
-            "functions for the tag {tag:?}: the limit of {SLOTS} tags is reached"
-        )));
-    }
-    // Leaked on purpose: PyTorch may call the tag's functions until the process ends.
-    tags.push(Box::leak(Box::from(tag)));
-    Ok(tags.len() - 1)
+    TAGS.iter().position(|place| **place.get_or_init(|| tag.into()) == *tag).ok_or_else(|| {
+        Failure::invalid(format!("functions for the tag {tag:?}: the limit of {SLOTS} tags is reached"))
+    })
 }
 
 /// Returns a pair of functions for the CUDAPluggableAllocator of a torch.cuda.MemPool, whose memory gets this tag. There can be 64

@@ -8,6 +8,7 @@ use gpu_vmm::extend::Lock;
 use gpu_vmm::pool::Block;
 use gpu_vmm::{Address, AnyBackend, Bytes, Operation, Stream};
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
 /// The number of devices that can be served.
@@ -30,6 +31,8 @@ struct Rare {
     streams: Vec<Stream<'static>>,
     /// What other processes need to map it, once it was shared.
     shared: Option<Arc<Shared>>,
+    /// The number of the block among those that were shared, or are about to be; zero for none.
+    share_number: u64,
 }
 
 impl Entry {
@@ -65,13 +68,22 @@ impl Entry {
         }
     }
 
-    pub(super) fn shared(&self) -> Option<Arc<Shared>> {
-        self.rare.as_ref().and_then(|rare| rare.shared.clone())
+    /// Returns what other processes need to map it, or the number that [`Entry::share`] takes. A later block at the same address has
+    /// another number.
+    pub(super) fn begin_share(&mut self) -> Result<Arc<Shared>, u64> {
+        static SHARED: AtomicU64 = AtomicU64::new(0);
+        let rare = self.rare.get_or_insert_default();
+        if rare.share_number == 0 {
+            rare.share_number = SHARED.fetch_add(1, Ordering::Relaxed) + 1;
+        }
+        rare.shared.clone().ok_or(rare.share_number)
     }
 
-    /// Returns what other processes need to map it: `shared`, unless it was shared before.
-    pub(super) fn share(&mut self, shared: Arc<Shared>) -> Arc<Shared> {
-        Arc::clone(self.rare.get_or_insert_default().shared.get_or_insert(shared))
+    /// Returns what other processes need to map it: `shared`, unless it was shared before. Returns none if the block is another one
+    /// than the block with this number.
+    pub(super) fn share(&mut self, number: u64, shared: Arc<Shared>) -> Option<Arc<Shared>> {
+        let rare = self.rare.as_mut().filter(|rare| rare.share_number == number)?;
+        Some(Arc::clone(rare.shared.get_or_insert(shared)))
     }
 
     /// Whether the block belongs to no private pool, is used on its own stream alone, and is not shared.

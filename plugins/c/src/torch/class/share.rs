@@ -70,12 +70,13 @@ pub unsafe extern "C" fn gpu_vmm_torch_export(
 fn share(address: Address) -> Answer<Arc<Shared>> {
     let missing =
         || Failure::new(GPU_VMM_NOT_FOUND, format!("share: no live block of PyTorch begins at {address}"));
-    let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.shared()));
-    let (number, size, shared) = seen.ok_or_else(missing)?;
-    if let Some(shared) = shared {
-        return Ok(shared);
-    }
-    let device = used(c_int::from(number)).ok_or_else(missing)?;
+    let seen = table::with(address, |entry| (entry.device, entry.block.capacity(), entry.begin_share()));
+    let (device, size, shared) = seen.ok_or_else(missing)?;
+    let number = match shared {
+        Ok(shared) => return Ok(shared),
+        Err(number) => number,
+    };
+    let device = used(c_int::from(device)).ok_or_else(missing)?;
     let (memory, offset) = device.pool.blocks.memory_at(address, size)?;
     allow_importers();
     let page = memory.first().map_or(0, |page| page.size().0);
@@ -84,7 +85,7 @@ fn share(address: Address) -> Answer<Arc<Shared>> {
     let pages = offered.iter().map(|one| one.offer().clone()).collect();
     let shared = Arc::new(Shared { handle: Handle { offset: offset.0, page, pages }, _offered: offered });
     // Another thread may have shared it meanwhile: all use the first handle.
-    table::with(address, |entry| entry.share(shared)).ok_or_else(missing)
+    table::with(address, |entry| entry.share(number, shared)).flatten().ok_or_else(missing)
 }
 
 /// Maps the memory that a handle of another process describes. `address` receives its first address. Free the result with

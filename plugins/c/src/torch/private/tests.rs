@@ -4,10 +4,12 @@
 use super::*;
 use crate::pool::PoolOptions;
 use crate::status::{GPU_VMM_BUSY, GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
+use crate::torch::shared::{Handle, Shared};
 use crate::torch::table::GPU_VMM_TORCH_LIVE;
 use gpu_vmm::testkit::{CaptureMode, TestKit as _, WorkStream};
 use gpu_vmm::{Backend as _, BackingStore, DeviceId, Vendor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 const ID: MempoolId = MempoolId { first: 0, second: 7 };
 const OTHER: MempoolId = MempoolId { first: 0, second: 8 };
@@ -396,6 +398,24 @@ fn a_block_that_is_live_again_has_the_size_of_the_checkpoint() {
     free(&pools, block);
     pools.restore(&checkpoint).unwrap();
     assert_eq!(table::with(block, |entry| entry.size()), Some(1000));
+    free(&pools, block);
+}
+
+#[test]
+fn a_later_block_at_the_address_is_not_shared() {
+    let pools = pools(21);
+    let block = alloc(&pools);
+    let begin = |address| table::with(address, |entry| entry.begin_share().err().unwrap()).unwrap();
+    let shared = || {
+        Arc::new(Shared { handle: Handle { offset: 0, page: 0, pages: Vec::new() }, _offered: Vec::new() })
+    };
+    let share = |number| table::with(block, |entry| entry.share(number, shared()).is_some()).unwrap();
+    let number = begin(block);
+    assert_eq!(begin(block), number, "two threads may share it at the same time");
+    free(&pools, block);
+    assert_eq!(alloc(&pools), block);
+    assert!(!share(number));
+    assert!(share(begin(block)));
     free(&pools, block);
 }
 
