@@ -1,6 +1,6 @@
 //! The backends as targets of the suite.
 
-use crate::Target;
+use crate::{Suite, Target};
 use gpu_vmm::{AnyBackend, Vendor};
 use gpu_vmm_testkit::short;
 use std::sync::{Arc, OnceLock};
@@ -76,6 +76,25 @@ impl Target<AnyBackend> for Host {
 
     fn foreign(&self) -> Option<AnyBackend> {
         self.open().ok()
+    }
+}
+
+impl Suite<AnyBackend> {
+    /// Starts the suite on [`targets()`].
+    ///
+    /// It is not generic, so that its cases are compiled once, in this crate, and not in each program that starts it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Suite::start`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the system's error.
+    #[allow(unsafe_code)]
+    pub unsafe fn start_built_in() -> std::io::Result<Self> {
+        // SAFETY: the caller guarantees it.
+        unsafe { Self::start(targets()) }
     }
 }
 

@@ -9,7 +9,7 @@
 #![allow(clippy::expect_used)] // a test program may panic
 
 use gpu_vmm::{AnyBackend, Backend, DeviceId, Operation, Vendor};
-use gpu_vmm_conformance::{Event, Item, Layer, Outcome, Suite, Target, Verdict, targets};
+use gpu_vmm_conformance::{Event, Item, Layer, Outcome, Suite, Target, Verdict};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ const DEVICE: DeviceId = DeviceId(0);
 
 fn main() {
     // SAFETY: this is the first call, so there is one thread and no driver is open.
-    let suite = unsafe { Suite::start(targets()) }.expect("a process to fork from");
+    let suite = unsafe { Suite::start_built_in() }.expect("a process to fork from");
     let mut arguments = Arguments::from_args();
     let mut trials = Vec::new();
     let one_failure = std::env::var_os("GPU_VMM_STOP_AT_FAILURE").is_some();

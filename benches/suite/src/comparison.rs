@@ -21,7 +21,7 @@ pub fn compare_with_pool<B: TestKit, O: Allocator>(
     options: &Options<'_>,
     tell: &mut dyn FnMut(Update),
 ) -> Answer {
-    let scene = &mut Scene::new(backend, backend, device, options, tell).map_err(Stop::Failed)?;
+    let scene = &mut Scene::new(backend, device, options, tell).map_err(Stop::Failed)?;
     let ours = Pooled::new(backend, device, Stream::DEFAULT)?;
     pool::orders(scene, &ours, other, None)
 }
@@ -38,7 +38,7 @@ pub fn compare_with_pool_on_threads<B: TestKit, O: Allocator + Sync>(
     options: &Options<'_>,
     tell: &mut dyn FnMut(Update),
 ) -> Answer {
-    let scene = &mut Scene::new(backend, backend, device, options, tell).map_err(Stop::Failed)?;
+    let scene = &mut Scene::new(backend, device, options, tell).map_err(Stop::Failed)?;
     let ours = Pooled::new(backend, device, Stream::DEFAULT)?;
     pool::handed(scene, &ours, other)?;
     threads::compare(scene, &ours, other)

@@ -66,25 +66,23 @@ pub enum Update {
     Failed(String),
 }
 
-/// Measures one pair after the other on a device, and reports each figure as soon as it is known. `any` is the same backend,
-/// with dynamic dispatch.
+/// Measures one pair after the other on a device, and reports each figure as soon as it is known.
 ///
 /// # Errors
 ///
 /// If the driver's own calls cannot be loaded.
-pub fn run<B: TestKit, A: TestKit>(
+pub fn run<B: TestKit>(
     backend: &B,
-    any: &A,
     device: DeviceId,
     options: &Options<'_>,
     tell: &mut dyn FnMut(Update),
 ) -> Result<(), String> {
-    let pairs = pairs::all::<B, A>();
+    let pairs = pairs::all::<B>();
     let wanted = pairs.iter().filter(|pair| options.filter.is_none_or(|text| pair.about.name.contains(text)));
     for pair in wanted {
         tell(Update::Begins(pair.about));
         // Each begins on a scene of its own, so that pairs do not affect each other.
-        let mut scene = Scene::new(backend, any, device, options, tell)?;
+        let mut scene = Scene::new(backend, device, options, tell)?;
         let ended = catch_unwind(AssertUnwindSafe(|| (pair.measure)(&mut scene)));
         drop(scene);
         match ended.unwrap_or_else(|panic| Err(Stop::of(panic))) {

@@ -10,10 +10,8 @@ use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
 /// A backend with a device, and the driver below it.
-pub(crate) struct Scene<'a, B, A> {
+pub(crate) struct Scene<'a, B> {
     pub(crate) backend: &'a B,
-    /// The same backend, with dynamic dispatch.
-    pub(crate) any: &'a A,
     pub(crate) device: DeviceId,
     pub(crate) raw: Raw,
     pub(crate) options: &'a Options<'a>,
@@ -62,17 +60,16 @@ impl Plan {
     }
 }
 
-impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
+impl<'a, B: TestKit> Scene<'a, B> {
     pub(crate) fn new(
         backend: &'a B,
-        any: &'a A,
         device: DeviceId,
         options: &'a Options<'a>,
         tell: &'a mut dyn FnMut(Update),
     ) -> Result<Self, String> {
         warm_up(backend, device).map_err(|error| error.to_string())?;
         let raw = Raw::below(backend, device)?;
-        Ok(Self { backend, any, device, raw, options, busy: None, tell })
+        Ok(Self { backend, device, raw, options, busy: None, tell })
     }
 
     pub(crate) fn is_host(&self) -> bool {
@@ -184,7 +181,7 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
     }
 }
 
-impl<B, A> Drop for Scene<'_, B, A> {
+impl<B> Drop for Scene<'_, B> {
     fn drop(&mut self) {
         if let Some(busy) = self.busy.take() {
             // If the driver refuses, the memory is freed with the process.

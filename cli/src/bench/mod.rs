@@ -142,7 +142,7 @@ fn measure(
         memory: Some(machine::free(backend, device)?),
         torch: asked.torch.as_deref(),
     };
-    on(backend, device, &options, &mut |told| listener.hear(told))?;
+    gpu_vmm_bench::run(backend, device, &options, &mut |told| listener.hear(told))?;
     listener.save(true);
     listener.ended?;
     Ok(listener.report)
@@ -197,25 +197,6 @@ impl Listener {
         {
             self.ended = report::write(file, &self.report);
         }
-    }
-}
-
-/// Runs the pairs on the backend's own type, and compares it with `AnyBackend`.
-#[cfg_attr(not(any(feature = "cuda", feature = "hip", feature = "host")), allow(unused_variables))]
-fn on(
-    any: &AnyBackend,
-    device: DeviceId,
-    options: &Options<'_>,
-    tell: &mut dyn FnMut(Update),
-) -> Result<(), String> {
-    match any {
-        #[cfg(feature = "cuda")]
-        AnyBackend::Cuda(backend) => gpu_vmm_bench::run(backend, any, device, options, tell),
-        #[cfg(feature = "hip")]
-        AnyBackend::Hip(backend) => gpu_vmm_bench::run(backend, any, device, options, tell),
-        #[cfg(feature = "host")]
-        AnyBackend::Host(backend) => gpu_vmm_bench::run(backend, any, device, options, tell),
-        other => Err(format!("the {} backend has no benchmarks", other.vendor())),
     }
 }
 

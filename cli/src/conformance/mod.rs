@@ -31,7 +31,7 @@ pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
     }
     #[allow(unsafe_code)] // the suite forks before anything else
     // SAFETY: reading the arguments has started no thread and opened no driver.
-    let suite = unsafe { Suite::start(gpu_vmm_conformance::targets()) }
+    let suite = unsafe { Suite::start_built_in() }
         .map_err(|error| format!("cannot start the suite's first process: {error}"))?;
     let mut items = wanted(&suite, asked.filter.as_deref())?;
     if asked.time.is_some() {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use std::path::Path;
 
 /// Runs a quick pair on host memory, with these arguments.
-fn dispatch(arguments: &[&str]) -> std::process::Output {
-    command(&["bench", "--backend", "host", "--filter", "dispatch", "--samples", "3"])
+fn calls(arguments: &[&str]) -> std::process::Output {
+    command(&["bench", "--backend", "host", "--filter", "calls", "--samples", "3"])
         .args(arguments)
         .output()
         .unwrap()
@@ -17,20 +17,20 @@ fn dispatch(arguments: &[&str]) -> std::process::Output {
 #[test]
 fn names_can_be_listed_without_a_driver() {
     let all = stdout(&command(&["bench", "--list"]).output().unwrap());
-    for name in ["calls", "fresh", "growth", "kept", "pool", "mappings", "dispatch", "records"] {
+    for name in ["calls", "fresh", "growth", "kept", "pool", "mappings", "swap", "records"] {
         assert!(all.lines().any(|line| line.starts_with(name)), "{name}: {all}");
     }
-    let some = stdout(&command(&["bench", "--list", "--filter", "disp"]).output().unwrap());
+    let some = stdout(&command(&["bench", "--list", "--filter", "prem"]).output().unwrap());
     assert_eq!(some.lines().count(), 1, "{some}");
 }
 
 #[test]
 fn figures_are_printed_as_tables() {
-    let text = stdout(&dispatch(&[]));
+    let text = stdout(&calls(&[]));
     for part in [
         "host: host memory, no GPU",
-        "dispatch: a backend with dynamic dispatch",
-        "compared with host's own type",
+        "calls: each call through the library",
+        "compared with driver's own calls",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -41,13 +41,13 @@ fn figures_are_printed_as_tables() {
 
 #[test]
 fn figures_in_json_have_both_sides_and_the_ratio_with_its_spread() {
-    let report = json(&dispatch(&["--json"]));
+    let report = json(&calls(&["--json"]));
     assert_eq!(report["environment"]["target"], "host");
-    assert_eq!(report["environment"]["filter"], "dispatch");
+    assert_eq!(report["environment"]["filter"], "calls");
     let pairs = report["pairs"].as_array().unwrap();
     assert_eq!(pairs.len(), 1);
     let rows = pairs[0]["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 5);
+    assert_eq!(rows.len(), 25);
     for row in rows {
         assert_eq!((&row["samples"], &row["unit"]), (&Value::from(3), &Value::from("nanoseconds")));
         for figure in [&row["ours"]["took"], &row["baseline"]["took"], &row["ratio"]] {
@@ -61,16 +61,16 @@ fn figures_in_json_have_both_sides_and_the_ratio_with_its_spread() {
 fn a_report_that_was_written_is_shown_and_drawn() {
     let folder = Folder::new("bench");
     let [kept, picture] = ["report.json", "growth.svg"].map(|name| folder.file(name));
-    assert!(stdout(&dispatch(&["--out", &kept])).contains("2 MiB: full cycle"));
+    assert!(stdout(&calls(&["--out", &kept])).contains("2 MiB: full cycle"));
     let show = |arguments: &[&str]| command(&["bench", "--show", &kept]).args(arguments).output().unwrap();
     assert!(stdout(&show(&[])).contains("2 MiB: full cycle"));
-    assert!(stdout(&show(&["--markdown"])).contains("| 2 MiB: full cycle | host's own type |"));
+    assert!(stdout(&show(&["--markdown"])).contains("| 2 MiB: full cycle | driver's own call |"));
     assert_eq!(
         json(&show(&["--json"])),
         serde_json::from_str::<Value>(&std::fs::read_to_string(&kept).unwrap()).unwrap()
     );
     let both = stdout(&show(&["--show", &kept, "--markdown"]));
-    for part in ["\n2. ", "| what | compared with | 1 | 2 |", "| 2 MiB: full cycle | host's own type | "] {
+    for part in ["\n2. ", "| what | compared with | 1 | 2 |", "| 2 MiB: full cycle | driver's own call | "] {
         assert!(both.contains(part), "{part}: {both}");
     }
     let cycle = both.lines().find(|line| line.contains("2 MiB: full cycle")).unwrap();
@@ -104,7 +104,7 @@ fn what_makes_no_sense_is_refused() {
         fails(&[&["bench"], arguments].concat(), 2, reason);
     }
     let missing = "device 7 does not exist; the host backend has 1";
-    fails(&["bench", "--backend", "host", "--device", "7", "--filter", "dispatch"], 1, missing);
+    fails(&["bench", "--backend", "host", "--device", "7", "--filter", "calls"], 1, missing);
     fails(
         &["bench", "--backend", "host", "--torch", "/nowhere", "--filter", "pool"],
         2,

@@ -84,7 +84,7 @@ fn a_named_pipe_gets_a_report_once() {
     let pipe = folder.file("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
     let arguments =
-        ["bench", "--backend", "host", "--filter", "dispatch", "--samples", "1", "--json", "--out", &pipe];
+        ["bench", "--backend", "host", "--filter", "calls", "--samples", "1", "--json", "--out", &pipe];
     let mut child = command(&arguments).stdout(Stdio::null()).spawn().unwrap();
     let mut text = String::new();
     File::open(&pipe).unwrap().read_to_string(&mut text).unwrap();
@@ -189,7 +189,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     let out = folder.file("report.json");
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_gpu-vmm")]);
-    shell.args(["bench", "--backend", "host", "--filter", "dispatch", "--samples", "3", "--out", &out]);
+    shell.args(["bench", "--backend", "host", "--filter", "calls", "--samples", "3", "--out", &out]);
     let mut child = shell.stdout(Stdio::piped()).spawn().unwrap();
     let mut first = [0];
     let mut stdout = child.stdout.take().unwrap();

@@ -12,7 +12,7 @@ use gpu_vmm_testkit::TestKit;
 const LIVE: [(Bytes, [usize; 3]); 2] =
     [(Bytes(512), [1_000, 100_000, 10_000_000]), (Bytes::mib(2), [100, 1_000, 10_000])];
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let memory = scene.memory()?;
     for (size, counts) in LIVE {
         let alone = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;

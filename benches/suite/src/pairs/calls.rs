@@ -16,7 +16,7 @@ const PARTS: [&str; 6] = ["create", "map", "set access", "unmap", "release", "fu
 /// The limit of the whole cycle's ratio.
 const TARGET: f64 = 1.02;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     for (size, samples) in
         [(Bytes::mib(2), 2000), (Bytes::mib(32), 1000), (Bytes::mib(256), 400), (Bytes::gib(1), 200)]
     {
@@ -26,7 +26,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     addresses(scene, Bytes::gib(64))
 }
 
-fn cycle<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, samples: usize) -> Answer {
+fn cycle<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, samples: usize) -> Answer {
     let mut region = scene.room(size)?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let room = Room::of(scene, &region)?;
@@ -52,7 +52,7 @@ pub(super) struct Room {
 impl Room {
     /// Returns addresses of a region in which nothing is mapped meanwhile. For host memory, reserves addresses, the only ones
     /// that its calls can reach.
-    pub(super) fn of<B: TestKit, A: TestKit>(scene: &Scene<'_, B, A>, region: &Region<B>) -> Answer<Self> {
+    pub(super) fn of<B: TestKit>(scene: &Scene<'_, B>, region: &Region<B>) -> Answer<Self> {
         if !scene.is_host() {
             return Ok(Self { at: region.address(), own: None });
         }
@@ -60,12 +60,12 @@ impl Room {
         Ok(Self { at: scene.raw.reserve(size)?, own: Some(size) })
     }
 
-    pub(super) fn end<B: TestKit, A: TestKit>(self, scene: &Scene<'_, B, A>) -> Answer {
+    pub(super) fn end<B: TestKit>(self, scene: &Scene<'_, B>) -> Answer {
         self.own.map_or(Ok(()), |size| scene.raw.free_addresses(self.at, size))
     }
 }
 
-pub(super) fn through<B: Backend>(
+fn through<B: Backend>(
     backend: &B,
     device: DeviceId,
     region: &mut Region<B>,
@@ -104,7 +104,7 @@ fn parts([start, created, mapped, opened, unmapped, end]: [Instant; 6]) -> [Dura
 }
 
 /// Measures reserving and freeing addresses.
-fn addresses<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes) -> Answer {
+fn addresses<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes) -> Answer {
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let ours = || Ok(Region::builder(backend).on(device).reserve(size).build()?.close(nothing_runs())?);
     let other = || raw.free_addresses(raw.reserve(size)?, size);

@@ -19,7 +19,7 @@ const SAMPLES: usize = 3;
 /// The largest ratio of the times: nine tenths of the plain threads' speed.
 const MOST: f64 = 1.11;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     // A snapshot is restored next to its region.
     let size = scene.fitting(3, Bytes::mib(64), Bytes::gib(2))?;
     let mut region = scene.room(size)?;
@@ -52,8 +52,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
 }
 
 /// Measures two operations, compared with the threads' writes and reads.
-fn compare<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
+fn compare<B: TestKit>(
+    scene: &mut Scene<'_, B>,
     plain: &PlainFile,
     names: [&str; 2],
     ours: impl FnMut() -> Answer<Sample<(), 2>>,

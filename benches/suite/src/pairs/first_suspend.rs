@@ -21,7 +21,7 @@ const BUFFER: Bytes = Bytes::mib(8);
 const PIECE: Bytes = Bytes::mib(16);
 
 /// Compares the suspension of `size` bytes, and the first resume.
-pub(super) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes) -> Answer {
+pub(super) fn measure<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes) -> Answer {
     let (device, backend) = (scene.device, scene.backend);
     let mut region: Region<B> = scene.room(size)?;
     grow_by(&mut region, PIECE, size)?;
@@ -66,7 +66,7 @@ struct ByHand {
 }
 
 impl ByHand {
-    fn new<B: TestKit, A: TestKit>(scene: &Scene<'_, B, A>, size: Bytes) -> Answer<Self> {
+    fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes) -> Answer<Self> {
         let raw = scene.raw.clone();
         let threads = StagingRing::<B>::threads();
         let streams = (0..threads).map(|_| Ok([raw.stream()?, raw.stream()?])).collect::<Answer<_>>()?;

@@ -11,7 +11,7 @@ const SIZE: Bytes = Bytes::gib(8);
 /// The limit of the library's time relative to an allocation's.
 const TARGET: f64 = 1.25;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     scene.needs(Bytes(2 * SIZE.0))?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let baseline = raw.name("cuMemAlloc", "hipMalloc", "mmap");

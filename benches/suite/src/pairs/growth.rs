@@ -22,15 +22,15 @@ const COPYING: &str = "alloc, copy, free";
 /// take five times as long as the first ones, on either side.
 const CLEARED: Bytes = Bytes::gib(80);
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let steps: Vec<Bytes> = (1..=128).map(|step| Bytes::mib(64 * step)).collect();
     growth(scene, "in steps of 64 MiB to 8 GiB", &steps, 6, Some(AT_MOST_OF_COPYING))?;
     let doubling: Vec<Bytes> = (1..=15).map(|power| Bytes::mib(1 << power)).collect();
     growth(scene, "by doubling from 2 MiB to 32 GiB", &doubling, 6, None)
 }
 
-fn growth<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
+fn growth<B: TestKit>(
+    scene: &mut Scene<'_, B>,
     what: &str,
     steps: &[Bytes],
     copies: usize,

@@ -14,7 +14,7 @@ const TARGET: f64 = 0.15;
 
 const SIZES: [Bytes; 4] = [Bytes::mib(2), Bytes::mib(128), Bytes::gib(1), Bytes::gib(4)];
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     for size in SIZES {
         scene.needs(Bytes(2 * size.0))?;
         let room = scene.memory()?.saturating_sub(size);
@@ -30,11 +30,11 @@ fn plan(size: Bytes, samples: usize) -> Plan {
     if size == Bytes::gib(1) { Plan::samples(samples).at_most(TARGET) } else { Plan::samples(samples) }
 }
 
-fn kept<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
+fn kept<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, plan: Plan) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let mut at = scene.room(size)?;
-    let room = |scene: &Scene<'_, B, A>| scene.room(size);
+    let room = |scene: &Scene<'_, B>| scene.room(size);
     // One for each sample, and for the samples that warm up.
     let samples = scene.samples(plan);
     let mut rooms = (0..samples + samples.div_ceil(10)).map(|_| room(scene)).collect::<Answer<Vec<_>>>()?;
@@ -55,7 +55,7 @@ fn kept<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: 
 }
 
 /// Releases the memory and gets as much again.
-fn exchange<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
+fn exchange<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, plan: Plan) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let (mut one, mut other) = (scene.room(size)?, scene.room(size)?);

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A small size, a medium one, and one that no thread cache holds.
 const SIZES: [Bytes; 3] = [Bytes::kib(4), Bytes::kib(512), Bytes::mib(4)];
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
     let locks = TwoLocks(Mutex::new(0));
     for size in SIZES {

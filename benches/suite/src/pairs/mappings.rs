@@ -20,14 +20,14 @@ const CHANGES: u64 = 100;
 /// The limit of a lookup among 100,000 relative to one among 10.
 const TARGET: f64 = 3.0;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let memory = PhysicalMemory::create(scene.backend, granule, Properties::on(scene.device))?;
-    let mut few = Full::new(scene, &memory, FEW)?;
+    let mut few = Full::new(scene.backend, &memory, FEW)?;
     for count in COUNTS {
         // The kernel permits some 65,530 mappings per process; beyond that, the process gets no more memory.
         let count = if scene.is_host() { count.min(30_000) } else { count };
-        let mut many = Full::new(scene, &memory, count)?;
+        let mut many = Full::new(scene.backend, &memory, count)?;
         let name = format!("{FEW} mappings");
         let among = if count == 1 { "1 mapping".to_owned() } else { format!("{count} mappings") };
         let plan = Plan::samples(100).together(LOOKUPS);
@@ -53,7 +53,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
 }
 
 /// A region with many mappings, and one free place.
-pub(super) struct Full<B: Backend> {
+struct Full<B: Backend> {
     region: Region<B>,
     granule: Bytes,
     count: u64,
@@ -61,14 +61,7 @@ pub(super) struct Full<B: Backend> {
 }
 
 impl<B: Backend> Full<B> {
-    fn new<A: TestKit>(scene: &Scene<'_, B, A>, memory: &PhysicalMemory<B>, count: u64) -> Answer<Self>
-    where
-        B: TestKit,
-    {
-        Self::of(scene.backend, memory, count)
-    }
-
-    pub(super) fn of(backend: &B, memory: &PhysicalMemory<B>, count: u64) -> Answer<Self> {
+    fn new(backend: &B, memory: &PhysicalMemory<B>, count: u64) -> Answer<Self> {
         let granule = memory.size();
         let room = Bytes(granule.0 * (count + 1));
         let mut region = Region::builder(backend).on(memory.device()).reserve(room).build()?;
@@ -77,15 +70,13 @@ impl<B: Backend> Full<B> {
     }
 
     /// Looks up random places, which defeats caches.
-    pub(super) fn look(&mut self) -> Answer {
+    fn look(&mut self) -> Answer {
         for _ in 0..LOOKUPS {
             let place = self.random.below(self.count);
             black_box(self.region.mapping_at(Bytes(self.granule.0 * place + 5)));
         }
         Ok(())
     }
-
-    pub(super) const LOOKUPS: u64 = LOOKUPS;
 
     fn change(&mut self, memory: &PhysicalMemory<B>) -> Answer {
         let (free, granule) = (Bytes(self.granule.0 * self.count), self.granule);

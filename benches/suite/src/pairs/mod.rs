@@ -2,7 +2,6 @@
 
 mod blocks;
 mod calls;
-mod dispatch;
 #[cfg(target_os = "linux")]
 mod files;
 mod first_suspend;
@@ -40,13 +39,13 @@ pub struct About {
 }
 
 /// Two ways to the same end, or several such pairs of one subject.
-pub(crate) struct Pair<B, A> {
+pub(crate) struct Pair<B> {
     pub(crate) about: About,
-    pub(crate) measure: fn(&mut Scene<'_, B, A>) -> Answer,
+    pub(crate) measure: fn(&mut Scene<'_, B>) -> Answer,
 }
 
 /// Returns all pairs, in the order of measurement.
-pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
+pub(crate) fn all<B: TestKit>() -> Vec<Pair<B>> {
     let pair = |name, what, measure| Pair { about: About { name, what }, measure };
     vec![
         pair("calls", "each call through the library, compared with the driver's own", calls::measure),
@@ -64,11 +63,6 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
             "mappings",
             "operations on a region with many mappings, compared with one with 10",
             mappings::measure,
-        ),
-        pair(
-            "dispatch",
-            "a backend with dynamic dispatch, compared with the same one by its type",
-            dispatch::measure,
         ),
         pair("blocks", "the pool with many live blocks, compared with itself with one", blocks::measure),
         pair(
@@ -110,5 +104,5 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
 
 /// Returns all pairs with their descriptions.
 pub fn about<B: TestKit>() -> Vec<About> {
-    all::<B, B>().iter().map(|pair| pair.about).collect()
+    all::<B>().iter().map(|pair| pair.about).collect()
 }

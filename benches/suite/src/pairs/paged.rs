@@ -19,7 +19,7 @@ const PARTS: [&str; 3] = ["16 pages appended", "16 pages unmapped", "appended an
 /// The limit of the whole cycle's ratio.
 const TARGET: f64 = 1.1;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let (backend, raw) = (scene.backend, scene.raw.clone());
     let page = backend.granularity().bytes();
     let size = page * PAGES;

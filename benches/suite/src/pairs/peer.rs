@@ -8,7 +8,7 @@ use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Access, Bytes, DeviceId, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let owner = scene.device;
     let reached = |peer: DeviceId| -> Answer<bool> {
         Ok(peer != owner
@@ -38,12 +38,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
 }
 
 /// Measures handles of one size, with access for the owner and the peer, or for the owner alone.
-fn grants<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
-    peer: DeviceId,
-    size: Bytes,
-    handles: u64,
-) -> Answer {
+fn grants<B: TestKit>(scene: &mut Scene<'_, B>, peer: DeviceId, size: Bytes, handles: u64) -> Answer {
     let (backend, owner) = (scene.backend, scene.device);
     let piece = Bytes(size.0 / handles);
     let create = |_| Ok(PhysicalMemory::create(backend, piece, Properties::on(owner))?);
@@ -68,12 +63,7 @@ fn grants<B: TestKit, A: TestKit>(
 }
 
 /// Measures copies by the peer.
-fn copies<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
-    peer: DeviceId,
-    size: Bytes,
-    samples: usize,
-) -> Answer {
+fn copies<B: TestKit>(scene: &mut Scene<'_, B>, peer: DeviceId, size: Bytes, samples: usize) -> Answer {
     scene.needs(Bytes(2 * size.0))?;
     let (backend, owner) = (scene.backend, scene.device);
     let mut source = Region::builder(backend).on(owner).reserve(size).access(peer, Access::Read).build()?;

@@ -42,11 +42,7 @@ pub(super) struct ByHand {
 
 impl ByHand {
     /// Reserves the addresses.
-    pub(super) fn new<B: TestKit, A: TestKit>(
-        scene: &Scene<'_, B, A>,
-        size: Bytes,
-        piece: Bytes,
-    ) -> Answer<Self> {
+    pub(super) fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes, piece: Bytes) -> Answer<Self> {
         let (raw, unmaps_runs) = (scene.raw.clone(), scene.backend.unmaps_runs());
         let (at, count) = (raw.reserve(size)?, size.0 / piece.0);
         Ok(Self { raw, at, piece, count, handles: Vec::new(), mapped: 0, unmaps_runs })

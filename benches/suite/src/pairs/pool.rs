@@ -32,7 +32,7 @@ pub(super) const PLAN: Plan = Plan::samples(200).together(PAIRS);
 /// The limit of a pair's time relative to the driver's.
 const TARGET: f64 = 0.15;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     if scene.is_host() {
         let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
         orders(scene, &pool, &Heap, None)?;
@@ -49,8 +49,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
 }
 
 /// Measures the orders on one thread.
-pub(crate) fn orders<B: TestKit, A: TestKit, P: Allocator, O: Allocator>(
-    scene: &mut Scene<'_, B, A>,
+pub(crate) fn orders<B: TestKit, P: Allocator, O: Allocator>(
+    scene: &mut Scene<'_, B>,
     pool: &P,
     other: &O,
     at_most: Option<f64>,
@@ -88,8 +88,8 @@ pub(crate) fn orders<B: TestKit, A: TestKit, P: Allocator, O: Allocator>(
 }
 
 /// Measures blocks that one thread allocates and another one frees.
-pub(crate) fn handed<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
-    scene: &mut Scene<'_, B, A>,
+pub(crate) fn handed<B: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
+    scene: &mut Scene<'_, B>,
     pool: &P,
     other: &O,
 ) -> Answer {

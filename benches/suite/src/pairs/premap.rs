@@ -15,7 +15,7 @@ const AHEAD: u64 = 8;
 /// The caller's time between two steps in microseconds, and the number of steps. After 1.2 s the thread sleeps.
 const WAITS: [(u64, usize); 5] = [(0, 500), (300, 500), (2_000, 300), (20_000, 30), (1_200_000, 3)];
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     for (step, waits) in
         [(Bytes::mib(2).max(granule), &WAITS[..]), (Bytes::mib(32).max(granule), &WAITS[..4])]
@@ -30,8 +30,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     Ok(())
 }
 
-fn grow<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
+fn grow<B: TestKit>(
+    scene: &mut Scene<'_, B>,
     (step, by, space): (Bytes, Bytes, Bytes),
     wait: Duration,
     samples: usize,

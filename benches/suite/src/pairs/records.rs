@@ -9,7 +9,7 @@ use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let granule = backend.device(Operation::QueryDevice, device)?.granularity.bytes();
     let memory = PhysicalMemory::create(backend, granule, Properties::on(device))?;
@@ -55,12 +55,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     Ok(())
 }
 
-fn row<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
-    what: String,
-    baseline: &str,
-    [ours, others]: [f64; 2],
-) {
+fn row<B: TestKit>(scene: &mut Scene<'_, B>, what: String, baseline: &str, [ours, others]: [f64; 2]) {
     let side = |name: &str, bytes| Side { name: name.to_owned(), took: Spread::exact(bytes) };
     scene.tell(Update::Row(Row {
         what,

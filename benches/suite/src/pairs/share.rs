@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const HANDLES: usize = 64;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     for piece in [Bytes::mib(2), Bytes::mib(16)] {
         scene.needs(Bytes(2 * piece.0 * HANDLES as u64))?;
         share(scene, piece)?;
@@ -26,7 +26,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     Ok(())
 }
 
-fn share<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, piece: Bytes) -> Answer {
+fn share<B: TestKit>(scene: &mut Scene<'_, B>, piece: Bytes) -> Answer {
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let size = Bytes(piece.0 * HANDLES as u64);
     let memory = Properties::on(device).shareable();

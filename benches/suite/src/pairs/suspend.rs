@@ -21,7 +21,7 @@ const SAMPLES: usize = 5;
 /// The amount of host memory that is left unused.
 const LEFT: Bytes = Bytes::gib(8);
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let size = scene.fitting(2, Bytes::mib(64), Bytes::gib(8))?;
     for piece in [GIB, Bytes::mib(64), Bytes::mib(2)].into_iter().filter(|piece| *piece <= size) {
         without(scene, size, piece)?;
@@ -65,7 +65,7 @@ fn available() -> Answer<Bytes> {
         .ok_or_else(|| Stop::Skipped("the system does not report its available memory".to_owned()))
 }
 
-fn without<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, piece: Bytes) -> Answer {
+fn without<B: TestKit>(scene: &mut Scene<'_, B>, size: Bytes, piece: Bytes) -> Answer {
     let mut region = scene.room(size)?;
     grow_by(&mut region, piece, size)?;
     let mut by_hand = ByHand::new(scene, size, piece)?;
@@ -90,8 +90,8 @@ fn without<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, pie
     Ok(region.close(nothing_runs())?)
 }
 
-fn with<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
+fn with<B: TestKit>(
+    scene: &mut Scene<'_, B>,
     copies: &Copies,
     (store, kept): (&BackingStore<B>, &str),
     piece: Bytes,
@@ -137,7 +137,7 @@ struct Copies {
 }
 
 impl Copies {
-    fn new<B: TestKit, A: TestKit>(scene: &Scene<'_, B, A>, size: Bytes) -> Answer<Self> {
+    fn new<B: TestKit>(scene: &Scene<'_, B>, size: Bytes) -> Answer<Self> {
         let raw = scene.raw.clone();
         let (stream, plain) = (raw.stream()?, raw.plain(size)?);
         let mut this = Self { raw, stream, plain, pinned: Vec::new() };

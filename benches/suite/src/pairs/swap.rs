@@ -8,7 +8,7 @@ use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Operation, WaitFor};
 use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let size = scene.fitting(4, Bytes::mib(64).max(granule), Bytes::gib(1))?;
     for (handles, samples) in [(1, 400), (16, 400), (512, 40)] {
@@ -19,8 +19,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     swap(scene, size, 1, 400, ("the device waited for", WaitFor::all_devices()))
 }
 
-fn swap<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
+fn swap<B: TestKit>(
+    scene: &mut Scene<'_, B>,
     size: Bytes,
     handles: u64,
     samples: usize,

@@ -24,7 +24,7 @@ const ROUNDS: usize = 5;
 /// The time for which one thread must be busy.
 const LONG: Duration = Duration::from_millis(20);
 
-pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit>(scene: &mut Scene<'_, B>) -> Answer {
     if scene.is_host() {
         let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
         return compare(scene, &pool, &Heap);
@@ -34,8 +34,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     compare(scene, &pool, &drivers)
 }
 
-pub(crate) fn compare<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
-    scene: &mut Scene<'_, B, A>,
+pub(crate) fn compare<B: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
+    scene: &mut Scene<'_, B>,
     pool: &P,
     other: &O,
 ) -> Answer {
@@ -66,13 +66,7 @@ pub(crate) fn compare<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator 
     Ok(())
 }
 
-fn tell<B: TestKit, A: TestKit>(
-    scene: &mut Scene<'_, B, A>,
-    what: String,
-    baseline: String,
-    ours: &[f64],
-    others: &[f64],
-) {
+fn tell<B: TestKit>(scene: &mut Scene<'_, B>, what: String, baseline: String, ours: &[f64], others: &[f64]) {
     let side = |name, rates: &[f64]| Side { name, took: Spread::of(rates.iter().map(|rate| rate / 1e6)) };
     scene.tell(Update::Row(Row {
         what,
