@@ -54,8 +54,6 @@ def cargo(*arguments):
 def build_library():
     """Builds the C library. Returns its file and the header's."""
     profile = os.environ.get("GPU_VMM_CARGO_PROFILE", "release")
-    if profile == "release":
-        os.environ.setdefault("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
     target = ["zigbuild", "--target", TARGET] if TARGET else ["build"]
     lines = cargo(*target, "--package", PACKAGE, "--profile", profile, "--message-format=json-render-diagnostics").splitlines()
     for built in map(json.loads, filter(None, lines)):
@@ -110,7 +108,7 @@ class Sdist(sdist):
         packages = needed()
         options = [word for name in packages for word in ("--package", name)]
         cargo("package", "--quiet", "--no-verify", "--allow-dirty", "--target-dir", built, *options)
-        manifest = '[workspace]\nresolver = "3"\nmembers = ["*"]\nexclude = ["target"]\n\n[profile.release]\ndebug = "line-tables-only"\n\n[patch.crates-io]\n'
+        manifest = '[workspace]\nresolver = "3"\nmembers = ["*"]\nexclude = ["target"]\n\n[profile.release]\nstrip = "debuginfo"\n\n[patch.crates-io]\n'
         for name, version in packages.items():
             with tarfile.open(Path(built, "package", f"{name}-{version}.crate")) as archive:
                 archive.extractall(rust)
