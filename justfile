@@ -16,6 +16,10 @@ test:
 all:
     cargo test-all
 
+# Run the long tier of CI: mutations, schedules, further simulated machines, packages, other systems (hours; a release needs it)
+nightly:
+    .ci/long
+
 # Check format, lints, documentation and spelling
 lint:
     cargo fmt --all --check

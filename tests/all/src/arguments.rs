@@ -29,6 +29,11 @@ pub(crate) struct Arguments {
     #[arg(long, global = true)]
     pub(crate) require_hip: bool,
 
+    /// Also runs what repeats shorter runs on further simulated machines: the suite with one GPU, its fault sweeps on each
+    /// version of HIP
+    #[arg(long, global = true)]
+    pub(crate) long: bool,
+
     /// Fails if NVIDIA's own library cannot be set up
     #[arg(long, global = true)]
     pub(crate) require_nvidia: bool,

@@ -4,7 +4,7 @@
 use crate::cargo::{self, Program};
 use crate::environment::{LIBRARY_PATH, leave_the_machines, search_path};
 use crate::layout::Layout;
-use crate::suites::{Job, leave_to_two, or_group, run_all};
+use crate::suites::{Job, or_group, run_all, without_sweeps};
 use crate::summary::Summary;
 use crate::trouble::{Answer, Doing};
 use std::ffi::OsStr;
@@ -52,12 +52,18 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
         for Suite { target, shown, skipped, .. } in
             SUITES.iter().filter(|suite| suite.devices.contains(&devices))
         {
+            let is_suite = *target == "conformance";
+            if is_suite && devices == 1 && !layout.long {
+                continue;
+            }
             let s = if devices == 1 { "" } else { "s" };
             let name = format!("fake CUDA, {devices} GPU{s}, {shown}");
             let program = &programs[*target];
             let mut command = command(&folder, &program.file, None);
             command.args(filter).current_dir(&program.folder);
-            leave_to_two(&mut command, devices);
+            if is_suite && devices == 1 {
+                without_sweeps(&mut command);
+            }
             if let Some(skipped) = skipped {
                 command.args(["--skip", skipped]);
             }

@@ -28,6 +28,8 @@ pub(crate) struct Layout {
     pub(crate) required: bool,
     /// Whether a missing NVIDIA library is a failure.
     pub(crate) nvidia_required: bool,
+    /// Whether the suite also runs on simulated machines on which it shows little more.
+    pub(crate) long: bool,
 }
 
 impl Layout {
@@ -42,7 +44,7 @@ impl Layout {
         let required = arguments.require_hip || named.is_some();
         let (update, nvidia_required) = (arguments.update, arguments.require_nvidia);
         let elsewhere = arguments.folder.is_some();
-        Ok(Self { root, elsewhere, named, update, required, nvidia_required })
+        Ok(Self { root, elsewhere, named, update, required, nvidia_required, long: arguments.long })
     }
 
     pub(crate) fn logs(&self) -> PathBuf {

@@ -29,14 +29,12 @@ const SUITES: [Suite; 2] = [
 /// Several times the longest run on a busy machine; a program that takes longer hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1200);
 
-/// The fault sweeps of the suite, which take half of its time. All run with two devices, and a part of them with one.
+/// The fault sweeps of the suite, which take half of its time: each driver call of an operation fails once.
 const SWEEPS: &str = "::failures::";
 
-/// Leaves out of a run the tests that the run with two devices repeats.
-pub(crate) fn leave_to_two(command: &mut Command, devices: u32) {
-    if devices == 1 {
-        command.args(["--skip", SWEEPS]);
-    }
+/// Leaves the fault sweeps out of a run that another one repeats with them.
+pub(crate) fn without_sweeps(command: &mut Command) {
+    command.args(["--skip", SWEEPS]);
 }
 
 /// A simulated machine.
@@ -84,10 +82,15 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
         }
         for machine in &MACHINES {
             // The need for a second GPU does not depend on the version: the long suite has one GPU on one version only.
-            let for_all = machine.lacks.is_empty() && (machine.gpus > 1 || is_newest);
+            let for_all = machine.lacks.is_empty() && (machine.gpus > 1 || (is_newest && layout.long));
             let runs = |suite: &&Suite| for_all || suite.target == "hip";
-            let suites = SUITES.iter().filter(runs);
-            jobs.extend(suites.map(|suite| job(layout, runtime, machine, suite, &programs, filter)));
+            for suite in SUITES.iter().filter(runs) {
+                let mut job = job(layout, runtime, machine, suite, &programs, filter);
+                if suite.target == "conformance" && (machine.gpus == 1 || !(is_newest || layout.long)) {
+                    without_sweeps(&mut job.command);
+                }
+                jobs.push(job);
+            }
         }
         jobs.push(without_virtual_memory(layout, runtime, &programs["conformance"], filter));
     }
@@ -128,7 +131,6 @@ fn job(
     let mut command = runtime.command(&layout.simulator(), &program.file, None);
     command.args(filter).current_dir(&program.folder);
     prepare(&mut command, machine.gpus);
-    leave_to_two(&mut command, machine.gpus);
     command.envs(machine.lacks.iter().map(|setting| (*setting, "0")));
     command.env("HSA_SIM_JUNK", if machine.has_junk { "1" } else { "0" });
     let machine = machine.shown.replace(' ', "-");
