@@ -113,6 +113,10 @@ pub(crate) enum Command {
         #[arg(long)]
         registry: bool,
     },
+    /// Prints the newest release of everything that gpu-vmm plugs into, and the newest one that was tested
+    ///
+    /// docs/guide/support.md has the list. A newer release fails nothing.
+    Versions,
     /// Applies the mutations of tests/mutations to a copy of the library, and checks that the tests catch each
     Mutations {
         /// A part of the names of the mutations, or what must catch them: host, `hip 7`, `tests gpu-vmm-pool` [default: all]

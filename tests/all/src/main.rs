@@ -28,6 +28,7 @@
 //! | `summary`, `trouble` | the table at the end, and errors in one line |
 //! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
 //! | `mutations` | mutations of the library that the tests must catch |
+//! | `versions` | the newest releases of what gpu-vmm plugs into, beside those that were tested |
 //! | `packages` | the packages for crates.io: their contents, and how a user's project builds them |
 //!
 //! Results go to standard output. The exit status is 0, or 1 if something failed, or the status of the user's own program.
@@ -62,6 +63,7 @@ mod summary;
 mod trouble;
 mod unpack;
 mod version;
+mod versions;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -124,6 +126,7 @@ fn run(arguments: &Arguments) -> Answer<bool> {
         Some(Command::Mutations { filter, part }) => {
             mutations::run(&layout, filter.as_deref().unwrap_or_default(), *part)
         }
+        Some(Command::Versions) => versions::run(&layout),
         Some(Command::Packages { build, registry }) => {
             let mut summary = Summary::default();
             packages::run(*registry, *build, &mut summary)?;
