@@ -6,6 +6,7 @@ use gpu_vmm_core::extend::system::failed;
 use gpu_vmm_core::{Error, Operation, Result};
 use rustix::io::Errno;
 use rustix::process::geteuid;
+use std::fs;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -15,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub struct Credentials {
     /// The process, or 0 if it is in a PID namespace that this process cannot see, such as another container's.
     pub pid: u32,
-    /// Its effective user ID.
+    /// Its effective user ID, or the kernel's overflow ID (65534) if it has none in this process's user namespace.
     pub uid: u32,
     /// Its effective group ID.
     pub gid: u32,
@@ -47,6 +48,9 @@ impl Credentials {
 
 /// The processes that may be at the other end of a channel; [`Allowed::same_user`] by default. A connection to any other
 /// process is closed before anything is sent.
+///
+/// In a user namespace, the kernel reports all users without an ID there by one ID, 65534. A peer with that ID is not allowed, unless
+/// the namespace has an ID for every user: it may be any user of the machine, root included.
 ///
 /// ```
 /// use gpu_vmm_share::Allowed;
@@ -95,17 +99,36 @@ impl Allowed {
             Who::Process(process) if pid != process || uid != us => {
                 format!("only process {process} of user {us} is")
             }
+            _ if uid == overflow_user() && !every_user_has_an_id() => {
+                format!("user {uid} stands for every user without an ID in this process's user namespace")
+            }
             _ => return Ok(()),
         };
         Err(Error::of_extension(operation, PeerError::NotAllowed { pid, uid, why }))
     }
 }
 
+/// Returns the ID by which the kernel reports users without an ID in a user namespace.
+fn overflow_user() -> u32 {
+    const DEFAULT: u32 = 65534;
+    let read = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    read.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT)
+}
+
+/// Returns true if every user of the machine has an ID in this process's user namespace, as in the first one. False without `/proc`.
+fn every_user_has_an_id() -> bool {
+    // All IDs but the last one, which is none.
+    const ALL: u32 = u32::MAX;
+    let read = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let counts = read.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u32>().ok());
+    counts.into_iter().any(|count| count == ALL)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Channel;
-    use gpu_vmm_testkit::forked::{alone, give_up_root};
+    use gpu_vmm_testkit::forked::{UNPRIVILEGED, alone, give_up_root};
     use rustix::process::getegid;
 
     #[test]
@@ -142,5 +165,31 @@ mod tests {
             let Credentials { pid, uid, gid } = one.peer();
             assert_eq!((pid, uid, gid), (std::process::id(), geteuid().as_raw(), getegid().as_raw()));
         });
+    }
+
+    #[test]
+    fn unmapped_users_are_not_allowed() {
+        for id in [UNPRIVILEGED, 1000] {
+            alone(|| {
+                give_up_root();
+                let outside = geteuid().as_raw();
+                // A process that changes its user may not write to its own files in /proc.
+                // SAFETY: the call has no pointers.
+                assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) }, 0);
+                // SAFETY: the child has one thread, and nothing in it depends on its namespace.
+                if unsafe { libc::unshare(libc::CLONE_NEWUSER) } != 0 {
+                    eprintln!("SKIPPED: no user namespaces here: {}", std::io::Error::last_os_error());
+                    return;
+                }
+                fs::write("/proc/self/uid_map", format!("{id} {outside} 1")).unwrap();
+                assert_eq!(geteuid().as_raw(), id);
+                let (one, _other) = Channel::pair().unwrap();
+                for allowed in [Allowed::same_user(), Allowed::user(id), Allowed::process(std::process::id())]
+                {
+                    let checked = allowed.check(Operation::Accept, one.peer());
+                    assert_eq!(checked.is_ok(), id != UNPRIVILEGED, "{id}, {allowed:?}: {checked:?}");
+                }
+            });
+        }
     }
 }
