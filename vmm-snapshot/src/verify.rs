@@ -28,7 +28,9 @@ impl SnapshotFile {
             answer
         };
         thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            // Each thread only saves time, and the system may have none to give.
+            let start = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (1..threads).filter_map(start).collect();
             let answers = others
                 .into_iter()
                 .map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

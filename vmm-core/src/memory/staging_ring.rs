@@ -228,8 +228,7 @@ impl<B: Backend> StagingRing<B> {
                 while threads.len() + 1 < count
                     && let Some(buffers) = others.next()
                 {
-                    let purpose = (Operation::Copy, "a worker thread for copies");
-                    threads.push(start_thread(scope, purpose, move || run(buffers))?);
+                    threads.extend(start_thread(scope, move || run(buffers)));
                 }
                 Ok(())
             };

@@ -40,10 +40,10 @@ impl Stripes {
             File::new(operation, &directories[number % directories.len()], Bytes(part))
         };
         thread::scope(|scope| {
-            let purpose = (operation, "a thread that creates a file");
-            let start = |number| start_thread(scope, purpose, move || create(number));
-            let others = (1..count).map(start).collect::<Result<Vec<_>>>()?;
-            let files = iter::once(create(0)).chain(others.into_iter().map(join));
+            let start = |number| (number, start_thread(scope, move || create(number)));
+            let others: Vec<_> = (1..count).map(start).collect();
+            let finish = |(number, thread): (usize, Option<_>)| thread.map_or_else(|| create(number), join);
+            let files = iter::once(create(0)).chain(others.into_iter().map(finish));
             files.collect::<Result<_>>().map(Self)
         })
     }
