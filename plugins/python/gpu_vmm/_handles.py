@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Callable, Optional, Set
+from typing import Any, Callable, ClassVar, Dict, Optional, Set
 
 from ._library import library
 from ._owner import Owner
@@ -46,12 +46,26 @@ class PoolHandle(Handle):
 
     __slots__ = ("blocks", "_left")
     _free = "gpu_vmm_pool_free"
+    # Streams of other libraries, by pool and handle: each must exist as long as its pool. A garbage collection that finds a pool and a
+    # stream together would end either first, so no pool refers to them.
+    _streams: ClassVar[Dict[int, Dict[int, Any]]] = {}
 
     def __init__(self, pointer: ctypes.c_void_p) -> None:
         super().__init__(pointer)
         self.blocks: Set[int] = set()
         """The addresses of the blocks that are freed through this pointer."""
         self._left = False
+
+    def keep_stream(self, handle: int, stream: Any) -> None:
+        """Keeps a stream until the pool is closed."""
+        if self._as_parameter_:
+            self._streams.setdefault(self._as_parameter_, {}).setdefault(handle, stream)
+
+    def close(self) -> None:
+        pointer = self._as_parameter_
+        super().close()
+        if pointer:
+            self._streams.pop(pointer, None)
 
     def settle(self) -> None:
         """Closes the pool after a block was freed, if the handle is garbage and this was its last block."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
+from typing import Any, Dict, Optional, SupportsIndex, Tuple
 
 from ._arguments import unsigned
 from .backend import Backend, options
@@ -31,8 +31,6 @@ class _Allocator:
         self.settings = settings
         self.backend = Backend("hip" if cupy.cuda.runtime.is_hip else "cuda")
         self.pools: Dict[int, Pool] = {}
-        # A stream must exist as long as the pool has memory that was used on it.
-        self.streams: Dict[Tuple[int, int], Any] = {}
 
     def pool(self, device: int) -> Pool:
         pool = self.pools.get(device)
@@ -56,9 +54,10 @@ class _Allocator:
                 "allocate: the current stream is the per-thread default stream, whose handle means another stream in each thread; "
                 "use cupy.cuda.Stream(non_blocking=True)"
             )
-        block = self.pool(device).alloc(size, stream=handle)
+        pool = self.pool(device)
+        pool._handle.keep_stream(handle, stream)
+        block = pool.alloc(size, stream=handle)
         block._lent = True  # to an array: taking its memory away needs force=True
-        self.streams.setdefault((device, handle), stream)
         return cuda.MemoryPointer(cuda.UnownedMemory(block.address, size, block, device), 0)
 
 
@@ -85,17 +84,18 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
 
 
 def disable() -> None:
-    """Restores CuPy's own default memory pool. Existing arrays keep their memory and free it when they are deleted."""
+    """Restores CuPy's own default memory pool, and returns free memory to the driver.
+
+    Existing arrays keep their memory. The pool of a device ends with the last of its arrays.
+    """
     global _enabled
     cupy = _cupy()
     if _enabled is not None:
         cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
-        _retired.append(_enabled)
-        _enabled = None
-
-
-# Disabled allocators, whose streams must exist as long as arrays of them do.
-_retired: List[_Allocator] = []
+        ended, _enabled = _enabled.pools, None
+        # CuPy may still refer to the allocator, and other threads may call it.
+        while ended:
+            ended.popitem()[1].trim()
 
 
 def pool(device: Optional[SupportsIndex] = None) -> Pool:

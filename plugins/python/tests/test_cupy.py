@@ -42,10 +42,11 @@ class Cupy(Case):
     def setUp(self):
         self.cupy = sys.modules["cupy"] = fake()
         self.addCleanup(sys.modules.pop, "cupy")
+        self.backend = backend()
         if NAME == "host":
             # CuPy does not allocate host memory: only the backend is replaced, the allocator is the real one.
             real = gpu_vmm.cupy.Backend
-            gpu_vmm.cupy.Backend = lambda name: backend()
+            gpu_vmm.cupy.Backend = lambda name: self.backend
             self.addCleanup(setattr, gpu_vmm.cupy, "Backend", real)
         self.addCleanup(gpu_vmm.cupy.disable)
 
@@ -82,6 +83,49 @@ class Cupy(Case):
         gpu_vmm.cupy.disable()
         self.assertEqual(len(self.cupy.given), 2)
         gpu_vmm.cupy.enable()
+
+    def test_disable_returns_the_memory(self):
+        def free():
+            return self.backend.memory(0)[0]
+
+        left = []
+        for _ in range(3):
+            gpu_vmm.cupy.enable()
+            small, large = self.cupy.given[-1](MIB), self.cupy.given[-1](64 * MIB)
+            used = free()
+            del large
+            gc.collect()
+            gpu_vmm.cupy.disable()
+            self.assertGreaterEqual(free(), used + 64 * MIB)
+            small.mem.owner.write(b"stays")
+            del small
+            gc.collect()
+            left.append(free())
+        self.assertEqual(left, left[:1] * 3)
+
+    def test_streams_outlive_the_pool(self):
+        ended = []
+
+        class Watched(Stream):
+            def __del__(self):
+                ended.append(memory_of_pool())
+
+        def memory_of_pool():
+            return self.backend.memory(0)[0]
+
+        gpu_vmm.cupy.enable()
+        self.cupy.stream = Watched(0)
+        array = self.cupy.given[-1](64 * MIB)
+        used = memory_of_pool()
+        # Garbage in a circle with the stream.
+        circle = {"array": array, "stream": self.cupy.stream}
+        circle["self"] = circle
+        self.cupy.stream = Stream(0)
+        gpu_vmm.cupy.disable()
+        del array, circle
+        gc.collect()
+        self.assertEqual(len(ended), 1)
+        self.assertGreaterEqual(ended[0], used + 64 * MIB)
 
 
 if __name__ == "__main__":
