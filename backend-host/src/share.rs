@@ -3,6 +3,7 @@
 //! Its size is sealed. So an importer can rely on the pages: no holder of the descriptor can shrink the file, which would make
 //! reads of mapped memory raise SIGBUS. The seals also distinguish an exported descriptor from any other.
 
+use gpu_vmm_core::extend::files::check_size;
 use gpu_vmm_core::extend::system::{answer, failed, refusal};
 use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Operation, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
@@ -24,7 +25,7 @@ const SEALED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(Se
 pub(crate) fn new_file(flags: MemfdFlags, size: Bytes) -> Result<OwnedFd, DriverError> {
     let file = memfd_create(c"gpu-vmm-host", flags | MemfdFlags::CLOEXEC)
         .map_err(|errno| answer("memfd_create", errno))?;
-    ftruncate(&file, size.0).map_err(|errno| answer("ftruncate", errno))?;
+    check_size(size.0).and_then(|()| ftruncate(&file, size.0)).map_err(|errno| answer("ftruncate", errno))?;
     Ok(file)
 }
 

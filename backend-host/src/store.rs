@@ -7,6 +7,7 @@
 
 use crate::extents::Extents;
 use crate::share::new_file;
+use gpu_vmm_core::extend::files::check_size;
 use gpu_vmm_core::extend::system::answer;
 use gpu_vmm_core::{Bytes, DriverError};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate};
@@ -39,7 +40,7 @@ impl Store {
         let offset = parts.extents.take(size.0).ok_or_else(|| answer("ftruncate", Errno::FBIG))?;
         let end = parts.extents.end();
         if end > parts.length {
-            if let Err(errno) = ftruncate(&self.file, end) {
+            if let Err(errno) = check_size(end).and_then(|()| ftruncate(&self.file, end)) {
                 parts.extents.give_back(offset, size.0);
                 return Err(answer("ftruncate", errno));
             }

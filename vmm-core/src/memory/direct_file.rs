@@ -104,6 +104,7 @@ impl DirectFile {
 #[cfg(target_os = "linux")]
 mod system {
     use super::Direct;
+    use crate::memory::files::check_size;
     use rustix::fs::{AtFlags, FallocateFlags, StatFs, StatxFlags, fallocate, fstatfs, statfs, statx};
     use std::fs::{File, OpenOptions};
     use std::io;
@@ -153,6 +154,7 @@ mod system {
     }
 
     pub(super) fn allocate(file: &File, size: u64) -> io::Result<()> {
+        check_size(size)?;
         Ok(fallocate(file, FallocateFlags::empty(), 0, size)?)
     }
 }

@@ -15,13 +15,26 @@ pub fn failed(operation: Operation, call: &'static str, path: &Path, error: &io:
 #[cfg(unix)]
 use std::os::unix::fs::FileExt;
 
+/// Returns `EFBIG` if the process may have no file of this size (`ulimit -f`). The call that makes a file larger would end the process,
+/// by SIGXFSZ.
+///
+/// # Errors
+///
+/// That one only.
+#[cfg(unix)]
+pub fn check_size(size: u64) -> rustix::io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| size > limit) { Err(rustix::io::Errno::FBIG) } else { Ok(()) }
+}
+
 /// Writes all bytes to the file at `offset`.
 ///
 /// # Errors
 ///
-/// Any error that the operating system returns.
+/// `EFBIG` as [`check_size`] returns it, or any error that the operating system returns.
 #[cfg(unix)]
 pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    check_size(offset.saturating_add(bytes.len() as u64))?;
     file.write_all_at(bytes, offset)
 }
 

@@ -54,6 +54,9 @@ pub(super) fn name(errno: Errno) -> Cow<'static, str> {
 pub(super) fn explanation(call: &'static str, errno: Errno) -> Cow<'static, str> {
     match errno {
         Errno::MFILE => Cow::Borrowed("the process has as many open files as RLIMIT_NOFILE allows"),
+        Errno::FBIG => {
+            Cow::Borrowed("the file would exceed RLIMIT_FSIZE (ulimit -f) or the limit of the file system")
+        }
         Errno::NOMEM if matches!(call, "mmap" | "mprotect" | "munmap") => match mapping_limit() {
             Some(text) => Cow::Owned(text),
             None => Cow::Borrowed("no such range of addresses is free, or the system is out of memory"),
