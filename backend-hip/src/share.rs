@@ -139,10 +139,8 @@ fn file_system(fd: BorrowedFd<'_>) -> std::io::Result<i64> {
     }
 }
 
-/// Refuses a descriptor that is no dma-buf, if HIP would accept any ([`IMPORT_CHECKS_NOTHING`]). A runtime whose own
+/// Refuses a descriptor that is no dma-buf, if HIP would accept any (the quirk `import-checks-nothing`). A runtime whose own
 /// exports are other files, such as a simulated one, or ROCr under WSL, gets such files.
-///
-/// [`IMPORT_CHECKS_NOTHING`]: crate::quirks::IMPORT_CHECKS_NOTHING
 fn check_file_system(
     driver: &Arc<Driver>,
     operation: Operation,

@@ -67,7 +67,7 @@ pub(crate) enum On {
 pub(crate) struct Package(pub(crate) &'static str);
 
 /// The packages whose own tests can catch a mutation.
-const TESTED: [&str; 13] = [
+const TESTED: [&str; 12] = [
     "gpu-vmm-core",
     "gpu-vmm-cuda",
     "gpu-vmm-hip",
@@ -76,7 +76,6 @@ const TESTED: [&str; 13] = [
     "gpu-vmm-premap",
     "gpu-vmm-share",
     "gpu-vmm-snapshot",
-    "gpu-vmm-sync",
     "gpu-vmm-c",
     "gpu-vmm-cli",
     "gpu-vmm-fake-cuda",
@@ -88,7 +87,6 @@ const TESTED: [&str; 13] = [
 pub(crate) enum Models {
     Pool,
     Premap,
-    Sync,
 }
 
 impl Models {
@@ -96,7 +94,6 @@ impl Models {
         match self {
             Self::Pool => "gpu-vmm-pool",
             Self::Premap => "gpu-vmm-premap",
-            Self::Sync => "gpu-vmm-sync",
         }
     }
 }
@@ -115,10 +112,9 @@ impl TryFrom<String> for On {
             None if text == "cuda" => Ok(Self::Cuda),
             None if text == "loom pool" => Ok(Self::Loom(Models::Pool)),
             None if text == "loom premap" => Ok(Self::Loom(Models::Premap)),
-            None if text == "loom sync" => Ok(Self::Loom(Models::Sync)),
             None if text == "shuttle" => Ok(Self::Shuttle),
             None => Err(format!(
-                "{text:?} is neither `host`, `cuda`, `loom pool`, `loom premap`, `loom sync`, `shuttle`, `hip` with a major version, as in `hip 7`, nor `tests` with one of {}",
+                "{text:?} is neither `host`, `cuda`, `loom pool`, `loom premap`, `shuttle`, `hip` with a major version, as in `hip 7`, nor `tests` with one of {}",
                 TESTED.join(", ")
             )),
         }
@@ -133,7 +129,6 @@ impl fmt::Display for On {
             Self::Hip(major) => f.pad(&format!("hip {major}")),
             Self::Loom(Models::Pool) => f.pad("loom pool"),
             Self::Loom(Models::Premap) => f.pad("loom premap"),
-            Self::Loom(Models::Sync) => f.pad("loom sync"),
             Self::Shuttle => f.pad("shuttle"),
             Self::Tests(Package(package)) => f.pad(&format!("tests {package}")),
         }
