@@ -6,6 +6,7 @@ import atexit
 import glob
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -62,19 +63,33 @@ def _built(torch: Any) -> str:
     if not is_kept:
         atexit.register(shutil.rmtree, place, ignore_errors=True)
         return file
+    folder = os.path.dirname(kept)
     try:
-        os.rename(place, os.path.dirname(kept))
+        try:
+            os.rename(place, folder)
+        except OSError:
+            # What is left of an older build is replaced.
+            if os.path.isfile(kept):
+                raise
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(place, folder)
     except OSError:
-        # Another process has built it meanwhile.
+        # Another process has built it meanwhile, or the cache cannot keep it.
         if not os.path.isfile(kept):
-            raise
+            atexit.register(shutil.rmtree, place, ignore_errors=True)
+            return file
         shutil.rmtree(place, ignore_errors=True)
     return kept
 
 
 def cache() -> str:
     """Returns the folder with a folder for each build."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(home):
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(home):
+        # A user without a home: nothing is kept.
+        home = "/nonexistent"
     return os.path.join(home, "gpu-vmm", "torch")
 
 
@@ -127,9 +142,13 @@ def _standard(torch_folder: str) -> str:
 
 
 def _compiler() -> List[str]:
-    named = os.environ.get("CXX")
-    if named:
-        return shlex.split(named)
+    named = os.environ.get("CXX", "")
+    try:
+        words = shlex.split(named)
+    except ValueError as error:
+        raise Unavailable(f"gpu_vmm.torch: CXX={named!r} is no command: {error}") from None
+    if words:
+        return words
     for name in ("c++", "g++", "clang++"):
         found = shutil.which(name)
         if found:
@@ -178,9 +197,13 @@ def _key(torch: Any) -> str:
 
     No folder of this machine is part of it, and it takes no compiler: a machine without one can use another's build.
     """
-    digest = hashlib.sha256("\0".join(_defining_flags(torch)).encode())
+    digest = hashlib.sha256("\0".join([platform.machine(), *_defining_flags(torch)]).encode())
     sources = glob.glob(os.path.join(glob.escape(_SOURCES), "**", "*.[ch]*"), recursive=True)
-    for file in [*sorted(sources), os.path.join(_header_folder(), "gpu_vmm.h")]:
+    # Two builds of one version of PyTorch may differ in the functions of its allocator.
+    include = os.path.join(_folder(torch), "include", "c10")
+    headers = [os.path.join(include, *name) for name in (("cuda", "CUDACachingAllocator.h"), ("core", "CachingDeviceAllocator.h"))]
+    own = os.path.join(_header_folder(), "gpu_vmm.h")
+    for file in [*sorted(sources), own, *filter(os.path.isfile, headers)]:
         with open(file, "rb") as source:
             digest.update(source.read())
     name = f"torch-{torch.__version__}-cuda-{torch.version.cuda}-gpu-vmm-{version()}-{digest.hexdigest()[:16]}"

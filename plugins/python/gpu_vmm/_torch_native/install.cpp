@@ -45,7 +45,10 @@ extern "C" C10_EXPORT int gpu_vmm_torch_install(const char* path, char* reason, 
     if (!failure.empty()) {
       return answer(failure, reason, size);
     }
-    before = torch_allocator::get();
+    // It may be installed already.
+    if (torch_allocator::get() != &allocator()) {
+      before = torch_allocator::get();
+    }
     torch_allocator::allocator.store(&allocator());
     // What c10::GetAllocator returns. PyTorch's own has priority 1 from 2.12 on, and 0 before; a lower priority changes nothing.
     c10::SetAllocator(c10::DeviceType::CUDA, &allocator(), std::numeric_limits<uint8_t>::max());
