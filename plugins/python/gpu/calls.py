@@ -260,15 +260,20 @@ def rejections(torch: Any) -> Any:
     """throw_on_cudamalloc_oom and num_oom_rejections (2.12 and later)"""
     if not has(torch, "2.12"):
         return None
+    total = torch.cuda.get_device_properties(0).total_memory
     torch._C._accelerator_setAllocatorSettings("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.01")
-    torch.cuda.set_per_process_memory_fraction(0.01)
-    try:
-        torch.empty(int(torch.cuda.get_device_properties(0).total_memory * 0.02), dtype=torch.uint8, device="cuda")
-        rejected = False
-    except torch.OutOfMemoryError as error:
-        rejected = "preemptively rejected" in str(error)
+    answers = []
+    for limit in (None, 0.01):
+        # A limit of the program's own is a lack of memory.
+        if limit is not None:
+            torch.cuda.set_per_process_memory_fraction(limit)
+        try:
+            torch.empty(int(total * 0.02), dtype=torch.uint8, device="cuda")
+            answers.append("served")
+        except torch.OutOfMemoryError as error:
+            answers.append("preemptively rejected" in str(error))
     stats = torch.cuda.memory_stats()
-    return [rejected, stats["num_oom_rejections"], stats["num_ooms"]]
+    return [*answers, stats["num_oom_rejections"], stats["num_ooms"]]
 
 
 def annotations(torch: Any) -> Any:

@@ -127,19 +127,19 @@ C10_NOINLINE void* GpuVmmAllocator::take(c10::DeviceIndex device, size_t size, c
 // Sets the limit of a device that PYTORCH_ALLOC_CONF states, as PyTorch's own allocator does, unless the program has set one.
 void GpuVmmAllocator::begin(c10::DeviceIndex device) {
   Device& of = at(device);
-  if (of.begun.exchange(true)) {
+  if (of.begun.load()) {
     return;
   }
+  // Other threads' first requests wait until the limit holds.
+  std::lock_guard<std::mutex> guard(of.limiting);
 #if GPU_VMM_TORCH >= 210
   const double fraction = torch_allocator::CUDAAllocatorConfig::per_process_memory_fraction();
-  {
-    std::lock_guard<std::mutex> guard(of.mutex);
-    if (of.fraction || fraction >= 1) {
-      return;
-    }
+  if (!of.begun.load() && fraction < 1 && !of.has_limit()) {
+    limit(fraction, device);
+    of.rejects.store(fraction != initial_fraction_);
   }
-  setMemoryFraction(fraction, device);
 #endif
+  of.begun.store(true);
 }
 
 // Allocates when calls are recorded or diverted to private pools, and a device's first block.
@@ -193,8 +193,9 @@ void GpuVmmAllocator::take_otherwise(
 }
 
 #if GPU_VMM_TORCH >= 212
-// Refuses a request that the limit of the device does not allow, if PYTORCH_ALLOC_CONF has throw_on_cudamalloc_oom. As in PyTorch's own
-// allocator it counts as a rejection and not as a lack of memory, and has observers of its own, whose exceptions do not replace the error.
+// Refuses a request that a limit does not allow which PYTORCH_ALLOC_CONF got after CUDA was initialized, with throw_on_cudamalloc_oom. As
+// in PyTorch's own allocator (2.15, on a GPU), other limits come first and are a lack of memory; this is a rejection, which has observers
+// of its own, whose exceptions do not replace the error.
 void GpuVmmAllocator::throw_rejected(
     c10::DeviceIndex device, size_t size, size_t held, size_t total, const std::string& account) {
   at(device).statistics.rejected();
@@ -238,7 +239,7 @@ void GpuVmmAllocator::throw_out_of_memory(
     }
   }
 #if GPU_VMM_TORCH >= 212
-  if (is_limited && torch_allocator::CUDAAllocatorConfig::throw_on_cudamalloc_oom()) {
+  if (is_limited && of.rejects.load() && torch_allocator::CUDAAllocatorConfig::throw_on_cudamalloc_oom()) {
     throw_rejected(device, size, held, total, account);
   }
 #endif

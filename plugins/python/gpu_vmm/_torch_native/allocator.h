@@ -111,8 +111,17 @@ class GpuVmmAllocator final : public Base {
     std::atomic<bool> begun{false};
     // True once the device has had a private pool.
     std::atomic<bool> has_private_pools{false};
+    // Held while a limit is set, so that limits take effect in the order of the calls. `mutex` is taken inside it.
+    std::mutex limiting;
+    // True if requests beyond the limit can be rejections.
+    std::atomic<bool> rejects{false};
     std::mutex mutex;
     std::optional<double> fraction;
+
+    bool has_limit() {
+      std::lock_guard<std::mutex> guard(mutex);
+      return fraction.has_value();
+    }
   };
 
   C10_ALWAYS_INLINE Device& at(c10::DeviceIndex device) {
@@ -125,6 +134,7 @@ class GpuVmmAllocator final : public Base {
       gpu_vmm_status status, c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context,
       gpu_vmm_torch_block& block);
   void begin(c10::DeviceIndex device);
+  void limit(double fraction, c10::DeviceIndex device);
 #if GPU_VMM_TORCH >= 212
   [[noreturn]] void throw_rejected(
       c10::DeviceIndex device, size_t size, size_t held, size_t total, const std::string& account);
@@ -146,6 +156,8 @@ class GpuVmmAllocator final : public Base {
   size_t kept_in_private_pools(c10::DeviceIndex device);
 
   std::atomic<int> count_{0};
+  // The limit of PYTORCH_ALLOC_CONF when CUDA was initialized.
+  double initial_fraction_ = 1;
   std::atomic<bool> enabled_{true};
   Device devices_[kDevices];
   History history_;

@@ -5,6 +5,11 @@
 namespace gpu_vmm {
 
 void GpuVmmAllocator::init(int count) {
+#if GPU_VMM_TORCH >= 210
+  if (!initialized()) {
+    initial_fraction_ = torch_allocator::CUDAAllocatorConfig::per_process_memory_fraction();
+  }
+#endif
   count_ = std::max<int>(count_, std::min(count, kDevices));
 #ifdef GPU_VMM_FORWARDED
   // It answers the functions that are newer than this class.
@@ -34,6 +39,14 @@ double GpuVmmAllocator::getMemoryFraction(c10::DeviceIndex device) {
 void GpuVmmAllocator::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   Device& of = at(device);
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
+  std::lock_guard<std::mutex> guard(of.limiting);
+  limit(fraction, device);
+  of.rejects.store(false);
+}
+
+// The caller holds `limiting`.
+void GpuVmmAllocator::limit(double fraction, c10::DeviceIndex device) {
+  Device& of = at(device);
   const auto [free, total] = getMemoryInfo(device);
   check(library.gpu_vmm_torch_set_limit(device, static_cast<uint64_t>(fraction * static_cast<double>(total))));
   std::lock_guard<std::mutex> guard(of.mutex);

@@ -539,6 +539,11 @@ int main(int count, char **arguments) {
     demand(install(arguments[1], reason, sizeof reason) == 0, reason);
     demand(!native::get()->initialized(), "nothing is initialized yet");
     native::init(2);
+    if (count == 4 && std::string(arguments[3]) == "rejections") {
+        rejections();
+        std::puts("requests are rejected");
+        return 0;
+    }
     configured_limit();
     demand(install(arguments[1], reason, sizeof reason) == 1 && says(reason, "used already"), "it is too late then");
     if (count == 6) {
@@ -558,7 +563,6 @@ int main(int count, char **arguments) {
     ended_pools();
     history();
     annotations();
-    rejections();
     private_pool_statistics();
     accelerator();
     devices();
