@@ -10,7 +10,7 @@ use gpu_vmm_core::{
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{FaultInject, TestKit};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -347,4 +347,44 @@ fn nothing_waits_for_a_request(rounds: u32) -> bool {
 #[test]
 fn no_call_waits_for_a_request_that_waits() {
     with_longer_work(256, nothing_waits_for_a_request);
+}
+
+/// Memory that another thread is freeing counts: the request waits until that thread has freed it.
+#[test]
+fn requests_wait_for_memory_being_freed() {
+    for _ in 0..20 {
+        let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+        let pool = Pool::builder(&backend).build().unwrap();
+        let new = || {
+            let mut region = Region::builder(&backend).reserve(PAGE).build().unwrap();
+            region.grow_to(PAGE).unwrap();
+            region.write(Bytes::ZERO, &[1; 1 << 20]).unwrap();
+            region
+        };
+        let regions: Vec<_> = (0..30).map(|_| new()).collect();
+        backend.deferred().capture_begins();
+        drop(regions);
+        backend.deferred().capture_ends();
+        let gate = Barrier::new(4);
+        thread::scope(|scope| {
+            let ask = || {
+                gate.wait();
+                pool.alloc(Bytes::mib(12))
+            };
+            let asked: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            asked.into_iter().for_each(|thread| drop(thread.join().unwrap().unwrap()));
+        });
+    }
+}
+
+#[test]
+fn debug_text_grows_with_the_blocks() {
+    let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let text = |count: usize| {
+        drop((0..count).map(|_| pool.alloc(Bytes(4096)).unwrap()).collect::<Vec<_>>());
+        format!("{pool:?}").len()
+    };
+    let (few, many) = (text(8), text(256));
+    assert!(many < few + 256 * 400, "{few} and {many} bytes");
 }

@@ -411,9 +411,10 @@ fn or_again<B: Backend, T>(backend: &B, create: impl Fn() -> Result<T>) -> Resul
 /// devices of that memory, and calls the observers of its regions, unless none is kept or a capture is known.
 pub fn free_deferred<B: Backend>(backend: &B) -> bool {
     let deferred = backend.deferred();
+    let waited = deferred.wait_for_releases();
     let before = deferred.kept();
     if before == Bytes::ZERO || deferred.is_capturing() {
-        return false;
+        return waited;
     }
     // An error concerns the dropped memory, not this allocation. Some memory may have been freed all the same.
     if let Err(error) = deferred.collect(backend)
@@ -421,7 +422,7 @@ pub fn free_deferred<B: Backend>(backend: &B) -> bool {
     {
         backend.drop_log().record(error);
     }
-    deferred.kept() < before
+    deferred.wait_for_releases() || waited || deferred.kept() < before
 }
 
 impl<B: Backend> Drop for Owned<B> {

@@ -7,6 +7,7 @@ use crate::pending::Waiting;
 use crate::piece::Piece;
 use crate::stream_order::{StreamIndex, Turn};
 use gpu_vmm_core::{Address, Backend, Operation, Stream};
+use std::fmt;
 use std::sync::Arc;
 
 /// The body of a block that can be allocated, or allocated again.
@@ -16,7 +17,6 @@ pub(crate) type Ready<B> = Box<Body<B>>;
 /// block moves a pointer.
 ///
 /// A body is one cache line, so that threads with neighbouring blocks do not contend.
-#[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Body<B: Backend> {
     /// The thread cache that it returns to.
@@ -33,6 +33,13 @@ pub(crate) struct Body<B: Backend> {
     pub(crate) others: Option<Box<Others>>,
     /// The next body below it, in a [`Stack`](super::stack::Stack).
     pub(crate) below: Option<Ready<B>>,
+}
+
+/// Without the thread cache, which has this body: each of its bodies would print all of them.
+impl<B: Backend> fmt::Debug for Body<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("piece", &self.piece).field("index", &self.index).finish_non_exhaustive()
+    }
 }
 
 /// The conditions that a freed block waits for.

@@ -5,7 +5,8 @@ use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, Lock, Operation, P
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock, TryLockError};
+use std::sync::{Condvar, Mutex, PoisonError, RwLock, TryLockError};
+use std::thread::{self, ThreadId};
 
 /// Memory that stays mapped until its devices have finished their work.
 pub(crate) trait Release: Debug + Send {
@@ -35,6 +36,22 @@ pub struct Deferred {
     /// The total size of `items`. It allows calls to skip the lock when there are none. Changed only while `items` is locked.
     bytes: AtomicU64,
     items: Lock<Items>,
+    /// The threads that free memory now, which is no longer kept and not yet free.
+    releasing: Mutex<Vec<ThreadId>>,
+    released: Condvar,
+}
+
+/// Items that wait for no device, and the note that this thread frees them.
+struct Done<'a>(&'a Deferred, Vec<Item>);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        let mut threads = self.0.releasing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = threads.iter().position(|one| *one == thread::current().id()) {
+            threads.swap_remove(place);
+        }
+        self.0.released.notify_all();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -135,12 +152,26 @@ impl Deferred {
         let mut result = Ok(());
         for device in devices {
             let waited = wait_for(backend, operation, device).and_then(|done| {
-                collected += total(&done);
+                collected += total(&done.1);
                 release(done)
             });
             result = result.and(waited);
         }
         result.map(|()| collected)
+    }
+
+    /// Waits until no other thread frees memory, unless this one does (an observer asks for memory). Returns true if it has waited.
+    pub(crate) fn wait_for_releases(&self) -> bool {
+        if self.items.process().check(Operation::Collect).is_err() {
+            return false;
+        }
+        let mut threads = self.releasing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waited = false;
+        while !threads.is_empty() && !threads.contains(&thread::current().id()) {
+            threads = self.released.wait(threads).unwrap_or_else(PoisonError::into_inner);
+            waited = true;
+        }
+        waited
     }
 
     /// Keeps memory until these devices, at least one, have been waited for. Does nothing in a forked child, where the memory
@@ -164,17 +195,21 @@ impl Deferred {
     }
 
     /// Removes and returns the items that now wait for no device. `device` has been waited for since `mark` was taken.
-    fn waited(&self, operation: Operation, device: DeviceId, mark: u64) -> Result<Vec<Item>> {
+    fn waited(&self, operation: Operation, device: DeviceId, mark: u64) -> Result<Done<'_>> {
+        // Before the items are taken out: another thread must not see that nothing is kept while it is not yet free.
+        self.releasing.lock().unwrap_or_else(PoisonError::into_inner).push(thread::current().id());
+        let mut all = Done(self, Vec::new());
         if mark == 0 {
-            return Ok(Vec::new());
+            return Ok(all);
         }
         let mut items = self.items.lock(operation)?;
         for item in items.list.iter_mut().filter(|item| item.number < mark) {
             item.devices.remove(&device);
         }
-        let done: Vec<_> = items.list.extract_if(.., |item| item.devices.is_empty()).collect();
-        self.bytes.fetch_sub(total(&done).0, Ordering::Relaxed);
-        Ok(done)
+        all.1 = items.list.extract_if(.., |item| item.devices.is_empty()).collect();
+        self.bytes.fetch_sub(total(&all.1).0, Ordering::Relaxed);
+        drop(items);
+        Ok(all)
     }
 }
 
@@ -183,12 +218,13 @@ fn total(items: &[Item]) -> Bytes {
 }
 
 /// Frees items that wait for no device, without the lock. Frees all of them even after an error, and returns the first one.
-fn release(items: Vec<Item>) -> Result<()> {
+fn release(mut done: Done<'_>) -> Result<()> {
+    let items = std::mem::take(&mut done.1);
     items.into_iter().map(|mut item| item.memory.release()).fold(Ok(()), Result::and)
 }
 
 /// Waits for a device and returns the items that waited only for it. A lost device counts as finished.
-fn wait_for<B: Backend>(backend: &B, operation: Operation, device: DeviceId) -> Result<Vec<Item>> {
+fn wait_for<B: Backend>(backend: &B, operation: Operation, device: DeviceId) -> Result<Done<'_>> {
     let deferred = backend.deferred();
     // First, because it detects a forked child, where the announced captures are the parent's.
     let mark = deferred.mark(operation)?;
