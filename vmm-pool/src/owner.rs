@@ -170,24 +170,24 @@ impl<B: Backend> Owner<B> {
 
 impl<B: Backend> Drop for Owner<B> {
     fn drop(&mut self) {
-        if let Some(report) = &self.calls.unfreed
-            && self.inner.process.is_this()
-        {
-            let unfreed = self.unfreed();
-            if !unfreed.is_empty() {
-                report(&unfreed);
-            }
+        if !self.inner.process.is_this() {
+            // A thread of the parent may have been changing them at the fork.
+            std::mem::forget(std::mem::take(&mut self.thread_caches));
+            return;
         }
+        let unfreed = self.calls.unfreed.as_ref().map(|_| self.unfreed()).unwrap_or_default();
         // Blocks that are kept by address end with the pool.
         self.kept_blocks.clear();
-        if self.inner.process.is_this() {
-            self.inner.close();
-            for thread_cache in &self.thread_caches {
-                let pieces = thread_cache.close();
-                // It cannot fail: the process is the one that created the pool.
-                let Ok(mut core) = self.inner.core(Operation::DropPool) else { return };
-                pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
-            }
+        self.inner.close();
+        for thread_cache in &self.thread_caches {
+            let pieces = thread_cache.close();
+            // It cannot fail: the process is the one that created the pool.
+            let Ok(mut core) = self.inner.core(Operation::DropPool) else { return };
+            pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
+        }
+        // Last: a callback that panics leaves nothing open.
+        if let Some(report) = self.calls.unfreed.as_ref().filter(|_| !unfreed.is_empty()) {
+            report(&unfreed);
         }
     }
 }

@@ -21,10 +21,10 @@ impl<B: Backend> Block<B> {
     /// [`Forked`](Detail::Forked) in a forked child.
     pub fn end_uses(&mut self) -> Result<()> {
         let (inner, others) = self.others_mut();
-        let mut core = inner.core(Operation::Free)?;
-        if let Some(others) = others {
-            core.end_uses(others);
-        }
+        let Some(others) = others.filter(|others| !others.streams.is_empty()) else {
+            return inner.process.check(Operation::Free);
+        };
+        inner.core(Operation::Free)?.end_uses(others);
         Ok(())
     }
 }
