@@ -167,18 +167,35 @@ impl PrivatePools {
         drop(books);
         let block = match kept {
             Some(block) => block,
-            None => source.blocks.request(size).alignment(alignment).stream(stream).alloc()?,
+            None => match source.blocks.request(size).alignment(alignment).stream(stream).alloc() {
+                Ok(block) => block,
+                // The request has waited for all streams, and blocks of this pool may be free now.
+                Err(error) => self.take_freed(id, size, stream)?.ok_or(error)?,
+            },
         };
-        Ok(self.insert(block, size, id))
+        self.insert(block, size, id)
+    }
+
+    /// Takes a free block of the pool, also one whose uses have ended since the pool was last looked at.
+    fn take_freed(
+        &self,
+        id: MempoolId,
+        size: Bytes,
+        stream: Stream<'static>,
+    ) -> Answer<Option<Block<AnyBackend>>> {
+        let mut books = self.books()?;
+        let private = books.get(id)?;
+        private.collect(&self.pool)?;
+        Ok(private.free.take(size, stream)?)
     }
 
     /// Makes a block one of the pool's live ones.
-    fn insert(&self, block: Block<AnyBackend>, size: Bytes, id: MempoolId) -> TorchBlock {
+    fn insert(&self, block: Block<AnyBackend>, size: Bytes, id: MempoolId) -> Answer<TorchBlock> {
         let mut entry = Entry::new(block, self.device);
         entry.set_private(id, size.0);
         let seen = TorchBlock::of(&entry);
-        table::insert(entry);
-        seen
+        table::insert(entry)?;
+        Ok(seen)
     }
 
     /// Takes a free block for a request that no other memory can serve, from the pools that allow it.
@@ -190,7 +207,7 @@ impl PrivatePools {
             // Another pool may have memory where this one's sleeps.
             Some((*id, private.free.take_up_to(size, u64::MAX, stream).ok()??))
         });
-        Ok(found.map(|(id, block)| self.insert(block, size, id)))
+        found.map(|(id, block)| self.insert(block, size, id)).transpose()
     }
 
     /// Frees a block of a private pool.
@@ -294,11 +311,11 @@ impl PrivatePools {
             // PyTorch counts it as freed and allocated.
             if let Some(mut entry) = table::remove(*address)? {
                 entry.set_private(*id, block.size);
-                table::insert(entry);
+                table::insert(entry)?;
             }
         }
         for (block, size) in taken {
-            self.insert(block, Bytes(size), *id);
+            self.insert(block, Bytes(size), *id)?;
         }
         result.map(|()| live)
     }

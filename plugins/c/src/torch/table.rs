@@ -170,16 +170,20 @@ fn live(operation: Operation) -> gpu_vmm::Result<MutexGuard<'static, Live>> {
     TABLE.get_or_init(|| Lock::new(empty())).lock(operation)
 }
 
-/// Inserts a block, and counts it as allocated. Does nothing in a forked child.
+/// Inserts a block, and counts it as allocated.
+///
+/// # Errors
+///
+/// `Forked` in a child of a process that has the table, whose blocks cannot be freed.
 #[inline]
-pub(super) fn insert(entry: Entry) {
+pub(super) fn insert(entry: Entry) -> gpu_vmm::Result<()> {
     let (address, device) = (entry.block.address(), usize::from(entry.device));
     let (size, capacity) = (Bytes(entry.size()), entry.block.capacity());
-    if let Ok(mut live) = live(Operation::Allocate) {
-        live.amounts[device].add(size, capacity);
-        let is_new = live.blocks.insert(address, entry);
-        debug_assert!(is_new, "two live blocks at {address}");
-    }
+    let mut live = live(Operation::Allocate)?;
+    live.amounts[device].add(size, capacity);
+    let is_new = live.blocks.insert(address, entry);
+    debug_assert!(is_new, "two live blocks at {address}");
+    Ok(())
 }
 
 /// Removes the block with this first address, and counts it as freed.

@@ -79,7 +79,7 @@ fn allocate<'a>(
 ) -> Answer<&'a mut TorchBlock> {
     let entry = Entry::new(block_tagged(device, size, stream)?, number);
     let seen = place.write(TorchBlock::of(&entry));
-    table::insert(entry);
+    table::insert(entry)?;
     Ok(seen)
 }
 

@@ -84,8 +84,8 @@ fn share(address: Address) -> Answer<Arc<Shared>> {
     let offered = memory.iter().map(offer).collect::<Result<Vec<_>, _>>()?;
     let pages = offered.iter().map(|one| one.offer().clone()).collect();
     let shared = Arc::new(Shared { handle: Handle { offset: offset.0, page, pages }, _offered: offered });
-    // Another thread may have shared it meanwhile: all use the first handle.
-    table::with(address, |entry| entry.share(number, shared)).flatten().ok_or_else(missing)
+    // Another thread may have shared it meanwhile: all use the first handle. This one ends without the table's lock.
+    table::with(address, |entry| entry.share(number, Arc::clone(&shared))).flatten().ok_or_else(missing)
 }
 
 /// Maps the memory that a handle of another process describes. `address` receives its first address. Free the result with

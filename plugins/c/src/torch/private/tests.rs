@@ -482,7 +482,7 @@ fn a_forked_child_is_refused_by_every_call() {
         // SAFETY: exits without the runtime's exit handlers.
         unsafe { libc::_exit(status) };
     }
-    table::insert(entry);
+    table::insert(entry).unwrap();
     let mut status = 0;
     // SAFETY: waits for the child that was forked above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
