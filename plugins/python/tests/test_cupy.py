@@ -96,7 +96,8 @@ class Cupy(Case):
             del large
             gc.collect()
             gpu_vmm.cupy.disable()
-            self.assertGreaterEqual(free(), used + 64 * MIB)
+            if NAME != "hip":  # HIP 7.1 and 7.2 free memory with its addresses
+                self.assertGreaterEqual(free(), used + 64 * MIB)
             small.mem.owner.write(b"stays")
             del small
             gc.collect()
@@ -125,7 +126,8 @@ class Cupy(Case):
         del array, circle
         gc.collect()
         self.assertEqual(len(ended), 1)
-        self.assertGreaterEqual(ended[0], used + 64 * MIB)
+        if NAME != "hip":
+            self.assertGreaterEqual(ended[0], used + 64 * MIB)
 
 
 if __name__ == "__main__":
