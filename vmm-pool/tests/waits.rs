@@ -305,7 +305,7 @@ fn keep_most_memory(backend: &HostBackend, pool: &Pool<HostBackend>) {
 }
 
 #[test]
-fn observers_of_kept_memory_may_ask_the_pool() {
+fn observers_may_ask_the_pool() {
     let backend = HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     keep_most_memory(&backend, &pool);
@@ -345,7 +345,7 @@ fn nothing_waits_for_a_request(rounds: u32) -> bool {
 }
 
 #[test]
-fn no_call_waits_for_a_request_that_waits() {
+fn calls_pass_a_request_that_waits() {
     with_longer_work(256, nothing_waits_for_a_request);
 }
 

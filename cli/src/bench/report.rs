@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recorded_reports_have_a_line_for_each_figure() {
+    fn recorded_reports_have_one_line_per_figure() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/performance");
         for machine in ["nvidia-h100-1", "nvidia-h100-2", "nvidia-h200-1", "nvidia-h200-2"] {
             let recorded = std::fs::read_to_string(folder.join(format!("{machine}.json"))).unwrap();

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn condensed_report_takes_rules_of_an_older_one() {
+    fn condensing_takes_rules_from_older_report() {
         let full = sample::report("hip");
         let mut condensed = full.clone();
         condensed.environment.time = "2027-01-01T00:00:00Z".to_owned();

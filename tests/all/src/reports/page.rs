@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_with_the_same_deviations_share_a_list() {
+    fn same_deviations_share_one_list() {
         let reports = [
             ("one".to_owned(), report("deviates", Some("a-quirk"))),
             ("other".to_owned(), report("passed", None)),

@@ -42,15 +42,18 @@ pub struct Deferred {
 }
 
 /// Items that wait for no device, and the note that this thread frees them.
-struct Done<'a>(&'a Deferred, Vec<Item>);
+struct Releasing<'a> {
+    deferred: &'a Deferred,
+    items: Vec<Item>,
+}
 
-impl Drop for Done<'_> {
+impl Drop for Releasing<'_> {
     fn drop(&mut self) {
-        let mut threads = self.0.releasing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.deferred.releasing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = threads.iter().position(|one| *one == thread::current().id()) {
             threads.swap_remove(place);
         }
-        self.0.released.notify_all();
+        self.deferred.released.notify_all();
     }
 }
 
@@ -152,7 +155,7 @@ impl Deferred {
         let mut result = Ok(());
         for device in devices {
             let waited = wait_for(backend, operation, device).and_then(|done| {
-                collected += total(&done.1);
+                collected += total(&done.items);
                 release(done)
             });
             result = result.and(waited);
@@ -195,10 +198,10 @@ impl Deferred {
     }
 
     /// Removes and returns the items that now wait for no device. `device` has been waited for since `mark` was taken.
-    fn waited(&self, operation: Operation, device: DeviceId, mark: u64) -> Result<Done<'_>> {
+    fn waited(&self, operation: Operation, device: DeviceId, mark: u64) -> Result<Releasing<'_>> {
         // Before the items are taken out: another thread must not see that nothing is kept while it is not yet free.
         self.releasing.lock().unwrap_or_else(PoisonError::into_inner).push(thread::current().id());
-        let mut all = Done(self, Vec::new());
+        let mut all = Releasing { deferred: self, items: Vec::new() };
         if mark == 0 {
             return Ok(all);
         }
@@ -206,8 +209,8 @@ impl Deferred {
         for item in items.list.iter_mut().filter(|item| item.number < mark) {
             item.devices.remove(&device);
         }
-        all.1 = items.list.extract_if(.., |item| item.devices.is_empty()).collect();
-        self.bytes.fetch_sub(total(&all.1).0, Ordering::Relaxed);
+        all.items = items.list.extract_if(.., |item| item.devices.is_empty()).collect();
+        self.bytes.fetch_sub(total(&all.items).0, Ordering::Relaxed);
         drop(items);
         Ok(all)
     }
@@ -218,13 +221,13 @@ fn total(items: &[Item]) -> Bytes {
 }
 
 /// Frees items that wait for no device, without the lock. Frees all of them even after an error, and returns the first one.
-fn release(mut done: Done<'_>) -> Result<()> {
-    let items = std::mem::take(&mut done.1);
+fn release(mut done: Releasing<'_>) -> Result<()> {
+    let items = std::mem::take(&mut done.items);
     items.into_iter().map(|mut item| item.memory.release()).fold(Ok(()), Result::and)
 }
 
 /// Waits for a device and returns the items that waited only for it. A lost device counts as finished.
-fn wait_for<B: Backend>(backend: &B, operation: Operation, device: DeviceId) -> Result<Done<'_>> {
+fn wait_for<B: Backend>(backend: &B, operation: Operation, device: DeviceId) -> Result<Releasing<'_>> {
     let deferred = backend.deferred();
     // First, because it detects a forked child, where the announced captures are the parent's.
     let mark = deferred.mark(operation)?;

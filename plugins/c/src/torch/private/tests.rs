@@ -212,16 +212,21 @@ fn a_freed_block_waits_for_recorded_streams() {
         pools.begin(ID).unwrap();
         pools.end(ID).unwrap();
         assert_eq!(kept(&pools), [(ID, block, GPU_VMM_TORCH_PENDING)]);
-        let next = alloc(&pools);
-        assert_ne!(next, block, "another stream uses it");
-        busy.ends(&pools);
-        assert_eq!(alloc(&pools), block);
-        free(&pools, block);
-        free(&pools, next);
+        is_free_after(&pools, block, busy);
         pools.release(ID).unwrap();
         assert_eq!(pools.clear().unwrap(), captured);
         assert_eq!(live(&pools), 0);
     }
+}
+
+/// Checks that a freed block serves no request before the other stream's work has ended, and serves the next one then.
+fn is_free_after(pools: &PrivatePools, block: Address, busy: Busy) {
+    let next = alloc(pools);
+    assert_ne!(next, block, "another stream uses it");
+    busy.ends(pools);
+    assert_eq!(alloc(pools), block);
+    free(pools, block);
+    free(pools, next);
 }
 
 #[test]
@@ -231,16 +236,11 @@ fn a_restore_frees_blocks_after_recorded_streams() {
     let block = alloc(&pools);
     let busy = Busy::on(&pools, block);
     pools.restore(&checkpoint).unwrap();
-    let next = alloc(&pools);
-    assert_ne!(next, block, "another stream uses it");
-    busy.ends(&pools);
-    assert_eq!(alloc(&pools), block);
-    free(&pools, block);
-    free(&pools, next);
+    is_free_after(&pools, block, busy);
 }
 
 #[test]
-fn a_restored_block_is_used_by_no_other_stream() {
+fn restored_block_has_no_other_user() {
     let pools = pools(20);
     let block = alloc(&pools);
     let checkpoint = pools.checkpoint(ID).unwrap();
@@ -283,7 +283,7 @@ fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
 }
 
 #[test]
-fn a_block_freed_in_a_capture_is_free_after_it() {
+fn block_freed_in_capture_is_free_after() {
     let pools = pools(15);
     let (backend, device) = (&pools.pool.backend, DeviceId(0));
     let own = Busy(backend.own_stream(device).unwrap());
@@ -402,7 +402,7 @@ fn a_block_that_is_live_again_has_the_size_of_the_checkpoint() {
 }
 
 #[test]
-fn a_later_block_at_the_address_is_not_shared() {
+fn later_block_at_address_is_not_shared() {
     let pools = pools(21);
     let block = alloc(&pools);
     let begin = |address| table::with(address, |entry| entry.begin_share().err().unwrap()).unwrap();
