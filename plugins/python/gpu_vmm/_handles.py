@@ -62,6 +62,7 @@ class PoolHandle(Handle):
             self._streams.setdefault(self._as_parameter_, {}).setdefault(handle, stream)
 
     def close(self) -> None:
+        """Frees the pool, and lets its streams go after it."""
         pointer = self._as_parameter_
         super().close()
         if pointer:
