@@ -4,6 +4,7 @@ use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::OutOf;
 use crate::frames::Frames;
 use crate::history::History;
+use crate::ongoing::Ongoing;
 use crate::pending::Pending;
 use crate::piece::{Origin, Piece};
 use crate::settings::Settings;
@@ -80,6 +81,9 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) page: u64,
     pub(crate) streams: Streams<B>,
     pub(crate) frames: Frames<B>,
+    /// The number of pages that threads create without the core. They count as held.
+    pub(crate) coming: u64,
+    pub(crate) ongoing: Ongoing,
     pub(crate) spaces: Vec<Space<B>>,
     pub(crate) tags: Tags,
     pub(crate) slabs: Slabs,
@@ -106,6 +110,8 @@ impl<B: Backend> Core<B> {
             page,
             streams: Streams::new(backend, settings.device),
             frames: Frames::new(),
+            coming: 0,
+            ongoing: Ongoing::default(),
             spaces: Vec::new(),
             tags: Tags::default(),
             slabs: Slabs::default(),
@@ -120,9 +126,9 @@ impl<B: Backend> Core<B> {
         })
     }
 
-    /// Returns the size of all physical memory.
+    /// Returns the size of all physical memory, and of the memory that threads create without the core.
     pub(crate) fn held(&self) -> u64 {
-        self.frames.count() as u64 * self.page
+        (self.frames.count() as u64 + self.coming) * self.page
     }
 
     /// Takes a range. `settled` is true if the thread caches were emptied into the core before.
@@ -238,7 +244,7 @@ impl<B: Backend> Core<B> {
         self.poll();
         let spot = self.find(space, request).ok_or_else(|| Shortage::Addresses {
             used: self.spaces[space].end(),
-            reserved: self.spaces[space].region.reserved().0,
+            reserved: self.spaces[space].reserved,
         })?;
         self.supply(space, spot, request)?;
         Ok(spot)

@@ -24,6 +24,7 @@
 //! | `last_freed` | the large piece that was freed last, outside the pool's main lock |
 //! | `core` | the pool's state, under one lock |
 //! | `supply`, `trim`, `suspend`, `premap` | memory that the pool maps, returns to the driver, suspends, and maps in advance |
+//! | `away`, `ongoing` | memory that a thread suspends or resumes without the lock |
 //! | `space` | addresses: the ranges that are taken, and the memory behind them |
 //! | `frames`, `lost` | physical memory, and pages that are out of use because a failed call lost it |
 //! | `plain` | plain allocations, on a device without virtual memory management |
@@ -43,6 +44,7 @@
 //! pool.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod away;
 mod block;
 mod builder;
 mod classes;
@@ -57,6 +59,7 @@ mod kept_blocks;
 mod last_freed;
 mod lend;
 mod lost;
+mod ongoing;
 mod owner;
 mod pending;
 mod piece;

@@ -70,7 +70,8 @@ mod tests {
                 let mut core = pool.owner.inner.core(Operation::Unmap).unwrap();
                 let space = core.spaces.iter_mut().find(|space| !space.is_small).unwrap();
                 let offset = Bytes(block.address().0 - space.base + lost * page.0);
-                space.region.unmap(offset, page, WaitFor::all_devices()).unwrap();
+                let region = space.region_mut(Operation::Unmap).unwrap();
+                region.unmap(offset, page, WaitFor::all_devices()).unwrap();
                 offset
             };
             let error = block.check_usable(Operation::Read).unwrap_err();

@@ -46,7 +46,7 @@ impl<B: Backend> Core<B> {
         let mut best: Option<(u64, usize, Spot)> = None;
         for index in 0..self.spaces.len() {
             let space = &self.spaces[index];
-            if space.tag != request.tag || space.is_small != request.small || space.region.end().is_zero() {
+            if space.tag != request.tag || space.is_small != request.small || space.reserved == 0 {
                 continue;
             }
             let Some(spot) = self.find(index, request).filter(|spot| spot.work == 0) else { continue };
@@ -79,7 +79,7 @@ impl<B: Backend> Core<B> {
             }
         };
         pool_memory::chunk_allocated(region.range());
-        let vacant = self.spaces.iter().position(|space| space.region.end().is_zero());
+        let vacant = self.spaces.iter().position(|space| space.reserved == 0);
         let place = vacant.unwrap_or(self.spaces.len());
         let index = self.space_index(place)?;
         let mut space = Space::new(index, request.tag, region, self.page, self.settings.scrub, request.small);
@@ -136,10 +136,11 @@ impl<B: Backend> Core<B> {
         let Self { spaces, frames, calls, .. } = self;
         let space = &mut spaces[index];
         calls.other += 1;
-        pool_memory::chunk_freed(space.region.range());
+        pool_memory::chunk_freed(space.range());
         // SAFETY: no block lies in the chunk, and the work on its memory is done.
         let done = unsafe { WaitFor::nothing() };
-        let _ = space.region.shrink_to(Bytes::ZERO, done)?;
+        let _ = space.region_mut(Operation::Trim)?.shrink_to(Bytes::ZERO, done)?;
+        space.reserved = 0;
         for page in std::mem::take(&mut space.pages) {
             frames.claim(page.frame);
             frames.at(page.frame).mapped.clear();

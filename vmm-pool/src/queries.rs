@@ -87,7 +87,7 @@ impl<B: Backend> Core<B> {
         stats.kept = self.frames.free() as u64 * self.page;
         stats.held = self.held();
         stats.mapped = self.spaces.iter().map(|space| space.mapped * self.page).sum();
-        stats.reserved = self.spaces.iter().map(|space| space.region.reserved().0).sum();
+        stats.reserved = self.spaces.iter().map(|space| space.reserved).sum();
         stats.peak_live = self.peak_taken;
         stats.peak_held = self.peak_held;
         stats.driver_calls = self.calls;
@@ -110,9 +110,8 @@ impl<B: Backend> Core<B> {
 
     /// Returns the live or cached block that contains an address.
     fn find_block(&self, address: Address) -> Option<BlockInfo> {
-        let inside = |space: &&Space<B>| {
-            address.0.checked_sub(space.base).is_some_and(|at| at < space.region.reserved().0)
-        };
+        let inside =
+            |space: &&Space<B>| address.0.checked_sub(space.base).is_some_and(|at| at < space.reserved);
         let space = self.spaces.iter().find(inside)?;
         let seen = space.at(address.0 - space.base)?;
         let slab = self.slabs.iter().find(|slab| slab.space == space.index && slab.range == seen.range);
@@ -156,7 +155,7 @@ impl<B: Backend> Core<B> {
 
     /// Returns the spaces that have addresses: all of them, except for chunks that were released.
     fn reserved_spaces(&self) -> impl Iterator<Item = &Space<B>> {
-        self.spaces.iter().filter(|space| !space.region.reserved().is_zero())
+        self.spaces.iter().filter(|space| space.reserved > 0)
     }
 
     /// Returns the frames that are mapped nowhere, in runs.
@@ -191,8 +190,8 @@ impl<B: Backend> Core<B> {
         SpaceSnapshot {
             tag: tag.name.to_string(),
             base: space.base,
-            reserved: space.region.reserved().0,
-            suspended: tag.is_suspended(),
+            reserved: space.reserved,
+            suspended: space.is_suspended(),
             blocks: space.seen().map(block).collect(),
             pages: pages_of(space),
         }

@@ -6,14 +6,16 @@ use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{Process, pool_memory};
-use gpu_vmm_core::{Backend, Detail, Error, Operation};
-use gpu_vmm_premap::sync::{Mutex, MutexGuard, PoisonError, lock, try_lock};
+use gpu_vmm_core::{Backend, Detail, Error, Operation, Region};
+use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock, try_lock};
 
 /// The shared state. It lives as long as the pool or one of its blocks.
 #[derive(Debug)]
 pub(crate) struct Inner<B: Backend> {
     pub(crate) process: Process,
     core: Mutex<Core<B>>,
+    /// Wakes the threads that wait in [`Inner::core_when`]: a thread has ended what it did without the core.
+    changed: Condvar,
     pub(crate) last: Last<B>,
     pub(crate) tracking: Tracking,
 }
@@ -22,7 +24,7 @@ impl<B: Backend> Inner<B> {
     pub(crate) fn new(core: Core<B>) -> Self {
         let tracking = Tracking::new(core.settings.debug, core.settings.plain);
         let last = Last::new(core.settings.keep.0 == u64::MAX);
-        Self { process: Process::current(), core: Mutex::new(core), last, tracking }
+        Self { process: Process::current(), core: Mutex::new(core), changed: Condvar::new(), last, tracking }
     }
 
     /// Locks the core, and moves the block that was freed last into it. Returns an error in a forked child, where a thread
@@ -33,13 +35,38 @@ impl<B: Backend> Inner<B> {
         Ok(self.lock())
     }
 
+    /// Locks the core once `is_so` returns true. Waits without the lock until then: a thread that changes what `is_so` looks at must call
+    /// [`Inner::wake`].
+    pub(crate) fn core_when(
+        &self,
+        operation: Operation,
+        is_so: impl Fn(&Core<B>) -> bool,
+    ) -> Result<MutexGuard<'_, Core<B>>, Error> {
+        let mut core = self.core(operation)?;
+        while !is_so(&core) {
+            core = self.changed.wait(core).unwrap_or_else(PoisonError::into_inner);
+            self.take_last(&mut core);
+        }
+        Ok(core)
+    }
+
+    /// Wakes the threads that wait until the core is as they need it.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Core<B>> {
         let mut core = lock(&self.core);
+        self.take_last(&mut core);
+        core
+    }
+
+    /// Moves the block that was freed last into the core.
+    fn take_last(&self, core: &mut Core<B>) {
         if let Some(body) = self.last.take_any() {
             core.give(body.piece, body.index);
             body.count_in();
         }
-        core
     }
 
     /// Locks the core if no other thread holds it, without the block that was freed last.
@@ -75,14 +102,14 @@ impl<B: Backend> Drop for Inner<B> {
             return;
         }
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
-        core.spaces.iter().for_each(|space| pool_memory::chunk_freed(space.region.range()));
+        core.spaces.iter().for_each(|space| pool_memory::chunk_freed(space.range()));
         if !core.wait_for_fences() {
             // Some work may still use the memory: it stays until the process ends.
             core.spaces.drain(..).for_each(std::mem::forget);
             let reason = "a fence was not done and could not be waited for: the pool's memory stays until the process ends".into();
             core.backend.drop_log().record(Error::new(Operation::DropPool, Detail::Unsupported { reason }));
         } else if core.streams.is_any_capturing() {
-            core.spaces.drain(..).for_each(|space| space.region.release_later());
+            core.spaces.drain(..).filter_map(|mut space| space.take_region()).for_each(Region::release_later);
         }
     }
 }

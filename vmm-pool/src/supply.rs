@@ -6,7 +6,7 @@ use crate::frames::FrameIndex;
 use crate::space::Spot;
 use crate::stream_order::StreamIndex;
 use gpu_vmm_core::extend::{create_now, event, span};
-use gpu_vmm_core::{Backend, Bytes, Error, Properties};
+use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
 use std::ops::Range;
 
 /// The frames that were claimed for a request.
@@ -142,7 +142,9 @@ impl<B: Backend> Core<B> {
                 let space = &mut self.spaces[space];
                 self.calls.other += 1;
                 let (offset, page) = (space.offset_of(*page), Bytes(self.page));
-                if let Err(error) = space.region.fill(offset, page, 0) {
+                let filled =
+                    space.region_mut(Operation::Fill).and_then(|region| region.fill(offset, page, 0));
+                if let Err(error) = filled {
                     // The frame still has the contents of the earlier tag.
                     self.frames.set_tenant(*frame, tenant);
                     return Err(error.into());

@@ -1,16 +1,18 @@
 //! Suspension: the blocks of a tag keep their addresses while their memory returns to the driver.
+//!
+//! A tag is active, being suspended, suspended, or being resumed: [`TagState`]. A [`Transition`] is the only one of its tag at a
+//! time. It waits and copies without the core, while the regions are [away](Away) from their spaces.
 #![allow(unsafe_code)] // promises that work has been waited for
 
+use crate::away::Away;
 use crate::core::{Core, Shortage};
 use crate::error::OutOf;
-use crate::frames::{FrameIndex, LOST, NO_FRAME};
-use crate::space::unmap_runs;
-use crate::stream_order::Turn;
-use crate::tags::Tag;
+use crate::shared::Inner;
+use crate::tags::{Tag, TagState};
 use crate::{Pool, PoolError};
 use gpu_vmm_core::extend::span;
 use gpu_vmm_core::{
-    Backend, BackingStore, Bytes, Detail, DeviceId, Error, Operation, RegionState, Result, WaitFor,
+    Backend, BackingStore, Bytes, Detail, DeviceId, Error, Operation, Region, Result, WaitFor,
 };
 use gpu_vmm_premap::sync::PoisonError;
 use std::sync::Arc;
@@ -25,25 +27,35 @@ impl<B: Backend> Pool<B> {
     /// Waits for the work on the blocks as `done` says. Until [`Pool::resume`], no block is allocated with the tag; blocks
     /// can be freed. The pool's other blocks stay as they are.
     ///
+    /// # Other threads
+    ///
+    /// The copies take no lock of the pool: meanwhile every call for other tags goes on, and so do statistics, snapshots, trims,
+    /// and frees of the tag's blocks. From the beginning of the suspension on, a request with the tag returns
+    /// [`PoolError::Suspended`], also one that waits for memory when the suspension begins, and so does a copy of a block's bytes.
+    /// Copies that have begun are waited for. The memory counts as held until all of it was released.
+    ///
+    /// Calls that suspend or resume one tag take turns: each waits until the one before has ended, and then does what is left to
+    /// do. The pool ends after the call, which has a reference to it.
+    ///
     /// # Errors
     ///
     /// [`PoolError::NoSuchTag`]; [`Unsupported`](gpu_vmm_core::Detail::Unsupported) on a device without virtual memory management;
     /// and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
     /// addresses, for small blocks and for others; if the second one fails, the first one is resumed.
     pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
-        let operation = Operation::Suspend;
+        let (operation, inner) = (Operation::Suspend, &*self.owner.inner);
         let tag = self.tag_named(operation, tag)?;
-        self.owner.inner.core(operation)?.check_virtual(operation)?;
+        inner.core(operation)?.check_virtual(operation)?;
         span!(Suspend, tag = &*tag.name);
-        tag.set_suspended(true);
-        let result = self.suspend_now(operation, &tag, store, done);
-        let core = self.owner.inner.core(operation)?;
-        // Another thread may have resumed the tag meanwhile, or failed to suspend it.
-        tag.set_suspended(result.is_ok() || core.is_suspended(tag.index));
-        result
+        let Some(mut transition) = Transition::begin(inner, operation, &tag, TagState::Suspending)? else {
+            return Ok(Bytes::ZERO);
+        };
+        let memory = self.suspend_now(operation, &tag, store, done)?;
+        transition.ends = Some(TagState::Suspended);
+        Ok(memory)
     }
 
-    /// Suspends a tag from which nothing is allocated any more. All waiting ends before the core is locked.
+    /// Suspends a tag from which nothing is allocated any more.
     fn suspend_now(
         &self,
         operation: Operation,
@@ -51,19 +63,22 @@ impl<B: Backend> Pool<B> {
         store: &BackingStore<B>,
         done: WaitFor<'_>,
     ) -> Result<Bytes> {
-        let inner = &self.owner.inner;
+        let inner = &*self.owner.inner;
         self.owner.settle(operation, |index, _| index == tag.index)?;
-        let backend = inner.core(operation)?.backend.clone();
-        done.wait(&backend, || std::iter::once(self.owner.device))?;
+        done.wait(&self.owner.backend, || std::iter::once(self.owner.device))?;
+        // Waits for copies that have begun. No other one begins: it looks at the tag's state first.
+        drop(tag.copies.write().unwrap_or_else(PoisonError::into_inner));
+        let mut away = Away::new(inner, operation);
         // Blocks that other threads free meanwhile are waited for as well.
         for _ in 0..ROUNDS {
             let waited = inner.wait_for_streams(operation);
-            // Waits for copies that have begun. No other copy begins before the memory has been suspended.
-            let _no_copies = tag.copies.write().unwrap_or_else(PoisonError::into_inner);
             let mut core = inner.core(operation)?;
             core.collect_pending();
             if core.is_idle_all(tag.index) {
-                return core.suspend(tag.index, store);
+                away.take_active(&mut core, tag.index)?;
+                let allowed = core.settings.access.len();
+                drop(core);
+                return self.suspend_away(operation, tag, away, store, allowed);
             }
             waited?;
         }
@@ -72,8 +87,59 @@ impl<B: Backend> Pool<B> {
         Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 
+    /// Suspends regions that are away: all of them, or none if the memory of the first ones can be had again. The pool had allowed
+    /// `allowed` devices when they left.
+    fn suspend_away(
+        &self,
+        operation: Operation,
+        tag: &Tag,
+        mut away: Away<'_, B>,
+        store: &BackingStore<B>,
+        allowed: usize,
+    ) -> Result<Bytes> {
+        let mut total = Bytes::ZERO;
+        let mut failed = None;
+        for part in &mut away.parts {
+            // SAFETY: all work was waited for before. No work that is queued since uses a block of a tag that is being suspended:
+            // the caller of `Pool::suspend` ensures that.
+            match part.region.suspend(store, unsafe { WaitFor::nothing() }) {
+                Ok(suspended) => total += suspended.memory,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        let result = match failed {
+            None => Ok(total),
+            Some(error) => Err(self.undo(operation, error, &mut away)),
+        };
+        let mut core = self.owner.inner.core(operation)?;
+        away.put_back(&mut core);
+        match (result, core.allow_tag(tag.index, allowed)) {
+            (Err(error), Err(undo)) => Err(error.rollback_failed(undo)),
+            (result, _) => result,
+        }
+    }
+
+    /// Resumes the regions that were suspended before `error` occurred.
+    fn undo(&self, operation: Operation, error: Error, away: &mut Away<'_, B>) -> Error {
+        // If the last region is suspended as well, it has lost its addresses.
+        let Some((_, gone)) = away.parts.split_last_mut() else { return error };
+        for part in gone.iter_mut().filter(|part| part.is_suspended()) {
+            if let Err(undo) = self.resume_region(operation, &mut part.region) {
+                return error.rollback_failed(undo);
+            }
+        }
+        error
+    }
+
     /// Restores the memory of all blocks with a tag, with their contents. Returns the size of the memory; zero if the blocks
     /// were not suspended.
+    ///
+    /// As during a [suspension](Pool::suspend), other threads go on, and requests with the tag return [`PoolError::Suspended`]
+    /// until all memory is restored. The memory counts as held from the beginning on. If there is too little, the call waits for
+    /// suspensions of other tags that have begun.
     ///
     /// # Errors
     ///
@@ -81,21 +147,68 @@ impl<B: Backend> Pool<B> {
     /// [`Region::resume`](gpu_vmm_core::Region::resume). If there is too little memory, the blocks that are not restored yet
     /// stay suspended and their contents are safe.
     pub fn resume(&self, tag: &str) -> Result<Bytes> {
-        let operation = Operation::Resume;
-        let (tag, inner) = (self.tag_named(operation, tag)?, &self.owner.inner);
+        let (operation, inner) = (Operation::Resume, &*self.owner.inner);
+        let tag = self.tag_named(operation, tag)?;
         span!(Resume, tag = &*tag.name);
-        let mut core = inner.core(operation)?;
-        let mut result = core.resume(&tag);
+        let Some(mut transition) = Transition::begin(inner, operation, &tag, TagState::Resuming)? else {
+            return Ok(Bytes::ZERO);
+        };
+        let mut total = Bytes::ZERO;
+        let mut result = self.resume_now(operation, &tag, &mut total);
         if matches!(&result, Err(shortage) if shortage.is_memory()) {
             // Free memory that the pool keeps may suffice.
-            drop(core);
             self.owner.settle(operation, |_, _| true)?;
-            core = inner.core_after_work(operation)?;
-            result = core.resume(&tag);
+            drop(inner.core_after_work(operation)?);
+            result = self.resume_now(operation, &tag, &mut total);
         }
+        while matches!(&result, Err(shortage) if shortage.is_memory()) && inner.wait_for_others(operation)? {
+            result = self.resume_now(operation, &tag, &mut total);
+        }
+        if let Err(shortage) = result {
+            let missing = inner.core(operation)?.missing(tag.index);
+            return Err(self.owner.tell(operation, shortage, missing, &tag));
+        }
+        transition.ends = Some(TagState::Active);
+        Ok(total)
+    }
+
+    /// Resumes what is suspended of a tag, and adds the size of its memory to `total`.
+    fn resume_now(&self, operation: Operation, tag: &Tag, total: &mut Bytes) -> Result<(), Shortage> {
+        let inner = &*self.owner.inner;
+        let mut away = Away::new(inner, operation);
+        let mut core = inner.core(operation)?;
         let missing = core.missing(tag.index);
+        core.make_room(missing)?;
+        away.take_suspended(&mut core, tag.index);
         drop(core);
-        result.map_err(|shortage| self.owner.tell(operation, shortage, missing, &tag))
+        let resumed = away.parts.iter_mut().try_for_each(|part| {
+            *total += self.resume_region(operation, &mut part.region)?;
+            Ok::<(), Error>(())
+        });
+        let mut core = inner.core(operation)?;
+        away.put_back(&mut core);
+        resumed?;
+        // Devices that were allowed meanwhile have no access yet.
+        core.allow_tag(tag.index, 1)?;
+        Ok(())
+    }
+
+    /// Resumes a region that is away. Returns the size of its memory.
+    fn resume_region(&self, operation: Operation, region: &mut Region<B>) -> Result<Bytes> {
+        let resumed = match region.resume() {
+            Err(error) if error.is_out_of_memory() => {
+                // Free memory that the pool keeps may suffice.
+                let mut core = self.owner.inner.core(operation)?;
+                if core.frames.free() == 0 {
+                    return Err(error);
+                }
+                core.trim(0)?;
+                drop(core);
+                region.resume()?
+            }
+            resumed => resumed?,
+        };
+        Ok(resumed.memory)
     }
 
     /// Returns true if a tag is suspended, or is being suspended or resumed.
@@ -131,13 +244,55 @@ impl<B: Backend> Pool<B> {
     }
 }
 
-impl<B: Backend> Core<B> {
-    pub(crate) fn is_suspended(&self, tag: u16) -> bool {
-        self.tags.spaces(tag).any(|space| self.space_is_suspended(space))
-    }
+/// A suspension or a resume of a tag: the only one until it is dropped.
+#[derive(Debug)]
+struct Transition<'a, B: Backend> {
+    inner: &'a Inner<B>,
+    operation: Operation,
+    tag: &'a Tag,
+    /// The state afterwards; none for the state that the memory has then.
+    ends: Option<TagState>,
+}
 
-    fn space_is_suspended(&self, space: usize) -> bool {
-        matches!(self.spaces[space].region.state(), RegionState::Suspended { .. })
+impl<'a, B: Backend> Transition<'a, B> {
+    /// Begins a transition, once no other thread suspends or resumes the tag. Returns none for a resume of an active tag.
+    fn begin(
+        inner: &'a Inner<B>,
+        operation: Operation,
+        tag: &'a Tag,
+        state: TagState,
+    ) -> Result<Option<Self>> {
+        let core = inner.core_when(operation, |_| tag.state().is_settled())?;
+        let before = tag.state();
+        if before == TagState::Active && state == TagState::Resuming {
+            return Ok(None);
+        }
+        tag.set_state(state);
+        drop(core);
+        // A call that fails leaves a suspended tag suspended.
+        let ends = Some(before).filter(|before| *before == TagState::Suspended);
+        Ok(Some(Self { inner, operation, tag, ends }))
+    }
+}
+
+impl<B: Backend> Drop for Transition<'_, B> {
+    fn drop(&mut self) {
+        // It fails in a forked child alone, where nothing uses the pool.
+        let Ok(core) = self.inner.core(self.operation) else { return };
+        let of_memory = match core.is_suspended(self.tag.index) {
+            true => TagState::Suspended,
+            false => TagState::Active,
+        };
+        self.tag.set_state(self.ends.unwrap_or(of_memory));
+        drop(core);
+        self.inner.wake();
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Returns true if memory of a tag is suspended, or if a thread suspends or resumes it.
+    pub(crate) fn is_suspended(&self, tag: u16) -> bool {
+        self.tags.spaces(tag).any(|space| self.spaces[space].is_suspended())
     }
 
     /// Returns true if no work uses a tag's memory or addresses, apart from the work of its live blocks.
@@ -149,118 +304,6 @@ impl<B: Backend> Core<B> {
                 && self.streams.is_done(self.frames.turn(page.frame))
                 && elsewhere.all(|page| self.streams.is_done(page.turn))
         })
-    }
-
-    /// Suspends a tag's memory, which no work uses.
-    fn suspend(&mut self, tag: u16, store: &BackingStore<B>) -> Result<Bytes, Error> {
-        let mut total = Bytes::ZERO;
-        let mut gone = Vec::new();
-        for space in self.tags.spaces(tag) {
-            match self.suspend_space(space, store) {
-                Ok(memory) => {
-                    total += memory;
-                    gone.push(space);
-                }
-                Err(error) => {
-                    for space in gone {
-                        if let Err(undo) = self.resume_space(space) {
-                            return Err(error.rollback_failed(undo));
-                        }
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        self.note();
-        Ok(total)
-    }
-
-    fn suspend_space(&mut self, space: usize, store: &BackingStore<B>) -> Result<Bytes, Error> {
-        if self.space_is_suspended(space) {
-            return Ok(Bytes::ZERO);
-        }
-        // Free memory stays in the pool, mapped at other addresses or at none.
-        let pages = self.spaces[space].pages.iter().enumerate();
-        let (used, free): (Vec<_>, Vec<_>) = pages
-            .filter(|(_, page)| page.frame != NO_FRAME)
-            .map(|(index, page)| (index, *page))
-            .partition(|(_, page)| page.is_used());
-        let free: Vec<_> = free.into_iter().map(|(index, _)| index).collect();
-        let Self { spaces, frames, calls, .. } = self;
-        unmap_runs(&mut spaces[space], frames, &free, calls)?;
-        let frames: Vec<(usize, FrameIndex)> =
-            used.iter().map(|(index, page)| (*index, page.frame)).collect();
-        self.unmap_elsewhere(space, &frames)?;
-        // The region must be the only holder of its memory.
-        for (_, frame) in &frames {
-            self.frames.at(*frame).memory = None;
-        }
-        // SAFETY: all work was waited for before. No work that is queued since uses a block of a tag that is being suspended:
-        // the caller of `Pool::suspend` ensures that.
-        let done = unsafe { WaitFor::nothing() };
-        match self.spaces[space].region.suspend(store, done) {
-            Ok(suspended) => {
-                for (page, frame) in frames {
-                    self.spaces[space].part_from(&mut self.frames, page, NO_FRAME);
-                    self.frames.remove(frame);
-                }
-                Ok(suspended.memory)
-            }
-            Err(error) => {
-                let nothing = if self.space_is_suspended(space) { NO_FRAME } else { LOST };
-                for (page, frame) in frames {
-                    let at = &mut self.spaces[space];
-                    let mapping = at.region.mapping_at(at.offset_of(page));
-                    match mapping.filter(|mapping| !mapping.poisoned) {
-                        Some(mapping) => self.frames.at(frame).memory = Some(mapping.memory.clone()),
-                        // The region keeps any memory that is left there, and does not use it again.
-                        None => {
-                            at.part_from(&mut self.frames, page, nothing);
-                            self.frames.remove(frame);
-                        }
-                    }
-                }
-                self.withdraw_lost(space);
-                Err(error)
-            }
-        }
-    }
-
-    /// Unmaps used frames from all addresses except those of their blocks.
-    fn unmap_elsewhere(&mut self, space: usize, used: &[(usize, FrameIndex)]) -> Result<(), Error> {
-        let mut pages = Vec::new();
-        for (page, frame) in used {
-            let here = self.spaces[space].address_of(*page);
-            pages.extend(self.frames.get(*frame).mapped.iter().filter(|at| **at != here));
-        }
-        self.unmap_pages(pages)
-    }
-
-    fn resume(&mut self, tag: &Tag) -> Result<Bytes, Shortage> {
-        self.make_room(self.missing(tag.index))?;
-        let mut total = Bytes::ZERO;
-        for space in self.tags.spaces(tag.index) {
-            total += self.resume_space(space)?;
-        }
-        if tag.is_suspended() {
-            // Devices that were allowed meanwhile have no access yet.
-            let devices = self.settings.access[1..].to_vec();
-            self.tags.spaces(tag.index).try_for_each(|space| self.allow(space, &devices))?;
-        }
-        tag.set_suspended(false);
-        self.note();
-        Ok(total)
-    }
-
-    /// Returns the size of the memory that a tag lacks while it is suspended.
-    fn missing(&self, tag: u16) -> Bytes {
-        let states = self.tags.spaces(tag).map(|space| self.spaces[space].region.state());
-        states
-            .map(|state| match state {
-                RegionState::Suspended { memory, .. } => memory,
-                RegionState::Active => Bytes::ZERO,
-            })
-            .sum()
     }
 
     /// Ensures that the pool can hold `memory` more within its budget.
@@ -279,32 +322,10 @@ impl<B: Backend> Core<B> {
         if self.held() > most { Err(shortage) } else { Ok(()) }
     }
 
-    fn resume_space(&mut self, index: usize) -> Result<Bytes, Error> {
-        if !self.space_is_suspended(index) {
-            return Ok(Bytes::ZERO);
-        }
-        let space = &mut self.spaces[index];
-        let resumed = match space.region.resume() {
-            Ok(resumed) => resumed,
-            // Free memory that the pool keeps may suffice.
-            Err(error) if error.is_out_of_memory() && self.frames.free() > 0 => {
-                self.trim(0)?;
-                self.spaces[index].region.resume()?
-            }
-            Err(error) => return Err(error),
-        };
-        let space = &mut self.spaces[index];
-        let frames = &mut self.frames;
-        let mappings = space.region.mappings().map(|mapping| (mapping.offset, mapping.memory.clone()));
-        for (offset, memory) in mappings.collect::<Vec<_>>() {
-            let page = (offset.0 / space.page) as usize;
-            let frame = frames.insert(Some(memory), space.tag);
-            space.note_mapped(frames, page, frame);
-            if space.pages[page].live == 0 {
-                frames.release(frame, Turn::FREE);
-            }
-        }
-        Ok(resumed.memory)
+    /// Gives the devices that were allowed from number `first` on access to a tag's memory.
+    fn allow_tag(&mut self, tag: u16, first: usize) -> Result<()> {
+        let devices = self.settings.access.get(first..).unwrap_or_default().to_vec();
+        self.tags.spaces(tag).try_for_each(|space| self.allow(space, &devices))
     }
 
     /// Gives devices access to everything that is mapped in a space. Pages whose access is unknown after an error are not used again.

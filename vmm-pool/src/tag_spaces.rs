@@ -59,7 +59,7 @@ impl<B: Backend> Core<B> {
 
     /// Reserves the addresses of a space: as many as the settings say, or fewer if the driver has too few.
     fn reserve(&mut self, request: Request) -> Result<Region<B>, Shortage> {
-        let reserved: u64 = self.spaces.iter().map(|space| space.region.reserved().0).sum();
+        let reserved: u64 = self.spaces.iter().map(|space| space.reserved).sum();
         let left = self.settings.addresses.0.saturating_sub(reserved);
         let wanted = if request.small { self.settings.reserve_small } else { self.settings.reserve };
         let least = request.size.max(self.page).next_multiple_of(self.page);

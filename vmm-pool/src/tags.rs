@@ -9,8 +9,7 @@ use gpu_vmm_premap::sync::{Arc, OnceLock, RwLock};
 pub(crate) struct Tag {
     pub(crate) index: u16,
     pub(crate) name: Box<str>,
-    /// A sum of [`SUSPENDED`] and [`HAS_LOST`]. Set for good under the core's lock; requests read it under the lock of their thread
-    /// cache.
+    /// A [`TagState`], and [`HAS_LOST`] or not. Changed under the core's lock; requests read it under the lock of their thread cache.
     state: AtomicU8,
     /// Locked for reading by copies of its blocks' bytes, and for writing by a suspension that waits for these copies.
     pub(crate) copies: RwLock<()>,
@@ -18,26 +17,51 @@ pub(crate) struct Tag {
     pub(crate) large: OnceLock<u16>,
 }
 
-/// The memory is suspended, or about to be.
-const SUSPENDED: u8 = 1;
+/// What happens to the memory of a tag.
+///
+/// A thread that suspends or resumes the tag sets the state under the core, copies the contents without the core, and sets the
+/// next state under the core. Meanwhile other threads that suspend or resume the tag wait, and blocks can be freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TagState {
+    /// Requests are served.
+    Active,
+    /// A thread waits for the work on the memory, or copies the contents and unmaps the memory.
+    Suspending,
+    /// All or a part of the memory is suspended, or a device that was allowed meanwhile has no access to it yet.
+    Suspended,
+    /// A thread maps memory again and copies the contents back.
+    Resuming,
+}
+
+impl TagState {
+    const ALL: [Self; 4] = [Self::Active, Self::Suspending, Self::Suspended, Self::Resuming];
+
+    /// Returns true if no thread suspends or resumes the tag.
+    pub(crate) fn is_settled(self) -> bool {
+        matches!(self, Self::Active | Self::Suspended)
+    }
+}
 
 /// Pages with blocks are out of use. The blocks may be freed into thread caches, from which no request is served any more.
-const HAS_LOST: u8 = 2;
+const HAS_LOST: u8 = 4;
 
 impl Tag {
-    /// Returns true if its memory is suspended, or about to be.
+    pub(crate) fn state(&self) -> TagState {
+        TagState::ALL[usize::from(self.state.load(Ordering::Acquire) & !HAS_LOST)]
+    }
+
+    /// Sets the state. The caller holds the core.
+    pub(crate) fn set_state(&self, state: TagState) {
+        let lost = self.state.load(Ordering::Relaxed) & HAS_LOST;
+        self.state.store(state as u8 | lost, Ordering::Release);
+    }
+
+    /// Returns true unless its memory can be used: it is suspended, or a thread suspends or resumes it.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.state.load(Ordering::Acquire) & SUSPENDED != 0
+        self.state() != TagState::Active
     }
 
-    pub(crate) fn set_suspended(&self, suspended: bool) {
-        match suspended {
-            true => self.state.fetch_or(SUSPENDED, Ordering::AcqRel),
-            false => self.state.fetch_and(!SUSPENDED, Ordering::AcqRel),
-        };
-    }
-
-    /// Notes that pages with blocks are out of use.
+    /// Notes that pages with blocks are out of use. The caller holds the core.
     pub(crate) fn lose_pages(&self) {
         self.state.fetch_or(HAS_LOST, Ordering::AcqRel);
     }

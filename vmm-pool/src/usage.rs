@@ -141,9 +141,8 @@ impl<B: Backend> Pool<B> {
 
 impl<B: Backend> Core<B> {
     fn memory_at(&self, address: u64, size: u64) -> Option<(Vec<PhysicalMemory<B>>, Bytes)> {
-        let inside = |space: &&Space<B>| {
-            address.checked_sub(space.base).is_some_and(|at| at < space.region.reserved().0)
-        };
+        let inside =
+            |space: &&Space<B>| address.checked_sub(space.base).is_some_and(|at| at < space.reserved);
         let space = self.spaces.iter().find(inside)?;
         let offset = address - space.base;
         let pages = offset / self.page..offset.checked_add(size)?.div_ceil(self.page);
@@ -373,7 +372,7 @@ mod tests {
         for block in [&before, &after] {
             let space = core.spaces.iter().find(|space| !space.is_small).unwrap();
             let offset = Bytes(block.address().0 - space.base);
-            assert_eq!(space.region.access(offset, DeviceId(1)), gpu_vmm_core::Access::ReadWrite);
+            assert_eq!(space.region().unwrap().access(offset, DeviceId(1)), gpu_vmm_core::Access::ReadWrite);
         }
         drop(core);
         assert!(pool.allow_access(DeviceId(7)).is_err());

@@ -109,12 +109,22 @@ impl<B: Backend> Inner<B> {
     }
 }
 
+impl<B: Backend> Inner<B> {
+    /// Waits until another thread has ended what it does without the core, if that may leave more free memory: a suspension, or
+    /// overwriting. Returns false if no thread does so.
+    pub(crate) fn wait_for_others(&self, operation: Operation) -> Result<bool> {
+        let Some(ended) = self.core(operation)?.ongoing.ended_before_others() else { return Ok(false) };
+        drop(self.core_when(operation, |core| core.ongoing.has_passed(ended))?);
+        Ok(true)
+    }
+}
+
 /// The waits of a request that finds too little memory, one after the other, with a new attempt after each.
 #[derive(Debug)]
 pub(crate) enum Ladder {
     /// Waits for all streams at once, and frees memory that destructors had to keep.
     Streams,
-    /// Waits for the fences that existed then, one by one.
+    /// Waits for the fences that existed then, one by one, and then for suspensions of other tags.
     Fences(Vec<Arc<dyn Fence>>),
 }
 
@@ -144,7 +154,7 @@ impl Ladder {
                         return Ok(true);
                     }
                 }
-                Ok(false)
+                inner.wait_for_others(operation)
             }
         }
     }

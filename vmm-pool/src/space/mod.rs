@@ -5,9 +5,11 @@
 //! | `bins` | free ranges by their size |
 //! | `ranges` | the taken and free ranges, without regard to memory |
 //! | `search` | the place of a block: the best fit that needs the least mapping |
+//! | `memory` | the region behind the addresses, which leaves the space while its contents are copied |
 //! | `supply` | mapping memory at addresses, as a transaction |
 
 mod bins;
+mod memory;
 mod ranges;
 mod search;
 mod supply;
@@ -55,8 +57,11 @@ impl Page {
 pub(crate) struct Space<B: Backend> {
     pub(crate) index: u16,
     pub(crate) tag: u16,
-    pub(crate) region: Region<B>,
+    /// None while a thread suspends or resumes it without the core. No page has a frame then.
+    region: Option<Region<B>>,
     pub(crate) base: u64,
+    /// The size of the addresses; zero if they were released.
+    pub(crate) reserved: u64,
     pub(crate) page: u64,
     /// True if memory with another tag's contents must be overwritten first.
     pub(crate) scrub: bool,
@@ -96,10 +101,21 @@ impl<B: Backend> Space<B> {
         scrub: bool,
         is_small: bool,
     ) -> Self {
-        let base = region.address().0;
-        let ranges = Ranges::new(region.reserved().0);
-        let pages = Vec::new();
-        Self { index, tag, region, base, page, scrub, is_small, ranges, pages, mapped: 0, lost_end: 0 }
+        let (base, reserved) = (region.address().0, region.reserved().0);
+        Self {
+            index,
+            tag,
+            region: Some(region),
+            base,
+            reserved,
+            page,
+            scrub,
+            is_small,
+            ranges: Ranges::new(reserved),
+            pages: Vec::new(),
+            mapped: 0,
+            lost_end: 0,
+        }
     }
 
     /// Returns the pages of a part of the space.
@@ -110,7 +126,7 @@ impl<B: Backend> Space<B> {
     /// Returns the first run of pages without memory among the `by` bytes behind everything that was ever taken.
     pub(crate) fn pages_to_premap(&self, by: u64) -> std::ops::Range<usize> {
         let from = self.ranges.touched().div_ceil(self.page) as usize;
-        let end = (self.region.reserved().0 / self.page) as usize;
+        let end = (self.reserved / self.page) as usize;
         let end = end.min(from + (by / self.page) as usize);
         let is_free = |page: &usize| self.page_at(*page).frame == NO_FRAME;
         let first = (from..end).find(is_free).unwrap_or(end);

@@ -6,7 +6,7 @@ use crate::DriverCalls;
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME};
 use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
-use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Result, WaitFor};
+use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Operation, Result, WaitFor};
 
 /// The pages of a part that contain no block yet.
 #[derive(Debug)]
@@ -108,7 +108,9 @@ impl<B: Backend> Space<B> {
 
     /// Returns true if the mapping at a page is known.
     pub(crate) fn is_sound(&self, page: usize) -> bool {
-        self.region.mapping_at(self.offset_of(page)).is_some_and(|mapping| !mapping.poisoned)
+        self.region().is_some_and(|region| {
+            region.mapping_at(self.offset_of(page)).is_some_and(|mapping| !mapping.poisoned)
+        })
     }
 
     /// Notes that a page no longer has its frame, and gives the page `number`: [`NO_FRAME`] or [`LOST`].
@@ -137,7 +139,8 @@ impl<B: Backend> Space<B> {
         for (page, frame) in gap.missing.iter().zip(chosen) {
             if let Some(memory) = &frames.get(*frame).memory {
                 calls.map += 1;
-                self.region.map(Bytes(*page as u64 * self.page), memory)?;
+                let offset = self.offset_of(*page);
+                self.region_mut(Operation::Map)?.map(offset, memory)?;
             }
             *done += 1;
         }
@@ -158,7 +161,7 @@ impl<B: Backend> Space<B> {
         let (offset, length) = (self.offset_of(first), Bytes(count as u64 * self.page));
         devices.iter().try_for_each(|device| {
             calls.set_access += 1;
-            self.region.set_access(offset, length, *device, Access::ReadWrite)
+            self.region_mut(Operation::SetAccess)?.set_access(offset, length, *device, Access::ReadWrite)
         })
     }
 
@@ -181,7 +184,8 @@ pub(crate) fn unmap_runs<B: Backend>(
         calls.unmap += 1;
         // SAFETY: the caller ensures that all work on these addresses is done.
         let done = unsafe { WaitFor::nothing() };
-        let result = space.region.unmap(space.offset_of(first), Bytes(count as u64 * space.page), done);
+        let (offset, length) = (space.offset_of(first), Bytes(count as u64 * space.page));
+        let result = space.region_mut(Operation::Unmap).and_then(|region| region.unmap(offset, length, done));
         for page in first..first + count {
             if result.is_ok() {
                 space.part_from(frames, page, NO_FRAME);

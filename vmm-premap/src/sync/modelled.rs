@@ -7,9 +7,8 @@ use loom as model;
 use shuttle as model;
 
 pub use model::sync::Arc as CountedArc;
-pub use model::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
+pub use model::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
 
-use model::sync::Condvar;
 use std::cell::Cell;
 use std::ops::Add;
 use std::sync::PoisonError;

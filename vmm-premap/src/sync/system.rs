@@ -1,7 +1,7 @@
 //! The types of a normal build: the standard library's.
 
 pub use std::sync::Arc as CountedArc;
-pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
+pub use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
 pub use std::time::Instant;
 
 use std::thread::JoinHandle;

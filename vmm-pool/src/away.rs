@@ -1,0 +1,189 @@
+//! Regions that have left their spaces, so that a thread can suspend or resume them without the core.
+//!
+//! Their pages have no frames meanwhile: no request can take the memory, and no call unmaps it. The frames stay in use, so that
+//! the memory counts as held until it is gone. Blocks can be freed: their pages note it, and the memory becomes free when the
+//! region is back.
+
+use crate::core::Core;
+use crate::frames::{FrameIndex, NO_FRAME};
+use crate::shared::Inner;
+use crate::space::unmap_runs;
+use gpu_vmm_core::{Backend, Bytes, Error, Operation, Region, RegionState, Result};
+
+/// A region outside its space.
+#[derive(Debug)]
+pub(crate) struct Part<B: Backend> {
+    space: usize,
+    pub(crate) region: Region<B>,
+    /// The pages that had a frame, and their frames.
+    frames: Vec<(usize, FrameIndex)>,
+}
+
+impl<B: Backend> Part<B> {
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.region.state() != RegionState::Active
+    }
+
+    /// Returns the size of the memory that the region lacks while it is suspended.
+    pub(crate) fn missing(&self) -> Bytes {
+        missing(&self.region)
+    }
+}
+
+fn missing<B: Backend>(region: &Region<B>) -> Bytes {
+    match region.state() {
+        RegionState::Suspended { memory, .. } => memory,
+        RegionState::Active => Bytes::ZERO,
+    }
+}
+
+/// Regions outside their spaces. They return when this is dropped, whatever happened meanwhile.
+#[derive(Debug)]
+pub(crate) struct Away<'a, B: Backend> {
+    inner: &'a Inner<B>,
+    operation: Operation,
+    pub(crate) parts: Vec<Part<B>>,
+    /// The number of pages that the core counts as coming.
+    coming: u64,
+    /// True if the core knows that memory is about to be free.
+    frees: bool,
+}
+
+impl<'a, B: Backend> Away<'a, B> {
+    pub(crate) const fn new(inner: &'a Inner<B>, operation: Operation) -> Self {
+        Self { inner, operation, parts: Vec::new(), coming: 0, frees: false }
+    }
+
+    /// Takes the active regions of a tag out of the core: all of them, or none. No work uses their memory.
+    pub(crate) fn take_active(&mut self, core: &mut Core<B>, tag: u16) -> Result<()> {
+        for space in core.tags.spaces(tag) {
+            if core.spaces[space].is_suspended() {
+                continue;
+            }
+            match core.detach(space) {
+                Ok(part) => self.parts.extend(part),
+                Err(error) => {
+                    self.put_back(core);
+                    return Err(error);
+                }
+            }
+        }
+        self.frees = true;
+        core.ongoing.begin();
+        Ok(())
+    }
+
+    /// Takes the suspended regions of a tag out of the core, and counts the memory that they need.
+    pub(crate) fn take_suspended(&mut self, core: &mut Core<B>, tag: u16) {
+        for space in core.tags.spaces(tag) {
+            if core.spaces[space].is_suspended() {
+                let region = core.spaces[space].take_region();
+                self.parts.extend(region.map(|region| Part { space, region, frames: Vec::new() }));
+            }
+        }
+        self.coming = self.parts.iter().map(|part| part.missing().0 / core.page).sum();
+        core.coming += self.coming;
+    }
+
+    /// Puts the regions back, with the memory that they have now.
+    pub(crate) fn put_back(&mut self, core: &mut Core<B>) {
+        core.coming -= std::mem::take(&mut self.coming);
+        if std::mem::take(&mut self.frees) {
+            core.ongoing.end();
+        }
+        self.parts.drain(..).for_each(|part| core.attach(part));
+        core.note();
+    }
+}
+
+impl<B: Backend> Drop for Away<'_, B> {
+    fn drop(&mut self) {
+        if self.parts.is_empty() && !self.frees {
+            return;
+        }
+        // It fails in a forked child alone, where nothing uses the pool.
+        if let Ok(mut core) = self.inner.core(self.operation) {
+            self.put_back(&mut core);
+        }
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Returns the size of the memory that a tag lacks while it is suspended.
+    pub(crate) fn missing(&self, tag: u16) -> Bytes {
+        self.tags.spaces(tag).filter_map(|space| self.spaces[space].region()).map(missing).sum()
+    }
+
+    /// Takes an active region out of its space. It is then the only holder of its memory.
+    fn detach(&mut self, space: usize) -> Result<Option<Part<B>>> {
+        // Free memory stays in the pool, mapped at other addresses or at none.
+        let pages = self.spaces[space].pages.iter().enumerate();
+        let (used, free): (Vec<_>, Vec<_>) = pages
+            .filter(|(_, page)| page.frame != NO_FRAME)
+            .map(|(index, page)| (index, *page))
+            .partition(|(_, page)| page.is_used());
+        let free: Vec<_> = free.into_iter().map(|(index, _)| index).collect();
+        let Self { spaces, frames, calls, .. } = self;
+        unmap_runs(&mut spaces[space], frames, &free, calls)?;
+        let frames: Vec<(usize, FrameIndex)> =
+            used.iter().map(|(index, page)| (*index, page.frame)).collect();
+        self.unmap_elsewhere(space, &frames)?;
+        let Some(region) = self.spaces[space].take_region() else { return Ok(None) };
+        for (page, frame) in &frames {
+            self.spaces[space].part_from(&mut self.frames, *page, NO_FRAME);
+            self.frames.at(*frame).memory = None;
+        }
+        Ok(Some(Part { space, region, frames }))
+    }
+
+    /// Unmaps used frames from all addresses except those of their blocks.
+    fn unmap_elsewhere(&mut self, space: usize, used: &[(usize, FrameIndex)]) -> Result<(), Error> {
+        let mut pages = Vec::new();
+        for (page, frame) in used {
+            let here = self.spaces[space].address_of(*page);
+            pages.extend(self.frames.get(*frame).mapped.iter().filter(|at| **at != here));
+        }
+        self.unmap_pages(pages)
+    }
+
+    /// Puts a region back. Its pages get frames for the memory that is mapped in it now.
+    fn attach(&mut self, part: Part<B>) {
+        let is_suspended = part.is_suspended();
+        let Part { space: index, region, frames: before } = part;
+        let space = &mut self.spaces[index];
+        for (page, frame) in &before {
+            let mapping = region.mapping_at(space.offset_of(*page)).filter(|mapping| !mapping.poisoned);
+            match mapping {
+                Some(mapping) if !is_suspended => {
+                    // Blocks that were freed meanwhile have changed the page alone.
+                    let turn = space.pages[*page].turn;
+                    self.frames.at(*frame).memory = Some(mapping.memory.clone());
+                    space.note_mapped(&mut self.frames, *page, *frame);
+                    space.pages[*page].turn = turn;
+                    self.frames.set_turn(*frame, self.streams.later(self.frames.turn(*frame), turn));
+                }
+                _ => {
+                    // The region keeps any memory that is left there, and does not use it again.
+                    if !is_suspended {
+                        space.lose(&mut self.frames, *page);
+                    }
+                    self.frames.remove(*frame);
+                }
+            }
+        }
+        let mapped = region.mappings().filter(|mapping| !is_suspended && !mapping.poisoned);
+        for mapping in mapped {
+            let page = (mapping.offset.0 / space.page) as usize;
+            if space.pages[page].frame == NO_FRAME {
+                let frame = self.frames.insert(Some(mapping.memory.clone()), space.tag);
+                space.note_mapped(&mut self.frames, page, frame);
+            }
+            let at = space.pages[page];
+            if at.is_mapped() && at.live == 0 {
+                self.frames.release(at.frame, self.frames.turn(at.frame));
+            }
+        }
+        space.put_region(region);
+        self.withdraw_lost(index);
+    }
+}
