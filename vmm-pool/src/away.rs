@@ -85,6 +85,17 @@ impl<'a, B: Backend> Away<'a, B> {
         core.coming += self.coming;
     }
 
+    /// Notes that no memory is about to be free: threads that need some must not wait for this one.
+    pub(crate) fn give_up(&mut self) {
+        if std::mem::take(&mut self.frees)
+            && let Ok(mut core) = self.inner.core(self.operation)
+        {
+            core.ongoing.end();
+            drop(core);
+            self.inner.wake();
+        }
+    }
+
     /// Puts the regions back, with the memory that they have now.
     pub(crate) fn put_back(&mut self, core: &mut Core<B>) {
         core.coming -= std::mem::take(&mut self.coming);

@@ -62,6 +62,21 @@ pub enum PoolError {
         /// The tag.
         tag: Box<str>,
     },
+    /// A part of the tag's memory stays suspended: a suspension failed, and so did the attempt to restore what it had suspended.
+    /// Nothing is lost, and [`Pool::resume`](crate::Pool::resume) restores everything.
+    #[error(
+        "{memory} of the memory tagged {tag:?} stay suspended ({source}; restoring them: {undo}); resume the tag"
+    )]
+    SuspendedInPart {
+        /// The tag.
+        tag: Box<str>,
+        /// The size of the memory that stays suspended.
+        memory: Bytes,
+        /// The error of the suspension.
+        source: Box<Error>,
+        /// The error of restoring the memory.
+        undo: Box<Error>,
+    },
     /// No memory has this tag.
     #[error("no memory is tagged {tag:?}; existing tags: {there}")]
     NoSuchTag {
@@ -92,7 +107,7 @@ impl ExtensionError for PoolError {
             Self::OutOfMemory { .. } => ErrorKind::OutOfMemory,
             Self::OutOfAddresses { .. } => ErrorKind::OutOfAddressSpace,
             Self::NotABlock { .. } | Self::FreedTwice { .. } | Self::NoSuchTag { .. } => ErrorKind::NotFound,
-            Self::Suspended { .. } => ErrorKind::Suspended,
+            Self::Suspended { .. } | Self::SuspendedInPart { .. } => ErrorKind::Suspended,
         }
     }
 
@@ -102,6 +117,7 @@ impl ExtensionError for PoolError {
                 OutOf::Driver(error) => error.driver_error(),
                 OutOf::Budget(_) | OutOf::BudgetOfEnvironment(_) => None,
             },
+            Self::SuspendedInPart { source, .. } => source.driver_error(),
             _ => None,
         }
     }
@@ -154,6 +170,17 @@ mod tests {
         let driver = Error::new(
             gpu_vmm_core::Operation::CreateMemory,
             gpu_vmm_core::Detail::Driver { source, context: String::new() },
+        );
+        let [source, undo] =
+            [driver.clone(), Error::new(gpu_vmm_core::Operation::Resume, gpu_vmm_core::Detail::ZeroSize)];
+        let (source, undo) = (Box::new(source), Box::new(undo));
+        let part = PoolError::SuspendedInPart { tag: tag(), memory: Bytes::mib(5), source, undo };
+        assert_eq!(part.kind(), ErrorKind::Suspended);
+        assert_eq!(part.driver_error().map(|error| error.code), Some(2));
+        let text = part.to_string();
+        assert!(
+            ["FULL", "5 MiB", "\"kv\"", "resume the tag"].iter().all(|word| text.contains(word)),
+            "{text}"
         );
         let error = out_of(OutOf::Driver(driver));
         assert_eq!(error.driver_error().map(|error| error.code), Some(2));

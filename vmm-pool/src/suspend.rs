@@ -4,7 +4,7 @@
 //! time. It waits and copies without the core, while the regions are [away](Away) from their spaces.
 #![allow(unsafe_code)] // promises that work has been waited for
 
-use crate::away::Away;
+use crate::away::{Away, Part};
 use crate::core::{Core, Shortage};
 use crate::error::OutOf;
 use crate::shared::Inner;
@@ -35,13 +35,18 @@ impl<B: Backend> Pool<B> {
     /// Copies that have begun are waited for. The memory counts as held until all of it was released.
     ///
     /// Calls that suspend or resume one tag take turns: each waits until the one before has ended, and then does what is left to
-    /// do. The pool ends after the call, which has a reference to it.
+    /// do. So an [observer](gpu_vmm_core::Region::on_backing_change) of memory that the call frees must not suspend or resume the same
+    /// tag. The pool ends after the call, which has a reference to it.
     ///
     /// # Errors
     ///
     /// [`PoolError::NoSuchTag`]; [`Unsupported`](gpu_vmm_core::Detail::Unsupported) on a device without virtual memory management;
     /// and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
     /// addresses, for small blocks and for others; if the second one fails, the first one is resumed.
+    ///
+    /// [`PoolError::SuspendedInPart`] if the first one cannot be resumed either, for instance because its memory is in use elsewhere
+    /// now. The tag is then suspended in part, as [`Pool::is_suspended`] and snapshots report, and [`Pool::resume`] restores
+    /// everything. The same holds after [`AddressesLost`](gpu_vmm_core::Detail::AddressesLost).
     pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
         let (operation, inner) = (Operation::Suspend, &*self.owner.inner);
         let tag = self.tag_named(operation, tag)?;
@@ -99,20 +104,20 @@ impl<B: Backend> Pool<B> {
     ) -> Result<Bytes> {
         let mut total = Bytes::ZERO;
         let mut failed = None;
-        for part in &mut away.parts {
+        for (before, part) in away.parts.iter_mut().enumerate() {
             // SAFETY: all work was waited for before. No work that is queued since uses a block of a tag that is being suspended:
             // the caller of `Pool::suspend` ensures that.
             match part.region.suspend(store, unsafe { WaitFor::nothing() }) {
                 Ok(suspended) => total += suspended.memory,
                 Err(error) => {
-                    failed = Some(error);
+                    failed = Some((error, before));
                     break;
                 }
             }
         }
         let result = match failed {
             None => Ok(total),
-            Some(error) => Err(self.undo(operation, error, &mut away)),
+            Some((error, before)) => Err(self.undo(operation, tag, error, &mut away, before)),
         };
         let mut core = self.owner.inner.core(operation)?;
         away.put_back(&mut core);
@@ -122,16 +127,27 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    /// Resumes the regions that were suspended before `error` occurred.
-    fn undo(&self, operation: Operation, error: Error, away: &mut Away<'_, B>) -> Error {
-        // If the last region is suspended as well, it has lost its addresses.
-        let Some((_, gone)) = away.parts.split_last_mut() else { return error };
-        for part in gone.iter_mut().filter(|part| part.is_suspended()) {
-            if let Err(undo) = self.resume_region(operation, &mut part.region) {
-                return error.rollback_failed(undo);
-            }
+    /// Resumes the first `before` regions, which were suspended before `error` occurred.
+    fn undo(
+        &self,
+        operation: Operation,
+        tag: &Tag,
+        error: Error,
+        away: &mut Away<'_, B>,
+        before: usize,
+    ) -> Error {
+        away.give_up();
+        let mut gone = away.parts.iter_mut().take(before);
+        let undone = gone.try_for_each(|part| self.resume_region(operation, &mut part.region).map(drop));
+        let Err(undo) = undone else { return error };
+        let mut gone = away.parts.iter().filter(|part| part.is_suspended());
+        if gone.any(|part| !part.region.mapped().is_zero()) {
+            // A mapping that could not be removed again is poisoned.
+            return error.rollback_failed(undo);
         }
-        error
+        let (tag, memory) = (tag.name.clone(), away.parts.iter().map(Part::missing).sum());
+        let (source, undo) = (Box::new(error), Box::new(undo));
+        Error::of_extension(operation, PoolError::SuspendedInPart { tag, memory, source, undo })
     }
 
     /// Restores the memory of all blocks with a tag, with their contents. Returns the size of the memory; zero if the blocks

@@ -5,7 +5,7 @@
 
 use gpu_vmm_core::{BackingStore, Bytes, Detail, DeviceId, ErrorKind, Operation, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::{Block, Pool};
+use gpu_vmm_pool::{Block, Pool, PoolError};
 use gpu_vmm_testkit::FaultInject;
 
 type Faulty = FaultInject<HostBackend>;
@@ -159,15 +159,21 @@ fn half_a_suspension_that_cannot_be_undone_is_reported_and_resumed() {
         if !pool.is_suspended("").unwrap() {
             continue;
         }
-        match error.detail() {
-            Detail::RollbackFailed { error, undo } => {
+        match error.extension() {
+            Some(PoolError::SuspendedInPart { tag, memory, source, undo }) => {
+                assert_eq!((&**tag, error.kind()), ("", ErrorKind::Suspended));
+                // The pages of small blocks are in the first range. The second one is suspended too if it has lost its addresses.
+                let whole = matches!(source.detail(), Detail::AddressesLost { .. });
+                assert_eq!(*memory, Bytes::mib(if whole { 8 } else { 2 }), "from call {first} on");
                 let injected =
-                    [error, undo].map(|error| error.driver_error().map(|driver| driver.name.as_ref()));
-                assert_eq!(injected, [Some("INJECTED"); 2], "from call {first} on: {error}; {undo}");
+                    [&**source, undo].map(|error| error.driver_error().map(|driver| &*driver.name));
+                assert_eq!(injected, [Some("INJECTED"); 2], "from call {first} on: {error}");
+                let suspended: Vec<_> = pool.snapshot().spaces.iter().map(|space| space.suspended).collect();
+                assert_eq!(suspended, [true, whole], "from call {first} on");
                 halves += 1;
             }
-            Detail::AddressesLost { .. } => {}
-            other => panic!("from call {first} on: {other:?}"),
+            _ if matches!(error.detail(), Detail::AddressesLost { .. }) => {}
+            _ => panic!("from call {first} on: {error:?}"),
         }
         for size in [Bytes(300), Bytes::mib(6)] {
             assert_eq!(pool.alloc(size).unwrap_err().kind(), ErrorKind::Suspended, "from call {first} on");
