@@ -1,5 +1,6 @@
 //! The state of a pool, under one lock: where memory is, which stream owns it, and after which work it is free.
 
+use crate::chunk::Chunk;
 use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::OutOf;
 use crate::frames::Frames;
@@ -56,6 +57,8 @@ pub(crate) enum Shortage {
     Addresses { used: u64, reserved: u64 },
     /// The tag is suspended.
     Suspended,
+    /// No chunk has room: the caller must allocate one for this request without the core.
+    Chunk(Request),
     /// Any other error.
     Other(Error),
 }
@@ -85,6 +88,8 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) coming: u64,
     pub(crate) ongoing: Ongoing,
     pub(crate) spaces: Vec<Space<B>>,
+    /// Chunks that are freed as soon as the core is unlocked.
+    pub(crate) leaving: Vec<Chunk<B>>,
     pub(crate) tags: Tags,
     pub(crate) slabs: Slabs,
     pub(crate) pending: Pending,
@@ -113,6 +118,7 @@ impl<B: Backend> Core<B> {
             coming: 0,
             ongoing: Ongoing::default(),
             spaces: Vec::new(),
+            leaving: Vec::new(),
             tags: Tags::default(),
             slabs: Slabs::default(),
             pending: Pending::default(),

@@ -27,7 +27,7 @@
 //! | `away`, `ongoing` | memory that a thread suspends or resumes without the lock |
 //! | `space` | addresses: the ranges that are taken, and the memory behind them |
 //! | `frames`, `lost` | physical memory, and pages that are out of use because a failed call lost it |
-//! | `plain` | plain allocations, on a device without virtual memory management |
+//! | `plain`, `chunk` | plain allocations, on a device without virtual memory management |
 //! | `slabs` | slots of small sizes |
 //! | `stream_order`, `streams`, `pending`, `collect`, `fence` | the work after which memory is free |
 //! | `uses` | work on other streams that uses a block which its owner keeps |
@@ -47,6 +47,7 @@
 mod away;
 mod block;
 mod builder;
+mod chunk;
 mod classes;
 mod collect;
 mod core;

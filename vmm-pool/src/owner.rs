@@ -149,7 +149,7 @@ impl<B: Backend> Owner<B> {
             ),
             Shortage::Suspended => Error::of_extension(operation, PoolError::Suspended { tag: name }),
             Shortage::Other(error) => error,
-            Shortage::Caches => Error::of_extension(
+            Shortage::Caches | Shortage::Chunk(_) => Error::of_extension(
                 operation,
                 PoolError::OutOfMemory {
                     requested,

@@ -5,6 +5,7 @@ use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, clas
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::owner::Owner;
 use crate::piece::{Origin, Piece};
+use crate::plain::NewChunk;
 use crate::settings::{Callbacks, Settings};
 use crate::shared::Inner;
 use crate::space::{UNIT, rounded};
@@ -170,7 +171,7 @@ impl<B: Backend> Pool<B> {
         let cached = cached.and_then(|class| self.take_cached(thread_cache, class, size, stream));
         let asked = Asked { thread_cache, size, alignment, stream, class, captures, tentative: true };
         let ready = cached.or_else(|| self.take_last(size, alignment, (stream, captures)));
-        Some(self.block(ready.or_else(|| self.try_take(&asked, false).ok())?))
+        Some(self.block(ready.or_else(|| self.try_take(&asked, false, &mut None).ok())?))
     }
 
     /// Takes a block from the thread cache.
@@ -265,14 +266,22 @@ impl<B: Backend> Pool<B> {
         let size = asked.size;
         let mut settled = false;
         let mut ladder = Ladder::Streams;
+        let mut chunk = None;
         loop {
-            let shortage = match self.try_take(asked, settled) {
+            let shortage = match self.try_take(asked, settled, &mut chunk) {
                 Ok(taken) => {
                     if settled {
                         self.owner.ask_premap();
                     }
                     return Ok(taken);
                 }
+                Err(Shortage::Chunk(request)) => match NewChunk::allocate(&self.owner.inner, request) {
+                    Ok(new) => {
+                        chunk = Some(new);
+                        continue;
+                    }
+                    Err(shortage) => shortage,
+                },
                 Err(shortage) => shortage,
             };
             match shortage {
@@ -290,10 +299,19 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<Ready<B>, Shortage> {
+    /// Takes memory from the core, if it has any. A new chunk serves this request first.
+    fn try_take(
+        &self,
+        asked: &Asked<'_, B>,
+        settled: bool,
+        chunk: &mut Option<NewChunk<'_, B>>,
+    ) -> Result<Ready<B>, Shortage> {
         let &Asked { thread_cache, size, alignment, stream, class, captures, tentative } = asked;
         // One hold from the look at the stream's number to the last use of it: the number may serve another stream later.
         let mut core = self.owner.inner.core(OPERATION)?;
+        if let Some(chunk) = chunk {
+            core.add_chunk(chunk)?;
+        }
         let (bin, index) = self.bin(&mut core, thread_cache, stream)?;
         // Slots and pieces in thread caches follow the order of their stream. A graph does not.
         let class = class.filter(|_| !captures);

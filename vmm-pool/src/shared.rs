@@ -1,5 +1,6 @@
 //! The state that a pool shares with its blocks.
 
+use crate::chunk::Chunk;
 use crate::core::Core;
 use crate::last_freed::Last;
 use crate::piece::Piece;
@@ -8,6 +9,7 @@ use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Region};
 use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock, try_lock};
+use std::ops::{Deref, DerefMut};
 
 /// The shared state. It lives as long as the pool or one of its blocks.
 #[derive(Debug)]
@@ -30,9 +32,9 @@ impl<B: Backend> Inner<B> {
     /// Locks the core, and moves the block that was freed last into it. Returns an error in a forked child, where a thread
     /// that the child lacks may hold the lock.
     #[inline]
-    pub(crate) fn core(&self, operation: Operation) -> Result<MutexGuard<'_, Core<B>>, Error> {
+    pub(crate) fn core(&self, operation: Operation) -> Result<CoreGuard<'_, B>, Error> {
         self.process.check(operation)?;
-        Ok(self.lock())
+        Ok(CoreGuard::new(self.lock()))
     }
 
     /// Locks the core once `is_so` returns true. Waits without the lock until then: a thread that changes what `is_so` looks at must call
@@ -41,13 +43,14 @@ impl<B: Backend> Inner<B> {
         &self,
         operation: Operation,
         is_so: impl Fn(&Core<B>) -> bool,
-    ) -> Result<MutexGuard<'_, Core<B>>, Error> {
-        let mut core = self.core(operation)?;
+    ) -> Result<CoreGuard<'_, B>, Error> {
+        self.process.check(operation)?;
+        let mut core = self.lock();
         while !is_so(&core) {
             core = self.changed.wait(core).unwrap_or_else(PoisonError::into_inner);
             self.take_last(&mut core);
         }
-        Ok(core)
+        Ok(CoreGuard::new(core))
     }
 
     /// Wakes the threads that wait until the core is as they need it.
@@ -70,8 +73,8 @@ impl<B: Backend> Inner<B> {
     }
 
     /// Locks the core if no other thread holds it, without the block that was freed last.
-    pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core<B>>> {
-        try_lock(&self.core)
+    pub(crate) fn try_core(&self) -> Option<CoreGuard<'_, B>> {
+        try_lock(&self.core).map(CoreGuard::new)
     }
 
     /// Moves the block that was freed last into the core, if the slot serves blocks like this piece.
@@ -83,7 +86,7 @@ impl<B: Backend> Inner<B> {
 
     /// Frees a piece, in the process that created the pool.
     pub(crate) fn give(&self, piece: Piece, index: StreamIndex) {
-        let mut core = self.lock();
+        let mut core = CoreGuard::new(self.lock());
         core.give(piece, index);
         core.keep_to_limit();
     }
@@ -95,6 +98,44 @@ impl<B: Backend> Inner<B> {
     }
 }
 
+/// The locked core. Memory that leaves the core meanwhile is freed after it was unlocked.
+#[derive(Debug)]
+pub(crate) struct CoreGuard<'a, B: Backend> {
+    // Dropped in this order.
+    core: MutexGuard<'a, Core<B>>,
+    leaving: Vec<Chunk<B>>,
+}
+
+impl<'a, B: Backend> CoreGuard<'a, B> {
+    #[inline]
+    const fn new(core: MutexGuard<'a, Core<B>>) -> Self {
+        Self { core, leaving: Vec::new() }
+    }
+}
+
+impl<B: Backend> Deref for CoreGuard<'_, B> {
+    type Target = Core<B>;
+
+    #[inline]
+    fn deref(&self) -> &Core<B> {
+        &self.core
+    }
+}
+
+impl<B: Backend> DerefMut for CoreGuard<'_, B> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Core<B> {
+        &mut self.core
+    }
+}
+
+impl<B: Backend> Drop for CoreGuard<'_, B> {
+    #[inline]
+    fn drop(&mut self) {
+        self.leaving = std::mem::take(&mut self.core.leaving);
+    }
+}
+
 impl<B: Backend> Drop for Inner<B> {
     /// Waits for the fences. The release of the addresses waits for the devices, at once or after a capture.
     fn drop(&mut self) {
@@ -102,7 +143,8 @@ impl<B: Backend> Drop for Inner<B> {
             return;
         }
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
-        core.spaces.iter().for_each(|space| pool_memory::chunk_freed(space.range()));
+        let chunks = core.spaces.iter().filter(|space| space.reserved > 0);
+        chunks.for_each(|space| pool_memory::chunk_freed(space.range()));
         if !core.wait_for_fences() {
             // Some work may still use the memory: it stays until the process ends.
             core.spaces.drain(..).for_each(std::mem::forget);

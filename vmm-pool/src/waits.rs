@@ -1,12 +1,10 @@
 //! Waits for streams and fences, without a lock: a fence may be done only after another thread has called the pool.
 
 use crate::Fence;
-use crate::core::Core;
-use crate::shared::Inner;
+use crate::shared::{CoreGuard, Inner};
 use crate::streams::{Progress, Streams};
 use gpu_vmm_core::extend::free_deferred;
 use gpu_vmm_core::{Backend, Detail, Error, Event, Operation, Result, WaitFor};
-use gpu_vmm_premap::sync::MutexGuard;
 use std::sync::Arc;
 
 /// The events and streams to wait for, so that all frees on streams up to now are done.
@@ -95,7 +93,7 @@ impl<B: Backend> Inner<B> {
     /// # Errors
     ///
     /// [`Detail::Forked`] alone.
-    pub(crate) fn core_after_work(&self, operation: Operation) -> Result<MutexGuard<'_, Core<B>>> {
+    pub(crate) fn core_after_work(&self, operation: Operation) -> Result<CoreGuard<'_, B>> {
         for _ in 0..ROUNDS {
             // An error shows in the core: the stream stays busy.
             let _ = self.wait_for_streams(operation);

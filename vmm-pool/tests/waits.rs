@@ -14,6 +14,8 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+type Faulty = FaultInject<HostBackend>;
+
 const DEVICE: DeviceId = DeviceId(0);
 const QUARTER: Bytes = Bytes::mib(16);
 const PAGE: Bytes = Bytes::mib(2);
@@ -118,7 +120,7 @@ fn a_stream_that_cannot_be_waited_for_does_not_keep_others_busy() {
 /// With two streams, the pool looks for memory that the other stream freed before it maps memory elsewhere.
 #[test]
 fn what_one_of_two_streams_freed_serves_the_other_where_it_is() {
-    let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+    let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());
     let own = backend.own_stream(DEVICE).unwrap();
     // SAFETY: the stream lives as long as the pool.
     let stream: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
@@ -134,7 +136,7 @@ fn what_one_of_two_streams_freed_serves_the_other_where_it_is() {
 /// While a forgotten stream is busy, a new stream gets a number of its own, and not that of a stream that is merely idle.
 #[test]
 fn an_idle_stream_keeps_its_number() {
-    let backend = HostConfig::new().open().unwrap();
+    let backend = FaultInject::new(HostConfig::new().open().unwrap());
     let own = [(); 3].map(|()| backend.own_stream(DEVICE).unwrap());
     // SAFETY: the streams live as long as the pool.
     let [idle, busy, new] =
@@ -278,7 +280,7 @@ fn a_device_that_cannot_be_used_is_not_waited_for() {
 }
 
 /// An observer that asks a pool.
-struct Asks(Pool<HostBackend>);
+struct Asks(Pool<Faulty>);
 
 impl BackingObserver for Asks {
     fn before(
@@ -294,7 +296,7 @@ impl BackingObserver for Asks {
 }
 
 /// Has the backend keep most of its memory until a capture has ended, in a region with an observer that asks the pool.
-fn keep_most_memory(backend: &HostBackend, pool: &Pool<HostBackend>) {
+fn keep_most_memory(backend: &Faulty, pool: &Pool<Faulty>) {
     let mut region = Region::builder(backend).reserve(Bytes::mib(48)).build().unwrap();
     region.grow_to(Bytes::mib(48)).unwrap();
     region.on_backing_change(Asks(pool.clone()));
@@ -304,22 +306,42 @@ fn keep_most_memory(backend: &HostBackend, pool: &Pool<HostBackend>) {
     assert_eq!(backend.deferred().kept(), Bytes::mib(48));
 }
 
+/// Makes a call that frees the kept memory in another thread, since an observer may wait for ever.
+#[track_caller]
+fn frees_kept_memory(backend: &Faulty, call: impl FnOnce() -> Result<()> + Send + 'static) {
+    let (ends, ended) = mpsc::channel();
+    thread::spawn(move || ends.send(call()));
+    let answer = ended.recv_timeout(Duration::from_secs(20));
+    assert!(matches!(answer, Ok(Ok(()))), "the observer waits for a lock that its caller holds: {answer:?}");
+    assert_eq!(backend.deferred().kept(), Bytes::ZERO);
+}
+
 #[test]
 fn observers_may_ask_the_pool() {
-    let backend = HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap();
-    let pool = Pool::builder(&backend).build().unwrap();
+    let config = || HostConfig::new().devices(1).memory(Bytes::mib(64));
+    for config in [config(), config().without_virtual_memory()] {
+        let backend = FaultInject::new(config.open().unwrap());
+        let pool = Pool::builder(&backend).build().unwrap();
+        keep_most_memory(&backend, &pool);
+        frees_kept_memory(&backend, move || pool.alloc(Bytes::mib(32)).map(drop));
+    }
+}
+
+#[test]
+fn observers_may_ask_the_pool_during_a_resume() {
+    let backend = FaultInject::new(HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap());
+    let pool = Pool::builder(&backend).build().unwrap().tagged("kv").unwrap();
+    let block = pool.alloc(Bytes::mib(32)).unwrap();
+    pool.suspend("kv", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
     keep_most_memory(&backend, &pool);
-    let (ends, ended) = mpsc::channel();
-    thread::spawn(move || ends.send(pool.alloc(Bytes::mib(32)).map(drop)));
-    let answer = ended.recv_timeout(Duration::from_secs(20));
-    answer.expect("the observer waits for a lock that its caller holds").unwrap();
-    assert_eq!(backend.deferred().kept(), Bytes::ZERO);
+    frees_kept_memory(&backend, move || pool.resume("kv").map(drop));
+    drop(block);
 }
 
 /// A request waits for a device to free memory that was kept, while another thread asks for the statistics. Returns false if the
 /// stream's work ended too early to tell anything.
 fn nothing_waits_for_a_request(rounds: u32) -> bool {
-    let backend = HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap();
+    let backend = FaultInject::new(HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap());
     let own = backend.own_stream(DEVICE).unwrap();
     let mut scratch = Region::builder(&backend).reserve(PAGE).build().unwrap();
     scratch.grow_to(PAGE).unwrap();
@@ -353,7 +375,7 @@ fn calls_pass_a_request_that_waits() {
 #[test]
 fn requests_wait_for_memory_being_freed() {
     for _ in 0..20 {
-        let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+        let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());
         let pool = Pool::builder(&backend).build().unwrap();
         let new = || {
             let mut region = Region::builder(&backend).reserve(PAGE).build().unwrap();
@@ -379,7 +401,7 @@ fn requests_wait_for_memory_being_freed() {
 
 #[test]
 fn debug_text_grows_with_the_blocks() {
-    let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+    let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());
     let pool = Pool::builder(&backend).build().unwrap();
     let text = |count: usize| {
         drop((0..count).map(|_| pool.alloc(Bytes(4096)).unwrap()).collect::<Vec<_>>());
