@@ -9,7 +9,7 @@ use crate::ongoing::Ongoing;
 use crate::pending::Pending;
 use crate::piece::{Origin, Piece};
 use crate::settings::Settings;
-use crate::slabs::{Given, Slab, Slabs, slab_size};
+use crate::slabs::{Given, Slab, Slabs};
 use crate::space::{Space, Spot, Wanted, rounded};
 use crate::stats::DriverCalls;
 use crate::stream_order::{CLEAN, StreamIndex, Turn};
@@ -179,37 +179,28 @@ impl<B: Backend> Core<B> {
         self.find(space, request).filter(|spot| spot.work == 0)
     }
 
-    /// Takes up to `count` small pieces of a class, and at least one.
-    pub(crate) fn take_small(
+    /// Takes up to `count` small pieces of a class from its slabs. Returns false if no slot is free.
+    pub(crate) fn take_slots(
         &mut self,
         request: Request,
         class: usize,
         count: usize,
         pieces: &mut Vec<Piece>,
-        settled: bool,
-    ) -> Result<(), Shortage> {
+    ) -> bool {
         debug_assert!(class < SMALL_CLASSES);
-        let Request { tag, stream, .. } = request;
-        self.check_active(tag)?;
-        if self.take_slots((tag, stream, class), count, pieces) {
-            return Ok(());
-        }
-        let chunk = Request { size: slab_size(class), small: true, ..request };
-        let Piece { address, origin, .. } = self.take(chunk, settled)?;
-        if let Origin::Range(space, range) = origin {
-            self.slabs.insert(Slab::new(class, tag, stream, space, range, address));
-        }
-        self.take_slots((tag, stream, class), count, pieces);
-        Ok(())
-    }
-
-    fn take_slots(&mut self, kind: (u16, StreamIndex, usize), count: usize, pieces: &mut Vec<Piece>) -> bool {
-        let size = size_of(kind.2);
+        let size = size_of(class);
         let before = pieces.len();
-        self.slabs.take(kind, count, |slab, slot, address| {
+        self.slabs.take((request.tag, request.stream, class), count, |slab, slot, address| {
             pieces.push(Piece { address, size, origin: Origin::Slot(slab, slot) });
         });
         pieces.len() > before
+    }
+
+    /// Adds a slab in a range that was taken for it.
+    pub(crate) fn add_slab(&mut self, request: Request, class: usize, piece: Piece) {
+        if let Origin::Range(space, range) = piece.origin {
+            self.slabs.insert(Slab::new(class, request.tag, request.stream, space, range, piece.address));
+        }
     }
 
     /// Frees a piece that a stream used last.

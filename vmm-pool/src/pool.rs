@@ -8,6 +8,7 @@ use crate::piece::{Origin, Piece};
 use crate::plain::NewChunk;
 use crate::settings::{Callbacks, Settings};
 use crate::shared::Inner;
+use crate::slabs::slab_size;
 use crate::space::{UNIT, rounded};
 use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
@@ -307,7 +308,8 @@ impl<B: Backend> Pool<B> {
         chunk: &mut Option<NewChunk<'_, B>>,
     ) -> Result<Ready<B>, Shortage> {
         let &Asked { thread_cache, size, alignment, stream, class, captures, tentative } = asked;
-        // One hold from the look at the stream's number to the last use of it: the number may serve another stream later.
+        // One hold from the look at the stream's number to the memory that is taken for it: the number may serve another stream
+        // later. If the hold is interrupted to overwrite the memory, that belongs to this request already.
         let mut core = self.owner.inner.core(OPERATION)?;
         if let Some(chunk) = chunk {
             core.add_chunk(chunk)?;
@@ -324,13 +326,21 @@ impl<B: Backend> Pool<B> {
         let place = class.map(|class| (bin, Class::new(class)));
         let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
         let mut pieces = Vec::new();
-        let piece = match class.filter(|class| *class < SMALL_CLASSES) {
-            None => core.take(request, settled)?,
+        let (core, piece) = match class.filter(|class| *class < SMALL_CLASSES) {
+            None => self.take_range(core, request, settled)?,
             Some(class) => {
                 let batch = if self.tag.uses_caches() { batch_of(class) } else { 1 };
                 pieces.reserve_exact(batch);
-                core.take_small(request, class, batch, &mut pieces, settled)?;
-                pieces.pop().ok_or(Shortage::Caches)?
+                core.check_active(tag)?;
+                if !core.take_slots(request, class, batch, &mut pieces) {
+                    let slab = Request { size: slab_size(class), small: true, ..request };
+                    let (locked, slab) = self.take_range(core, slab, settled)?;
+                    core = locked;
+                    core.add_slab(request, class, slab);
+                    core.take_slots(request, class, batch, &mut pieces);
+                }
+                let piece = pieces.pop().ok_or(Shortage::Caches)?;
+                (core, piece)
             }
         };
         drop(core);

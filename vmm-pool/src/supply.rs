@@ -1,12 +1,17 @@
 //! The source of memory for requests: free frames at other addresses, or the driver.
+#![allow(unsafe_code)] // fills memory that is mapped
 
+use crate::Pool;
 use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
 use crate::frames::FrameIndex;
+use crate::owner::Owner;
+use crate::piece::{Origin, Piece};
+use crate::shared::CoreGuard;
 use crate::space::Spot;
-use crate::stream_order::StreamIndex;
+use crate::stream_order::{StreamIndex, Turn};
 use gpu_vmm_core::extend::{create_now, event, span};
-use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
+use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Properties};
 use std::ops::Range;
 
 /// The frames that were claimed for a request.
@@ -29,11 +34,11 @@ impl<B: Backend> Core<B> {
             let Self { spaces, frames, settings, calls, .. } = self;
             Ok(spaces[space].fill_gap(frames, &gap, &chosen.frames, &settings.access, calls)?)
         });
-        let result = result.and_then(|()| self.scrub(space, &gap.missing, &chosen.frames, tag));
         if result.is_err() {
             self.give_up(&chosen);
             self.spaces[space].close_gap(&mut self.frames, &gap);
         } else {
+            self.mark_contents(space, &gap.missing, &chosen.frames, tag);
             event!(
                 DEBUG,
                 "mapped",
@@ -127,30 +132,77 @@ impl<B: Backend> Core<B> {
         Ok(())
     }
 
-    /// Overwrites the contents of other tags.
-    fn scrub(
-        &mut self,
-        space: usize,
-        pages: &[usize],
-        chosen: &[FrameIndex],
-        tag: u16,
-    ) -> Result<(), Shortage> {
+    /// Marks pages with contents of other tags as changing, until [`Pool::take_range`] has overwritten them.
+    fn mark_contents(&mut self, space: usize, pages: &[usize], chosen: &[FrameIndex], tag: u16) {
         for (page, frame) in pages.iter().zip(chosen) {
             let tenant = self.frames.tenant(*frame);
-            self.frames.set_tenant(*frame, tag);
             if self.settings.scrub && tenant != tag {
-                let space = &mut self.spaces[space];
-                self.calls.other += 1;
-                let (offset, page) = (space.offset_of(*page), Bytes(self.page));
-                let filled =
-                    space.region_mut(Operation::Fill).and_then(|region| region.fill(offset, page, 0));
-                if let Err(error) = filled {
-                    // The frame still has the contents of the earlier tag.
-                    self.frames.set_tenant(*frame, tenant);
-                    return Err(error.into());
-                }
+                self.spaces[space].begin_change(*page);
+            } else {
+                self.frames.set_tenant(*frame, tag);
             }
         }
-        Ok(())
+    }
+
+    /// Returns true if memory of a tag changes without the core.
+    pub(crate) fn is_changing(&self, tag: u16) -> bool {
+        self.tags.spaces(tag).any(|space| self.spaces[space].is_changing())
+    }
+
+    /// Removes the marks of pages, of which the first `filled` ones have no contents of other tags any more.
+    fn end_marks(&mut self, space: usize, pages: &[usize], filled: usize) {
+        let Self { spaces, frames, calls, ongoing, .. } = self;
+        let space = &mut spaces[space];
+        calls.other += pages.len() as u64;
+        ongoing.end();
+        for (index, page) in pages.iter().enumerate() {
+            space.end_change(*page);
+            let at = space.page_at(*page);
+            // A call of another thread may have lost the page. Otherwise the frame still has the contents of the earlier tag.
+            if index < filled && at.is_mapped() {
+                frames.set_tenant(at.frame, space.tag);
+            }
+        }
+    }
+}
+
+impl<B: Backend> Pool<B> {
+    /// Takes a range. What other tags have left in its pages is overwritten without the core, since that waits for the device: meanwhile
+    /// the range is taken, and no request takes the rest of the pages.
+    pub(crate) fn take_range<'a>(
+        &'a self,
+        mut core: CoreGuard<'a, B>,
+        request: Request,
+        settled: bool,
+    ) -> Result<(CoreGuard<'a, B>, Piece), Shortage> {
+        let piece = core.take(request, settled)?;
+        let Origin::Range(space, _) = piece.origin else { return Ok((core, piece)) };
+        let (index, space) = (usize::from(space), &core.spaces[usize::from(space)]);
+        let pages = space.changing_in(piece.address - space.base, piece.size);
+        if pages.is_empty() {
+            return Ok((core, piece));
+        }
+        let (base, size) = (Address(space.base), Bytes(core.page));
+        core.ongoing.begin();
+        drop(core);
+        let Owner { inner, backend, device, .. } = &*self.owner;
+        let mut filled = 0;
+        let result = pages.iter().try_for_each(|page| {
+            // SAFETY: the page is mapped for the device, which may write it, until the mark is removed: it belongs to a taken range,
+            // so that its frame is not free, and a suspension waits for the mark. No work uses it: it was free.
+            unsafe { backend.fill(*device, base + Bytes(*page as u64 * size.0), size, 0) }?;
+            filled += 1;
+            Ok::<(), Error>(())
+        });
+        let mut core = inner.core(Operation::Allocate)?;
+        core.end_marks(index, &pages, filled);
+        inner.wake();
+        match result {
+            Ok(()) => Ok((core, piece)),
+            Err(error) => {
+                core.give_after(piece, Turn::FREE);
+                Err(error.into())
+            }
+        }
     }
 }

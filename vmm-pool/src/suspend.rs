@@ -32,7 +32,8 @@ impl<B: Backend> Pool<B> {
     /// The copies take no lock of the pool: meanwhile every call for other tags goes on, and so do statistics, snapshots, trims,
     /// and frees of the tag's blocks. From the beginning of the suspension on, a request with the tag returns
     /// [`PoolError::Suspended`], also one that waits for memory when the suspension begins, and so does a copy of a block's bytes.
-    /// Copies that have begun are waited for. The memory counts as held until all of it was released.
+    /// Copies that have begun are waited for, and requests that overwrite memory ([`scrub`](crate::PoolBuilder::scrub)). The memory
+    /// counts as held until all of it was released.
     ///
     /// Calls that suspend or resume one tag take turns: each waits until the one before has ended, and then does what is left to
     /// do. So an [observer](gpu_vmm_core::Region::on_backing_change) of memory that the call frees must not suspend or resume the same
@@ -77,7 +78,7 @@ impl<B: Backend> Pool<B> {
         // Blocks that other threads free meanwhile are waited for as well.
         for _ in 0..ROUNDS {
             let waited = inner.wait_for_streams(operation);
-            let mut core = inner.core(operation)?;
+            let mut core = inner.core_when(operation, |core| !core.is_changing(tag.index))?;
             core.collect_pending();
             if core.is_idle_all(tag.index) {
                 away.take_active(&mut core, tag.index)?;

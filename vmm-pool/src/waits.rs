@@ -122,7 +122,7 @@ impl<B: Backend> Inner<B> {
 pub(crate) enum Ladder {
     /// Waits for all streams at once, and frees memory that destructors had to keep.
     Streams,
-    /// Waits for the fences that existed then, one by one, and then for suspensions of other tags.
+    /// Waits for the fences that existed then, one by one, and then for suspensions of other tags and for overwriting.
     Fences(Vec<Arc<dyn Fence>>),
 }
 

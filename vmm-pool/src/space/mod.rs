@@ -36,10 +36,12 @@ pub(crate) struct Page {
     near: RangeIndex,
     /// The work after which the addresses are not used any more.
     pub(crate) turn: Turn,
+    /// True while a thread changes the memory for its own request, without the core: no other request takes a part of the page.
+    pub(crate) changing: bool,
 }
 
 impl Page {
-    const NEW: Self = Self { frame: NO_FRAME, live: 0, near: 0, turn: Turn::FREE };
+    const NEW: Self = Self { frame: NO_FRAME, live: 0, near: 0, turn: Turn::FREE, changing: false };
 
     /// Returns true if a frame is mapped there.
     pub(crate) const fn is_mapped(&self) -> bool {
@@ -73,6 +75,8 @@ pub(crate) struct Space<B: Backend> {
     pub(crate) mapped: u64,
     /// The end of the last page that is out of use; zero if there is none.
     lost_end: u64,
+    /// The number of pages that are marked as changing.
+    changing: usize,
 }
 
 /// A range that was taken from a space.
@@ -115,6 +119,7 @@ impl<B: Backend> Space<B> {
             pages: Vec::new(),
             mapped: 0,
             lost_end: 0,
+            changing: 0,
         }
     }
 
@@ -141,6 +146,31 @@ impl<B: Backend> Space<B> {
 
     pub(crate) fn page_at(&self, page: usize) -> Page {
         self.pages.get(page).copied().unwrap_or(Page::NEW)
+    }
+
+    /// Marks a page as changing.
+    pub(crate) fn begin_change(&mut self, page: usize) {
+        self.pages[page].changing = true;
+        self.changing += 1;
+    }
+
+    /// Removes the mark of a page.
+    pub(crate) fn end_change(&mut self, page: usize) {
+        self.pages[page].changing = false;
+        self.changing -= 1;
+    }
+
+    /// Returns the pages of a part that are marked as changing.
+    pub(crate) fn changing_in(&self, offset: u64, size: u64) -> Vec<usize> {
+        if self.changing == 0 {
+            return Vec::new();
+        }
+        self.pages_of(offset, size).filter(|page| self.page_at(*page).changing).collect()
+    }
+
+    /// Returns true if a page is marked as changing.
+    pub(crate) const fn is_changing(&self) -> bool {
+        self.changing > 0
     }
 
     pub(crate) fn address_of(&self, page: usize) -> PageAddress {

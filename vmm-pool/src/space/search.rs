@@ -131,6 +131,7 @@ impl<B: Backend> Space<B> {
             let page = self.page_at(page);
             work += match page.frame {
                 LOST => return None,
+                _ if page.changing => return None,
                 NO_FRAME if page.live > 0 => 0,
                 NO_FRAME => 1,
                 // Another stream's work may still use a part of it.
