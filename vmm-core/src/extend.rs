@@ -16,7 +16,7 @@ pub use crate::trace::{allow_nvtx, event, pool_memory, span};
 pub use crate::types::handles;
 #[cfg(unix)]
 pub use crate::types::system;
-pub use crate::types::{ExtensionError, InstanceId, Lock, Process};
+pub use crate::types::{ExtensionError, InstanceId, Lock, NoWaits, Process};
 /// The crate that [`span`] and [`event`] report to.
 #[cfg(feature = "tracing")]
 #[doc(hidden)]

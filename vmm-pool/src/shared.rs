@@ -6,7 +6,7 @@ use crate::last_freed::Last;
 use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
-use gpu_vmm_core::extend::{Process, pool_memory};
+use gpu_vmm_core::extend::{NoWaits, Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Region};
 use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock, try_lock};
 use std::ops::{Deref, DerefMut};
@@ -98,18 +98,19 @@ impl<B: Backend> Inner<B> {
     }
 }
 
-/// The locked core. Memory that leaves the core meanwhile is freed after it was unlocked.
+/// The locked core, under which nothing waits. Memory that leaves the core meanwhile is freed after it was unlocked.
 #[derive(Debug)]
 pub(crate) struct CoreGuard<'a, B: Backend> {
     // Dropped in this order.
     core: MutexGuard<'a, Core<B>>,
+    _no_waits: NoWaits,
     leaving: Vec<Chunk<B>>,
 }
 
 impl<'a, B: Backend> CoreGuard<'a, B> {
     #[inline]
-    const fn new(core: MutexGuard<'a, Core<B>>) -> Self {
-        Self { core, leaving: Vec::new() }
+    fn new(core: MutexGuard<'a, Core<B>>) -> Self {
+        Self { core, _no_waits: NoWaits::begin(), leaving: Vec::new() }
     }
 }
 

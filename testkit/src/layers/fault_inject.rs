@@ -6,7 +6,7 @@ use super::fault_event::FaultEvent;
 use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
 use super::fault_plan::Plan;
 use gpu_vmm_core::extend::forward;
-use gpu_vmm_core::testkit::{CaptureMode, Graph, TestKit, Walked, WorkStream};
+use gpu_vmm_core::testkit::{CaptureMode, Graph, TestKit, Walked, WorkStream, check_may_wait};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, CopyCalls, CopyStream, DeviceId, Event, FabricHandle,
     MemoryCalls, Operation, Pinned, Properties, Result, Stream, SyncCalls,
@@ -23,6 +23,8 @@ use std::os::windows::io::BorrowedHandle;
 /// The calls that can make an operation fail are numbered from 0: create, import, export, reserve, plain allocations, map, unmap, set
 /// access, copies, fill, synchronize, events and captures, can access, the pattern's, and those of multicast. A call
 /// that fails by plan does not reach the driver. [`live`](Self::live) returns the driver's live objects at any time.
+///
+/// A call in which a driver may wait panics if its thread holds a lock under which nothing may wait: [`check_may_wait`].
 #[derive(Debug)]
 pub struct FaultInject<B: Backend> {
     pub(super) inner: B,
@@ -215,6 +217,8 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
     }
 
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // HIP waits for the device.
+        check_may_wait("free_plain");
         // SAFETY: as in `create`.
         unsafe { self.inner.free_plain(device, at, size) }
     }

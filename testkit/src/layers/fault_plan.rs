@@ -1,5 +1,6 @@
 //! The plan: which driver calls fail.
 
+use gpu_vmm_core::testkit::check_may_wait;
 use gpu_vmm_core::{Detail, DeviceId, DriverError, Error, Operation, Result};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -17,6 +18,18 @@ thread_local! {
 pub fn time_in_driver() -> Duration {
     IN_CALLS.get()
 }
+
+/// The calls in which a driver may wait for work.
+const WAITS: [Operation; 8] = [
+    Operation::WaitForDevice,
+    Operation::WaitForStream,
+    Operation::WaitForEvent,
+    Operation::CopyFromHost,
+    Operation::CopyToHost,
+    Operation::Copy,
+    Operation::Fill,
+    Operation::FinishCopies,
+];
 
 /// A call in progress, from its count to the return of the inner backend.
 #[derive(Debug)]
@@ -143,6 +156,9 @@ impl Plan {
 
     /// Counts a call, runs its [`during`](Self::during) action, and fails it if it is planned to fail.
     pub(super) fn call(&self, call: Operation) -> Result<Call> {
+        if WAITS.contains(&call) {
+            check_may_wait(call.name());
+        }
         let begun = Call(Instant::now());
         let mut counting = self.counting();
         let number = counting.next;

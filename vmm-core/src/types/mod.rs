@@ -16,6 +16,7 @@
 //! | `instance` | identity of an opened backend |
 //! | `lock` | a mutex that fails in a forked child |
 //! | `memory_kind` | the serialized form of memory properties |
+//! | `no_waits` | locks under which nothing waits, for tests |
 //! | `offset_range` | ranges of offsets |
 //! | `operation` | names of operations |
 //! | `process` | fork detection |
@@ -40,6 +41,7 @@ pub mod handles;
 mod instance;
 mod lock;
 mod memory_kind;
+mod no_waits;
 mod offset_range;
 mod operation;
 mod process;
@@ -61,6 +63,9 @@ pub use granularity::{Alignment, Granularity};
 pub use instance::InstanceId;
 pub use lock::Lock;
 pub use memory_kind::MemoryKind;
+pub use no_waits::NoWaits;
+#[cfg(feature = "testkit")]
+pub use no_waits::check_may_wait;
 pub use offset_range::OffsetRange;
 pub use operation::Operation;
 pub use process::Process;
