@@ -16,6 +16,11 @@ use std::sync::Arc;
 /// A block of a pool's memory. Dropping it frees it in the order of its stream: work that is queued there may still use it.
 ///
 /// A block has the size of a pointer.
+///
+/// # Thread safety
+///
+/// Any thread may have the block and drop it, also after the pool's last handle. Calls that take `&self` may run at the same time,
+/// and at the same time as a suspension of the block's tag. The order of device work is that of streams, not of threads.
 pub struct Block<B: Backend> {
     /// Taken out when the block is dropped.
     body: ManuallyDrop<Ready<B>>,

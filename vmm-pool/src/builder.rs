@@ -6,7 +6,8 @@ use gpu_vmm_core::{Alignment, Backend, Bytes, Detail, DeviceId, Error, Operation
 use gpu_vmm_premap::PremapThread;
 use std::sync::Arc;
 
-/// The configuration of a [`Pool`] before it is created.
+/// The configuration of a [`Pool`] before it is created. It is a plain value, which any thread may have. The pool calls its callbacks
+/// without a lock, on the thread whose call needs them, and at the same time on several threads.
 #[derive(Clone, Debug)]
 pub struct PoolBuilder<'a, B: Backend> {
     backend: &'a B,

@@ -35,6 +35,11 @@
 //! | `tags`, `tag_spaces` | tags, and their addresses |
 //! | `queries`, `stats`, `usage`, `snapshot`, `history`, `tracking`, `prometheus` | statistics, snapshots and tracing |
 //!
+//! # Thread safety
+//!
+//! All types are [`Send`] and [`Sync`]. [`Pool`], [`Block`], [`BlockRequest`], [`PoolBuilder`], [`PoolStream`] and [`Fence`] say which
+//! calls may run at the same time. All other types are plain values, which do not change with the pool.
+//!
 //! # Tracing
 //!
 //! With the feature `tracing` of gpu-vmm-core, the pool reports to the crate `tracing` under the target `gpu_vmm_pool`. The

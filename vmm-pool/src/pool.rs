@@ -31,6 +31,12 @@ use std::sync::Arc;
 /// the device runs the work of a stream in order. It serves other streams when an event reports that the earlier work is
 /// done.
 ///
+/// # Thread safety
+///
+/// Every call may run on any thread and at the same time as every other one. A call that waits for work or copies contents holds
+/// no lock of the pool meanwhile, and calls no code of the program under one, except [`Fence::is_done`](crate::Fence::is_done) and
+/// subscribers of `tracing`. The driver's calls that create, map and unmap memory run one at a time in each pool.
+///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Result};
 /// # use gpu_vmm_pool::Pool;

@@ -9,6 +9,10 @@ use std::sync::Arc;
 /// A registration of a stream with a pool. The pool serves the stream until this is dropped. Then the stream may be
 /// destroyed, and its number in the pool serves another stream once its work is done. Live blocks stay valid; their memory is
 /// free once the work is done that was queued on the stream when this was dropped.
+///
+/// # Thread safety
+///
+/// Several threads may allocate through it at the same time, and any thread may drop it.
 #[derive(Debug)]
 pub struct PoolStream<B: Backend> {
     pool: Pool<B>,

@@ -15,6 +15,10 @@ use gpu_vmm_core::{Backend, Bytes, Result, Stream};
 /// pool.request(Bytes::mib(3)).alignment(Bytes::kib(64)).stream(stream).tag("weights").alloc()
 /// # }
 /// ```
+///
+/// # Thread safety
+///
+/// Requests of several threads run at the same time.
 #[derive(Debug)]
 #[must_use = "nothing is allocated before `alloc` is called"]
 pub struct BlockRequest<'a, B: Backend> {
@@ -71,6 +75,12 @@ impl<'a, B: Backend> BlockRequest<'a, B> {
     /// - the driver's error
     ///
     /// The pool is unchanged then.
+    ///
+    /// # Waiting
+    ///
+    /// A request that finds too little memory waits for streams and fences, for suspensions of other tags and for memory that another
+    /// request overwrites ([`PoolBuilder::scrub`](crate::PoolBuilder::scrub)). It returns [`Suspended`](crate::PoolError::Suspended)
+    /// if its own tag was suspended meanwhile.
     #[track_caller]
     #[inline]
     pub fn alloc(self) -> Result<Block<B>> {

@@ -13,6 +13,11 @@ use std::ops::{Deref, DerefMut};
 /// The region includes the premapped memory: its [`end`](Region::end) lies behind the growing region's. Memory that
 /// [`grow_with`](Region::grow_with) appends lies behind the premapped memory and counts as premapped.
 /// [`suspend_into`](Region::suspend_into) also moves premapped memory to its list.
+///
+/// # Thread safety
+///
+/// While a thread has the guard, every other call that needs the region waits for it, growth included, and the premap thread leaves
+/// the region alone. The guard must be dropped on its thread, which must not lock the same region again before.
 #[derive(Debug)]
 pub struct RegionGuard<'a, B: Backend> {
     shared: &'a Shared<B>,

@@ -60,6 +60,10 @@ const GREETING: &str = "greeting from the other process";
 /// When the peer has closed its end or has died, poll reports `POLLHUP`, `POLLRDHUP` and `POLLIN` from then on. To wait only
 /// for the end of the peer, request no events: poll always reports `POLLHUP`.
 ///
+/// # Thread safety
+///
+/// Any thread may have the channel, one at a time.
+///
 /// # Processes that fork
 ///
 /// A channel uses no driver, so a forked child can use it, unlike the rest of this crate: one of the two processes uses the

@@ -37,6 +37,11 @@ pub enum ReleaseOutcome {
 /// Dropping the exporter ends the exchange, and so does the death of its process; the importer keeps its memory.
 /// If the importer dies, the region is unaffected, and can be shared with another importer on another channel.
 ///
+/// # Thread safety
+///
+/// Any thread may have the exporter, one at a time. [`Exporter::publish`] reads the region, which no other thread changes meanwhile.
+/// Waiting for the importer needs no region.
+///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Properties, DeviceId, Region, Result};
 /// # use gpu_vmm_share::{Exporter, Channel};

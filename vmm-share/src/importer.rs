@@ -43,6 +43,10 @@ pub enum Event {
 ///
 /// Dropping it releases the memory and ends the exchange. [`ImportedRegion::release`] also reports that to the exporter, and
 /// [`ImportedRegion::detach`] keeps the memory. If the exporter dies, the memory stays mapped, with its contents.
+///
+/// # Thread safety
+///
+/// As for a [`Region`]: calls that take `&self` may run at the same time, and threads that share it and apply changes have it in a lock.
 #[derive(Debug)]
 pub struct ImportedRegion<B: Backend> {
     // Dropped before the channel, by whose end the exporter learns that the memory is released.

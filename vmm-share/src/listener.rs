@@ -26,6 +26,10 @@ const BACKLOG: i32 = 128;
 ///
 /// Dropping the listener removes the path, in the process that created it. If that process is killed, the path stays, and
 /// must be removed before another listener can bind it.
+///
+/// # Thread safety
+///
+/// Several threads may [accept](Listener::accept) at the same time; each gets connections of its own.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,

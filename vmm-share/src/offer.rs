@@ -60,7 +60,8 @@ enum Handles {
     Process(Vec<Token>),
 }
 
-/// The memory of an offer, and the descriptors that it names. Keep it until all importers have imported the offer.
+/// The memory of an offer, and the descriptors that it names. Keep it until all importers have imported the offer. Any thread may have
+/// it, and several may read the offer.
 #[derive(Debug)]
 pub struct Offered<B: Backend> {
     offer: Offer,

@@ -151,7 +151,7 @@ pub fn give(handle: BorrowedHandle<'_>, to: ProcessId) -> Result<Given> {
 /// A handle in another process, which does not know its number yet.
 ///
 /// Send that process the [number](Given::value), then call [`Given::delivered`]. Dropping this before closes the handle there,
-/// so that it does not leak if sending fails.
+/// so that it does not leak if sending fails. Any thread may have it.
 #[derive(Debug)]
 #[must_use]
 pub struct Given {

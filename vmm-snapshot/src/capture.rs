@@ -35,6 +35,11 @@ use std::sync::{Mutex, PoisonError};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Thread safety
+///
+/// It borrows the regions, so that no thread changes them before it is dropped; their contents can be read at the same time. Several
+/// snapshots can be written at the same time, also of one region.
 #[derive(Clone, Debug)]
 pub struct Snapshot<'a, B: Backend> {
     ring: &'a StagingRing<B>,

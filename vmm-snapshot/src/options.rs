@@ -25,6 +25,10 @@ use crate::{Restored, SnapshotFile};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Thread safety
+///
+/// It is a plain value. Several threads may restore from one file at the same time.
 #[derive(Clone, Debug, Default)]
 pub struct Restore {
     /// The replacement of each device; `None` drops its access.

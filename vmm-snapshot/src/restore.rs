@@ -18,7 +18,7 @@ use gpu_vmm_core::{
 };
 use std::collections::BTreeSet;
 
-/// A restored region.
+/// A restored region: a plain value, which any thread may have.
 #[derive(Debug)]
 pub struct Restored<B: Backend> {
     /// The region.

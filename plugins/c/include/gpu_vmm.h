@@ -2,7 +2,10 @@
 // mappings and access; memory that is exchanged behind a fixed address, shared and saved; pools.
 //
 // Every function that can fail returns a status: GPU_VMM_OK or the code of an error. gpu_vmm_last_error returns the error's text.
-// All sizes are bytes, and all addresses are device addresses. Several threads may use one object at the same time.
+// All sizes are bytes, and all addresses are device addresses.
+//
+// Threads: several threads may use one object. The comment of a type says whether their calls run at the same time or take turns: a call
+// that takes turns waits until the call before it on the same object has returned, whatever that waits for.
 //
 // Results: every function with a status first sets its out-parameters to zero or NULL, and a descriptor to -1. After an error they hold
 // that. The bytes that a function has copied to `to` by then are undefined. A call that fails has changed nothing, unless it returns
@@ -146,47 +149,54 @@
 #define GPU_VMM_VERSION_PATCH 0
 
 // An open driver. Pools and regions that were created from it stay valid when it is closed.
+// Calls of several threads run at the same time.
 typedef struct gpu_vmm_backend gpu_vmm_backend;
 
 // A fixed range of addresses and several banks of memory, of which one at a time is mapped there. The others keep their contents.
+// Calls of several threads take turns.
 typedef struct gpu_vmm_banked gpu_vmm_banked;
 
 // A checkpoint of a private pool: its identifier, and its live blocks by address.
 typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
 
 // A queue of copies between one device and page-locked memory. It has no order with other streams except by events:
-// gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record.
+// gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record. Calls of several threads take turns.
 typedef struct gpu_vmm_copy_queue gpu_vmm_copy_queue;
 
-// An event of one device. CUDA: CUevent; HIP: hipEvent_t.
+// An event of one device. CUDA: CUevent; HIP: hipEvent_t. Calls of several threads take turns.
 typedef struct gpu_vmm_event gpu_vmm_event;
 
 // The exporter's end of an exchange: another process has the region's memory and receives its changes.
+// Calls of several threads take turns.
 typedef struct gpu_vmm_exporter gpu_vmm_exporter;
 
-// A region of another process that is mapped here and follows that region's changes.
+// A region of another process that is mapped here and follows that region's changes. Calls of several threads take turns.
 typedef struct gpu_vmm_followed gpu_vmm_followed;
 
 // Memory of another process that is mapped here.
 typedef struct gpu_vmm_torch_imported gpu_vmm_torch_imported;
 
 // A path at which other processes of this machine and user can connect, for gpu_vmm_export.
+// Calls of several threads run at the same time.
 typedef struct gpu_vmm_listener gpu_vmm_listener;
 
 // A region or physical memory that other processes can import, as bytes. Keep it until all of them have imported it.
+// Calls of several threads run at the same time.
 typedef struct gpu_vmm_offer gpu_vmm_offer;
 
 // Physical memory of one device. Several objects can share one memory: the device gets it back when all are released and no region
-// maps it.
+// maps it. Calls of several threads run at the same time.
 typedef struct gpu_vmm_physical gpu_vmm_physical;
 
 // Page-locked host memory, which devices copy to and from at full speed.
+// Calls of several threads run at the same time; no lock protects its bytes.
 typedef struct gpu_vmm_pinned gpu_vmm_pinned;
 
-// A pool of one device's memory that allocates under one tag.
+// A pool of one device's memory that allocates under one tag. Calls of several threads run at the same time, also during gpu_vmm_suspend
+// and gpu_vmm_resume; but gpu_vmm_suspend, gpu_vmm_host_memory and gpu_vmm_trim_host take turns.
 typedef struct gpu_vmm_pool gpu_vmm_pool;
 
-// A contiguous range of device addresses whose memory grows in place.
+// A contiguous range of device addresses whose memory grows in place. Calls of several threads take turns.
 typedef struct gpu_vmm_region gpu_vmm_region;
 
 // The result of a call: GPU_VMM_OK or the code of an error.

@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::ffi::c_char;
 
 /// An open driver. Pools and regions that were created from it stay valid when it is closed.
+/// Calls of several threads run at the same time.
 #[derive(Clone, Debug)]
 pub struct Backend(pub(crate) AnyBackend);
 

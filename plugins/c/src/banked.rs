@@ -16,6 +16,7 @@ use gpu_vmm::{AnyBackend, BankId, BankedRegion, Bytes, Operation, WaitFor};
 use std::ffi::c_void;
 
 /// A fixed range of addresses and several banks of memory, of which one at a time is mapped there. The others keep their contents.
+/// Calls of several threads take turns.
 #[derive(Debug)]
 pub struct Banked(pub(crate) Lock<BankedRegion<AnyBackend>>);
 

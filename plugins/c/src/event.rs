@@ -12,7 +12,7 @@ use gpu_vmm::extend::Lock;
 use gpu_vmm::{AnyBackend, DeviceId, Event as Marks, Operation, Stream, SyncCalls as _};
 use std::ffi::c_void;
 
-/// An event of one device. CUDA: CUevent; HIP: hipEvent_t.
+/// An event of one device. CUDA: CUevent; HIP: hipEvent_t. Calls of several threads take turns.
 #[derive(Debug)]
 pub struct Event {
     pub(crate) backend: AnyBackend,

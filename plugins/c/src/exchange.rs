@@ -21,6 +21,7 @@ use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
 /// A path at which other processes of this machine and user can connect, for gpu_vmm_export.
+/// Calls of several threads run at the same time.
 #[derive(Debug)]
 pub struct Listener(Listens);
 
@@ -30,6 +31,7 @@ unsafe impl Object for Listener {
 }
 
 /// The exporter's end of an exchange: another process has the region's memory and receives its changes.
+/// Calls of several threads take turns.
 #[derive(Debug)]
 pub struct Exporter(Lock<Exports<AnyBackend>>);
 
@@ -38,7 +40,7 @@ unsafe impl Object for Exporter {
     const KIND: Kind = Kind::Exporter;
 }
 
-/// A region of another process that is mapped here and follows that region's changes.
+/// A region of another process that is mapped here and follows that region's changes. Calls of several threads take turns.
 #[derive(Debug)]
 pub struct Followed(Lock<Option<ImportedRegion<AnyBackend>>>);
 

@@ -13,7 +13,7 @@ use gpu_vmm::{AnyBackend, Bytes, PhysicalMemory};
 use std::ffi::c_void;
 
 /// Physical memory of one device. Several objects can share one memory: the device gets it back when all are released and no region
-/// maps it.
+/// maps it. Calls of several threads run at the same time.
 #[derive(Clone, Debug)]
 pub struct Physical(pub(crate) PhysicalMemory<AnyBackend>);
 

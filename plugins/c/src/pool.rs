@@ -74,7 +74,8 @@ impl PoolOptions {
     }
 }
 
-/// A pool of one device's memory that allocates under one tag.
+/// A pool of one device's memory that allocates under one tag. Calls of several threads run at the same time, also during gpu_vmm_suspend
+/// and gpu_vmm_resume; but gpu_vmm_suspend, gpu_vmm_host_memory and gpu_vmm_trim_host take turns.
 #[derive(Clone, Debug)]
 pub struct Pool {
     pub(crate) backend: AnyBackend,

@@ -19,6 +19,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 /// Page-locked host memory, which devices copy to and from at full speed.
+/// Calls of several threads run at the same time; no lock protects its bytes.
 #[derive(Debug)]
 pub struct Pinned {
     backend: AnyBackend,
@@ -31,7 +32,7 @@ unsafe impl Object for Pinned {
 }
 
 /// A queue of copies between one device and page-locked memory. It has no order with other streams except by events:
-/// gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record.
+/// gpu_vmm_copy_queue_hold and gpu_vmm_copy_queue_record. Calls of several threads take turns.
 #[derive(Debug)]
 pub struct CopyQueue {
     backend: AnyBackend,

@@ -13,7 +13,7 @@ use gpu_vmm::dlpack::TensorRegion;
 use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, Error, Region as Memory, WaitFor};
 use std::ffi::{c_char, c_void};
 
-/// A contiguous range of device addresses whose memory grows in place.
+/// A contiguous range of device addresses whose memory grows in place. Calls of several threads take turns.
 #[derive(Debug)]
 pub struct Region {
     pub(crate) backend: AnyBackend,

@@ -32,6 +32,7 @@ impl std::fmt::Debug for FabricHandle {
 }
 
 /// A region or physical memory that other processes can import, as bytes. Keep it until all of them have imported it.
+/// Calls of several threads run at the same time.
 #[derive(Debug)]
 pub struct Offered {
     bytes: Vec<u8>,

@@ -36,7 +36,10 @@ def options(
 
 
 class Backend(Owner):
-    """An open driver: ``cuda``, ``hip``, or ``host`` for host memory. :func:`open` creates it. Any thread may use it."""
+    """An open driver: ``cuda``, ``hip``, or ``host`` for host memory. :func:`open` creates it.
+
+    Any thread may use it, and calls of several threads run at the same time.
+    """
 
     __slots__ = ("_handle",)
     _instead = "any thread and any object may use the same one; gpu_vmm.open(name) opens another one, also in another process"

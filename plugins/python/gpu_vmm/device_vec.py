@@ -137,7 +137,10 @@ class _Shown(Owner):
 
 
 class ReadOnlyVec(_Shown):
-    """A view of a vector that is exported as read-only. Its length is always the vector's current length."""
+    """A view of a vector that is exported as read-only. Its length is always the vector's current length.
+
+    Any thread may use it, as the vector.
+    """
 
     __slots__ = ("_of",)
     _read_only = True

@@ -54,6 +54,8 @@ class Block(Owner):
     """Memory of a pool, freed in the order of its stream: by :meth:`free`, at the end of ``with``, or with the last reference to it.
 
     ``size`` is the requested size in bytes, ``stream`` the vendor's handle of the stream that it was allocated for.
+
+    Any thread may use and free it. Reads and writes that have begun end before the memory is freed or suspended.
     """
 
     __slots__ = ("_pool", "_address", "_lent", "size", "stream", "__weakref__")
@@ -184,7 +186,11 @@ class Block(Owner):
 
 
 class Pool(Owner):
-    """A pool of a device's memory that allocates under one tag. :meth:`Backend.pool` creates it. Any thread may use it."""
+    """A pool of a device's memory that allocates under one tag. :meth:`Backend.pool` creates it.
+
+    Any thread may use it. Allocations, statistics and snapshots go on during :meth:`suspend` and :meth:`resume`; ``free``, ``read`` and
+    ``write`` of its blocks wait for a suspension.
+    """
 
     __slots__ = ("_handle", "_blocks", "_tag", "_device")
     _instead = "any thread and any object may use the same one; Backend.pool() creates another one"

@@ -27,6 +27,11 @@ const FILL_BUFFER: usize = 4 << 20;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Thread safety
+///
+/// As for a [`Region`]: calls that take `&self` may run at the same time, and threads that share a vector and change it have it in a
+/// lock.
 #[derive(Debug)]
 pub struct DeviceVec<T: Pod, B: Backend> {
     region: Region<B>,

@@ -109,6 +109,14 @@ use table::Mapping;
 /// [`Region::close`] does the same and returns the error. If a device cannot be waited for because a stream is being captured,
 /// the backend keeps the region's memory until the device can be waited for: see [`Deferred`](crate::extend::Deferred).
 ///
+/// # Thread safety
+///
+/// Calls that take `&self` may run on several threads at the same time. A call that takes `&mut self` needs the region alone: threads
+/// that share a region and change it have it in a lock, such as `Arc<Mutex<Region>>`. The lock is then held while the call waits for
+/// devices, copies contents, and calls the region's [observers](Region::on_backing_change), which must not take the same lock.
+///
+/// Rust's borrows say nothing about the work of devices: every call that takes memory away takes a [`WaitFor`].
+///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Region, Result};
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {

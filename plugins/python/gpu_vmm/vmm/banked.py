@@ -26,6 +26,8 @@ class BankedRegion(Closable):
     """A fixed range of addresses and several banks of memory, of which one at a time is mapped there. The others keep their contents.
 
     ``size`` is that of the largest bank, in bytes. Raises what :class:`Region` raises.
+
+    Any thread may use it; calls of several threads run one at a time.
     """
 
     __slots__ = ("_backend", "_size")

@@ -19,6 +19,8 @@ class PinnedMemory(Closable):
     """Page-locked host memory, which devices copy to and from at full speed. Allocating takes longer than a copy.
 
     CUDA: cuMemHostRegister or cuMemHostAlloc; HIP: hipHostMalloc. Raises DriverError if the host has too little memory.
+
+    Any thread may use it, and calls of several threads run at the same time; no lock protects its bytes.
     """
 
     __slots__ = ("_size",)
@@ -49,6 +51,8 @@ class CopyQueue(Closable):
     """A queue of copies between one device and page-locked memory. :meth:`hold` and :meth:`record` order it with other streams.
 
     CUDA: cuStreamCreate; HIP: hipStreamCreateWithFlags. Raises NoSuchDevice.
+
+    Any thread may use it; calls of several threads run one at a time.
     """
 
     __slots__ = ()

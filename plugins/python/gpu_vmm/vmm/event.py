@@ -17,6 +17,8 @@ class Event(Closable):
     """An event of one device, which is done until it is recorded. CUDA: CUevent; HIP: hipEvent_t.
 
     A stream is the vendor's handle as an integer; 0 is the default stream. Raises NoSuchDevice.
+
+    Any thread may use it; calls of several threads run one at a time.
     """
 
     __slots__ = ()

@@ -59,6 +59,8 @@ class Listener(Closable):
     """A path at which other processes of this user can connect. It must not exist; ``close`` removes it.
 
     Raises DriverError with the system's error if the path exists or cannot be created.
+
+    Any thread may use it, and calls of several threads run at the same time.
     """
 
     __slots__ = ()
@@ -88,6 +90,8 @@ class Exporter(Closable):
     """The exporter's end of an exchange: another process has the region's memory and receives its changes.
 
     :meth:`Listener.export` creates it. ``close`` ends the exchange, and the other process keeps the memory.
+
+    Any thread may use it; calls of several threads run one at a time.
     """
 
     __slots__ = ("_region",)
@@ -123,6 +127,8 @@ class FollowedRegion(Closable):
     The devices that own the memory read and write it. ``reserve`` is the size that it can grow to in place, in bytes; 0 for its size now.
     ``close`` releases the memory. Raises PeerError if the other process does not
     answer in ``timeout`` seconds, has other devices or sends invalid data, and DriverError if no process listens at the path.
+
+    Any thread may use it; calls of several threads run one at a time.
     """
 
     __slots__ = ()

@@ -16,6 +16,8 @@ class Offer(Closable):
 
     :meth:`Region.offer` and :meth:`PhysicalMemory.offer` create it. ``bytes(offer)`` can be sent by any means. Treat the bytes of an offer
     by fabric as a secret: every process that has them can map the memory.
+
+    Any thread may use it, and calls of several threads run at the same time.
     """
 
     __slots__ = ()

@@ -26,6 +26,8 @@ class PhysicalMemory(Closable):
     cuMemCreate; HIP: hipMemCreate.
 
     Raises OutOfMemory, NoSuchDevice, or Unavailable if the driver has no such memory.
+
+    Any thread may use it, and calls of several threads run at the same time.
     """
 
     __slots__ = ("_backend",)

@@ -41,6 +41,8 @@ class View(Owner):
 
     While a tensor or a buffer of it exists, calls that take the region's memory away raise Busy, unless ``force`` is true. The view
     itself keeps the region's addresses, and no memory.
+
+    Any thread may use it.
     """
 
     __slots__ = ("_backend", "_dtype", "_length", "_offset", "_read_only", "_region")
