@@ -130,9 +130,12 @@ impl<B: Backend> Core<B> {
         };
         let chosen = self.spaces.iter().enumerate().filter(is_idle).min_by_key(order);
         let Some((index, _)) = chosen else { return false };
-        let Self { spaces, frames, leaving, calls, .. } = self;
+        let Self { spaces, frames, leaving, calls, ongoing, .. } = self;
         let space = &mut spaces[index];
         calls.other += 1;
+        if leaving.is_empty() {
+            ongoing.begin();
+        }
         leaving.extend(space.take_region().map(Chunk::new));
         for page in std::mem::take(&mut space.pages) {
             frames.claim(page.frame);

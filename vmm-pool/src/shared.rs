@@ -34,7 +34,7 @@ impl<B: Backend> Inner<B> {
     #[inline]
     pub(crate) fn core(&self, operation: Operation) -> Result<CoreGuard<'_, B>, Error> {
         self.process.check(operation)?;
-        Ok(CoreGuard::new(self.lock()))
+        Ok(CoreGuard::new(self, self.lock()))
     }
 
     /// Locks the core once `is_so` returns true. Waits without the lock until then: a thread that changes what `is_so` looks at must call
@@ -50,7 +50,7 @@ impl<B: Backend> Inner<B> {
             core = self.changed.wait(core).unwrap_or_else(PoisonError::into_inner);
             self.take_last(&mut core);
         }
-        Ok(CoreGuard::new(core))
+        Ok(CoreGuard::new(self, core))
     }
 
     /// Wakes the threads that wait until the core is as they need it.
@@ -74,7 +74,7 @@ impl<B: Backend> Inner<B> {
 
     /// Locks the core if no other thread holds it, without the block that was freed last.
     pub(crate) fn try_core(&self) -> Option<CoreGuard<'_, B>> {
-        try_lock(&self.core).map(CoreGuard::new)
+        try_lock(&self.core).map(|core| CoreGuard::new(self, core))
     }
 
     /// Moves the block that was freed last into the core, if the slot serves blocks like this piece.
@@ -86,7 +86,7 @@ impl<B: Backend> Inner<B> {
 
     /// Frees a piece, in the process that created the pool.
     pub(crate) fn give(&self, piece: Piece, index: StreamIndex) {
-        let mut core = CoreGuard::new(self.lock());
+        let mut core = CoreGuard::new(self, self.lock());
         core.give(piece, index);
         core.keep_to_limit();
     }
@@ -104,13 +104,13 @@ pub(crate) struct CoreGuard<'a, B: Backend> {
     // Dropped in this order.
     core: MutexGuard<'a, Core<B>>,
     _no_waits: NoWaits,
-    leaving: Vec<Chunk<B>>,
+    leaving: Leaving<'a, B>,
 }
 
 impl<'a, B: Backend> CoreGuard<'a, B> {
     #[inline]
-    fn new(core: MutexGuard<'a, Core<B>>) -> Self {
-        Self { core, _no_waits: NoWaits::begin(), leaving: Vec::new() }
+    fn new(inner: &'a Inner<B>, core: MutexGuard<'a, Core<B>>) -> Self {
+        Self { core, _no_waits: NoWaits::begin(), leaving: Leaving { inner, chunks: Vec::new() } }
     }
 }
 
@@ -133,7 +133,25 @@ impl<B: Backend> DerefMut for CoreGuard<'_, B> {
 impl<B: Backend> Drop for CoreGuard<'_, B> {
     #[inline]
     fn drop(&mut self) {
-        self.leaving = std::mem::take(&mut self.core.leaving);
+        self.leaving.chunks = std::mem::take(&mut self.core.leaving);
+    }
+}
+
+/// Chunks that have left the core. Other threads that need memory wait until they are free.
+#[derive(Debug)]
+struct Leaving<'a, B: Backend> {
+    inner: &'a Inner<B>,
+    chunks: Vec<Chunk<B>>,
+}
+
+impl<B: Backend> Drop for Leaving<'_, B> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.chunks.is_empty() {
+            self.chunks.clear();
+            lock(&self.inner.core).ongoing.end();
+            self.inner.wake();
+        }
     }
 }
 

@@ -399,6 +399,26 @@ fn requests_wait_for_memory_being_freed() {
     }
 }
 
+/// As above, for memory that the pool itself returns to the driver. The request has tried twice when the memory goes.
+#[test]
+fn requests_wait_for_chunks_being_freed() {
+    let host = HostConfig::new().devices(1).memory(Bytes::mib(64)).without_virtual_memory();
+    let backend = FaultInject::new(host.open().unwrap());
+    let pool = Pool::builder(&backend).build().unwrap();
+    drop(pool.alloc(Bytes::mib(48)).unwrap());
+    let (sends, request) = mpsc::channel();
+    let (calls, asks) = (backend.clone(), pool.clone());
+    backend.during(Operation::Free, move || {
+        let before = calls.made(Operation::Allocate);
+        sends.send(thread::spawn(move || asks.alloc(Bytes::mib(48)).map(drop))).unwrap();
+        while calls.made(Operation::Allocate) < before + 2 {
+            thread::yield_now();
+        }
+    });
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::mib(48));
+    request.recv().unwrap().join().unwrap().unwrap();
+}
+
 #[test]
 fn debug_text_grows_with_the_blocks() {
     let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());

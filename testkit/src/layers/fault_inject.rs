@@ -83,8 +83,8 @@ impl<B: Backend> FaultInject<B> {
         self.plan.capture_on(device, whether);
     }
 
-    /// Runs `act` once, in the next call of a kind (as for [`fail_calls`](FaultInject::fail_calls)), before the inner
-    /// backend is called.
+    /// Runs `act` once, in the next call of a kind (as for [`fail_calls`](FaultInject::fail_calls), or [`Operation::Free`] for freeing
+    /// a plain allocation), before the inner backend is called.
     pub fn during(&self, call: Operation, act: impl FnOnce() + Send + 'static) {
         self.plan.during(call, Box::new(act));
     }
@@ -219,6 +219,7 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
         // HIP waits for the device.
         check_may_wait("free_plain");
+        self.plan.act(Operation::Free);
         // SAFETY: as in `create`.
         unsafe { self.inner.free_plain(device, at, size) }
     }

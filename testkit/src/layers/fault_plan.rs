@@ -144,6 +144,14 @@ impl Plan {
         self.counting().meanwhile = Some(Meanwhile { call, act });
     }
 
+    /// Runs the [`during`](Self::during) action of a call that is not counted and never fails.
+    pub(super) fn act(&self, call: Operation) {
+        let meanwhile = self.counting().meanwhile.take_if(|meanwhile| meanwhile.call == call);
+        if let Some(Meanwhile { act, .. }) = meanwhile {
+            act();
+        }
+    }
+
     /// Counts a call that waits for a device, and fails it if it is planned to fail or a stream of the device captures.
     pub(super) fn wait(&self, device: DeviceId) -> Result<Call> {
         let operation = Operation::WaitForDevice;
