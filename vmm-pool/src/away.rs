@@ -166,12 +166,8 @@ impl<B: Backend> Core<B> {
             let mapping = region.mapping_at(space.offset_of(*page)).filter(|mapping| !mapping.poisoned);
             match mapping {
                 Some(mapping) if !is_suspended => {
-                    // Blocks that were freed meanwhile have changed the page alone.
-                    let turn = space.pages[*page].turn;
                     self.frames.at(*frame).memory = Some(mapping.memory.clone());
                     space.note_mapped(&mut self.frames, *page, *frame);
-                    space.pages[*page].turn = turn;
-                    self.frames.set_turn(*frame, self.streams.later(self.frames.turn(*frame), turn));
                 }
                 _ => {
                     // The region keeps any memory that is left there, and does not use it again.
@@ -191,7 +187,7 @@ impl<B: Backend> Core<B> {
             }
             let at = space.pages[page];
             if at.is_mapped() && at.live == 0 {
-                self.frames.release(at.frame, self.frames.turn(at.frame));
+                self.frames.release(at.frame);
             }
         }
         space.put_region(region);

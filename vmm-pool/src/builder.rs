@@ -24,10 +24,6 @@ pub struct PoolBuilder<'a, B: Backend> {
     calls: Callbacks,
 }
 
-/// The size of a tag's reservation, as a multiple of the device's memory. Addresses cost nothing, and a gap between blocks is
-/// reused only for a block that fits there.
-const ADDRESSES_PER_TAG: u64 = 4;
-
 /// The variable that sets the budget of pools without one of their own.
 const VARIABLE: &str = "GPU_VMM_BUDGET";
 
@@ -219,8 +215,6 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             page,
             slack,
             addresses: addresses.unwrap_or(ADDRESSES),
-            reserve_small: total,
-            reserve: Bytes(total.0.saturating_mul(ADDRESSES_PER_TAG)),
             scrub,
             shareable,
             plain,
@@ -258,11 +252,11 @@ mod tests {
         let limits = |builder: PoolBuilder<'_, _>| {
             let pool = builder.budget(Bytes::mib(64)).build().unwrap();
             let core = pool.owner.inner.core(Operation::QueryPool).unwrap();
-            let Settings { addresses, keep, premap, reserve_small, reserve, .. } = core.settings;
-            [addresses, keep, premap, reserve_small, reserve]
+            let Settings { addresses, keep, premap, .. } = core.settings;
+            [addresses, keep, premap]
         };
         let all = Bytes(u64::MAX);
-        let default = [Bytes::gib(32 << 10), all, Bytes::ZERO, Bytes::gib(1), Bytes::gib(4)];
+        let default = [Bytes::gib(32 << 10), all, Bytes::ZERO];
         assert_eq!(limits(Pool::builder(&backend)), default);
         let set = Pool::builder(&backend).addresses(Bytes::gib(2)).keep(Bytes::mib(6));
         assert_eq!(limits(set)[..2], [Bytes::gib(2), Bytes::mib(6)]);

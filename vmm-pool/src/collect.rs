@@ -10,8 +10,18 @@ use std::sync::Arc;
 const LOOKED_AT: usize = 32;
 
 impl<B: Backend> Core<B> {
+    /// Makes the ranges ready whose work is done.
+    pub(crate) fn settle(&mut self) {
+        let Self { spaces, frames, streams, .. } = self;
+        for space in spaces {
+            space.settle(frames, streams);
+            space.tidy();
+        }
+    }
+
     /// Collects all pieces whose work is done. Returns true if there was any.
     pub(crate) fn collect_pending(&mut self) -> bool {
+        self.settle();
         let before = self.pending.list.len();
         let mut index = 0;
         while index < self.pending.list.len() {

@@ -10,7 +10,7 @@ use crate::pending::Pending;
 use crate::piece::{Origin, Piece};
 use crate::settings::Settings;
 use crate::slabs::{Given, Slab, Slabs};
-use crate::space::{Space, Spot, Wanted, rounded};
+use crate::space::{Group, Space, Spot, Wanted, rounded};
 use crate::stats::DriverCalls;
 use crate::stream_order::{CLEAN, StreamIndex, Turn};
 use crate::streams::Streams;
@@ -43,6 +43,15 @@ impl Request {
     /// Returns the stream whose unfinished work may still use the memory: none for a graph.
     pub(crate) fn order(&self) -> StreamIndex {
         if self.captures { CLEAN } else { self.stream }
+    }
+
+    /// Returns the group of its size.
+    pub(crate) fn group(&self) -> Group {
+        if self.small { Group::SMALL } else { Group::of(self.size, self.alignment) }
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted { size: self.size, alignment: self.alignment, stream: self.order() }
     }
 }
 
@@ -99,6 +108,8 @@ pub(crate) struct Core<B: Backend> {
     /// The peak that requests needed which were not tentative.
     pub(crate) peak_needed: u64,
     pub(crate) peak_held: u64,
+    /// The number of places that left a gap.
+    gaps: u64,
     pub(crate) calls: DriverCalls,
     pub(crate) history: History,
 }
@@ -126,6 +137,7 @@ impl<B: Backend> Core<B> {
             peak_taken: 0,
             peak_needed: 0,
             peak_held: 0,
+            gaps: 0,
             calls: DriverCalls::default(),
             history: History::new(),
             settings,
@@ -161,22 +173,38 @@ impl<B: Backend> Core<B> {
         if self.settings.plain {
             return self.place_in_chunk(request, settled).map(|(space, spot)| (space, spot, false));
         }
-        let space = self.space_for(request)?;
-        if let Some(spot) = self.find_mapped(space, request) {
+        if let Some((space, spot)) = self.find_mapped(request)
+            && !(self.looks_further(spot) && self.poll())
+        {
+            return Ok((space, spot, false));
+        }
+        if let Some((space, spot)) = self.find_mapped(request) {
             return Ok((space, spot, false));
         }
         if !settled {
             // To ask whether other streams' work is done takes less time than to empty the thread caches and to map memory.
             let asks = self.streams.are_several() && !request.tentative;
-            let found = if asks && self.poll() { self.find_mapped(space, request) } else { None };
-            return found.map(|spot| (space, spot, false)).ok_or(Shortage::Caches);
+            let found = if asks && self.poll() { self.find_mapped(request) } else { None };
+            return found.map(|(space, spot)| (space, spot, false)).ok_or(Shortage::Caches);
         }
-        Ok((space, self.make_place(space, request)?, true))
+        let (space, spot) = self.make_place(request)?;
+        Ok((space, spot, true))
+    }
+
+    /// Returns true if the streams should be asked before a place is taken that leaves a gap. Often work is done by then of which
+    /// the pool does not know, and a place that fits better is ready: in a trace of four streams, the second pass maps 18 pages
+    /// with this and 519 without. Each fourth time gives almost as much as each time.
+    fn looks_further(&mut self, spot: Spot) -> bool {
+        if spot.is_exact || !self.streams.are_several() {
+            return false;
+        }
+        self.gaps = self.gaps.wrapping_add(1);
+        self.gaps.is_multiple_of(4)
     }
 
     /// Finds a place whose memory is all mapped.
-    fn find_mapped(&mut self, space: usize, request: Request) -> Option<Spot> {
-        self.find(space, request).filter(|spot| spot.work == 0)
+    fn find_mapped(&mut self, request: Request) -> Option<(usize, Spot)> {
+        self.find(request).filter(|(_, spot)| spot.work == 0)
     }
 
     /// Takes up to `count` small pieces of a class from its slabs. Returns false if no slot is free.
@@ -218,7 +246,7 @@ impl<B: Backend> Core<B> {
                     let Slab { space, range, stream, .. } = *self.slabs.get(index);
                     self.slabs.remove(index);
                     // Earlier slots of this slab were freed on the same stream.
-                    let turn = self.streams.free(stream).and(turn);
+                    let turn = self.streams.free(stream);
                     self.give_range(usize::from(space), range, turn);
                 }
             }
@@ -230,21 +258,55 @@ impl<B: Backend> Core<B> {
         self.note();
     }
 
-    pub(crate) fn find(&mut self, space: usize, request: Request) -> Option<Spot> {
-        let Request { size, alignment, .. } = request;
-        let wanted = Wanted { size, alignment, stream: request.order() };
-        self.spaces[space].find(&mut self.frames, &self.streams, wanted)
+    /// Finds the place for a request that needs the least mapping; at the end of a space only if no free range fits.
+    fn find(&mut self, request: Request) -> Option<(usize, Spot)> {
+        let wanted = request.wanted();
+        let mut best: Option<(usize, Spot)> = None;
+        let Self { tags, spaces, frames, streams, .. } = self;
+        let (mixed, own) = tags.spaces_for(request.tag, request.group());
+        for index in mixed.iter().chain(own) {
+            let space = &mut spaces[*index];
+            space.settle(frames, streams);
+            if let Some(spot) = space.find(frames, streams, wanted)
+                && best.is_none_or(|(_, best)| spot.work < best.work)
+            {
+                best = Some((*index, spot));
+                if spot.work == 0 {
+                    break;
+                }
+            }
+        }
+        if best.is_some() {
+            return best;
+        }
+        let mixes = self.may_extend_mixed(request);
+        let Self { tags, spaces, frames, .. } = self;
+        let (mixed, own) = tags.spaces_for(request.tag, request.group());
+        let mut ends = mixed.iter().filter(|_| mixes).chain(own).copied();
+        ends.find_map(|index| Some((index, spaces[index].find_in_rest(frames, wanted)?)))
+    }
+
+    /// Finds the place in one space.
+    pub(crate) fn find_in(&mut self, space: usize, request: Request) -> Option<Spot> {
+        let (at, wanted) = (&mut self.spaces[space], request.wanted());
+        at.settle(&mut self.frames, &self.streams);
+        let spot = at.find(&mut self.frames, &self.streams, wanted);
+        spot.or_else(|| at.find_in_rest(&mut self.frames, wanted))
     }
 
     /// Finds a place, and maps and claims its memory.
-    fn make_place(&mut self, space: usize, request: Request) -> Result<Spot, Shortage> {
+    fn make_place(&mut self, request: Request) -> Result<(usize, Spot), Shortage> {
         self.poll();
-        let spot = self.find(space, request).ok_or_else(|| Shortage::Addresses {
-            used: self.spaces[space].end(),
-            reserved: self.spaces[space].reserved,
-        })?;
+        let (space, spot) = match self.find(request) {
+            Some(found) => found,
+            None => {
+                let space = self.add_space(request)?;
+                let shortage = self.shortage_of_addresses(request);
+                (space, self.find_in(space, request).ok_or(shortage)?)
+            }
+        };
         self.supply(space, spot, request)?;
-        Ok(spot)
+        Ok((space, spot))
     }
 
     /// Polls the streams, and collects the pieces whose work is done. Returns true if any work was found done.

@@ -4,8 +4,7 @@
 //! addresses. The first request that needs memory takes it. So memory moves to where it is needed without being unmapped, and
 //! returns without any driver call.
 
-use crate::stream_order::{StreamIndex, Turn};
-use crate::streams::Streams;
+use crate::stream_order::{CLEAN, MIXED, StreamIndex};
 use gpu_vmm_core::{Backend, PhysicalMemory};
 use std::cmp::Reverse;
 
@@ -25,17 +24,57 @@ pub(crate) struct PageAddress {
     pub(crate) page: u32,
 }
 
+/// The free ranges of a page or a frame whose work may not be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) count: u32,
+    /// The stream that all of them wait for, or [`MIXED`] since there were several.
+    stream: StreamIndex,
+}
+
+impl Waiting {
+    pub(crate) const NONE: Self = Self { count: 0, stream: CLEAN };
+
+    /// Counts further ranges.
+    #[inline]
+    pub(crate) fn add(&mut self, other: Self) {
+        if other.count > 0 {
+            let is_one = self.count == 0 || self.stream == other.stream;
+            self.stream = if is_one { other.stream } else { MIXED };
+            self.count += other.count;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, count: u32) {
+        self.count -= count;
+    }
+
+    /// Returns true if new work on a stream may use the memory; for [`CLEAN`], if all work is done.
+    #[inline]
+    pub(crate) fn serves(self, stream: StreamIndex) -> bool {
+        self.count == 0 || self.stream == stream
+    }
+
+    pub(crate) const fn of(stream: StreamIndex) -> Self {
+        Self { count: 1, stream }
+    }
+}
+
+/// The tenant of a frame with the contents of a tag that has ended.
+const NOBODY: u32 = u32::MAX;
+
 /// The state of a frame that allocations and frees read and write.
 #[derive(Clone, Copy, Debug)]
 struct Use {
-    /// The work after which the frame is free.
-    turn: Turn,
+    /// The waiting ranges with a byte in the frame, at all of its addresses.
+    waiting: Waiting,
     /// The last search that has counted the frame.
     seen: u32,
     /// True if the frame contains a block.
     used: bool,
-    /// The tag whose contents are in the frame.
-    tenant: u16,
+    /// The tag whose contents are in the frame, or [`NOBODY`].
+    tenant: u32,
 }
 
 /// The state of a frame that changes when it is mapped, unmapped or removed.
@@ -82,16 +121,49 @@ impl<B: Backend> Frames<B> {
         &mut self.list[frame as usize]
     }
 
-    pub(crate) fn turn(&self, frame: FrameIndex) -> Turn {
-        self.uses[frame as usize].turn
+    /// Returns the waiting ranges of a frame.
+    pub(crate) fn waiting(&self, frame: FrameIndex) -> Waiting {
+        self.uses[frame as usize].waiting
     }
 
-    pub(crate) fn tenant(&self, frame: FrameIndex) -> u16 {
-        self.uses[frame as usize].tenant
+    #[inline]
+    pub(crate) fn add_waiting(&mut self, frame: FrameIndex, waiting: Waiting) {
+        self.uses[frame as usize].waiting.add(waiting);
     }
 
-    pub(crate) fn set_tenant(&mut self, frame: FrameIndex, tenant: u16) {
-        self.uses[frame as usize].tenant = tenant;
+    #[inline]
+    pub(crate) fn remove_waiting(&mut self, frame: FrameIndex, count: u32) {
+        self.uses[frame as usize].waiting.remove(count);
+    }
+
+    /// Notes that of a waiting range of a frame, `left` parts are left.
+    #[inline]
+    pub(crate) fn change_waiting(&mut self, frame: FrameIndex, left: u32) {
+        let waiting = &mut self.uses[frame as usize].waiting;
+        waiting.count = waiting.count + left - 1;
+    }
+
+    /// Returns true if work on a stream may use a frame at a page, apart from the page's own waiting ranges: these are at other
+    /// addresses of the page than the work.
+    #[inline]
+    pub(crate) fn serves_at(&self, frame: FrameIndex, page: Waiting, stream: StreamIndex) -> bool {
+        let all = self.waiting(frame);
+        all.count == page.count || all.serves(stream)
+    }
+
+    /// Returns true if a frame has the contents of a tag, or none.
+    pub(crate) fn is_of(&self, frame: FrameIndex, tag: u16) -> bool {
+        self.uses[frame as usize].tenant == u32::from(tag)
+    }
+
+    pub(crate) fn set_tenant(&mut self, frame: FrameIndex, tag: u16) {
+        self.uses[frame as usize].tenant = u32::from(tag);
+    }
+
+    /// Notes that a tag has ended, so that no tag with the same number takes its contents for its own.
+    pub(crate) fn disown(&mut self, tag: u16) {
+        let own = self.uses.iter_mut().filter(|frame| frame.tenant == u32::from(tag));
+        own.for_each(|frame| frame.tenant = NOBODY);
     }
 
     /// Returns the number of frames.
@@ -112,7 +184,7 @@ impl<B: Backend> Frames<B> {
     /// Adds new memory, as a frame that is used. A part of a plain allocation has no memory of its own.
     pub(crate) fn insert(&mut self, memory: Option<PhysicalMemory<B>>, tenant: u16) -> FrameIndex {
         let frame = Frame { memory, mapped: Vec::new() };
-        let usage = Use { turn: Turn::FREE, seen: 0, used: true, tenant };
+        let usage = Use { waiting: Waiting::NONE, seen: 0, used: true, tenant: u32::from(tenant) };
         self.created += 1;
         if let Some(index) = self.vacant.pop() {
             *self.at(index) = frame;
@@ -142,20 +214,13 @@ impl<B: Backend> Frames<B> {
         }
     }
 
-    /// Returns true if a frame is free for a stream and was not counted in this search before: it may be mapped at several
-    /// pages of one range.
+    /// Returns true if a frame is free and was not counted in this search before: it may be mapped at several pages of one range.
     #[inline]
-    pub(crate) fn see(&mut self, frame: FrameIndex, streams: &Streams<B>, stream: StreamIndex) -> bool {
+    pub(crate) fn see(&mut self, frame: FrameIndex) -> bool {
         let search = self.search;
         let at = &mut self.uses[frame as usize];
         if at.used || at.seen == search {
             return false;
-        }
-        if at.turn.stream() != stream {
-            if !streams.is_done(at.turn) {
-                return false;
-            }
-            at.turn = at.turn.for_all();
         }
         at.seen = search;
         true
@@ -200,28 +265,20 @@ impl<B: Backend> Frames<B> {
         self.free -= 1;
     }
 
-    /// Marks a used frame as free after the work of `turn`, which includes the work of earlier users.
+    /// Marks a used frame as free. Its waiting ranges tell whom it serves.
     #[inline]
-    pub(crate) fn release(&mut self, frame: FrameIndex, turn: Turn) {
+    pub(crate) fn release(&mut self, frame: FrameIndex) {
         let at = &mut self.uses[frame as usize];
         debug_assert!(at.used);
         at.used = false;
-        at.turn = turn;
         self.free_map[frame as usize / 64] |= 1 << (frame % 64);
         self.free += 1;
-    }
-
-    /// Sets the work after which a used frame is free.
-    #[inline]
-    pub(crate) fn set_turn(&mut self, frame: FrameIndex, turn: Turn) {
-        self.uses[frame as usize].turn = turn;
     }
 }
 
 #[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
 mod tests {
     use super::*;
-    use crate::stream_order::CLEAN;
     use gpu_vmm_host::HostBackend;
 
     /// Frames that are mapped at these pages.
@@ -231,7 +288,7 @@ mod tests {
             let frame = frames.insert(None, 0);
             frames.at(frame).mapped =
                 pages.iter().map(|page| PageAddress { space: 0, page: *page }).collect();
-            frames.release(frame, Turn::FREE);
+            frames.release(frame);
         }
         frames
     }
@@ -251,13 +308,11 @@ mod tests {
     /// The numbers of searches begin again after 2^32 of them.
     #[test]
     fn each_search_counts_a_frame_once() {
-        let backend = gpu_vmm_host::HostConfig::new().open().unwrap();
-        let streams = Streams::new(&backend, gpu_vmm_core::DeviceId(0));
         let mut frames = frames(&[&[0], &[1]]);
         for last in [0, u32::MAX, u32::MAX] {
             frames.search = last;
             frames.begin_search();
-            let seen = [0, 0, 1, 1].map(|frame| frames.see(frame, &streams, CLEAN));
+            let seen = [0, 0, 1, 1].map(|frame| frames.see(frame));
             assert_eq!(seen, [true, false, true, false], "after search {last}");
         }
     }
@@ -278,6 +333,8 @@ mod tests {
         // The number that became vacant last is used first, for a frame that is in use.
         assert_eq!([(); 3].map(|()| frames.insert(None, 7)), [64, 63, 130]);
         assert_eq!((frames.free(), frames.count(), frames.created()), (126, 131, 133));
-        assert_eq!([63, 64, 130].map(|frame| frames.tenant(frame)), [7; 3]);
+        assert!([63, 64, 130].into_iter().all(|frame| frames.is_of(frame, 7)));
+        frames.disown(7);
+        assert!([63, 64, 130].into_iter().all(|frame| !frames.is_of(frame, 7)));
     }
 }

@@ -7,7 +7,7 @@
 use crate::classes::MEDIUM;
 use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
-use crate::thread_cache::body::Ready;
+use crate::thread_cache::body::{Body, Ready};
 use gpu_vmm_core::{Backend, Stream};
 use gpu_vmm_premap::sync::{Mutex, MutexGuard, lock};
 
@@ -77,14 +77,14 @@ impl<B: Backend> Last<B> {
         &self,
         stream: Stream<'static>,
         size: u64,
-        fits: impl FnOnce(&Piece) -> bool,
+        fits: impl FnOnce(&Body<B>) -> bool,
     ) -> Option<Ready<B>> {
         if !self.on {
             return None;
         }
         let mut slot = self.slot();
         let (_, index) = slot.stream.filter(|(served, _)| *served == stream)?;
-        let mut body = slot.body.take_if(|body| body.index == index && fits(&body.piece))?;
+        let mut body = slot.body.take_if(|body| body.index == index && fits(body))?;
         slot.served.requests += 1;
         slot.served.growth = slot.served.growth.wrapping_add(size).wrapping_sub(body.size());
         drop(slot);

@@ -68,7 +68,7 @@ mod tests {
             block.check_usable(Operation::Read).unwrap();
             let offset = {
                 let mut core = pool.owner.inner.core(Operation::Unmap).unwrap();
-                let space = core.spaces.iter_mut().find(|space| !space.is_small).unwrap();
+                let space = core.spaces.iter_mut().find(|space| !space.is_small()).unwrap();
                 let offset = Bytes(block.address().0 - space.base + lost * page.0);
                 let region = space.region_mut(Operation::Unmap).unwrap();
                 region.unmap(offset, page, WaitFor::all_devices()).unwrap();

@@ -78,6 +78,22 @@ impl<B: Backend> Owner<B> {
         Ok(())
     }
 
+    /// Ends tags without handles, as far as all of their blocks were freed and the work on them is done.
+    pub(crate) fn end_tags(&self, operation: Operation) -> Result<(), Error> {
+        let unused = self.inner.core(operation)?.tags.unused();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        self.settle(operation, |tag, _| unused.contains(&tag))?;
+        let mut core = self.inner.core(operation)?;
+        core.poll();
+        // The memory at an address that cannot be unmapped is not lost: the tag ends later.
+        if let Err(error) = core.end_tags() {
+            core.backend.drop_log().record(error);
+        }
+        Ok(())
+    }
+
     /// Stops serving a stream, in the hold of the core in which the caller has decided that: after the hold, the number may serve
     /// another stream. No request that begins later finds it in a thread cache.
     pub(crate) fn retire(&self, core: &mut Core<B>, index: StreamIndex) {

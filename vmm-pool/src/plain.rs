@@ -8,8 +8,7 @@ use crate::chunk::Chunk;
 use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
 use crate::shared::Inner;
-use crate::space::{Space, Spot};
-use crate::stream_order::Turn;
+use crate::space::{Group, Space, Spot};
 use gpu_vmm_core::extend::{check_virtual_memory, pool_memory};
 use gpu_vmm_core::{Backend, Bytes, Operation, Region, Result};
 
@@ -48,10 +47,10 @@ impl<B: Backend> Core<B> {
         let mut best: Option<(u64, usize, Spot)> = None;
         for index in 0..self.spaces.len() {
             let space = &self.spaces[index];
-            if space.tag != request.tag || space.is_small != request.small || space.reserved == 0 {
+            if space.tag != request.tag || space.is_small() != request.small || space.reserved == 0 {
                 continue;
             }
-            let Some(spot) = self.find(index, request).filter(|spot| spot.work == 0) else { continue };
+            let Some(spot) = self.find_in(index, request).filter(|spot| spot.work == 0) else { continue };
             let size = self.spaces[index].size_of(spot);
             if best.is_none_or(|(least, ..)| size < least) {
                 best = Some((size, index, spot));
@@ -77,8 +76,8 @@ impl<B: Backend> Core<B> {
         Ok(size)
     }
 
-    /// Returns the place of the next chunk in the list.
-    fn vacant_space(&self) -> usize {
+    /// Returns the place of the next space in the list.
+    pub(crate) fn vacant_space(&self) -> usize {
         self.spaces.iter().position(|space| space.reserved == 0).unwrap_or(self.spaces.len())
     }
 
@@ -93,11 +92,12 @@ impl<B: Backend> Core<B> {
         let NewChunk { request, pages, .. } = new;
         self.coming -= std::mem::take(pages);
         let count = (region.reserved().0 / self.page) as usize;
-        let mut space = Space::new(index, request.tag, region, self.page, self.settings.scrub, request.small);
+        let group = if request.small { Group::SMALL } else { Group::MIXED };
+        let mut space = Space::new(index, request.tag, region, self.page, self.settings.scrub, group);
         for page in 0..count {
             let frame = self.frames.insert(None, request.tag);
             space.add_page(&mut self.frames, page, frame);
-            self.frames.release(frame, Turn::FREE);
+            self.frames.release(frame);
         }
         match self.spaces.get_mut(place) {
             Some(vacant) => *vacant = space,

@@ -4,7 +4,7 @@ use crate::Block;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::owner::Owner;
-use crate::piece::{Origin, Piece};
+use crate::piece::Piece;
 use crate::plain::NewChunk;
 use crate::settings::{Callbacks, Settings};
 use crate::shared::Inner;
@@ -12,7 +12,7 @@ use crate::slabs::slab_size;
 use crate::space::{UNIT, rounded};
 use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
-use crate::thread_cache::body::{Body, Ready};
+use crate::thread_cache::body::{Body, Place, Ready};
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
 use crate::waits::Ladder;
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Result, Stream};
@@ -96,12 +96,37 @@ impl<B: Backend> Pool<B> {
     /// Returns the same pool for blocks with a tag. Each tag has its own addresses, is suspended as a whole, and is listed
     /// separately in snapshots.
     ///
+    /// A tag ends with its last handle and its last block. The pool gives its addresses back when it makes another tag, when it
+    /// runs out of addresses, and in [`trim`](Self::trim) to zero.
+    ///
     /// # Errors
     ///
-    /// [`Unsupported`](Detail::Unsupported) for more than 65,536 tags, [`Forked`](Detail::Forked) in a forked child.
+    /// [`Unsupported`](Detail::Unsupported) for more than 65,536 tags at a time, [`Forked`](Detail::Forked) in a forked child.
     pub fn tagged(&self, tag: &str) -> Result<Self> {
-        let tag = self.owner.inner.core(Operation::TagMemory)?.tags.named(tag)?;
-        Ok(Self { owner: Arc::clone(&self.owner), tag })
+        let (operation, owner) = (Operation::TagMemory, &self.owner);
+        let known = owner.inner.core(operation)?.tags.find(tag);
+        let tag = match known {
+            Some(known) => known,
+            None => {
+                owner.end_tags(operation)?;
+                owner.inner.core(operation)?.tags.named(tag)?
+            }
+        };
+        Ok(Self { owner: Arc::clone(owner), tag })
+    }
+
+    /// Forgets a tag: its name is free for another tag at once. Handles and blocks of the tag stay valid. Its addresses are free when
+    /// the last of both has ended. A tag that is not forgotten ends in the same way.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoSuchTag`](crate::PoolError::NoSuchTag); [`Forked`](Detail::Forked).
+    pub fn forget_tag(&self, tag: &str) -> Result<()> {
+        let operation = Operation::TagMemory;
+        let known = self.tag_named(operation, tag)?;
+        self.owner.inner.core(operation)?.tags.forget(&known);
+        drop(known);
+        self.owner.end_tags(operation)
     }
 
     /// Allocates a block for the default stream, with an address that is a multiple of 256. [`request`](Pool::request) asks for
@@ -260,10 +285,10 @@ impl<B: Backend> Pool<B> {
         (stream, captures): (Stream<'static>, bool),
     ) -> Option<Ready<B>> {
         let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
-        self.owner.inner.last.take(stream, size.0, |piece| {
-            piece.size == rounded
-                && piece.address.is_multiple_of(alignment.0)
-                && matches!(piece.origin, Origin::Range(space, _) if self.tag.large.get() == Some(&space))
+        self.owner.inner.last.take(stream, size.0, |body| {
+            body.piece.size == rounded
+                && body.piece.address.is_multiple_of(alignment.0)
+                && matches!(body.place, Place::Last(tag) if tag == self.tag.index)
                 && self.tag.uses_caches()
         })
     }
@@ -329,7 +354,7 @@ impl<B: Backend> Pool<B> {
         let rounded = class.map_or(size.0, size_of);
         let request =
             Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small, tentative };
-        let place = class.map(|class| (bin, Class::new(class)));
+        let place = class.map_or(Place::Last(tag), |class| Place::Cached(bin, Class::new(class)));
         let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
         let mut pieces = Vec::new();
         let (core, piece) = match class.filter(|class| *class < SMALL_CLASSES) {
@@ -351,12 +376,15 @@ impl<B: Backend> Pool<B> {
         };
         drop(core);
         let mut cache = thread_cache.lock();
-        if let Some((bin, class)) = place {
-            pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)));
-        }
-        // Unless the stream was forgotten meanwhile.
-        if place.is_none() && cache.bin(tag, stream) == Some(bin) {
-            self.owner.inner.last.set_stream(stream, index);
+        match place {
+            Place::Cached(bin, class) => {
+                pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)));
+            }
+            // Unless the stream was forgotten meanwhile.
+            Place::Last(_) if cache.bin(tag, stream) == Some(bin) => {
+                self.owner.inner.last.set_stream(stream, index);
+            }
+            Place::Last(_) => {}
         }
         cache.count_out(size.0);
         Ok(cache.boxed(body(piece)))

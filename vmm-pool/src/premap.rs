@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::shared::Inner;
-use crate::stream_order::{CLEAN, Turn};
+use crate::stream_order::CLEAN;
 use crate::supply::Chosen;
 use gpu_vmm_core::{Backend, Error};
 use gpu_vmm_premap::extend::{PremapWork, Step};
@@ -28,7 +28,7 @@ impl<B: Backend> Core<B> {
     fn premap(&mut self) -> Result<bool, Error> {
         for space in 0..self.spaces.len() {
             let tag = self.spaces[space].tag;
-            if self.spaces[space].is_small || self.check_active(tag).is_err() {
+            if self.spaces[space].is_small() || self.check_active(tag).is_err() {
                 continue;
             }
             let pages = self.spaces[space].pages_to_premap(self.settings.premap.0);
@@ -45,14 +45,14 @@ impl<B: Backend> Core<B> {
     /// Maps new memory at pages that have none, and leaves it free.
     fn map_fresh(&mut self, space: usize, first: usize, count: usize, tag: u16) -> Result<(), Error> {
         let part = (first as u64 * self.page, count as u64 * self.page);
-        let gap = self.spaces[space].open_gap(&mut self.frames, &self.streams, part, CLEAN);
+        let gap = self.spaces[space].open_gap(&mut self.frames, part, CLEAN);
         let mut chosen = Chosen::default();
         let created = gap.missing.iter().try_for_each(|_| self.create(tag, &mut chosen));
         let Self { spaces, frames, settings, calls, .. } = self;
         let result = created
             .and_then(|()| spaces[space].fill_gap(frames, &gap, &chosen.frames, &settings.access, calls));
         match result {
-            Ok(()) => chosen.frames.iter().for_each(|frame| self.frames.release(*frame, Turn::FREE)),
+            Ok(()) => chosen.frames.iter().for_each(|frame| self.frames.release(*frame)),
             Err(_) => self.give_up(&chosen),
         }
         self.spaces[space].close_gap(&mut self.frames, &gap);

@@ -22,9 +22,6 @@ pub(crate) struct Settings {
     pub(crate) slack: Option<u32>,
     /// The most addresses that the pool may reserve.
     pub(crate) addresses: Bytes,
-    /// The sizes of a tag's reservations, for small blocks and for all others.
-    pub(crate) reserve_small: Bytes,
-    pub(crate) reserve: Bytes,
     pub(crate) scrub: bool,
     /// True if new memory can be exported to other processes of the machine.
     pub(crate) shareable: bool,
@@ -82,8 +79,6 @@ mod tests {
             page: Bytes::ZERO,
             slack,
             addresses: Bytes::ZERO,
-            reserve_small: Bytes::ZERO,
-            reserve: Bytes::ZERO,
             scrub: false,
             shareable: false,
             plain: false,

@@ -6,7 +6,7 @@ pub(crate) type StreamIndex = u16;
 /// The number for memory that no work uses any more, on any stream.
 pub(crate) const CLEAN: StreamIndex = 0;
 
-/// The number for memory that several streams have used.
+/// The number for several streams.
 pub(crate) const MIXED: StreamIndex = StreamIndex::MAX;
 
 /// The work after which memory is free: everything that was queued on a stream up to a moment. The pool counts one moment per
@@ -30,21 +30,9 @@ impl Turn {
         self.0 >> 16
     }
 
-    /// Returns the order for memory that is free for every stream since the same moment.
-    pub(crate) const fn for_all(self) -> Self {
-        Self::new(CLEAN, self.moment())
-    }
-
-    /// Returns the order for memory that is free after the work of both.
-    #[inline]
-    pub(crate) fn and(self, other: Self) -> Self {
-        let moment = self.moment().max(other.moment());
-        match (self.stream(), other.stream()) {
-            (CLEAN, _) => other,
-            (_, CLEAN) => self,
-            (one, two) if one == two => Self::new(one, moment),
-            _ => Self::new(MIXED, moment),
-        }
+    /// Returns the later one of two moments of the same stream.
+    pub(crate) fn later(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
     }
 }
 
@@ -53,13 +41,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_are_waited_for() {
-        let (one, later, other) = (Turn::new(1, 5), Turn::new(1, 7), Turn::new(2, 6));
-        assert_eq!(one.and(later), later);
-        assert_eq!(later.and(one), later);
-        assert_eq!(Turn::FREE.and(one), one);
-        assert_eq!(one.and(Turn::FREE), one);
-        assert_eq!(later.and(other), Turn::new(MIXED, 7));
-        assert_eq!(Turn::new(MIXED, 9).and(one), Turn::new(MIXED, 9));
+    fn the_later_moment_is_that_of_more_work() {
+        let (one, later) = (Turn::new(7, 5), Turn::new(7, 1 << 40));
+        assert_eq!([one.later(later), later.later(one)], [later; 2]);
+        assert_eq!((later.stream(), later.moment()), (7, 1 << 40));
+        assert_eq!(Turn::FREE.later(Turn::FREE), Turn::FREE);
     }
 }

@@ -186,22 +186,13 @@ impl<B: Backend> Streams<B> {
 
     /// Returns true if no work of any stream uses the memory any more.
     pub(crate) fn is_done(&self, turn: Turn) -> bool {
-        match turn.stream() {
-            CLEAN => true,
-            MIXED => self.list.iter().all(|one| one.is_idle() || turn.moment() <= one.done),
-            index => turn.moment() <= self.list[usize::from(index)].done,
-        }
+        turn.stream() == CLEAN || turn.moment() <= self.list[usize::from(turn.stream())].done
     }
 
-    /// Returns the order after the work of both. The work of `before` may be done already.
-    #[inline]
-    pub(crate) fn later(&self, before: Turn, turn: Turn) -> Turn {
-        if before.stream() != turn.stream() && self.is_done(before) { turn } else { before.and(turn) }
-    }
-
-    /// Returns true if new work on a stream may use the memory.
-    pub(crate) fn serves(&self, turn: Turn, index: StreamIndex) -> bool {
-        turn.stream() == index || self.is_done(turn)
+    /// Returns the moment up to which events cover the frees on a stream.
+    pub(crate) fn covered(&self, index: StreamIndex) -> u64 {
+        let progress = &self.list[usize::from(index)];
+        progress.marks.back().map_or(progress.done, |(moment, _)| *moment)
     }
 
     /// Queries how far the streams have come, and records events for their latest frees. Returns true if any has come further.

@@ -9,7 +9,7 @@ use crate::owner::Owner;
 use crate::piece::{Origin, Piece};
 use crate::shared::CoreGuard;
 use crate::space::Spot;
-use crate::stream_order::{StreamIndex, Turn};
+use crate::stream_order::{CLEAN, StreamIndex, Turn};
 use gpu_vmm_core::extend::{create_now, event, span};
 use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Properties};
 use std::ops::Range;
@@ -26,9 +26,8 @@ impl<B: Backend> Core<B> {
     /// Maps memory at all pages of a place, and claims it.
     pub(crate) fn supply(&mut self, space: usize, spot: Spot, request: Request) -> Result<(), Shortage> {
         let Request { size, tag, .. } = request;
-        let stream = request.order();
         span!(Allocate, bytes = size, tag = &*self.tags.get(tag).name);
-        let gap = self.spaces[space].open_gap(&mut self.frames, &self.streams, (spot.offset, size), stream);
+        let gap = self.spaces[space].open_gap(&mut self.frames, (spot.offset, size), request.order());
         let mut chosen = Chosen::default();
         let result = self.choose(gap.missing.len(), request, &mut chosen).and_then(|()| {
             let Self { spaces, frames, settings, calls, .. } = self;
@@ -95,22 +94,21 @@ impl<B: Backend> Core<B> {
                 self.calls.other += 1;
                 self.frames.remove(*frame);
             } else {
-                self.frames.release(*frame, self.frames.turn(*frame));
+                self.frames.release(*frame);
             }
         }
     }
 
     /// Returns free frames that a stream may use.
     fn free_frames(&self, count: usize, stream: StreamIndex, tag: u16) -> Vec<FrameIndex> {
-        let Self { frames, streams, settings, .. } = self;
+        let Self { frames, settings, .. } = self;
         if count == 0 {
             return Vec::new();
         }
         frames.spare(count, |frames, frame| {
-            let turn = frames.turn(frame);
             // Scrubbing waits for no stream, so another tag's work on the frame must be done.
-            let passes = settings.scrub && frames.tenant(frame) != tag;
-            if passes { streams.is_done(turn) } else { streams.serves(turn, stream) }
+            let passes = settings.scrub && !frames.is_of(frame, tag);
+            frames.waiting(frame).serves(if passes { CLEAN } else { stream })
         })
     }
 
@@ -135,8 +133,7 @@ impl<B: Backend> Core<B> {
     /// Marks pages with contents of other tags as changing, until [`Pool::take_range`] has overwritten them.
     fn mark_contents(&mut self, space: usize, pages: &[usize], chosen: &[FrameIndex], tag: u16) {
         for (page, frame) in pages.iter().zip(chosen) {
-            let tenant = self.frames.tenant(*frame);
-            if self.settings.scrub && tenant != tag {
+            if self.settings.scrub && !self.frames.is_of(*frame, tag) {
                 self.spaces[space].begin_change(*page);
             } else {
                 self.frames.set_tenant(*frame, tag);

@@ -252,7 +252,7 @@ impl<B: Backend> Pool<B> {
         Ok(Bytes(pages.filter(|page| page.is_used()).count() as u64 * core.page))
     }
 
-    fn tag_named(&self, operation: Operation, name: &str) -> Result<Arc<Tag>> {
+    pub(crate) fn tag_named(&self, operation: Operation, name: &str) -> Result<Arc<Tag>> {
         let core = self.owner.inner.core(operation)?;
         core.tags.find(name).ok_or_else(|| {
             let there: Vec<_> = core.tags.iter().map(|tag| format!("{:?}", tag.name)).collect();
@@ -315,12 +315,7 @@ impl<B: Backend> Core<B> {
     /// Returns true if no work uses a tag's memory or addresses, apart from the work of its live blocks.
     fn is_idle_all(&self, tag: u16) -> bool {
         let pages = self.tags.spaces(tag).flat_map(|space| self.spaces[space].pages.iter());
-        pages.filter(|page| page.is_mapped()).all(|page| {
-            let mut elsewhere = self.frames.get(page.frame).mapped.iter().map(|at| self.page(*at));
-            self.streams.is_done(page.turn)
-                && self.streams.is_done(self.frames.turn(page.frame))
-                && elsewhere.all(|page| self.streams.is_done(page.turn))
-        })
+        pages.filter(|page| page.is_mapped()).all(|page| self.frames.waiting(page.frame).count == 0)
     }
 
     /// Ensures that the pool can hold `memory` more within its budget.

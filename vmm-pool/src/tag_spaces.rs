@@ -1,11 +1,16 @@
 //! The address ranges of each tag.
 
+use crate::chunk::Chunk;
 use crate::core::{Core, Request, Shortage};
+use crate::frames::LOST;
 use crate::piece::{Origin, Piece};
-use crate::space::Space;
+use crate::space::{Group, MIXED_ADDRESSES, MIXED_PAGES, Space, unmap_runs};
 use crate::tags::{LIMIT, Tag};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
 use gpu_vmm_premap::sync::Arc;
+
+/// The first addresses of a tag, as a multiple of the largest block of a group.
+const FIRST: u64 = 16;
 
 impl<B: Backend> Core<B> {
     pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {
@@ -25,24 +30,71 @@ impl<B: Backend> Core<B> {
         &self.spaces[usize::from(space)]
     }
 
-    /// Returns the space that serves a request, and reserves it if there is none.
-    pub(crate) fn space_for(&mut self, request: Request) -> Result<usize, Shortage> {
-        let which = usize::from(!request.small);
-        let own = &self.tags.list[usize::from(request.tag)];
-        if let Some(space) = own.spaces[which] {
-            return Ok(space);
-        }
-        let space = self.spaces.len();
-        let index = self.space_index(space)?;
-        let region = self.reserve(request)?;
+    /// Reserves a space for a request that no other space has room for. Gives back the addresses of empty spaces if there are too few.
+    pub(crate) fn add_space(&mut self, request: Request) -> Result<usize, Shortage> {
+        let group = match self.may_extend_mixed(request) {
+            true => Group::MIXED,
+            false => request.group(),
+        };
+        let region = match self.reserve(request, group) {
+            Err(_) if self.release_spaces(|_| true)? => self.reserve(request, group)?,
+            answer => answer?,
+        };
+        let place = self.vacant_space();
+        let index = self.space_index(place)?;
         let (page, scrub) = (self.page, self.settings.scrub);
-        self.spaces.push(Space::new(index, request.tag, region, page, scrub, request.small));
-        let own = &mut self.tags.list[usize::from(request.tag)];
-        own.spaces[which] = Some(space);
-        if !request.small {
-            own.tag.large.get_or_init(|| index);
+        let space = Space::new(index, request.tag, region, page, scrub, group);
+        match self.spaces.get_mut(place) {
+            Some(vacant) => *vacant = space,
+            None => self.spaces.push(space),
         }
-        Ok(space)
+        self.tags.add_space(request.tag, group, place);
+        Ok(place)
+    }
+
+    /// Gives back the addresses of all spaces of some tags that contain no block and that no work uses. Returns true if there was
+    /// any.
+    pub(crate) fn release_spaces(&mut self, of: impl Fn(u16) -> bool) -> Result<bool, Error> {
+        if self.settings.plain {
+            return Ok(false);
+        }
+        self.settle();
+        let can_go = |space: &Space<B>| {
+            let is_lost = || space.pages.iter().any(|page| page.frame == LOST);
+            of(space.tag) && space.is_empty() && space.region().is_some() && !is_lost()
+        };
+        let go: Vec<_> = (0..self.spaces.len()).filter(|index| can_go(&self.spaces[*index])).collect();
+        for index in &go {
+            let Self { spaces, frames, calls, .. } = self;
+            let space = &mut spaces[*index];
+            let mapped = space.pages.iter().enumerate().filter(|(_, page)| page.is_mapped());
+            let mapped: Vec<_> = mapped.map(|(page, _)| page).collect();
+            unmap_runs(space, frames, &mapped, calls)?;
+            self.vacate(*index);
+        }
+        Ok(!go.is_empty())
+    }
+
+    /// Ends the tags without a handle and without a block that work uses.
+    pub(crate) fn end_tags(&mut self) -> Result<(), Error> {
+        let unused = self.tags.unused();
+        let released = self.release_spaces(|tag| unused.contains(&tag));
+        for tag in unused {
+            if self.spaces.iter().all(|space| space.tag != tag || space.reserved == 0) {
+                self.frames.disown(tag);
+                self.tags.end(tag);
+            }
+        }
+        released.map(drop)
+    }
+
+    /// Drops the addresses of a space without mappings. Its number serves another space.
+    fn vacate(&mut self, index: usize) {
+        self.calls.other += 1;
+        let space = &mut self.spaces[index];
+        self.leaving.extend(space.take_region().map(Chunk::new));
+        (space.reserved, space.pages) = (0, Vec::new());
+        self.tags.remove_space(space.tag, index);
     }
 
     /// Returns the number of a new space as blocks store it.
@@ -57,18 +109,19 @@ impl<B: Backend> Core<B> {
         })
     }
 
-    /// Reserves the addresses of a space: as many as the settings say, or fewer if the driver has too few.
-    fn reserve(&mut self, request: Request) -> Result<Region<B>, Shortage> {
-        let reserved: u64 = self.spaces.iter().map(|space| space.reserved).sum();
-        let left = self.settings.addresses.0.saturating_sub(reserved);
-        let wanted = if request.small { self.settings.reserve_small } else { self.settings.reserve };
-        let least = request.size.max(self.page).next_multiple_of(self.page);
+    /// Reserves the addresses of a space, or fewer than planned if the driver has too few.
+    fn reserve(&mut self, request: Request, group: Group) -> Result<Region<B>, Shortage> {
+        let left = self.settings.addresses.0.saturating_sub(self.reserved());
+        // The addresses begin at a multiple of the page size.
+        let skipped = if request.alignment > self.page { request.alignment } else { 0 };
+        let least =
+            request.size.saturating_add(skipped).checked_next_multiple_of(self.page).unwrap_or(u64::MAX);
         // Half of the remaining addresses stays for other tags.
-        let mut size = wanted.0.min(left).min((left / 2).max(least)) / self.page * self.page;
-        let shortage = Shortage::Addresses { used: reserved, reserved };
+        let planned = self.planned(request, group).max(least);
+        let mut size = planned.min(left).min((left / 2).max(least)) / self.page * self.page;
         loop {
             if size < least {
-                return Err(shortage);
+                return Err(self.shortage_of_addresses(request));
             }
             self.calls.other += 1;
             let name = self.tags.get(request.tag).name.clone();
@@ -84,6 +137,42 @@ impl<B: Backend> Core<B> {
                 }
                 Err(_) => size = size / 2 / self.page * self.page,
             }
+        }
+    }
+
+    /// Returns the size of all reserved addresses.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.spaces.iter().map(|space| space.reserved).sum()
+    }
+
+    /// Returns true if addresses for all sizes may be used up further, for a block of a request.
+    pub(crate) fn may_extend_mixed(&self, request: Request) -> bool {
+        let spaces = self.tags.spaces_of(request.tag, Group::MIXED).iter();
+        let used: u64 = spaces.map(|space| self.spaces[*space].end()).sum();
+        let needed = self.peak_taken.max(self.taken + request.size);
+        let most = needed.saturating_mul(MIXED_ADDRESSES).saturating_add(MIXED_PAGES * self.page);
+        !request.small && used.saturating_add(request.size.max(request.alignment)) <= most
+    }
+
+    /// Returns how many addresses to reserve: at first as many as the device has memory, and for a tag [`FIRST`] times the largest
+    /// block of the group; then as many as there are, so that a group has few spaces.
+    fn planned(&self, request: Request, group: Group) -> u64 {
+        let spaces = self.tags.spaces_of(request.tag, group).iter();
+        let own: u64 = spaces.map(|space| self.spaces[*space].reserved).sum();
+        let is_untagged = self.tags.get(request.tag).name.is_empty();
+        let total = self.settings.total.0;
+        let first =
+            if is_untagged { total } else { FIRST.saturating_mul(request.group().largest()).min(total) };
+        first.max(own)
+    }
+
+    /// Returns the error of a request for which there are too few addresses, with the numbers of its tag; of the pool if the tag has
+    /// no addresses.
+    pub(crate) fn shortage_of_addresses(&self, request: Request) -> Shortage {
+        let spaces = || self.tags.spaces(request.tag).map(|space| &self.spaces[space]);
+        match spaces().map(|space| space.reserved).sum() {
+            0 => Shortage::Addresses { used: self.reserved(), reserved: self.reserved() },
+            reserved => Shortage::Addresses { used: spaces().map(Space::end).sum(), reserved },
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The tags of a pool.
 
+use crate::space::Group;
 use gpu_vmm_core::{Detail, Error, Operation};
 use gpu_vmm_premap::sync::atomic::{AtomicU8, Ordering};
-use gpu_vmm_premap::sync::{Arc, OnceLock, RwLock};
+use gpu_vmm_premap::sync::{Arc, RwLock};
 
 /// A tag, shared by all of its pool handles.
 #[derive(Debug)]
@@ -13,8 +14,6 @@ pub(crate) struct Tag {
     state: AtomicU8,
     /// Locked for reading by copies of its blocks' bytes, and for writing by a suspension that waits for these copies.
     pub(crate) copies: RwLock<()>,
-    /// The number of the space of its large blocks, once there is one.
-    pub(crate) large: OnceLock<u16>,
 }
 
 /// What happens to the memory of a tag.
@@ -78,8 +77,10 @@ impl Tag {
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) tag: Arc<Tag>,
-    /// The spaces of small blocks and of all others.
-    pub(crate) spaces: [Option<usize>; 2],
+    /// False if the tag was forgotten, or if its number is vacant.
+    is_named: bool,
+    /// Its spaces, in the order of their groups.
+    pub(crate) spaces: Vec<(Group, Vec<usize>)>,
 }
 
 /// The number of tags and of spaces that blocks can name.
@@ -89,6 +90,8 @@ pub(crate) const LIMIT: u32 = 1 << u16::BITS;
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
     pub(crate) list: Vec<Own>,
+    /// The numbers of tags that have ended.
+    vacant: Vec<u16>,
 }
 
 impl Tags {
@@ -97,20 +100,43 @@ impl Tags {
         if let Some(tag) = self.find(name) {
             return Ok(tag);
         }
-        let index = u16::try_from(self.list.len()).map_err(|_| {
-            Error::new(
-                Operation::TagMemory,
-                Detail::Unsupported { reason: format!("a pool can have at most {LIMIT} tags") },
-            )
-        })?;
-        let (state, large) = (AtomicU8::new(0), OnceLock::new());
-        let tag = Arc::new(Tag { index, name: name.into(), state, copies: RwLock::new(()), large });
-        self.list.push(Own { tag: Arc::clone(&tag), spaces: [None; 2] });
+        let too_many = |_| {
+            let reason = format!("a pool can have at most {LIMIT} tags at a time");
+            Error::new(Operation::TagMemory, Detail::Unsupported { reason })
+        };
+        let next = || u16::try_from(self.list.len()).map_err(too_many);
+        let index = self.vacant.last().map_or_else(next, |index| Ok(*index))?;
+        let state = AtomicU8::new(0);
+        let tag = Arc::new(Tag { index, name: name.into(), state, copies: RwLock::new(()) });
+        let own = Own { tag: Arc::clone(&tag), is_named: true, spaces: Vec::new() };
+        match self.vacant.pop() {
+            Some(index) => self.list[usize::from(index)] = own,
+            None => self.list.push(own),
+        }
         Ok(tag)
     }
 
+    /// Forgets the name of a tag. The tag ends with its last handle and its last block.
+    pub(crate) fn forget(&mut self, tag: &Tag) {
+        self.list[usize::from(tag.index)].is_named = false;
+    }
+
+    /// Returns the tags that no handle refers to.
+    pub(crate) fn unused(&self) -> Vec<u16> {
+        let is_unused = |own: &&Own| Arc::strong_count(&own.tag) == 1;
+        let unused = self.list.iter().filter(is_unused).map(|own| own.tag.index);
+        // The first one is that of blocks without a tag.
+        unused.filter(|index| *index > 0 && !self.vacant.contains(index)).collect()
+    }
+
+    /// Ends a tag that has no handle and no space: its number serves another tag.
+    pub(crate) fn end(&mut self, index: u16) {
+        self.list[usize::from(index)].is_named = false;
+        self.vacant.push(index);
+    }
+
     pub(crate) fn find(&self, name: &str) -> Option<Arc<Tag>> {
-        self.list.iter().find(|own| &*own.tag.name == name).map(|own| Arc::clone(&own.tag))
+        self.list.iter().find(|own| own.is_named && &*own.tag.name == name).map(|own| Arc::clone(&own.tag))
     }
 
     pub(crate) fn get(&self, index: u16) -> &Arc<Tag> {
@@ -118,12 +144,41 @@ impl Tags {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Tag>> {
-        self.list.iter().map(|own| &own.tag)
+        self.list.iter().filter(|own| own.is_named).map(|own| &own.tag)
     }
 
     /// Returns the spaces of a tag.
     pub(crate) fn spaces(&self, index: u16) -> impl Iterator<Item = usize> + use<> {
-        self.list[usize::from(index)].spaces.into_iter().flatten()
+        let all = self.list[usize::from(index)].spaces.iter();
+        all.flat_map(|(_, spaces)| spaces).copied().collect::<Vec<_>>().into_iter()
+    }
+
+    /// Returns the spaces of a tag that may serve blocks of a group: those for all sizes, and those of the group.
+    pub(crate) fn spaces_for(&self, index: u16, group: Group) -> (&[usize], &[usize]) {
+        let mixed = if group == Group::SMALL { &[] } else { self.spaces_of(index, Group::MIXED) };
+        (mixed, self.spaces_of(index, group))
+    }
+
+    /// Returns the spaces of a tag for blocks of a group.
+    pub(crate) fn spaces_of(&self, index: u16, group: Group) -> &[usize] {
+        let own = &self.list[usize::from(index)].spaces;
+        own.iter().find(|(of, _)| *of == group).map_or(&[], |(_, spaces)| spaces)
+    }
+
+    /// Removes a space from its tag.
+    pub(crate) fn remove_space(&mut self, index: u16, space: usize) {
+        let own = &mut self.list[usize::from(index)].spaces;
+        own.iter_mut().for_each(|(_, spaces)| spaces.retain(|one| *one != space));
+        own.retain(|(_, spaces)| !spaces.is_empty());
+    }
+
+    /// Adds a space to a tag.
+    pub(crate) fn add_space(&mut self, index: u16, group: Group, space: usize) {
+        let own = &mut self.list[usize::from(index)].spaces;
+        match own.binary_search_by_key(&group, |(of, _)| *of) {
+            Ok(place) => own[place].1.push(space),
+            Err(place) => own.insert(place, (group, vec![space])),
+        }
     }
 }
 
@@ -141,12 +196,18 @@ mod tests {
         assert_eq!(tags.named("second").unwrap().index, 1);
         // As if there were one tag for each of the other numbers but the last.
         while tags.list.len() < usize::from(u16::MAX) {
-            tags.list.push(Own { tag: Arc::clone(&first), spaces: [None; 2] });
+            tags.list.push(Own { tag: Arc::clone(&first), is_named: false, spaces: Vec::new() });
         }
         assert_eq!(tags.named("last").unwrap().index, u16::MAX);
         let error = tags.named("more").unwrap_err();
         assert_eq!(error.operation(), Operation::TagMemory);
-        assert!(error.to_string().contains("a pool can have at most 65536 tags"), "{error}");
+        assert!(error.to_string().contains("a pool can have at most 65536 tags at a time"), "{error}");
         assert_eq!(tags.named("second").unwrap().index, 1, "a known tag is refused");
+        // `second` and `last` have no handle; the others have that of `first`.
+        assert_eq!(tags.unused(), [1, u16::MAX]);
+        tags.end(1);
+        assert_eq!(tags.unused(), [u16::MAX]);
+        assert_eq!(tags.named("more").unwrap().index, 1);
+        assert!(tags.find("second").is_none());
     }
 }

@@ -3,7 +3,7 @@
 use crate::Pool;
 use crate::core::Core;
 use crate::frames::{FrameIndex, PageAddress};
-use crate::space::{Page, unmap_runs};
+use crate::space::unmap_runs;
 use gpu_vmm_core::extend::{event, span};
 use gpu_vmm_core::{Backend, Bytes, Error, Operation, Result};
 
@@ -47,6 +47,7 @@ impl<B: Backend> Core<B> {
         if self.settings.plain {
             return self.trim_chunks(keep);
         }
+        self.settle();
         let most = (keep / self.page) as usize;
         let excess = self.frames.free().saturating_sub(most);
         let goes: Vec<_> =
@@ -57,6 +58,10 @@ impl<B: Backend> Core<B> {
             self.calls.other += 1;
             self.frames.remove(*frame);
         }
+        if keep == 0 {
+            self.release_spaces(|_| true)?;
+            self.end_tags()?;
+        }
         self.note();
         event!(DEBUG, "given back", pages = goes.len());
         Ok(Bytes(goes.len() as u64 * self.page))
@@ -64,13 +69,7 @@ impl<B: Backend> Core<B> {
 
     /// Returns true if no work uses a frame, at any of its addresses.
     pub(crate) fn is_idle(&self, frame: FrameIndex) -> bool {
-        let turn = self.frames.turn(frame);
-        let mut pages = self.frames.get(frame).mapped.iter().map(|at| self.page(*at));
-        self.streams.is_done(turn) && pages.all(|page| self.streams.is_done(page.turn))
-    }
-
-    pub(crate) fn page(&self, at: PageAddress) -> Page {
-        self.spaces[usize::from(at.space)].page_at(at.page as usize)
+        self.frames.waiting(frame).count == 0
     }
 
     /// Unmaps frames from all of their addresses.

@@ -163,7 +163,7 @@ impl<B: Backend> Core<B> {
             page: self.page,
             ..PoolUsage::default()
         };
-        for space in self.spaces.iter().filter(|space| space.is_small) {
+        for space in self.spaces.iter().filter(|space| space.is_small()) {
             usage.held_small += space.pages.iter().filter(|page| page.is_used()).count() as u64 * self.page;
         }
         for piece in self.pending.iter().map(|one| &one.piece) {
@@ -215,7 +215,9 @@ fn add_used<B: Backend>(space: &Space<B>, runs: &mut Vec<MemoryRun>) {
         let address = Address(space.base + space.offset_of(index).0);
         match runs[begin..].last_mut() {
             Some(last) if last.address.0 + last.size.0 == address.0 => last.size += Bytes(space.page),
-            _ => runs.push(MemoryRun { address, size: Bytes(space.page), used: true, small: space.is_small }),
+            _ => {
+                runs.push(MemoryRun { address, size: Bytes(space.page), used: true, small: space.is_small() })
+            }
         }
     }
 }
@@ -370,7 +372,7 @@ mod tests {
         let after = pool.alloc(Bytes::mib(4)).unwrap();
         let core = pool.owner.inner.core(Operation::QueryPool).unwrap();
         for block in [&before, &after] {
-            let space = core.spaces.iter().find(|space| !space.is_small).unwrap();
+            let space = core.spaces.iter().find(|space| !space.is_small()).unwrap();
             let offset = Bytes(block.address().0 - space.base);
             assert_eq!(space.region().unwrap().access(offset, DeviceId(1)), gpu_vmm_core::Access::ReadWrite);
         }

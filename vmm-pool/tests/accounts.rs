@@ -129,7 +129,7 @@ fn the_statistics_follow_a_tag_through_its_suspension() {
         assert_eq!(pages, [held, kept, mapped], "{stats}");
         assert_eq!((stats.live, stats.live_blocks), (Bytes::mib(5).0 + 1000, 2));
         assert_eq!((stats.allocations, stats.pending, stats.peak_held), (3, 0, 6 * PAGE));
-        assert_eq!(stats.reserved, Bytes::mib(256 * 5).0);
+        assert_eq!(stats.reserved, Bytes::mib(256 + 16).0);
         let usage = pool.usage();
         assert_eq!((usage.held, usage.released), (held * PAGE, released));
         let occupied = if pool.is_suspended("kv").unwrap() { 0 } else { 4 * PAGE };

@@ -379,7 +379,8 @@ fn another_event_takes_the_place_of_one_that_cannot_be_queried() {
 #[test]
 fn events_are_used_again() {
     let backend = ScriptedBackend::new(Driver { done: true, ..Driver::default() });
-    let pool = Pool::builder(&backend).build().unwrap();
+    // One block fits, so that each stream waits for the other.
+    let pool = Pool::builder(&backend).budget(SIZE).build().unwrap();
     let unavailable = Detail::Unsupported { reason: "the test says so".into() };
     for round in 0..20 {
         backend.driver().record_fails = (round % 2 == 0).then(|| (FIRST, unavailable.clone()));

@@ -49,18 +49,32 @@ fn a_page_that_cannot_be_is_refused_with_its_numbers() {
     assert!(error.to_string().contains(text), "{error}");
 }
 
-/// As much as the device has memory for small blocks, and four times as much for others.
+/// Small and large blocks of each tag have addresses of their own: at first as many as the device has memory, and with a tag 16
+/// times the largest block of a group of sizes. Later they grow with what is needed.
 #[test]
 fn each_tag_reserves_its_own_addresses() {
-    let memory = Bytes::mib(64);
-    let pool = Pool::builder(&HostConfig::new().memory(memory).open().unwrap()).build().unwrap();
+    let pool = Pool::builder(&HostConfig::new().memory(Bytes::gib(1)).open().unwrap()).build().unwrap();
     let other = pool.tagged("other").unwrap();
-    for (pool, size, reserved) in
-        [(&pool, Bytes(9), 1), (&pool, Bytes::mib(4), 5), (&other, Bytes::mib(4), 9), (&other, Bytes(9), 10)]
-    {
-        pool.alloc(size).unwrap();
-        assert_eq!(pool.stats().reserved, (memory * reserved).0);
+    let mut blocks = Vec::new();
+    for (pool, size, reserved) in [
+        (&pool, Bytes(9), 1024),
+        (&pool, Bytes::mib(4), 2048),
+        (&pool, Bytes::mib(5), 2048),
+        (&pool, Bytes::mib(32), 2048),
+        (&other, Bytes::mib(4), 2304),
+        (&other, Bytes::mib(16), 2304),
+        (&other, Bytes(9), 2320),
+    ] {
+        blocks.push(pool.alloc(size).unwrap());
+        assert_eq!(pool.stats().reserved, Bytes::mib(reserved).0, "after {size}");
     }
+    // As many again as there are.
+    blocks.extend((0..16).map(|_| other.alloc(Bytes::mib(15)).unwrap()));
+    assert_eq!(pool.stats().reserved, Bytes::mib(2320 + 256).0);
+    drop(blocks);
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.stats().reserved, 0, "addresses without a block stay");
+    assert_eq!(other.alloc(Bytes(9)).unwrap().address().0 % 256, 0);
 }
 
 #[test]

@@ -383,7 +383,7 @@ fn the_accounts_of_a_shortage_have_all_numbers() {
     drop(pool.alloc(Bytes::mib(2)).unwrap());
     let error = pool.alloc(Bytes::mib(12)).unwrap_err();
     let text = "out of memory for 12 MiB on device 1 tagged \"kv\" (the pool's budget is 16 MiB); the pool holds \
-                12 MiB for 1 blocks of 9 MiB, 0 B ready in caches, 0 B pending, 2 MiB kept; 256 MiB of addresses \
+                12 MiB for 1 blocks of 9 MiB, 0 B ready in caches, 0 B pending, 2 MiB kept; 64 MiB of addresses \
                 are reserved";
     assert_eq!((error.operation(), error.kind()), (Operation::Allocate, ErrorKind::OutOfMemory));
     assert!(error.to_string().contains(text), "{error}");
@@ -412,7 +412,7 @@ fn the_accounts_of_a_shortage_have_all_numbers() {
         assert_eq!((*requested, **stats == pool.stats()), (size, true));
         (tag.to_string(), [*used, *reserved, *limit].map(|bytes| bytes.0 >> 20))
     };
-    assert_eq!(numbers(&pool, Bytes::mib(10)), (String::new(), [17, 24, 48]));
+    assert_eq!(numbers(&pool, Bytes::mib(26)), (String::new(), [17, 24, 48]));
     let other = pool.tagged("other").unwrap();
     assert_eq!(numbers(&other, Bytes::mib(26)), ("other".to_owned(), [24, 24, 48]));
     drop(block);

@@ -3,24 +3,27 @@
 //! | file | subject |
 //! |---|---|
 //! | `bins` | free ranges by their size |
+//! | `group` | the sizes that share a space |
 //! | `ranges` | the taken and free ranges, without regard to memory |
 //! | `search` | the place of a block: the best fit that needs the least mapping |
 //! | `memory` | the region behind the addresses, which leaves the space while its contents are copied |
 //! | `supply` | mapping memory at addresses, as a transaction |
 
 mod bins;
+mod group;
 mod memory;
 mod ranges;
 mod search;
 mod supply;
 
 pub(crate) use bins::UNIT;
+pub(crate) use group::{Group, MIXED_ADDRESSES, MIXED_PAGES};
 pub(crate) use ranges::{RangeIndex, rounded};
 pub(crate) use search::{Spot, Wanted};
 pub(crate) use supply::unmap_runs;
 
-use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress};
-use crate::stream_order::{StreamIndex, Turn};
+use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress, Waiting};
+use crate::stream_order::{CLEAN, StreamIndex, Turn};
 use crate::streams::Streams;
 use gpu_vmm_core::{Backend, Bytes, Region};
 use ranges::{RangeState, Ranges};
@@ -34,14 +37,14 @@ pub(crate) struct Page {
     pub(crate) live: u32,
     /// A range that was in the page, where a search begins.
     near: RangeIndex,
-    /// The work after which the addresses are not used any more.
-    pub(crate) turn: Turn,
+    /// The waiting ranges with a byte in the page: work may still use these addresses.
+    pub(crate) waiting: Waiting,
     /// True while a thread changes the memory for its own request, without the core: no other request takes a part of the page.
     pub(crate) changing: bool,
 }
 
 impl Page {
-    const NEW: Self = Self { frame: NO_FRAME, live: 0, near: 0, turn: Turn::FREE, changing: false };
+    const NEW: Self = Self { frame: NO_FRAME, live: 0, near: 0, waiting: Waiting::NONE, changing: false };
 
     /// Returns true if a frame is mapped there.
     pub(crate) const fn is_mapped(&self) -> bool {
@@ -67,8 +70,8 @@ pub(crate) struct Space<B: Backend> {
     pub(crate) page: u64,
     /// True if memory with another tag's contents must be overwritten first.
     pub(crate) scrub: bool,
-    /// True if the space contains small and medium blocks.
-    pub(crate) is_small: bool,
+    /// The sizes of its blocks.
+    pub(crate) group: Group,
     ranges: Ranges,
     pub(crate) pages: Vec<Page>,
     /// The number of pages with memory mapped there.
@@ -97,14 +100,7 @@ pub(crate) struct Seen {
 }
 
 impl<B: Backend> Space<B> {
-    pub(crate) fn new(
-        index: u16,
-        tag: u16,
-        region: Region<B>,
-        page: u64,
-        scrub: bool,
-        is_small: bool,
-    ) -> Self {
+    pub(crate) fn new(index: u16, tag: u16, region: Region<B>, page: u64, scrub: bool, group: Group) -> Self {
         let (base, reserved) = (region.address().0, region.reserved().0);
         Self {
             index,
@@ -114,7 +110,7 @@ impl<B: Backend> Space<B> {
             reserved,
             page,
             scrub,
-            is_small,
+            group,
             ranges: Ranges::new(reserved),
             pages: Vec::new(),
             mapped: 0,
@@ -126,6 +122,11 @@ impl<B: Backend> Space<B> {
     /// Returns the pages of a part of the space.
     pub(crate) fn pages_of(&self, offset: u64, size: u64) -> std::ops::Range<usize> {
         (offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize
+    }
+
+    /// Returns true if the space contains small and medium blocks.
+    pub(crate) fn is_small(&self) -> bool {
+        self.group == Group::SMALL
     }
 
     /// Returns the first run of pages without memory among the `by` bytes behind everything that was ever taken.
@@ -141,7 +142,7 @@ impl<B: Backend> Space<B> {
 
     /// Returns true if the contents of a free frame allow its use without scrubbing.
     fn fits(&self, frames: &Frames<B>, frame: FrameIndex) -> bool {
-        !self.scrub || frames.tenant(frame) == self.tag
+        !self.scrub || frames.is_of(frame, self.tag)
     }
 
     pub(crate) fn page_at(&self, page: usize) -> Page {
@@ -192,6 +193,11 @@ impl<B: Backend> Space<B> {
         self.ranges.get(spot.range).size
     }
 
+    /// Returns true if no block lies in the space and no work uses it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ranges.end() == 0
+    }
+
     /// Takes the place that a search has found. All of its memory is mapped. Claims the free frames, unless `claimed` is true.
     pub(crate) fn take(
         &mut self,
@@ -202,6 +208,7 @@ impl<B: Backend> Space<B> {
         claimed: bool,
     ) -> Taken {
         let Spot { range, offset, .. } = spot;
+        self.end_waits(frames, range, offset, size);
         let range = self.ranges.take(range, offset, size, stream);
         for page in
             &mut self.pages[(offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize]
@@ -215,7 +222,30 @@ impl<B: Backend> Space<B> {
         Taken { range, offset }
     }
 
-    /// Frees a taken range. Frames without a block become free. Returns the size of the range.
+    /// Ends the waits of a part that is about to be taken, from the range `first` on.
+    fn end_waits(&mut self, frames: &mut Frames<B>, first: RangeIndex, offset: u64, size: u64) {
+        let end = offset + size;
+        let Self { ranges, pages, page, .. } = self;
+        for range in ranges.iter_from(first).take_while(|range| range.offset < end).filter(|one| one.waits())
+        {
+            let (from, to) = (range.offset.max(offset), range.end().min(end));
+            let (first, last) = (from / *page, (to - 1) / *page);
+            // What is left of the range before and behind the part may lie in its first and its last page.
+            let begins_before = range.offset < from && first * *page < from;
+            let ends_behind = range.end() > to && to < (last + 1) * *page;
+            for index in first..=last {
+                let left =
+                    u32::from(begins_before && index == first) + u32::from(ends_behind && index == last);
+                let at = &mut pages[index as usize];
+                at.waiting.count = at.waiting.count + left - 1;
+                if at.is_mapped() {
+                    frames.change_waiting(at.frame, left);
+                }
+            }
+        }
+    }
+
+    /// Frees a taken range after the work of `turn`. Frames without a block become free. Returns the size of the range.
     pub(crate) fn give(
         &mut self,
         frames: &mut Frames<B>,
@@ -224,31 +254,58 @@ impl<B: Backend> Space<B> {
         turn: Turn,
     ) -> u64 {
         let ranges::Range { offset, size, .. } = *self.ranges.get(range);
+        let turn = if streams.is_done(turn) { Turn::FREE } else { turn };
+        let joined = self.ranges.give(range, turn, streams.covered(turn.stream()));
         for page in
             &mut self.pages[(offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize]
         {
             page.live -= 1;
-            page.turn = streams.later(page.turn, turn);
+            let waiting = if turn.stream() == CLEAN { Waiting::NONE } else { Waiting::of(turn.stream()) };
+            page.waiting.add(waiting);
             // The pages of a suspended space have no frame.
-            if !page.is_mapped() {
-                continue;
-            }
-            let turn = streams.later(frames.turn(page.frame), turn);
-            if page.live == 0 {
-                frames.release(page.frame, turn);
-            } else {
-                frames.set_turn(page.frame, turn);
+            if page.is_mapped() {
+                frames.add_waiting(page.frame, waiting);
+                if page.live == 0 {
+                    frames.release(page.frame);
+                }
             }
         }
-        self.ranges.give(range);
+        // Two ranges in one page have become one.
+        for border in [joined.before, joined.behind].into_iter().flatten() {
+            if border % self.page != 0 {
+                self.remove_waiting(frames, (border / self.page) as usize);
+            }
+        }
         size
+    }
+
+    fn remove_waiting(&mut self, frames: &mut Frames<B>, page: usize) {
+        let at = &mut self.pages[page];
+        at.waiting.remove(1);
+        if at.is_mapped() {
+            frames.remove_waiting(at.frame, 1);
+        }
+    }
+
+    /// Makes the ranges ready whose work is done.
+    pub(crate) fn settle(&mut self, frames: &mut Frames<B>, streams: &Streams<B>) {
+        while let Some((offset, size)) = self.ranges.next_done(|turn| streams.is_done(turn)) {
+            for page in self.pages_of(offset, size) {
+                self.remove_waiting(frames, page);
+            }
+        }
+    }
+
+    /// Drops what the space keeps for streams that no range waits for.
+    pub(crate) fn tidy(&mut self) {
+        self.ranges.drop_empty_sets();
     }
 
     /// Returns the taken range that contains an offset.
     pub(crate) fn at(&self, offset: u64) -> Option<Seen> {
         let page = self.pages.get((offset / self.page) as usize).filter(|page| page.live > 0)?;
         let (range, at) = self.ranges.taken_at(offset, page.near)?;
-        Some(Seen { range, offset: at.offset, size: at.size, taken: true, stream: at.stream })
+        Some(Seen { range, offset: at.offset, size: at.size, taken: true, stream: at.stream() })
     }
 
     /// Returns all ranges in order, except the last one, which is free.
@@ -260,7 +317,7 @@ impl<B: Backend> Space<B> {
                 offset: range.offset,
                 size: range.size,
                 taken: range.state == RangeState::Taken,
-                stream: range.stream,
+                stream: range.stream(),
             }
         })
     }

@@ -1,9 +1,9 @@
 //! The place of a block: the best fit, and of several that fit, the one that needs the least mapping.
 
-use super::Space;
-use super::bins::UNIT;
 use super::ranges::RangeIndex;
+use super::{Page, Space};
 use crate::frames::{Frames, LOST, NO_FRAME};
+use crate::space::UNIT;
 use crate::stream_order::StreamIndex;
 use crate::streams::Streams;
 use gpu_vmm_core::Backend;
@@ -13,9 +13,12 @@ use gpu_vmm_core::Backend;
 /// is mapped already in most cases.
 const TRIES: usize = 4;
 
-/// The number of ranges for each stream that a search among the ranges of all streams looks at, since work may still use all of
-/// them. Then it looks at those of the request's own stream.
-const LOOK: usize = 16;
+/// The number of ranges that a search looks at which are large enough, but may not fit: because of the alignment, or because a
+/// page of theirs must be mapped and work still uses the page.
+const LOOK: usize = 64;
+
+/// The number of pages that a search skips in one part, because they cannot be used now.
+const SKIPS: usize = 16;
 
 /// The weight of unmapping and mapping a page; mapping alone weighs 1.
 const STALE: u32 = 2;
@@ -32,10 +35,13 @@ pub(crate) struct Wanted {
 /// A place for a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
+    /// The free range that the place begins in.
     pub(crate) range: RangeIndex,
     pub(crate) offset: u64,
     /// The mapping work before the place can be used; zero if all of its memory is there.
     pub(crate) work: u32,
+    /// True if the place takes a whole run of free ranges.
+    pub(crate) is_exact: bool,
 }
 
 /// The best place found so far, and the number of looks that are left.
@@ -60,53 +66,61 @@ impl Best {
 }
 
 impl<B: Backend> Space<B> {
-    /// Finds the place for a block; none if there are no addresses.
-    ///
-    /// Leaves out places where the pool would have to unmap addresses that work still uses.
+    /// Finds the place for a block among the free ranges, without the last one. Leaves out places where the pool would have to
+    /// unmap addresses that work still uses.
     pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
-        let Wanted { size, alignment, stream, .. } = wanted;
-        let room = size.checked_add(alignment.saturating_sub(UNIT))?;
-        let several = streams.are_several();
-        let mut best = Best { spot: None, tries: if several { TRIES } else { 1 } };
+        let Wanted { size, alignment, stream } = wanted;
+        let mut best = Best { spot: None, tries: if streams.are_several() { TRIES } else { 1 } };
         let mut ends_with = |range: RangeIndex| {
-            if let Some(spot) = self.spot_in(frames, streams, range, wanted) {
-                best.add(spot);
+            let (first, offset, end) = self.ranges.run(range, stream);
+            if let Some(spot) = self.spot_in(frames, first, offset, end, wanted) {
+                best.add(Spot { range: self.ranges.free_at(first, spot.offset), ..spot });
             }
             best.is_final()
         };
-        // A range that another stream freed may be free for this one as well.
-        let of_all = || self.ranges.fitting(1..streams.count() as StreamIndex, room);
-        if !(several && of_all().take(LOOK * streams.count()).any(&mut ends_with)) {
-            self.ranges.fitting(stream..stream + 1, room).any(ends_with);
+        if !self.ranges.fitting(stream, size).take(LOOK).any(&mut ends_with) && alignment > UNIT {
+            // Each of these has an aligned part.
+            let room = size.checked_add(alignment - UNIT)?;
+            self.ranges.fitting(stream, room).take(LOOK).any(ends_with);
         }
-        best.spot.or_else(|| self.find_in_rest(frames, streams, wanted))
+        best.spot
     }
 
-    /// Returns the place at the beginning of a free range; none if it cannot be used now.
+    /// Finds the place at the end of the space.
+    pub(crate) fn find_in_rest(&self, frames: &mut Frames<B>, wanted: Wanted) -> Option<Spot> {
+        let rest = self.ranges.get(self.ranges.rest());
+        let first = self.ranges.end_run(wanted.stream);
+        // Skips pages that are out of use; the part before them becomes a range of its own.
+        let from = self.ranges.get(first).offset.max(self.lost_end);
+        let spot = self.spot_in(frames, first, from, rest.end(), wanted)?;
+        Some(Spot { range: self.ranges.free_at(first, spot.offset), ..spot })
+    }
+
+    /// Returns the first place in a free part; none if it cannot be used now.
     fn spot_in(
         &self,
         frames: &mut Frames<B>,
-        streams: &Streams<B>,
         range: RangeIndex,
+        offset: u64,
+        end: u64,
         wanted: Wanted,
     ) -> Option<Spot> {
-        let offset = self.aligned(self.ranges.get(range).offset, wanted.alignment)?;
-        let work = self.work(frames, streams, offset, wanted)?;
-        Some(Spot { range, offset, work })
-    }
-
-    /// Finds the place in the last range, which is the end of the space.
-    fn find_in_rest(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
-        let range = self.ranges.rest();
-        let rest = self.ranges.get(range);
-        // If other streams' work still uses the beginning, the pages behind everything ever taken have no owner.
-        [rest.offset, self.ranges.touched().next_multiple_of(self.page)].into_iter().find_map(|from| {
-            // Skips pages that are out of use; the part before them becomes a range of its own.
-            let offset = self.aligned(from.max(rest.offset).max(self.lost_end), wanted.alignment)?;
-            let fits = offset.checked_add(wanted.size).is_some_and(|end| end <= rest.end());
-            let work = fits.then(|| self.work(frames, streams, offset, wanted)).flatten()?;
-            Some(Spot { range, offset, work })
-        })
+        let begin = offset;
+        let mut offset = offset;
+        for _ in 0..SKIPS {
+            offset = self.aligned(offset, wanted.alignment)?;
+            if offset.checked_add(wanted.size).is_none_or(|needed| needed > end) {
+                break;
+            }
+            match self.work(frames, offset, wanted) {
+                Ok(work) => {
+                    let is_exact = offset == begin && offset + wanted.size == end;
+                    return Some(Spot { range, offset, work, is_exact });
+                }
+                Err(page) => offset = (page as u64 + 1) * self.page,
+            }
+        }
+        None
     }
 
     /// Returns the first offset from `offset` on whose address is a multiple of `alignment`.
@@ -117,31 +131,44 @@ impl<B: Backend> Space<B> {
         Some(self.base.checked_add(offset)?.checked_next_multiple_of(alignment)? - self.base)
     }
 
-    /// Returns the work of mapping and unmapping before the part from `offset` on can be used; none if that is impossible now.
+    /// Returns the work of mapping and unmapping before the part from `offset` on can be used.
+    ///
+    /// # Errors
+    ///
+    /// The page that cannot be used now.
     fn work(
         &self,
         frames: &mut Frames<B>,
-        streams: &Streams<B>,
         offset: u64,
         Wanted { size, stream, .. }: Wanted,
-    ) -> Option<u32> {
+    ) -> Result<u32, usize> {
         frames.begin_search();
         let mut work = 0;
-        for page in self.pages_of(offset, size) {
-            let page = self.page_at(page);
+        for index in self.pages_of(offset, size) {
+            let page = self.page_at(index);
             work += match page.frame {
-                LOST => return None,
-                _ if page.changing => return None,
+                LOST => return Err(index),
+                _ if page.changing => return Err(index),
                 NO_FRAME if page.live > 0 => 0,
                 NO_FRAME => 1,
-                // Another stream's work may still use a part of it.
-                frame if page.live > 0 && !streams.serves(frames.turn(frame), stream) => return None,
+                // The memory has moved here, and work may still use it at other addresses.
+                frame if page.live > 0 && !frames.serves_at(frame, page.waiting, stream) => {
+                    return Err(index);
+                }
                 _ if page.live > 0 => 0,
-                frame if self.fits(frames, frame) && frames.see(frame, streams, stream) => 0,
-                _ if streams.is_done(page.turn) => STALE,
-                _ => return None,
+                _ if self.is_own(frames, &page, stream) => 0,
+                _ if page.waiting.count == 0 => STALE,
+                _ => return Err(index),
             };
         }
-        Some(work)
+        Ok(work)
+    }
+
+    /// Returns true if a page without a block can use the frame that is mapped there, which no page of this search uses yet.
+    pub(super) fn is_own(&self, frames: &mut Frames<B>, page: &Page, stream: StreamIndex) -> bool {
+        page.is_mapped()
+            && self.fits(frames, page.frame)
+            && frames.serves_at(page.frame, page.waiting, stream)
+            && frames.see(page.frame)
     }
 }

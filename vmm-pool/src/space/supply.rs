@@ -4,8 +4,7 @@
 use super::{Page, Space};
 use crate::DriverCalls;
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME};
-use crate::stream_order::{StreamIndex, Turn};
-use crate::streams::Streams;
+use crate::stream_order::StreamIndex;
 use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Operation, Result, WaitFor};
 
 /// The pages of a part that contain no block yet.
@@ -22,7 +21,6 @@ impl<B: Backend> Space<B> {
     pub(crate) fn open_gap(
         &mut self,
         frames: &mut Frames<B>,
-        streams: &Streams<B>,
         (offset, size): (u64, u64),
         stream: StreamIndex,
     ) -> Gap {
@@ -37,7 +35,7 @@ impl<B: Backend> Space<B> {
             if at.live > 0 {
                 continue;
             }
-            if at.is_mapped() && self.fits(frames, at.frame) && frames.see(at.frame, streams, stream) {
+            if self.is_own(frames, &at, stream) {
                 frames.claim(at.frame);
                 gap.claimed.push(page);
             } else {
@@ -51,7 +49,7 @@ impl<B: Backend> Space<B> {
     pub(crate) fn close_gap(&self, frames: &mut Frames<B>, gap: &Gap) {
         for page in &gap.claimed {
             let frame = self.pages[*page].frame;
-            frames.release(frame, frames.turn(frame));
+            frames.release(frame);
         }
     }
 
@@ -89,8 +87,9 @@ impl<B: Backend> Space<B> {
 
     /// Notes that a frame is mapped at a page.
     pub(crate) fn note_mapped(&mut self, frames: &mut Frames<B>, page: usize, frame: FrameIndex) {
-        self.pages[page].frame = frame;
-        self.pages[page].turn = Turn::FREE;
+        let at = &mut self.pages[page];
+        at.frame = frame;
+        frames.add_waiting(frame, at.waiting);
         self.mapped += 1;
         let address = self.address_of(page);
         frames.at(frame).mapped.push(address);
@@ -119,6 +118,7 @@ impl<B: Backend> Space<B> {
         let at = &mut self.pages[page];
         if at.is_mapped() {
             frames.at(at.frame).mapped.retain(|one| *one != address);
+            frames.remove_waiting(at.frame, at.waiting.count);
             self.mapped -= 1;
         }
         at.frame = number;

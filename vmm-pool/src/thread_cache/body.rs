@@ -27,12 +27,20 @@ pub(crate) struct Body<B: Backend> {
     pub(crate) unused: u16,
     /// The stream's number.
     pub(crate) index: StreamIndex,
-    /// The bin and class of the thread cache that it returns to, if any.
-    pub(crate) place: Option<(BinIndex, Class)>,
+    pub(crate) place: Place,
     /// The conditions besides its own stream that it waits for; few blocks have any.
     pub(crate) others: Option<Box<Others>>,
     /// The next body below it, in a [`Stack`](super::stack::Stack).
     pub(crate) below: Option<Ready<B>>,
+}
+
+/// Where a freed block waits for the next request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// In a bin of the thread cache, under a class.
+    Cached(BinIndex, Class),
+    /// In the slot for the large block that was freed last, for requests of its tag.
+    Last(u16),
 }
 
 /// Without the thread cache, which has this body: each of its bodies would print all of them.
@@ -60,13 +68,13 @@ impl Others {
 }
 
 impl<B: Backend> Body<B> {
-    /// Creates the body of a block of `size` bytes in a piece, with its bin and class if it has one.
+    /// Creates the body of a block of `size` bytes in a piece.
     pub(crate) fn new(
         thread_cache: &ThreadCacheRef<B>,
         piece: Piece,
         (stream, index): (Stream<'static>, StreamIndex),
         size: u64,
-        place: Option<(BinIndex, Class)>,
+        place: Place,
     ) -> Self {
         let unused = (piece.size - size) as u16;
         Self {
@@ -102,7 +110,7 @@ impl<B: Backend> Body<B> {
         if tracking.is_on() {
             tracking.forget(Address(self.piece.address));
         }
-        let Some((bin, class)) = self.place else { return self.free_large(&thread_cache) };
+        let Place::Cached(bin, class) = self.place else { return self.free_large(&thread_cache) };
         let mut cache = thread_cache.lock();
         if self.others.is_some() || cache.is_closed() {
             drop(cache);
