@@ -14,6 +14,9 @@ use std::ops::{Deref, DerefMut};
 /// [`grow_with`](Region::grow_with) appends lies behind the premapped memory and counts as premapped.
 /// [`suspend_into`](Region::suspend_into) also moves premapped memory to its list.
 ///
+/// A region that is put in the place of the first one (`std::mem::swap`) becomes the growing region's, with its address and end. No memory
+/// is mapped in advance for a [plain](Region::is_plain) one.
+///
 /// # Thread safety
 ///
 /// While a thread has the guard, every other call that needs the region waits for it, growth included, and the premap thread leaves

@@ -164,8 +164,9 @@ impl<B: Backend> PremapWork for Shared<B> {
         }
         let Some(mut inside) = try_lock(&self.inside) else { return Step::Done };
         let (marks, reserved) = (*self.marks(), inside.region.reserved());
-        let asleep = inside.region.state() != RegionState::Active;
-        let Some(target) = self.next(&marks, reserved).filter(|_| !asleep && !inside.spoiled) else {
+        // The caller may have put a plain region in the place of the first one. Its growth moves it, which only the caller may do.
+        let is_fixed = inside.region.state() == RegionState::Active && !inside.region.is_plain();
+        let Some(target) = self.next(&marks, reserved).filter(|_| is_fixed && !inside.spoiled) else {
             return Step::Done;
         };
         let taken = target - marks.mapped;

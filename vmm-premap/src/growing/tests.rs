@@ -351,3 +351,25 @@ fn growth_asks_the_thread_if_a_step_fits_behind_what_is_left() {
     let _ = region.shrink_to(UNIT * 7, WaitFor::all_devices()).unwrap();
     assert_eq!(asked(), 1);
 }
+
+/// The thread grows a region with its budget; a plain region would move under the work that uses it.
+#[test]
+fn a_plain_region_in_place_of_the_first_is_not_premapped() {
+    let (ahead, plain) = (UNIT * 8, HostConfig::new().granularity(UNIT).memory(Bytes::mib(16)));
+    let thread = PremapThread::start(ahead).unwrap();
+    let without = FaultInject::new(plain.without_virtual_memory().open().unwrap());
+    let region = growing(&backend(), 8, 4, &thread);
+    assert!(matches!(region.shared.step(), Step::More));
+    let mut plain = Region::builder(&without).build().unwrap();
+    plain.grow_to(UNIT * 2).unwrap();
+    let address = plain.address();
+    std::mem::swap(&mut *region.lock().unwrap(), &mut plain);
+    assert_eq!((region.address(), region.end()), (address, Bytes::ZERO));
+    region.grow_to(UNIT).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(region.shared.step(), Step::Done));
+    }
+    assert_eq!((region.address(), region.shared.mapped()), (address, UNIT * 2));
+    // A step of the program's own may move it.
+    assert_eq!(region.grow_to(UNIT * 3).unwrap().growth.address, region.address());
+}
