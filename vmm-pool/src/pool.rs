@@ -345,7 +345,7 @@ impl<B: Backend> Pool<B> {
         if let Some(chunk) = chunk {
             core.add_chunk(chunk)?;
         }
-        let (bin, index) = self.bin(&mut core, thread_cache, stream)?;
+        let (_, index) = self.bin(&mut core, thread_cache, stream, settled)?;
         // Slots and pieces in thread caches follow the order of their stream. A graph does not.
         let class = class.filter(|_| !captures);
         let tag = self.tag.index;
@@ -354,10 +354,8 @@ impl<B: Backend> Pool<B> {
         let rounded = class.map_or(size.0, size_of);
         let request =
             Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small, tentative };
-        let place = class.map_or(Place::Last(tag), |class| Place::Cached(bin, Class::new(class)));
-        let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
         let mut pieces = Vec::new();
-        let (core, piece) = match class.filter(|class| *class < SMALL_CLASSES) {
+        let (mut core, piece) = match class.filter(|class| *class < SMALL_CLASSES) {
             None => self.take_range(core, request, settled)?,
             Some(class) => {
                 let batch = if self.tag.uses_caches() { batch_of(class) } else { 1 };
@@ -374,28 +372,36 @@ impl<B: Backend> Pool<B> {
                 (core, piece)
             }
         };
-        drop(core);
+        // Before the core is unlocked: then the bin may serve another tag and stream, unless it has bodies.
         let mut cache = thread_cache.lock();
+        // Unless the stream was forgotten while the hold was interrupted.
+        let bin = cache.bin(tag, stream).filter(|bin| cache.stream_of(*bin) == index);
+        let place = match (class, bin) {
+            (Some(class), Some(bin)) => Place::Cached(bin, Class::new(class)),
+            _ => Place::Last(tag),
+        };
+        let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
         match place {
-            Place::Cached(bin, class) => {
-                pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)));
-            }
-            // Unless the stream was forgotten meanwhile.
-            Place::Last(_) if cache.bin(tag, stream) == Some(bin) => {
-                self.owner.inner.last.set_stream(stream, index);
-            }
-            Place::Last(_) => {}
+            Place::Cached(bin, class) => pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece))),
+            Place::Last(_) => pieces.into_iter().for_each(|piece| core.give(piece, index)),
         }
+        if class.is_none() && bin.is_some() {
+            self.owner.inner.last.set_stream(stream, index);
+        }
+        let ready = cache.boxed(body(piece));
+        drop(core);
         cache.count_out(size.0);
-        Ok(cache.boxed(body(piece)))
+        Ok(ready)
     }
 
-    /// Returns the number of the stream and its bin in the thread cache. Adds the bin if there is none.
+    /// Returns the number of the stream and its bin in the thread cache, for as long as the caller holds the core. Adds the bin if there
+    /// is none. `settled` is true if the thread caches were emptied before.
     fn bin(
         &self,
         core: &mut Core<B>,
         thread_cache: &ThreadCacheRef<B>,
         stream: Stream<'static>,
+        settled: bool,
     ) -> Result<(u16, StreamIndex), Shortage> {
         let tag = self.tag.index;
         let known = |cache: &Cache<B>| cache.bin(tag, stream).map(|bin| (bin, cache.stream_of(bin)));
@@ -404,7 +410,17 @@ impl<B: Backend> Pool<B> {
         }
         let index = core.streams.index(OPERATION, stream)?;
         // Bins are added in a hold of the core alone.
-        Ok((thread_cache.lock().add_bin(tag, stream, index)?, index))
+        match thread_cache.lock().add_bin(tag, stream, index) {
+            Some(bin) => Ok((bin, index)),
+            None if !settled => Err(Shortage::Caches),
+            None => {
+                let reason = format!(
+                    "live blocks of one thread cache have the maximum of {} pairs of a tag and a stream; free some",
+                    usize::from(u16::MAX) + 1
+                );
+                Err(Error::new(OPERATION, Detail::Unsupported { reason }).into())
+            }
+        }
     }
 }
 

@@ -153,7 +153,7 @@ impl<B: Backend> Body<B> {
         let (thread_cache, size) = (ThreadCacheRef::clone(&self.thread_cache), self.size());
         let mut cache = thread_cache.lock();
         cache.count_in(size);
-        cache.keep(self);
+        cache.keep_freed(self);
     }
 
     /// Adds the piece to those that wait for other streams or a fence.

@@ -12,15 +12,17 @@ pub(crate) mod body;
 #[cfg(all(test, loom))]
 mod models;
 mod stack;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 
-use body::{Body, Ready};
+use body::{Body, Place, Ready};
 use stack::Stack;
 
 use crate::classes::{CLASSES, Class, SMALL_CLASSES, size_of};
 use crate::piece::Piece;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
-use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Stream};
+use gpu_vmm_core::{Backend, Stream};
 use gpu_vmm_premap::sync::{Arc, CountedArc, Mutex, MutexGuard, lock};
 
 /// The most bytes in one thread cache.
@@ -56,10 +58,15 @@ pub(crate) struct Cache<B: Backend> {
 }
 
 /// The cached blocks of one tag and stream, on cache lines of their own, so that thread caches do not share any.
+///
+/// A bin serves another pair of a tag and a stream once it has no bodies: then no block has its number any more. Other code keeps the
+/// number for no longer than it holds the core or the lock of the cache.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Bin<B: Backend> {
     tag: u16,
+    /// The number of bodies whose place is this bin: cached ones, and those of live blocks.
+    bodies: u32,
     /// The stream, or [`FORGOTTEN`] after it was forgotten: later frees then wait until the number serves another stream.
     stream: Stream<'static>,
     index: StreamIndex,
@@ -132,29 +139,28 @@ impl<B: Backend> Cache<B> {
         Some(index as BinIndex)
     }
 
-    /// Adds a bin for a tag and stream. Reuses the bin of a forgotten stream with the same number, whose work is all done by now.
+    /// Adds a bin for a tag and stream. Reuses the bin of a forgotten stream with the same number, whose work is all done by now, or
+    /// one that has no bodies. Returns none if every number is in use. The caller holds the core.
     pub(crate) fn add_bin(
         &mut self,
         tag: u16,
         stream: Stream<'static>,
         index: StreamIndex,
-    ) -> Result<BinIndex> {
+    ) -> Option<BinIndex> {
         let is_left = |one: &Bin<B>| one.tag == tag && one.index == index && one.stream == FORGOTTEN;
         if let Some(left) = self.bins.iter().position(is_left) {
             self.bins[left].stream = stream;
-            return Ok(left as BinIndex);
+            return Some(left as BinIndex);
         }
-        let bin = BinIndex::try_from(self.bins.len()).map_err(|_| {
-            Error::new(
-                Operation::Allocate,
-                Detail::Unsupported {
-                    reason: format!("a pool can serve at most {} pairs of a tag and a stream", BinIndex::MAX),
-                },
-            )
-        })?;
+        if let Some(empty) = self.bins.iter().position(|one| one.bodies == 0) {
+            let bin = &mut self.bins[empty];
+            (bin.tag, bin.stream, bin.index) = (tag, stream, index);
+            return Some(empty as BinIndex);
+        }
+        let bin = BinIndex::try_from(self.bins.len()).ok()?;
         let by_class = [const { Stack::new() }; CLASSES];
-        self.bins.push(Bin { tag, stream, index, by_class });
-        Ok(bin)
+        self.bins.push(Bin { tag, bodies: 0, stream, index, by_class });
+        Some(bin)
     }
 
     #[inline]
@@ -201,6 +207,7 @@ impl<B: Backend> Cache<B> {
             pieces.push(ready.piece);
             self.keep(ready);
         }
+        self.bins[usize::from(bin)].bodies -= pieces.len() as u32;
         pieces
     }
 
@@ -210,8 +217,11 @@ impl<B: Backend> Cache<B> {
         self.push(bin, class, ready);
     }
 
-    /// Boxes a body, in a spare box if there is one.
+    /// Boxes a new body, in a spare box if there is one.
     pub(crate) fn boxed(&mut self, body: Body<B>) -> Ready<B> {
+        if let Place::Cached(bin, _) = body.place {
+            self.bins[usize::from(bin)].bodies += 1;
+        }
         match self.spare.pop() {
             Some(mut ready) => {
                 *ready = body;
@@ -221,14 +231,28 @@ impl<B: Backend> Cache<B> {
         }
     }
 
+    /// Returns the number of bins.
+    #[cfg(test)]
+    pub(crate) fn bins(&self) -> usize {
+        self.bins.len()
+    }
+
     /// Returns the number of spare bodies.
     #[cfg(test)]
     pub(crate) fn spare(&self) -> usize {
         self.spare.len()
     }
 
-    /// Keeps the body of a block whose memory left the thread cache, for a later block.
-    pub(crate) fn keep(&mut self, body: Ready<B>) {
+    /// Keeps the body of a block that was freed into the core, for a later block.
+    pub(crate) fn keep_freed(&mut self, body: Ready<B>) {
+        if let Place::Cached(bin, _) = body.place {
+            self.bins[usize::from(bin)].bodies -= 1;
+        }
+        self.keep(body);
+    }
+
+    /// Keeps a body that has left its bin.
+    fn keep(&mut self, body: Ready<B>) {
         if !self.closed {
             keep(&mut self.spare, body);
         }
@@ -247,6 +271,7 @@ impl<B: Backend> Cache<B> {
         let Self { bins, spare, bytes, .. } = self;
         for bin in bins.iter_mut().filter(|bin| wanted(bin.tag, bin.index)) {
             for ready in bin.by_class.iter_mut().flat_map(Stack::drain) {
+                bin.bodies -= 1;
                 *bytes -= ready.piece.size;
                 all.push((ready.piece, bin.index));
                 keep(spare, ready);
