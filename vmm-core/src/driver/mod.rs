@@ -7,7 +7,8 @@
 //! | `event` | events on streams |
 //! | `host_pages` | ordinary memory of the host |
 //! | `staging` | pinned host memory and copy streams |
-//! | `stream` | streams, and what to wait for before memory is unmapped |
+//! | `stream` | streams |
+//! | `wait_for` | what to wait for before memory is unmapped |
 
 mod backend;
 mod drop_log;
@@ -15,6 +16,7 @@ mod event;
 mod host_pages;
 mod staging;
 mod stream;
+mod wait_for;
 
 pub use backend::{
     Backend, CopyCalls, Deferred, Handle, MemoryCalls, Reservation, SyncCalls, check_same,
@@ -27,4 +29,5 @@ pub use host_pages::HostPages;
 pub(crate) use host_pages::copy_threads;
 pub(crate) use staging::CopyStreams;
 pub use staging::{CopyStream, Pinned};
-pub use stream::{Stream, WaitFor};
+pub use stream::Stream;
+pub use wait_for::WaitFor;
