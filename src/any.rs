@@ -325,6 +325,10 @@ unsafe impl SyncCalls for AnyBackend {
     fn queries_spoil_captures(&self) -> bool {
         dispatch!(*self, Self, ref backend => backend.queries_spoil_captures())
     }
+
+    fn waits_spoil_captures(&self) -> bool {
+        dispatch!(*self, Self, ref backend => backend.waits_spoil_captures())
+    }
 }
 
 // SAFETY: every call goes to the vendor's implementation, which fulfils the contract of the trait.

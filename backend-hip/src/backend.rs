@@ -261,6 +261,10 @@ unsafe impl SyncCalls for HipBackend {
     fn queries_spoil_captures(&self) -> bool {
         !self.driver.can_relax()
     }
+
+    fn waits_spoil_captures(&self) -> bool {
+        !self.driver.waits_by_freeing()
+    }
 }
 
 // SAFETY: HIP has no multicast objects.

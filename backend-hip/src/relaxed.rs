@@ -65,13 +65,17 @@ impl Driver {
     /// and invalidates none in relaxed mode. If no memory can be allocated for that, `hipDeviceSynchronize` is called.
     pub(crate) fn synchronize(&self, operation: Operation, device: DeviceId) -> Result<()> {
         let _current = self.on(operation, device)?;
-        let frees = workaround_enabled(&DEVICE_WAIT_SPOILS_CAPTURES) && self.can_relax();
-        if frees && self.wait_by_freeing(operation)? {
+        if self.waits_by_freeing() && self.wait_by_freeing(operation)? {
             return Ok(());
         }
         // SAFETY: the function takes no arguments and waits.
         let code = unsafe { (self.hip.hipDeviceSynchronize)() };
         self.check(operation, "hipDeviceSynchronize", code, || device.to_string())
+    }
+
+    /// True if a wait for a device invalidates no capture, as long as memory is left for an allocation.
+    pub(crate) fn waits_by_freeing(&self) -> bool {
+        workaround_enabled(&DEVICE_WAIT_SPOILS_CAPTURES) && self.can_relax()
     }
 
     /// Waits for the current device by freeing an allocation. Returns false if the allocation or the free failed.

@@ -171,6 +171,9 @@ impl<B: Backend> Drop for Inner<B> {
             core.backend.drop_log().record(Error::new(Operation::DropPool, Detail::Unsupported { reason }));
         } else if core.streams.is_any_capturing() {
             core.spaces.drain(..).filter_map(|mut space| space.take_region()).for_each(Region::release_later);
+        } else {
+            // While the backend still watches the pool's streams: a capture may have begun since.
+            core.spaces.clear();
         }
     }
 }

@@ -5,6 +5,8 @@
 //!
 //! A stream that cannot be queried or recorded on counts as busy; requests for other streams do not fail for it. The error
 //! goes to the backend's drop log.
+//!
+//! The backend watches every stream that the pool serves, so that no wait for a device invalidates a capture of one.
 
 use crate::stream_order::{CLEAN, MIXED, StreamIndex, Turn};
 use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Result, Stream};
@@ -102,6 +104,7 @@ impl<B: Backend> Streams<B> {
             let Progress { done, freed, spare, .. } = &mut self.list[index];
             let (done, freed, spare) = (*done, *freed, std::mem::take(spare));
             self.list[index] = Progress { done, freed, spare, ..Progress::new(stream) };
+            self.backend.deferred().watch_stream(stream);
             return Ok(index as StreamIndex);
         }
         if count >= limit {
@@ -109,6 +112,7 @@ impl<B: Backend> Streams<B> {
             return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
         self.list.push(Progress::new(stream));
+        self.backend.deferred().watch_stream(stream);
         Ok(count as StreamIndex)
     }
 
@@ -154,6 +158,7 @@ impl<B: Backend> Streams<B> {
             self.mark(place);
         }
         self.list[place].is_retired = true;
+        self.backend.deferred().unwatch_stream(self.list[place].stream);
     }
 
     pub(crate) fn stream(&self, index: StreamIndex) -> Stream<'static> {
@@ -324,6 +329,14 @@ impl<B: Backend> Streams<B> {
                     self.backend.drop_log().record(error);
                 }
             }
+        }
+    }
+}
+
+impl<B: Backend> Drop for Streams<B> {
+    fn drop(&mut self) {
+        for served in self.list.iter().skip(1).filter(|one| !one.is_retired) {
+            self.backend.deferred().unwatch_stream(served.stream);
         }
     }
 }

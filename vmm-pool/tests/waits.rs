@@ -253,7 +253,7 @@ unsafe impl CopyCalls for HalfUsable {
 
 // SAFETY: as above; nothing runs on the second device.
 unsafe impl SyncCalls for HalfUsable {
-    forward!(inner: synchronize_stream, event, is_capturing, queries_spoil_captures);
+    forward!(inner: synchronize_stream, event, is_capturing, queries_spoil_captures, waits_spoil_captures);
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         match &self.devices[device.0 as usize].unusable {

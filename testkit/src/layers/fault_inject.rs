@@ -284,7 +284,7 @@ unsafe impl<B: Backend> SyncCalls for FaultInject<B> {
         self.inner.is_capturing(stream)
     }
 
-    forward!(inner: queries_spoil_captures);
+    forward!(inner: queries_spoil_captures, waits_spoil_captures);
 }
 
 impl<B: TestKit> TestKit for FaultInject<B> {

@@ -413,7 +413,7 @@ pub fn free_deferred<B: Backend>(backend: &B) -> bool {
     let deferred = backend.deferred();
     let waited = deferred.wait_for_releases();
     let before = deferred.kept();
-    if before == Bytes::ZERO || deferred.is_capturing() {
+    if before == Bytes::ZERO || deferred.knows_capture(backend) {
         return waited;
     }
     // An error concerns the dropped memory, not this allocation. Some memory may have been freed all the same.

@@ -18,7 +18,7 @@ pub const POISON: u8 = 0xdf;
 pub(crate) fn poison<B: Backend>(backend: &B, handle: &B::Handle, granularity: Granularity) {
     // The device overwrites the memory, which can invalidate a capture.
     let overwrite = || overwrite(backend, handle, granularity);
-    match backend.deferred().unless_capturing(Operation::PoisonMemory, overwrite) {
+    match backend.deferred().unless_known(backend, Operation::PoisonMemory, overwrite) {
         // The contents of a lost device are gone. In a forked child, the memory belongs to the parent.
         Ok(()) => {}
         Err(error) => match error.detail() {

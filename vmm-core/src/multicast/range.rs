@@ -3,13 +3,15 @@
 
 use super::object::Object;
 use super::{Failed, Multicast, MulticastBackend};
-use crate::driver::{Reservation, WaitFor};
+use crate::driver::{Release, Reservation, WaitFor};
 use crate::region::{Placement, reserve, rounded};
-use crate::types::{Access, Address, AddressRange, Bytes, Error, ErrorKind, Grant, Operation, Result};
-use std::mem::forget;
+use crate::types::{
+    Access, Address, AddressRange, Bytes, Detail, Error, ErrorKind, Grant, Operation, Result,
+};
+use std::mem::{ManuallyDrop, forget};
 use std::sync::Arc;
 
-/// The addresses at which an object is mapped. Dropping it unmaps the object and frees the addresses.
+/// The addresses at which an object is mapped. It must be unmapped or given up before it is dropped.
 #[derive(Debug)]
 pub(super) struct Mapping<B: MulticastBackend> {
     object: Arc<Object<B>>,
@@ -67,17 +69,39 @@ impl<B: MulticastBackend> Mapping<B> {
     }
 }
 
-impl<B: MulticastBackend> Drop for Mapping<B> {
-    fn drop(&mut self) {
-        match self.unmap(WaitFor::all_devices()) {
-            // In a forked child, everything belongs to the parent.
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Forked => {}
-            Err(error) => {
-                self.give_up(&error);
-                self.object.backend.drop_log().record(error);
-            }
+/// A mapped object with its bindings. It is unmapped before anything is unbound: fields are dropped in this order.
+#[derive(Debug)]
+struct Parts<B: MulticastBackend> {
+    mapping: Mapping<B>,
+    multicast: Multicast<B>,
+}
+
+impl<B: MulticastBackend> Parts<B> {
+    /// Ends a mapping that could not be unmapped: the backend keeps it until the devices can be waited for, or else it stays until
+    /// the process ends.
+    fn not_unmapped(mut self, error: &Error) {
+        if matches!(error.detail(), Detail::Capturing { .. }) {
+            let object = Arc::clone(&self.mapping.object);
+            object.backend.deferred().keep(object.devices.iter().copied().collect(), Box::new(self));
+        } else if error.kind() != ErrorKind::Forked {
+            self.mapping.give_up(error);
         }
+    }
+}
+
+impl<B: MulticastBackend> Release for Parts<B> {
+    fn size(&self) -> Bytes {
+        self.mapping.range.size
+    }
+
+    /// Unmaps the object. It is unbound and released when this is dropped.
+    fn release(&mut self) -> Result<()> {
+        // SAFETY: the caller has waited for the devices.
+        let unmapped = self.mapping.unmap(unsafe { WaitFor::nothing() });
+        if let Err(error) = &unmapped {
+            self.mapping.give_up(error);
+        }
+        unmapped
     }
 }
 
@@ -90,12 +114,12 @@ impl<B: MulticastBackend> Drop for Mapping<B> {
 /// device has no binding.
 ///
 /// Dropping it waits for the devices of this process, unmaps, unbinds and releases. It cannot wait for other processes, which must
-/// have stopped storing.
+/// have stopped storing. If a device cannot be waited for because a stream is being captured, the backend keeps the object mapped until
+/// the device can be waited for: see [`Deferred`](crate::extend::Deferred).
 #[derive(Debug)]
 pub struct MulticastRange<B: MulticastBackend> {
-    // It is unmapped before anything is unbound: fields are dropped in this order.
-    mapping: Mapping<B>,
-    multicast: Multicast<B>,
+    /// Taken once, when the range ends.
+    parts: ManuallyDrop<Parts<B>>,
 }
 
 impl<B: MulticastBackend> Multicast<B> {
@@ -128,7 +152,13 @@ impl<B: MulticastBackend> Multicast<B> {
 
 impl<B: MulticastBackend> MulticastRange<B> {
     pub(super) const fn new(mapping: Mapping<B>, multicast: Multicast<B>) -> Self {
-        Self { mapping, multicast }
+        Self { parts: ManuallyDrop::new(Parts { mapping, multicast }) }
+    }
+
+    fn into_parts(self) -> Parts<B> {
+        let mut range = ManuallyDrop::new(self);
+        // SAFETY: the range is neither used nor dropped any more.
+        unsafe { ManuallyDrop::take(&mut range.parts) }
     }
 
     /// Returns the first address, for kernels of the devices of this process.
@@ -140,13 +170,13 @@ impl<B: MulticastBackend> MulticastRange<B> {
     /// Returns the addresses at which the object is mapped.
     #[must_use]
     pub fn range(&self) -> AddressRange {
-        self.mapping.range
+        self.parts.mapping.range
     }
 
     /// Returns the mapped object.
     #[must_use]
     pub fn multicast(&self) -> &Multicast<B> {
-        &self.multicast
+        &self.parts.multicast
     }
 
     /// Waits as `done` says, unmaps, and returns the object with its bindings. CUDA: `cuMemUnmap`, `cuMemAddressFree`.
@@ -157,8 +187,8 @@ impl<B: MulticastBackend> MulticastRange<B> {
     ///
     /// The error of the wait or of the driver. It returns the range, mapped as before.
     pub fn unmap(mut self, done: WaitFor<'_>) -> Result<Multicast<B>, Failed<Self>> {
-        match self.mapping.unmap(done) {
-            Ok(()) => Ok(self.multicast),
+        match self.parts.mapping.unmap(done) {
+            Ok(()) => Ok(self.into_parts().multicast),
             Err(error) => Err(Failed::new(error, self)),
         }
     }
@@ -168,12 +198,29 @@ impl<B: MulticastBackend> MulticastRange<B> {
     /// # Errors
     ///
     /// Those of [`unmap`](Self::unmap) and [`Multicast::close`]. Objects that the driver does not release stay until the process
-    /// ends.
+    /// ends. After [`Detail::Capturing`] the backend [keeps](crate::extend::Deferred) the object until it can be released.
     pub fn close(mut self, done: WaitFor<'_>) -> Result<()> {
-        if let Err(error) = self.mapping.unmap(done) {
-            self.mapping.give_up(&error);
-            return Err(error);
+        let unmapped = self.parts.mapping.unmap(done);
+        let parts = self.into_parts();
+        match unmapped {
+            Ok(()) => parts.multicast.close(),
+            Err(error) => {
+                parts.not_unmapped(&error);
+                Err(error)
+            }
         }
-        self.multicast.close()
+    }
+}
+
+impl<B: MulticastBackend> Drop for MulticastRange<B> {
+    fn drop(&mut self) {
+        // SAFETY: the range is not used any more.
+        let mut parts = unsafe { ManuallyDrop::take(&mut self.parts) };
+        let Err(error) = parts.mapping.unmap(WaitFor::all_devices()) else { return };
+        let object = Arc::clone(&parts.mapping.object);
+        parts.not_unmapped(&error);
+        if object.is_given_up() {
+            object.backend.drop_log().record(error);
+        }
     }
 }

@@ -6,10 +6,10 @@ use super::waits::named;
 use super::{Hand, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
-use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::Bytes;
+use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, Operation, Result, WaitFor};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::{CaptureMode, Graph, TestKit, WorkStream};
+use gpu_vmm_testkit::{CaptureMode, FaultInject, Graph, TestKit, WorkStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,6 +21,11 @@ cases! { "pool":
     captures_are_not_spoilt,
     /// If a pool's last block is dropped while one of its streams captures, its memory is kept, and released afterwards.
     the_last_block_during_a_capture,
+    /// While a stream of a pool captures, regions and other pools end, and a region shrinks and the pool is suspended, or both return an
+    /// error and memory is kept. The capture ends successfully in all three modes, although the program has not announced it.
+    regions_end_during_a_capture_of_a_pool,
+    /// A stream that a pool has forgotten is not asked about any more: it can be destroyed.
+    a_forgotten_stream_is_not_asked,
     /// A signaled fence does not release memory to others while a stream that has used the memory captures.
     a_fence_beside_a_capture,
     /// While one stream captures, the pool serves other streams, and treats a lack of memory as at other times.
@@ -142,6 +147,84 @@ fn the_last_block_during_a_capture<B: TestKit>(subject: &Subject<B>) {
         }
         assert!(subject.backend.drop_log().take_last().is_none());
     }
+}
+
+fn is_capturing<T>(result: Result<T>) -> bool {
+    result.is_err_and(|error| matches!(error.detail(), Detail::Capturing { .. }))
+}
+
+fn regions_end_during_a_capture_of_a_pool<B: TestKit>(subject: &Subject<B>) {
+    let (backend, captured, idle) = (&subject.backend, own(subject), WaitFor::all_devices);
+    let pool = pool(subject);
+    let store = BackingStore::pinned(backend, Bytes::mib(8)).unwrap();
+    let region = || {
+        let mut region = subject.region(2).build().unwrap();
+        region.grow_to(subject.unit()).unwrap();
+        region
+    };
+    for mode in CaptureMode::ALL {
+        let before = backend.deferred().kept();
+        let block = pool.request(Bytes(3 << 20)).stream(named(&*captured)).alloc().unwrap();
+        let (dropped, closed, mut stays) = (region(), region(), region());
+        begin(subject, &*captured, mode);
+        record(subject, &*captured, &block, 6);
+        drop(dropped);
+        let refused = [
+            is_capturing(closed.close(idle())),
+            is_capturing(stays.shrink_to(Bytes::ZERO, idle())),
+            is_capturing(pool.suspend("", &store, idle())),
+        ];
+        let kept = backend.deferred().kept();
+        let graph = end(subject, &*captured);
+        // Where a wait invalidates no capture, nothing is refused.
+        let spoils = backend.waits_spoil_captures();
+        let expected = before + if spoils { subject.units(2) } else { Bytes::ZERO };
+        assert_eq!((refused, kept), ([spoils; 3], expected), "{mode:?}");
+        if pool.is_suspended("").unwrap() {
+            pool.resume("").unwrap();
+        }
+        // SAFETY: the block is live until the stream has been waited for.
+        unsafe { graph.launch(captured.stream()) }.unwrap();
+        finish(subject, &*captured);
+        super::check(subject, &block, 6);
+        drop(graph);
+        assert_eq!(backend.deferred().collect(backend).unwrap(), expected - before);
+        let _ = stays.shrink_to(Bytes::ZERO, idle()).unwrap();
+        drop(block);
+    }
+    assert!(backend.drop_log().take_last().is_none());
+    is_empty(&pool);
+}
+
+fn a_forgotten_stream_is_not_asked<B: TestKit>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+    let kept = own(subject);
+    let asked = |wait: &dyn Fn()| {
+        let before = backend.made(Operation::QueryCapture);
+        wait();
+        backend.made(Operation::QueryCapture) - before
+    };
+    if !subject.backend.waits_spoil_captures() {
+        skip("this driver waits for devices without invalidating captures");
+    }
+    let wait = || WaitFor::all_devices().wait(&backend, || std::iter::once(subject.device)).unwrap();
+    drop(pool.request(Bytes(1000)).stream(named(&*kept)).alloc().unwrap());
+    for _ in 0..2 {
+        let stream = own(subject);
+        let served = registered(&pool, &*stream);
+        drop(served.alloc(Bytes(1000)).unwrap());
+        assert_eq!(asked(&wait), 2);
+        drop(served);
+        drop(stream);
+        assert_eq!(asked(&wait), 1, "the driver is asked about a stream that was destroyed");
+    }
+    pool.forget_stream(named(&*kept)).unwrap();
+    assert_eq!(asked(&wait), 0);
+    drop(pool.request(Bytes(1000)).stream(named(&*kept)).alloc().unwrap());
+    assert_eq!(asked(&wait), 1);
+    drop(pool);
+    assert_eq!(asked(&wait), 0, "the pool has ended");
 }
 
 fn a_fence_beside_a_capture<B: TestKit>(subject: &Subject<B>) {

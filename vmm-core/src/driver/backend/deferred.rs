@@ -1,11 +1,12 @@
 //! Memory that destructors could not free yet, because no device can be waited for while a stream captures.
 
-use crate::driver::Backend;
+use crate::driver::{Backend, Stream};
 use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, Lock, Operation, Process, Result};
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::thread::{self, ThreadId};
 
 /// Memory that stays mapped until its devices have finished their work.
@@ -25,12 +26,16 @@ pub(crate) trait Release: Debug + Send {
 /// open.
 ///
 /// Neither vendor can report whether any stream captures. A capture is known if
-/// [`capture_begins`](Deferred::capture_begins) announced it, if its stream belongs to a pool, or if it is on a blocking stream
-/// of CUDA. Any other capture on CUDA is invalidated by the first attempt to wait, which fails; the memory is still kept. On
-/// HIP, a device can be waited for while a stream captures, so the memory is freed at once.
+/// [`capture_begins`](Deferred::capture_begins) announced it, if its stream is [watched](Deferred::watch_stream), as all streams of
+/// pools are, or if it is on a blocking stream of CUDA. Any other capture on CUDA is invalidated by the first attempt to wait, which
+/// fails; the memory is still kept. On HIP, a device can be waited for during a capture that was not announced, so the memory is freed
+/// at once.
 #[derive(Debug, Default)]
 pub struct Deferred {
     captures: AtomicUsize,
+    /// The streams that the driver is asked about, by their handle, each with the number of watches. Locked while it is asked, so that
+    /// a stream whose last watch has ended is not asked any more. Nothing else is locked meanwhile.
+    streams: Lock<BTreeMap<usize, (Stream<'static>, usize)>>,
     /// Locked for reading by calls that invalidate captures, and for writing by an announcement, which thereby waits for them.
     calls: RwLock<()>,
     /// The total size of `items`. It allows calls to skip the lock when there are none. Changed only while `items` is locked.
@@ -106,6 +111,66 @@ impl Deferred {
         self.captures.load(Ordering::SeqCst) > 0
     }
 
+    /// Watches a stream. Before a wait for a device that could [invalidate captures](crate::SyncCalls::waits_spoil_captures), the driver is
+    /// asked whether the stream captures; if it does, the wait is refused, whichever the device is. Ends when [`unwatch_stream`](Deferred::unwatch_stream) has been called as often. Does nothing for a default stream, which either
+    /// never captures or is another stream in each thread, and in a forked child.
+    ///
+    /// The stream must be live until the end, as `'static` promises; then it may be destroyed.
+    pub fn watch_stream(&self, stream: Stream<'static>) {
+        if let Some(mut streams) = self.watched(stream) {
+            streams.entry(stream.as_raw().addr()).or_insert((stream, 0)).1 += 1;
+        }
+    }
+
+    /// Ends one watch of a stream. Returns after a query about the stream that another thread makes.
+    pub fn unwatch_stream(&self, stream: Stream<'static>) {
+        let Some(mut streams) = self.watched(stream) else { return };
+        if let Entry::Occupied(mut one) = streams.entry(stream.as_raw().addr()) {
+            one.get_mut().1 -= 1;
+            if one.get().1 == 0 {
+                one.remove();
+            }
+        }
+    }
+
+    /// Locks the watched streams, if this one can be watched here.
+    fn watched(
+        &self,
+        stream: Stream<'_>,
+    ) -> Option<MutexGuard<'_, BTreeMap<usize, (Stream<'static>, usize)>>> {
+        let can = !stream.is_default() && !stream.is_per_thread();
+        can.then(|| self.streams.lock(Operation::QueryCapture).ok()).flatten()
+    }
+
+    /// Returns true if a wait for a device could invalidate a known capture: it was announced, or a watched stream captures. A stream that the driver cannot report on
+    /// does not count: the wait that follows reports what is wrong. False in a forked child.
+    #[must_use]
+    pub fn knows_capture(&self, backend: &impl Backend) -> bool {
+        let Ok(streams) = self.streams.lock(Operation::QueryCapture) else { return false };
+        let captures = |stream: &Stream<'static>| backend.is_capturing(*stream).unwrap_or(false);
+        self.is_capturing()
+            || backend.waits_spoil_captures() && streams.values().any(|(stream, _)| captures(stream))
+    }
+
+    /// Runs `call`, which would invalidate captures, unless a capture is known: one that was announced, or of a watched stream.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`unless_capturing`](Deferred::unless_capturing).
+    pub(crate) fn unless_known<T>(
+        &self,
+        backend: &impl Backend,
+        operation: Operation,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.unless_capturing(operation, || {
+            if self.knows_capture(backend) {
+                return Err(Error::new(operation, Detail::Capturing { source: None }));
+            }
+            call()
+        })
+    }
+
     /// Runs `call`, which would invalidate captures, unless a capture is announced.
     ///
     /// An announcement during the call waits until the call has returned. This function never waits for an announcement or for
@@ -129,7 +194,7 @@ impl Deferred {
     }
 
     /// Returns the process that the store belongs to.
-    pub(crate) fn process(&self) -> Process {
+    pub fn process(&self) -> Process {
         self.items.process()
     }
 
@@ -231,7 +296,7 @@ fn wait_for<B: Backend>(backend: &B, operation: Operation, device: DeviceId) -> 
     let deferred = backend.deferred();
     // First, because it detects a forked child, where the announced captures are the parent's.
     let mark = deferred.mark(operation)?;
-    match deferred.unless_capturing(operation, || backend.synchronize(device)) {
+    match deferred.unless_known(backend, operation, || backend.synchronize(device)) {
         Err(error) if error.kind() != ErrorKind::DeviceLost => Err(error),
         _ => deferred.waited(operation, device, mark),
     }

@@ -55,7 +55,8 @@ macro_rules! forward {
         $crate::forward!($field: copy_from_host, copy_to_host, copy, fill, pin, copy_stream);
     };
     ($field:tt: SyncCalls) => {
-        $crate::forward!($field: synchronize, synchronize_stream, event, is_capturing, queries_spoil_captures);
+        $crate::forward!($field: synchronize, synchronize_stream, event, is_capturing);
+        $crate::forward!($field: queries_spoil_captures, waits_spoil_captures);
     };
     ($field:tt: $($method:ident),+ $(,)?) => {
         $($crate::forward!(@ $method $field);)+
@@ -180,6 +181,9 @@ macro_rules! forward {
     };
     (@ is_capturing $field:tt) => {
         $crate::forward!(@safe $field is_capturing(stream: $crate::Stream<'_>) -> $crate::Result<bool>);
+    };
+    (@ waits_spoil_captures $field:tt) => {
+        $crate::forward!(@safe $field waits_spoil_captures() -> bool);
     };
     (@ queries_spoil_captures $field:tt) => {
         $crate::forward!(@safe $field queries_spoil_captures() -> bool);

@@ -56,4 +56,10 @@ pub unsafe trait SyncCalls {
 
     /// Returns true if a query of an [`Event`] from any thread invalidates the captures of unrelated streams.
     fn queries_spoil_captures(&self) -> bool;
+
+    /// Returns true if [`synchronize`](Self::synchronize) fails while a stream captures, and may invalidate the capture. False on HIP,
+    /// where the backend waits by another call.
+    fn waits_spoil_captures(&self) -> bool {
+        true
+    }
 }

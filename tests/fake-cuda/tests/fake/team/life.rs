@@ -8,7 +8,8 @@ use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastRange, Team};
 use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, WaitFor};
-use gpu_vmm_testkit::{FaultInject, TestKit};
+use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::{CaptureMode, FaultInject, TestKit};
 
 pub(crate) const CASES: &[Case] = &[
     case("a_store_reaches_the_memory_of_every_device", a_store_reaches_every_device),
@@ -16,6 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     case("an_address_can_be_chosen", an_address_can_be_chosen),
     case("memory_is_held_as_long_as_it_is_bound", memory_is_held_as_long_as_it_is_bound),
     case("everything_can_be_dropped_at_any_step", everything_can_be_dropped_at_any_step),
+    case("a_range_that_ends_during_a_capture_is_collected", ends_during_a_capture),
     with(&[("WORK_DELAY", "100ms")], "a_range_that_is_dropped_waits_for_its_devices", dropping_waits),
     with(&[("WORK_DELAY", "100ms")], "and_so_does_one_that_is_unmapped", unmapping_waits),
 ];
@@ -84,6 +86,28 @@ fn a_store_reaches_every_device(cuda: &Cuda) {
     whole_life(&AnyBackend::from(backend.clone()));
     whole_life(&FaultInject::new(AnyBackend::from(backend.clone())));
     check_nothing_is_left(cuda, &backend);
+}
+
+fn ends_during_a_capture(cuda: &Cuda) {
+    let backend = open(cuda);
+    let ends: [fn(MulticastRange<CudaBackend>); 2] = [drop, |range| {
+        let error = range.close(idle()).unwrap_err();
+        assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}");
+    }];
+    for end in ends {
+        let range = bound(&backend).map(Placement::Anywhere).unwrap();
+        let stream = backend.own_stream(ONE).unwrap();
+        // SAFETY: no work is captured, and the capture ends below.
+        unsafe { backend.begin_capture(ONE, stream.stream(), CaptureMode::Relaxed) }.unwrap();
+        backend.deferred().capture_begins();
+        end(range);
+        assert_eq!(backend.deferred().kept(), SIZE);
+        drop(backend.end_capture(ONE, stream.stream()).unwrap());
+        backend.deferred().capture_ends();
+        assert_eq!(backend.deferred().collect(&backend).unwrap(), SIZE);
+        drop(stream);
+        check_nothing_is_left(cuda, &backend);
+    }
 }
 
 fn sizes_are_rounded(cuda: &Cuda) {
