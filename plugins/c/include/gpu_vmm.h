@@ -156,6 +156,9 @@ typedef struct gpu_vmm_backend gpu_vmm_backend;
 // Calls of several threads take turns.
 typedef struct gpu_vmm_banked gpu_vmm_banked;
 
+// An announced capture of a stream into a graph.
+typedef struct gpu_vmm_capture gpu_vmm_capture;
+
 // A checkpoint of a private pool: its identifier, and its live blocks by address.
 typedef struct gpu_vmm_torch_checkpoint_state gpu_vmm_torch_checkpoint_state;
 
@@ -690,6 +693,43 @@ void gpu_vmm_python_capsules(const void *is_valid,
 // `capsule` is a PyObject * of a capsule with a tensor from gpu_vmm_region_dlpack. The caller holds Python's global interpreter
 // lock, as Python does when it calls a destructor.
 void gpu_vmm_python_capsule_dropped(void *capsule);
+
+// Announces a capture of a stream into a graph that is about to begin. Returns when no running call would invalidate it any more. End
+// it with gpu_vmm_capture_end, once the capture has ended.
+//
+// Vendors refuse to wait for a device while one of its streams captures, and the attempt invalidates the capture. Until the end, calls
+// of all of the vendor's backends in this process that need to wait for a device return GPU_VMM_BUSY, and the memory of regions and
+// pools that are freed is kept, still mapped. Without an announcement the library knows captures of the streams that its pools serve,
+// and on CUDA of blocking streams.
+//
+// Several captures can be announced at a time. One whose end is forgotten lasts until the process ends.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `capture` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_capture_begin(const gpu_vmm_backend *backend,
+                                     gpu_vmm_capture **capture);
+
+// Ends the announcement of a capture. Kept memory is freed by the next call that waits for its devices or finds too little memory, or by
+// gpu_vmm_collect. Null does nothing.
+//
+// Returns GPU_VMM_INVALID_ARGUMENT if it was ended already; nothing changes then.
+//
+// # Safety
+//
+// No other thread ends the same announcement.
+gpu_vmm_status gpu_vmm_capture_end(gpu_vmm_capture *capture);
+
+// Waits for the devices of all memory that was kept because of a capture, and frees it. `freed` receives its size in bytes and may be
+// null.
+//
+// Returns GPU_VMM_BUSY if a capture still forbids the wait; the memory is still kept.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `freed` is null or points to a writable number.
+gpu_vmm_status gpu_vmm_collect(const gpu_vmm_backend *backend,
+                               uint64_t *freed);
 
 // Returns the granularity of memory with these properties: the unit of its size. Null properties mean the default.
 //
@@ -1971,8 +2011,15 @@ gpu_vmm_status gpu_vmm_torch_pool_acquire(int number, gpu_vmm_torch_mempool_id i
 gpu_vmm_status gpu_vmm_torch_pool_release(int number,
                                           gpu_vmm_torch_mempool_id id);
 
-// Notes that the caller diverts requests to a private pool from now on. Until the end the library waits for no device.
-gpu_vmm_status gpu_vmm_torch_pool_begin(int number, gpu_vmm_torch_mempool_id id);
+// Notes that the caller diverts requests to a private pool from now on. Until the end the pool's memory that graphs may use stays in it.
+// `stream` is the one that may capture a graph meanwhile: while it does, the library waits for no device. Null is none.
+//
+// # Safety
+//
+// `stream` is null or a stream of PyTorch's vendor that is live until gpu_vmm_torch_pool_end.
+gpu_vmm_status gpu_vmm_torch_pool_begin(int number,
+                                        gpu_vmm_torch_mempool_id id,
+                                        void *stream);
 
 // Notes that the caller no longer diverts requests to a private pool. If it captured a graph, the capture has ended.
 gpu_vmm_status gpu_vmm_torch_pool_end(int number, gpu_vmm_torch_mempool_id id);

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 pub(crate) enum Kind {
     Backend = 1,
     Banked,
+    Capture,
     Checkpoint,
     CopyQueue,
     Event,

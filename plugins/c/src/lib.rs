@@ -6,6 +6,7 @@
 //! | `call` | the wrapper of every exported function: errors become a status, and no panic crosses into C |
 //! | `texts` | strings, objects and out-parameters that cross the border to C |
 //! | `backend` | opening a vendor's driver |
+//! | `capture` | announcing captures of streams; memory that was kept because of one |
 //! | `pool`, `sleep`, `stores` | allocating blocks; suspending and resuming them; where their contents are kept |
 //! | `version` | the version of the library |
 //! | `properties`, `device` | properties of memory; granularities and capabilities of devices |
@@ -30,6 +31,7 @@ mod banked;
 mod call;
 mod callback;
 mod capsule;
+mod capture;
 mod device;
 mod event;
 #[cfg(target_os = "linux")]

@@ -172,9 +172,19 @@ pub(crate) unsafe fn take_box<T: Object>(pointer: *mut T) {
     }
     let _ = status(|| {
         // SAFETY: guaranteed by the caller.
-        let object = unsafe { handles::take(pointer) };
-        object.map(drop).ok_or_else(|| Failure::invalid(wrong("free: the object", pointer)))
+        drop(unsafe { take_object("free: the object", pointer) }?);
+        Ok(())
     });
+}
+
+/// Takes back an object from [`give_box`]. A pointer that names none is an error.
+///
+/// # Safety
+///
+/// No other thread uses the object.
+pub(crate) unsafe fn take_object<T: Object>(what: &str, pointer: *mut T) -> Answer<Box<T>> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { handles::take(pointer) }.ok_or_else(|| Failure::invalid(wrong(what, pointer)))
 }
 
 /// Writes a value as JSON, whose ownership passes to the caller.

@@ -81,7 +81,7 @@ static void class_results(void) {
     REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_torch_walk(-1, no_run, no_block, NULL));
     REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_record_use(512, NULL));
     REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_pool_release(0, id));
-    REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_pool_begin(0, id));
+    REFUSES(GPU_VMM_NOT_FOUND, gpu_vmm_torch_pool_begin(0, id, NULL));
     REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_torch_allow_access(0, -1));
 }
 
@@ -91,6 +91,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
         gpu_vmm_backend *backend;
         gpu_vmm_pool *pool;
         gpu_vmm_region *region;
+        gpu_vmm_capture *capture;
     } object;
     uint32_t count;
     uint64_t number, other_number;
@@ -108,6 +109,9 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(count, gpu_vmm_backend_devices(NULL, &count));
     FAILS(text, gpu_vmm_backend_info(NULL, &text));
     FAILS(number, gpu_vmm_memory(backend, 4711, &number, NULL));
+    FAILS(object.capture, gpu_vmm_capture_begin(NULL, &object.capture));
+    FAILS(number, gpu_vmm_collect(NULL, &number));
+    REFUSES(GPU_VMM_INVALID_ARGUMENT, gpu_vmm_capture_end((gpu_vmm_capture *)region));
     FAILS(other_number, gpu_vmm_memory(backend, 4711, NULL, &other_number));
     FAILS(object.pool, gpu_vmm_pool_new(backend, &options, &object.pool));
     FAILS(object.pool, gpu_vmm_pool_new(NULL, NULL, &object.pool));

@@ -41,6 +41,13 @@ class BackendHandle(Handle):
     _free = "gpu_vmm_close"
 
 
+class CaptureHandle(Handle):
+    """A ``gpu_vmm_capture *``."""
+
+    __slots__ = ()
+    _free = "gpu_vmm_capture_end"
+
+
 class PoolHandle(Handle):
     """A ``gpu_vmm_pool *``."""
 

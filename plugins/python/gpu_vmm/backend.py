@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
-from typing import Optional, SupportsIndex, Tuple
+from typing import Iterator, Optional, SupportsIndex, Tuple
 
 from ._arguments import kept_free, limit, text, unsigned
-from ._handles import BackendHandle, PoolHandle
+from ._handles import BackendHandle, CaptureHandle, PoolHandle
 from ._library import PoolOptions, check, library, take_text
 from ._owner import Owner
 from .pool import Pool
@@ -79,6 +80,37 @@ class Backend(Owner):
         number = unsigned("device", device, 32)
         check(library().gpu_vmm_memory(self._handle, number, ctypes.byref(free), ctypes.byref(total)))
         return free.value, total.value
+
+    def _begin_capture(self) -> CaptureHandle:
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_capture_begin(self._handle, ctypes.byref(pointer)))
+        return CaptureHandle(pointer)
+
+    @contextlib.contextmanager
+    def announce_capture(self) -> Iterator[None]:
+        """Announces a capture of a stream into a graph, which begins and ends in the ``with`` block.
+
+        Vendors refuse to wait for a device while one of its streams captures, and the attempt invalidates the capture. Objects that end
+        then, such as those that the garbage collector finds, keep their memory, which a later call frees; calls that need to wait
+        raise Busy. This holds for all backends of the vendor and all threads. Blocks can be nested.
+
+        Captures of PyTorch and CuPy that :mod:`gpu_vmm.torch` and :mod:`gpu_vmm.cupy` serve need no announcement, nor do captures of
+        streams that blocks of a pool were allocated for.
+        """
+        announced = self._begin_capture()
+        try:
+            yield
+        finally:
+            announced.close()
+
+    def collect(self) -> int:
+        """Waits for the devices of all memory that was kept because of a capture, and frees it. Returns its size in bytes.
+
+        Raises Busy if a capture still forbids the wait.
+        """
+        freed = ctypes.c_uint64()
+        check(library().gpu_vmm_collect(self._handle, ctypes.byref(freed)))
+        return freed.value
 
     def pool(
         self,

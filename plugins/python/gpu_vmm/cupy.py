@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import threading
+import warnings
 from typing import Any, Dict, Optional, SupportsIndex, Tuple
 
 from ._arguments import unsigned
+from ._handles import CaptureHandle
 from .backend import Backend, options
 from .errors import Error, InvalidArgument, NotInstalled
 from .pool import Pool
@@ -21,6 +24,52 @@ def _cupy() -> Any:
         return importlib.import_module("cupy")
     except ImportError as error:
         raise NotInstalled(f"gpu_vmm.cupy: CuPy cannot be imported: {error}") from error
+
+
+# The announced captures, by the handle of the stream.
+_captures: Dict[int, CaptureHandle] = {}
+
+
+def _announce_captures(cupy: Any) -> None:
+    """Announces the captures that begin with CuPy's functions while it is served. The pools know only streams that memory was allocated for.
+
+    CuPy keeps the functions after :func:`disable`: a capture that has begun before must end.
+    """
+    kinds = [kind for kind in cupy.cuda.Stream.__mro__ if "begin_capture" in vars(kind)]
+    if not kinds or hasattr(kinds[0].begin_capture, "of_gpu_vmm"):
+        return
+    begin, end = kinds[0].begin_capture, kinds[0].end_capture
+
+    @functools.wraps(begin)
+    def begin_capture(stream: Any, *args: Any, **kwargs: Any) -> Any:
+        allocator = _enabled
+        if allocator is None:
+            return begin(stream, *args, **kwargs)
+        announced = allocator.backend._begin_capture()
+        try:
+            begun = begin(stream, *args, **kwargs)
+        except BaseException:
+            announced.close()
+            raise
+        _captures[int(stream.ptr)] = announced
+        return begun
+
+    @functools.wraps(end)
+    def end_capture(stream: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return end(stream, *args, **kwargs)
+        finally:
+            announced = _captures.pop(int(stream.ptr), None)
+            if announced is not None:
+                announced.close()
+
+    begin_capture.of_gpu_vmm = True  # type: ignore[attr-defined]
+    try:
+        kinds[0].begin_capture, kinds[0].end_capture = begin_capture, end_capture
+    except TypeError as error:
+        warnings.warn(
+            f"gpu_vmm.cupy: this CuPy's captures cannot be announced ({error}); use gpu_vmm.Backend.announce_capture", stacklevel=3
+        )
 
 
 class _Allocator:
@@ -66,7 +115,7 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
 
     ``budget``: the largest number of bytes that a device's pool may hold, None for no limit. ``keep``: the largest number of free bytes
     that it keeps, None for all. A second call with the same settings does nothing. If memory is short, CuPy's callers get OutOfMemory, a
-    MemoryError.
+    MemoryError. Captures that begin with ``Stream.begin_capture`` are announced, so that no object that ends meanwhile invalidates them.
 
     Raises NotInstalled without CuPy, Unavailable without a driver, Error if it is enabled with other settings.
     """
@@ -79,6 +128,7 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
             raise Error(f"enable: CuPy is already served with (budget, keep) = {_enabled.settings}; call disable() first")
         return
     made = _Allocator(cupy, settings)
+    _announce_captures(cupy)
     cupy.cuda.set_allocator(made)
     _enabled = made
 

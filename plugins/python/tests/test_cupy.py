@@ -9,9 +9,24 @@ import gpu_vmm
 from support import MIB, NAME, Case, backend
 
 
-class Stream:
+class BaseStream:
     def __init__(self, ptr):
         self.ptr = ptr
+
+    def begin_capture(self, mode=None):
+        if mode == "refused":
+            raise RuntimeError("refused")
+
+    def end_capture(self):
+        return "the graph"
+
+
+class Stream(BaseStream):
+    pass
+
+
+class ExternalStream(BaseStream):
+    pass
 
 
 class UnownedMemory:
@@ -31,6 +46,7 @@ def fake():
         runtime=types.SimpleNamespace(is_hip=NAME == "hip", getDevice=lambda: 0),
         set_allocator=cupy.given.append,
         get_current_stream=lambda: cupy.stream,
+        Stream=Stream,
         UnownedMemory=UnownedMemory,
         MemoryPointer=MemoryPointer,
     )
@@ -49,6 +65,8 @@ class Cupy(Case):
             gpu_vmm.cupy.Backend = lambda name: self.backend
             self.addCleanup(setattr, gpu_vmm.cupy, "Backend", real)
         self.addCleanup(gpu_vmm.cupy.disable)
+        for name in ("begin_capture", "end_capture"):
+            self.addCleanup(setattr, BaseStream, name, getattr(BaseStream, name))
 
     def test_allocates(self):
         gpu_vmm.cupy.enable(budget=64 * MIB)
@@ -83,6 +101,40 @@ class Cupy(Case):
         gpu_vmm.cupy.disable()
         self.assertEqual(len(self.cupy.given), 2)
         gpu_vmm.cupy.enable()
+
+    def test_captures_are_announced(self):
+        def is_announced():
+            vec = gpu_vmm.DeviceVec("float32", [1.0], backend=self.backend)
+            del vec
+            gc.collect()
+            try:
+                self.backend.collect()
+            except gpu_vmm.Busy:
+                return True
+            return False
+
+        for _ in range(2):
+            gpu_vmm.cupy.enable()
+            self.assertFalse(is_announced())
+            first, second = Stream(4096), ExternalStream(8192)
+            first.begin_capture()
+            second.begin_capture(mode=1)
+            self.assertTrue(is_announced())
+            self.assertEqual(Stream(4096).end_capture(), "the graph")
+            self.assertTrue(is_announced())
+            second.end_capture()
+            self.assertFalse(is_announced())
+            with self.assertRaises(RuntimeError):
+                first.begin_capture("refused")
+            self.assertFalse(is_announced())
+            first.begin_capture()
+            gpu_vmm.cupy.disable()
+            self.assertTrue(is_announced())
+            first.end_capture()
+            self.assertFalse(is_announced())
+            first.begin_capture()
+            self.assertFalse(is_announced(), "CuPy is not served")
+            self.assertEqual(first.end_capture(), "the graph")
 
     def test_disable_returns_the_memory(self):
         def free():

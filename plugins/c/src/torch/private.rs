@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND};
 use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Bytes, Stream, SyncCalls, WaitFor};
+use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, Stream, SyncCalls, WaitFor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -29,8 +29,9 @@ pub(super) struct PrivatePools {
 #[derive(Default)]
 struct Books {
     pools: HashMap<MempoolId, Private>,
-    /// The number of identifiers that requests are diverted to now. If one of them captures, the device must not be waited for.
-    begun: usize,
+    /// The identifiers that requests are diverted to now, each with the stream that may capture meanwhile, which the backend watches. If
+    /// one captures, the device must not be waited for.
+    begun: Vec<(MempoolId, Stream<'static>)>,
     /// Blocks without a pool that graphs or other streams may still use.
     gone: Vec<Block<AnyBackend>>,
     /// The size of the blocks that returned to the general pool because their private pool had ended, since the last
@@ -88,18 +89,22 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Notes that requests are diverted to a pool from now on.
-    pub(super) fn begin(&self, id: MempoolId) -> Answer {
+    /// Notes that requests are diverted to a pool from now on. `stream` may capture until the end.
+    pub(super) fn begin(&self, id: MempoolId, stream: Stream<'static>) -> Answer {
         let mut books = self.books()?;
         books.get(id)?;
-        books.begun += 1;
+        books.begun.push((id, stream));
+        self.pool.backend.deferred().watch_stream(stream);
         Ok(())
     }
 
     /// Notes that requests are no longer diverted to a pool.
     pub(super) fn end(&self, id: MempoolId) -> Answer {
         let mut books = self.books()?;
-        books.begun = books.begun.saturating_sub(1);
+        if let Some(place) = books.begun.iter().rposition(|(begun, _)| *begun == id) {
+            let (_, stream) = books.begun.remove(place);
+            self.pool.backend.deferred().unwatch_stream(stream);
+        }
         books.pools.get_mut(&id).map_or(Ok(()), |private| private.collect(&self.pool))
     }
 
@@ -236,7 +241,7 @@ impl PrivatePools {
     /// requests are diverted it does nothing: waiting would invalidate a capture.
     pub(super) fn clear(&self) -> Answer<bool> {
         let mut books = self.books()?;
-        if books.begun > 0 || books.gone.is_empty() {
+        if !books.begun.is_empty() || books.gone.is_empty() {
             return Ok(false);
         }
         let mut gone = std::mem::take(&mut books.gone);

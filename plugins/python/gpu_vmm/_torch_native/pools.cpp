@@ -44,7 +44,8 @@ void GpuVmmAllocator::beginAllocateToPool(
     check(library.gpu_vmm_torch_pool_release(device, plain(id)));
     TORCH_CHECK(false, "beginAllocateToPool: already recording to mempool_id");
   }
-  check(library.gpu_vmm_torch_pool_begin(device, plain(id)));
+  // PyTorch makes the stream that captures the current one before it begins.
+  check(library.gpu_vmm_torch_pool_begin(device, plain(id), c10::cuda::getCurrentCUDAStream(device).stream()));
 }
 
 void GpuVmmAllocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t id) {

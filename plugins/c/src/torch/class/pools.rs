@@ -7,7 +7,7 @@ use crate::torch::graphs::MempoolId;
 use crate::torch::private::{Checkpoint, PrivatePools};
 use crate::torch::process::device;
 use crate::torch::table::TorchBlock;
-use gpu_vmm::Address;
+use gpu_vmm::{Address, Stream};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -31,10 +31,20 @@ pub extern "C" fn gpu_vmm_torch_pool_release(number: c_int, id: MempoolId) -> St
     of_device(number, |pools| pools.release(id))
 }
 
-/// Notes that the caller diverts requests to a private pool from now on. Until the end the library waits for no device.
+/// Notes that the caller diverts requests to a private pool from now on. Until the end the pool's memory that graphs may use stays in it.
+/// `stream` is the one that may capture a graph meanwhile: while it does, the library waits for no device. Null is none.
+///
+/// # Safety
+///
+/// `stream` is null or a stream of PyTorch's vendor that is live until gpu_vmm_torch_pool_end.
 #[unsafe(no_mangle)]
-pub extern "C" fn gpu_vmm_torch_pool_begin(number: c_int, id: MempoolId) -> Status {
-    of_device(number, |pools| pools.begin(id))
+pub unsafe extern "C" fn gpu_vmm_torch_pool_begin(
+    number: c_int,
+    id: MempoolId,
+    stream: *mut c_void,
+) -> Status {
+    // SAFETY: guaranteed by the caller.
+    of_device(number, |pools| pools.begin(id, unsafe { Stream::from_raw(stream) }))
 }
 
 /// Notes that the caller no longer diverts requests to a private pool. If it captured a graph, the capture has ended.

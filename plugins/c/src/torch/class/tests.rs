@@ -257,7 +257,7 @@ fn the_last_try_takes_the_spare_memory_of_private_pools() {
         assert_eq!(gpu_vmm_torch_pool_uses(0, ID, &raw mut uses), GPU_VMM_OK);
         assert_eq!(uses, 1);
         // A block of a pool that has ended returns before other memory is looked for.
-        assert_eq!(gpu_vmm_torch_pool_begin(0, ID), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_torch_pool_begin(0, ID, stream), GPU_VMM_OK);
         assert_eq!(gpu_vmm_torch_pool_release(0, ID), GPU_VMM_OK);
         assert_eq!(gpu_vmm_torch_deallocate(block.address, null_mut()), GPU_VMM_OK);
         assert_eq!(at_last(&raw mut found), GPU_VMM_OUT_OF_MEMORY, "requests are diverted");

@@ -7,7 +7,7 @@ use crate::status::{GPU_VMM_BUSY, GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
 use crate::torch::shared::{Handle, Shared};
 use crate::torch::table::GPU_VMM_TORCH_LIVE;
 use gpu_vmm::testkit::{CaptureMode, TestKit as _, WorkStream};
-use gpu_vmm::{Backend as _, BackingStore, DeviceId, Vendor};
+use gpu_vmm::{BackingStore, DeviceId, Vendor};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -209,7 +209,7 @@ fn a_freed_block_waits_for_recorded_streams() {
         let busy = Busy::on(&pools, block);
         free(&pools, block);
         // As around a capture that uses the same pool, and that has nothing to do with the work.
-        pools.begin(ID).unwrap();
+        pools.begin(ID, Stream::DEFAULT).unwrap();
         pools.end(ID).unwrap();
         assert_eq!(kept(&pools), [(ID, block, GPU_VMM_TORCH_PENDING)]);
         is_free_after(&pools, block, busy);
@@ -260,7 +260,7 @@ fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
     let own = Busy(backend.own_stream(device).unwrap());
     // SAFETY: the capture is ended below.
     unsafe { backend.begin_capture(device, own.0.stream(), CaptureMode::Relaxed) }.unwrap();
-    pools.begin(ID).unwrap();
+    pools.begin(ID, Stream::DEFAULT).unwrap();
     let block = alloc(&pools);
     pools.books().unwrap().get(ID).unwrap().captured = true;
     table::with(block, |entry| entry.note_use(own.stream())).unwrap();
@@ -272,7 +272,7 @@ fn memory_of_a_graph_is_kept_until_the_device_is_idle() {
     assert_eq!(kept(&pools), [(MempoolId::default(), block, GPU_VMM_TORCH_FREE)]);
     // A second capture that has begun before the first one ends.
     pools.acquire(OTHER).unwrap();
-    pools.begin(OTHER).unwrap();
+    pools.begin(OTHER, Stream::DEFAULT).unwrap();
     drop(backend.end_capture(device, own.0.stream()).unwrap());
     pools.end(ID).unwrap();
     assert!(!pools.clear().unwrap(), "the other capture goes on");
@@ -290,12 +290,12 @@ fn block_freed_in_capture_is_free_after() {
     let block = alloc(&pools);
     // SAFETY: the capture is ended below.
     unsafe { backend.begin_capture(device, own.0.stream(), CaptureMode::Relaxed) }.unwrap();
-    pools.begin(ID).unwrap();
+    pools.begin(ID, Stream::DEFAULT).unwrap();
     pools.books().unwrap().get(ID).unwrap().captured = true;
     table::with(block, |entry| entry.note_use(own.stream())).unwrap();
     free(&pools, block);
     drop(backend.end_capture(device, own.0.stream()).unwrap());
-    assert_eq!(pools.begin(OTHER).unwrap_err().status, GPU_VMM_NOT_FOUND);
+    assert_eq!(pools.begin(OTHER, Stream::DEFAULT).unwrap_err().status, GPU_VMM_NOT_FOUND);
     pools.end(ID).unwrap();
     assert_eq!(kept(&pools), [(ID, block, GPU_VMM_TORCH_FREE)], "a graph joins all of its streams");
     assert_eq!(alloc(&pools), block);
@@ -314,6 +314,27 @@ fn block_freed_in_capture_is_free_after() {
     assert_eq!((kept(&pools), live(&pools)), (gone.to_vec(), 1));
     assert!(pools.clear().unwrap() && !pools.clear().unwrap());
     assert_eq!(live(&pools), 0);
+}
+
+#[test]
+fn the_stream_of_a_capture_is_watched() {
+    let pools = pools(21);
+    let (backend, device) = (&pools.pool.backend, DeviceId(0));
+    let own = Busy(backend.own_stream(device).unwrap());
+    let knows = || backend.deferred().knows_capture(backend);
+    pools.acquire(OTHER).unwrap();
+    for id in [ID, OTHER] {
+        pools.begin(id, own.stream()).unwrap();
+    }
+    assert!(!knows());
+    // SAFETY: the capture is ended below.
+    unsafe { backend.begin_capture(device, own.0.stream(), CaptureMode::Relaxed) }.unwrap();
+    assert!(knows());
+    pools.end(ID).unwrap();
+    assert!(knows(), "the other pool has begun with it as well");
+    pools.end(OTHER).unwrap();
+    assert!(!knows(), "the stream may end");
+    drop(backend.end_capture(device, own.0.stream()).unwrap());
 }
 
 #[test]
@@ -458,7 +479,7 @@ fn a_forked_child_is_refused_by_every_call() {
         let answers = catch_unwind(AssertUnwindSafe(|| {
             [
                 pools.acquire(ID),
-                pools.begin(ID),
+                pools.begin(ID, Stream::DEFAULT),
                 pools.end(ID),
                 pools.release(ID),
                 pools.uses(ID).map(drop),
