@@ -844,8 +844,8 @@ void gpu_vmm_listener_free(gpu_vmm_listener *listener);
 //
 // From then on, the region's memory cannot be suspended or moved: the other process would keep the old memory.
 //
-// Returns GPU_VMM_PEER if no process of this user connects in time, GPU_VMM_UNAVAILABLE for memory that was not created for it, and
-// GPU_VMM_SUSPENDED.
+// Returns GPU_VMM_PEER if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNAVAILABLE for memory
+// that was not created for it, and GPU_VMM_SUSPENDED.
 //
 // # Safety
 //
@@ -854,6 +854,20 @@ gpu_vmm_status gpu_vmm_export(const gpu_vmm_listener *listener,
                               const gpu_vmm_region *region,
                               uint64_t milliseconds,
                               gpu_vmm_exporter **exporter);
+
+// Does as gpu_vmm_export, for a process of the effective user `user` instead of this process's. That user needs access to the path,
+// which gpu_vmm_listener_new creates for its own user alone (mode 0600).
+//
+// Returns the statuses of gpu_vmm_export.
+//
+// # Safety
+//
+// `listener` is null or a listener. `region` is null or a region. `exporter` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_export_to_user(const gpu_vmm_listener *listener,
+                                      const gpu_vmm_region *region,
+                                      uint32_t user,
+                                      uint64_t milliseconds,
+                                      gpu_vmm_exporter **exporter);
 
 // Frees an exporter, which ends the exchange. The other process keeps the memory. Null does nothing.
 //
@@ -909,8 +923,8 @@ gpu_vmm_status gpu_vmm_exporter_wait_released(const gpu_vmm_exporter *exporter,
 // its memory read and write it. `reserve` is the size that the region can grow to in place; 0 for its size now. Waits up to
 // `milliseconds`. Free it with gpu_vmm_followed_free.
 //
-// Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, and GPU_VMM_DRIVER with
-// the system's error if no process listens at the path.
+// Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, GPU_VMM_ACCESS_DENIED if
+// it is of another user, and GPU_VMM_DRIVER with the system's error if no process listens at the path.
 //
 // # Safety
 //
@@ -920,6 +934,20 @@ gpu_vmm_status gpu_vmm_follow(const gpu_vmm_backend *backend,
                               uint64_t reserve,
                               uint64_t milliseconds,
                               gpu_vmm_followed **followed);
+
+// Does as gpu_vmm_follow, for a listener of the effective user `user` instead of this process's.
+//
+// Returns the statuses of gpu_vmm_follow.
+//
+// # Safety
+//
+// `backend` is null or an open backend. `path` is null or a string. `followed` is null or points to a writable pointer.
+gpu_vmm_status gpu_vmm_follow_user(const gpu_vmm_backend *backend,
+                                   const char *path,
+                                   uint32_t user,
+                                   uint64_t reserve,
+                                   uint64_t milliseconds,
+                                   gpu_vmm_followed **followed);
 
 // Frees a followed region: releases the memory and ends the exchange. Null does nothing.
 //

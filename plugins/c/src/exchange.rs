@@ -102,8 +102,8 @@ pub unsafe extern "C" fn gpu_vmm_listener_free(listener: *mut Listener) {
 ///
 /// From then on, the region's memory cannot be suspended or moved: the other process would keep the old memory.
 ///
-/// Returns GPU_VMM_PEER if no process of this user connects in time, GPU_VMM_UNAVAILABLE for memory that was not created for it, and
-/// GPU_VMM_SUSPENDED.
+/// Returns GPU_VMM_PEER if no process connects in time, GPU_VMM_ACCESS_DENIED for one of another user, GPU_VMM_UNAVAILABLE for memory
+/// that was not created for it, and GPU_VMM_SUSPENDED.
 ///
 /// # Safety
 ///
@@ -115,6 +115,42 @@ pub unsafe extern "C" fn gpu_vmm_export(
     milliseconds: u64,
     exporter: *mut *mut Exporter,
 ) -> Status {
+    // SAFETY: guaranteed by the caller.
+    unsafe { export(listener, region, Allowed::same_user(), milliseconds, exporter) }
+}
+
+/// Does as gpu_vmm_export, for a process of the effective user `user` instead of this process's. That user needs access to the path,
+/// which gpu_vmm_listener_new creates for its own user alone (mode 0600).
+///
+/// Returns the statuses of gpu_vmm_export.
+///
+/// # Safety
+///
+/// `listener` is null or a listener. `region` is null or a region. `exporter` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_export_to_user(
+    listener: *const Listener,
+    region: *const Region,
+    user: u32,
+    milliseconds: u64,
+    exporter: *mut *mut Exporter,
+) -> Status {
+    // SAFETY: guaranteed by the caller.
+    unsafe { export(listener, region, Allowed::user(user), milliseconds, exporter) }
+}
+
+/// Sends a region to the next process that connects, if it is allowed.
+///
+/// # Safety
+///
+/// As for [`gpu_vmm_export`].
+unsafe fn export(
+    listener: *const Listener,
+    region: *const Region,
+    allowed: Allowed,
+    milliseconds: u64,
+    exporter: *mut *mut Exporter,
+) -> Status {
     // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(exporter) };
     status(|| {
@@ -122,7 +158,7 @@ pub unsafe extern "C" fn gpu_vmm_export(
         // SAFETY: guaranteed by the caller.
         unsafe {
             let (listener, region) = (object("listener", listener)?, object("region", region)?);
-            let channel = listener.0.accept(Allowed::same_user(), Duration::from_millis(milliseconds))?;
+            let channel = listener.0.accept(allowed, Duration::from_millis(milliseconds))?;
             let share = || {
                 let share = |region: &mut gpu_vmm::Region<_>| Exports::share(channel, region);
                 Ok(Exporter(Lock::new(region.memory.change(Operation::ShareRegion, true, share)?)))
@@ -240,8 +276,8 @@ pub unsafe extern "C" fn gpu_vmm_exporter_wait_released(
 /// its memory read and write it. `reserve` is the size that the region can grow to in place; 0 for its size now. Waits up to
 /// `milliseconds`. Free it with gpu_vmm_followed_free.
 ///
-/// Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, and GPU_VMM_DRIVER with
-/// the system's error if no process listens at the path.
+/// Returns GPU_VMM_PEER if the other process does not answer in time, has other devices or sends invalid data, GPU_VMM_ACCESS_DENIED if
+/// it is of another user, and GPU_VMM_DRIVER with the system's error if no process listens at the path.
 ///
 /// # Safety
 ///
@@ -254,6 +290,43 @@ pub unsafe extern "C" fn gpu_vmm_follow(
     milliseconds: u64,
     followed: *mut *mut Followed,
 ) -> Status {
+    // SAFETY: guaranteed by the caller.
+    unsafe { follow(backend, path, Allowed::same_user(), reserve, milliseconds, followed) }
+}
+
+/// Does as gpu_vmm_follow, for a listener of the effective user `user` instead of this process's.
+///
+/// Returns the statuses of gpu_vmm_follow.
+///
+/// # Safety
+///
+/// `backend` is null or an open backend. `path` is null or a string. `followed` is null or points to a writable pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_follow_user(
+    backend: *const Backend,
+    path: *const c_char,
+    user: u32,
+    reserve: u64,
+    milliseconds: u64,
+    followed: *mut *mut Followed,
+) -> Status {
+    // SAFETY: guaranteed by the caller.
+    unsafe { follow(backend, path, Allowed::user(user), reserve, milliseconds, followed) }
+}
+
+/// Imports the region of the process that listens at a path, if it is allowed.
+///
+/// # Safety
+///
+/// As for [`gpu_vmm_follow`].
+unsafe fn follow(
+    backend: *const Backend,
+    path: *const c_char,
+    allowed: Allowed,
+    reserve: u64,
+    milliseconds: u64,
+    followed: *mut *mut Followed,
+) -> Status {
     // SAFETY: null or writable for a pointer, as the caller guarantees.
     unsafe { clear(followed) };
     status(|| {
@@ -262,7 +335,7 @@ pub unsafe extern "C" fn gpu_vmm_follow(
             let (backend, path) = (&object("backend", backend)?.0, required("path", path)?);
             let wait = Duration::from_millis(milliseconds);
             give_box("followed", followed, || {
-                let mut channel = Channel::connect(path, Allowed::same_user(), wait)?;
+                let mut channel = Channel::connect(path, allowed, wait)?;
                 channel.set_wait(wait);
                 let mut options = ImportOptions::new();
                 if reserve > 0 {

@@ -199,9 +199,11 @@ static void low_level_results(const gpu_vmm_backend *backend, const gpu_vmm_regi
     FAILS(number, gpu_vmm_snapshot_count("/no/such/file", &number));
     FAILS(object.listener, gpu_vmm_listener_new("/no/such/folder/socket", &object.listener));
     FAILS(object.exporter, gpu_vmm_export(NULL, region, 0, &object.exporter));
+    FAILS(object.exporter, gpu_vmm_export_to_user(NULL, region, 0, 0, &object.exporter));
     FAILS(flag, gpu_vmm_exporter_publish(NULL, region, &flag));
     FAILS(level, gpu_vmm_exporter_wait_released(NULL, 0, &level));
     FAILS(object.followed, gpu_vmm_follow(backend, "/no/such/socket", 0, 0, &object.followed));
+    FAILS(object.followed, gpu_vmm_follow_user(backend, "/no/such/socket", 0, 0, 0, &object.followed));
     FAILS(level, gpu_vmm_followed_next(NULL, 0, &level));
     FAILS(number, gpu_vmm_followed_range(NULL, &number, NULL));
     FAILS(number, gpu_vmm_followed_range(NULL, NULL, &number));

@@ -421,6 +421,38 @@ class Closed(Case):
         with self.raises(gpu_vmm.DriverError):
             vmm.FollowedRegion(opened, path, 0.01)
 
+    def test_only_the_named_user_follows(self):
+        opened, us = backend(), os.geteuid()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = f"{folder.name}/socket"
+        unit = vmm.reservation_unit(opened)
+        region = vmm.Region(opened, unit, vmm.Properties(handle_types=vmm.HandleTypes.FD))
+        region.grow(unit)
+        results = {}
+
+        def note(side, work):
+            try:
+                work().close()
+                results[side] = None
+            except gpu_vmm.Error as error:
+                results[side] = type(error)
+
+        with vmm.Listener(path) as listener:
+            for to, of, expected in (
+                (us, us, (None, None)),
+                (us + 1, us, (gpu_vmm.AccessDenied, gpu_vmm.PeerError)),
+                (us, us + 1, (gpu_vmm.PeerError, gpu_vmm.AccessDenied)),
+            ):
+                export = threading.Thread(target=note, args=("export", lambda: listener.export(region, user=to)))
+                export.start()
+                note("follow", lambda: vmm.FollowedRegion(opened, path, user=of))
+                export.join()
+                self.assertEqual((results["export"], results["follow"]), expected)
+            for wrong in (-1, 1 << 32, "root"):
+                with self.assertRaises((gpu_vmm.InvalidArgument, TypeError)):
+                    listener.export(region, 0.01, user=wrong)
+
     @unittest.skipUnless(NAME == "host", "the fake drivers share no memory between processes started like this")
     def test_another_process(self):
         opened = backend()

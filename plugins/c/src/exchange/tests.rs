@@ -6,7 +6,8 @@ use crate::backend::{gpu_vmm_close, gpu_vmm_open};
 use crate::handles;
 use crate::region::{gpu_vmm_region_free, gpu_vmm_region_grow};
 use crate::status::{
-    GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_DRIVER, GPU_VMM_INVALID_ARGUMENT, GPU_VMM_OK, GPU_VMM_PEER,
+    GPU_VMM_ACCESS_DENIED, GPU_VMM_ADDRESS_TAKEN, GPU_VMM_BUSY, GPU_VMM_DRIVER, GPU_VMM_INVALID_ARGUMENT,
+    GPU_VMM_OK, GPU_VMM_PEER,
 };
 use gpu_vmm::{Address, Backend as _, DeviceId, HandleTypes, Placement, Properties, Vendor};
 use std::ffi::CString;
@@ -32,6 +33,55 @@ fn following_a_silent_process_ends_with_the_wait() {
     assert!(Duration::from_millis(200) <= took && took < Duration::from_secs(15), "{took:?}");
     // SAFETY: the backend was opened here and is not used any more.
     unsafe { gpu_vmm_close(backend) };
+}
+
+/// Of two processes of one user, neither admits the other as a process of another user.
+#[test]
+fn only_the_named_user_is_admitted() {
+    // SAFETY: the calls have no arguments.
+    let (us, path) = (unsafe { libc::geteuid() }, std::env::temp_dir());
+    let path = path.join(format!("gpu-vmm-c-user-{}", std::process::id()));
+    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let host = AnyBackend::open(Vendor::Host).unwrap();
+    let mut memory = gpu_vmm::Region::builder(&host)
+        .memory(Properties::on(DeviceId(0)).exported_as(HandleTypes::FILE_DESCRIPTOR))
+        .reserve(Bytes(UNIT))
+        .build()
+        .unwrap();
+    memory.grow_to(Bytes(UNIT)).unwrap();
+    let region = handles::add(Region::of(&host, memory)).unwrap();
+    let (backend, mut listener) = (handles::add(Backend(host)).unwrap(), null_mut());
+    // SAFETY: the objects live during the calls, and the places are writable. No thread uses a place of another.
+    unsafe {
+        assert_eq!(gpu_vmm_listener_new(name.as_ptr(), &raw mut listener), GPU_VMM_OK);
+        for (exports_to, follows, expected) in [
+            (us, us, [GPU_VMM_OK; 2]),
+            (us + 1, us, [GPU_VMM_ACCESS_DENIED, GPU_VMM_PEER]),
+            (us, us + 1, [GPU_VMM_PEER, GPU_VMM_ACCESS_DENIED]),
+        ] {
+            let (from, to, listens) = (region.addr(), backend.addr(), listener.addr());
+            let found = std::thread::scope(|scope| {
+                let exported = scope.spawn(move || {
+                    let (listener, region) =
+                        (std::ptr::without_provenance(listens), std::ptr::without_provenance(from));
+                    let mut exporter = null_mut();
+                    let status =
+                        gpu_vmm_export_to_user(listener, region, exports_to, WAIT, &raw mut exporter);
+                    gpu_vmm_exporter_free(exporter);
+                    status
+                });
+                let mut followed = null_mut();
+                let backend = std::ptr::without_provenance(to);
+                let status = gpu_vmm_follow_user(backend, name.as_ptr(), follows, 0, WAIT, &raw mut followed);
+                gpu_vmm_followed_free(followed);
+                [exported.join().unwrap(), status]
+            });
+            assert_eq!(found, expected, "{exports_to} {follows} of {us}");
+        }
+        gpu_vmm_listener_free(listener);
+        gpu_vmm_region_free(region);
+        gpu_vmm_close(backend);
+    }
 }
 
 /// Both ends of an exchange of one unit of memory, which are freed at the end.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, SupportsIndex, Tuple
+from typing import Any, Optional, SupportsIndex, Tuple
 
 from .._arguments import text, unsigned
 from .._handles import ExporterHandle, FollowedHandle, ListenerHandle
@@ -56,7 +56,8 @@ def _function(name: str) -> Any:
 
 
 class Listener(Closable):
-    """A path at which other processes of this user can connect. It must not exist; ``close`` removes it.
+    """A path at which other processes of this user can connect, unless the program opens it to others. It must not exist; ``close``
+    removes it.
 
     Raises DriverError with the system's error if the path exists or cannot be created.
 
@@ -73,14 +74,21 @@ class Listener(Closable):
     def __repr__(self) -> str:
         return f"<gpu_vmm.vmm.Listener{', closed' if self.closed else ''}>"
 
-    def export(self, region: Region, timeout: float = _WAIT) -> Exporter:
+    def export(self, region: Region, timeout: float = _WAIT, *, user: Optional[SupportsIndex] = None) -> Exporter:
         """Waits until a process calls ``FollowedRegion(backend, path)`` and sends it a region, whose memory needs ``HandleTypes.FD``.
 
-        From then on, the region's memory cannot be suspended or moved. Raises PeerError if no process of this user connects in
-        ``timeout`` seconds, Unavailable for memory that was not created for it, and Suspended.
+        ``user``: the number of the effective user that the process must have; None for this process's. Another user needs access to the
+        path, which is created for this one alone (mode 0600). From then on, the region's memory cannot be suspended or moved. Raises
+        PeerError if no process connects in ``timeout`` seconds, AccessDenied for one of another user, Unavailable for memory that was not
+        created for it, and Suspended.
         """
         pointer, wait = ctypes.c_void_p(), _milliseconds(timeout)
-        check(_function("gpu_vmm_export")(self._handle, region._handle, wait, ctypes.byref(pointer)))
+        if user is None:
+            status = _function("gpu_vmm_export")(self._handle, region._handle, wait, ctypes.byref(pointer))
+        else:
+            number = unsigned("user", user, 32)
+            status = _function("gpu_vmm_export_to_user")(self._handle, region._handle, number, wait, ctypes.byref(pointer))
+        check(status)
         made = Exporter._of(ExporterHandle(pointer))
         made._region = region
         return made
@@ -125,8 +133,9 @@ class FollowedRegion(Closable):
     """A region of another process that is mapped here and follows that region's changes. ``path`` is that of its :class:`Listener`.
 
     The devices that own the memory read and write it. ``reserve`` is the size that it can grow to in place, in bytes; 0 for its size now.
-    ``close`` releases the memory. Raises PeerError if the other process does not
-    answer in ``timeout`` seconds, has other devices or sends invalid data, and DriverError if no process listens at the path.
+    ``user``: the number of the effective user that the other process must have; None for this process's. ``close`` releases the memory.
+    Raises PeerError if the other process does not answer in ``timeout`` seconds, has other devices or sends invalid data, AccessDenied if
+    it is of another user, and DriverError if no process listens at the path.
 
     Any thread may use it; calls of several threads run one at a time.
     """
@@ -134,11 +143,22 @@ class FollowedRegion(Closable):
     __slots__ = ()
 
     def __init__(
-        self, backend: Backend, path: Path, timeout: float = _WAIT, *, reserve: SupportsIndex = 0
+        self,
+        backend: Backend,
+        path: Path,
+        timeout: float = _WAIT,
+        *,
+        reserve: SupportsIndex = 0,
+        user: Optional[SupportsIndex] = None,
     ) -> None:
         pointer, wait = ctypes.c_void_p(), _milliseconds(timeout)
         opened, name, addresses = checked(backend)._handle, text("path", path_of(path)), unsigned("reserve", reserve)
-        check(_function("gpu_vmm_follow")(opened, name, addresses, wait, ctypes.byref(pointer)))
+        if user is None:
+            status = _function("gpu_vmm_follow")(opened, name, addresses, wait, ctypes.byref(pointer))
+        else:
+            number = unsigned("user", user, 32)
+            status = _function("gpu_vmm_follow_user")(opened, name, number, addresses, wait, ctypes.byref(pointer))
+        check(status)
         self._own(FollowedHandle(pointer))
 
     def __repr__(self) -> str:
