@@ -1328,7 +1328,8 @@ gpu_vmm_status gpu_vmm_pool_snapshot(const gpu_vmm_pool *pool, char **json);
 // `backend` is null or an open backend. `pinned` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_pinned_new(const gpu_vmm_backend *backend, uint64_t size, gpu_vmm_pinned **pinned);
 
-// Frees page-locked memory, after the copies that are queued with it. Null does nothing.
+// Frees page-locked memory, after the copies that are queued with it: at once if they are done, else in a later call with their queue.
+// Null does nothing.
 //
 // # Safety
 //

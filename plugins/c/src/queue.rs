@@ -3,6 +3,8 @@
 //! Uses unsafe code: C calls these functions with raw pointers.
 #![allow(unsafe_code)]
 
+mod in_use;
+
 use crate::backend::Backend;
 use crate::call::{held, status};
 use crate::event::Event;
@@ -15,6 +17,7 @@ use gpu_vmm::{
     Access, AnyBackend, Bytes, CopyCalls as _, CopyStream, DeviceId, Grant, OffsetRange, Operation,
     Pinned as Locked, Region as Memory, Stream,
 };
+use in_use::InUse;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -49,8 +52,7 @@ unsafe impl Object for CopyQueue {
 struct Queued {
     /// Dropped first: its destructor waits for the copies.
     stream: Box<dyn CopyStream>,
-    /// The page-locked memory of the queued copies, which must stay until they are done.
-    memory: Vec<Arc<dyn Locked>>,
+    memory: InUse,
 }
 
 /// Allocates page-locked host memory of `size` bytes. Allocating takes longer than a copy. Free it with
@@ -80,7 +82,8 @@ pub unsafe extern "C" fn gpu_vmm_pinned_new(
     })
 }
 
-/// Frees page-locked memory, after the copies that are queued with it. Null does nothing.
+/// Frees page-locked memory, after the copies that are queued with it: at once if they are done, else in a later call with their queue.
+/// Null does nothing.
 ///
 /// # Safety
 ///
@@ -127,7 +130,8 @@ pub unsafe extern "C" fn gpu_vmm_copy_queue_new(
         unsafe {
             let (backend, device) = (&object("backend", backend)?.0, DeviceId(device));
             give_box("queue", queue, || {
-                let state = Lock::new(Queued { stream: backend.copy_stream(device)?, memory: Vec::new() });
+                let state =
+                    Lock::new(Queued { stream: backend.copy_stream(device)?, memory: InUse::default() });
                 Ok(CopyQueue { backend: backend.clone(), device, state })
             })
         }
@@ -180,16 +184,17 @@ fn queue_copy(
     }
     let range = OffsetRange { offset: Bytes(offset), length: Bytes(size) };
     let mut state = held(&queue.state, operation)?;
-    state.memory.push(Arc::clone(&pinned.memory));
+    let Queued { stream, memory } = &mut *state;
+    memory.collect(&queue.backend);
+    memory.keep(&pinned.memory);
     // SAFETY: the offset lies in the memory, as compared above.
     let mut host = unsafe { pinned.memory.start().as_ptr().add(pinned_offset as usize) };
-    let stream = &mut state.stream;
     let queued = region.memory.with(|region| -> Answer {
         let grant = Grant { device: queue.device, access: need };
         let mut device = region.lend(operation, range, grant, Stream::DEFAULT)?;
         for length in pieces(region, queue.device, range)? {
             // SAFETY: the piece is mapped in one reservation, and the queue's device owns it with the access; `lend` has checked
-            // that. Calls that unmap it wait for the device first. The page-locked memory is kept until the queue is finished.
+            // that. Calls that unmap it wait for the device first. The page-locked memory is kept until the copy is done.
             unsafe {
                 match direction {
                     Direction::ToRegion => stream.copy_from_host(device, host, length)?,
@@ -201,6 +206,8 @@ fn queue_copy(
         }
         Ok(())
     });
+    // Also after an error: some pieces may be queued.
+    memory.queued(&queue.backend, queue.device, &mut **stream);
     queued?
 }
 
@@ -296,6 +303,7 @@ pub unsafe extern "C" fn gpu_vmm_copy_queue_hold(queue: *const CopyQueue, event:
         let (queue, event) = unsafe { (object("queue", queue)?, object("event", event)?) };
         check_same(operation, &event.backend, &queue.backend)?;
         let mut state = held(&queue.state, operation)?;
+        state.memory.collect(&queue.backend);
         // SAFETY: both are of one backend, as compared above.
         Ok(unsafe { state.stream.hold(&**held(&event.state, operation)?) }?)
     })
@@ -317,6 +325,7 @@ pub unsafe extern "C" fn gpu_vmm_copy_queue_record(queue: *const CopyQueue, even
         let (queue, event) = unsafe { (object("queue", queue)?, object("event", event)?) };
         check_same(operation, &event.backend, &queue.backend)?;
         let mut state = held(&queue.state, operation)?;
+        state.memory.collect(&queue.backend);
         // SAFETY: both are of one backend, as compared above.
         Ok(unsafe { state.stream.record(&mut **held(&event.state, operation)?) }?)
     })

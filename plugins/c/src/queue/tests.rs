@@ -26,7 +26,7 @@ fn pinned(backend: &AnyBackend, size: Bytes) -> Pinned {
 }
 
 fn queue(backend: &AnyBackend, device: DeviceId) -> CopyQueue {
-    let state = Lock::new(Queued { stream: backend.copy_stream(device).unwrap(), memory: Vec::new() });
+    let state = Lock::new(Queued { stream: backend.copy_stream(device).unwrap(), memory: InUse::default() });
     CopyQueue { backend: backend.clone(), device, state }
 }
 
@@ -47,7 +47,7 @@ fn a_copy_spans_reservations_and_keeps_its_memory_until_it_is_done() {
         queue_copy(copies, Direction::ToRegion, &region, 4096, &pinned, 0, size.0 - 4096).unwrap();
         assert_eq!(copies.state.lock(Operation::FinishCopies).unwrap().memory.len(), 1);
         assert_eq!(gpu_vmm_copy_queue_finish(queue), GPU_VMM_OK);
-        assert!(copies.state.lock(Operation::FinishCopies).unwrap().memory.is_empty(), "it can be freed");
+        assert!(copies.state.lock(Operation::FinishCopies).unwrap().memory.len() == 0, "it can be freed");
         let mut found = vec![0; bytes.len() - 4096];
         region.memory.read(Bytes(4096), &mut found).unwrap();
         assert!(found == bytes[..found.len()]);
@@ -58,6 +58,26 @@ fn a_copy_spans_reservations_and_keeps_its_memory_until_it_is_done() {
         assert!(copied[..8192] == [0; 8192] && copied[8192..] == bytes[..bytes.len() - 8192]);
         gpu_vmm_copy_queue_free(queue);
     }
+}
+
+/// A program may allocate and free page-locked memory for each copy, and never finish the queue.
+#[test]
+fn memory_whose_copy_is_done_is_given_back() {
+    let (host, size) = (open(), Bytes::mib(2));
+    let (region, own) = (region(&host, size), queue(&host, DeviceId(0)));
+    let copy =
+        |pinned: &Pinned| queue_copy(&own, Direction::ToRegion, &region, 0, pinned, 0, size.0).unwrap();
+    let freed: Vec<_> = (0..5)
+        .map(|_| {
+            let pinned = pinned(&host, size);
+            copy(&pinned);
+            copy(&pinned);
+            Arc::downgrade(&pinned.memory)
+        })
+        .collect();
+    assert_eq!(own.state.lock(Operation::FinishCopies).unwrap().memory.len(), 1);
+    let kept = freed.iter().filter(|memory| memory.upgrade().is_some()).count();
+    assert_eq!(kept, 1, "only the last copy was not looked at");
 }
 
 #[test]
@@ -106,7 +126,7 @@ fn events_reach_the_stream_of_a_queue_and_its_error_the_caller() {
     let host = open();
     let calls = Arc::<std::sync::Mutex<Vec<&str>>>::default();
     let stream: Box<dyn CopyStream> = Box::new(Failing(Arc::clone(&calls)));
-    let state = Lock::new(Queued { stream, memory: Vec::new() });
+    let state = Lock::new(Queued { stream, memory: InUse::default() });
     let made = CopyQueue { backend: host.clone(), device: DeviceId(0), state };
     let (queue, backend) = (handles::add(made).unwrap(), handles::add(Backend(host)).unwrap());
     let mut event = null_mut();
