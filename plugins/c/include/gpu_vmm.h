@@ -2110,6 +2110,9 @@ void gpu_vmm_torch_checkpoint_free(gpu_vmm_torch_checkpoint_state *checkpoint);
 // `offset` the distance of the block from the beginning of the memory that the import maps. The same block has one handle. Its memory
 // must not be freed before the other process has imported it. Free the text with gpu_vmm_string_free.
 //
+// Until all such blocks are freed, every process of the same user may take descriptors from this one and trace it, where the kernel
+// restricts that to ancestors (PR_SET_PTRACER with PR_SET_PTRACER_ANY). Afterwards none may, whatever the program has set before.
+//
 // # Safety
 //
 // `handle` is null or points to a writable pointer, and `offset` to a writable number.

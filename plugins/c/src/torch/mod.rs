@@ -8,7 +8,7 @@
 //! | `graphs` | memory that captured graphs use, and that serves nothing else while they exist |
 //! | `free_blocks` | freed blocks that serve only the same graphs or the same private pool |
 //! | `class`, `table`, `address_map`, `amounts`, `private` | the functions of gpu_vmm.torch's allocator class, its live blocks and their amounts, its private pools |
-//! | `shared` | a block as other processes map it |
+//! | `shared`, `importers` | a block as other processes map it, and their permission |
 //! | `hooks` | the functions of an allocator for the whole process |
 //! | `slots` | pairs of functions for PyTorch's memory pools, one pair for each tag |
 //! | `throw` | errors as C++ exceptions |
@@ -22,6 +22,7 @@ mod class;
 mod free_blocks;
 mod graphs;
 mod hooks;
+mod importers;
 mod private;
 mod process;
 mod shared;

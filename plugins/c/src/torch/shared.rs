@@ -1,5 +1,6 @@
 //! A block as other processes map it.
 
+use super::importers::Importers;
 use gpu_vmm::AnyBackend;
 use gpu_vmm::share::{Offer, Offered};
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Shared {
     pub(super) handle: Handle,
     pub(super) _offered: Vec<Offered<AnyBackend>>,
+    /// Ends with the descriptors: no other process can use the handle afterwards.
+    pub(super) _importers: Importers,
 }
 
 /// The handle that travels to the other process.

@@ -8,13 +8,14 @@ use crate::call::status;
 use crate::handles::{Kind, Object};
 use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, Status};
 use crate::texts::{check_place, clear, give, give_box, give_json, required, take_box};
+use crate::torch::importers::Importers;
 use crate::torch::process::{backend, used};
 use crate::torch::shared::{Handle, Shared};
 use crate::torch::table;
 use gpu_vmm::share::{By, Offered};
 use gpu_vmm::{Access, Address, AnyBackend, Bytes, Region};
 use std::ffi::{c_char, c_int};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 
 /// Memory of another process that is mapped here.
 pub struct Imported {
@@ -26,20 +27,12 @@ unsafe impl Object for Imported {
     const KIND: Kind = Kind::Imported;
 }
 
-/// Lets processes of the same user take descriptors from this one. Where the kernel restricts tracing to ancestors, they could not
-/// otherwise; a kernel without that restriction does not know the call.
-fn allow_importers() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        #[cfg(target_os = "linux")]
-        // SAFETY: the call changes a permission of this process alone.
-        let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
-    });
-}
-
 /// Makes a live block of PyTorch importable. `handle` receives text for gpu_vmm_torch_import in another process of the same user, and
 /// `offset` the distance of the block from the beginning of the memory that the import maps. The same block has one handle. Its memory
 /// must not be freed before the other process has imported it. Free the text with gpu_vmm_string_free.
+///
+/// Until all such blocks are freed, every process of the same user may take descriptors from this one and trace it, where the kernel
+/// restricts that to ancestors (PR_SET_PTRACER with PR_SET_PTRACER_ANY). Afterwards none may, whatever the program has set before.
 ///
 /// # Safety
 ///
@@ -78,12 +71,13 @@ fn share(address: Address) -> Answer<Arc<Shared>> {
     };
     let device = used(c_int::from(device)).ok_or_else(missing)?;
     let (memory, offset) = device.pool.blocks.memory_at(address, size)?;
-    allow_importers();
+    let importers = Importers::admit();
     let page = memory.first().map_or(0, |page| page.size().0);
     let offer = |page| Offered::of_memory(&device.pool.backend, page, By::Process);
     let offered = memory.iter().map(offer).collect::<Result<Vec<_>, _>>()?;
     let pages = offered.iter().map(|one| one.offer().clone()).collect();
-    let shared = Arc::new(Shared { handle: Handle { offset: offset.0, page, pages }, _offered: offered });
+    let handle = Handle { offset: offset.0, page, pages };
+    let shared = Arc::new(Shared { handle, _offered: offered, _importers: importers });
     // Another thread may have shared it meanwhile: all use the first handle. This one ends without the table's lock.
     table::with(address, |entry| entry.share(number, Arc::clone(&shared))).flatten().ok_or_else(missing)
 }

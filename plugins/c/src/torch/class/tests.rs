@@ -22,6 +22,7 @@ use crate::status::{GPU_VMM_INVALID_ARGUMENT, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU
 use crate::texts::gpu_vmm_string_free;
 use crate::torch::graphs::MempoolId;
 use crate::torch::hooks::{gpu_vmm_torch_empty_cache, gpu_vmm_torch_record_stream};
+use crate::torch::importers::admitted;
 use crate::torch::process::{ALIGNMENT, device, gpu_vmm_torch_configure};
 use crate::torch::table::TorchBlock;
 use gpu_vmm::{Bytes, Stream};
@@ -191,13 +192,19 @@ fn without_a_place_for_both_results_neither_is_given() {
         gpu_vmm_torch_imported_free(imported);
         assert!(handles::find(imported).is_none());
         // A block of several pages is shared to its end.
-        let mut large = null_mut();
+        let (mut large, first) = (null_mut(), block.address);
         assert_eq!(gpu_vmm_torch_allocate(0, 40 << 20, null_mut(), null(), &raw mut block), GPU_VMM_OK);
         assert_eq!(gpu_vmm_torch_export(block.address, &raw mut large, &raw mut offset), GPU_VMM_OK);
         let handle_of_large: serde_json::Value =
             serde_json::from_str(CStr::from_ptr(large).to_str().unwrap()).unwrap();
         let pages = handle_of_large["pages"].as_array().unwrap().len() as u64;
         assert_eq!(pages, (offset + block.capacity).div_ceil(PAGE));
+        // Others may take descriptors as long as some block is shared.
+        for (address, left) in [(first, 1), (block.address, 0)] {
+            assert_eq!(admitted(), left + 1);
+            assert_eq!(gpu_vmm_torch_deallocate(address, &raw mut block), GPU_VMM_OK);
+            assert_eq!(admitted(), left);
+        }
         gpu_vmm_string_free(large);
         gpu_vmm_string_free(again);
         gpu_vmm_string_free(handle);

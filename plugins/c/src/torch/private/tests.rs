@@ -4,6 +4,7 @@
 use super::*;
 use crate::pool::PoolOptions;
 use crate::status::{GPU_VMM_BUSY, GPU_VMM_FORKED, GPU_VMM_SUSPENDED};
+use crate::torch::importers::Importers;
 use crate::torch::shared::{Handle, Shared};
 use crate::torch::table::GPU_VMM_TORCH_LIVE;
 use gpu_vmm::testkit::{CaptureMode, TestKit as _, WorkStream};
@@ -428,7 +429,8 @@ fn later_block_at_address_is_not_shared() {
     let block = alloc(&pools);
     let begin = |address| table::with(address, |entry| entry.begin_share().err().unwrap()).unwrap();
     let shared = || {
-        Arc::new(Shared { handle: Handle { offset: 0, page: 0, pages: Vec::new() }, _offered: Vec::new() })
+        let handle = Handle { offset: 0, page: 0, pages: Vec::new() };
+        Arc::new(Shared { handle, _offered: Vec::new(), _importers: Importers::admit() })
     };
     let share = |number| table::with(block, |entry| entry.share(number, shared()).is_some()).unwrap();
     let number = begin(block);
