@@ -131,7 +131,7 @@ void GpuVmmAllocator::begin(c10::DeviceIndex device) {
     return;
   }
   // Other threads' first requests wait until the limit holds.
-  std::lock_guard<std::mutex> guard(of.limiting);
+  Guard guard(of.limiting);
 #if GPU_VMM_TORCH >= 210
   const double fraction = torch_allocator::CUDAAllocatorConfig::per_process_memory_fraction();
   if (!of.begun.load() && fraction < 1 && !of.has_limit()) {
@@ -201,7 +201,7 @@ void GpuVmmAllocator::throw_rejected(
   at(device).statistics.rejected();
   std::vector<torch_allocator::OomRejectionObserver> observers;
   {
-    std::lock_guard<std::mutex> guard(observers_mutex_);
+    Guard guard(observers_mutex_);
     observers = rejection_observers_;
   }
   for (const auto& observer : observers) {
@@ -231,7 +231,7 @@ void GpuVmmAllocator::throw_out_of_memory(
   size_t limit = total;
   [[maybe_unused]] bool is_limited = false;
   {
-    std::lock_guard<std::mutex> guard(of.mutex);
+    Guard guard(of.mutex);
     if (of.fraction) {
       limit = static_cast<size_t>(*of.fraction * static_cast<double>(total));
       allowed = format_size(limit) + " allowed; ";
@@ -249,7 +249,7 @@ void GpuVmmAllocator::throw_out_of_memory(
       static_cast<int64_t>(rounded(size)), allocated, held, c10::Device(c10::DeviceType::CUDA, device));
   std::vector<torch_allocator::OutOfMemoryObserver> observers;
   {
-    std::lock_guard<std::mutex> guard(observers_mutex_);
+    Guard guard(observers_mutex_);
     observers = observers_;
   }
   // Without a lock: an observer may wait for Python's.
@@ -354,9 +354,12 @@ void GpuVmmAllocator::cacheInfo(c10::DeviceIndex device, size_t* largest) {
 }
 
 void GpuVmmAllocator::emptyCache(MempoolId_t pool) {
-  // PyTorch names a torch.cuda.MemPool that has ended.
+  // PyTorch names a torch.cuda.MemPool that has ended, in its destructor.
   if (pool != MempoolId_t{0, 0}) {
-    check(library.gpu_vmm_torch_collect_ended());
+    const auto status = library.gpu_vmm_torch_collect_ended();
+    if (status != GPU_VMM_FORKED) {
+      check(status);
+    }
     return;
   }
   for (int device = 0; device < count_; ++device) {
@@ -370,13 +373,13 @@ void GpuVmmAllocator::emptyCache() {
 }
 
 void GpuVmmAllocator::attachOutOfMemoryObserver(torch_allocator::OutOfMemoryObserver observer) {
-  std::lock_guard<std::mutex> guard(observers_mutex_);
+  Guard guard(observers_mutex_);
   observers_.push_back(std::move(observer));
 }
 
 #if GPU_VMM_TORCH >= 212
 void GpuVmmAllocator::attachOomRejectionObserver(torch_allocator::OomRejectionObserver observer) {
-  std::lock_guard<std::mutex> guard(observers_mutex_);
+  Guard guard(observers_mutex_);
   rejection_observers_.push_back(std::move(observer));
 }
 #endif

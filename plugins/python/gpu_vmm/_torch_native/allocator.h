@@ -16,6 +16,7 @@
 #include "forward.h"
 #include "history.h"
 #include "library.h"
+#include "process_mutex.h"
 #include "statistics.h"
 #include "torch_types.h"
 
@@ -112,14 +113,14 @@ class GpuVmmAllocator final : public Base {
     // True once the device has had a private pool.
     std::atomic<bool> has_private_pools{false};
     // Held while a limit is set, so that limits take effect in the order of the calls. `mutex` is taken inside it.
-    std::mutex limiting;
+    ProcessMutex limiting;
     // True if requests beyond the limit can be rejections.
     std::atomic<bool> rejects{false};
-    std::mutex mutex;
+    ProcessMutex mutex;
     std::optional<double> fraction;
 
     bool has_limit() {
-      std::lock_guard<std::mutex> guard(mutex);
+      Guard guard(mutex);
       return fraction.has_value();
     }
   };
@@ -162,12 +163,12 @@ class GpuVmmAllocator final : public Base {
   Device devices_[kDevices];
   History history_;
   Foreign foreign_;
-  std::mutex observers_mutex_;
+  ProcessMutex observers_mutex_;
   std::vector<torch_allocator::OutOfMemoryObserver> observers_;
 #if GPU_VMM_TORCH >= 212
   std::vector<torch_allocator::OomRejectionObserver> rejection_observers_;
 #endif
-  std::mutex imported_mutex_;
+  ProcessMutex imported_mutex_;
   std::unordered_map<std::string, std::weak_ptr<void>> imported_;
 };
 

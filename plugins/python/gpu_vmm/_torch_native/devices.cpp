@@ -32,14 +32,14 @@ bool GpuVmmAllocator::isEnabled() const {
 
 double GpuVmmAllocator::getMemoryFraction(c10::DeviceIndex device) {
   Device& of = at(device);
-  std::lock_guard<std::mutex> guard(of.mutex);
+  Guard guard(of.mutex);
   return of.fraction.value_or(1.0);
 }
 
 void GpuVmmAllocator::setMemoryFraction(double fraction, c10::DeviceIndex device) {
   Device& of = at(device);
   TORCH_CHECK(0 <= fraction && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
-  std::lock_guard<std::mutex> guard(of.limiting);
+  Guard guard(of.limiting);
   limit(fraction, device);
   of.rejects.store(false);
 }
@@ -49,7 +49,7 @@ void GpuVmmAllocator::limit(double fraction, c10::DeviceIndex device) {
   Device& of = at(device);
   const auto [free, total] = getMemoryInfo(device);
   check(library.gpu_vmm_torch_set_limit(device, static_cast<uint64_t>(fraction * static_cast<double>(total))));
-  std::lock_guard<std::mutex> guard(of.mutex);
+  Guard guard(of.mutex);
   of.fraction = fraction;
 }
 

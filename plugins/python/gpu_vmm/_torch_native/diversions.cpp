@@ -5,7 +5,7 @@
 namespace gpu_vmm {
 
 bool Diversions::begin(MempoolId_t id, Filter filter) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   for (const auto& one : list_) {
     if (one.first == id) {
       return false;
@@ -17,7 +17,7 @@ bool Diversions::begin(MempoolId_t id, Filter filter) {
 }
 
 bool Diversions::end(MempoolId_t id) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   auto found = std::find_if(list_.begin(), list_.end(), [&](const auto& one) { return one.first == id; });
   if (found == list_.end()) {
     return false;
@@ -28,7 +28,7 @@ bool Diversions::end(MempoolId_t id) {
 }
 
 bool Diversions::find(cudaStream_t stream, MempoolId_t& id) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   const auto found = std::find_if(list_.rbegin(), list_.rend(), [&](const auto& one) { return one.second(stream); });
   if (found == list_.rend()) {
     return false;

@@ -3,11 +3,11 @@
 #pragma once
 
 #include "library.h"
+#include "process_mutex.h"
 #include "torch_types.h"
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 namespace gpu_vmm {
@@ -31,7 +31,7 @@ class Diversions {
 
  private:
   std::atomic<int> count_{0};
-  std::mutex mutex_;
+  ProcessMutex mutex_;
   std::vector<std::pair<MempoolId_t, Filter>> list_;
 };
 

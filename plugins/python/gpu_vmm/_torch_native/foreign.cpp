@@ -6,7 +6,7 @@
 namespace gpu_vmm {
 
 void Foreign::create(int device, MempoolId_t id, Allocator allocator) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   pools_[{device, id}].allocator = std::move(allocator);
   any_ = true;
 }
@@ -17,7 +17,7 @@ void Foreign::release(int device, MempoolId_t id) {
   }
   Pool ended;
   {
-    std::lock_guard<std::mutex> guard(mutex_);
+    Guard guard(mutex_);
     auto found = pools_.find({device, id});
     if (found == pools_.end()) {
       return;
@@ -45,7 +45,7 @@ bool Foreign::take(Pool& pool, size_t size, size_t max, void* stream, gpu_vmm_to
 }
 
 void Foreign::set_use_on_oom(int device, MempoolId_t id, bool value) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   auto found = pools_.find({device, id});
   if (found != pools_.end()) {
     found->second.use_on_oom = value;
@@ -56,7 +56,7 @@ bool Foreign::allocate_spare(int device, size_t size, void* stream, gpu_vmm_torc
   if (!any_) {
     return false;
   }
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   for (auto& [key, pool] : pools_) {
     if (key.first == device && pool.use_on_oom && take(pool, size, std::numeric_limits<size_t>::max(), stream, block)) {
       return true;
@@ -72,7 +72,7 @@ bool Foreign::allocate(int device, MempoolId_t id, size_t size, void* stream, gp
   Allocator allocator;
   const size_t capacity = rounded(size);
   {
-    std::lock_guard<std::mutex> guard(mutex_);
+    Guard guard(mutex_);
     auto found = pools_.find({device, id});
     if (found == pools_.end()) {
       return false;
@@ -93,18 +93,18 @@ bool Foreign::allocate(int device, MempoolId_t id, size_t size, void* stream, gp
   block.stream = stream;
   block.pool = {id.first, id.second};
   block.device = device;
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   live_[block.address] = {block, std::move(allocator)};
   return true;
 }
 
 bool Foreign::free(uint64_t address, gpu_vmm_torch_block& block) {
-  if (!any_) {
+  if (!any_ || !mutex_.is_ours()) {
     return false;
   }
   Allocator allocator;
   {
-    std::lock_guard<std::mutex> guard(mutex_);
+    Guard guard(mutex_);
     auto found = live_.find(address);
     if (found == live_.end()) {
       return false;
@@ -125,10 +125,11 @@ bool Foreign::free(uint64_t address, gpu_vmm_torch_block& block) {
 }
 
 bool Foreign::find(uint64_t address, gpu_vmm_torch_block& block) {
-  if (!any_) {
+  // A forked child frees tensors of its parent, for which it looks here.
+  if (!any_ || !mutex_.is_ours()) {
     return false;
   }
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   for (const auto& [base, live] : live_) {
     if (address >= base && address < base + live.block.capacity) {
       block = live.block;
@@ -152,7 +153,7 @@ std::vector<gpu_vmm_torch_block> Foreign::blocks(int device) {
   if (!any_) {
     return all;
   }
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   for (const auto& [base, live] : live_) {
     if (live.block.device == device) {
       all.push_back(live.block);

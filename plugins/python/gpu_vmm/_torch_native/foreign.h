@@ -3,13 +3,13 @@
 #pragma once
 
 #include "library.h"
+#include "process_mutex.h"
 #include "statistics.h"
 #include "torch_types.h"
 
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -53,7 +53,7 @@ class Foreign {
 
   // False in programs without such pools, which pay for no more than this.
   std::atomic<bool> any_{false};
-  std::mutex mutex_;
+  ProcessMutex mutex_;
   std::map<Key, Pool> pools_;
   std::unordered_map<uint64_t, Live> live_;
 };

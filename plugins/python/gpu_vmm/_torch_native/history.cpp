@@ -87,7 +87,7 @@ void History::record(
     bool clear,
     const std::vector<std::string>& skipped) {
   TORCH_CHECK(when == RecordContext::NEVER || recorder, "recordHistory: contexts are wanted, but there is no recorder for them");
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   skipped_.clear();
   for (const auto& name : skipped) {
     bool known = false;
@@ -117,13 +117,14 @@ void History::update() {
 }
 
 void History::attach(torch_allocator::AllocatorTraceTracker tracker) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   trackers_.push_back(std::move(tracker));
   update();
 }
 
 void History::annotate(const std::vector<std::pair<std::string, std::string>>& values) {
-  if (!is_enabled()) {
+  // A forked child annotates what it does as well.
+  if (!is_enabled() || !mutex_.is_ours()) {
     return;
   }
   c10::DeviceIndex device = 0;
@@ -132,7 +133,7 @@ void History::annotate(const std::vector<std::pair<std::string, std::string>>& v
   for (const auto& [key, value] : values) {
     annotation.recordUserMetadata(key, value);
   }
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   push(annotations_, std::move(annotation), max_entries_);
 }
 
@@ -146,7 +147,7 @@ Context History::gather(RecordContext level) const {
 
 void History::annotate(const gpu_vmm_torch_block& block, const std::string& text, Context context) {
 #if GPU_VMM_TORCH >= 214
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   add(TraceEntry::ANNOTATE, block.device, block.address, block.size, block.stream, pool_of(block), std::move(context), &text);
 #endif
 }
@@ -176,7 +177,7 @@ void History::add(
 }
 
 void History::allocated(const gpu_vmm_torch_block& block, Context context) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   if (context) {
     contexts_[block.address] = context;
     on_ = true;
@@ -185,7 +186,7 @@ void History::allocated(const gpu_vmm_torch_block& block, Context context) {
 }
 
 void History::freed(const gpu_vmm_torch_block& block, Context context) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   auto found = contexts_.find(block.address);
   if (found != contexts_.end()) {
     if (!context) {
@@ -203,23 +204,23 @@ void History::freed(const gpu_vmm_torch_block& block, Context context) {
 }
 
 void History::out_of_memory(int device, size_t size, void* stream, size_t free, Context context) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   add(TraceEntry::OOM, device, free, size, stream, {0, 0}, std::move(context));
 }
 
 void History::snapshot(int device, size_t active, MempoolId_t pool) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   add(TraceEntry::SNAPSHOT, device, 0, active, nullptr, pool, nullptr);
 }
 
 Context History::context_of(uint64_t address) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   auto found = contexts_.find(address);
   return found == contexts_.end() ? nullptr : found->second;
 }
 
 void History::complete(int device, const std::set<uint64_t>& pending) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   auto is_done = [&](const gpu_vmm_torch_block& block) {
     if (block.device != device || pending.count(block.address) > 0) {
       return false;
@@ -231,7 +232,7 @@ void History::complete(int device, const std::set<uint64_t>& pending) {
 }
 
 std::vector<TraceEntry> History::trace(int device) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   std::vector<TraceEntry> all(entries_[device].begin(), entries_[device].end());
   auto nanoseconds = clock_.makeConverter();
   for (auto& entry : all) {
@@ -241,7 +242,7 @@ std::vector<TraceEntry> History::trace(int device) {
 }
 
 std::vector<Annotation> History::annotations() {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   std::vector<Annotation> all(annotations_.begin(), annotations_.end());
   auto nanoseconds = clock_.makeConverter();
   for (auto& annotation : all) {

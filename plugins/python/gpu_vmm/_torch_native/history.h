@@ -2,11 +2,11 @@
 #pragma once
 
 #include "library.h"
+#include "process_mutex.h"
 #include "torch_types.h"
 
 #include <atomic>
 #include <deque>
-#include <mutex>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -69,7 +69,7 @@ class History {
   std::atomic<bool> enabled_{false};
   std::atomic<RecordContext> when_{RecordContext::NEVER};
   std::atomic<CreateContextFn> recorder_{nullptr};
-  std::mutex mutex_;
+  ProcessMutex mutex_;
   size_t max_entries_ = 0;
   std::set<TraceEntry::Action> skipped_;
   std::vector<torch_allocator::AllocatorTraceTracker> trackers_;

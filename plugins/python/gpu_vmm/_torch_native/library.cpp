@@ -1,11 +1,22 @@
 #include "library.h"
 
+#include "process_mutex.h"
+
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <pthread.h>
 
 namespace gpu_vmm {
 
 Library library;
+
+std::atomic<uint64_t> process_number{1};
+
+namespace {
+
+[[maybe_unused]] const int counts_forks = pthread_atfork(nullptr, nullptr, [] { process_number += 1; });
+
+} // namespace
 
 std::string load(const char* path) {
   void* file = dlopen(path, RTLD_NOW | RTLD_LOCAL);

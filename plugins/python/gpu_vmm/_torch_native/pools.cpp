@@ -1,6 +1,7 @@
 // Private pools, captures and checkpoints.
 
 #include "allocator.h"
+#include "visits.h"
 
 namespace gpu_vmm {
 
@@ -10,9 +11,15 @@ gpu_vmm_torch_mempool_id plain(MempoolId_t id) {
   return {id.first, id.second};
 }
 
-// What the library's visitors of blocks receive as their context.
-void collect(void* blocks, const gpu_vmm_torch_block* block) {
-  static_cast<std::vector<gpu_vmm_torch_block>*>(blocks)->push_back(*block);
+// The context of a visitor of blocks.
+struct Live {
+  std::vector<gpu_vmm_torch_block> blocks;
+  Visits visits;
+};
+
+void collect(void* context, const gpu_vmm_torch_block* block) {
+  auto& live = *static_cast<Live*>(context);
+  live.visits.add(live.blocks, *block);
 }
 
 // A checkpoint of a private pool.
@@ -30,7 +37,18 @@ struct Checkpoint final : torch_allocator::AllocatorState {
 struct Restored {
   std::vector<gpu_vmm_torch_block> freed;
   std::vector<gpu_vmm_torch_block> allocated;
+  Visits visits;
 };
+
+void note_freed(void* context, const gpu_vmm_torch_block* block) {
+  auto& restored = *static_cast<Restored*>(context);
+  restored.visits.add(restored.freed, *block);
+}
+
+void note_allocated(void* context, const gpu_vmm_torch_block* block) {
+  auto& restored = *static_cast<Restored*>(context);
+  restored.visits.add(restored.allocated, *block);
+}
 
 } // namespace
 
@@ -55,7 +73,12 @@ void GpuVmmAllocator::endAllocateToPool(c10::DeviceIndex device, MempoolId_t id)
 
 void GpuVmmAllocator::releasePool(c10::DeviceIndex device, MempoolId_t id) {
   at(device);
-  check(library.gpu_vmm_torch_pool_release(device, plain(id)));
+  const auto status = library.gpu_vmm_torch_pool_release(device, plain(id));
+  if (status == GPU_VMM_FORKED) {
+    // The pool is the parent's. Destructors call this.
+    return;
+  }
+  check(status);
   if (getPoolUseCount(device, id) == 0) {
     foreign_.release(device, id);
   }
@@ -101,16 +124,17 @@ void GpuVmmAllocator::setNoSplit(c10::DeviceIndex, MempoolId_t) {}
 bool GpuVmmAllocator::checkPoolLiveAllocations(
     c10::DeviceIndex device, MempoolId_t id, const std::unordered_set<void*>& expected) {
   at(device);
-  std::vector<gpu_vmm_torch_block> live;
+  Live live;
   gpu_vmm_torch_checkpoint_state* state = nullptr;
   check(library.gpu_vmm_torch_checkpoint(device, plain(id), collect, &live, &state));
   library.gpu_vmm_torch_checkpoint_free(state);
-  for (const auto& block : live) {
+  live.visits.check();
+  for (const auto& block : live.blocks) {
     if (expected.count(reinterpret_cast<void*>(block.address)) == 0) {
       return false;
     }
   }
-  return live.size() == expected.size();
+  return live.blocks.size() == expected.size();
 }
 
 std::shared_ptr<torch_allocator::AllocatorState> GpuVmmAllocator::getCheckpointState(c10::DeviceIndex device, MempoolId_t id) {
@@ -129,11 +153,8 @@ torch_allocator::CheckpointDelta GpuVmmAllocator::setCheckpointPoolState(
   auto* checkpoint = dynamic_cast<Checkpoint*>(state.get());
   TORCH_CHECK(checkpoint != nullptr, "setCheckpointPoolState: the state is not one of gpu-vmm");
   Restored restored;
-  check(library.gpu_vmm_torch_restore(
-      device, checkpoint->state,
-      [](void* context, const gpu_vmm_torch_block* block) { static_cast<Restored*>(context)->freed.push_back(*block); },
-      [](void* context, const gpu_vmm_torch_block* block) { static_cast<Restored*>(context)->allocated.push_back(*block); },
-      &restored));
+  check(library.gpu_vmm_torch_restore(device, checkpoint->state, note_freed, note_allocated, &restored));
+  restored.visits.check();
   auto context = history_.gather(RecordContext::STATE);
   torch_allocator::CheckpointDelta delta;
   for (const auto& block : restored.freed) {

@@ -1,6 +1,7 @@
 // Statistics, snapshots, history.
 
 #include "allocator.h"
+#include "visits.h"
 
 #include <algorithm>
 
@@ -11,15 +12,24 @@ namespace {
 struct Walked {
   std::vector<gpu_vmm_torch_run> runs;
   std::vector<gpu_vmm_torch_block> blocks;
+  Visits visits;
 };
+
+void note_run(void* context, const gpu_vmm_torch_run* run) {
+  auto& walked = *static_cast<Walked*>(context);
+  walked.visits.add(walked.runs, *run);
+}
+
+void note_block(void* context, const gpu_vmm_torch_block* block) {
+  auto& walked = *static_cast<Walked*>(context);
+  walked.visits.add(walked.blocks, *block);
+}
 
 // Returns all memory of a device and its blocks, by address.
 Walked walk(c10::DeviceIndex device) {
   Walked walked;
-  check(library.gpu_vmm_torch_walk(
-      device, [](void* context, const gpu_vmm_torch_run* run) { static_cast<Walked*>(context)->runs.push_back(*run); },
-      [](void* context, const gpu_vmm_torch_block* block) { static_cast<Walked*>(context)->blocks.push_back(*block); },
-      &walked));
+  check(library.gpu_vmm_torch_walk(device, note_run, note_block, &walked));
+  walked.visits.check();
   return walked;
 }
 
@@ -116,7 +126,9 @@ size_t GpuVmmAllocator::kept_in_private_pools(c10::DeviceIndex device) {
 
 // A segment is memory at consecutive addresses whose blocks belong to one private pool, or to none.
 std::vector<SegmentInfo> GpuVmmAllocator::segments(c10::DeviceIndex device, MempoolId_t pool) {
-  const auto [runs, blocks] = walk(device);
+  const auto walked = walk(device);
+  const auto& runs = walked.runs;
+  const auto& blocks = walked.blocks;
   std::vector<SegmentInfo> all;
   auto block = blocks.begin();
   std::set<uint64_t> pending;

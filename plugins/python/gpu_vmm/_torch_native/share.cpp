@@ -30,7 +30,7 @@ std::shared_ptr<void> GpuVmmAllocator::getIpcDevPtr(std::string handle) {
   TORCH_CHECK(
       handle.compare(0, prefix, kPrefix) == 0,
       "gpu-vmm: the sender of this CUDA tensor does not allocate from gpu-vmm; enable gpu-vmm in both processes, or in none");
-  std::lock_guard<std::mutex> guard(imported_mutex_);
+  Guard guard(imported_mutex_);
   if (auto found = imported_[handle].lock()) {
     return found;
   }
@@ -42,8 +42,12 @@ std::shared_ptr<void> GpuVmmAllocator::getIpcDevPtr(std::string handle) {
     check(status);
   }
   std::shared_ptr<void> memory(reinterpret_cast<void*>(address), [this, handle, imported](void*) {
+    // In a forked child the memory is the parent's.
+    if (!imported_mutex_.is_ours()) {
+      return;
+    }
     {
-      std::lock_guard<std::mutex> guard(imported_mutex_);
+      Guard guard(imported_mutex_);
       auto found = imported_.find(handle);
       // Another thread may have mapped it again already.
       if (found != imported_.end() && found->second.expired()) {

@@ -40,7 +40,7 @@ Stat of_memory(uint64_t current, uint64_t peak) {
 } // namespace
 
 DeviceStats Statistics::read(const gpu_vmm_torch_usage& usage, const ForeignUsage& foreign) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   DeviceStats stats;
   gpu_vmm::read(usage.live.blocks, stats.allocation);
   gpu_vmm::read(usage.live.bytes, stats.allocated_bytes);
@@ -74,13 +74,13 @@ DeviceStats Statistics::read(const gpu_vmm_torch_usage& usage, const ForeignUsag
 
 void Statistics::reset_accumulated(const gpu_vmm_torch_usage& usage) {
   retries_ = errors_ = rejections_ = synchronizations_ = 0;
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   created_ = usage.created;
   released_ = usage.released;
 }
 
 void Statistics::reset_peak(const ForeignUsage& foreign) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  Guard guard(mutex_);
   foreign_peak_ = foreign.bytes;
 }
 

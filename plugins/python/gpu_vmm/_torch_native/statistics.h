@@ -2,10 +2,10 @@
 #pragma once
 
 #include "library.h"
+#include "process_mutex.h"
 #include "torch_types.h"
 
 #include <atomic>
-#include <mutex>
 
 namespace gpu_vmm {
 
@@ -46,7 +46,7 @@ class Statistics {
   std::atomic<int64_t> errors_{0};
   std::atomic<int64_t> rejections_{0};
   // For all that follows.
-  std::mutex mutex_;
+  ProcessMutex mutex_;
   // The counters of the library at the last reset.
   uint64_t created_ = 0;
   uint64_t released_ = 0;

@@ -16,12 +16,16 @@
 #include "other_allocator.h"
 #endif
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <new>
 #include <cstring>
 #include <ctime>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <unordered_set>
 #include <thread>
@@ -372,6 +376,93 @@ static void devices() {
     demand(installed().name() == "gpu-vmm" && installed().isEnabled(), "its name");
 }
 
+static std::atomic<size_t> largest_new{SIZE_MAX};
+
+// The class and PyTorch take this one, too.
+void *operator new(size_t size) {
+    void *memory = size > largest_new ? nullptr : std::malloc(size);
+    if (memory == nullptr) {
+        throw std::bad_alloc();
+    }
+    return memory;
+}
+
+void operator delete(void *memory) noexcept { std::free(memory); }
+void operator delete(void *memory, size_t) noexcept { std::free(memory); }
+
+// The library calls visitors that add to a vector, and has no memory for it.
+static void visitors_without_memory() {
+    now = "visitors without memory";
+    std::vector<c10::DataPtr> blocks;
+    const MempoolId_t id{0, 11};
+    native::beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+    std::unordered_set<void *> live;
+    for (int block = 0; block < 300; ++block) {
+        blocks.push_back(tensor(512));
+        live.insert(blocks.back().get());
+    }
+    native::endAllocateToPool(0, id);
+    for (int call = 0; call < 2; ++call) {
+        bool thrown = false;
+        largest_new = 4096;
+        try {
+            call == 0 ? (void)native::snapshot() : (void)native::checkPoolLiveAllocations(0, id, live);
+        } catch (const std::bad_alloc &) {
+            thrown = true;
+        }
+        largest_new = SIZE_MAX;
+        demand(thrown, "the exception of a visitor reaches the caller");
+    }
+    demand(native::checkPoolLiveAllocations(0, id, live), "nothing has changed");
+    blocks.clear();
+    native::releasePool(0, id);
+    native::emptyCache();
+}
+
+// A child is forked while another thread holds the lock of the diversions, and of the history.
+static void forked_child() {
+    now = "a forked child";
+    std::atomic<bool> held{false}, go_on{false};
+    const MempoolId_t id{0, 12};
+    auto block = tensor(512);
+    record(true, gather, 3, native::RecordContext::ALL);
+    native::beginAllocateToPool(0, id, [&](cudaStream_t) {
+        held = true;
+        while (!go_on) {
+            std::this_thread::yield();
+        }
+        return false;
+    });
+    std::thread holder([] { tensor(512); });
+    while (!held) {
+        std::this_thread::yield();
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        try {
+            tensor(512);
+            _exit(2);
+        } catch (const c10::Error &error) {
+            if (!says(error.what(), "this process was forked")) {
+                _exit(3);
+            }
+        }
+        // As destructors do.
+        block.clear();
+        native::releasePool(0, id);
+        native::recordAnnotation({{"name", "step"}});
+        _exit(0);
+    }
+    int status = 0;
+    demand(child > 0 && waitpid(child, &status, 0) == child && status == 0, "the child waits for no lock");
+    go_on = true;
+    holder.join();
+    native::endAllocateToPool(0, id);
+    native::releasePool(0, id);
+    record(false, nullptr, 1, native::RecordContext::NEVER);
+}
+
 // Writes what another process reads.
 static void other_process(char **arguments) {
     now = "another process";
@@ -567,6 +658,8 @@ int main(int count, char **arguments) {
     accelerator();
     devices();
     current_device();
+    visitors_without_memory();
+    forked_child();
     other_process(arguments);
     threads();
     std::puts("every check holds");
