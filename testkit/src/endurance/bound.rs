@@ -1,0 +1,153 @@
+//! The bound: the most of each resource that a pool may use, as a function of what its program has needed.
+//!
+//! All that [`Model`](super::Model) checks is decided here.
+
+use super::load::{Load, Part, TagLoad};
+
+/// The smallest size of a range.
+const UNIT: u64 = 512;
+
+/// The ratio of the largest to the smallest size of a group, as a power of two.
+const RATIO_BITS: u32 = 4;
+
+/// The largest size that is a slot of a slab.
+const SLOT: u64 = 64 << 10;
+
+/// The most events of a stream: those that are unfinished, and those for later use.
+const EVENTS: u64 = 2 * 65;
+
+/// The most bytes in a thread cache, and the most thread caches.
+const CACHED: u64 = 8 << 20;
+const CACHES: u64 = 64;
+
+/// The amounts that a pool uses, or may use at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// The addresses with memory mapped at them.
+    pub mapped: u64,
+    /// The physical memory.
+    pub held: u64,
+    /// The reserved addresses.
+    pub reserved: u64,
+    /// The events.
+    pub events: u64,
+    /// The ranges of addresses that the pool has records of.
+    pub records: u64,
+}
+
+/// The settings that the bound depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// The size of a page.
+    pub(super) page: u64,
+    /// The number of streams.
+    pub(super) streams: u64,
+    /// The number of threads that use the pool.
+    pub(super) threads: u64,
+}
+
+/// Returns the group of a size: each group has sizes up to 16 times its smallest one.
+pub(super) fn group_of(size: u64) -> u32 {
+    (size.max(UNIT) / UNIT).ilog2() / RATIO_BITS
+}
+
+/// Returns the smallest size of a group.
+const fn smallest(group: u32) -> u64 {
+    UNIT << (group * RATIO_BITS)
+}
+
+/// Returns the addresses that a block needs: a gap next to an aligned block may be as large as the alignment.
+pub(super) fn footprint(capacity: u64, alignment: u64) -> u64 {
+    if alignment > UNIT { capacity.saturating_add(alignment) } else { capacity }
+}
+
+/// Returns true if blocks of this size are slots of slabs, if they have no larger alignment.
+pub(super) const fn is_slot(capacity: u64, alignment: u64) -> bool {
+    capacity <= SLOT && alignment <= UNIT
+}
+
+/// Returns the size of the slabs for slots of a size: 64 KiB, or 8 to 256 slots.
+const fn slab(slot: u64) -> u64 {
+    let slots = SLOT / slot;
+    slot * if slots < 8 {
+        8
+    } else if slots > 256 {
+        256
+    } else {
+        slots
+    }
+}
+
+/// Returns the extent of a group's addresses: at an extension, each gap is below 16 times the smallest size, and there are no more
+/// gaps than blocks and one.
+const fn extent(load: u64, group: u32) -> u64 {
+    if load == 0 { 0 } else { 17 * load + 32 * smallest(group) }
+}
+
+/// Returns the most addresses of a tag with memory mapped at them.
+pub(super) fn mapped_of(tag: &TagLoad, settings: &Settings) -> u64 {
+    let cached = CACHED * settings.threads.min(CACHES);
+    let mut groups = tag.groups.clone();
+    // Each size of slots has slabs of its own, which are blocks of the group of their size.
+    for (slot, load) in &tag.slots {
+        let (size, peak) = (slab(*slot), load.peak);
+        let slabs = peak.next_multiple_of(size) + size * settings.streams;
+        let of_slabs = groups.entry(group_of(size)).or_default();
+        of_slabs.peak += slabs;
+    }
+    let extents: u64 = groups.iter().map(|(group, load)| extent(load.peak, *group)).sum();
+    match groups.is_empty() {
+        true => 0,
+        // Each group begins and ends within a page.
+        false => extents + cached + 2 * settings.page * groups.len() as u64,
+    }
+}
+
+/// Returns the most addresses with memory mapped at them that one tag of a pool may have, whose program has at most these blocks alive or
+/// waiting at one time: the size and the alignment of each.
+#[must_use]
+pub fn most_mapped(blocks: &[(u64, u64)], page: u64) -> u64 {
+    let mut tag = TagLoad::default();
+    for (size, alignment) in blocks {
+        let part = Part::new(0, size.next_multiple_of(UNIT), *alignment);
+        tag.at(&part).add(part.bytes);
+    }
+    mapped_of(&tag, &Settings { page, streams: 1, threads: 1 })
+}
+
+/// Returns the most that a pool may use.
+///
+/// `tags` is the largest sum of [`mapped_of`] over all tags that existed at one time, `all` the load of all tags.
+pub(super) fn bound(tags: u64, all: &Load, ended: bool, settings: &Settings) -> Amounts {
+    // Addresses of ended tags are returned when others need them.
+    let mapped = if ended { tags * 2 } else { tags };
+    // The pages that all blocks lie in, each block by itself.
+    let pages = all.peak + all.peak_blocks * 2 * settings.page;
+    let used = pages.min(mapped);
+    Amounts {
+        mapped,
+        // With several streams, the pool exceeds what is needed by a fourteenth.
+        held: used + used / 14 + CACHED * settings.threads.min(CACHES) + 8 * settings.page,
+        // A tag reserves its whole range at once.
+        reserved: u64::MAX,
+        events: EVENTS * settings.streams,
+        records: 4 * all.peak_blocks + 256 * settings.streams * settings.threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_sizes_of_a_ratio_of_16() {
+        let groups = [1, 512, 8191, 8192, 131_071, 131_072, 2 << 20].map(group_of);
+        assert_eq!(groups, [0, 0, 0, 1, 1, 2, 3]);
+        assert_eq!([0, 1, 2].map(smallest), [512, 8192, 131_072]);
+    }
+
+    #[test]
+    fn slabs_have_the_size_of_the_pools() {
+        assert_eq!([256, 1024, 8192, 65_536].map(slab), [65_536, 65_536, 65_536, 524_288]);
+    }
+}

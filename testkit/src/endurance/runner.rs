@@ -1,0 +1,240 @@
+//! The run of a program, by one or several threads, with checks against the bound.
+
+use super::bound::{Amounts, Settings};
+use super::model::Model;
+use super::worker::Worker;
+use super::{Program, Work};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, Error};
+use gpu_vmm_pool::Pool;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The number of steps between two checks of everything, and of all checks with several threads.
+const BARRIER: u64 = 1000;
+
+/// The end of a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// After this number of steps, over all threads.
+    Steps(u64),
+    /// At this time.
+    Until(Instant),
+}
+
+/// The result of a run without violation.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// The number of steps.
+    pub steps: u64,
+    /// The number of allocations.
+    pub allocations: u64,
+    /// The largest sum of live bytes and of bytes whose work was not done.
+    pub load: u64,
+    /// What the pool used at most.
+    pub used: Amounts,
+    /// What it may have used.
+    pub bound: Amounts,
+}
+
+/// A promise of the pool that a program has seen broken.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The seed of the program.
+    pub seed: u64,
+    /// The number of steps before.
+    pub step: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, step, what } = self;
+        write!(f, "seed {seed}, step {step}: {what}")
+    }
+}
+
+/// The state that all threads of a run share.
+pub(super) struct Run<'a, B: Backend, W: Work> {
+    pub(super) program: &'a Program,
+    pub(super) pool: &'a Pool<B>,
+    pub(super) work: &'a W,
+    pub(super) store: BackingStore<B>,
+    /// One model, so that the order of its changes is that of the calls.
+    model: Mutex<Model>,
+    violation: Mutex<Option<Violation>>,
+    /// True after a violation.
+    stops: AtomicBool,
+    /// True once all threads end.
+    over: AtomicBool,
+    pub(super) steps: AtomicU64,
+    used: Mutex<Amounts>,
+    /// The budget that the program has set.
+    pub(super) budget: AtomicU64,
+    /// The number of the next tag.
+    pub(super) next_tag: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a program on a pool that no other code uses.
+///
+/// # Errors
+///
+/// The first promise that the pool does not keep.
+pub fn run<B: Backend, W: Work>(
+    program: &Program,
+    pool: &Pool<B>,
+    work: &W,
+    limit: Limit,
+) -> Result<Report, Violation> {
+    let threads = program.threads.max(1);
+    let settings =
+        Settings { page: pool.usage().page, streams: program.streams.max(1) as u64, threads: threads as u64 };
+    let run = Run {
+        program,
+        pool,
+        work,
+        store: BackingStore::nothing(),
+        model: Mutex::new(Model::new(settings)),
+        violation: Mutex::new(None),
+        stops: AtomicBool::new(false),
+        over: AtomicBool::new(false),
+        steps: AtomicU64::new(0),
+        used: Mutex::default(),
+        budget: AtomicU64::new(u64::MAX),
+        next_tag: AtomicU64::new(0),
+    };
+    let barrier = Barrier::new(threads);
+    std::thread::scope(|scope| {
+        for thread in 1..threads {
+            let (run, barrier) = (&run, &barrier);
+            scope.spawn(move || run.thread(thread, limit, barrier));
+        }
+        run.thread(0, limit, &barrier);
+    });
+    if let Some(violation) = lock(&run.violation).take() {
+        return Err(violation);
+    }
+    let mut model = run.model();
+    let (used, bound) = (*lock(&run.used), model.bound());
+    let steps = run.steps.load(Ordering::Relaxed);
+    Ok(Report { steps, allocations: pool.stats().allocations, load: model.peak(), used, bound })
+}
+
+impl<B: Backend, W: Work> Run<'_, B, W> {
+    pub(super) fn model(&self) -> MutexGuard<'_, Model> {
+        lock(&self.model)
+    }
+
+    /// Notes a violation, and ends the run.
+    pub(super) fn violate(&self, what: String) {
+        let step = self.steps.load(Ordering::Relaxed);
+        let violation = Violation { seed: self.program.seed, step, what };
+        lock(&self.violation).get_or_insert(violation);
+        self.stops.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes an unexpected error.
+    pub(super) fn unexpected(&self, call: &str, error: &Error) {
+        self.violate(format!("{call}: {error}"));
+    }
+
+    fn stops(&self) -> bool {
+        self.stops.load(Ordering::Relaxed)
+    }
+
+    /// Makes the steps of one thread.
+    fn thread(&self, thread: usize, limit: Limit, barrier: &Barrier) {
+        let mut worker = match Worker::new(self, thread) {
+            Ok(worker) => Some(worker),
+            Err(error) => {
+                self.unexpected("tag", &error);
+                None
+            }
+        };
+        loop {
+            barrier.wait();
+            if thread == 0 {
+                let is_over = match limit {
+                    Limit::Steps(steps) => self.steps.load(Ordering::Relaxed) >= steps,
+                    Limit::Until(time) => Instant::now() >= time,
+                };
+                self.over.store(is_over || self.stops(), Ordering::Relaxed);
+            }
+            barrier.wait();
+            // Changes between the two barriers alone, so that all threads leave together.
+            if self.over.load(Ordering::Relaxed) {
+                break;
+            }
+            if let Some(own) = &mut worker
+                && catch_unwind(AssertUnwindSafe(|| self.some_steps(own))).is_err()
+            {
+                self.violate("a call panicked".to_owned());
+                // What it has left may be of any state.
+                std::mem::forget(worker.take());
+            }
+            barrier.wait();
+            if thread == 0 && !self.stops() {
+                self.check(true);
+            }
+        }
+        if let Some(worker) = worker {
+            worker.end(self);
+        }
+    }
+
+    /// Makes the steps of one thread up to the next barrier. With one thread, checks the pool after steps.
+    fn some_steps(&self, worker: &mut Worker<B>) {
+        for step in 0..BARRIER {
+            if self.stops() {
+                return;
+            }
+            worker.step(self);
+            self.steps.fetch_add(1, Ordering::Relaxed);
+            if self.program.threads <= 1 && step % self.program.check.max(1) == 0 {
+                self.check(false);
+            }
+        }
+    }
+
+    /// Compares what the pool uses with the bound. Queries change nothing of what the pool does later.
+    fn check(&self, all: bool) {
+        let (stats, events) = (self.pool.stats(), self.work.events());
+        let mut used =
+            Amounts { mapped: stats.mapped, held: stats.held, reserved: stats.reserved, events, records: 0 };
+        if all {
+            let spaces = self.pool.snapshot().spaces;
+            used.records = spaces.iter().map(|space| space.blocks.len() as u64).sum();
+        }
+        let mut model = self.model();
+        let (bound, load, live) = (model.bound(), model.peak(), model.live);
+        drop(model);
+        let rows = [
+            ("mapped", used.mapped, bound.mapped),
+            ("held", used.held, bound.held),
+            ("reserved", used.reserved, bound.reserved),
+            ("events", used.events, bound.events),
+            ("records", used.records, bound.records),
+        ];
+        for (name, used, bound) in rows.iter().filter(|(_, used, bound)| used > bound) {
+            let (load, live) = (Bytes(load), Bytes(live));
+            self.violate(format!(
+                "{name} is {used} and may be {bound} after a load of {load}, of which {live} are live now; {stats}"
+            ));
+        }
+        let mut most = lock(&self.used);
+        *most = Amounts {
+            mapped: most.mapped.max(used.mapped),
+            held: most.held.max(used.held),
+            reserved: most.reserved.max(used.reserved),
+            events: most.events.max(used.events),
+            records: most.records.max(used.records),
+        };
+    }
+}

@@ -1,0 +1,70 @@
+//! The streams of a program, and the work on them.
+
+use crate::LateWork;
+use gpu_vmm_core::{Address, Backend, Bytes, Stream};
+
+/// The streams of a program. Positions count the units of work that were queued on a stream.
+pub trait Work: Sync {
+    /// Returns a stream that is live as long as the program runs.
+    fn stream(&self, index: usize) -> Stream<'static>;
+
+    /// Queues a unit of work that may use the memory.
+    fn queue(&self, stream: usize, address: Address, size: Bytes);
+
+    /// Returns the number of units that were ever queued. While the stream captures, one more counts: work that ends after the
+    /// capture.
+    fn queued(&self, stream: usize) -> u64;
+
+    /// Returns a number of units that have ended.
+    fn done(&self, stream: usize) -> u64;
+
+    /// Ends up to `count` units, or waits for them.
+    fn finish(&self, stream: usize, count: u64);
+
+    /// Begins a capture. Returns false if the streams cannot capture.
+    fn begin_capture(&self, stream: usize) -> bool;
+
+    /// Ends a capture, and queues a unit of work behind it.
+    fn end_capture(&self, stream: usize);
+
+    /// Returns the number of events that exist, if that is known.
+    fn events(&self) -> u64 {
+        0
+    }
+}
+
+impl<B: Backend> Work for LateWork<B> {
+    fn stream(&self, index: usize) -> Stream<'static> {
+        self.stream(index)
+    }
+
+    fn queue(&self, stream: usize, _: Address, _: Bytes) {
+        self.queue(stream);
+    }
+
+    fn queued(&self, stream: usize) -> u64 {
+        self.queued(stream) + u64::from(self.is_capturing_on(stream))
+    }
+
+    fn done(&self, stream: usize) -> u64 {
+        self.done(stream)
+    }
+
+    fn finish(&self, stream: usize, count: u64) {
+        self.finish(stream, count);
+    }
+
+    fn begin_capture(&self, stream: usize) -> bool {
+        self.set_capturing(stream, true);
+        true
+    }
+
+    fn end_capture(&self, stream: usize) {
+        self.set_capturing(stream, false);
+        self.queue(stream);
+    }
+
+    fn events(&self) -> u64 {
+        self.events()
+    }
+}
