@@ -17,7 +17,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `pool`, `request`, `block`, `data`, `lend`, `pool_stream`, `raw`, `kept_blocks` | the public types and calls |
-//! | `builder`, `settings` | the configuration of a pool |
+//! | `builder`, `settings`, `budget` | the configuration of a pool, and the budget, which can change |
 //! | `error` | failed allocations, with the pool's statistics |
 //! | `owner`, `shared` | state that ends with the pool, and state that lives as long as a block |
 //! | `thread_cache`, `classes`, `piece` | freed blocks that are cached for threads |
@@ -51,6 +51,7 @@
 
 mod away;
 mod block;
+mod budget;
 mod builder;
 mod chunk;
 mod classes;

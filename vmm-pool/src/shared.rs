@@ -69,6 +69,8 @@ impl<B: Backend> Inner<B> {
         if let Some(body) = self.last.take_any() {
             core.give(body.piece, body.index);
             body.count_in();
+            // Above the budget, freed memory returns to the driver.
+            core.keep_to_limit();
         }
     }
 

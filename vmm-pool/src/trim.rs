@@ -26,12 +26,12 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> Core<B> {
-    /// Releases free memory above the limit of the settings, as far as the work on it is done.
+    /// Releases free memory above the limit of the settings and above the budget, as far as the work on it is done.
     pub(crate) fn keep_to_limit(&mut self) {
-        let keep = self.settings.keep.0;
-        if keep == u64::MAX {
+        if self.settings.keep.0 == u64::MAX && self.held() <= self.settings.budget.0 {
             return;
         }
+        let keep = self.settings.keep.0.min(self.free_within_budget());
         if self.frames.free() as u64 * self.page <= keep {
             return;
         }

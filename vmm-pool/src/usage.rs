@@ -78,19 +78,6 @@ impl<B: Backend> Pool<B> {
         Ok(())
     }
 
-    /// Sets the largest amount of physical memory that the pool may hold. A pool that holds more returns nothing because of
-    /// that, and creates no more memory.
-    ///
-    /// # Errors
-    ///
-    /// [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
-    pub fn set_budget(&self, budget: Bytes) -> Result<()> {
-        let mut core = self.owner.inner.core(Operation::Allocate)?;
-        core.settings.budget = budget;
-        core.settings.budget_of_environment = false;
-        Ok(())
-    }
-
     /// Gives another device read and write access to all memory of the pool, present and future. Each such device costs time
     /// whenever memory is mapped. A device that has access keeps it.
     ///

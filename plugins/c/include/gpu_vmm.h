@@ -1292,6 +1292,16 @@ gpu_vmm_status gpu_vmm_trim(const gpu_vmm_pool *pool,
                             uint64_t keep,
                             uint64_t *given_back);
 
+// Sets the largest amount of physical memory that the pool may hold, in bytes; UINT64_MAX for no limit. Any thread may call it at
+// any time. A pool that holds more returns free memory to the driver at once, without waiting for work that still uses it, and the
+// memory of blocks as they are freed. Until it holds less, requests that need new memory return GPU_VMM_OUT_OF_MEMORY.
+//
+// # Safety
+//
+// `pool` is null or a pool.
+gpu_vmm_status gpu_vmm_set_budget(const gpu_vmm_pool *pool,
+                                  uint64_t bytes);
+
 // Forgets a stream that the caller is about to destroy, without waiting. The stream's memory serves other streams once its
 // queued work is done. Returns GPU_VMM_BUSY while the stream captures a graph.
 //
@@ -1960,8 +1970,10 @@ gpu_vmm_status gpu_vmm_torch_count(const gpu_vmm_torch_block *block,
                                    bool allocated);
 
 // Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes; at most the budget of
-// gpu_vmm_torch_configure. Memory beyond it stays, and no more is created.
-gpu_vmm_status gpu_vmm_torch_set_limit(int number, uint64_t bytes);
+// gpu_vmm_torch_configure. Free memory beyond it returns to the driver at once, and the memory of blocks as they are freed. Blocks of
+// private pools stay.
+gpu_vmm_status gpu_vmm_torch_set_limit(int number,
+                                       uint64_t bytes);
 
 // Gives the device `peer` access to all memory of PyTorch's pool of another device, present and future.
 gpu_vmm_status gpu_vmm_torch_allow_access(int number, int peer);

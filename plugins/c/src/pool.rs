@@ -394,6 +394,22 @@ pub unsafe extern "C" fn gpu_vmm_trim(pool: *const Pool, keep: u64, given_back: 
     })
 }
 
+/// Sets the largest amount of physical memory that the pool may hold, in bytes; UINT64_MAX for no limit. Any thread may call it at
+/// any time. A pool that holds more returns free memory to the driver at once, without waiting for work that still uses it, and the
+/// memory of blocks as they are freed. Until it holds less, requests that need new memory return GPU_VMM_OUT_OF_MEMORY.
+///
+/// # Safety
+///
+/// `pool` is null or a pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_set_budget(pool: *const Pool, bytes: u64) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let pool = unsafe { object("pool", pool) }?;
+        Ok(pool.blocks.set_budget(Bytes(bytes))?)
+    })
+}
+
 /// Forgets a stream that the caller is about to destroy, without waiting. The stream's memory serves other streams once its
 /// queued work is done. Returns GPU_VMM_BUSY while the stream captures a graph.
 ///

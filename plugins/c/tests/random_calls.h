@@ -228,6 +228,7 @@ static inline gpu_vmm_status call(caller *self) {
     case 51: return gpu_vmm_resume(own_pool(self), flag(self) ? "" : "none", &result);
     case 52:
         if (flag(self)) return gpu_vmm_trim_host(own_pool(self), &result);
+        if (flag(self)) return gpu_vmm_set_budget(own_pool(self), flag(self) ? UINT64_MAX : below(self, 16) * unit);
         return gpu_vmm_trim(shared_pool(self), below(self, 4) * unit, &result);
     case 53: return gpu_vmm_memory(backend(self), device(self), &result, &other);
     case 54: return gpu_vmm_can_access(backend(self), device(self), device(self), &is_so);

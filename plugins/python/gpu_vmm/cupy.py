@@ -148,8 +148,34 @@ def disable() -> None:
             ended.popitem()[1].trim()
 
 
+def set_limit(
+    size: Optional[SupportsIndex] = None, fraction: Optional[float] = None, device: Optional[SupportsIndex] = None
+) -> None:
+    """Limits the memory that the pool of a device may hold, None for CuPy's current one, as ``cupy.cuda.MemoryPool.set_limit`` does.
+
+    ``size`` is a number of bytes, 0 for no limit. ``fraction`` is a part of the device's memory, from 0 to 1. A pool that holds more
+    returns free memory to the driver at once. Raises InvalidArgument unless one of the two is given; Error before :func:`enable`.
+    """
+    if (size is None) == (fraction is None):
+        raise InvalidArgument("set_limit: pass either size or fraction")
+    serving, number = _serving("set_limit", device)
+    if fraction is None:
+        limit = unsigned("size", size) if size is not None else 0
+    elif 0 <= fraction <= 1:
+        limit = int(fraction * serving.backend.memory(number)[1])
+    else:
+        raise InvalidArgument(f"set_limit: fraction {fraction} is not between 0 and 1")
+    serving.pool(number).set_budget(limit if limit or fraction is not None else None)
+
+
 def pool(device: Optional[SupportsIndex] = None) -> Pool:
     """Returns the pool of a device, None for CuPy's current one. Raises Error before :func:`enable`."""
+    serving, number = _serving("pool", device)
+    return serving.pool(number)
+
+
+def _serving(operation: str, device: Optional[SupportsIndex]) -> Tuple[_Allocator, int]:
+    """Returns the allocator that CuPy calls, and the number of a device, None for CuPy's current one."""
     if _enabled is None:
-        raise Error("pool: CuPy is not served by gpu-vmm; call gpu_vmm.cupy.enable() first")
-    return _enabled.pool(int(_enabled.cupy.cuda.runtime.getDevice()) if device is None else int(device))
+        raise Error(f"{operation}: CuPy is not served by gpu-vmm; call gpu_vmm.cupy.enable() first")
+    return _enabled, int(_enabled.cupy.cuda.runtime.getDevice()) if device is None else int(device)

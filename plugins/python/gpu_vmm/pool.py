@@ -304,6 +304,15 @@ class Pool(Owner):
         check(library().gpu_vmm_trim(self._handle, unsigned("keep", keep), ctypes.byref(went)))
         return went.value
 
+    def set_budget(self, budget: Optional[SupportsIndex]) -> None:
+        """Sets the largest number of bytes of memory that the pool may hold, None for no limit. Any thread may call it at any time.
+
+        A pool that holds more returns free memory to the driver at once, without waiting for work that still uses it, and the memory
+        of blocks as they are freed. Until it holds less, requests that need new memory raise OutOfMemory.
+        """
+        most = 2**64 - 1 if budget is None else unsigned("budget", budget)
+        check(library().gpu_vmm_set_budget(self._handle, most))
+
     def host_memory(self) -> int:
         """Returns the host memory taken for :meth:`suspend`, in bytes: contents, what stays for the next suspension, copy buffers."""
         took = ctypes.c_uint64()

@@ -86,6 +86,27 @@ class Cupy(Case):
         with self.raises(gpu_vmm.InvalidArgument, "per-thread"):
             allocate(1)
 
+    def test_limit_at_run_time(self):
+        with self.raises(gpu_vmm.Error, "set_limit: CuPy is not served"):
+            gpu_vmm.cupy.set_limit(size=1)
+        gpu_vmm.cupy.enable()
+        (allocate,) = self.cupy.given
+        del allocate(32 * MIB).mem
+        gc.collect()
+        gpu_vmm.cupy.set_limit(size=16 * MIB)
+        self.assertLessEqual(gpu_vmm.cupy.pool().stats()["held"], 16 * MIB)
+        with self.raises(gpu_vmm.OutOfMemory, "budget is 16 MiB"):
+            allocate(17 * MIB)
+        gpu_vmm.cupy.set_limit(fraction=0)
+        with self.raises(gpu_vmm.OutOfMemory, "budget is 0 B"):
+            allocate(1)
+        gpu_vmm.cupy.set_limit(size=0)
+        gpu_vmm.cupy.set_limit(fraction=1, device=0)
+        self.assertEqual(allocate(17 * MIB).mem.size, 17 * MIB)
+        for wrong in {}, {"size": 1, "fraction": 1.0}, {"fraction": 1.5}, {"size": -1}:
+            with self.raises(gpu_vmm.InvalidArgument):
+                gpu_vmm.cupy.set_limit(**wrong)
+
     def test_twice_and_back(self):
         with self.raises(gpu_vmm.Error, "call gpu_vmm.cupy.enable() first"):
             gpu_vmm.cupy.pool()

@@ -221,6 +221,19 @@ class Pools(Case):
                 self.pool.suspend("weights", "file", "/nonexistent/folder")
             self.assertEqual(self.pool.resume("weights"), 0)
 
+    def test_budget_changes(self):
+        kept, freed = self.pool.alloc(8 * MIB), self.pool.alloc(24 * MIB)
+        freed.free()
+        self.pool.set_budget(8 * MIB)
+        self.assertEqual(self.pool.stats()["held"], 8 * MIB)
+        with self.raises(gpu_vmm.OutOfMemory, "budget is 8 MiB"):
+            self.pool.alloc(16 * MIB)
+        self.pool.set_budget(None)
+        self.pool.alloc(16 * MIB).free()
+        with self.raises(gpu_vmm.InvalidArgument):
+            self.pool.set_budget(-1)
+        kept.free()
+
     def test_streams_and_trim(self):
         with self.pool.alloc(8 * MIB) as block:
             block.record_use(0)

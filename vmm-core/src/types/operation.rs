@@ -170,6 +170,7 @@ operations! {
     FindBlock => "find block",
     KeepBlock => "keep block",
     Trim => "trim",
+    SetBudget => "set budget",
 }
 
 impl fmt::Display for Operation {

@@ -164,6 +164,11 @@ fn blocks_are_aligned_and_trimmed_as_asked_for() {
         assert_eq!(gpu_vmm_trim(pool, Bytes::mib(2).0, &raw mut given_back), GPU_VMM_OK);
         let kept = json(pool, gpu_vmm_pool_snapshot)["stats"]["held"].as_u64();
         assert_eq!((given_back, kept), (held - Bytes::mib(2).0, Some(Bytes::mib(2).0)));
+        assert_eq!(gpu_vmm_set_budget(pool, 0), GPU_VMM_OK);
+        assert_eq!(json(pool, gpu_vmm_pool_stats)["held"], 0);
+        assert_eq!(gpu_vmm_alloc(pool, 1, 0, stream, &raw mut blocks[0]), GPU_VMM_OUT_OF_MEMORY);
+        assert_eq!(gpu_vmm_set_budget(pool, u64::MAX), GPU_VMM_OK);
+        assert_eq!(gpu_vmm_alloc(pool, 1, 0, stream, &raw mut blocks[0]), GPU_VMM_OK);
         gpu_vmm_pool_free(pool);
     }
 }

@@ -122,7 +122,8 @@ pub unsafe extern "C" fn gpu_vmm_torch_count(block: *const TorchBlock, allocated
 }
 
 /// Sets the largest amount of physical memory that PyTorch's pool of a device may hold, in bytes; at most the budget of
-/// gpu_vmm_torch_configure. Memory beyond it stays, and no more is created.
+/// gpu_vmm_torch_configure. Free memory beyond it returns to the driver at once, and the memory of blocks as they are freed. Blocks of
+/// private pools stay.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_set_limit(number: c_int, bytes: u64) -> Status {
     of_device(number, |device| {
