@@ -6,9 +6,11 @@
 #![allow(unsafe_code)]
 
 use crate::driver::Opened;
+use crate::ffi::CuResult;
 use crate::handle::CudaHandle;
 use crate::host::HostMappings;
 use crate::memory_types::owner;
+use gpu_vmm_core::extend::out_of_addresses;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, Grant, Handle, Operation,
     Reservation, Result,
@@ -51,9 +53,16 @@ impl CudaReservation {
                 0,
             )
         };
-        backend.check(OPERATION, "cuMemAddressReserve", result, || {
-            format!("{size} of addresses, aligned to {}, hint {hint}", alignment.bytes())
-        })?;
+        backend
+            .check(OPERATION, "cuMemAddressReserve", result, || {
+                format!("{size} of addresses, aligned to {}, hint {hint}", alignment.bytes())
+            })
+            .map_err(|error| match error.into_detail() {
+                Detail::Driver { source, .. } if result == CuResult::OUT_OF_MEMORY => {
+                    out_of_addresses(OPERATION, size, source)
+                }
+                other => Error::new(OPERATION, other),
+            })?;
         let range = AddressRange { base: Address(base), size };
         let reservation = Self { backend: Arc::clone(backend), range, host: HostMappings::default() };
         if reservation.range.base.is_aligned_to(alignment.bytes()) {

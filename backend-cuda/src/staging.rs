@@ -63,7 +63,7 @@ impl Opened {
         let result = unsafe {
             (self.functions().mem_host_alloc)(&raw mut start, size.0 as usize, HOST_ALLOC_PORTABLE)
         };
-        self.check(OPERATION, "cuMemHostAlloc", result, || format!("{size} of the host"))?;
+        self.check_memory(OPERATION, "cuMemHostAlloc", result, DeviceId::HOST, size)?;
         let start = NonNull::new(start.cast()).ok_or_else(|| {
             Error::new(
                 OPERATION,

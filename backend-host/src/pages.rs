@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::device::page_size;
-use gpu_vmm_core::extend::system::failed;
+use gpu_vmm_core::extend::system::{failed, reservation_failed};
 use gpu_vmm_core::{Access, Address, AddressRange, Alignment, Bytes, Granularity, Operation, Result};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
@@ -45,7 +45,9 @@ fn reserve_anywhere(size: Bytes, alignment: Alignment) -> Result<AddressRange> {
     let padded = size + slack;
     // SAFETY: the kernel chooses free addresses.
     let base = unsafe { mmap_anonymous(ptr::null_mut(), length(padded), ProtFlags::empty(), RESERVED) }
-        .map_err(|errno| failed(RESERVE, "mmap", errno, format!("{size} aligned to {alignment}")))?;
+        .map_err(|errno| {
+            reservation_failed(RESERVE, "mmap", errno, size, format_args!("{size} aligned to {alignment}"))
+        })?;
     let all = AddressRange { base: address(base), size: padded };
     let base = Address(all.base.0.next_multiple_of(alignment.0));
     let head = AddressRange { base: all.base, size: Bytes(base.0 - all.base.0) };

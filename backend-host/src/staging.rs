@@ -3,6 +3,8 @@
 
 use crate::host::Host;
 use crate::{copy, pages};
+use gpu_vmm_core::extend::host_out_of_memory;
+use gpu_vmm_core::extend::system::is_no_memory;
 use gpu_vmm_core::{
     Address, AddressRange, Bytes, CopyStream, Detail, DeviceId, Error, Event, Operation, Pinned, Result,
     Stream,
@@ -38,7 +40,11 @@ pub(crate) fn pin(host: &Host, size: Bytes) -> Result<Box<dyn Pinned>> {
     if size.is_zero() {
         return Err(Error::new(OPERATION, Detail::ZeroSize));
     }
-    Ok(Box::new(HostPinned(pages::allocate(size)?)))
+    let pages = pages::allocate(size).map_err(|error| match error.into_detail() {
+        Detail::Driver { source, .. } if is_no_memory(&source) => host_out_of_memory(OPERATION, size, source),
+        other => Error::new(OPERATION, other),
+    })?;
+    Ok(Box::new(HostPinned(pages)))
 }
 
 /// A copy stream: the CPU copies on behalf of a device.

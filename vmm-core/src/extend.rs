@@ -1,6 +1,8 @@
 //! Types for authors of backends and of extensions. Programs that only use gpu-vmm do not need them.
 
-pub use crate::driver::{Deferred, DropLog, HostPages, check_same, check_virtual_memory, usable_device};
+pub use crate::driver::{
+    Deferred, DropLog, HostPages, check_same, check_virtual_memory, host_out_of_memory, usable_device,
+};
 #[doc(inline)]
 pub use crate::forward;
 pub use crate::memory::{ChunkContents, MemoryId, Segment, create_now, files, free_deferred, rounded_size};
@@ -16,7 +18,7 @@ pub use crate::trace::{allow_nvtx, event, pool_memory, span};
 pub use crate::types::handles;
 #[cfg(unix)]
 pub use crate::types::system;
-pub use crate::types::{ExtensionError, InstanceId, Lock, NoWaits, Process};
+pub use crate::types::{ExtensionError, InstanceId, Lock, NoWaits, Process, out_of_addresses};
 /// The crate that [`span`] and [`event`] report to.
 #[cfg(feature = "tracing")]
 #[doc(hidden)]

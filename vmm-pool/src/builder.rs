@@ -145,8 +145,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self.debug()
     }
 
-    /// Sets a callback for when memory is short. It receives the statistics and the requested size, may free blocks of this
-    /// pool or other memory, and returns whether the pool should try again.
+    /// Sets a callback for when memory or addresses are short. It receives the statistics and the requested size, may free blocks of
+    /// this pool or other memory, and returns whether the pool should try again.
     #[must_use]
     pub fn on_out_of_memory(
         mut self,

@@ -26,7 +26,8 @@ pub enum PoolError {
     /// There are no addresses left, though there may be memory.
     #[error(
         "out of addresses for {requested} tagged {tag:?}: {used} of the {reserved} that are reserved for them are \
-         in use, and the pool may reserve {limit} in all; {stats}"
+         in use, and the pool may reserve {limit} in all; free blocks with this tag, or let the pool reserve more \
+         (PoolBuilder::addresses); {stats}"
     )]
     OutOfAddresses {
         /// The requested size.
@@ -154,7 +155,11 @@ mod tests {
                 ErrorKind::OutOfMemory,
                 &["3 MiB", "device 2", "\"kv\"", "4 MiB"],
             ),
-            (addresses, ErrorKind::OutOfAddressSpace, &["3 MiB", "\"kv\"", "5 MiB", "7 MiB", "9 MiB"]),
+            (
+                addresses,
+                ErrorKind::OutOfAddressSpace,
+                &["3 MiB", "\"kv\"", "5 MiB", "7 MiB", "9 MiB", "PoolBuilder::addresses"],
+            ),
             (PoolError::NotABlock { address, inside }, ErrorKind::NotFound, &["0x7000", "0x6000"]),
             (PoolError::FreedTwice { address }, ErrorKind::NotFound, &["0x7000"]),
             (PoolError::Suspended { tag: tag() }, ErrorKind::Suspended, &["\"kv\""]),

@@ -15,7 +15,7 @@ use crate::tags::Tag;
 use crate::thread_cache::body::{Body, Place, Ready};
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of};
 use crate::waits::Ladder;
-use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Result, Stream};
+use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, ErrorKind, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_premap::sync::thread_number;
 use std::panic::Location;
@@ -318,9 +318,10 @@ impl<B: Backend> Pool<B> {
             };
             match shortage {
                 Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
-                Shortage::Memory(_) | Shortage::Addresses { .. }
-                    if ladder.climb(&self.owner.inner, &self.owner.backend, OPERATION)? => {}
-                Shortage::Memory(_) if self.owner.call_for_memory(size) => {
+                shortage
+                    if can_end(&shortage)
+                        && ladder.climb(&self.owner.inner, &self.owner.backend, OPERATION)? => {}
+                shortage if can_end(&shortage) && self.owner.call_for_memory(size) => {
                     // The memory that the callback freed can still be in use by a stream: wait for it.
                     ladder = Ladder::Streams;
                     self.owner.settle(OPERATION, |_, _| true)?;
@@ -421,6 +422,16 @@ impl<B: Backend> Pool<B> {
                 Err(Error::new(OPERATION, Detail::Unsupported { reason }).into())
             }
         }
+    }
+}
+
+/// Returns true if memory or addresses are short: waits and the program's callback may end that.
+fn can_end(shortage: &Shortage) -> bool {
+    match shortage {
+        Shortage::Memory(_) | Shortage::Addresses { .. } => true,
+        // The driver has refused a reservation.
+        Shortage::Other(error) => error.kind() == ErrorKind::OutOfAddressSpace,
+        Shortage::Caches | Shortage::Suspended => false,
     }
 }
 

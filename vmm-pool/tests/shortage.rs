@@ -418,6 +418,23 @@ fn the_accounts_of_a_shortage_have_all_numbers() {
     drop(block);
 }
 
+#[test]
+fn a_callback_frees_addresses() {
+    let backend = host(Bytes::mib(64));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let cache = Arc::downgrade(&kept);
+    let evict = move |_: &_, _| {
+        let block: Option<Block<_>> = cache.upgrade().and_then(|cache| cache.lock().unwrap().pop());
+        block.is_some()
+    };
+    let pool = Pool::builder(&backend).addresses(Bytes::mib(48)).on_out_of_memory(evict).build().unwrap();
+    kept.lock().unwrap().push(pool.alloc(Bytes::mib(17)).unwrap());
+    // The tag has 24 MiB of addresses.
+    pool.alloc(Bytes::mib(10)).unwrap();
+    assert!(kept.lock().unwrap().is_empty());
+    assert_eq!(pool.alloc(Bytes::mib(25)).unwrap_err().kind(), ErrorKind::OutOfAddressSpace);
+}
+
 /// The budget has become smaller than the tag's memory, or than that and the other memory in use.
 #[test]
 fn a_tag_that_would_exceed_the_budget_stays_suspended() {

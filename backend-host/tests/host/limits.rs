@@ -3,7 +3,10 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{ONE, SMALL};
-use gpu_vmm_core::{Access, Backend, Bytes, Detail, MemoryCalls, Properties, Reservation};
+use gpu_vmm_core::extend::HostPages;
+use gpu_vmm_core::{
+    Access, Backend, Bytes, CopyCalls, Detail, ErrorKind, MemoryCalls, Operation, Properties, Reservation,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -101,6 +104,17 @@ fn too_little_address_space_is_an_error() {
         }
         let error = Range::aligned(&host, Bytes::gib(2), SMALL, None).err().unwrap();
         assert_eq!(error.driver_error().unwrap().name, "ENOMEM", "{error}");
+        assert_eq!(error.kind(), ErrorKind::OutOfAddressSpace, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("2 GiB") && text.contains("(ulimit -v) is 1 GiB, of which"), "{text}");
+        // Host memory that a suspension cannot get.
+        for error in [
+            HostPages::new(Operation::Suspend, Bytes::gib(2)).err().unwrap(),
+            host.pin(Bytes::gib(2)).err().unwrap(),
+        ] {
+            assert!(error.is_out_of_memory(), "{error}");
+            assert!(error.to_string().contains("(ulimit -v) is 1 GiB"), "{error}");
+        }
         let error = host.allocate_plain(ONE, Bytes::gib(2)).unwrap_err();
         assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");
         assert_eq!(free(&host, ONE), Bytes::gib(16));

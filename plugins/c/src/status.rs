@@ -152,6 +152,10 @@ mod tests {
             (Detail::Unaligned { what: "offset", value: 1, granularity }, GPU_VMM_UNALIGNED),
             (Detail::OutOfRange { range, limit: Bytes(1) }, GPU_VMM_OUT_OF_RANGE),
             (Detail::AddressSpaceExhausted { size: Bytes(1), limit: Bytes(1) }, GPU_VMM_OUT_OF_ADDRESSES),
+            (
+                Detail::OutOfAddresses { requested: Bytes(1), advice: none(), source: source() },
+                GPU_VMM_OUT_OF_ADDRESSES,
+            ),
             (Detail::AlreadyMapped { range, mapping: range }, GPU_VMM_ALREADY_MAPPED),
             (
                 Detail::NotMapped { range, hole: Bytes(1), mapped: Bytes(0), end: Bytes(0) },

@@ -3,17 +3,26 @@
 //! Linux gives out more memory than there is, and ends a process that writes to memory which does not exist. So the stores ask
 //! before they take memory for contents: what is refused here is still in the device's memory.
 
-use crate::types::{Bytes, Detail, Error, Operation, Result};
+use crate::types::{Bytes, Detail, DeviceId, DriverError, Error, Operation, Result};
 
 /// Returns [`Detail::BackingStoreFull`] if the host has less available memory than `needed`. Where the system does not say how much
 /// it has, every amount is allowed.
-pub(super) fn check_available(operation: Operation, needed: Bytes) -> Result<()> {
+pub(crate) fn check_available(operation: Operation, needed: Bytes) -> Result<()> {
     match system::available() {
         Some(Host { available: free, total: capacity }) if free < needed => {
             Err(Error::new(operation, Detail::BackingStoreFull { needed, free, capacity }))
         }
         _ => Ok(()),
     }
+}
+
+/// Creates the error of a call that could not get `requested` bytes of host memory: [`Detail::OutOfMemory`] of the
+/// [host](DeviceId::HOST), with what the system says that the host has. Where it does not say that, the amounts are zero.
+#[must_use]
+pub fn host_out_of_memory(operation: Operation, requested: Bytes, source: DriverError) -> Error {
+    let Host { available: free, total } =
+        system::available().unwrap_or(Host { available: Bytes::ZERO, total: Bytes::ZERO });
+    Error::new(operation, Detail::OutOfMemory { device: DeviceId::HOST, requested, free, total, source })
 }
 
 /// The memory of the host, or of the control group that limits the process most.

@@ -39,7 +39,7 @@ impl HostPages {
     ///
     /// # Errors
     ///
-    /// The system's error.
+    /// [`Detail::OutOfMemory`](crate::Detail::OutOfMemory) of the host, or any other error of the system.
     pub fn new(operation: Operation, length: Bytes) -> Result<Self> {
         let (start, system) = system::Memory::new(operation, length)?;
         Ok(Self { start, length, system })
@@ -82,7 +82,9 @@ impl HostPages {
 #[cfg(unix)]
 mod system {
     use super::HostPages;
+    use crate::driver::host_memory::host_out_of_memory;
     use crate::types::{Bytes, Operation, Result, system};
+    use rustix::io::Errno;
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     use std::ffi::c_void;
     use std::ptr::NonNull;
@@ -100,13 +102,16 @@ mod system {
             let rights = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: the call maps new pages at an address that the system chooses.
             let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), size, rights, MapFlags::PRIVATE) };
-            let failed = |errno| system::failed(operation, "mmap", errno, format_args!("{length}"));
+            let failed = |errno| match errno {
+                Errno::NOMEM => host_out_of_memory(operation, length, system::answer("mmap", errno)),
+                _ => system::failed(operation, "mmap", errno, format_args!("{length}")),
+            };
             let memory = Self { mapped: mapped.map_err(failed)?, size };
             memory.advise_large();
             let start = memory.mapped.cast::<u8>();
             let start = start.wrapping_add(start.align_offset(HostPages::LARGE.0 as usize));
             // The system gives no memory at address 0.
-            let start = NonNull::new(start).ok_or_else(|| failed(rustix::io::Errno::NOMEM))?;
+            let start = NonNull::new(start).ok_or_else(|| failed(Errno::NOMEM))?;
             Ok((start, memory))
         }
 
@@ -205,7 +210,11 @@ mod tests {
         none.populate();
         assert_eq!((none.length(), none.start().as_ptr() as usize % (2 << 20)), (Bytes::ZERO, 0));
         let error = HostPages::new(Operation::PinMemory, Bytes(u64::MAX)).unwrap_err();
-        assert!(error.to_string().contains("(18446744073709551615 B)"), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.starts_with("pin memory: the host is out of memory (requested 18446744073709551615 B, "),
+            "{text}"
+        );
     }
 
     /// Returns the addresses with which a line of the system's list of mappings begins.

@@ -5,6 +5,7 @@
 //! | `backend` | the traits of a backend |
 //! | `drop_log` | failures of destructors |
 //! | `event` | events on streams |
+//! | `host_memory` | how much memory the host has |
 //! | `host_pages` | ordinary memory of the host |
 //! | `staging` | pinned host memory and copy streams |
 //! | `stream` | streams |
@@ -13,6 +14,7 @@
 mod backend;
 mod drop_log;
 mod event;
+mod host_memory;
 mod host_pages;
 mod staging;
 mod stream;
@@ -25,6 +27,8 @@ pub use backend::{
 pub(crate) use backend::{Release, wait_for_devices};
 pub use drop_log::DropLog;
 pub use event::Event;
+pub(crate) use host_memory::check_available;
+pub use host_memory::host_out_of_memory;
 pub use host_pages::HostPages;
 pub(crate) use host_pages::copy_threads;
 pub(crate) use staging::CopyStreams;

@@ -1,5 +1,6 @@
 //! Names and explanations of errno values.
 
+use super::address_limit;
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fs::File;
@@ -57,10 +58,12 @@ pub(super) fn explanation(call: &'static str, errno: Errno) -> Cow<'static, str>
         Errno::FBIG => {
             Cow::Borrowed("the file would exceed RLIMIT_FSIZE (ulimit -f) or the limit of the file system")
         }
-        Errno::NOMEM if matches!(call, "mmap" | "mprotect" | "munmap") => match mapping_limit() {
-            Some(text) => Cow::Owned(text),
-            None => Cow::Borrowed("no such range of addresses is free, or the system is out of memory"),
-        },
+        Errno::NOMEM if matches!(call, "mmap" | "mprotect" | "munmap") => {
+            match mapping_limit().or_else(address_limit::limit) {
+                Some(text) => Cow::Owned(text),
+                None => Cow::Borrowed("no such range of addresses is free, or the system is out of memory"),
+            }
+        }
         _ => {
             let text = std::io::Error::from(errno).to_string();
             Cow::Owned(text.split(" (os error").next().unwrap_or_default().to_owned())
@@ -69,7 +72,7 @@ pub(super) fn explanation(call: &'static str, errno: Errno) -> Cow<'static, str>
 }
 
 /// Explains an `ENOMEM` that the kernel returned because the process has too many mappings, and returns `None` for any other.
-fn mapping_limit() -> Option<String> {
+pub(super) fn mapping_limit() -> Option<String> {
     let limit: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
     let have = count_mappings()?;
     // A new mapping in the middle of another one adds two.

@@ -2,8 +2,8 @@
 //!
 //! For backends that make system calls, and for the system calls of this crate.
 
-use crate::types::errno::{explanation, name};
-use crate::types::{Detail, DriverError, Error, Operation};
+use crate::types::errno::{explanation, mapping_limit, name};
+use crate::types::{Bytes, Detail, DriverError, Error, Operation, out_of_addresses};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -29,6 +29,23 @@ pub fn refusal(call: &'static str, errno: Errno, description: impl Into<Cow<'sta
 #[must_use]
 pub fn failed(operation: Operation, call: &'static str, errno: Errno, context: impl Display) -> Error {
     Error::new(operation, Detail::Driver { source: answer(call, errno), context: context.to_string() })
+}
+
+/// Creates the error of a reservation of `size` that the kernel refused with `errno`: [`Detail::OutOfAddresses`] if no room is left,
+/// unless the process has as many mappings as the kernel allows.
+#[must_use]
+pub fn reservation_failed(
+    operation: Operation,
+    call: &'static str,
+    errno: Errno,
+    size: Bytes,
+    context: impl Display,
+) -> Error {
+    if errno != Errno::NOMEM || mapping_limit().is_some() {
+        return failed(operation, call, errno, context);
+    }
+    let source = refusal(call, errno, "no such range of addresses is free");
+    out_of_addresses(operation, size, source)
 }
 
 /// Returns true for `ENOMEM`: the memory is exhausted, or the process has reached its limit of mappings.

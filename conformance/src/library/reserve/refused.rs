@@ -2,8 +2,8 @@
 
 use crate::case::cases;
 use crate::library::tools::refused;
-use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Detail, Placement, Region};
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{Address, Bytes, Detail, ErrorKind, Operation, Placement, Region};
 use gpu_vmm_testkit::TestKit;
 
 cases! { "reserve":
@@ -11,6 +11,8 @@ cases! { "reserve":
     none_at_all,
     /// More addresses than a process can have are refused before a driver call, when reserving and when growing.
     more_than_addresses,
+    /// Once the process has no room left, a reservation fails as out of address space, and says what to do. Dropping one makes room.
+    @isolated no_room_left,
     /// An alignment that is zero, not a power of two or above 2^46 is refused.
     absurd_alignment,
     /// A hint that is not a multiple of the granularity is refused, exact or preferred, although drivers accept it.
@@ -35,6 +37,28 @@ fn more_than_addresses<B: TestKit>(subject: &Subject<B>) {
         let mut region = subject.region(1).build().unwrap();
         refused!(region.grow_to(size), Detail::AddressSpaceExhausted { .. }, size);
     }
+}
+
+fn no_room_left<B: TestKit>(subject: &Subject<B>) {
+    if cfg!(windows) {
+        skip("on Windows, a reservation of 2 TiB and more may never return");
+    }
+    // A quarter of the address space of a process, and less and less of it.
+    let mut size = Bytes(1 << 45);
+    let mut regions = Vec::new();
+    let error = loop {
+        match subject.region(1).reserve(size).build() {
+            Ok(region) => regions.push(region),
+            Err(error) if size < Bytes::gib(256) => break error,
+            Err(_) => size = Bytes(size.0 / 2),
+        }
+        assert!(regions.len() < 1024, "{} reservations, of {size} at last, all found room", regions.len());
+    };
+    assert_eq!((error.operation(), error.kind()), (Operation::Reserve, ErrorKind::OutOfAddressSpace));
+    let text = error.to_string();
+    assert!(text.contains(&size.to_string()) && text.contains("reserve less"), "{text}");
+    regions.truncate(regions.len() - 1);
+    subject.region(1).reserve(size).build().unwrap();
 }
 
 fn absurd_alignment<B: TestKit>(subject: &Subject<B>) {

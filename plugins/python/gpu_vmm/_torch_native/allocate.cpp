@@ -67,6 +67,11 @@ c10::DeviceIndex device_for_memory(int count) {
   return runtime_device();
 }
 
+// Returns whether memory or addresses are short. PyTorch's callers get the same error for both.
+bool is_short(gpu_vmm_status status) {
+  return status == GPU_VMM_OUT_OF_MEMORY || status == GPU_VMM_OUT_OF_ADDRESSES;
+}
+
 } // namespace
 
 c10::DataPtr GpuVmmAllocator::allocate(size_t size) {
@@ -158,7 +163,7 @@ void GpuVmmAllocator::take_recorded(
   } else {
     const gpu_vmm_torch_mempool_id id{pool.first, pool.second};
     const auto status = library.gpu_vmm_torch_allocate(device, size, stream, &id, &block);
-    if (status == GPU_VMM_OUT_OF_MEMORY) {
+    if (is_short(status)) {
       throw_out_of_memory(device, size, stream, context);
     }
     check(status);
@@ -172,7 +177,7 @@ void GpuVmmAllocator::take_recorded(
 void GpuVmmAllocator::take_otherwise(
     gpu_vmm_status status, c10::DeviceIndex device, size_t size, cudaStream_t stream, const Context& context,
     gpu_vmm_torch_block& block) {
-  if (status != GPU_VMM_OUT_OF_MEMORY) {
+  if (!is_short(status)) {
     check(status);
   }
   at(device).statistics.retried();
@@ -182,7 +187,7 @@ void GpuVmmAllocator::take_otherwise(
     callbacks->Create(name)->Execute();
   }
   status = library.gpu_vmm_torch_allocate_at_last(device, size, stream, &block);
-  if (status == GPU_VMM_OUT_OF_MEMORY) {
+  if (is_short(status)) {
     if (foreign_.allocate_spare(device, size, stream, block)) {
       check(library.gpu_vmm_torch_count(&block, true));
       return;

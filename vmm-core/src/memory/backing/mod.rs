@@ -3,7 +3,6 @@
 //! | file | subject |
 //! |---|---|
 //! | `file` | a file for contents of one region |
-//! | `host_memory` | how much memory the host has |
 //! | `pages` | ordinary memory, which a store can keep |
 //! | `pinned_arena` | an allocator of pinned memory in extents |
 //! | `store` | the trait of the stores that contents reach through a ring |
@@ -12,7 +11,6 @@
 //! | `saved_contents` | the saved contents of one region, and copies to and from them |
 
 mod file;
-mod host_memory;
 mod pages;
 mod pinned_arena;
 mod saved_contents;

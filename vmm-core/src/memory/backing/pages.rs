@@ -1,9 +1,8 @@
 //! Ordinary memory of the host in blocks, which a store can keep for the next contents.
 #![allow(unsafe_code)]
 
-use super::host_memory::check_available;
 use super::store::{Store, outside};
-use crate::driver::HostPages;
+use crate::driver::{HostPages, check_available};
 use crate::types::{Bytes, Lock, Operation, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,6 @@
 //! An allocator of pinned memory. An allocation can consist of several extents, so that all free memory can be used.
 
-use super::host_memory::check_available;
-use crate::driver::{Backend, Pinned};
+use crate::driver::{Backend, Pinned, check_available};
 use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

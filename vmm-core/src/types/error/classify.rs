@@ -10,7 +10,7 @@ impl Detail {
             | Self::ExceedsDevice { .. }
             | Self::BudgetExhausted { .. }
             | Self::BackingStoreFull { .. } => ErrorKind::OutOfMemory,
-            Self::AddressSpaceExhausted { .. } => ErrorKind::OutOfAddressSpace,
+            Self::AddressSpaceExhausted { .. } | Self::OutOfAddresses { .. } => ErrorKind::OutOfAddressSpace,
             Self::ZeroSize
             | Self::BadAlignment { .. }
             | Self::Overflow { .. }

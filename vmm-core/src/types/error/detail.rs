@@ -52,6 +52,16 @@ pub enum Detail {
         /// The size of the region, the memory or the multicast object.
         limit: Bytes,
     },
+    /// A reservation for which the process has too few free addresses.
+    #[error("no {requested} of addresses are free ({source}); {advice}")]
+    OutOfAddresses {
+        /// The requested size.
+        requested: Bytes,
+        /// What would help, with the limit of the process's address space if there is one.
+        advice: String,
+        /// The error of the driver or the operating system.
+        source: DriverError,
+    },
     /// A reservation larger than the address space.
     #[error("{size} of addresses exceed the address space of a process ({limit})")]
     AddressSpaceExhausted {

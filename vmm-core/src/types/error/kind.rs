@@ -9,7 +9,7 @@ use std::fmt;
 pub enum ErrorKind {
     /// The device or the backing store has too little memory, or a budget is used up. Free some, or request less.
     OutOfMemory,
-    /// The address space is too small. Freeing memory elsewhere does not help; reserve less.
+    /// The process has too few free addresses. Reserve less, drop other reservations, or raise the limit that the text names.
     OutOfAddressSpace,
     /// An argument that no state of the program makes valid, such as a size of zero. Correct the call.
     InvalidArgument,

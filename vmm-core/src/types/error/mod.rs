@@ -131,6 +131,7 @@ impl Error {
     pub fn driver_error(&self) -> Option<&DriverError> {
         match self.detail() {
             Detail::OutOfMemory { source, .. }
+            | Detail::OutOfAddresses { source, .. }
             | Detail::DeviceLost { source, .. }
             | Detail::File { source, .. }
             | Detail::Driver { source, .. }

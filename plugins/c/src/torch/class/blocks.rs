@@ -1,7 +1,9 @@
 //! Allocating, freeing and finding blocks.
 
 use crate::call::status;
-use crate::status::{Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_MEMORY, Status};
+use crate::status::{
+    Answer, Failure, GPU_VMM_NOT_FOUND, GPU_VMM_OK, GPU_VMM_OUT_OF_ADDRESSES, GPU_VMM_OUT_OF_MEMORY, Status,
+};
 use crate::texts::{check_place, clear, give_if_wanted};
 use crate::torch::graphs::MempoolId;
 use crate::torch::process::{ALIGNMENT, Device, block_tagged, device, devices};
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_allocate_at_last(
         let stream = unsafe { Stream::from_raw(stream) };
         device.private.clear()?;
         match allocate(device, number as u8, Bytes(size), stream, place) {
-            Err(failure) if failure.status == GPU_VMM_OUT_OF_MEMORY => {
+            Err(failure) if matches!(failure.status, GPU_VMM_OUT_OF_MEMORY | GPU_VMM_OUT_OF_ADDRESSES) => {
                 place.write(device.private.alloc_spare(Bytes(size), stream)?.ok_or(failure)?);
             }
             answer => drop(answer?),
