@@ -12,11 +12,11 @@ const LOOKED_AT: usize = 32;
 impl<B: Backend> Core<B> {
     /// Makes the ranges ready whose work is done.
     pub(crate) fn settle(&mut self) {
-        let Self { spaces, frames, streams, .. } = self;
-        for space in spaces {
-            space.settle(frames, streams);
-            space.tidy();
-        }
+        let Self { spaces, frames, streams, waiting, .. } = self;
+        waiting.retain(|space| {
+            spaces[*space].settle(frames, streams);
+            spaces[*space].still_waits()
+        });
     }
 
     /// Collects all pieces whose work is done. Returns true if there was any.

@@ -99,6 +99,8 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) spaces: Vec<Space<B>>,
     /// Chunks that are freed as soon as the core is unlocked.
     pub(crate) leaving: Vec<Chunk<B>>,
+    /// The spaces with ranges that wait.
+    pub(crate) waiting: Vec<usize>,
     pub(crate) tags: Tags,
     pub(crate) slabs: Slabs,
     pub(crate) pending: Pending,
@@ -110,6 +112,8 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) peak_held: u64,
     /// The number of places that left a gap.
     gaps: u64,
+    /// The number of pieces that were freed.
+    pub(crate) frees: u64,
     pub(crate) calls: DriverCalls,
     pub(crate) history: History,
 }
@@ -130,6 +134,7 @@ impl<B: Backend> Core<B> {
             ongoing: Ongoing::default(),
             spaces: Vec::new(),
             leaving: Vec::new(),
+            waiting: Vec::new(),
             tags: Tags::default(),
             slabs: Slabs::default(),
             pending: Pending::default(),
@@ -138,6 +143,7 @@ impl<B: Backend> Core<B> {
             peak_needed: 0,
             peak_held: 0,
             gaps: 0,
+            frees: 0,
             calls: DriverCalls::default(),
             history: History::new(),
             settings,
@@ -174,7 +180,7 @@ impl<B: Backend> Core<B> {
             return self.place_in_chunk(request, settled).map(|(space, spot)| (space, spot, false));
         }
         if let Some((space, spot)) = self.find_mapped(request)
-            && !(self.looks_further(spot) && self.poll())
+            && !(self.looks_further(request, spot) && self.poll())
         {
             return Ok((space, spot, false));
         }
@@ -194,8 +200,8 @@ impl<B: Backend> Core<B> {
     /// Returns true if the streams should be asked before a place is taken that leaves a gap. Often work is done by then of which
     /// the pool does not know, and a place that fits better is ready: in a trace of four streams, the second pass maps 18 pages
     /// with this and 519 without. Each fourth time gives almost as much as each time.
-    fn looks_further(&mut self, spot: Spot) -> bool {
-        if spot.is_exact || !self.streams.are_several() {
+    fn looks_further(&mut self, request: Request, spot: Spot) -> bool {
+        if spot.is_exact || request.tentative || !self.streams.are_several() {
             return false;
         }
         self.gaps = self.gaps.wrapping_add(1);
@@ -239,6 +245,7 @@ impl<B: Backend> Core<B> {
 
     /// Frees a piece that later requests may use after the work of `turn`.
     pub(crate) fn give_after(&mut self, piece: Piece, turn: Turn) {
+        self.frees += 1;
         match piece.origin {
             Origin::Range(space, range) => self.give_range(usize::from(space), range, turn),
             Origin::Slot(index, slot) => {
@@ -254,7 +261,11 @@ impl<B: Backend> Core<B> {
     }
 
     fn give_range(&mut self, space: usize, range: u32, turn: Turn) {
-        self.taken -= self.spaces[space].give(&mut self.frames, &self.streams, range, turn);
+        let at = &mut self.spaces[space];
+        self.taken -= at.give(&mut self.frames, &self.streams, range, turn);
+        if at.begins_to_wait() {
+            self.waiting.push(space);
+        }
         self.note();
     }
 

@@ -3,14 +3,36 @@
 //!
 //! # How it works
 //!
-//! The pool creates physical memory in frames of one page (2 MiB, or 8 MiB on large GPUs). Each tag has its own addresses,
-//! several times as many as the device has memory. The pool cuts blocks from them by best fit. A frame that contains no block
-//! is free, whether it is mapped or not. One frame may be mapped at several addresses, and the first request that needs
-//! memory takes it.
+//! The pool creates physical memory in frames of one page (2 MiB, or 8 MiB on large GPUs). Each tag has its own addresses.
+//! The pool cuts blocks from them by best fit. A frame that contains no block is free, whether it is mapped or not. One frame may be
+//! mapped at several addresses, and the first request that needs memory takes it.
 //!
 //! If the addresses of a new block have no free frame behind them, the pool maps free frames from other addresses there
 //! before it creates new ones. So free memory does not fragment: any free page serves any request. A program that repeats the
 //! same allocations finds its memory already mapped at all addresses that it uses in alternation, and makes no driver calls.
+//!
+//! # What bounds it
+//!
+//! Each free range of addresses has its own order: the work after which any stream may use it. It is ready, or waits for one stream.
+//! Let L be the most bytes that taken and waiting ranges ever occupied at one time, an aligned range counted with its alignment. A
+//! page that waits for work at other addresses of its frame counts as a whole.
+//!
+//! - Blocks of up to 1 MiB lie in ranges of 57 KiB to 1 MiB. Larger blocks of all sizes share addresses up to 4 L and 64 pages; beyond,
+//!   each group of sizes of a ratio of 16 has its own (the module `space::group`).
+//! - The addresses of a group are extended only if, after the streams were asked, no ready range fits. So each ready range is below
+//!   the largest size h of the group (2 h with an alignment). There are at most as many as taken and waiting ranges, and one; each of
+//!   those has more than h / 16. So the extent is at most 17 L + 32 h.
+//! - Mapped memory is at most the extents in whole pages. A new reservation is as large as all that the group has, so reservations are
+//!   at most four times the extents, and one page more than the block that needed it.
+//! - Records of ranges, bins and events are at most proportional to the blocks that are alive or wait, and to the streams. A space,
+//!   a tag and a bin of a thread cache that nothing uses any more serve others under the same number.
+//! - New memory is created only while the pool holds less than was ever needed and a small part more, or if no frame is free that serves
+//!   the stream. So the physical memory is at most the pages of taken and waiting ranges, and that part.
+//! - A request fails only after a round of waits during which nothing was freed.
+//!
+//! Pages that a failed driver call has lost count as taken.
+//!
+//! # Small blocks
 //!
 //! Small blocks are slots of slabs. Freed small and medium blocks stay in thread caches for the next request.
 //!

@@ -293,12 +293,14 @@ impl<B: Backend> Pool<B> {
         })
     }
 
-    /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again.
+    /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again. Gives up
+    /// only after a round of waits that began after the last failure and during which no thread freed anything.
     fn take(&self, asked: &Asked<'_, B>) -> Result<Ready<B>> {
         let size = asked.size;
         let mut settled = false;
         let mut ladder = Ladder::Streams;
         let mut chunk = None;
+        let mut frees = 0;
         loop {
             let shortage = match self.try_take(asked, settled, &mut chunk) {
                 Ok(taken) => {
@@ -316,11 +318,18 @@ impl<B: Backend> Pool<B> {
                 },
                 Err(shortage) => shortage,
             };
+            if matches!(ladder, Ladder::Streams) {
+                frees = self.owner.inner.core(OPERATION)?.frees;
+            }
             match shortage {
                 Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
                 shortage
                     if can_end(&shortage)
                         && ladder.climb(&self.owner.inner, &self.owner.backend, OPERATION)? => {}
+                shortage if can_end(&shortage) && self.owner.inner.core(OPERATION)?.frees != frees => {
+                    ladder = Ladder::Streams;
+                    self.owner.settle(OPERATION, |_, _| true)?;
+                }
                 shortage if can_end(&shortage) && self.owner.call_for_memory(size) => {
                     // The memory that the callback freed can still be in use by a stream: wait for it.
                     ladder = Ladder::Streams;
@@ -383,7 +392,9 @@ impl<B: Backend> Pool<B> {
         };
         let body = |piece: Piece| Body::new(thread_cache, piece, (stream, index), size.0, place);
         match place {
-            Place::Cached(bin, class) => pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece))),
+            Place::Cached(bin, class) => {
+                pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)))
+            }
             Place::Last(_) => pieces.into_iter().for_each(|piece| core.give(piece, index)),
         }
         if class.is_none() && bin.is_some() {
@@ -431,7 +442,7 @@ fn can_end(shortage: &Shortage) -> bool {
         Shortage::Memory(_) | Shortage::Addresses { .. } => true,
         // The driver has refused a reservation.
         Shortage::Other(error) => error.kind() == ErrorKind::OutOfAddressSpace,
-        Shortage::Caches | Shortage::Suspended => false,
+        Shortage::Caches | Shortage::Suspended | Shortage::Chunk(_) => false,
     }
 }
 

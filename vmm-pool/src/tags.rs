@@ -77,8 +77,10 @@ impl Tag {
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) tag: Arc<Tag>,
-    /// False if the tag was forgotten, or if its number is vacant.
+    /// False if the tag was forgotten or has ended.
     is_named: bool,
+    /// True if the tag has ended, and its number can serve another.
+    has_ended: bool,
     /// Its spaces, in the order of their groups.
     pub(crate) spaces: Vec<(Group, Vec<usize>)>,
 }
@@ -108,7 +110,7 @@ impl Tags {
         let index = self.vacant.last().map_or_else(next, |index| Ok(*index))?;
         let state = AtomicU8::new(0);
         let tag = Arc::new(Tag { index, name: name.into(), state, copies: RwLock::new(()) });
-        let own = Own { tag: Arc::clone(&tag), is_named: true, spaces: Vec::new() };
+        let own = Own { tag: Arc::clone(&tag), is_named: true, has_ended: false, spaces: Vec::new() };
         match self.vacant.pop() {
             Some(index) => self.list[usize::from(index)] = own,
             None => self.list.push(own),
@@ -123,15 +125,16 @@ impl Tags {
 
     /// Returns the tags that no handle refers to.
     pub(crate) fn unused(&self) -> Vec<u16> {
-        let is_unused = |own: &&Own| Arc::strong_count(&own.tag) == 1;
+        let is_unused = |own: &&Own| !own.has_ended && Arc::strong_count(&own.tag) == 1;
         let unused = self.list.iter().filter(is_unused).map(|own| own.tag.index);
         // The first one is that of blocks without a tag.
-        unused.filter(|index| *index > 0 && !self.vacant.contains(index)).collect()
+        unused.filter(|index| *index > 0).collect()
     }
 
     /// Ends a tag that has no handle and no space: its number serves another tag.
     pub(crate) fn end(&mut self, index: u16) {
-        self.list[usize::from(index)].is_named = false;
+        let own = &mut self.list[usize::from(index)];
+        (own.is_named, own.has_ended) = (false, true);
         self.vacant.push(index);
     }
 
@@ -196,7 +199,12 @@ mod tests {
         assert_eq!(tags.named("second").unwrap().index, 1);
         // As if there were one tag for each of the other numbers but the last.
         while tags.list.len() < usize::from(u16::MAX) {
-            tags.list.push(Own { tag: Arc::clone(&first), is_named: false, spaces: Vec::new() });
+            tags.list.push(Own {
+                tag: Arc::clone(&first),
+                is_named: false,
+                has_ended: false,
+                spaces: Vec::new(),
+            });
         }
         assert_eq!(tags.named("last").unwrap().index, u16::MAX);
         let error = tags.named("more").unwrap_err();

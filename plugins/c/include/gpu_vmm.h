@@ -1206,6 +1206,14 @@ gpu_vmm_status gpu_vmm_pool_new(const gpu_vmm_backend *backend,
 // `pool` is null or a pool. `tag` is null or a string. `tagged` is null or points to a writable pointer.
 gpu_vmm_status gpu_vmm_pool_tagged(const gpu_vmm_pool *pool, const char *tag, gpu_vmm_pool **tagged);
 
+// Forgets a tag: its name is free for another tag at once. Objects and blocks of the tag stay valid; its addresses are free when the
+// last of both has ended. A tag that is not forgotten ends in the same way. GPU_VMM_NOT_FOUND if no tag has the name.
+//
+// # Safety
+//
+// `pool` is null or a pool. `tag` is null or a string.
+gpu_vmm_status gpu_vmm_pool_forget_tag(const gpu_vmm_pool *pool, const char *tag);
+
 // Frees a pool. When the last object of a pool is freed, gpu_vmm_pool_tagged's included, all of its remaining blocks are freed as
 // well. Null does nothing.
 //

@@ -237,6 +237,21 @@ pub unsafe extern "C" fn gpu_vmm_pool_tagged(
     })
 }
 
+/// Forgets a tag: its name is free for another tag at once. Objects and blocks of the tag stay valid; its addresses are free when the
+/// last of both has ended. A tag that is not forgotten ends in the same way. GPU_VMM_NOT_FOUND if no tag has the name.
+///
+/// # Safety
+///
+/// `pool` is null or a pool. `tag` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_pool_forget_tag(pool: *const Pool, tag: *const c_char) -> Status {
+    status(|| {
+        // SAFETY: guaranteed by the caller.
+        let (pool, tag) = unsafe { (object("pool", pool)?, required("tag", tag)?) };
+        Ok(pool.blocks.forget_tag(tag)?)
+    })
+}
+
 /// Frees a pool. When the last object of a pool is freed, gpu_vmm_pool_tagged's included, all of its remaining blocks are freed as
 /// well. Null does nothing.
 ///

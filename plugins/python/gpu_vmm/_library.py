@@ -76,6 +76,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_suspend": (_STATUS, [_OBJECT, c_char_p, c_char_p, _U64]),
     "gpu_vmm_is_suspended": (_STATUS, [_OBJECT, c_char_p, POINTER(c_bool)]),
     "gpu_vmm_resume": (_STATUS, [_OBJECT, c_char_p, _U64]),
+    "gpu_vmm_pool_forget_tag": (_STATUS, [_OBJECT, c_char_p]),
     "gpu_vmm_set_budget": (_STATUS, [_OBJECT, c_uint64]),
     "gpu_vmm_trim": (_STATUS, [_OBJECT, c_uint64, _U64]),
     "gpu_vmm_trim_host": (_STATUS, [_OBJECT, _U64]),

@@ -229,6 +229,14 @@ class Pool(Owner):
         check(library().gpu_vmm_pool_tagged(self._handle, text("tag", tag), ctypes.byref(pointer)))
         return Pool(PoolHandle(pointer), self._device, self._blocks, tag)
 
+    def forget_tag(self, tag: str) -> None:
+        """Forgets a tag: its name is free for another tag at once.
+
+        Pools and blocks of the tag stay valid; its addresses are free when the last of both has ended. A tag that is not forgotten
+        ends in the same way. Raises NotFound if no tag has the name.
+        """
+        check(library().gpu_vmm_pool_forget_tag(self._handle, text("tag", tag)))
+
     def free(self, address: SupportsIndex, *, force: bool = False) -> None:
         """Frees the block that begins at an address, in the order of its stream. A :class:`Block` object of it counts as freed.
 

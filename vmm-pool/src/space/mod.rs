@@ -76,6 +76,8 @@ pub(crate) struct Space<B: Backend> {
     pub(crate) pages: Vec<Page>,
     /// The number of pages with memory mapped there.
     pub(crate) mapped: u64,
+    /// True if the space is in the list of those with ranges that wait.
+    waits: bool,
     /// The end of the last page that is out of use; zero if there is none.
     lost_end: u64,
     /// The number of pages that are marked as changing.
@@ -114,6 +116,7 @@ impl<B: Backend> Space<B> {
             ranges: Ranges::new(reserved),
             pages: Vec::new(),
             mapped: 0,
+            waits: false,
             lost_end: 0,
             changing: 0,
         }
@@ -296,9 +299,16 @@ impl<B: Backend> Space<B> {
         }
     }
 
-    /// Drops what the space keeps for streams that no range waits for.
-    pub(crate) fn tidy(&mut self) {
+    /// Returns true once if ranges of the space wait, until [`still_waits`](Self::still_waits) has returned false.
+    pub(crate) fn begins_to_wait(&mut self) -> bool {
+        self.ranges.is_waiting() && !std::mem::replace(&mut self.waits, true)
+    }
+
+    /// Returns true if ranges of the space wait. Drops what it keeps for streams that none waits for.
+    pub(crate) fn still_waits(&mut self) -> bool {
         self.ranges.drop_empty_sets();
+        self.waits = self.ranges.is_waiting();
+        self.waits
     }
 
     /// Returns the taken range that contains an offset.

@@ -334,6 +334,11 @@ impl Ranges {
         Some((offset, size))
     }
 
+    /// Returns true if ranges wait, or did when [`drop_empty_sets`](Self::drop_empty_sets) was called last.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waited_for.is_empty()
+    }
+
     /// Drops the sets without a range. Those of streams that fill them again in a moment would only be built again, so this is for
     /// the slow path.
     pub(super) fn drop_empty_sets(&mut self) {
