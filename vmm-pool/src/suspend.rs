@@ -349,3 +349,31 @@ impl<B: Backend> Core<B> {
         result
     }
 }
+
+#[cfg(all(test, target_os = "linux", target_pointer_width = "64"))]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use crate::Pool;
+    use gpu_vmm_core::Operation;
+    use gpu_vmm_host::HostConfig;
+    use gpu_vmm_testkit::check_may_wait;
+    use std::panic::catch_unwind;
+
+    #[test]
+    fn a_wait_under_the_core_is_seen() {
+        let pool = Pool::builder(&HostConfig::new().open().unwrap()).build().unwrap();
+        let (inner, operation) = (&pool.owner.inner, Operation::QueryPool);
+        let is_seen = || catch_unwind(|| check_may_wait("a wait")).is_err();
+        let core = inner.core(operation).unwrap();
+        assert!(is_seen());
+        drop(core);
+        let core = inner.core_when(operation, |_| true).unwrap();
+        assert!(is_seen());
+        drop(core);
+        let core = inner.try_core().unwrap();
+        assert!(is_seen());
+        drop(core);
+        assert!(!is_seen());
+    }
+}

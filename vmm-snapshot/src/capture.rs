@@ -39,7 +39,7 @@ use std::sync::{Mutex, PoisonError};
 /// # Thread safety
 ///
 /// It borrows the regions, so that no thread changes them before it is dropped; their contents can be read at the same time. Several
-/// snapshots can be written at the same time, also of one region.
+/// snapshots can be written at the same time, also of one region; those that share a ring take turns.
 #[derive(Clone, Debug)]
 pub struct Snapshot<'a, B: Backend> {
     ring: &'a StagingRing<B>,

@@ -28,7 +28,7 @@ use crate::{Restored, SnapshotFile};
 ///
 /// # Thread safety
 ///
-/// It is a plain value. Several threads may restore from one file at the same time.
+/// It is a plain value. Several threads may restore from one file at the same time; those that share a ring take turns.
 #[derive(Clone, Debug, Default)]
 pub struct Restore {
     /// The replacement of each device; `None` drops its access.

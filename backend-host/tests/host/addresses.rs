@@ -68,8 +68,11 @@ fn an_unusable_hint_is_a_wish() {
 fn too_many_addresses_are_an_error() {
     let size = Bytes::gib(1 << 20);
     let error = Range::aligned(&host(), size, GRANULE, None).err().unwrap();
-    let asked = format!("{size} aligned to {GRANULE}");
-    assert!(matches!(error.detail(), Detail::Driver { context, .. } if *context == asked), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::OutOfAddresses { requested, .. } if *requested == size),
+        "{error}"
+    );
+    assert!(error.to_string().ends_with("; reserve less, or drop other reservations first"), "{error}");
     let source = error.driver_error().unwrap();
     assert_eq!((source.call, source.name.as_ref()), ("mmap", "ENOMEM"), "{error}");
     assert!(!source.description.contains("max_map_count"), "{error}");

@@ -17,7 +17,16 @@ class Circle:
         self.content, self.itself = content, self
 
 
-class Announced(Case):
+class Uncollected(Case):
+    """The tests say when garbage is collected: other objects that end free memory that was kept."""
+
+    def setUp(self):
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+
+
+class Announced(Uncollected):
     def test_memory_is_kept_and_collected(self):
         opened, size = backend(), 2 * MIB
         vec = gpu_vmm.DeviceVec("uint8", bytes(size), backend=opened)
@@ -67,10 +76,11 @@ class Announced(Case):
 
 
 @unittest.skipUnless(NAME == "cuda", "waits for HIP's devices invalidate no capture")
-class Invalidated(Case):
+class Invalidated(Uncollected):
     """Each object ends during a capture of the driver's own."""
 
     def setUp(self):
+        super().setUp()
         self.backend = backend()
         self.driver = ctypes.CDLL("libcuda.so.1")
         context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
@@ -80,8 +90,6 @@ class Invalidated(Case):
         self.addCleanup(self.call, "cuDevicePrimaryCtxRelease_v2", 0)
         self.addCleanup(self.call, "cuCtxSetCurrent", None)
         self.addCleanup(self.call, "cuStreamDestroy_v2", self.stream)
-        gc.disable()
-        self.addCleanup(gc.enable)
 
     def call(self, name, *arguments):
         self.assertEqual(getattr(self.driver, name)(*arguments), 0, name)

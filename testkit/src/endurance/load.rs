@@ -1,6 +1,6 @@
 //! The load of a program: its live bytes, and bytes whose work is not done, now and at most.
 
-use super::bound::{footprint, group_of, is_slot};
+use super::groups::{footprint, group_of, is_slot};
 use std::collections::BTreeMap;
 
 /// Bytes and blocks that are live or wait for work.

@@ -6,20 +6,23 @@
 //! | file | subject |
 //! |---|---|
 //! | `bound` | the bound: one function for each resource |
-//! | `load`, `model` | the load of a program |
+//! | `groups`, `load`, `model` | the groups of sizes, and the load of a program |
 //! | `program` | the sizes, lifetimes and calls of a program |
-//! | `runner`, `worker` | the run of a program, by one or several threads |
+//! | `runner`, `state`, `worker` | the run of a program, by one or several threads |
 //! | `work` | the streams of a program |
 
 mod bound;
+mod groups;
 mod load;
 mod model;
 mod program;
 mod runner;
+mod state;
 mod work;
 mod worker;
 
 pub use bound::{Amounts, most_mapped};
 pub use program::{Order, Program, Sizes};
-pub use runner::{Limit, Report, Violation, run};
+pub use runner::{Limit, Report, run};
+pub use state::Violation;
 pub use work::Work;

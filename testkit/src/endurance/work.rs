@@ -18,6 +18,11 @@ pub trait Work: Sync {
     /// Returns a number of units that have ended.
     fn done(&self, stream: usize) -> u64;
 
+    /// Returns true if no other units have ended than [`done`](Work::done) says, so that a block in memory of unfinished work is a fault.
+    fn is_exact(&self) -> bool {
+        false
+    }
+
     /// Ends up to `count` units, or waits for them.
     fn finish(&self, stream: usize, count: u64);
 
@@ -48,6 +53,10 @@ impl<B: Backend> Work for LateWork<B> {
 
     fn done(&self, stream: usize) -> u64 {
         self.done(stream)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn finish(&self, stream: usize, count: u64) {

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `access` | access rights of devices to a mapping |
 //! | `address` | device addresses and ranges of them |
-//! | `address_limit` | reservations that find no room, and the limit of a process's address space |
+//! | `address_errors` | errors of reservations that find no room |
+//! | `address_limit` | the limit of a process's address space |
 //! | `bank` | identifiers of a region's banks |
 //! | `bytes` | amounts of memory |
 //! | `capability` | optional features and whether a device has them |
@@ -28,6 +29,7 @@
 
 mod access;
 mod address;
+mod address_errors;
 mod address_limit;
 mod bank;
 mod bytes;
@@ -55,7 +57,7 @@ mod vendor_name;
 
 pub use access::{Access, AccessMap, Grant};
 pub use address::{Address, AddressRange};
-pub use address_limit::out_of_addresses;
+pub use address_errors::out_of_addresses;
 pub use bank::BankId;
 pub use bytes::{Bytes, ParseBytesError};
 pub use capability::{Capability, Evidence, Feature};

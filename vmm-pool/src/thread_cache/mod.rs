@@ -232,7 +232,7 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Returns the number of bins.
-    #[cfg(test)]
+    #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn bins(&self) -> usize {
         self.bins.len()
     }

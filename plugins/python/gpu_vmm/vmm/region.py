@@ -36,8 +36,8 @@ class Region(Mappings, Contents):
     ``extend_by``: the least number of addresses that growth adds behind a full reservation; 0 for twice the size. ``guard``: the
     number of bytes of addresses to keep free on either side. ``portable``: whether every driver can restore the region at its address.
 
-    Any thread may use it; calls of several threads run one at a time. Raises AddressTaken, Unaligned, OutOfAddresses, NoSuchDevice, or Unavailable for memory that the driver
-    lacks.
+    Any thread may use it; calls of several threads run one at a time. Raises AddressTaken, Unaligned, OutOfAddresses, NoSuchDevice, or
+    Unavailable for memory that the driver lacks.
     """
 
     __slots__ = ()

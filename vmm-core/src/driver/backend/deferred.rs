@@ -111,11 +111,12 @@ impl Deferred {
         self.captures.load(Ordering::SeqCst) > 0
     }
 
-    /// Watches a stream. Before a wait for a device that could [invalidate captures](crate::SyncCalls::waits_spoil_captures), the driver is
-    /// asked whether the stream captures; if it does, the wait is refused, whichever the device is. Ends when [`unwatch_stream`](Deferred::unwatch_stream) has been called as often. Does nothing for a default stream, which either
-    /// never captures or is another stream in each thread, and in a forked child.
+    /// Watches a stream. Before a wait for a device that could [invalidate captures](crate::SyncCalls::waits_spoil_captures), the driver
+    /// is asked whether the stream captures. If it does, the wait is refused, whichever the device is.
     ///
-    /// The stream must be live until the end, as `'static` promises; then it may be destroyed.
+    /// The watch ends when [`unwatch_stream`](Deferred::unwatch_stream) has been called as often. The stream must be live until then, as
+    /// `'static` promises. A default stream is not watched: it never captures, or it is another stream in each thread. In a forked child
+    /// this does nothing.
     pub fn watch_stream(&self, stream: Stream<'static>) {
         if let Some(mut streams) = self.watched(stream) {
             streams.entry(stream.as_raw().addr()).or_insert((stream, 0)).1 += 1;
@@ -142,8 +143,9 @@ impl Deferred {
         can.then(|| self.streams.lock(Operation::QueryCapture).ok()).flatten()
     }
 
-    /// Returns true if a wait for a device could invalidate a known capture: it was announced, or a watched stream captures. A stream that the driver cannot report on
-    /// does not count: the wait that follows reports what is wrong. False in a forked child.
+    /// Returns true if a wait for a device could invalidate a known capture: it was announced, or a watched stream captures.
+    ///
+    /// A stream that the driver cannot report on does not count: the wait that follows reports what is wrong. False in a forked child.
     #[must_use]
     pub fn knows_capture(&self, backend: &impl Backend) -> bool {
         let Ok(streams) = self.streams.lock(Operation::QueryCapture) else { return false };

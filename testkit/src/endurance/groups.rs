@@ -1,0 +1,42 @@
+//! The groups of sizes that have addresses of their own, and the sizes of blocks that are slots of slabs.
+
+/// The smallest size of a range.
+pub(super) const UNIT: u64 = 512;
+
+/// The ratio of the largest to the smallest size of a group, as a power of two.
+const RATIO_BITS: u32 = 4;
+
+/// The largest size that is a slot of a slab.
+pub(super) const SLOT: u64 = 64 << 10;
+
+/// Returns the group of a size: each group has sizes up to 16 times its smallest one.
+pub(super) fn group_of(size: u64) -> u32 {
+    (size.max(UNIT) / UNIT).ilog2() / RATIO_BITS
+}
+
+/// Returns the smallest size of a group.
+pub(super) const fn smallest(group: u32) -> u64 {
+    UNIT << (group * RATIO_BITS)
+}
+
+/// Returns the addresses that a block needs: a gap next to an aligned block may be as large as the alignment.
+pub(super) fn footprint(capacity: u64, alignment: u64) -> u64 {
+    if alignment > UNIT { capacity.saturating_add(alignment) } else { capacity }
+}
+
+/// Returns true if blocks of this size are slots of slabs, if they have no larger alignment.
+pub(super) const fn is_slot(capacity: u64, alignment: u64) -> bool {
+    capacity <= SLOT && alignment <= UNIT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_sizes_of_a_ratio_of_16() {
+        let groups = [1, 512, 8191, 8192, 131_071, 131_072, 2 << 20].map(group_of);
+        assert_eq!(groups, [0, 0, 0, 1, 1, 2, 3]);
+        assert_eq!([0, 1, 2].map(smallest), [512, 8192, 131_072]);
+    }
+}
