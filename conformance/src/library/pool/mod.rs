@@ -18,6 +18,7 @@
 //! | `raw` | blocks that are identified by their addresses |
 //! | `ends` | drops in any order, and forks |
 //! | `failing` | every driver call that fails once |
+//! | `rounds` | programs that repeat a few allocations for ever |
 //! | `random` | random operations against a model of every byte |
 //! | `soak` | random operations of many threads, with failures |
 
@@ -32,6 +33,7 @@ mod order;
 mod pages;
 mod random;
 mod raw;
+mod rounds;
 mod soak;
 mod stats;
 mod strangers;
@@ -70,6 +72,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         raw::cases(),
         ends::cases(),
         failing::cases(),
+        rounds::cases(),
         random::cases(),
         soak::cases(),
     ]
