@@ -13,6 +13,7 @@ mod contract;
 mod copies;
 mod faults;
 mod in_flight;
+mod limited;
 mod limits;
 mod lost;
 mod machine;

@@ -12,6 +12,7 @@
 //! | `plain` | allocations of devices without virtual memory management |
 //! | `poison` | overwriting of freed memory |
 //! | `segment` | mapped memory that one driver call may use |
+//! | `split` | memory in smaller handles if the driver refuses a large one |
 //! | `staging_ring` | pinned buffers for copies through the host |
 //! | `threads` | threads that work at the same time as the calling thread |
 
@@ -25,6 +26,7 @@ mod physical;
 mod plain;
 mod poison;
 mod segment;
+mod split;
 mod staging_ring;
 mod threads;
 
@@ -36,4 +38,5 @@ pub use physical::{MemoryId, PhysicalMemory, create_now, free_deferred, rounded_
 pub use poison::POISON;
 pub(crate) use poison::poison;
 pub use segment::Segment;
+pub(crate) use split::create_split;
 pub use staging_ring::{ChunkContents, StagingRing};

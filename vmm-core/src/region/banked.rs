@@ -4,7 +4,7 @@
 //! can work on the bytes of another bank, and nothing is copied.
 
 use crate::driver::{Backend, WaitFor};
-use crate::memory::{PhysicalMemory, rounded_size};
+use crate::memory::{PhysicalMemory, create_split, rounded_size};
 use crate::region::{BackingObserver, MappedMemory, ObserverId, Region, RegionBuilder, rounded};
 use crate::trace::span;
 use crate::types::{Address, BankId, Bytes, Detail, Error, Operation, Result};
@@ -49,7 +49,7 @@ impl<B: Backend> BankedRegion<B> {
     }
 
     /// Adds a bank of new memory: one piece of the region's memory properties with at least `size` bytes, rounded up to the
-    /// granularity. Nothing is mapped. CUDA: `cuMemCreate`; HIP: `hipMemCreate`.
+    /// granularity, or several if the driver refuses a large one although enough memory is free. Nothing is mapped. CUDA: `cuMemCreate`; HIP: `hipMemCreate`.
     ///
     /// # Errors
     ///
@@ -61,8 +61,8 @@ impl<B: Backend> BankedRegion<B> {
         let size = rounded(operation, size, self.region.granularity())?;
         let (size, _) = rounded_size(self.region.backend(), operation, size, &properties)?;
         self.region.check_inside(operation, Bytes::ZERO, size)?;
-        let memory = PhysicalMemory::create(self.region.backend(), size, properties)?;
-        self.add_bank_of(vec![memory])
+        let memory = create_split(self.region.backend(), size, properties, self.region.granularity())?;
+        self.add_bank_of(memory)
     }
 
     /// Adds a bank of existing memory. The pieces are placed one behind the other. Nothing is mapped.

@@ -7,8 +7,8 @@ use super::placement::{Placement, as_granularity, rounded};
 use super::{Region, plain, restorable};
 use crate::driver::Backend;
 use crate::types::{
-    Access, AccessMap, Alignment, Bytes, Detail, DeviceId, Error, Grant, Granularity, Operation, Properties,
-    Result,
+    Access, AccessMap, Alignment, Bytes, Detail, DeviceId, Error, ErrorKind, Grant, Granularity, Operation,
+    Properties, Result,
 };
 
 /// The settings for growth.
@@ -42,6 +42,11 @@ impl Growing {
             _ => self.access,
         }
     }
+}
+
+/// Returns true if a driver that has refused a reservation may accept a smaller one.
+fn is_too_large(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::OutOfAddressSpace | ErrorKind::Driver)
 }
 
 /// The settings of a new [`Region`].
@@ -93,7 +98,8 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// Sets the number of bytes of addresses to reserve, rounded up to the driver's [unit](Backend::reservation_unit) of
     /// reservations.
     ///
-    /// Default: the size of the device's memory. Addresses use no memory: reserve the largest size that the region can ever need.
+    /// Default: the size of the device's memory, or less if the driver refuses that: half, a quarter, and so on. A size that is set is
+    /// reserved as it is or not at all. Addresses use no memory: reserve the largest size that the region can ever need.
     #[must_use]
     pub fn reserve(mut self, size: Bytes) -> Self {
         self.size = Some(size);
@@ -233,7 +239,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         let [least, least_unit] = if portable { restorable::UNITS } else { [Granularity::BYTE; 2] };
         let granularity = backend.granularity_of(operation, &memory)?.max(backend.granularity()).max(least);
         let unit = backend.reservation_unit().max(granularity).max(least_unit);
-        let size = rounded(operation, self.size.unwrap_or(device.total_memory), unit)?;
+        let mut size = rounded(operation, self.size.unwrap_or(device.total_memory), unit)?;
         let extend_by = match self.extend_by {
             Bytes::ZERO => Bytes::ZERO,
             some => rounded(operation, some, unit)?,
@@ -246,9 +252,16 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         };
         let layout = match is_plain {
             true => Layout::plain(granularity, None),
-            false => {
-                reserve_guarded(backend, operation, size, alignment, granularity, self.placement, guard)?
-            }
+            false => loop {
+                let place = self.placement;
+                match reserve_guarded(backend, operation, size, alignment, granularity, place, guard) {
+                    // Drivers with few addresses: a limit of the process, virtual GPUs, WSL, Windows.
+                    Err(error) if self.size.is_none() && size > unit.bytes() && is_too_large(&error) => {
+                        size = rounded(operation, Bytes(size.0 / 2), unit)?;
+                    }
+                    answer => break answer?,
+                }
+            },
         };
         let elsewhere = if portable { Placement::Restorable } else { Placement::Anywhere };
         Ok(Region {

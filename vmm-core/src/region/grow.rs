@@ -11,7 +11,7 @@ use super::reserve::reserve;
 use super::table::{Mapping, Piece};
 use super::{BackingEffect, Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
-use crate::memory::{PhysicalMemory, rounded_size};
+use crate::memory::{PhysicalMemory, create_split, rounded_size};
 use crate::trace::span;
 use crate::types::{
     Address, Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Properties, Result,
@@ -96,8 +96,9 @@ impl<B: Backend> Region<B> {
     ///
     /// The new memory lies within the reservation, else in another reservation right behind it. The size is rounded up to the
     /// granularity. The new memory is one handle per reservation that it lies in, or several of at most 256 MiB if a
-    /// [peer](super::RegionBuilder::access) has access to it, which takes drivers less time; [`Region::mappings`] lists them. A region that
-    /// is large enough already stays as it is.
+    /// [peer](super::RegionBuilder::access) has access to it, which takes drivers less time, or smaller ones if the driver refuses a
+    /// large handle although enough memory is free; [`Region::mappings`] lists them. A region that is large enough already stays as
+    /// it is.
     ///
     /// The contents of the new part are undefined: drivers return zeros, but memory that was mapped before keeps its bytes.
     ///
@@ -241,11 +242,16 @@ impl<B: Backend> Region<B> {
             return self.shrink_plain(size, done);
         }
         let before = self.mapped();
-        for mapping in self.mappings().filter(|mapping| mapping.offset >= size) {
+        // Looks at the mappings that go alone, however many stay.
+        let touching = self.layout.table.touching(size, end - size);
+        let tail: Vec<OffsetRange> = touching
+            .map(|(offset, mapping)| OffsetRange { offset, length: mapping.length() })
+            .filter(|mapping| mapping.offset >= size)
+            .collect();
+        for mapping in &tail {
             self.layout.table.check_whole(operation, mapping.offset, mapping.length)?;
         }
-        let parts: Vec<OffsetRange> =
-            self.layout.parts().into_iter().filter_map(|part| self.tail(part, size)).collect();
+        let parts = OffsetRange::joined(tail.into_iter());
         let announced = self.announce(operation, BackingEffect::Removed, || parts.clone())?;
         let waited = match parts.first() {
             Some(first) => self.wait(&self.layout, first.offset, end - first.offset, done),
@@ -254,14 +260,6 @@ impl<B: Backend> Region<B> {
         let removed = waited.and_then(|()| self.layout.remove(&parts));
         announced.end(&self.layout, removed)?;
         Ok(Shrunk { end: self.end(), removed: before - self.mapped() })
-    }
-
-    /// The mappings of a part that begin at or behind `from`.
-    fn tail(&self, part: OffsetRange, from: Bytes) -> Option<OffsetRange> {
-        let end = part.offset + part.length;
-        let (offset, _) =
-            self.layout.table.touching(from.max(part.offset), end - from).find(|(at, _)| *at >= from)?;
-        (offset < end).then(|| OffsetRange { offset, length: end - offset })
     }
 
     /// The end that the region must reach, or `None` if it reaches it already.
@@ -363,9 +361,12 @@ impl<B: Backend> Region<B> {
             let mut offset = cut.range.offset;
             while offset < cut.range.end() {
                 let length = most.min(cut.range.end() - offset);
-                let memory = PhysicalMemory::create(&self.backend, length, self.growing.memory_of(device))?;
-                pieces.push(Piece { offset, mapping: Mapping::new(memory, access) });
-                offset += length;
+                let properties = self.growing.memory_of(device);
+                for memory in create_split(&self.backend, length, properties, self.granularity())? {
+                    let size = memory.size();
+                    pieces.push(Piece { offset, mapping: Mapping::new(memory, access) });
+                    offset += size;
+                }
             }
         }
         Ok(pieces)

@@ -175,6 +175,9 @@ impl<B: Backend> Layout<B> {
 
     /// Refuses a layout with a poisoned mapping.
     pub(super) fn check_in_use(&self, operation: Operation) -> Result<()> {
+        if !self.table.is_in_doubt() {
+            return Ok(());
+        }
         self.table
             .iter()
             .try_for_each(|(offset, mapping)| self.table.check_mapped(operation, offset, mapping.length()))

@@ -207,6 +207,11 @@ impl<B: Backend> Table<B> {
         Some((place, self.mappings.get(slot)?))
     }
 
+    /// Reports whether any mapping may be poisoned.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt
+    }
+
     /// Reports whether a mapping of this table is poisoned.
     pub(super) fn is_out_of_use(&self, mapping: &Mapping<B>) -> bool {
         self.is_in_doubt && mapping.poisoned.is_some()

@@ -17,9 +17,11 @@ fn vector<B: TestKit>() -> Vec<Row<B>> {
     }
     vec![
         Row::new("DeviceVec::new", "", Start::FREE, |bench| {
+            // If the driver refuses the default reservation, half as much is reserved.
             let vector = DeviceVec::new(&bench.backend, bench.device);
             keep(bench, vector.map(Made::Vector))
-        }),
+        })
+        .wish(),
         Row::new("DeviceVec::build", "", Start::FREE, |bench| {
             let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
             let vector = DeviceVec::build(builder);
