@@ -91,12 +91,16 @@ arguments.";
 pub(crate) struct CheckArguments {
     #[command(flatten)]
     pub(crate) on: On,
-    /// The time that all steps may take together, such as 90s, 10min or 1h; the soak has its own
+    /// The time that all steps may take together, such as 90s, 10min or 1h; the soak and the endurance have their own
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) time: Duration,
     /// Also run two million operations on a pool, with failures
     #[arg(long)]
     pub(crate) soak: bool,
+    /// Also run programs that allocate for this long on a pool, with work on several streams, and compare what the pool uses
+    /// with its bound [default without a time: 1min]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1min", value_parser = some_time)]
+    pub(crate) endurance: Option<Duration>,
     /// Say what would be done and written, and do nothing
     #[arg(long)]
     pub(crate) plan: bool,
@@ -141,6 +145,10 @@ The library layer tests gpu-vmm's public API: its cases pass on every backend, o
 hardware or the version lacks a feature. The driver layer makes raw calls, right and wrong ones: the driver does as \
 documented, is more lenient, or deviates. A deviation that gpu-vmm knows is reported with the name of its quirk; any \
 other is NEW. Cases that may crash run in processes of their own.
+
+The group `endurance` runs random programs and double buffers on a pool, and compares the memory and addresses that the \
+pool uses with its bound. In a run of all cases it takes 2 seconds; `--filter endurance` runs it alone, for a minute or \
+as long as `--endurance` says.
 
 The exit status is 0 if no case failed and 1 if one did; 2 for invalid arguments. A deviation, also a new one, is the \
 driver's behaviour and not a failure of gpu-vmm: the summary counts it, and the status stays 0.
@@ -367,8 +375,11 @@ pub(crate) struct ConformanceArguments {
     /// others as skipped
     #[arg(long, value_name = "TIME", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) time: Option<Duration>,
+    /// The time of the group `endurance`, such as 10min [default: 2s, or 1min if --filter names the group]
+    #[arg(long, value_name = "TIME", value_parser = some_time, allow_hyphen_values = true)]
+    pub(crate) endurance: Option<Duration>,
     /// Print the names and rules of the cases and run nothing; opens no driver
-    #[arg(long, conflicts_with_all = ["backend", "device", "time", "format", "out", "compare", "verbose"])]
+    #[arg(long, conflicts_with_all = ["backend", "device", "time", "endurance", "format", "out", "compare", "verbose"])]
     pub(crate) list: bool,
     /// The format of the report; `markdown` is for `--compare`
     #[arg(long, value_enum, default_value_t)]
@@ -377,7 +388,7 @@ pub(crate) struct ConformanceArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Compare reports that `--format json` or `gpu-vmm check` wrote, side by side, and run nothing
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["backend", "device", "time"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["backend", "device", "time", "endurance"])]
     pub(crate) compare: Vec<PathBuf>,
     /// Show every case, not only remarkable or differing ones
     #[arg(short, long)]

@@ -2,6 +2,7 @@
 
 use crate::driver;
 use crate::fork_server::{Child, Request};
+use crate::library::endurance_time;
 use crate::outcome::Outcome;
 use crate::report::Environment;
 use crate::suite::{Item, Layer, Suite};
@@ -116,7 +117,7 @@ impl<B: TestKit> Suite<B> {
                 return Ok(done);
             }
             if ended.is_none() {
-                let patience = if began.elapsed() < PATIENCE { PATIENCE } else { Duration::ZERO };
+                let patience = if began.elapsed() < longest() { PATIENCE } else { Duration::ZERO };
                 let ended = child.wait(patience).map_err(system)?;
                 let outcome = match self.content.rule(item.index) {
                     Some(rule) => driver::died(
@@ -157,11 +158,17 @@ fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| Instant::now() >= deadline)
 }
 
+/// Returns how long the longest item may take: the group `endurance` runs for as long as its user says.
+fn longest() -> Duration {
+    PATIENCE + endurance_time()
+}
+
 /// Returns how long an item may take.
 fn patience(deadline: Option<Instant>) -> Duration {
-    let left = deadline.map_or(PATIENCE, |deadline| deadline.saturating_duration_since(Instant::now()));
+    let longest = longest();
+    let left = deadline.map_or(longest, |deadline| deadline.saturating_duration_since(Instant::now()));
     // A timeout of zero would mean to wait forever.
-    left.clamp(Duration::from_millis(1), PATIENCE)
+    left.clamp(Duration::from_millis(1), longest)
 }
 
 fn system(error: io::Error) -> String {

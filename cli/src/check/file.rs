@@ -40,6 +40,8 @@ pub(super) struct Check {
     /// The pairs, each as `bench --json` describes it.
     pub(super) bench: Vec<Value>,
     pub(super) soak: Option<Report>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) endurance: Option<Report>,
     pub(super) kernel: Messages,
 }
 
@@ -81,6 +83,7 @@ impl Check {
             conformance: None,
             bench: Vec::new(),
             soak: None,
+            endurance: None,
             kernel: Messages::default(),
         }
     }

@@ -59,7 +59,11 @@ fn tell_plan(asked: &CheckArguments, steps: &[Step], output: &mut Output) -> Ans
         output.paragraph("  gpu-vmm ", &step.arguments.join(" "))?;
     }
     if asked.soak {
-        output.paragraph("", "The last one is the soak, which takes up to 10 minutes more.")?;
+        output.paragraph("", "The soak takes up to 10 minutes more.")?;
+    }
+    if let Some(time) = asked.endurance {
+        let time = humantime::format_duration(time);
+        output.paragraph("", &format!("The endurance takes {time} more."))?;
     }
     let out = asked.out.display();
     output.paragraph(
@@ -122,6 +126,7 @@ impl<'a> Run<'a> {
             Part::Conformance => check.conformance = serde_json::from_slice(stdout).ok(),
             Part::Bench => check.bench.extend(serde_json::from_slice(stdout).ok()),
             Part::Soak => check.soak = serde_json::from_slice(stdout).ok(),
+            Part::Endurance => check.endurance = serde_json::from_slice(stdout).ok(),
         }
     }
 

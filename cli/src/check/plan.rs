@@ -31,6 +31,7 @@ pub(super) enum Part {
     Conformance,
     Bench,
     Soak,
+    Endurance,
 }
 
 /// A step of the check.
@@ -68,6 +69,12 @@ pub(super) fn steps(asked: &CheckArguments) -> Vec<Step> {
         let settings = &[("GPU_VMM_SOAK_OPERATIONS", SOAK_OPERATIONS)];
         steps.push(Step { settings, ..step(Part::Soak, "soak", &["conformance"], &rest, minute * 10) });
     }
+    if let Some(time) = asked.endurance {
+        let seconds = format!("{}s", time.as_secs());
+        let rest = ["--filter", "library::endurance", "--endurance", &seconds, "--format", "json"];
+        // A program ends its last steps, and the pool's memory returns.
+        steps.push(step(Part::Endurance, "endurance", &["conformance"], &rest, time + minute * 2));
+    }
     steps
 }
 
@@ -95,11 +102,11 @@ impl Step {
     }
 
     /// Sets the time that the step may take: of the suite, its own limit. Returns the time after which it is killed, or
-    /// `None` if nothing is left. The soak has its own time.
+    /// `None` if nothing is left. The soak and the endurance have their own time.
     pub(super) fn limit(&mut self, left: Duration, whole: Duration) -> Option<Duration> {
         const LEAST: Duration = Duration::from_secs(1);
         match self.part {
-            Part::Soak => Some(self.most),
+            Part::Soak | Part::Endurance => Some(self.most),
             _ if left < LEAST => None,
             Part::Conformance => {
                 let limit = left.saturating_sub(whole * LEFT_TO_BENCH / 10).max(LEAST);
@@ -124,7 +131,7 @@ mod tests {
 
     #[test]
     fn each_step_is_a_command_that_can_be_run() {
-        for line in ["gpu-vmm check", "gpu-vmm check --backend host --device 0 --soak"] {
+        for line in ["gpu-vmm check", "gpu-vmm check --backend host --device 0 --soak --endurance"] {
             for mut step in planned(line) {
                 step.limit(Duration::from_secs(60), Duration::from_secs(60)).unwrap();
                 let words = ["gpu-vmm".to_owned()].into_iter().chain(step.arguments.iter().cloned());
@@ -136,7 +143,7 @@ mod tests {
 
     #[test]
     fn each_step_has_its_command_its_name_and_its_time() {
-        let mut steps = planned("gpu-vmm check --backend host --device 3 --soak");
+        let mut steps = planned("gpu-vmm check --backend host --device 3 --soak --endurance 5min");
         let hour = Duration::from_secs(3600);
         let on = "--backend host --device 3";
         let expected = [
@@ -149,6 +156,11 @@ mod tests {
             ("bench kept", format!("bench {on} --filter kept --samples 5 --json"), 180),
             ("bench pool", format!("bench {on} --filter pool --samples 5 --json"), 180),
             ("soak", format!("conformance {on} --filter library::pool::soak --format json"), 600),
+            (
+                "endurance",
+                format!("conformance {on} --filter library::endurance --endurance 300s --format json"),
+                420,
+            ),
         ];
         assert_eq!(steps.len(), expected.len());
         for (step, (name, command, seconds)) in steps.iter_mut().zip(expected) {

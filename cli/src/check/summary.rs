@@ -47,7 +47,7 @@ pub(super) fn lines(check: &Check) -> Vec<String> {
             "contradictions to the quirks: {}",
             report.map_or_else(|| "unknown".to_owned(), contradictions)
         ),
-        format!("kernel: {}{}", kernel(check), soak(check.soak.as_ref())),
+        format!("kernel: {}{}", kernel(check), long_runs(check)),
     ]
 }
 
@@ -154,13 +154,15 @@ fn kernel(check: &Check) -> String {
     }
 }
 
-fn soak(soak: Option<&Report>) -> String {
-    let Some(report) = soak else { return String::new() };
-    let seconds = report.summary.seconds;
-    match report.summary.failed {
-        0 => format!("; soak: passed in {seconds:.0} s"),
-        failed => format!("; soak: {failed} FAILED in {seconds:.0} s"),
-    }
+/// Formats the long runs that were asked for.
+fn long_runs(check: &Check) -> String {
+    let runs = [("soak", &check.soak), ("endurance", &check.endurance)];
+    let ran = runs.iter().filter_map(|(name, report)| Some((name, &report.as_ref()?.summary)));
+    ran.map(|(name, summary)| match summary.failed {
+        0 => format!("; {name}: passed in {:.0} s", summary.seconds),
+        failed => format!("; {name}: {failed} FAILED in {:.0} s", summary.seconds),
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -238,12 +240,16 @@ mod tests {
         report.cases.retain(|case| case.verdict != Verdict::Failed && !case.is_new_deviation());
         crate::conformance::TIME_OVER.clone_into(&mut report.cases[2].note);
         (report.summary.failed, report.environment.quirks) = (0, Vec::new());
-        (check.soak, check.conformance) = (Some(report.clone()), Some(report));
+        (check.soak, check.conformance) = (Some(report.clone()), Some(report.clone()));
+        check.endurance = Some(report);
         let some = lines(&check);
         assert_eq!(some[1], "steps: 1 of 2 steps ended well in 13 s of 600 s; not bench pool (status 1)");
         assert!(some[7].contains("4 skipped (1 without time), 0 FAILED"), "{}", some[7]);
         assert_eq!(some[8], "contradictions to the quirks: none");
-        assert_eq!(some[9], "kernel: messages cannot be read (why); soak: passed in 4 s");
+        assert_eq!(
+            some[9],
+            "kernel: messages cannot be read (why); soak: passed in 4 s; endurance: passed in 4 s"
+        );
         check.grow =
             Some(json!({"final_bytes": 1 << 20, "total_micros": 10.0, "copy_ratio": null, "wrong_words": 0}));
         assert_eq!(lines(&check)[6], "grow: 1 MiB in 10.0 µs; bench: 0 pairs measured");

@@ -22,6 +22,7 @@ use gpu_vmm_conformance::{Item, Layer, Suite};
 use runner::Runner;
 pub(crate) use runner::TIME_OVER;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use text::Text;
 
 /// Must be called before anything but the arguments is read, because it forks.
@@ -29,6 +30,7 @@ pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
     if !asked.compare.is_empty() {
         return side_by_side::run(asked);
     }
+    set_endurance(asked);
     #[allow(unsafe_code)] // the suite forks before anything else
     // SAFETY: reading the arguments has started no thread and opened no driver.
     let suite = unsafe { Suite::start_built_in() }
@@ -52,6 +54,27 @@ pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
     output.line(document(&reports, asked)?)?;
     output.complete()?;
     verdict(&reports)
+}
+
+/// The group that runs for as long as its user says, and the variable that it reads.
+const ENDURANCE: (&str, &str) = ("endurance", "GPU_VMM_ENDURANCE_SECONDS");
+
+/// The time of that group if it runs alone and its user says nothing.
+const ENDURANCE_ALONE: Duration = Duration::from_secs(60);
+
+/// Sets the time of the group `endurance`, for this process and those that it forks.
+fn set_endurance(asked: &ConformanceArguments) {
+    let (group, variable) = ENDURANCE;
+    let is_alone = asked.filter.as_ref().is_some_and(|filter| filter.contains(group));
+    let is_set = std::env::var_os(variable).is_some();
+    let alone = Some(ENDURANCE_ALONE).filter(|_| is_alone && !is_set);
+    if let Some(time) = asked.endurance.or(alone) {
+        #[allow(unsafe_code)]
+        // SAFETY: reading the arguments has started no thread.
+        unsafe {
+            std::env::set_var(variable, time.as_secs().to_string());
+        }
+    }
 }
 
 /// Returns the file that the report goes to, if one is named.

@@ -22,13 +22,14 @@ fn step<'a>(report: &'a Value, name: &str) -> &'a Value {
 #[test]
 fn the_plan_is_said_and_nothing_is_done() {
     let folder = Folder::new("check-plan");
-    let output = check(&folder, &["--plan", "--soak", "--out", "my.json"], &[]);
+    let output = check(&folder, &["--plan", "--soak", "--endurance", "--out", "my.json"], &[]);
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let text = stdout(&output);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "This check takes at most 12s, and runs these commands, each in a process of its own:",
-        "The last one is the soak, which takes up to 10 minutes more.",
+        "The soak takes up to 10 minutes more.",
+        "The endurance takes 1m more.",
         "writes one file, my.json. It has no host name, user name,",
         "Nothing is sent and nothing is installed. Read it before you attach it.",
     ] {

@@ -11,6 +11,7 @@ mod banks;
 mod captures;
 mod data;
 mod deferred;
+mod endurance;
 mod event;
 mod failures;
 mod fault;
@@ -49,6 +50,7 @@ mod unmap;
 mod vec;
 
 use crate::case::Case;
+pub(crate) use endurance::endurance_time;
 use gpu_vmm_testkit::TestKit;
 pub(crate) use no_vmm::unsuited;
 
@@ -92,6 +94,7 @@ pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
         kv_cache::cases(),
         no_vmm::cases(),
         stress::cases(),
+        endurance::cases(),
     ]
     .concat()
 }
