@@ -62,6 +62,8 @@ pub(crate) struct Quirks {
     pub(crate) pinned_by_first: bool,
     /// Events are not queried while their stream captures: [`captures::RECORDED_THERE`].
     pub(crate) events_spoil_captures: bool,
+    /// Events whose stream was destroyed are not queried: [`captures::READS_STREAM`].
+    pub(crate) event_reads_its_stream: bool,
     /// How a descriptor is passed: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
     pub(crate) import_form: ImportForm,
     /// The descriptor must stay open after the import: [`IMPORT_READS_LATER`].
@@ -98,6 +100,7 @@ impl Quirks {
             copy_by_source: has(&COPY_BY_SOURCE),
             pinned_by_first: has(&host::PINNED_BY_FIRST),
             events_spoil_captures: has(&captures::RECORDED_THERE),
+            event_reads_its_stream: has(&captures::READS_STREAM),
             import_form,
             import_reads_later: has(&IMPORT_READS_LATER),
             import_checks_nothing: has(&IMPORT_CHECKS_NOTHING),
@@ -136,12 +139,13 @@ mod tests {
     #[test]
     fn each_workaround_begins_and_ends_with_its_version() {
         type Needs = fn(Quirks) -> bool;
-        let rows: [(&str, Needs, u32, u32); 12] = [
+        let rows: [(&str, Needs, u32, u32); 13] = [
             ("free_races", |quirks| quirks.free_races, 60_100_000, 70_000_000),
             ("access_sums", |quirks| quirks.access_sums, 70_000_000, 71_200_000),
             ("copy_by_source", |quirks| quirks.copy_by_source, 60_100_000, 70_000_000),
             ("pinned_by_first", |quirks| quirks.pinned_by_first, 60_100_000, 70_000_000),
             ("events_spoil_captures", |quirks| quirks.events_spoil_captures, 60_100_000, 70_000_000),
+            ("event_reads_its_stream", |quirks| quirks.event_reads_its_stream, 60_100_000, 70_000_000),
             ("import_reads_later", |quirks| quirks.import_reads_later, 71_400_000, u32::MAX),
             ("import_checks_nothing", |quirks| quirks.import_checks_nothing, 71_400_000, u32::MAX),
             ("export_is_kept", |quirks| quirks.export_is_kept, 71_400_000, 71_500_000),

@@ -149,16 +149,25 @@ impl<B: Backend> Streams<B> {
         self.list[usize::from(index)].registrations > 0
     }
 
-    /// Stops serving a stream. A last event covers all work that is queued now, including that on live blocks. If none can be
-    /// recorded, the number stays unused until a wait for the devices.
+    /// Stops serving a stream. A last event covers all work that is queued now, including that on live blocks. It is the only event
+    /// that is asked later, because the stream may be destroyed at any time from now on. If none can be recorded, the number stays
+    /// unused until a wait for the devices.
     pub(crate) fn retire(&mut self, index: StreamIndex) {
         let place = usize::from(index);
         self.free(index);
-        if !self.captures(place) {
-            self.mark(place);
-        }
-        self.list[place].is_retired = true;
+        let is_marked = !self.captures(place) && self.mark(place);
         self.backend.deferred().unwatch_stream(self.list[place].stream);
+        let progress = &mut self.list[place];
+        progress.is_retired = true;
+        let last = if is_marked { progress.marks.pop_back() } else { None };
+        progress.spare.extend(progress.marks.drain(..).map(|(_, event)| event));
+        let Some((moment, mut event)) = last else { return };
+        // No thread waits for it yet: it was recorded in this hold of the core.
+        match Arc::get_mut(&mut event).map(|event| event.outlive_stream()) {
+            Some(Ok(())) => self.list[place].marks.push_back((moment, event)),
+            Some(Err(error)) => self.tell(error),
+            None => {}
+        }
     }
 
     pub(crate) fn stream(&self, index: StreamIndex) -> Stream<'static> {

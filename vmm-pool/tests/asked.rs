@@ -28,8 +28,14 @@ struct Driver {
     record_fails: Option<(usize, Detail)>,
     /// Whether queries of events fail.
     query_fails: bool,
+    /// Whether events cannot be made independent of their streams.
+    outlive_fails: bool,
+    /// The number of events for which that was tried.
+    outlived: usize,
     created: usize,
     queried: usize,
+    /// The number of the event that was queried last, in the order of creation from 1 on.
+    last_queried: usize,
     /// The number of waits for the device.
     device_waits: usize,
     /// The streams on which an event was recorded, also if that failed.
@@ -90,8 +96,9 @@ unsafe impl SyncCalls for ScriptedBackend {
     }
 
     fn event(&self, _: DeviceId) -> Result<Box<dyn Event>> {
-        self.driver().created += 1;
-        Ok(Box::new(ScriptedEvent(Arc::clone(&self.driver))))
+        let mut driver = self.driver();
+        driver.created += 1;
+        Ok(Box::new(ScriptedEvent(Arc::clone(&self.driver), driver.created)))
     }
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
@@ -106,7 +113,7 @@ unsafe impl SyncCalls for ScriptedBackend {
 }
 
 #[derive(Debug)]
-struct ScriptedEvent(Arc<Mutex<Driver>>);
+struct ScriptedEvent(Arc<Mutex<Driver>>, usize);
 
 // SAFETY: no work is queued on any stream.
 unsafe impl Event for ScriptedEvent {
@@ -124,6 +131,7 @@ unsafe impl Event for ScriptedEvent {
     fn is_done(&self) -> Result<bool> {
         let mut driver = locked(&self.0);
         driver.queried += 1;
+        driver.last_queried = self.1;
         match driver.query_fails {
             true => Err(Error::new(
                 Operation::QueryEvent,
@@ -139,6 +147,18 @@ unsafe impl Event for ScriptedEvent {
 
     fn hold(&self, _: Stream<'_>) -> Result<()> {
         Ok(())
+    }
+
+    fn outlive_stream(&mut self) -> Result<()> {
+        let mut driver = locked(&self.0);
+        driver.outlived += 1;
+        match driver.outlive_fails {
+            true => Err(Error::new(
+                Operation::RecordEvent,
+                Detail::Unsupported { reason: "the test says so".into() },
+            )),
+            false => Ok(()),
+        }
     }
 }
 
@@ -237,6 +257,29 @@ fn only_events_are_waited_for_during_a_capture() {
     backend.driver().capturing = None;
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), SIZE, "the memory of the second stream");
     assert_eq!(suspend().unwrap(), SIZE, "the block in use");
+}
+
+/// The program may destroy the stream while the pool asks. Of the stream's events, the last one alone is asked then.
+#[test]
+fn forgotten_stream_is_asked_by_event_that_outlives_it() {
+    for outlive_fails in [false, true] {
+        let backend = ScriptedBackend::new(Driver { outlive_fails, ..Driver::default() });
+        let pool = Pool::builder(&backend).build().unwrap();
+        use_on(&pool, stream(FIRST));
+        let _other = pool.alloc(SIZE).unwrap();
+        assert_eq!(backend.driver().recorded, [FIRST]);
+        pool.forget_stream(stream(FIRST)).unwrap();
+        assert_eq!(backend.driver().outlived, 1);
+        assert_eq!(backend.driver().recorded, [FIRST; 2]);
+        backend.driver().last_queried = 0;
+        let _another = pool.alloc(SIZE).unwrap();
+        // An event of a stream that is not done ends its queries, so no event before the last one was queried.
+        assert_eq!(backend.driver().last_queried, if outlive_fails { 0 } else { 2 });
+        assert_eq!(backend.drop_log().count(), u64::from(outlive_fails));
+        // Without such an event the pool waits for the devices.
+        assert_eq!(pool.trim(Bytes::ZERO).unwrap(), SIZE);
+        assert_eq!(backend.driver().device_waits, usize::from(outlive_fails));
+    }
 }
 
 /// An event covers what was freed before it. The wait for the device would also wait for the work of the program's other streams.

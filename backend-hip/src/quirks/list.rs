@@ -429,6 +429,7 @@ pub(crate) const QUIRKS: &[Quirk] = &[
     captures::SPOILT_CAPTURE_STAYS,
     captures::NULL_STREAM_SPOILS_CAPTURES,
     captures::RECORDED_THERE,
+    captures::READS_STREAM,
     host::PINNED_BY_FIRST,
     host::ON_IMPORTS,
     host::ACCESS_APPEARS,

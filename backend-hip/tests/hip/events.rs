@@ -17,6 +17,8 @@ pub(crate) const TESTS: &[Test] = &[
         needs: Needs::Device,
         run: recorded_again,
     },
+    Test { name: "events::destroyed_stream_is_not_read", needs: Needs::Device, run: outlived_streams },
+    Test { name: "events::event_outlives_its_stream", needs: Needs::Device, run: independent_of_streams },
     Test { name: "events::copies_come_after_the_null_stream", needs: Needs::Device, run: ordered },
 ];
 
@@ -90,6 +92,50 @@ fn recorded_again(rig: &Rig) {
     assert_eq!(rig.hip2("hipStreamEndCapture", raw, (&raw mut graph).addr()), 0, "the capture is valid");
     assert_eq!(rig.hip("hipGraphDestroy", graph), 0);
     assert!(kept.is_done().unwrap());
+}
+
+/// On HIP 6 an event is not asked after its stream was destroyed: HIP would read the stream's memory, which other code has by then.
+fn outlived_streams(rig: &Rig) {
+    let (mut event, waiting) = (rig.backend.event(ZERO).unwrap(), rig.backend.own_stream(ZERO).unwrap());
+    let mut others = Vec::new();
+    for round in 0..3000_usize {
+        let own = rig.backend.own_stream(ZERO).unwrap();
+        event.record(own.stream()).unwrap();
+        drop(own);
+        // As memory of another owner: words of 1 are the status of a stream that captures.
+        others.push(vec![1_u32; 16 + round * 7 % 700]);
+        if others.len() > 64 {
+            others.clear();
+        }
+        assert!(event.is_done().unwrap(), "round {round}");
+        event.wait().unwrap();
+        event.hold(waiting.stream()).unwrap();
+    }
+}
+
+/// Such an event can be asked while another thread destroys the stream.
+fn independent_of_streams(rig: &Rig) {
+    let reservation = rig.mapped(ZERO, rig.unit());
+    let own = rig.backend.own_stream(ZERO).unwrap();
+    let mut event = rig.backend.event(ZERO).unwrap();
+    event.outlive_stream().unwrap();
+    // SAFETY: the unit is mapped, and the stream is waited for.
+    unsafe { rig.backend.start_pattern_on(ZERO, own.stream(), reservation.range().base, rig.unit(), 1, 64) }
+        .unwrap();
+    event.record(own.stream()).unwrap();
+    event.outlive_stream().unwrap();
+    event.outlive_stream().unwrap();
+    drop(own);
+    event.wait().unwrap();
+    assert!(event.is_done().unwrap());
+    // SAFETY: as above.
+    let wrong = unsafe { rig.backend.count_wrong(ZERO, reservation.range().base, rig.unit(), 1) }.unwrap();
+    assert_eq!(wrong, 0);
+    // The event can be recorded on another stream, which gets its own stream destroyed.
+    let other = rig.backend.own_stream(ZERO).unwrap();
+    event.record(other.stream()).unwrap();
+    event.wait().unwrap();
+    rig.unmapped(reservation);
 }
 
 /// Starts work on the null stream that has not ended yet. It writes the memory several times, at last with this seed.

@@ -38,4 +38,9 @@ unsafe impl Event for FaultEvent {
         let _call = self.plan.call(Operation::StreamWaitEvent)?;
         self.inner.hold(stream)
     }
+
+    fn outlive_stream(&mut self) -> Result<()> {
+        let _call = self.plan.call(Operation::RecordEvent)?;
+        self.inner.outlive_stream()
+    }
 }

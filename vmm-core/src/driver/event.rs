@@ -67,4 +67,16 @@ pub unsafe trait Event: Debug + Send + Sync {
     ///
     /// Any error that the driver returns.
     fn hold(&self, stream: Stream<'_>) -> Result<()>;
+
+    /// Makes the record independent of its stream, so that the event can be asked while another thread destroys the stream. It must
+    /// be called while the stream lives. Dropping the event may wait for the recorded work then.
+    ///
+    /// Drivers need no call for that, except for HIP before 7.0 (quirk `event-reads-its-stream`).
+    ///
+    /// # Errors
+    ///
+    /// Any error that the driver returns. The event then still depends on its stream.
+    fn outlive_stream(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
