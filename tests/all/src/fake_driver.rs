@@ -118,7 +118,8 @@ pub(crate) fn set_up(_: &Layout) -> Answer {
 #[cfg(target_os = "linux")]
 pub(crate) fn set_up(layout: &Layout) -> Answer {
     let (library, folder) = (&cargo::fake_cuda()?, layout.fake_cuda());
-    fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
+    fs::create_dir_all(&folder)
+        .doing(|| format!("{} cannot be created; choose another place with --folder", folder.display()))?;
     for name in ["libcuda.so.1", "libcuda.so"] {
         let link = folder.join(name);
         if fs::read_link(&link).is_ok_and(|target| target == *library) {

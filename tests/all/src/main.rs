@@ -159,8 +159,10 @@ fn told(summary: &Summary) -> bool {
     summary.is_good()
 }
 
-/// Sets up every version and the libraries below it, and reports the result of each.
+/// Sets up the fake NVIDIA driver, which needs no package, then every version of HIP and the libraries below it, and reports the
+/// result of each.
 fn set_up(layout: &Layout) -> Answer<bool> {
+    own_program::set_up_cuda(layout)?;
     let (mut runtimes, mut all) = (Vec::new(), true);
     for (name, runtime) in layout.runtimes() {
         match runtime {
@@ -171,9 +173,8 @@ fn set_up(layout: &Layout) -> Answer<bool> {
             }
         }
     }
-    // The fake driver needs no package, and `run-cuda` sets it up by itself.
     if !runtimes.is_empty() {
-        own_program::set_up(layout, &runtimes)?;
+        own_program::set_up_hip(layout, &runtimes)?;
     }
     Ok(all)
 }

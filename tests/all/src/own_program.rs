@@ -43,9 +43,8 @@ pub(crate) fn run_cuda(layout: &Layout, program: &[OsString]) -> Answer<Infallib
     become_program(command.args(arguments))
 }
 
-/// Builds the simulated HSA runtime and the fake driver, and prints how to run a program on each version of HIP and on the
-/// fake driver.
-pub(crate) fn set_up(layout: &Layout, runtimes: &[Runtime]) -> Answer {
+/// Builds the simulated HSA runtime, and prints how to run a program on each version of HIP.
+pub(crate) fn set_up_hip(layout: &Layout, runtimes: &[Runtime]) -> Answer {
     simulator(layout)?;
     for runtime in runtimes {
         println!("HIP {} is in {}", runtime.version, runtime.prefix.display());
@@ -53,6 +52,11 @@ pub(crate) fn set_up(layout: &Layout, runtimes: &[Runtime]) -> Answer {
         here.args(["run-hip", "--version", &runtime.version]);
         tell(&mut here, &mut runtime.command(&layout.simulator(), Path::new("PROGRAM"), None));
     }
+    Ok(())
+}
+
+/// Builds the fake driver, and prints how to run a program on it.
+pub(crate) fn set_up_cuda(layout: &Layout) -> Answer {
     if cfg!(target_os = "linux") {
         fake_driver::set_up(layout)?;
         println!("the fake NVIDIA driver is in {}", layout.fake_cuda().display());

@@ -17,6 +17,7 @@ crate::tests!(
     no_dpkg,
     no_apt,
     no_network,
+    fake_driver_needs_no_package,
     a_folder_that_cannot_be_made,
     what_cannot_be_set_up_is_skipped,
     what_was_named_has_to_work,
@@ -81,12 +82,13 @@ fn no_list(rig: &Rig) {
 }
 
 fn no_dpkg(rig: &Rig) {
-    rig.refuses(setup(rig).env("PATH", "/nonexistent"), &["dpkg-deb", "not installed", "install dpkg"]);
+    let path = rig.path_without(&["dpkg-deb"]);
+    rig.refuses(setup(rig).env("PATH", path), &["dpkg-deb", "not installed", "install dpkg"]);
 }
 
 fn no_apt(rig: &Rig) {
     let mut command = setup(rig);
-    command.env("PATH", "/nonexistent").env_remove("HIP_RUNTIME_DEBS");
+    command.env("PATH", rig.path_without(&["apt-get", "apt-cache"])).env_remove("HIP_RUNTIME_DEBS");
     rig.refuses(&mut command, &["apt-get", "not installed", "install apt", "HIP_RUNTIME_DEBS"]);
 }
 
@@ -98,6 +100,15 @@ fn no_network(rig: &Rig) {
     let lists = rig.runtimes().join("debs");
     let named = fs::read_dir(lists).into_iter().flatten().flatten();
     assert!(!named.into_iter().any(|file| file.path().extension().is_some_and(|end| end == "list")));
+}
+
+fn fake_driver_needs_no_package(rig: &Rig) {
+    fs::remove_dir_all(rig.debs()).unwrap();
+    let output = rig.set_up();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "HIP was not set up");
+    assert!(said.starts_with("the fake NVIDIA driver is in "), "{said}");
+    assert!(rig.runtimes().join("fake-cuda/libcuda.so.1").exists());
 }
 
 fn a_folder_that_cannot_be_made(rig: &Rig) {
