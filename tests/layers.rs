@@ -42,7 +42,7 @@ const CUDA: Backend = [
 ];
 
 const HIP: Backend = [
-    ("library", &["compiler", "ffi", "kernels", "library", "loader", "places", "quirks"]),
+    ("library", &["compiler", "ffi", "kernels", "library", "loader", "objects", "places", "quirks"]),
     (
         "driver",
         &[

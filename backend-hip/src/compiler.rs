@@ -53,7 +53,8 @@ impl Compiler {
     /// Loads the compiler that belongs to HIP, whose file is in `folder` if that is known.
     pub(crate) fn load(hip: &DriverInfo, folder: Option<&Path>) -> Result<Self, Reason> {
         let name = loader::compiler_name(hip.version_number);
-        let named = Path::new(&hip.library).parent().filter(|folder| !folder.as_os_str().is_empty());
+        // A relative path would depend on the current folder.
+        let named = Path::new(&hip.library).parent().filter(|folder| folder.is_absolute());
         let beside = folder.or(named).into_iter().map(|folder| folder.join(&name).into());
         let places = beside.chain([OsString::from(&name)]);
         let places = places.chain(loader::paths(&name).into_iter().map(OsString::from));

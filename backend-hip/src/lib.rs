@@ -8,7 +8,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `backend` | the core's backend traits, forwarded to the other modules |
-//! | `loader`, `places`, `library`, `ffi`, `hsa` | the library, the places where it is looked for, its functions and structures |
+//! | `loader`, `places`, `objects`, `library`, `ffi`, `hsa` | the library, the places where it is looked for, what the process has loaded, its functions and structures |
 //! | `driver`, `open`, `error` | the one loaded runtime, and its errors |
 //! | `device`, `device_state` | its devices, and what is known about each |
 //! | `handle`, `attributes`, `memory_types` | physical memory, and its types |
@@ -57,6 +57,8 @@ mod library;
 mod loader;
 mod mappings;
 mod memory_types;
+#[cfg(target_os = "linux")]
+mod objects;
 mod open;
 mod places;
 mod plain;

@@ -12,7 +12,8 @@
 //! A library of steps 3 to 6 that cannot be loaded or used does not end the search. Version 5 is not among the names: on Linux its virtual memory functions exist and do nothing, and 5.2 has them with
 //! another structure.
 //!
-//! A loaded library stays loaded, because the runtime has threads of its own.
+//! A loaded library stays loaded, because the runtime has threads of its own. One that this module has loaded and refused does
+//! not count as one that the process has loaded: the next call searches again.
 #![allow(unsafe_code)] // loading a library runs its code, and the types of symbols are not checked
 
 use crate::ffi;
@@ -22,12 +23,17 @@ use crate::quirks;
 use gpu_vmm_core::{Detail, Error, LoadAttempt, Operation, Result, Vendor};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The environment variable that names the only library to try.
 const OVERRIDE: &str = "GPU_VMM_HIP_LIBRARY";
 
 /// A library to try, or the record of a place that has none.
 type Candidate = std::result::Result<OsString, LoadAttempt>;
+
+/// The libraries that this module has loaded and refused, by their handles, which stay valid because they stay loaded. Zeros come
+/// last. Not a lock: a forked child may find it locked. A library for which there is no room counts as loaded by the process.
+static REFUSED: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 cfg_if::cfg_if! {
     if #[cfg(unix)] {
@@ -74,13 +80,31 @@ cfg_if::cfg_if! {
                 let is_known = libc::dladdr(function, &raw mut info) != 0 && !info.dli_fname.is_null();
                 is_known.then(|| std::ffi::CStr::from_ptr(info.dli_fname))
             }?;
-            let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
-            path.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf)
+            places::absolute_folder(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())))
+        }
+
+        /// Returns the names of the HIP libraries that the process has loaded, whatever their version.
+        fn loaded_names() -> Vec<OsString> {
+            let mut names: Vec<OsString> = NAMES.iter().map(OsString::from).collect();
+            #[cfg(target_os = "linux")]
+            names.extend(crate::objects::loaded().into_iter().filter(|name| places::is_hip(Path::new(name))));
+            names
         }
 
         fn open(name: &OsString) -> std::result::Result<Library, libloading::Error> {
             // SAFETY: AMD's runtime is made to be loaded; its initializers require nothing of the caller.
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+        }
+
+        /// Returns the handle of a library, which stays loaded.
+        fn handle(library: Library) -> usize {
+            library.into_raw().expose_provenance()
+        }
+
+        /// Returns the library of a handle.
+        fn again(handle: usize) -> Library {
+            // SAFETY: the handle comes from `handle`, and its reference is given to one object, here.
+            unsafe { Library::from_raw(std::ptr::with_exposed_provenance_mut(handle)) }
         }
 
         fn already_loaded(name: &OsString) -> Option<Library> {
@@ -117,6 +141,10 @@ cfg_if::cfg_if! {
             None
         }
 
+        fn loaded_names() -> Vec<OsString> {
+            NAMES.iter().map(OsString::from).collect()
+        }
+
         /// Loads a name from the system folder only: by default Windows would also search the program's folder, the
         /// current folder and PATH. For an absolute path, dependencies may come from the library's folder.
         fn open(name: &OsString) -> std::result::Result<Library, libloading::Error> {
@@ -127,6 +155,17 @@ cfg_if::cfg_if! {
             };
             // SAFETY: AMD's runtime is made to be loaded; its initializers require nothing of the caller.
             unsafe { Library::load_with_flags(name, flags) }
+        }
+
+        /// Returns the handle of a library, which stays loaded.
+        fn handle(library: Library) -> usize {
+            library.into_raw() as usize
+        }
+
+        /// Returns the library of a handle.
+        fn again(handle: usize) -> Library {
+            // SAFETY: the handle comes from `handle`, and its reference is given to one object, here.
+            unsafe { Library::from_raw(handle as _) }
         }
 
         fn already_loaded(name: &OsString) -> Option<Library> {
@@ -197,13 +236,13 @@ pub(crate) fn load() -> Result<Loaded> {
     // The loader would take an empty name for this program.
     let named = std::env::var_os(OVERRIDE).filter(|path| !path.is_empty());
     let (only, candidates) = match named {
-        Some(path) => (attempt(path, &mut tried), Vec::new()),
+        Some(path) => (found(path, &mut tried), Vec::new()),
         None => (loaded_before(), candidates()),
     };
-    if let Some((library, name)) = only {
-        return usable(library, &name).map_err(|reason| {
-            let refused = Detail::LibraryRefused { vendor: Vendor::Hip, library: name, reason };
-            Error::new(Operation::Open, refused)
+    if let Some(only) = only {
+        let library = only.name.clone();
+        return only.usable().map_err(|reason| {
+            Error::new(Operation::Open, Detail::LibraryRefused { vendor: Vendor::Hip, library, reason })
         });
     }
     for candidate in candidates {
@@ -214,10 +253,11 @@ pub(crate) fn load() -> Result<Loaded> {
                 continue;
             }
         };
-        let Some((library, name)) = attempt(path, &mut tried) else { continue };
-        match usable(library, &name) {
+        let Some(found) = found(path, &mut tried) else { continue };
+        let library = found.name.clone();
+        match found.usable() {
             Ok(loaded) => return Ok(loaded),
-            Err(answer) => tried.push(LoadAttempt { library: name, answer }),
+            Err(answer) => tried.push(LoadAttempt { library, answer }),
         }
     }
     let what = "AMD's HIP runtime, 6.1 or later";
@@ -225,12 +265,41 @@ pub(crate) fn load() -> Result<Loaded> {
     Err(Error::new(Operation::Open, missing))
 }
 
-/// Returns the functions and the version of a library, or why it cannot be used.
-fn usable(library: Library, name: &str) -> std::result::Result<Loaded, String> {
-    let found = Symbols::find(&library);
-    // The library is never unloaded, whether it can be used or not.
-    std::mem::forget(library);
-    let hip = found.map_err(|symbol| format!("it lacks the function {symbol}"))?;
+/// A library that was found.
+struct Found {
+    library: Library,
+    name: String,
+    /// Whether the process had loaded it before.
+    was_loaded: bool,
+}
+
+impl Found {
+    /// Returns the functions and the version of the library, or why it cannot be used.
+    fn usable(self) -> std::result::Result<Loaded, String> {
+        let answer = usable(&self.library, &self.name);
+        // The library is never unloaded, whether it can be used or not.
+        let handle = handle(self.library);
+        if answer.is_err() && !self.was_loaded {
+            refuse(handle);
+        }
+        answer
+    }
+}
+
+/// Notes a library that this module has loaded and refused.
+fn refuse(handle: usize) {
+    let _ = REFUSED.iter().find(|place| {
+        let before = place.compare_exchange(0, handle, Ordering::Relaxed, Ordering::Relaxed);
+        before.is_ok() || before == Err(handle)
+    });
+}
+
+fn is_refused(handle: usize) -> bool {
+    REFUSED.iter().any(|place| place.load(Ordering::Relaxed) == handle)
+}
+
+fn usable(library: &Library, name: &str) -> std::result::Result<Loaded, String> {
+    let hip = Symbols::find(library).map_err(|symbol| format!("it lacks the function {symbol}"))?;
     let mut version = 0;
     // SAFETY: the function writes one integer.
     let code = unsafe { (hip.hipRuntimeGetVersion)(&raw mut version) };
@@ -246,13 +315,31 @@ fn usable(library: Library, name: &str) -> std::result::Result<Loaded, String> {
     Ok(Loaded { hip, name: name.to_owned(), folder, version })
 }
 
-/// Whether this process has loaded the HIP runtime under one of its usual names.
+/// Whether this process has loaded the HIP runtime under one of its usual names, other than by attempts that were refused.
 pub(crate) fn is_loaded() -> bool {
     loaded_before().is_some()
 }
 
-fn loaded_before() -> Option<(Library, String)> {
-    NAMES.iter().find_map(|name| Some((already_loaded(&OsString::from(name))?, (*name).to_owned())))
+fn loaded_before() -> Option<Found> {
+    loaded_names().into_iter().find_map(|name| {
+        let library = loaded_by_process(&name)?;
+        Some(Found { library, name: name.display().to_string(), was_loaded: true })
+    })
+}
+
+/// Returns a library if the process has loaded it, other than by an attempt of this module that ended with a refusal.
+fn loaded_by_process(name: &OsString) -> Option<Library> {
+    let handle = already_loaded(name).map(handle)?;
+    let library = again(handle);
+    // Dropping it gives back the reference that was just taken.
+    (!is_refused(handle)).then_some(library)
+}
+
+/// Loads one library, or records the loader's error.
+fn found(name: OsString, tried: &mut Vec<LoadAttempt>) -> Option<Found> {
+    let was_loaded = loaded_by_process(&name).is_some();
+    let (library, name) = attempt(name, tried)?;
+    Some(Found { library, name, was_loaded })
 }
 
 /// Loads one library, or records the loader's error.

@@ -19,6 +19,9 @@ const WHEEL: &str = "site-packages/_rocm_sdk_core/lib";
 /// The oldest number in the name of a HIP library that is loaded: [`loader`](crate::loader) has the reason.
 const OLDEST: u32 = 6;
 
+/// The name of HIP's library without a number.
+const STEM: &str = "libamdhip64.so";
+
 /// A place of the search: one folder, or several that differ in a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -43,15 +46,14 @@ impl Place {
     /// Returns the paths of HIP's library in this place, newest first: numbers of 6 and more, then the one without a
     /// number.
     pub(crate) fn hip(&self) -> Vec<PathBuf> {
-        const STEM: &str = "libamdhip64.so";
-        self.folders.iter().flat_map(|folder| Self::hip_in(folder, STEM)).collect()
+        self.folders.iter().flat_map(|folder| Self::hip_in(folder)).collect()
     }
 
-    fn hip_in(folder: &Path, stem: &str) -> Vec<PathBuf> {
-        let numbers = numbered(folder, &format!("{stem}.")).into_iter();
+    fn hip_in(folder: &Path) -> Vec<PathBuf> {
+        let numbers = numbered(folder, &format!("{STEM}.")).into_iter();
         // A longer number is that of the file behind the name.
         let major = numbers.filter(|(number, _)| number.len() == 1 && number[0] >= OLDEST);
-        let bare = Some(folder.join(stem)).filter(|path| path.exists());
+        let bare = Some(folder.join(STEM)).filter(|path| path.exists());
         major.map(|(_, path)| path).chain(bare).collect()
     }
 
@@ -87,6 +89,20 @@ fn last_in(root: &Path, variable: &impl Fn(&'static str) -> Option<OsString>) ->
 /// Returns a variable's path. A relative path would depend on the current folder, and is ignored.
 fn set(variable: &impl Fn(&'static str) -> Option<OsString>, name: &'static str) -> Option<PathBuf> {
     variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+/// Returns true for the path of a HIP library: with a number of 6 or more, also that of a file behind such a name, or without one.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(crate) fn is_hip(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let Some(rest) = name.strip_prefix(STEM) else { return false };
+    let major = rest.strip_prefix('.').and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    rest.is_empty() || major.is_some_and(|major| major >= OLDEST)
+}
+
+/// Returns the folder of a file. A relative path would depend on the current folder, and has none.
+pub(crate) fn absolute_folder(file: &Path) -> Option<PathBuf> {
+    file.parent().filter(|folder| folder.is_absolute()).map(Path::to_path_buf)
 }
 
 /// Returns the entries of a folder that have this beginning and then numbers with dots between them, and those numbers.
@@ -172,6 +188,29 @@ mod tests {
         ]);
         let expected = ["so.10", "so.9", "so.6", "so"].map(|end| format!("opt/rocm/lib/libamdhip64.{end}"));
         assert_eq!(root.found(&[]), expected);
+    }
+
+    #[test]
+    fn loaded_libraries_are_recognized_by_name() {
+        for name in ["so", "so.6", "so.9", "so.10", "so.7.2.70204"] {
+            assert!(is_hip(Path::new(&format!("/opt/rocm/lib/libamdhip64.{name}"))), "{name}");
+        }
+        for name in
+            ["/x/libamdhip64.so.5", "/x/libamdhip64.so.next", "/x/libamdhip64.sox", "/x/libhiprtc.so.9", ""]
+        {
+            assert!(!is_hip(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn folder_of_relative_path_is_unknown() {
+        assert_eq!(
+            absolute_folder(Path::new("/opt/rocm/lib/libamdhip64.so.7")),
+            Some("/opt/rocm/lib".into())
+        );
+        for relative in ["libamdhip64.so.7", "lib/libamdhip64.so.7", "./libamdhip64.so.7", ""] {
+            assert_eq!(absolute_folder(Path::new(relative)), None, "{relative}");
+        }
     }
 
     #[test]

@@ -112,6 +112,52 @@ fn all_places_are_listed() -> Result<Completion, Failed> {
     Ok(Completion::Completed)
 }
 
+/// The path of the C library.
+fn c_library() -> &'static str {
+    // SAFETY: the function has an address in the library, which is never unloaded; the loader writes one structure.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        assert!(
+            libc::dladdr(libc::getpid as *const libc::c_void, &raw mut info) != 0,
+            "the C library has a path"
+        );
+        std::ffi::CStr::from_ptr(info.dli_fname).to_str().expect("a path")
+    }
+}
+
+/// A library that was refused stays loaded, and the next call searches again. One that the program has loaded is taken, whatever its
+/// version.
+fn only_the_programs_libraries_count_as_loaded() -> Result<Completion, Failed> {
+    let folder = std::env::temp_dir().join(format!("gpu-vmm-hip-loaded-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    // Any library that can be loaded a second time.
+    let library = std::path::Path::new(c_library()).with_file_name("libm.so.6");
+    let (tried, loaded) = (folder.join("libamdhip64.so.9"), folder.join("libamdhip64.so.10"));
+    std::fs::copy(&library, &tried).expect("a copy");
+    let variables = [("GPU_VMM_HIP_FOLDER", folder.to_str())];
+    let opened = with_variables(&variables, HipBackend::open);
+    if !matches!(opened.as_ref().map_err(Error::detail), Err(Detail::LibraryNotFound { .. })) {
+        std::fs::remove_dir_all(&folder).expect("the temporary folder");
+        return Ok(Completion::ignored_with(format!("HIP is here: {opened:?}")));
+    }
+    assert!(!HipBackend::is_loaded(), "a refused library counts as loaded");
+    let again = HipBackend::open().map_err(Error::into_detail);
+    assert!(matches!(again, Err(Detail::LibraryNotFound { .. })), "{again:?}");
+
+    std::fs::copy(&library, &loaded).expect("a copy");
+    let name = std::ffi::CString::new(loaded.to_str().expect("a path")).expect("a path");
+    // SAFETY: the initializers of the mathematical library require nothing.
+    assert!(!unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) }.is_null());
+    assert!(HipBackend::is_loaded());
+    let refused = HipBackend::open().map_err(Error::into_detail);
+    std::fs::remove_dir_all(&folder).expect("the temporary folder");
+    let Err(Detail::LibraryRefused { library, .. }) = refused else {
+        return Err(format!("{refused:?}").into());
+    };
+    assert_eq!(std::path::Path::new(&library), loaded);
+    Ok(Completion::Completed)
+}
+
 /// Libraries of another architecture, of a broken file, and without HIP's functions are recorded with the reason; the search
 /// goes on.
 fn unusable_libraries_do_not_end_the_search() -> Result<Completion, Failed> {
@@ -123,16 +169,7 @@ fn unusable_libraries_do_not_end_the_search() -> Result<Completion, Failed> {
     other[18..20].copy_from_slice(&0xfefe_u16.to_ne_bytes());
     std::fs::write(folder.join("libamdhip64.so.9"), &other).expect("a file");
     std::fs::write(folder.join("libamdhip64.so.8"), "broken").expect("a file");
-    // SAFETY: the name is a text with its zero byte; loading the C library, which is loaded, runs no code.
-    let info = unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        assert!(
-            libc::dladdr(libc::getpid as *const libc::c_void, &raw mut info) != 0,
-            "the C library has a path"
-        );
-        std::ffi::CStr::from_ptr(info.dli_fname).to_str().expect("a path")
-    };
-    std::os::unix::fs::symlink(info, folder.join("libamdhip64.so.7")).expect("a link");
+    std::os::unix::fs::symlink(c_library(), folder.join("libamdhip64.so.7")).expect("a link");
     let variables = [("GPU_VMM_HIP_FOLDER", folder.to_str())];
     let opened = with_variables(&variables, HipBackend::open);
     std::fs::remove_dir_all(&folder).expect("the temporary folder");
@@ -164,7 +201,11 @@ fn main() {
             "unusable_libraries_do_not_end_the_search",
             unusable_libraries_do_not_end_the_search,
         ),
-        // The last one, since it opens HIP where HIP is.
+        // The last ones: the first loads a library for good, the second opens HIP where HIP is.
+        Trial::ignorable_test(
+            "only_the_programs_libraries_count_as_loaded",
+            only_the_programs_libraries_count_as_loaded,
+        ),
         Trial::ignorable_test("an_empty_variable_names_no_library", an_empty_variable_names_no_library),
     ];
     libtest_mimic::run(&arguments, tests).exit();

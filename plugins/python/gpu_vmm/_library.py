@@ -20,6 +20,9 @@ VARIABLE = "GPU_VMM_C_LIBRARY"
 HIP_FOLDER = "GPU_VMM_HIP_FOLDER"
 """The environment variable that names the folder in which the library looks first for AMD's HIP runtime."""
 
+HIP_FOLDER_FOUND = "GPU_VMM_HIP_FOLDER_FOUND"
+"""The folder that this package has found and named in ``GPU_VMM_HIP_FOLDER``, so that a child of another environment finds its own."""
+
 _PATTERNS = ("libgpu_vmm_c*.so", "libgpu_vmm_c*.dylib", "gpu_vmm_c*.dll", "libgpu_vmm_c*.pyd")
 
 
@@ -142,19 +145,24 @@ def find() -> str:
 def _name_rocm_wheels() -> None:
     """Names the folder of ROCm's wheels to the library, if they are installed and no other folder is named.
 
-    PyTorch loads HIP from there, and a process must have one copy of it.
+    PyTorch loads HIP from there, and a process must have one copy of it. A folder that the parent process has named for its own
+    environment does not count.
     """
-    if os.environ.get(HIP_FOLDER):
+    named = os.environ.get(HIP_FOLDER)
+    if named and named != os.environ.get(HIP_FOLDER_FOUND):
         return
     try:
         wheel = importlib.util.find_spec("_rocm_sdk_core")
     except (ImportError, ValueError):
-        return
-    for place in (wheel.submodule_search_locations or []) if wheel else []:
-        folder = os.path.join(os.path.abspath(place), "bin" if os.name == "nt" else "lib")
-        if os.path.isdir(folder):
-            os.environ[HIP_FOLDER] = folder
-            return
+        wheel = None
+    places = (wheel.submodule_search_locations or []) if wheel else []
+    folders = [os.path.join(os.path.abspath(place), "bin" if os.name == "nt" else "lib") for place in places]
+    found = next(filter(os.path.isdir, folders), None)
+    for variable in HIP_FOLDER, HIP_FOLDER_FOUND:
+        if found:
+            os.environ[variable] = found
+        else:
+            os.environ.pop(variable, None)
 
 
 def _load() -> ctypes.CDLL:

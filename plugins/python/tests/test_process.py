@@ -72,6 +72,16 @@ class Processes(Case):
             """
             self.assertEqual(self.script(code, GPU_VMM_HIP_FOLDER="").strip(), folder)
             self.assertEqual(self.script(code, GPU_VMM_HIP_FOLDER="/named").strip(), "/named")
+            # The folder of a parent of another environment, which that has found and named.
+            parents = {"GPU_VMM_HIP_FOLDER": "/parents", "GPU_VMM_HIP_FOLDER_FOUND": "/parents"}
+            self.assertEqual(self.script(code, **parents).strip(), folder)
+            without = """
+                import os
+                import gpu_vmm._library
+                gpu_vmm._library.library()
+                print(os.environ.get("GPU_VMM_HIP_FOLDER"))
+            """
+            self.assertEqual(self.script(without, **parents).strip(), "None")
 
     def test_version(self):
         self.assertEqual(gpu_vmm._library.version(), gpu_vmm.__version__)

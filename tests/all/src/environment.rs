@@ -5,11 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
 /// Variables that a user may have set for the machine's own GPUs and libraries.
-const NOT_THE_MACHINES: [&str; 9] = [
+const NOT_THE_MACHINES: [&str; 10] = [
     "CUDA_VISIBLE_DEVICES",
     "GPU_DEVICE_ORDINAL",
     "GPU_VMM_CUDA_LIBRARY",
     "GPU_VMM_HIP_FOLDER",
+    "GPU_VMM_HIP_FOLDER_FOUND",
     "GPU_VMM_HIP_LIBRARY",
     "HIP_VISIBLE_DEVICES",
     LIBRARY_PATH,
