@@ -52,6 +52,12 @@ pub(crate) fn unless_exiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     GATE.pass(work)
 }
 
+/// Returns true while work is running.
+#[cfg(all(test, not(any(loom, shuttle))))]
+pub(crate) fn is_working() -> bool {
+    GATE.state.load(Ordering::Relaxed) >= ONE
+}
+
 /// Lets work begin until it is closed.
 #[derive(Debug)]
 struct Gate {

@@ -286,10 +286,10 @@ impl Shared {
         if work.gone.load(Ordering::Acquire) || turn.not_before.is_some_and(|at| Instant::now() < at) {
             return Step::Done;
         }
-        let Some(what) = work.what.upgrade() else { return Step::Done };
-        let came = exit::unless_exiting(|| what.step()).unwrap_or(Step::Done);
-        // Before the turn ends: the thread that waits for it must be the last owner.
-        drop(what);
+        // The work is dropped before the turn ends, because the thread that waits for it must be the last owner, and inside of the
+        // gate: if this thread is the last owner after all, dropping the work calls a driver.
+        let step = || work.what.upgrade().map_or(Step::Done, |what| what.step());
+        let came = exit::unless_exiting(step).unwrap_or(Step::Done);
         *turn = turn.after(came);
         if matches!(came, Step::More | Step::Busy) {
             // No wake is needed: this thread is awake.
@@ -358,6 +358,36 @@ mod tests {
             self.2.lock().unwrap().push(self.0);
             self.1.lock().unwrap().pop().unwrap_or(Step::Done)
         }
+    }
+
+    /// Drops the last reference to itself on the thread, and notes whether the process could have ended meanwhile.
+    #[derive(Debug)]
+    struct Ends(Arc<std::sync::Mutex<Option<Arc<Self>>>>, std::sync::mpsc::Sender<bool>);
+
+    impl PremapWork for Ends {
+        fn step(&self) -> Step {
+            drop(self.0.lock().unwrap().take());
+            Step::Done
+        }
+    }
+
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            self.1.send(exit::is_working()).unwrap();
+        }
+    }
+
+    #[test]
+    fn work_that_thread_drops_is_waited_for_at_exit() {
+        let thread = PremapThread::start(Bytes::ZERO).unwrap();
+        let (noted, notes) = std::sync::mpsc::channel();
+        let owner = Arc::new(std::sync::Mutex::new(None));
+        let work = Arc::new(Ends(Arc::clone(&owner), noted));
+        let weak = Arc::downgrade(&work);
+        *owner.lock().unwrap() = Some(work);
+        let registration = thread.register(weak);
+        registration.ask();
+        assert!(notes.recv().unwrap(), "the process may end while the thread drops its work");
     }
 
     /// Holds the thread until its sender is dropped.
