@@ -1,7 +1,7 @@
 //! Opening the backends that are built in and work on this machine.
 
 use crate::AnyBackend;
-use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Vendor};
+use gpu_vmm_core::{Backend, Detail, Error, ErrorKind, Operation, Result, Vendor};
 
 /// The result of opening one vendor's backend.
 #[derive(Debug)]
@@ -89,7 +89,8 @@ impl AnyBackend {
     ///
     /// # Errors
     ///
-    /// Those of [`AnyBackend::open`] for the backend that the variable names. If it is not set and no backend can be opened, the
+    /// [`Detail::Forked`] in a child of a process that has initialized a driver, and [`Detail::Exiting`] while such a process
+    /// exits: host memory does not replace that GPU's. Those of [`AnyBackend::open`] for the backend that the variable names. If it is not set and no backend can be opened, the
     /// error of the last one. If backends can be opened and none has a usable device, the first of them is returned.
     pub fn open_best() -> Result<Self> {
         if let Some(vendor) = Self::preferred()? {
@@ -100,7 +101,8 @@ impl AnyBackend {
         let none = Error::new(Operation::Open, Detail::Unsupported { reason: reason.into() });
         let vendors = loaded_first(Self::BUILT_IN, is_loaded);
         let is_usable = |backend: &Self| backend.devices().iter().any(|device| device.unusable.is_none());
-        best(vendors.into_iter().map(Self::open), is_usable, none)
+        let is_final = |error: &Error| matches!(error.kind(), ErrorKind::Forked | ErrorKind::Exiting);
+        best(vendors.into_iter().map(Self::open), is_usable, is_final, none)
     }
 }
 
@@ -112,10 +114,11 @@ fn loaded_first(vendors: &[Vendor], is_loaded: impl Fn(Vendor) -> bool) -> Vec<V
 }
 
 /// Returns the first backend that is usable. Otherwise the first that could be opened: its devices say why they are unusable.
-/// Otherwise the last error, or `none`.
+/// Otherwise the last error, or `none`. An error that is final comes before the backends that follow.
 fn best<T, E>(
     opened: impl Iterator<Item = std::result::Result<T, E>>,
     is_usable: impl Fn(&T) -> bool,
+    is_final: impl Fn(&E) -> bool,
     none: E,
 ) -> std::result::Result<T, E> {
     let (mut unusable, mut error) = (None, none);
@@ -123,6 +126,7 @@ fn best<T, E>(
         match one {
             Ok(backend) if is_usable(&backend) => return Ok(backend),
             Ok(backend) => _ = unusable.get_or_insert(backend),
+            Err(why) if is_final(&why) => return Err(why),
             Err(why) => error = why,
         }
     }
@@ -146,12 +150,19 @@ mod tests {
 
     #[test]
     fn a_backend_without_a_usable_device_is_better_than_none() {
-        let best_of =
-            |opened: &[std::result::Result<i32, i32>]| best(opened.iter().copied(), |one| *one > 0, 0);
+        let best_of = |opened: &[std::result::Result<i32, i32>]| {
+            best(opened.iter().copied(), |one| *one > 0, |error| *error > 9, 0)
+        };
         assert_eq!(best_of(&[Err(1), Ok(-1), Ok(2), Ok(3)]), Ok(2));
         assert_eq!(best_of(&[Ok(-1), Ok(-2), Err(1)]), Ok(-1));
         assert_eq!(best_of(&[Err(1), Err(2)]), Err(2));
         assert_eq!(best_of(&[]), Err(0));
+        assert_eq!(
+            best_of(&[Err(1), Err(10), Ok(2)]),
+            Err(10),
+            "another backend replaces one that was forked"
+        );
+        assert_eq!(best_of(&[Ok(2), Err(10)]), Ok(2));
     }
 
     #[cfg(not(feature = "hip"))]

@@ -4,9 +4,7 @@ use crate::driver::Opened;
 use crate::error::{answer, failed};
 use crate::ffi::CuResult;
 use crate::memory_info;
-use gpu_vmm_core::{
-    AddressRange, Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, MemoryInfo, Operation, Result,
-};
+use gpu_vmm_core::{AddressRange, Bytes, Detail, DeviceId, Error, ErrorKind, MemoryInfo, Operation, Result};
 
 impl Opened {
     /// Checks the result of a call in `operation`; `context` describes the call's arguments.
@@ -87,8 +85,7 @@ impl Opened {
         Error::new(operation, Detail::OutOfMemory { device, requested, free, total, source })
     }
 
-    /// Records the failure of a call in a destructor. A driver that has shut down, at the end of the process, has already released
-    /// everything.
+    /// Records the failure of a call in a destructor. The log ignores errors of a driver that has shut down.
     #[inline]
     pub(crate) fn log(
         &self,
@@ -97,21 +94,16 @@ impl Opened {
         result: CuResult,
         context: impl FnOnce() -> String,
     ) {
-        if result == CuResult::DEINITIALIZED {
-            return;
-        }
         if let Err(error) = self.check(operation, call, result, context) {
             self.drop_log.record(error);
         }
     }
 
     /// Records the failure of a destructor that enters a context. In a forked child the object is the parent's; if the device is
-    /// lost or the driver shut down, the object is already gone.
+    /// lost, the object is already gone.
     pub(crate) fn log_end(&self, ended: Result<()>) {
         let Err(error) = ended else { return };
-        let is_shut_down = |source: &DriverError| source.code == i64::from(CuResult::DEINITIALIZED.0);
-        let is_gone = matches!(error.kind(), ErrorKind::Forked | ErrorKind::DeviceLost);
-        if !is_gone && !error.driver_error().is_some_and(is_shut_down) {
+        if !matches!(error.kind(), ErrorKind::Forked | ErrorKind::DeviceLost) {
             self.drop_log.record(error);
         }
     }

@@ -155,8 +155,8 @@ impl Opened {
 impl Drop for Opened {
     /// Unloads the kernels from the program's own context. cudarc's context itself is released with its `Arc`.
     fn drop(&mut self) {
-        if !self.driver.process.is_this() {
-            // In a forked child cudarc's destructor must not run either.
+        if !self.driver.process.is_usable() {
+            // cudarc's destructor must not run either: it would call the driver.
             std::mem::forget(self.attached.take());
             return;
         }

@@ -4,7 +4,7 @@ use crate::device_state::DeviceState;
 use crate::ffi::Functions;
 use crate::lease::{Attached, Leases};
 use crate::loader::Loaded;
-use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process, usable_device};
+use gpu_vmm_core::extend::{Deferred, DriverProcess, DropLog, InstanceId, usable_device};
 use gpu_vmm_core::{Detail, Device, DeviceId, Error, Operation, Result, Vendor};
 use std::fmt;
 
@@ -12,7 +12,7 @@ use std::fmt;
 #[derive(Debug)]
 pub(crate) struct Driver {
     pub(crate) loaded: Loaded,
-    pub(crate) process: Process,
+    pub(crate) process: DriverProcess,
     pub(crate) instance: InstanceId,
     pub(crate) deferred: Deferred,
     /// The contexts that programs opened backends with.
@@ -42,7 +42,7 @@ impl Opened {
         &self.driver.loaded.functions
     }
 
-    /// Returns [`Detail::Forked`] in a forked child.
+    /// Returns [`Detail::Forked`] in a forked child, and [`Detail::Exiting`] while the process exits.
     #[inline]
     pub(crate) fn here(&self, operation: Operation) -> Result<()> {
         self.driver.process.check(operation)

@@ -33,10 +33,12 @@ fn describe(function: Describe, result: CuResult) -> Option<Cow<'static, str>> {
     Some(unsafe { CStr::from_ptr::<'static>(text) }.to_string_lossy())
 }
 
-/// Returns an error for a status code. A lost device and a capture in the way have details of their own.
+/// Returns an error for a status code. A driver that shuts down, a lost device and a capture in the way have details of their own.
 #[cold]
 pub(crate) fn failed(operation: Operation, source: DriverError, context: String) -> Error {
-    if CuResult::LOST.iter().any(|lost| i64::from(lost.0) == source.code) {
+    if source.code == i64::from(CuResult::DEINITIALIZED.0) {
+        Error::new(operation, Detail::Exiting)
+    } else if CuResult::LOST.iter().any(|lost| i64::from(lost.0) == source.code) {
         Error::new(operation, Detail::DeviceLost { source })
     } else if CuResult::CAPTURING.iter().any(|code| i64::from(code.0) == source.code) {
         Error::new(operation, Detail::Capturing { source: Some(source) })
@@ -70,6 +72,12 @@ mod tests {
             assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == "4 MiB"), "{code}");
             assert_eq!(error.driver_error().map(|source| source.code), Some(i64::from(code)));
         }
+    }
+
+    #[test]
+    fn driver_that_shuts_down_has_own_detail() {
+        let error = failed(Operation::Map, source(4), String::new());
+        assert!(matches!(error.detail(), Detail::Exiting), "{error}");
     }
 
     #[test]

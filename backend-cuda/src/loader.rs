@@ -49,7 +49,7 @@ cfg_if::cfg_if! {
             unsafe { Library::load_with_flags(name, flags) }
         }
 
-        fn already_loaded(name: &str) -> bool {
+        fn already_loaded(name: &OsStr) -> bool {
             Library::open_already_loaded(name).is_ok()
         }
     } else {
@@ -63,7 +63,7 @@ cfg_if::cfg_if! {
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
         }
 
-        fn already_loaded(name: &str) -> bool {
+        fn already_loaded(name: &OsStr) -> bool {
             // SAFETY: RTLD_NOLOAD loads nothing, so no initializer runs.
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD) }.is_ok()
         }
@@ -94,24 +94,32 @@ impl Loaded {
             Some(name) => vec![name],
             None => NAMES.iter().map(OsString::from).collect(),
         };
-        let (library, name) = find(&names)?;
-        start(library, name)
+        start(find(&names)?)
     }
 }
 
 /// Returns whether this process has loaded the CUDA driver's library.
 pub(crate) fn is_loaded() -> bool {
-    NAMES.iter().any(|name| already_loaded(name))
+    NAMES.iter().any(|name| already_loaded(OsStr::new(name)))
+}
+
+/// A library that has been opened.
+#[derive(Debug)]
+struct Found {
+    library: ManuallyDrop<Library>,
+    name: String,
+    /// Whether the process, or the one that it was forked from, had loaded it before.
+    was_loaded: bool,
 }
 
 /// Opens the first library that opens.
-fn find(names: &[OsString]) -> Result<(ManuallyDrop<Library>, String)> {
+fn find(names: &[OsString]) -> Result<Found> {
     let mut tried = Vec::new();
-    for name in names {
-        let library = name.to_string_lossy().into_owned();
-        match open(name) {
-            Ok(opened) => return Ok((ManuallyDrop::new(opened), library)),
-            Err(error) => tried.push(LoadAttempt { library, answer: text(&error) }),
+    for file in names {
+        let (name, was_loaded) = (file.to_string_lossy().into_owned(), already_loaded(file));
+        match open(file) {
+            Ok(opened) => return Ok(Found { library: ManuallyDrop::new(opened), name, was_loaded }),
+            Err(error) => tried.push(LoadAttempt { library: name, answer: text(&error) }),
         }
     }
     Err(Error::new(
@@ -120,7 +128,7 @@ fn find(names: &[OsString]) -> Result<(ManuallyDrop<Library>, String)> {
     ))
 }
 
-fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
+fn start(Found { library, name, was_loaded }: Found) -> Result<Loaded> {
     let refused = |reason| {
         Error::new(
             Operation::Open,
@@ -132,6 +140,7 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
 
     let version_number = version(&library).map_err(|failure| match failure {
         VersionFailure::Missing(reason) => lacks(reason),
+        VersionFailure::Answered(CuResult::DEINITIALIZED) => Error::new(Operation::Open, Detail::Exiting),
         VersionFailure::Answered(result) => {
             refused(format!("cuDriverGetVersion returned {}{}", result.0, advice(result)))
         }
@@ -163,6 +172,9 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
         CuResult::NO_DEVICE => {
             return Err(no_device(&answer(&functions, "cuInit", CuResult::NO_DEVICE).to_string()));
         }
+        // A driver that was initialized says so in a child that was forked after that, and cannot be initialized there.
+        CuResult::NOT_INITIALIZED if was_loaded => return Err(Error::new(Operation::Open, Detail::Forked)),
+        CuResult::DEINITIALIZED => return Err(Error::new(Operation::Open, Detail::Exiting)),
         result => {
             let said = answer(&functions, "cuInit", result);
             return Err(refused(format!("{said}{}", advice(result))));
@@ -273,8 +285,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_library_that_is_no_driver_is_refused_by_name_and_symbol() {
-        let (library, name) = find(&[OsString::from("libm.so.6")]).unwrap();
-        let error = start(library, name).unwrap_err();
+        let error = start(find(&[OsString::from("libm.so.6")]).unwrap()).unwrap_err();
         assert!(
             matches!(error.detail(), Detail::LibraryRefused { library, .. } if library == "libm.so.6"),
             "{error}"
@@ -287,8 +298,7 @@ mod tests {
     #[cfg(windows)]
     fn a_library_is_not_taken_from_the_programs_folder_by_its_name_alone() {
         let system = OsString::from("version.dll");
-        let (library, name) = find(std::slice::from_ref(&system)).unwrap();
-        let error = start(library, name).unwrap_err();
+        let error = start(find(std::slice::from_ref(&system)).unwrap()).unwrap_err();
         assert!(
             matches!(error.detail(), Detail::LibraryRefused { library, .. } if library == "version.dll"),
             "{error}"

@@ -4,7 +4,7 @@ use crate::device;
 use crate::driver::Driver;
 use crate::lease::Leases;
 use crate::loader::Loaded;
-use gpu_vmm_core::extend::{Deferred, InstanceId, Process, allow_nvtx};
+use gpu_vmm_core::extend::{Deferred, DriverProcess, InstanceId, Process, allow_nvtx};
 use gpu_vmm_core::{Operation, Result};
 use std::sync::OnceLock;
 
@@ -17,10 +17,11 @@ impl Driver {
             driver.process.check(Operation::Open)?;
             return Ok(driver);
         }
-        let process = Process::current();
+        let process = DriverProcess::new(Process::current());
         let loaded = Loaded::new()?;
         allow_nvtx();
         let (devices, states) = device::list(&loaded)?.into_iter().unzip();
+        process.watch_exit();
         let (instance, deferred, leases) = (InstanceId::unique(), Deferred::new(), Leases::default());
         let driver = Self { loaded, process, instance, deferred, leases, devices, states };
         // If two threads get here at once, both have started the same driver, and one of the two records is dropped.

@@ -168,8 +168,9 @@ pub(crate) const QUIRKS: &[Quirk] = &[
         id: "fork",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "in a forked child every call returns CUDA_ERROR_NOT_INITIALIZED",
-        handling: "calls return an error that names the fork, and dropping does nothing",
+        effect: "in a forked child every call returns CUDA_ERROR_NOT_INITIALIZED, cuInit included",
+        handling: "calls return an error that names the fork, opening included if the driver's library was loaded before, and \
+                   dropping does nothing",
         evidence: "H200, driver of CUDA 13.0",
     },
 ];

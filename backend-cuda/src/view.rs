@@ -11,7 +11,7 @@ use cudarc::driver::{
     CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg,
     SyncOnDrop, sys,
 };
-use gpu_vmm_core::extend::{LendMemory, Process, lend_elements};
+use gpu_vmm_core::extend::{DriverProcess, LendMemory, Process, lend_elements};
 use gpu_vmm_core::{Access, Backend, Bytes, Detail, DeviceId, DeviceVec, Error, Grant, Operation, Result};
 use std::any::type_name;
 use std::marker::PhantomData;
@@ -87,7 +87,7 @@ impl MaybeCuda for CudaBackend {
 pub struct MemoryView<'a, T> {
     /// Leaked when the view is dropped, so that cudarc never frees the address.
     slice: ManuallyDrop<CudaSlice<T>>,
-    process: Process,
+    process: DriverProcess,
     owner: PhantomData<&'a [T]>,
 }
 
@@ -157,7 +157,7 @@ impl<'a, T: Pod> MemoryView<'a, T> {
         // SAFETY: the elements are mapped for the stream's device as long as the owner is borrowed, any bytes are valid elements of
         // the type, and the slice is never dropped, which would free the address.
         let slice = ManuallyDrop::new(unsafe { stream.upgrade_device_ptr(address.0, count) });
-        Ok(Self { slice, process: Process::current(), owner: PhantomData })
+        Ok(Self { slice, process: DriverProcess::new(Process::current()), owner: PhantomData })
     }
 }
 
@@ -215,9 +215,10 @@ fn unsupported<T>(reason: String) -> Result<T> {
 }
 
 impl<T> Drop for MemoryView<'_, T> {
-    /// Makes the view's stream wait for the work of other streams on it. In a forked child the events are the parent's.
+    /// Makes the view's stream wait for the work of other streams on it. In a forked child the events are the parent's, and while
+    /// the process exits the driver must not be called.
     fn drop(&mut self) {
-        if self.process.is_this() {
+        if self.process.is_usable() {
             // SAFETY: the slice is taken once, and the view is not used afterwards.
             unsafe { ManuallyDrop::take(&mut self.slice) }.leak();
         }

@@ -5,7 +5,7 @@ use crate::kept_addresses::KeptAddresses;
 use crate::kernels::Compiled;
 use crate::loader::Symbols;
 use crate::quirks::{self, Quirks};
-use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
+use gpu_vmm_core::extend::{Deferred, DriverProcess, DropLog, InstanceId};
 use gpu_vmm_core::{Detail, DeviceId, DriverInfo, Error, Operation, Result, Vendor};
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) struct Driver {
     pub(crate) hip: Symbols,
     pub(crate) quirks: Quirks,
-    pub(crate) process: Process,
+    pub(crate) process: DriverProcess,
     pub(crate) instance: InstanceId,
     pub(crate) drop_log: DropLog,
     pub(crate) deferred: Deferred,

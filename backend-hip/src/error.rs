@@ -77,7 +77,9 @@ impl Driver {
         context: impl FnOnce() -> String,
     ) -> Result<()> {
         self.answer(call, code).map_err(|source| {
-            if is_lost(source.code) {
+            if code == hipError_t::hipErrorDeinitialized {
+                Error::new(operation, Detail::Exiting)
+            } else if is_lost(source.code) {
                 Error::new(operation, Detail::DeviceLost { source })
             } else if is_capture(source.code) {
                 Error::new(operation, Detail::Capturing { source: Some(source) })
@@ -88,7 +90,7 @@ impl Driver {
     }
 
     /// Logs the error of a destructor. Ignores errors in a forked child, where the object belongs to the parent, and of
-    /// a lost device, with which the object has died.
+    /// a lost device, with which the object has died. The log itself ignores errors while the process exits.
     pub(crate) fn log_end(&self, ended: Result<()>) {
         match ended {
             Ok(()) => {}

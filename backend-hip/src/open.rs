@@ -7,8 +7,8 @@ use crate::kernels::Compiled;
 use crate::loader::Loaded;
 use crate::quirks::Quirks;
 use crate::{device, loader};
-use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
-use gpu_vmm_core::{Operation, Result};
+use gpu_vmm_core::extend::{Deferred, DriverProcess, DropLog, InstanceId, Process};
+use gpu_vmm_core::{Detail, Error, Operation, Result, Vendor};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 static OPENED: OnceLock<Arc<Driver>> = OnceLock::new();
@@ -16,13 +16,23 @@ static OPENED: OnceLock<Arc<Driver>> = OnceLock::new();
 static OPENING: Mutex<()> = Mutex::new(());
 /// The process that first loaded the runtime, usable or not. A forked child of it cannot use the runtime.
 static LOADED_IN: OnceLock<Process> = OnceLock::new();
+/// Why the runtime has no device in that process, if that was found out there.
+static NO_DEVICE: OnceLock<String> = OnceLock::new();
+
+/// Returns the error for a runtime without a device, if the runtime was opened and had none. A forked child has none either.
+fn without_device() -> Option<Error> {
+    let reason = NO_DEVICE.get().filter(|_| OPENED.get().is_none())?;
+    Some(Error::new(Operation::Open, Detail::NoDevice { vendor: Vendor::Hip, reason: reason.clone() }))
+}
 
 impl Driver {
     /// Returns the process's driver. The first successful call loads it.
     pub(crate) fn open() -> Result<Arc<Self>> {
         const OPERATION: Operation = Operation::Open;
         if let Some(process) = LOADED_IN.get() {
-            process.check(OPERATION)?;
+            DriverProcess::new(*process)
+                .check(OPERATION)
+                .map_err(|error| without_device().unwrap_or(error))?;
         }
         if let Some(driver) = OPENED.get() {
             return Ok(Arc::clone(driver));
@@ -33,7 +43,11 @@ impl Driver {
         }
         let loaded = loader::load()?;
         let process = *LOADED_IN.get_or_init(Process::current);
-        let driver = Arc::new(Self::start(loaded, process)?);
+        let driver = Arc::new(Self::start(loaded, process).inspect_err(|error| {
+            if let Detail::NoDevice { reason, .. } = error.detail() {
+                NO_DEVICE.get_or_init(|| reason.clone());
+            }
+        })?);
         Ok(Arc::clone(OPENED.get_or_init(|| driver)))
     }
 
@@ -42,7 +56,7 @@ impl Driver {
         let mut driver = Self {
             hip,
             quirks: Quirks::of(version),
-            process,
+            process: DriverProcess::new(process),
             instance: InstanceId::unique(),
             drop_log: DropLog::new(),
             deferred: Deferred::new(),
@@ -58,6 +72,7 @@ impl Driver {
             calls: Mutex::new(()),
         };
         driver.devices = device::all(&driver)?;
+        driver.process.watch_exit();
         driver.states = driver.devices.iter().map(|_| DeviceState::default()).collect();
         Ok(driver)
     }

@@ -201,7 +201,7 @@ unsafe impl Reservation for HipReservation {
 impl Drop for HipReservation {
     fn drop(&mut self) {
         // In a forked child the addresses belong to the parent; lost addresses may belong to other code.
-        if !self.driver.process.is_this() || self.lost {
+        if !self.driver.process.is_usable() || self.lost {
             return;
         }
         let given_back = if self.mappings.is_empty() {

@@ -71,7 +71,7 @@ impl Drop for HipPinned {
     fn drop(&mut self) {
         const OPERATION: Operation = Operation::FreePinned;
         // In a forked child the memory belongs to the parent.
-        if !self.driver.process.is_this() {
+        if !self.driver.process.is_usable() {
             return;
         }
         let freed = self.driver.relax(OPERATION).and_then(|_relaxed| {

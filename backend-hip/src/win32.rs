@@ -65,7 +65,7 @@ pub(crate) fn works(
             Err(error)
                 if matches!(
                     error.kind(),
-                    ErrorKind::OutOfMemory | ErrorKind::DeviceLost | ErrorKind::Forked
+                    ErrorKind::OutOfMemory | ErrorKind::DeviceLost | ErrorKind::Forked | ErrorKind::Exiting
                 ) =>
             {
                 return Err(error);

@@ -18,7 +18,9 @@ pub use crate::trace::{allow_nvtx, event, pool_memory, span};
 pub use crate::types::handles;
 #[cfg(unix)]
 pub use crate::types::system;
-pub use crate::types::{ExtensionError, InstanceId, Lock, NoWaits, Process, out_of_addresses};
+pub use crate::types::{
+    DriverProcess, ExtensionError, InstanceId, Lock, NoWaits, Process, is_exiting, out_of_addresses,
+};
 /// The crate that [`span`] and [`event`] report to.
 #[cfg(feature = "tracing")]
 #[doc(hidden)]

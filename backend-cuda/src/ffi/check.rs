@@ -87,6 +87,7 @@ same_number! {
     gpu_vmm_core::HandleTypes::WIN32.bits(), sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_WIN32.0;
     size_of::<sys::CUuuid>(), size_of::<[u8; 16]>();
     CuResult::OUT_OF_MEMORY.0, answer::CUDA_ERROR_OUT_OF_MEMORY;
+    CuResult::NOT_INITIALIZED.0, answer::CUDA_ERROR_NOT_INITIALIZED;
     CuResult::DEINITIALIZED.0, answer::CUDA_ERROR_DEINITIALIZED;
     CuResult::STUB_LIBRARY.0, answer::CUDA_ERROR_STUB_LIBRARY;
     CuResult::NO_DEVICE.0, answer::CUDA_ERROR_NO_DEVICE;

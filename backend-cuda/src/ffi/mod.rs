@@ -23,6 +23,7 @@ pub(crate) struct CuResult(pub(crate) u32);
 impl CuResult {
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
+    pub(crate) const NOT_INITIALIZED: Self = Self(3);
     pub(crate) const DEINITIALIZED: Self = Self(4);
     pub(crate) const STUB_LIBRARY: Self = Self(34);
     pub(crate) const MULTICAST_RESOURCE_FULL: Self = Self(47);

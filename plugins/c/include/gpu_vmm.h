@@ -512,6 +512,9 @@ typedef void (*gpu_vmm_torch_visit)(void*, const gpu_vmm_torch_block*);
 // The peer process exited, refused, timed out or sent invalid data.
 #define GPU_VMM_PEER 23
 
+// The process exits, and its drivers end with it.
+#define GPU_VMM_EXITING 24
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -520,6 +523,7 @@ extern "C" {
 //
 // With null, opens the backend that the environment variable GPU_VMM_BACKEND names. If that is not set, opens the backend whose
 // library the process has already loaded, as PyTorch for ROCm loads HIP's, or else the best one. Close it with gpu_vmm_close.
+// In a child of a process that has initialized a driver, GPU_VMM_FORKED is returned and never host memory.
 //
 // # Safety
 //

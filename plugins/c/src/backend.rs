@@ -36,6 +36,7 @@ pub(crate) fn open(name: Option<&str>) -> Answer<AnyBackend> {
 ///
 /// With null, opens the backend that the environment variable GPU_VMM_BACKEND names. If that is not set, opens the backend whose
 /// library the process has already loaded, as PyTorch for ROCm loads HIP's, or else the best one. Close it with gpu_vmm_close.
+/// In a child of a process that has initialized a driver, GPU_VMM_FORKED is returned and never host memory.
 ///
 /// # Safety
 ///

@@ -58,6 +58,8 @@ pub const GPU_VMM_ACCESS_DENIED: Status = 21;
 pub const GPU_VMM_POISONED: Status = 22;
 /// The peer process exited, refused, timed out or sent invalid data.
 pub const GPU_VMM_PEER: Status = 23;
+/// The process exits, and its drivers end with it.
+pub const GPU_VMM_EXITING: Status = 24;
 
 /// An error as the caller sees it: its status code and its text.
 #[derive(Clone, Debug)]
@@ -104,6 +106,7 @@ fn of(error: &Error) -> Status {
         ErrorKind::Suspended => GPU_VMM_SUSPENDED,
         ErrorKind::Poisoned => GPU_VMM_POISONED,
         ErrorKind::Forked => GPU_VMM_FORKED,
+        ErrorKind::Exiting => GPU_VMM_EXITING,
         ErrorKind::DeviceLost => GPU_VMM_DEVICE_LOST,
         ErrorKind::Peer => GPU_VMM_PEER,
         ErrorKind::File => GPU_VMM_FILE,
@@ -175,6 +178,7 @@ mod tests {
             (Detail::Suspended { address, reserved: Bytes(1) }, GPU_VMM_SUSPENDED),
             (Detail::Poisoned { range, cause: none() }, GPU_VMM_POISONED),
             (Detail::Forked, GPU_VMM_FORKED),
+            (Detail::Exiting, GPU_VMM_EXITING),
             (Detail::DeviceLost { source: source() }, GPU_VMM_DEVICE_LOST),
             (Detail::Mismatch { what: "vendor", theirs: none(), ours: none() }, GPU_VMM_PEER),
             (Detail::Driver { source: source(), context: none() }, GPU_VMM_DRIVER),

@@ -16,6 +16,7 @@ from .errors import (
     DeviceLost,
     DriverError,
     Error,
+    Exiting,
     FileError,
     Forked,
     InternalError,
@@ -42,7 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "BackendInfo", "Block", "BlockInfo", "Busy", "DTypeLike",
-    "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "FileError", "Forked", "InternalError",
+    "DTypeName", "DeviceLost", "DeviceVec", "DriverError", "Error", "Exiting", "FileError", "Forked", "InternalError",
     "InvalidArgument", "NoSuchDevice", "NotFound", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory",
     "OutOfRange", "PeerError", "PeerUnreachable", "Poisoned", "Pool", "PoolSnapshot", "PoolStats", "ReadOnlyVec", "Status",
     "Suspended", "Unaligned", "Unavailable", "cupy", "open", "results", "torch", "vmm",

@@ -146,6 +146,7 @@ def open(name: Optional[str] = None) -> Backend:
     None opens the backend that the environment variable ``GPU_VMM_BACKEND`` names. If that is not set, None opens the backend whose driver
     library the process has already loaded, or else the best one.
 
-    Raises InvalidArgument for another name, Unavailable if the driver or gpu-vmm's library is missing.
+    Raises InvalidArgument for another name, Unavailable if the driver or gpu-vmm's library is missing, and Forked in a child of a process
+    that has initialized the driver: host memory does not replace the GPU there.
     """
     return Backend(name)

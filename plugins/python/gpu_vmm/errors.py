@@ -33,6 +33,7 @@ class Status(Number):
     ACCESS_DENIED = 21
     POISONED = 22
     PEER = 23
+    EXITING = 24
 
 
 class Error(RuntimeError):
@@ -102,6 +103,12 @@ class Forked(Error):
     """The process is a forked child, in which no driver works."""
 
     status: int = Status.FORKED
+
+
+class Exiting(Error):
+    """The process exits, and its drivers end with it."""
+
+    status: int = Status.EXITING
 
 
 class DeviceLost(Error):
@@ -187,7 +194,7 @@ _BY_STATUS: Dict[int, Type[Error]] = {
     for kind in (
         InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable, NotFound, Suspended, FileError, Busy, Forked,
         DeviceLost, DriverError, InternalError, Unaligned, OutOfRange, AlreadyMapped, NotMapped, AddressTaken, NoSuchDevice,
-        PeerUnreachable, AccessDenied, Poisoned, PeerError,
+        PeerUnreachable, AccessDenied, Poisoned, PeerError, Exiting,
     )
 }  # fmt: skip
 

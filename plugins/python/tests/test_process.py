@@ -163,6 +163,25 @@ class Processes(Case):
         )
         self.assertEqual(said, "child 0\n[107, 101, 112, 116] True\n")
 
+    @unittest.skipUnless(sys.platform == "linux" and NAME == "cuda", "NVIDIA's driver alone knows that it was forked")
+    def test_forked_from_foreign_driver(self):
+        said = self.script(
+            """
+            import ctypes, os, gpu_vmm
+            assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+            child = os.fork()
+            if child == 0:
+                for name in None, "cuda":
+                    try:
+                        print("opened", gpu_vmm.open(name).name, flush=True)
+                    except gpu_vmm.Forked as error:
+                        pass
+                os._exit(0)
+            print("child", os.waitpid(child, 0)[1], gpu_vmm.open().name)
+            """
+        )
+        self.assertEqual(said, "child 0 cuda\n")
+
     @unittest.skipUnless(sys.platform == "linux", "no fork")
     def test_forked_while_another_thread_is_inside(self):
         said = self.script(

@@ -31,7 +31,7 @@ const PYTHON: &str = "GPU_VMM_PYTHON";
 const TORCH: &str = "GPU_VMM_TEST_TORCH";
 
 /// The programs of `plugins/c`: the compiler and the source of each.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("cc", "examples/pool.c"),
     ("cc", "examples/mapping.c"),
     ("cc", "examples/two_processes.c"),
@@ -41,6 +41,8 @@ const PROGRAMS: [(&str, &str); 10] = [
     ("cc", "tests/exchange.c"),
     ("cc", "tests/observers.c"),
     ("cc", "tests/random.c"),
+    ("cc", "tests/forked.c"),
+    ("c++", "tests/exit.cpp"),
     ("c++", "tests/torch.cpp"),
 ];
 

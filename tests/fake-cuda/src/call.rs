@@ -25,7 +25,7 @@ macro_rules! cuda {
     )* };
 }
 
-/// The functions that can be called before the driver is started.
+/// The functions that can be called before the driver is started, and in a forked child. There `cuInit` fails.
 const UNSTARTED: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
 
 /// The state of the driver: not started, started, ended by the process's exit, or forked from a started parent.
@@ -42,7 +42,12 @@ pub(crate) fn run(call: usize, work: impl FnOnce() -> Answer) -> Code {
     let name = FUNCTIONS[call].name;
     CALL.set(name);
     let asked_for = failure(call);
-    let state = if UNSTARTED.contains(&name) { Ok(()) } else { state() };
+    let state = match LIFE.load(SeqCst) {
+        // Every function, those for the version and the names of errors included.
+        ENDED => Err(Code::DEINITIALIZED),
+        _ if UNSTARTED.contains(&name) => Ok(()),
+        _ => state(),
+    };
     let answer = state.and(asked_for).and_then(|()| work());
     let code = answer.err().unwrap_or(Code::SUCCESS);
     if settings().trace {
@@ -54,7 +59,6 @@ pub(crate) fn run(call: usize, work: impl FnOnce() -> Answer) -> Code {
 fn state() -> Answer {
     match LIFE.load(SeqCst) {
         ALIVE => Ok(()),
-        ENDED => Err(Code::DEINITIALIZED),
         FORKED => Err(refuse(Code::NOT_INITIALIZED, format_args!("called in a forked child"))),
         _ => Err(refuse(Code::NOT_INITIALIZED, format_args!("called before cuInit"))),
     }
@@ -86,6 +90,7 @@ pub(crate) fn start() -> Answer {
             Ok(())
         },
         Err(ALIVE) => Ok(()),
-        Err(_) => state(),
+        // In a forked child this is no violation: a library that did not fork cannot know it otherwise.
+        Err(_) => Err(Code::NOT_INITIALIZED),
     }
 }

@@ -10,12 +10,14 @@ use crate::state::state;
 use crate::violation::refuse;
 use crate::work::{Work, finish as finish_ticket, work};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 /// The device memory that a context takes; some hundred MiB on hardware.
 const TAKES: u64 = 64 << 20;
 
 thread_local! {
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// Never dropped: exit handlers and other locals' destructors call the driver after the thread's locals have ended.
+    static STACK: RefCell<ManuallyDrop<Vec<usize>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// Returns the thread's current context.
@@ -141,7 +143,7 @@ cuda! {
 
     /// Pops it.
     fn cuCtxPopCurrent_v2(out: Out<'_, usize>) {
-        let Some(name) = STACK.with_borrow_mut(Vec::pop) else {
+        let Some(name) = STACK.with_borrow_mut(|stack| stack.pop()) else {
             return Err(refuse(Code::INVALID_CONTEXT, format_args!("the thread has no current context")));
         };
         out.map(|out| out.write(name));

@@ -9,6 +9,7 @@ use crate::work::{self, Work, work};
 use crate::{capture_rules, context};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: u32 = 1;
@@ -17,8 +18,9 @@ const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
 thread_local! {
-    /// The thread's own default streams, keyed by their contexts.
-    static OWN: RefCell<BTreeMap<usize, usize>> = const { RefCell::new(BTreeMap::new()) };
+    /// The thread's own default streams, keyed by their contexts. Never dropped, as the stack of contexts.
+    static OWN: RefCell<ManuallyDrop<BTreeMap<usize, usize>>> =
+        const { RefCell::new(ManuallyDrop::new(BTreeMap::new())) };
 }
 
 /// Returns the stream that a handle means: a live one, or a default one of the current context.

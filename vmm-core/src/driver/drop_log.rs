@@ -1,12 +1,13 @@
 //! A log of failures in destructors, which cannot return errors.
 
-use crate::types::{Error, Lock, Operation};
+use crate::types::{Error, ErrorKind, Lock, Operation, is_exiting};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The log of failures in the destructors of one backend's values.
 ///
 /// Dropping never panics: a failure is logged here. Resources that cannot be released safely are leaked until the process
-/// ends. In a forked child, no failure is logged and there is no latest failure, because the values belong to the parent.
+/// ends. In a forked child, no failure is logged and there is no latest failure, because the values belong to the parent. While
+/// the process exits, no failure is logged either, because the driver releases everything.
 #[derive(Debug, Default)]
 pub struct DropLog {
     count: AtomicU64,
@@ -22,6 +23,9 @@ impl DropLog {
 
     /// Logs a failure.
     pub fn record(&self, error: Error) {
+        if is_exiting() || error.kind() == ErrorKind::Exiting {
+            return;
+        }
         if let Ok(mut last) = self.last.lock(Operation::LogFailure) {
             self.count.fetch_add(1, Ordering::Relaxed);
             *last = Some(error);

@@ -122,7 +122,7 @@ impl Capability {
     /// # Errors
     ///
     /// The trial's error if it shows nothing about the feature: memory or addresses are short, a stream captures, the device is
-    /// lost, or the process is a forked child.
+    /// lost, or the process is a forked child or exits.
     pub fn tried(feature: Feature, trial: Result<impl Into<String>>) -> Result<Self> {
         let error = match trial {
             Ok(note) => return Ok(Self::yes(feature, Evidence::Trial, note)),
@@ -134,7 +134,8 @@ impl Capability {
                 | ErrorKind::OutOfAddressSpace
                 | ErrorKind::Busy
                 | ErrorKind::DeviceLost
-                | ErrorKind::Forked,
+                | ErrorKind::Forked
+                | ErrorKind::Exiting,
                 _,
             ) => Err(error),
             (_, Detail::Driver { source, .. }) => Ok(Self::no(feature, Evidence::Trial, source.to_string())),
@@ -186,9 +187,14 @@ mod tests {
             source: source.clone(),
         };
         let full = Detail::AddressSpaceExhausted { size: Bytes::mib(2), limit: Bytes::mib(1) };
-        for undecided in
-            [short, full, Detail::DeviceLost { source }, Detail::Forked, Detail::Capturing { source: None }]
-        {
+        for undecided in [
+            short,
+            full,
+            Detail::DeviceLost { source },
+            Detail::Forked,
+            Detail::Exiting,
+            Detail::Capturing { source: None },
+        ] {
             let kind = tried(undecided).unwrap_err().kind();
             assert_ne!(kind, ErrorKind::Unsupported, "{kind}");
         }

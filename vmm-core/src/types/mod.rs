@@ -12,6 +12,7 @@
 //! | `device` | devices, their memory, vendors and drivers |
 //! | `errno` | names and explanations of errno values |
 //! | `error` | the error type, its kinds and its details |
+//! | `exit` | the end of the process, after which no driver is called |
 //! | `fabric` | fabric handles |
 //! | `granularity` | allocation granularity and reservation alignment |
 //! | `handles` | Windows handles by number |
@@ -38,6 +39,7 @@ mod device;
 #[cfg(unix)]
 mod errno;
 mod error;
+mod exit;
 mod fabric;
 mod granularity;
 #[cfg(windows)]
@@ -63,6 +65,7 @@ pub use bytes::{Bytes, ParseBytesError};
 pub use capability::{Capability, Evidence, Feature};
 pub use device::{Device, DeviceId, DeviceUuid, DriverInfo, MemoryInfo, Vendor};
 pub use error::{Detail, DriverError, Error, ErrorKind, ExtensionError, LoadAttempt, Result};
+pub use exit::{DriverProcess, is_exiting};
 pub use fabric::FabricHandle;
 pub use granularity::{Alignment, Granularity};
 pub use instance::InstanceId;

@@ -241,7 +241,8 @@ pub unsafe extern "C" fn gpu_vmm_torch_set_tag(tag: *const c_char) -> Status {
     status(|| {
         // SAFETY: guaranteed by the caller.
         let tag = unsafe { optional("tag", tag) }?;
-        OWN.set(tag.map(Into::into));
+        // Fails while the thread ends, when its locals are gone: it allocates without a tag then.
+        let _ = OWN.try_with(|own| own.replace(tag.map(Into::into)));
         // This thread reads it next; other threads have no tag through this call.
         TAGGED.store(true, Ordering::Relaxed);
         Ok(())

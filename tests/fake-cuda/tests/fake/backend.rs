@@ -5,9 +5,9 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Evidence,
-    Feature, GrowthKind, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region, Reservation,
-    Result, SyncCalls, Vendor, WaitFor,
+    Access, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, ErrorKind,
+    Evidence, Feature, GrowthKind, MemoryCalls, Operation, PhysicalMemory, Pinned, Properties, Region,
+    Reservation, Result, SyncCalls, Vendor, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::path::Path;
@@ -93,6 +93,9 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("FAIL", "cuMemSetAccess:1:2")], "access_that_lacks_memory_comes_with_numbers", |_| {
         short_growth_has_numbers("cuMemSetAccess");
     }),
+    case("forked_child_of_started_driver_cannot_open", forked_child_cannot_open),
+    case("opening_fails_after_driver_has_ended", opening_fails_after_driver),
+    case("driver_works_after_locals_have_ended", driver_works_after_locals),
     with(&[("FAIL", "cuMemMap:1:999")], "an_answer_has_its_name", an_answer_has_its_name),
     with(
         &[("FAIL", "cuMemMap:1:987")],
@@ -461,19 +464,18 @@ fn a_handle_of_another_vendor_is_refused(_: &Cuda) {
     }
 }
 
-/// Static variables of C and C++ programs, and exit handlers, run after the driver has shut down: its calls return an error
-/// then, which destructors ignore.
+/// Static variables of C and C++ programs, and exit handlers, run after the driver has shut down: gpu-vmm calls it no more, and
+/// destructors do nothing.
 fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
     type Left = (PhysicalMemory<CudaBackend>, Box<dyn Pinned>, Box<dyn CopyStream>, CudaBackend);
     static LEFT: Mutex<Option<Left>> = Mutex::new(None);
     extern "C" fn at_exit() {
         let left = LEFT.lock().unwrap().take();
         let Some((memory, pinned, copy_stream, backend)) = left else { return };
-        let late =
-            backend.synchronize(DEVICE).map_err(|error| error.driver_error().map(|source| source.code));
+        let late = backend.synchronize(DEVICE).map_err(|error| error.kind());
         drop((memory, pinned, copy_stream));
         let code = match backend.drop_log().take_last() {
-            _ if late != Err(Some(4)) => 2,
+            _ if late != Err(ErrorKind::Exiting) => 2,
             None => 0,
             Some(_) => 1,
         };
@@ -489,6 +491,71 @@ fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
     *LEFT.lock().unwrap() = Some((memory, pinned, copy_stream, backend));
     let counts = cuda.counts();
     assert_eq!([counts.handles, counts.pinned, counts.streams], [1; 3]);
+    println!("DONE");
+    std::process::exit(1)
+}
+
+/// The program has started the driver, and gpu-vmm learns of it in the child alone. Host memory does not replace the GPU.
+fn forked_child_cannot_open(cuda: &Cuda) {
+    cuda.init();
+    // SAFETY: the child opens backends, which takes no lock of this single-threaded process, and ends without returning.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_forked = |opened: Result<Vendor>| opened.is_err_and(|error| error.kind() == ErrorKind::Forked);
+        let right = is_forked(CudaBackend::open().map(|backend| backend.vendor()))
+            && is_forked(AnyBackend::open_best().map(|backend| backend.vendor()))
+            && AnyBackend::open(Vendor::Host).is_ok()
+            && cuda.violations() == 0;
+        // SAFETY: ends the child without running the parent's destructors.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this process's, and the pointer is valid for one int.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child opened a backend, or broke a rule");
+    assert_eq!(AnyBackend::open_best().unwrap().vendor(), Vendor::Cuda);
+}
+
+/// Runs a handler while the process exits, which ends the process with its result: 0 for success.
+fn at_exit(handler: extern "C" fn()) {
+    // SAFETY: the handler is a function of this program.
+    unsafe { libc::atexit(handler) };
+}
+
+/// The driver was never opened before.
+fn opening_fails_after_driver(cuda: &Cuda) {
+    extern "C" fn open_late() {
+        let kinds = [CudaBackend::open().map(drop), AnyBackend::open_best().map(drop)]
+            .map(|opened| opened.map_err(|error| error.kind()));
+        // SAFETY: ends the process with the result.
+        unsafe { libc::_exit(i32::from(kinds != [Err(ErrorKind::Exiting); 2])) }
+    }
+    // Before the driver's own handler, so it runs after that.
+    at_exit(open_late);
+    cuda.init();
+    println!("DONE");
+    std::process::exit(1)
+}
+
+/// A handler that was registered after the driver was started runs before the driver ends, and after the thread's locals.
+fn driver_works_after_locals(cuda: &Cuda) {
+    extern "C" fn call() {
+        let cuda = Cuda::load();
+        let mut context = 0usize;
+        let answers = [
+            cuda.call("cuDevicePrimaryCtxRetain", &[(&raw mut context).addr(), 0]),
+            cuda.call("cuCtxPushCurrent_v2", &[context]),
+            cuda.call("cuStreamSynchronize", &[2]),
+            cuda.call("cuCtxPopCurrent_v2", &[0]),
+        ];
+        // SAFETY: ends the process with the result.
+        unsafe { libc::_exit(i32::from(answers != [0; 4])) }
+    }
+    cuda.init();
+    at_exit(call);
+    // The thread's locals exist.
+    cuda.enter(0);
+    cuda.ok("cuStreamSynchronize", &[2]);
     println!("DONE");
     std::process::exit(1)
 }

@@ -49,6 +49,7 @@ impl Detail {
                 ErrorKind::Poisoned
             }
             Self::Forked => ErrorKind::Forked,
+            Self::Exiting => ErrorKind::Exiting,
             Self::DeviceLost { .. } => ErrorKind::DeviceLost,
             Self::Mismatch { .. } => ErrorKind::Peer,
             Self::File { .. } => ErrorKind::File,
@@ -205,7 +206,7 @@ mod tests {
         let (one, two) = (|| "one".to_owned(), || "two".to_owned());
         let source = || DriverError { call: "call", code: 7, name: "NAME".into(), description: "why".into() };
         let error = |detail| Error::new(Operation::Unmap, detail);
-        let rows: [(Detail, ErrorKind, &[&str]); 30] = [
+        let rows: [(Detail, ErrorKind, &[&str]); 31] = [
             (
                 Detail::OutOfMemory {
                     device: D,
@@ -316,6 +317,7 @@ mod tests {
                 &["14 MiB at 0x70000000", "unmap: the size is zero"],
             ),
             (Detail::Forked, ErrorKind::Forked, &[]),
+            (Detail::Exiting, ErrorKind::Exiting, &[]),
             (
                 Detail::DeviceLost { source: source() },
                 ErrorKind::DeviceLost,

@@ -353,6 +353,9 @@ pub enum Detail {
     /// A call in a child that was forked after the backend was opened; drivers do not work there.
     #[error("this process was forked after the driver was opened; open GPUs after fork, or use exec")]
     Forked,
+    /// A call while the process exits. Its drivers have ended or are about to, and release all memory.
+    #[error("the process exits and its driver ends; free memory before that, or leave it to the driver")]
+    Exiting,
     /// Memory of another process that cannot be imported, because a property of it differs from what this process has or expects.
     #[error("the exporter's {what} is {theirs}; {ours}")]
     Mismatch {

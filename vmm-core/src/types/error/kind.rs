@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Poisoned,
     /// The process is a forked child, in which no driver works.
     Forked,
+    /// The process exits, and its drivers end with it. Destructors can ignore this.
+    Exiting,
     /// The device, or its context in this process, has failed permanently.
     DeviceLost,
     /// Another process has ended, refused, did not reply in time, or sent invalid data.
@@ -73,6 +75,7 @@ impl ErrorKind {
             Self::Suspended => "suspended",
             Self::Poisoned => "poisoned",
             Self::Forked => "forked",
+            Self::Exiting => "exiting",
             Self::DeviceLost => "device lost",
             Self::Peer => "peer",
             Self::File => "file",
@@ -113,6 +116,7 @@ mod tests {
             Suspended,
             Poisoned,
             Forked,
+            Exiting,
             DeviceLost,
             Peer,
             File,
