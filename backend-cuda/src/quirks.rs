@@ -168,9 +168,10 @@ pub(crate) const QUIRKS: &[Quirk] = &[
         id: "fork",
         from: ALWAYS,
         below: UNFIXED,
-        effect: "in a forked child every call returns CUDA_ERROR_NOT_INITIALIZED, cuInit included",
+        effect: "in a forked child every call returns CUDA_ERROR_NOT_INITIALIZED, cuInit included; if cuInit found no device in \
+                 the parent, it crashes in the child",
         handling: "calls return an error that names the fork, opening included if the driver's library was loaded before, and \
-                   dropping does nothing",
+                   dropping does nothing; a child of a process without a device gets its parent's error",
         evidence: "H200, driver of CUDA 13.0",
     },
 ];

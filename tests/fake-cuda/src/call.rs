@@ -4,7 +4,7 @@
 use crate::code::{Answer, Code};
 use crate::settings::settings;
 use crate::table::FUNCTIONS;
-use crate::violation::{CALL, refuse, say};
+use crate::violation::{CALL, refuse, say, stop};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
@@ -90,6 +90,10 @@ pub(crate) fn start() -> Answer {
             Ok(())
         },
         Err(ALIVE) => Ok(()),
+        // It was measured that NVIDIA's driver crashes there.
+        Err(FORKED) if settings().gpus == 0 => {
+            stop(format_args!("cuInit in a child of a process without a device"))
+        }
         // In a forked child this is no violation: a library that did not fork cannot know it otherwise.
         Err(_) => Err(Code::NOT_INITIALIZED),
     }

@@ -94,6 +94,11 @@ pub(crate) const CASES: &[Case] = &[
         short_growth_has_numbers("cuMemSetAccess");
     }),
     case("forked_child_of_started_driver_cannot_open", forked_child_cannot_open),
+    with(
+        &[("GPUS", "0")],
+        "forked_child_of_process_without_device_has_none",
+        forked_child_of_process_without_device,
+    ),
     case("opening_fails_after_driver_has_ended", opening_fails_after_driver),
     case("driver_works_after_locals_have_ended", driver_works_after_locals),
     with(&[("FAIL", "cuMemMap:1:999")], "an_answer_has_its_name", an_answer_has_its_name),
@@ -498,22 +503,40 @@ fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
 /// The program has started the driver, and gpu-vmm learns of it in the child alone. Host memory does not replace the GPU.
 fn forked_child_cannot_open(cuda: &Cuda) {
     cuda.init();
+    in_child(|| {
+        let is_forked = |opened: Result<Vendor>| opened.is_err_and(|error| error.kind() == ErrorKind::Forked);
+        is_forked(CudaBackend::open().map(|backend| backend.vendor()))
+            && is_forked(AnyBackend::open_best().map(|backend| backend.vendor()))
+            && AnyBackend::open(Vendor::Host).is_ok()
+            && cuda.violations() == 0
+    });
+    assert_eq!(AnyBackend::open_best().unwrap().vendor(), Vendor::Cuda);
+}
+
+/// The best backend is host memory in both: not because of the fork.
+fn forked_child_of_process_without_device(_: &Cuda) {
+    let without = || {
+        let opened = CudaBackend::open().map_err(|error| error.kind());
+        let best = AnyBackend::open_best().map(|backend| backend.vendor());
+        matches!(opened, Err(ErrorKind::NoSuchDevice)) && best.is_ok_and(|vendor| vendor == Vendor::Host)
+    };
+    assert!(without());
+    in_child(without);
+}
+
+/// Runs a check in a forked child.
+fn in_child(check: impl FnOnce() -> bool) {
     // SAFETY: the child opens backends, which takes no lock of this single-threaded process, and ends without returning.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_forked = |opened: Result<Vendor>| opened.is_err_and(|error| error.kind() == ErrorKind::Forked);
-        let right = is_forked(CudaBackend::open().map(|backend| backend.vendor()))
-            && is_forked(AnyBackend::open_best().map(|backend| backend.vendor()))
-            && AnyBackend::open(Vendor::Host).is_ok()
-            && cuda.violations() == 0;
+        let is_right = check();
         // SAFETY: ends the child without running the parent's destructors.
-        unsafe { libc::_exit(i32::from(!right)) };
+        unsafe { libc::_exit(i32::from(!is_right)) };
     }
     let mut status = 0;
     // SAFETY: the child is this process's, and the pointer is valid for one int.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0, "the child opened a backend, or broke a rule");
-    assert_eq!(AnyBackend::open_best().unwrap().vendor(), Vendor::Cuda);
+    assert_eq!(status, 0, "the check in the child does not hold");
 }
 
 /// Runs a handler while the process exits, which ends the process with its result: 0 for success.
