@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::driver::Opened;
+use crate::error::answer;
 use crate::ffi::CuResult;
 use crate::handle::CudaHandle;
 use crate::host::HostMappings;
@@ -53,16 +54,13 @@ impl CudaReservation {
                 0,
             )
         };
-        backend
-            .check(OPERATION, "cuMemAddressReserve", result, || {
-                format!("{size} of addresses, aligned to {}, hint {hint}", alignment.bytes())
-            })
-            .map_err(|error| match error.into_detail() {
-                Detail::Driver { source, .. } if result == CuResult::OUT_OF_MEMORY => {
-                    out_of_addresses(OPERATION, size, source)
-                }
-                other => Error::new(OPERATION, other),
-            })?;
+        if result == CuResult::OUT_OF_MEMORY {
+            let source = answer(backend.functions(), "cuMemAddressReserve", result);
+            return Err(out_of_addresses(OPERATION, size, source));
+        }
+        backend.check(OPERATION, "cuMemAddressReserve", result, || {
+            format!("{size} of addresses, aligned to {}, hint {hint}", alignment.bytes())
+        })?;
         let range = AddressRange { base: Address(base), size };
         let reservation = Self { backend: Arc::clone(backend), range, host: HostMappings::default() };
         if reservation.range.base.is_aligned_to(alignment.bytes()) {

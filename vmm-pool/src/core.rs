@@ -326,6 +326,12 @@ impl<B: Backend> Core<B> {
         self.collect_pending() || is_any_done
     }
 
+    /// Returns a number that grows whenever memory may have become free: a piece was freed, or a thread has ended what it does without
+    /// the core.
+    pub(crate) fn returned(&self) -> u64 {
+        self.frees + self.ongoing.ended()
+    }
+
     /// Records the current amounts in the history.
     pub(crate) fn note(&mut self) {
         let held = self.held();

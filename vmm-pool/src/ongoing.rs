@@ -15,6 +15,11 @@ impl Ongoing {
         self.ended += 1;
     }
 
+    /// Returns the number of those that have ended.
+    pub(crate) const fn ended(&self) -> u64 {
+        self.ended
+    }
+
     /// Returns the number of those that have ended; none if all have.
     pub(crate) fn ended_before_others(&self) -> Option<u64> {
         (self.ended < self.begun).then_some(self.ended)

@@ -76,6 +76,15 @@ impl<B: Backend> Core<B> {
         Ok(size)
     }
 
+    /// Frees the addresses of a space, and plain memory, once the core is unlocked.
+    pub(crate) fn let_go(&mut self, space: usize) {
+        self.calls.other += 1;
+        if self.leaving.is_empty() {
+            self.ongoing.begin();
+        }
+        self.leaving.extend(self.spaces[space].take_region().map(Chunk::new));
+    }
+
     /// Returns the place of the next space in the list.
     pub(crate) fn vacant_space(&self) -> usize {
         self.spaces.iter().position(|space| space.reserved == 0).unwrap_or(self.spaces.len())
@@ -130,13 +139,9 @@ impl<B: Backend> Core<B> {
         };
         let chosen = self.spaces.iter().enumerate().filter(is_idle).min_by_key(order);
         let Some((index, _)) = chosen else { return false };
-        let Self { spaces, frames, leaving, calls, ongoing, .. } = self;
+        self.let_go(index);
+        let Self { spaces, frames, .. } = self;
         let space = &mut spaces[index];
-        calls.other += 1;
-        if leaving.is_empty() {
-            ongoing.begin();
-        }
-        leaving.extend(space.take_region().map(Chunk::new));
         for page in std::mem::take(&mut space.pages) {
             frames.claim(page.frame);
             frames.at(page.frame).mapped.clear();

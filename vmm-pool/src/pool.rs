@@ -294,13 +294,13 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again. Gives up
-    /// only after a round of waits that began after the last failure and during which no thread freed anything.
+    /// only after a round of waits that began after the last failure and during which no thread gave anything back.
     fn take(&self, asked: &Asked<'_, B>) -> Result<Ready<B>> {
         let size = asked.size;
         let mut settled = false;
         let mut ladder = Ladder::Streams;
         let mut chunk = None;
-        let mut frees = 0;
+        let mut returned = 0;
         loop {
             let shortage = match self.try_take(asked, settled, &mut chunk) {
                 Ok(taken) => {
@@ -319,14 +319,16 @@ impl<B: Backend> Pool<B> {
                 Err(shortage) => shortage,
             };
             if matches!(ladder, Ladder::Streams) {
-                frees = self.owner.inner.core(OPERATION)?.frees;
+                returned = self.owner.inner.core(OPERATION)?.returned();
             }
             match shortage {
                 Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
                 shortage
                     if can_end(&shortage)
                         && ladder.climb(&self.owner.inner, &self.owner.backend, OPERATION)? => {}
-                shortage if can_end(&shortage) && self.owner.inner.core(OPERATION)?.frees != frees => {
+                shortage
+                    if can_end(&shortage) && self.owner.inner.core(OPERATION)?.returned() != returned =>
+                {
                     ladder = Ladder::Streams;
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }

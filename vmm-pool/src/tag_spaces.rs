@@ -1,6 +1,5 @@
 //! The address ranges of each tag.
 
-use crate::chunk::Chunk;
 use crate::core::{Core, Request, Shortage};
 use crate::frames::LOST;
 use crate::piece::{Origin, Piece};
@@ -90,9 +89,8 @@ impl<B: Backend> Core<B> {
 
     /// Drops the addresses of a space without mappings. Its number serves another space.
     fn vacate(&mut self, index: usize) {
-        self.calls.other += 1;
+        self.let_go(index);
         let space = &mut self.spaces[index];
-        self.leaving.extend(space.take_region().map(Chunk::new));
         (space.reserved, space.pages) = (0, Vec::new());
         self.tags.remove_space(space.tag, index);
     }

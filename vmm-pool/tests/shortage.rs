@@ -429,10 +429,10 @@ fn a_callback_frees_addresses() {
     };
     let pool = Pool::builder(&backend).addresses(Bytes::mib(48)).on_out_of_memory(evict).build().unwrap();
     kept.lock().unwrap().push(pool.alloc(Bytes::mib(17)).unwrap());
-    // The tag has 24 MiB of addresses.
-    pool.alloc(Bytes::mib(10)).unwrap();
+    // 24 MiB of addresses are left.
+    pool.alloc(Bytes::mib(26)).unwrap();
     assert!(kept.lock().unwrap().is_empty());
-    assert_eq!(pool.alloc(Bytes::mib(25)).unwrap_err().kind(), ErrorKind::OutOfAddressSpace);
+    assert_eq!(pool.alloc(Bytes::mib(49)).unwrap_err().kind(), ErrorKind::OutOfAddressSpace);
 }
 
 /// The budget has become smaller than the tag's memory, or than that and the other memory in use.

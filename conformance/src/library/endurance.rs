@@ -4,7 +4,6 @@
 //! |---|---|---|
 //! | `GPU_VMM_ENDURANCE_SECONDS` | 2 | the time of the group; each case takes a part |
 //! | `GPU_VMM_ENDURANCE_SEED` | 1 | the seed of the first random program |
-//! | `GPU_VMM_KNOWN_FAULTS` | 0 | 1 also runs programs for which pools do not keep the bound yet |
 
 use crate::case::cases;
 use crate::library::flights::own;
@@ -155,14 +154,10 @@ fn random_programs<B: TestKit>(subject: &Subject<B>) {
     note(format!("{steps} steps of the programs of seeds {first} to {}", seed - 1));
 }
 
-/// Returns the program with no more memory than the device has, and without what pools do not bear yet.
+/// Returns the program with no more memory than the device has.
 fn limited<B: TestKit>(subject: &Subject<B>, program: Program) -> Program {
     let most = subject.free_here().0 / 32 / program.threads.max(1) as u64;
-    let program = Program { bytes: program.bytes.min(most), ..program };
-    match setting("GPU_VMM_KNOWN_FAULTS", 0) {
-        0 => program.mild(),
-        _ => program,
-    }
+    Program { bytes: program.bytes.min(most), ..program }
 }
 
 fn double_buffers<B: TestKit>(subject: &Subject<B>) {

@@ -157,27 +157,6 @@ impl Program {
         }
     }
 
-    /// Returns the program without everything for which pools do not keep the bound yet: several streams, tags and threads, alignments,
-    /// rare calls, and other orders of frees than the newest first or all.
-    #[must_use]
-    pub fn mild(self) -> Self {
-        Self {
-            alignment: 8,
-            aligned: false,
-            streams: 1,
-            shared: 0,
-            tags: 1,
-            tags_end: false,
-            suspends: false,
-            captures: false,
-            budgets: false,
-            trims: false,
-            threads: 1,
-            order: if self.seed.is_multiple_of(2) { Order::Lifo } else { Order::Sawtooth },
-            ..self
-        }
-    }
-
     /// Returns the size of a block.
     pub(super) fn size(&self, random: &mut Random, number: u64) -> u64 {
         match self.sizes {

@@ -10,7 +10,7 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::pool::waits::named;
 use crate::library::tools::{idle, setting};
-use crate::subject::{Subject, note, or_skip, skip};
+use crate::subject::{Subject, note, or_skip};
 use gpu_vmm_core::{Backend, Bytes, Stream};
 use gpu_vmm_pool::{Block, Pool, PoolStats};
 use gpu_vmm_testkit::TestKit;
@@ -36,13 +36,6 @@ const MIB: u64 = 1 << 20;
 
 fn rounds() -> u64 {
     setting("GPU_VMM_POOL_ROUNDS", 100_000)
-}
-
-/// Skips a case that pools do not pass yet, unless the variable asks for it.
-fn known_fault() {
-    if setting("GPU_VMM_KNOWN_FAULTS", 0) == 0 {
-        skip("pools do not pass this yet; GPU_VMM_KNOWN_FAULTS=1 runs it");
-    }
 }
 
 /// Keeps two blocks alive for many rounds, and returns the statistics at the end. `alloc` allocates the block of a round.
@@ -76,7 +69,6 @@ fn double_buffer<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn double_buffer_on_two_streams<B: TestKit>(subject: &Subject<B>) {
-    known_fault();
     let owns = [(); 2].map(|()| own(subject));
     let pool = builder(subject).build().unwrap();
     let stats = keep_two(&pool, |pool, round| {
@@ -107,7 +99,6 @@ fn work<B: TestKit>(subject: &Subject<B>, stream: Stream<'static>, block: &Block
 }
 
 fn aligned_blocks<B: TestKit>(subject: &Subject<B>) {
-    known_fault();
     let (sizes, alignment) = ([3, 4, 5, 6].map(|size| size * MIB), 32 * MIB);
     let pool = builder(subject).build().unwrap();
     let stats = keep_two(&pool, |pool, round| {
@@ -120,7 +111,6 @@ fn aligned_blocks<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn aligned_pairs<B: TestKit>(subject: &Subject<B>) {
-    known_fault();
     let pool = builder(subject).build().unwrap();
     let alloc = || pool.request(Bytes(3 * MIB)).alignment(Bytes(4 * MIB)).alloc().unwrap();
     let mut before = 0;
@@ -136,7 +126,6 @@ fn aligned_pairs<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn tags_that_end<B: TestKit>(subject: &Subject<B>) {
-    known_fault();
     let pool = builder(subject).build().unwrap();
     for round in 0..rounds() {
         let tagged = pool.tagged(&format!("request-{round}")).unwrap();
