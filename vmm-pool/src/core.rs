@@ -25,6 +25,10 @@ pub(crate) const PAGE: Bytes = Bytes::mib(2);
 const LARGE: Bytes = Bytes::gib(64);
 const LARGE_PAGE: Bytes = Bytes::mib(8);
 
+/// The part of the most memory that was needed, and the pages, that may be freed on a stream before an event is recorded.
+const UNMARKED: u64 = 16;
+const UNMARKED_PAGES: u64 = 4;
+
 /// A request for a range or for slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -262,9 +266,14 @@ impl<B: Backend> Core<B> {
 
     fn give_range(&mut self, space: usize, range: u32, turn: Turn) {
         let at = &mut self.spaces[space];
-        self.taken -= at.give(&mut self.frames, &self.streams, range, turn);
+        let size = at.give(&mut self.frames, &self.streams, range, turn);
         if at.begins_to_wait() {
             self.waiting.push(space);
+        }
+        self.taken -= size;
+        if turn.stream() != CLEAN && self.streams.are_several() {
+            let most = (self.peak_taken / UNMARKED).max(UNMARKED_PAGES * self.page);
+            self.streams.note_freed(turn.stream(), size, most);
         }
         self.note();
     }

@@ -19,6 +19,8 @@
 //!
 //! - Blocks of up to 1 MiB lie in ranges of 57 KiB to 1 MiB. Larger blocks of all sizes share addresses up to 4 L and 64 pages; beyond,
 //!   each group of sizes of a ratio of 16 has its own (the module `space::group`).
+//! - Events are recorded at least once for each sixteenth of L that is freed on a stream, so that the pool knows of almost all work that
+//!   is done.
 //! - The addresses of a group are extended only if, after the streams were asked, no ready range fits. So each ready range is below
 //!   the largest size h of the group (2 h with an alignment). There are at most as many as taken and waiting ranges, and one; each of
 //!   those has more than h / 16. So the extent is at most 17 L + 32 h.

@@ -42,6 +42,8 @@ pub(crate) struct Progress {
     done: u64,
     /// The moment of the last free.
     pub(crate) freed: u64,
+    /// The bytes that were freed since the last event was recorded.
+    unmarked: u64,
     /// The events that may be unfinished, in order, each with the moment of the last free before it.
     pub(crate) marks: VecDeque<(u64, Arc<dyn Event>)>,
     spare: Vec<Arc<dyn Event>>,
@@ -56,6 +58,7 @@ impl Progress {
             is_foreign: false,
             done: 0,
             freed: 0,
+            unmarked: 0,
             marks: VecDeque::new(),
             spare: Vec::new(),
         }
@@ -260,6 +263,17 @@ impl<B: Backend> Streams<B> {
         self.backend.drop_log().record(error);
     }
 
+    /// Counts freed bytes that wait for a stream. Records an event when they are more than `most`: the pool learns then in time that their
+    /// work is done. If events were recorded only when memory is short, everything that was freed since would be unknown, and each
+    /// shortage would extend the addresses.
+    pub(crate) fn note_freed(&mut self, index: StreamIndex, bytes: u64, most: u64) {
+        let progress = &mut self.list[usize::from(index)];
+        progress.unmarked += bytes;
+        if progress.unmarked > most {
+            self.mark_if_possible(usize::from(index));
+        }
+    }
+
     /// Records an event behind the frees on a stream, unless the stream captures: after the capture, an event covers them.
     /// Returns true if it was recorded.
     pub(crate) fn mark_if_possible(&mut self, index: usize) -> bool {
@@ -306,6 +320,7 @@ impl<B: Backend> Streams<B> {
         let is_kept = recorded.is_ok() && (progress.stream.is_default() || !self.captures(index));
         let progress = &mut self.list[index];
         if is_kept {
+            progress.unmarked = 0;
             progress.marks.push_back((progress.freed, event));
         } else {
             progress.spare.push(event);
