@@ -165,7 +165,9 @@ impl<B: Backend> Worker<B> {
             ErrorKind::Suspended => run.program.suspends,
             ErrorKind::OutOfMemory => {
                 let bound = run.model().bound();
-                budget < bound.held.saturating_add(size)
+                // Another thread may have changed the budget since the request failed.
+                let changes = run.program.budgets && run.program.threads > 1;
+                changes || budget < bound.held.saturating_add(size)
             }
             _ => false,
         };
