@@ -8,7 +8,7 @@ use gpu_vmm_core::{
     Stream, SyncCalls, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::Pool;
+use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::FaultInject;
 use std::ptr::without_provenance_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -433,4 +433,42 @@ fn events_are_used_again() {
     let driver = backend.driver();
     assert!(driver.recorded.len() >= 20, "{driver:?}");
     assert!(driver.created <= 2, "{} events for two streams", driver.created);
+}
+
+/// Two halves of a page, one for each stream, and a block that keeps them apart from the end of the addresses.
+fn halves(pool: &Pool<ScriptedBackend>) -> [Block<ScriptedBackend>; 3] {
+    let alloc = |(size, name)| pool.request(Bytes::mib(size)).stream(stream(name)).alloc().unwrap();
+    [(4, FIRST), (4, SECOND), (8, FIRST)].map(alloc)
+}
+
+/// The memory of a page serves a stream elsewhere while it waits for that stream. Another stream may use a part of the page that is ready,
+/// but not with other memory: the work still uses the addresses of the rest.
+#[test]
+fn a_page_stays_mapped_while_a_part_of_it_waits() {
+    let backend = ScriptedBackend::new(Driver { done: true, ..Driver::default() });
+    let pool = Pool::builder(&backend).page(Bytes::mib(8)).slack(0).build().unwrap();
+    let [first, second, _behind] = halves(&pool);
+    let place = second.address();
+    drop(second);
+    // Makes the second half ready.
+    pool.trim(Bytes::ZERO).unwrap();
+    backend.driver().done = false;
+    drop(first);
+    let _elsewhere = pool.request(Bytes::mib(16)).stream(stream(FIRST)).alloc().unwrap();
+    assert_eq!(pool.stats().held, Bytes::mib(24).0, "the page serves its stream elsewhere");
+    let other = pool.request(Bytes::mib(4)).stream(stream(SECOND)).alloc().unwrap();
+    assert_eq!(pool.stats().driver_calls.unmap, 0, "addresses that work uses were unmapped");
+    assert_ne!(other.address(), place);
+}
+
+/// The memory of a page that two streams have used serves neither elsewhere before both are done.
+#[test]
+fn a_page_that_waits_for_two_streams_serves_neither_elsewhere() {
+    let backend = ScriptedBackend::new(Driver::default());
+    let pool = Pool::builder(&backend).page(Bytes::mib(8)).slack(0).build().unwrap();
+    let [first, second, _behind] = halves(&pool);
+    drop(second);
+    drop(first);
+    let _elsewhere = pool.request(Bytes::mib(16)).stream(stream(FIRST)).alloc().unwrap();
+    assert_eq!(pool.stats().held, Bytes::mib(32).0, "memory serves a stream while another one uses it");
 }
