@@ -26,8 +26,15 @@ def _cupy() -> Any:
         raise NotInstalled(f"gpu_vmm.cupy: CuPy cannot be imported: {error}") from error
 
 
-# The announced captures, by the handle of the stream.
-_captures: Dict[int, CaptureHandle] = {}
+# The handle of the per-thread default stream, which means another stream in each thread.
+_PER_THREAD = 2
+# The announced captures, by the handle of the stream, and by the thread for its per-thread default stream.
+_captures: Dict[Tuple[int, int], CaptureHandle] = {}
+
+
+def _key(stream: Any) -> Tuple[int, int]:
+    handle = int(stream.ptr)
+    return handle, threading.get_ident() if handle == _PER_THREAD else 0
 
 
 def _announce_captures(cupy: Any) -> None:
@@ -51,7 +58,7 @@ def _announce_captures(cupy: Any) -> None:
         except BaseException:
             announced.close()
             raise
-        _captures[int(stream.ptr)] = announced
+        _captures[_key(stream)] = announced
         return begun
 
     @functools.wraps(end)
@@ -59,7 +66,7 @@ def _announce_captures(cupy: Any) -> None:
         try:
             return end(stream, *args, **kwargs)
         finally:
-            announced = _captures.pop(int(stream.ptr), None)
+            announced = _captures.pop(_key(stream), None)
             if announced is not None:
                 announced.close()
 
@@ -98,7 +105,7 @@ class _Allocator:
             return cuda.MemoryPointer(cuda.UnownedMemory(0, 0, None, device), 0)
         stream = cuda.get_current_stream()
         handle = int(stream.ptr)
-        if handle == 2:
+        if handle == _PER_THREAD:
             raise InvalidArgument(
                 "allocate: the current stream is the per-thread default stream, whose handle means another stream in each thread; "
                 "use cupy.cuda.Stream(non_blocking=True)"

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import threading
 import types
 import unittest
 
@@ -123,38 +124,52 @@ class Cupy(Case):
         self.assertEqual(len(self.cupy.given), 2)
         gpu_vmm.cupy.enable()
 
-    def test_captures_are_announced(self):
-        def is_announced():
-            vec = gpu_vmm.DeviceVec("float32", [1.0], backend=self.backend)
-            del vec
-            gc.collect()
-            try:
-                self.backend.collect()
-            except gpu_vmm.Busy:
-                return True
-            return False
+    def is_announced(self):
+        vec = gpu_vmm.DeviceVec("float32", [1.0], backend=self.backend)
+        del vec
+        gc.collect()
+        try:
+            self.backend.collect()
+        except gpu_vmm.Busy:
+            return True
+        return False
 
+    def test_per_thread_default_streams_are_one_for_each_thread(self):
+        def capture():
+            Stream(2).begin_capture()
+            Stream(2).end_capture()
+
+        gpu_vmm.cupy.enable()
+        Stream(2).begin_capture()
+        thread = threading.Thread(target=capture)
+        thread.start()
+        thread.join()
+        self.assertTrue(self.is_announced(), "the capture of another thread's stream has ended")
+        Stream(2).end_capture()
+        self.assertFalse(self.is_announced())
+
+    def test_captures_are_announced(self):
         for _ in range(2):
             gpu_vmm.cupy.enable()
-            self.assertFalse(is_announced())
+            self.assertFalse(self.is_announced())
             first, second = Stream(4096), ExternalStream(8192)
             first.begin_capture()
             second.begin_capture(mode=1)
-            self.assertTrue(is_announced())
+            self.assertTrue(self.is_announced())
             self.assertEqual(Stream(4096).end_capture(), "the graph")
-            self.assertTrue(is_announced())
+            self.assertTrue(self.is_announced())
             second.end_capture()
-            self.assertFalse(is_announced())
+            self.assertFalse(self.is_announced())
             with self.assertRaises(RuntimeError):
                 first.begin_capture("refused")
-            self.assertFalse(is_announced())
+            self.assertFalse(self.is_announced())
             first.begin_capture()
             gpu_vmm.cupy.disable()
-            self.assertTrue(is_announced())
+            self.assertTrue(self.is_announced())
             first.end_capture()
-            self.assertFalse(is_announced())
+            self.assertFalse(self.is_announced())
             first.begin_capture()
-            self.assertFalse(is_announced(), "CuPy is not served")
+            self.assertFalse(self.is_announced(), "CuPy is not served")
             self.assertEqual(first.end_capture(), "the graph")
 
     def test_disable_returns_the_memory(self):
