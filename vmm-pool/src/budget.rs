@@ -10,7 +10,8 @@ impl<B: Backend> Pool<B> {
     ///
     /// If the pool holds more, it returns free memory to the driver at once. Nothing waits: memory that work still uses stays, and
     /// memory of live blocks too. As blocks are freed, the pool returns their memory until it holds no more than the budget, as far
-    /// as the work on it is done; [`trim`](Pool::trim) waits for that work. Until then no new memory is created, and a request that
+    /// as the work on it is done; [`trim`](Pool::trim) waits for that work. Blocks of up to 1 MiB that are freed later stay in thread
+    /// caches first, up to 8 MiB in each, which `trim` empties. Until then no new memory is created, and a request that
     /// would need some fails with [`PoolError::OutOfMemory`](crate::PoolError::OutOfMemory), which names the budget.
     ///
     /// # Errors
@@ -24,7 +25,8 @@ impl<B: Backend> Pool<B> {
             let mut core = inner.core(operation)?;
             core.settings.budget = budget;
             core.settings.budget_of_environment = false;
-            core.held() > budget.0
+            inner.last.refuse(core.exceeds_budget());
+            core.exceeds_budget()
         };
         if !is_exceeded {
             return Ok(());
@@ -33,11 +35,18 @@ impl<B: Backend> Pool<B> {
         self.owner.settle(operation, |_, _| true)?;
         let mut core = inner.core(operation)?;
         core.poll();
-        core.trim_to_budget().map(drop)
+        let trimmed = core.trim_to_budget().map(drop);
+        inner.last.refuse(core.exceeds_budget());
+        trimmed
     }
 }
 
 impl<B: Backend> Core<B> {
+    /// Returns true if the pool holds more than its budget, which was set later.
+    pub(crate) fn exceeds_budget(&self) -> bool {
+        self.held() > self.settings.budget.0
+    }
+
     /// Returns the size of the free memory that the pool may keep within its budget.
     pub(crate) fn free_within_budget(&self) -> u64 {
         let excess = self.held().saturating_sub(self.settings.budget.0);
@@ -46,7 +55,7 @@ impl<B: Backend> Core<B> {
 
     /// Releases free memory that exceeds the budget, as far as the work on it is known to be done.
     fn trim_to_budget(&mut self) -> Result<Bytes> {
-        match self.held() > self.settings.budget.0 {
+        match self.exceeds_budget() {
             true => self.trim(self.free_within_budget()),
             false => Ok(Bytes::ZERO),
         }
@@ -58,7 +67,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use crate::Pool;
-    use gpu_vmm_core::{Bytes, ErrorKind};
+    use gpu_vmm_core::{Backend, Bytes, DeviceId, ErrorKind};
     use gpu_vmm_host::HostConfig;
 
     const PAGE: Bytes = Bytes::mib(2);
@@ -96,5 +105,29 @@ mod tests {
         assert_eq!(pool.usage().held, 4 * PAGE.0);
         assert_eq!(pool.alloc(Bytes(PAGE.0 * 3)).unwrap_err().kind(), ErrorKind::OutOfMemory);
         drop(kept);
+    }
+
+    /// What the device has free, without a call of the pool after the last free.
+    #[test]
+    fn blocks_that_are_freed_above_the_budget_return_at_once() {
+        for is_plain in [false, true] {
+            let config = HostConfig::new().memory(Bytes::gib(1));
+            let config = if is_plain { config.without_virtual_memory() } else { config };
+            let backend = config.open().unwrap();
+            let pool = Pool::builder(&backend).build().unwrap();
+            let free = || backend.memory_info(DeviceId(0)).unwrap().free.0;
+            let before = free();
+            let blocks: Vec<_> = (0..4).map(|_| pool.alloc(Bytes(PAGE.0 * 4)).unwrap()).collect();
+            pool.set_budget(PAGE).unwrap();
+            drop(blocks);
+            let held = before - free();
+            assert!(held <= PAGE.0, "plain: {is_plain}, {held} bytes");
+            // Within the budget, the block that was freed last serves the next request again.
+            pool.set_budget(Bytes(u64::MAX)).unwrap();
+            let served = || pool.owner.inner.last.served().requests;
+            let few = served();
+            (0..2).for_each(|_| drop(pool.alloc(Bytes(PAGE.0 * 4)).unwrap()));
+            assert_eq!(served(), few + 1, "plain: {is_plain}");
+        }
     }
 }

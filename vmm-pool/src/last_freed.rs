@@ -28,6 +28,8 @@ struct Slot<B: Backend> {
     stream: Option<(Stream<'static>, StreamIndex)>,
     /// True after the pool's end: no request would take a block out again.
     closed: bool,
+    /// True while the pool holds more than its budget: the memory of freed blocks may have to return to the driver.
+    refuses: bool,
     served: Served,
 }
 
@@ -42,7 +44,8 @@ pub(crate) struct Served {
 
 impl<B: Backend> Last<B> {
     pub(crate) fn new(on: bool) -> Self {
-        let slot = Slot { body: None, stream: None, closed: false, served: Served::default() };
+        let slot =
+            Slot { body: None, stream: None, closed: false, refuses: false, served: Served::default() };
         Self { on, slot: Mutex::new(slot) }
     }
 
@@ -64,7 +67,7 @@ impl<B: Backend> Last<B> {
             return Some(body);
         }
         let mut slot = self.slot();
-        if slot.closed || slot.body.is_some() {
+        if slot.closed || slot.refuses || slot.body.is_some() {
             return Some(body);
         }
         slot.body = Some(body);
@@ -107,6 +110,13 @@ impl<B: Backend> Last<B> {
     /// Makes the slot serve no stream, after the thread caches have forgotten one.
     pub(crate) fn forget(&self) {
         self.slot().stream = None;
+    }
+
+    /// Refuses later blocks, or takes them again. The caller holds the core.
+    pub(crate) fn refuse(&self, refuses: bool) {
+        if self.on {
+            self.slot().refuses = refuses;
+        }
     }
 
     /// Refuses all later blocks.

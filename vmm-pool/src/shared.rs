@@ -82,7 +82,7 @@ impl<B: Backend> Inner<B> {
     /// Moves the block that was freed last into the core, if the slot serves blocks like this piece.
     pub(crate) fn empty_slot_for(&self, piece: &Piece) {
         if self.last.serves(piece) {
-            drop(self.lock());
+            drop(CoreGuard::new(self, self.lock()));
         }
     }
 
@@ -91,12 +91,13 @@ impl<B: Backend> Inner<B> {
         let mut core = CoreGuard::new(self, self.lock());
         core.give(piece, index);
         core.keep_to_limit();
+        self.last.refuse(core.exceeds_budget());
     }
 
     /// Ends the reuse of freed blocks without the core.
     pub(crate) fn close(&self) {
         self.last.close();
-        drop(self.lock());
+        drop(CoreGuard::new(self, self.lock()));
     }
 }
 

@@ -387,7 +387,8 @@ mod tests {
         let error = pool.alloc(Bytes::mib(2)).unwrap_err();
         assert!(error.is_out_of_memory() && error.to_string().contains("budget is 2 MiB"), "{error}");
         drop(first);
-        pool.alloc(Bytes::mib(4)).unwrap();
+        assert!(pool.alloc(Bytes::mib(4)).unwrap_err().is_out_of_memory());
+        pool.alloc(Bytes::mib(2)).unwrap();
         pool.set_budget(Bytes::mib(64)).unwrap();
         pool.alloc(Bytes::mib(32)).unwrap();
         pool.set_budget(Bytes::ZERO).unwrap();
