@@ -9,6 +9,7 @@ use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{NoWaits, Process, pool_memory};
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Region};
 use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock, try_lock};
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 
 /// The shared state. It lives as long as the pool or one of its blocks.
@@ -167,12 +168,16 @@ impl<B: Backend> Drop for Inner<B> {
         let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
         let chunks = core.spaces.iter().filter(|space| space.reserved > 0);
         chunks.for_each(|space| pool_memory::chunk_freed(space.range()));
+        // The memory stays until the process ends if a fence panics.
+        let spaces = ManuallyDrop::new(std::mem::take(&mut core.spaces));
         if !core.wait_for_fences() {
             // Some work may still use the memory: it stays until the process ends.
-            core.spaces.drain(..).for_each(std::mem::forget);
             let reason = "a fence was not done and could not be waited for: the pool's memory stays until the process ends".into();
             core.backend.drop_log().record(Error::new(Operation::DropPool, Detail::Unsupported { reason }));
-        } else if core.streams.is_any_capturing() {
+            return;
+        }
+        core.spaces = ManuallyDrop::into_inner(spaces);
+        if core.streams.is_any_capturing() {
             core.spaces.drain(..).filter_map(|mut space| space.take_region()).for_each(Region::release_later);
         } else {
             // While the backend still watches the pool's streams: a capture may have begun since.

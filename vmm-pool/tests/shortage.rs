@@ -9,6 +9,7 @@ use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Fence, Pool, PoolError};
 use gpu_vmm_testkit::forked::alone;
 use gpu_vmm_testkit::{FaultInject, TestKit};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -129,6 +130,29 @@ fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
     drop(pool);
     assert_eq!(waited.map(|one| one.load(Ordering::Relaxed)), [true; 3]);
     assert_eq!(backend.live().handles, 0);
+}
+
+/// A fence that panics.
+#[derive(Debug)]
+struct Panics;
+
+impl Fence for Panics {
+    fn is_done(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn wait(&self) -> Result<()> {
+        resume_unwind(Box::new("the fence's own panic"))
+    }
+}
+
+#[test]
+fn memory_of_a_fence_that_panics_outlives_the_pool() {
+    let backend = host(Bytes::mib(64));
+    let pool = Pool::builder(&backend).build().unwrap();
+    pool.alloc(Bytes::mib(16)).unwrap().free_after(Arc::new(Panics));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(pool))).is_err());
+    assert_eq!(backend.live().handles, 8, "what may still be used was given back");
 }
 
 #[test]
