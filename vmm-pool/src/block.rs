@@ -163,4 +163,7 @@ pub struct BlockInfo {
     pub stream: Stream<'static>,
     /// The block's tag.
     pub tag: Box<str>,
+    /// True if its memory is suspended, or a thread suspends or resumes it. Also known of a tag that was
+    /// [forgotten](crate::Pool::forget_tag).
+    pub suspended: bool,
 }

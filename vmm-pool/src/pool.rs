@@ -120,11 +120,12 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::NoSuchTag`](crate::PoolError::NoSuchTag); [`Forked`](Detail::Forked).
+    /// [`PoolError::NoSuchTag`](crate::PoolError::NoSuchTag); [`PoolError::Suspended`](crate::PoolError::Suspended) for a tag that is
+    /// suspended, or that a thread suspends or resumes: [`resume`](Self::resume) finds it by its name; [`Forked`](Detail::Forked).
     pub fn forget_tag(&self, tag: &str) -> Result<()> {
         let operation = Operation::TagMemory;
         let known = self.tag_named(operation, tag)?;
-        self.owner.inner.core(operation)?.tags.forget(&known);
+        self.owner.inner.core(operation)?.forget_tag(operation, &known)?;
         drop(known);
         self.owner.end_tags(operation)
     }

@@ -128,13 +128,15 @@ impl<B: Backend> Core<B> {
         if self.pending.iter().any(|waiting| waiting.piece.address == base) {
             return None;
         }
+        let tag = self.tags.get(space.tag);
         Some(BlockInfo {
             base: Address(base),
             capacity: Bytes(size),
             offset: Bytes(address.0 - base),
             device: self.settings.device,
             stream: self.streams.stream(seen.stream),
-            tag: self.tags.get(space.tag).name.clone(),
+            tag: tag.name.clone(),
+            suspended: tag.is_suspended() || space.is_suspended(),
         })
     }
 

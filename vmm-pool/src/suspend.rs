@@ -254,11 +254,13 @@ impl<B: Backend> Pool<B> {
 
     pub(crate) fn tag_named(&self, operation: Operation, name: &str) -> Result<Arc<Tag>> {
         let core = self.owner.inner.core(operation)?;
-        core.tags.find(name).ok_or_else(|| {
-            let there: Vec<_> = core.tags.iter().map(|tag| format!("{:?}", tag.name)).collect();
-            Error::of_extension(operation, PoolError::NoSuchTag { tag: name.into(), there: there.join(", ") })
-        })
+        core.tags.find(name).ok_or_else(|| no_such_tag(&core, operation, name))
     }
+}
+
+fn no_such_tag<B: Backend>(core: &Core<B>, operation: Operation, name: &str) -> Error {
+    let there: Vec<_> = core.tags.iter().map(|tag| format!("{:?}", tag.name)).collect();
+    Error::of_extension(operation, PoolError::NoSuchTag { tag: name.into(), there: there.join(", ") })
 }
 
 /// A suspension or a resume of a tag: the only one until it is dropped.
@@ -273,6 +275,10 @@ struct Transition<'a, B: Backend> {
 
 impl<'a, B: Backend> Transition<'a, B> {
     /// Begins a transition, once no other thread suspends or resumes the tag. Returns none for a resume of an active tag.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoSuchTag`] if the tag was forgotten meanwhile: nothing could resume it.
     fn begin(
         inner: &'a Inner<B>,
         operation: Operation,
@@ -280,6 +286,9 @@ impl<'a, B: Backend> Transition<'a, B> {
         state: TagState,
     ) -> Result<Option<Self>> {
         let core = inner.core_when(operation, |_| tag.state().is_settled())?;
+        if !core.tags.is_named(tag) {
+            return Err(no_such_tag(&core, operation, &tag.name));
+        }
         let before = tag.state();
         if before == TagState::Active && state == TagState::Resuming {
             return Ok(None);

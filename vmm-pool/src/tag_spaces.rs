@@ -1,5 +1,6 @@
 //! The address ranges of each tag.
 
+use crate::PoolError;
 use crate::core::{Core, Request, Shortage};
 use crate::frames::LOST;
 use crate::piece::{Origin, Piece};
@@ -72,6 +73,15 @@ impl<B: Backend> Core<B> {
             self.vacate(*index);
         }
         Ok(!go.is_empty())
+    }
+
+    /// Forgets the name of a tag, by which alone a suspended one can be resumed.
+    pub(crate) fn forget_tag(&mut self, operation: Operation, tag: &Tag) -> Result<(), Error> {
+        if tag.is_suspended() {
+            return Err(Error::of_extension(operation, PoolError::Suspended { tag: tag.name.clone() }));
+        }
+        self.tags.forget(tag);
+        Ok(())
     }
 
     /// Ends the tags without a handle and without a block that work uses.

@@ -123,6 +123,11 @@ impl Tags {
         self.list[usize::from(tag.index)].is_named = false;
     }
 
+    /// Returns true if a tag can be found by its name.
+    pub(crate) fn is_named(&self, tag: &Tag) -> bool {
+        self.list[usize::from(tag.index)].is_named
+    }
+
     /// Returns the tags that no handle refers to.
     pub(crate) fn unused(&self) -> Vec<u16> {
         let is_unused = |own: &&Own| !own.has_ended && Arc::strong_count(&own.tag) == 1;

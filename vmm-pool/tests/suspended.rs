@@ -221,3 +221,23 @@ fn a_suspension_waits_for_copies_of_bytes() {
     at.pool.resume("kv").unwrap();
     check(&at.blocks[0], 1);
 }
+
+/// A resume finds the tag by its name, also if a suspension has just begun.
+#[test]
+fn a_suspended_tag_is_not_forgotten() {
+    for copies in COPIES {
+        let at = Program::new();
+        let is_refused = |pool: &Pool<Faulty>| {
+            let error = pool.forget_tag("kv").unwrap_err();
+            assert_eq!((error.kind(), error.operation()), (ErrorKind::Suspended, Operation::TagMemory));
+        };
+        let pool = at.pool.clone();
+        at.backend.during(copies, move || beside(move || is_refused(&pool)));
+        at.suspend().unwrap();
+        is_refused(&at.pool);
+        at.pool.resume("kv").unwrap();
+        (1..).zip(&at.blocks).for_each(|(number, block)| check(block, number));
+        at.pool.forget_tag("kv").unwrap();
+        assert_eq!(at.suspend().unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}

@@ -1212,6 +1212,7 @@ gpu_vmm_status gpu_vmm_pool_tagged(const gpu_vmm_pool *pool, const char *tag, gp
 
 // Forgets a tag: its name is free for another tag at once. Objects and blocks of the tag stay valid; its addresses are free when the
 // last of both has ended. A tag that is not forgotten ends in the same way. GPU_VMM_NOT_FOUND if no tag has the name.
+// GPU_VMM_SUSPENDED while the tag is suspended: gpu_vmm_resume finds it by its name.
 //
 // # Safety
 //

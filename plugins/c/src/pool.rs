@@ -12,7 +12,7 @@ use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
 use gpu_vmm::pool::{BlockInfo as Found, Pool as Blocks, PoolError};
-use gpu_vmm::{Address, AnyBackend, Bytes, CopyCalls, DeviceId, Error, Operation, Stream};
+use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, CopyCalls, DeviceId, Error, Operation, Stream};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -127,6 +127,7 @@ impl Pool {
     /// Checks that `size` bytes from `address` on lie in one live block that is not suspended.
     fn place(&self, operation: Operation, address: u64, size: u64) -> Answer<Address> {
         let address = Address(address);
+        self.backend.deferred().process().check(operation)?;
         let found = self
             .blocks
             .find(address)
@@ -142,7 +143,7 @@ impl Pool {
                 ),
             ));
         }
-        if self.blocks.is_suspended(&found.tag)? {
+        if found.suspended {
             return Err(Error::of_extension(operation, PoolError::Suspended { tag: found.tag }).into());
         }
         Ok(address)
@@ -239,6 +240,7 @@ pub unsafe extern "C" fn gpu_vmm_pool_tagged(
 
 /// Forgets a tag: its name is free for another tag at once. Objects and blocks of the tag stay valid; its addresses are free when the
 /// last of both has ended. A tag that is not forgotten ends in the same way. GPU_VMM_NOT_FOUND if no tag has the name.
+/// GPU_VMM_SUSPENDED while the tag is suspended: gpu_vmm_resume finds it by its name.
 ///
 /// # Safety
 ///

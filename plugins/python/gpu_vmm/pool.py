@@ -233,7 +233,7 @@ class Pool(Owner):
         """Forgets a tag: its name is free for another tag at once.
 
         Pools and blocks of the tag stay valid; its addresses are free when the last of both has ended. A tag that is not forgotten
-        ends in the same way. Raises NotFound if no tag has the name.
+        ends in the same way. Raises NotFound if no tag has the name; Suspended while the tag sleeps, which :meth:`resume` finds by its name.
         """
         check(library().gpu_vmm_pool_forget_tag(self._handle, text("tag", tag)))
 

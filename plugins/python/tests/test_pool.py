@@ -234,6 +234,19 @@ class Pools(Case):
             self.pool.set_budget(-1)
         kept.free()
 
+    def test_a_forgotten_tag_leaves_its_blocks_readable(self):
+        tagged = self.pool.tagged("cache")
+        block = tagged.alloc(1 * MIB)
+        block.write(b"kept")
+        self.pool.suspend("cache")
+        with self.raises(gpu_vmm.Suspended):
+            self.pool.forget_tag("cache")
+        self.pool.resume("cache")
+        self.pool.forget_tag("cache")
+        self.assertEqual(bytes(block.read(0, 4)), b"kept")
+        block.write(b"more")
+        block.free()
+
     def test_streams_and_trim(self):
         with self.pool.alloc(8 * MIB) as block:
             block.record_use(0)

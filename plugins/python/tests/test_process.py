@@ -140,6 +140,8 @@ class Processes(Case):
                     "iterate": lambda: list(vec),
                     "assign": lambda: vec.__setitem__(0, 1),
                     "record": lambda: block.record_use(0),
+                    "read a block": lambda: block.read(0, 1),
+                    "write a block": lambda: block.write(b"1"),
                     "export": vec.__dlpack__,
                     "show": lambda: getattr(vec, "__array_interface__" if {NAME!r} == "host" else "__cuda_array_interface__"),
                     "copy": vec.copy,
