@@ -1,4 +1,5 @@
 //! Loads the runtime, once per process.
+#![allow(unsafe_code)] // a static reference
 
 use crate::device_state::DeviceState;
 use crate::driver::Driver;
@@ -9,11 +10,13 @@ use crate::quirks::Quirks;
 use crate::{device, loader};
 use gpu_vmm_core::extend::{Deferred, DriverProcess, DropLog, InstanceId, Process};
 use gpu_vmm_core::{Detail, Error, Operation, Result, Vendor};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 static OPENED: OnceLock<Arc<Driver>> = OnceLock::new();
-/// Held while the runtime is loaded and its devices are listed.
-static OPENING: Mutex<()> = Mutex::new(());
+/// The lock that is held while the runtime is loaded and its devices are listed, and its process. Never freed.
+static OPENING: AtomicPtr<(Process, Mutex<()>)> = AtomicPtr::new(null_mut());
 /// The process that first loaded the runtime, usable or not. A forked child of it cannot use the runtime.
 static LOADED_IN: OnceLock<Process> = OnceLock::new();
 /// Why the runtime has no device in that process, if that was found out there.
@@ -23,6 +26,23 @@ static NO_DEVICE: OnceLock<String> = OnceLock::new();
 fn without_device() -> Option<Error> {
     let reason = NO_DEVICE.get().filter(|_| OPENED.get().is_none())?;
     Some(Error::new(Operation::Open, Detail::NoDevice { vendor: Vendor::Hip, reason: reason.clone() }))
+}
+
+/// Returns the lock of this process. A forked child makes its own: a thread of its parent may have held that one at the fork.
+fn opening() -> &'static Mutex<()> {
+    let current = Process::current();
+    let mut own: *mut (Process, Mutex<()>) = null_mut();
+    loop {
+        let known = OPENING.load(Ordering::Acquire);
+        // SAFETY: it is null or comes from a box that is never freed.
+        match unsafe { known.as_ref() } {
+            Some((process, lock)) if *process == current => return lock,
+            _ if own.is_null() => own = Box::into_raw(Box::new((current, Mutex::new(())))),
+            _ => {}
+        }
+        // If another thread was first, its lock is taken, and this one's is left over.
+        let _ = OPENING.compare_exchange(known, own, Ordering::AcqRel, Ordering::Acquire);
+    }
 }
 
 impl Driver {
@@ -37,7 +57,7 @@ impl Driver {
         if let Some(driver) = OPENED.get() {
             return Ok(Arc::clone(driver));
         }
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _opening = opening().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driver) = OPENED.get() {
             return Ok(Arc::clone(driver));
         }

@@ -4,7 +4,11 @@
 
 use gpu_vmm_core::{Detail, Error, Vendor};
 use gpu_vmm_hip::HipBackend;
+#[cfg(target_os = "linux")]
+use gpu_vmm_testkit::forked::Child;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const OVERRIDE: &str = "GPU_VMM_HIP_LIBRARY";
 
@@ -53,6 +57,42 @@ fn an_empty_variable_names_no_library() -> Result<Completion, Failed> {
         _ => {}
     }
     Ok(Completion::Completed)
+}
+
+/// A child that is forked while another thread of its parent is inside [`HipBackend::open`] does not wait for that thread, which it
+/// does not have.
+#[cfg(target_os = "linux")]
+fn a_forked_child_opens_while_its_parent_does() -> Result<Completion, Failed> {
+    let (path, ended) = ("/nonexistent/libamdhip64.so.7", AtomicBool::new(false));
+    with_variables(&[(OVERRIDE, Some(path))], || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    HipBackend::open().map(drop).expect_err("the named library is missing");
+                }
+            });
+            let _ends = Ends(&ended);
+            for _ in 0..100 {
+                Child::fork(|| {
+                    let error = HipBackend::open().map(drop).expect_err("the named library is missing");
+                    assert!(matches!(error.detail(), Detail::LibraryNotFound { .. }), "{error}");
+                })
+                .finish();
+            }
+        });
+    });
+    Ok(Completion::Completed)
+}
+
+/// Tells a thread to end, also in a panic.
+#[cfg(target_os = "linux")]
+struct Ends<'a>(&'a AtomicBool);
+
+#[cfg(target_os = "linux")]
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Sets variables, or removes those without a value, while `work` runs.
@@ -200,6 +240,11 @@ fn main() {
         Trial::ignorable_test(
             "unusable_libraries_do_not_end_the_search",
             unusable_libraries_do_not_end_the_search,
+        ),
+        #[cfg(target_os = "linux")]
+        Trial::ignorable_test(
+            "a_forked_child_opens_while_its_parent_does",
+            a_forked_child_opens_while_its_parent_does,
         ),
         // The last ones: the first loads a library for good, the second opens HIP where HIP is.
         Trial::ignorable_test(
