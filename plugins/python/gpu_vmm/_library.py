@@ -6,11 +6,11 @@ import ctypes
 import glob
 import importlib.util
 import os
-import threading
 from ctypes import POINTER, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c_ssize_t, c_uint8, c_uint16, c_uint32, c_uint64
 from ctypes import c_void_p
 from typing import Any, Dict, List, Optional, Tuple
 
+from ._lock import Lock
 from ._signatures import FUNCTIONS as LOW_LEVEL
 from .errors import Unavailable, from_status
 
@@ -118,7 +118,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_torch_pool": (_STATUS, [c_int32, POINTER(_OBJECT)]),
 }  # fmt: skip
 
-_lock = threading.Lock()
+_lock = Lock()
 _loaded: Optional[ctypes.CDLL] = None
 
 

@@ -10,11 +10,12 @@ from typing import Any, Dict, Optional, SupportsIndex, Tuple
 
 from ._arguments import unsigned
 from ._handles import CaptureHandle
+from ._lock import Lock
 from .backend import Backend, options
 from .errors import Error, InvalidArgument, NotInstalled
 from .pool import Pool
 
-_lock = threading.Lock()
+_lock = Lock()
 _enabled: Optional[_Allocator] = None
 
 

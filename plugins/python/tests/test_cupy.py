@@ -1,10 +1,13 @@
 """gpu_vmm.cupy with a fake CuPy and the real library."""
 
 import gc
+import os
+import signal
 import sys
 import threading
 import types
 import unittest
+import warnings
 
 import gpu_vmm
 from support import MIB, NAME, Case, backend
@@ -133,6 +136,36 @@ class Cupy(Case):
         except gpu_vmm.Busy:
             return True
         return False
+
+    @unittest.skipUnless(sys.platform == "linux", "no fork")
+    def test_forked_while_another_thread_makes_a_pool(self):
+        gpu_vmm.cupy.enable()
+        (allocate,) = self.cupy.given
+        inside, leave = threading.Event(), threading.Event()
+
+        def hold():
+            with gpu_vmm.cupy._lock:
+                inside.set()
+                leave.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        inside.wait()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer Pythons warn of forks in processes with threads
+            child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            status = 1
+            try:
+                allocate(1000)
+            except gpu_vmm.Forked:
+                status = 0
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        leave.set()
+        thread.join()
 
     def test_per_thread_default_streams_are_one_for_each_thread(self):
         def capture():

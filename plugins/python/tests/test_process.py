@@ -218,6 +218,35 @@ class Processes(Case):
         )
         self.assertEqual(said, "child 0\n")
 
+    @unittest.skipUnless(sys.platform == "linux", "no fork")
+    def test_forked_while_another_thread_loads_the_library(self):
+        said = self.script(
+            """
+            import os, signal, threading, warnings, gpu_vmm
+            from gpu_vmm import _library
+            warnings.simplefilter("ignore")  # as above
+            inside, leave, load = threading.Event(), threading.Event(), _library._load
+            def slowly():
+                inside.set()
+                leave.wait()
+                return load()
+            _library._load = slowly
+            thread = threading.Thread(target=_library.library)
+            thread.start()
+            inside.wait()
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                leave.set()
+                gpu_vmm.open("host").pool().alloc(64).free()
+                os._exit(0)
+            print("child", os.waitpid(child, 0)[1])
+            leave.set()
+            thread.join()
+            """
+        )
+        self.assertEqual(said, "child 0\n")
+
     def test_the_package_loads_nothing(self):
         said = self.script(
             """
