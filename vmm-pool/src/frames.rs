@@ -95,6 +95,8 @@ pub(crate) struct Frames<B: Backend> {
     free_map: Vec<u64>,
     free: usize,
     vacant: Vec<FrameIndex>,
+    /// Lost pages whose addresses work may still use, and the frame that is mapped there.
+    lost: Vec<(PageAddress, FrameIndex)>,
     /// The number of frames that were ever added.
     created: u64,
     search: u32,
@@ -108,6 +110,7 @@ impl<B: Backend> Frames<B> {
             free_map: Vec::new(),
             free: 0,
             vacant: Vec::new(),
+            lost: Vec::new(),
             created: 0,
             search: 0,
         }
@@ -141,6 +144,20 @@ impl<B: Backend> Frames<B> {
     pub(crate) fn change_waiting(&mut self, frame: FrameIndex, left: u32) {
         let waiting = &mut self.uses[frame as usize].waiting;
         waiting.count = waiting.count + left - 1;
+    }
+
+    /// Notes that a page is lost whose waiting ranges still count for its frame.
+    pub(crate) fn note_lost(&mut self, page: PageAddress, frame: FrameIndex) {
+        self.lost.push((page, frame));
+    }
+
+    /// Removes a waiting range of a lost page, which has `left` others.
+    pub(crate) fn remove_waiting_of_lost(&mut self, page: PageAddress, left: u32) {
+        let Some(index) = self.lost.iter().position(|(at, _)| *at == page) else { return };
+        self.remove_waiting(self.lost[index].1, 1);
+        if left == 0 {
+            self.lost.swap_remove(index);
+        }
     }
 
     /// Returns true if work on a stream may use a frame at a page, apart from the page's own waiting ranges: these are at other
@@ -202,6 +219,7 @@ impl<B: Backend> Frames<B> {
     pub(crate) fn remove(&mut self, frame: FrameIndex) {
         debug_assert!(self.uses[frame as usize].used && self.get(frame).mapped.is_empty());
         self.at(frame).memory = None;
+        self.lost.retain(|(_, lost)| *lost != frame);
         self.vacant.push(frame);
     }
 

@@ -6,7 +6,7 @@
 use gpu_vmm_core::{BackingStore, Bytes, Detail, DeviceId, ErrorKind, Operation, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool, PoolError};
-use gpu_vmm_testkit::FaultInject;
+use gpu_vmm_testkit::{FaultInject, LateWork};
 
 type Faulty = FaultInject<HostBackend>;
 
@@ -187,4 +187,25 @@ fn half_a_suspension_that_cannot_be_undone_is_reported_and_resumed() {
         }
     }
     assert!(halves > 0, "no suspension was left half done");
+}
+
+/// A driver call fails for memory that a stream has freed and still uses.
+#[test]
+fn memory_that_is_lost_at_one_address_waits_for_the_work_there() {
+    let late = LateWork::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap(), 2);
+    let backend = FaultInject::new(late.clone());
+    let size = Bytes::mib(6);
+    let pool = Pool::builder(&backend).budget(size).build().unwrap();
+    let block = pool.request(size).stream(late.stream(1)).alloc().unwrap();
+    late.queue(1);
+    drop(block);
+    backend.fail_calls(&[Operation::SetAccess]);
+    pool.allow_access(DeviceId(1)).unwrap_err();
+    backend.stop();
+    // It waits for the work, if it gets the memory.
+    let block = pool.alloc(size);
+    assert!(block.is_err() || late.done(1) == 1, "memory is given away that work of another stream uses");
+    drop(block);
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.stats().held, 0);
 }

@@ -283,10 +283,13 @@ impl<B: Backend> Space<B> {
     }
 
     fn remove_waiting(&mut self, frames: &mut Frames<B>, page: usize) {
+        let address = self.address_of(page);
         let at = &mut self.pages[page];
         at.waiting.remove(1);
         if at.is_mapped() {
             frames.remove_waiting(at.frame, 1);
+        } else if at.frame == LOST {
+            frames.remove_waiting_of_lost(address, at.waiting.count);
         }
     }
 

@@ -118,7 +118,12 @@ impl<B: Backend> Space<B> {
         let at = &mut self.pages[page];
         if at.is_mapped() {
             frames.at(at.frame).mapped.retain(|one| *one != address);
-            frames.remove_waiting(at.frame, at.waiting.count);
+            // Work at the addresses of a lost page may still use the memory.
+            if number == LOST && at.waiting.count > 0 {
+                frames.note_lost(address, at.frame);
+            } else {
+                frames.remove_waiting(at.frame, at.waiting.count);
+            }
             self.mapped -= 1;
         }
         at.frame = number;
