@@ -164,6 +164,10 @@ impl<B: Backend> Core<B> {
         let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(self.settings.budget)))?;
         let request = Request { size, ..request };
         self.check_active(request.tag)?;
+        match request.captures {
+            true => self.streams.owe(request.stream),
+            false => self.streams.mark_owed(),
+        }
         self.collect_some();
         let (space, spot, claimed) = self.place(request, settled)?;
         let Request { stream, .. } = request;

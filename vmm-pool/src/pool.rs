@@ -400,7 +400,10 @@ impl<B: Backend> Pool<B> {
             }
             Place::Last(_) => pieces.into_iter().for_each(|piece| core.give(piece, index)),
         }
-        if class.is_none() && bin.is_some() {
+        if captures {
+            // The next request outside of the capture comes to the core, which records an event.
+            self.owner.inner.last.forget();
+        } else if class.is_none() && bin.is_some() {
             self.owner.inner.last.set_stream(stream, index);
         }
         let ready = cache.boxed(body(piece));

@@ -71,7 +71,7 @@ impl<B: Backend> Inner<B> {
             core.give(body.piece, body.index);
             body.count_in();
             // Above the budget, freed memory returns to the driver.
-            core.keep_to_limit();
+            core.end_free();
         }
     }
 
@@ -91,7 +91,7 @@ impl<B: Backend> Inner<B> {
     pub(crate) fn give(&self, piece: Piece, index: StreamIndex) {
         let mut core = CoreGuard::new(self, self.lock());
         core.give(piece, index);
-        core.keep_to_limit();
+        core.end_free();
         self.last.refuse(core.exceeds_budget());
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Streams<B: Backend> {
     now: u64,
     /// The number of event calls and waits so far.
     pub(crate) calls: u64,
+    /// True if a stream needs an event.
+    owes: bool,
 }
 
 /// The progress of a stream.
@@ -38,6 +40,8 @@ pub(crate) struct Progress {
     pub(crate) is_retired: bool,
     /// True if no event of the pool's device can be recorded on it, because it belongs to another device or context.
     is_foreign: bool,
+    /// True if it needs an event as soon as it does not capture any more.
+    owes: bool,
     /// The moment up to which all frees are done.
     done: u64,
     /// The moment of the last free.
@@ -56,6 +60,7 @@ impl Progress {
             registrations: 0,
             is_retired: false,
             is_foreign: false,
+            owes: false,
             done: 0,
             freed: 0,
             unmarked: 0,
@@ -87,7 +92,7 @@ impl Progress {
 impl<B: Backend> Streams<B> {
     pub(crate) fn new(backend: &B, device: DeviceId) -> Self {
         let none = Progress::new(Stream::DEFAULT);
-        Self { backend: backend.clone(), device, list: vec![none], now: 0, calls: 0 }
+        Self { backend: backend.clone(), device, list: vec![none], now: 0, calls: 0, owes: false }
     }
 
     /// Returns the number of a stream that the pool serves.
@@ -214,7 +219,12 @@ impl<B: Backend> Streams<B> {
 
     /// Queries how far the streams have come, and records events for their latest frees. Returns true if any has come further.
     pub(crate) fn poll(&mut self) -> bool {
-        if self.list.iter().all(Progress::is_idle) || !self.can_ask() {
+        if self.list.iter().all(Progress::is_idle) {
+            return false;
+        }
+        if !self.can_ask() {
+            let busy: Vec<_> = (1..self.list.len()).filter(|index| !self.list[*index].is_idle()).collect();
+            busy.into_iter().for_each(|index| self.owe(index as StreamIndex));
             return false;
         }
         let mut is_any_further = false;
@@ -259,6 +269,26 @@ impl<B: Backend> Streams<B> {
         }
     }
 
+    /// Notes that a stream needs an event after its capture: in it, the pool serves requests. Outside, it serves the stream from the
+    /// stream's own memory and needs no event. Without this, nothing that the stream has freed would ever serve its captures.
+    pub(crate) fn owe(&mut self, index: StreamIndex) {
+        self.list[usize::from(index)].owes = true;
+        self.owes = true;
+    }
+
+    /// Records the events that streams need and that do not capture any more.
+    pub(crate) fn mark_owed(&mut self) {
+        if !self.owes || !self.can_ask() {
+            return;
+        }
+        self.owes = false;
+        for index in 1..self.list.len() {
+            if std::mem::take(&mut self.list[index].owes) && !self.list[index].is_idle() {
+                self.mark_if_possible(index);
+            }
+        }
+    }
+
     fn tell(&self, error: Error) {
         self.backend.drop_log().record(error);
     }
@@ -278,12 +308,15 @@ impl<B: Backend> Streams<B> {
     /// Returns true if it was recorded.
     pub(crate) fn mark_if_possible(&mut self, index: usize) -> bool {
         let progress = &self.list[index];
-        !progress.is_retired
+        let can_mark = !progress.is_retired
             && !progress.is_foreign
             && !progress.is_marked()
-            && progress.marks.len() < MARKS
-            && !self.captures(index)
-            && self.mark(index)
+            && progress.marks.len() < MARKS;
+        if can_mark && self.captures(index) {
+            self.owe(index as StreamIndex);
+            return false;
+        }
+        can_mark && self.mark(index)
     }
 
     /// Records an event behind the frees on a stream. Returns false if that fails: a later event covers them.

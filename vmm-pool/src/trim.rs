@@ -26,8 +26,14 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> Core<B> {
-    /// Releases free memory above the limit of the settings and above the budget, as far as the work on it is done.
-    pub(crate) fn keep_to_limit(&mut self) {
+    /// Records owed events behind a free, and releases free memory above the limit of the settings and above the budget, as far as the
+    /// work on it is done.
+    pub(crate) fn end_free(&mut self) {
+        self.streams.mark_owed();
+        self.keep_to_limit();
+    }
+
+    fn keep_to_limit(&mut self) {
         if self.settings.keep.0 == u64::MAX && self.held() <= self.settings.budget.0 {
             return;
         }

@@ -9,7 +9,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::Pool;
-use gpu_vmm_testkit::{FaultInject, TestKit};
+use gpu_vmm_testkit::{FaultInject, LateWork, TestKit};
 use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -429,4 +429,26 @@ fn debug_text_grows_with_the_blocks() {
     };
     let (few, many) = (text(8), text(256));
     assert!(many < few + 256 * 400, "{few} and {many} bytes");
+}
+
+/// A stream captures again and again, and needs less memory in between than it has freed, so that it waits for nothing.
+#[test]
+fn later_captures_use_the_memory_of_earlier_ones() {
+    for between in [1, 3] {
+        let backend = LateWork::new(HostConfig::new().memory(Bytes::gib(1)).open().unwrap(), 2);
+        let pool = Pool::builder(&backend).build().unwrap();
+        let alloc = || pool.request(Bytes::mib(4)).stream(backend.stream(1)).alloc().unwrap();
+        for _ in 0..1000 {
+            backend.set_capturing(1, true);
+            drop((0..4).map(|_| alloc()).collect::<Vec<_>>());
+            backend.set_capturing(1, false);
+            for _ in 0..between {
+                drop(alloc());
+                backend.queue(1);
+                backend.finish(1, 1);
+            }
+        }
+        let stats = pool.stats();
+        assert!(stats.held <= Bytes::mib(40).0, "{stats}");
+    }
 }

@@ -177,7 +177,7 @@ fn give_old<B: Backend>(thread_cache: &ThreadCacheRef<B>, bin: BinIndex, class: 
     // As in `wait_for`.
     let Ok(mut core) = thread_cache.inner.core(Operation::Free) else { return };
     old.into_iter().for_each(|piece| core.give(piece, stream));
-    core.keep_to_limit();
+    core.end_free();
 }
 
 #[cfg(test)]
