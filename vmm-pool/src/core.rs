@@ -345,6 +345,11 @@ impl<B: Backend> Core<B> {
         self.frees + self.ongoing.ended()
     }
 
+    /// Returns true if a request may be served now: something was given back since `returned` was read, and the budget allows the size.
+    pub(crate) fn may_serve(&self, size: Bytes, returned: u64) -> bool {
+        self.returned() != returned && size <= self.settings.budget
+    }
+
     /// Records the current amounts in the history.
     pub(crate) fn note(&mut self) {
         let held = self.held();

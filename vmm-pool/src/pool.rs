@@ -63,6 +63,9 @@ impl<B: Backend> Clone for Pool<B> {
 
 const OPERATION: Operation = Operation::Allocate;
 
+/// The most rounds of waits of a request while other threads give memory back.
+const ROUNDS: u32 = 64;
+
 /// The alignment of every address, if the caller requests none.
 pub(crate) const DEFAULT_ALIGNMENT: Bytes = Bytes(256);
 
@@ -295,13 +298,13 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again. Gives up
-    /// only after a round of waits that began after the last failure and during which no thread gave anything back.
+    /// only after a round of waits that began after the last failure and during which no thread gave anything back, or after [`ROUNDS`].
     fn take(&self, asked: &Asked<'_, B>) -> Result<Ready<B>> {
         let size = asked.size;
         let mut settled = false;
         let mut ladder = Ladder::Streams;
         let mut chunk = None;
-        let mut returned = 0;
+        let (mut returned, mut rounds) = (0, 0);
         loop {
             let shortage = match self.try_take(asked, settled, &mut chunk) {
                 Ok(taken) => {
@@ -327,9 +330,13 @@ impl<B: Backend> Pool<B> {
                 shortage
                     if can_end(&shortage)
                         && ladder.climb(&self.owner.inner, &self.owner.backend, OPERATION)? => {}
+                // Other threads may free for ever what does not suffice.
                 shortage
-                    if can_end(&shortage) && self.owner.inner.core(OPERATION)?.returned() != returned =>
+                    if can_end(&shortage)
+                        && rounds < ROUNDS
+                        && self.owner.inner.core(OPERATION)?.may_serve(size, returned) =>
                 {
+                    rounds += 1;
                     ladder = Ladder::Streams;
                     self.owner.settle(OPERATION, |_, _| true)?;
                 }
