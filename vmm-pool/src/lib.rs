@@ -15,7 +15,8 @@
 //!
 //! Each free range of addresses has its own order: the work after which any stream may use it. It is ready, or waits for one stream.
 //! Let L be the most bytes that taken and waiting ranges ever occupied at one time, an aligned range counted with its alignment. A
-//! page that waits for work at other addresses of its frame counts as a whole.
+//! page that waits for work at other addresses of its frame counts as a whole. Work of a capture, and work that is queued while a
+//! capture forbids questions, counts as unfinished until an event after it was recorded and is done.
 //!
 //! - Blocks of up to 1 MiB lie in ranges of 57 KiB to 1 MiB. Larger blocks of all sizes share addresses up to 4 L and 64 pages; beyond,
 //!   each group of sizes of a ratio of 16 has its own (the module `space::group`).
@@ -30,7 +31,7 @@
 //!   a tag and a bin of a thread cache that nothing uses any more serve others under the same number.
 //! - New memory is created only while the pool holds less than was ever needed and a small part more, or if no frame is free that serves
 //!   the stream. So the physical memory is at most the pages of taken and waiting ranges, and that part.
-//! - A request fails only after a round of waits during which nothing was freed.
+//! - A request fails only after a round of waits during which nothing was freed, or after 64 rounds.
 //!
 //! Pages that a failed driver call has lost count as taken.
 //!
