@@ -62,7 +62,7 @@ impl Waiting {
 }
 
 /// The tenant of a frame with the contents of a tag that has ended.
-const NOBODY: u32 = u32::MAX;
+const NO_TAG: u32 = u32::MAX;
 
 /// The state of a frame that allocations and frees read and write.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ struct Use {
     seen: u32,
     /// True if the frame contains a block.
     used: bool,
-    /// The tag whose contents are in the frame, or [`NOBODY`].
+    /// The tag whose contents are in the frame, or [`NO_TAG`].
     tenant: u32,
 }
 
@@ -180,7 +180,7 @@ impl<B: Backend> Frames<B> {
     /// Notes that a tag has ended, so that no tag with the same number takes its contents for its own.
     pub(crate) fn disown(&mut self, tag: u16) {
         let own = self.uses.iter_mut().filter(|frame| frame.tenant == u32::from(tag));
-        own.for_each(|frame| frame.tenant = NOBODY);
+        own.for_each(|frame| frame.tenant = NO_TAG);
     }
 
     /// Returns the number of frames.

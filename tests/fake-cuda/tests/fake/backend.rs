@@ -110,7 +110,7 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("FAIL", "cuStreamSynchronize:1:719")], "a_dead_device_is_told", a_dead_device_is_told),
     with(&[("FAIL", "cuMemSetAccess:1:2")], "nothing_is_left_where_access_fails", nothing_is_left),
     with(&[("FAIL", "cuMemMap:1:1")], "nothing_is_left_where_mapping_fails", nothing_is_left),
-    with(&[("FAIL", "cuMemCreate:1:2")], "nothing_is_left_where_creating_fails", nothing_is_left),
+    with(&[("FAIL", "cuMemCreate:1:1")], "nothing_is_left_where_creating_fails", nothing_is_left),
     with(
         &[("FAIL", "cuMemRelease:1:1")],
         "a_destructor_that_fails_is_logged",
