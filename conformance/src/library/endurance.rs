@@ -154,12 +154,11 @@ fn random_programs<B: TestKit>(subject: &Subject<B>) {
     note(format!("{steps} steps of the programs of seeds {first} to {}", seed - 1));
 }
 
-/// Returns the program with no more memory than the device has. It captures only if the pool may ask about the work of other streams
-/// meanwhile: otherwise nothing that is freed during a capture is known to be done, and all of it counts as live.
+/// Returns the program with no more memory than the device has, and without captures: while a stream captures, most drivers answer no
+/// question about other streams, and calls of other threads invalidate the capture. The random programs of gpu-vmm-pool's tests capture.
 fn limited<B: TestKit>(subject: &Subject<B>, program: Program) -> Program {
     let most = subject.free_here().0 / 32 / program.threads.max(1) as u64;
-    let captures = program.captures && !subject.backend.queries_spoil_captures();
-    Program { bytes: program.bytes.min(most), captures, ..program }
+    Program { bytes: program.bytes.min(most), captures: false, ..program }
 }
 
 fn double_buffers<B: TestKit>(subject: &Subject<B>) {

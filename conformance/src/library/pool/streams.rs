@@ -146,6 +146,7 @@ fn a_number_comes_again<B: TestKit>(subject: &Subject<B>) {
         let at = block.address();
         drop(first);
         finish(subject, &*gone);
+        pool.wait_for_uses().unwrap();
         // The block is put into the thread cache, from which no other request gets it before the number is reused.
         drop(block);
         let second = registered(&pool, &*next);
@@ -171,6 +172,7 @@ fn a_number_comes_again_for_another_tag<B: TestKit>(subject: &Subject<B>) {
         drop(first.alloc(Bytes(size)).unwrap());
         drop(first);
         finish(subject, &*gone);
+        pool.wait_for_uses().unwrap();
         let (reds, blues) = (registered(&red, &*next), registered(&blue, &*next));
         // Each tag has blocks in the thread cache, and takes its own.
         drop([blues.alloc(Bytes(size)).unwrap(), blues.alloc(Bytes(size)).unwrap()]);
@@ -258,6 +260,7 @@ fn a_number_comes_again_over_free_memory<B: TestKit>(subject: &Subject<B>) {
     drop(stream.alloc(size).unwrap());
     drop(stream);
     finish(subject, &*first);
+    pool.wait_for_uses().unwrap();
     let stream = registered(&pool, &*second);
     let held = pool.stats().held;
     // The default stream has freed nothing, so it gets what the forgotten stream has freed.
