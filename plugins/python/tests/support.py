@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -107,3 +108,11 @@ class Counted:
 
     def __exit__(self, *_):
         setattr(self.library, self.function, self.real)
+
+
+def shrink(pool, size, limit):
+    """Limits a pool until it holds no more than ``size`` bytes: a limit does not wait for the work of freed blocks."""
+    deadline = time.monotonic() + 20
+    limit()
+    while pool.stats()["held"] > size and time.monotonic() < deadline:
+        limit()

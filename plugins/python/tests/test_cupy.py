@@ -10,7 +10,7 @@ import unittest
 import warnings
 
 import gpu_vmm
-from support import MIB, NAME, Case, backend
+from support import MIB, NAME, Case, backend, shrink
 
 
 class BaseStream:
@@ -97,7 +97,7 @@ class Cupy(Case):
         (allocate,) = self.cupy.given
         del allocate(32 * MIB).mem
         gc.collect()
-        gpu_vmm.cupy.set_limit(size=16 * MIB)
+        shrink(gpu_vmm.cupy.pool(), 16 * MIB, lambda: gpu_vmm.cupy.set_limit(size=16 * MIB))
         self.assertLessEqual(gpu_vmm.cupy.pool().stats()["held"], 16 * MIB)
         with self.raises(gpu_vmm.OutOfMemory, "budget is 16 MiB"):
             allocate(17 * MIB)
