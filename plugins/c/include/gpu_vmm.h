@@ -1217,7 +1217,8 @@ gpu_vmm_status gpu_vmm_pool_tagged(const gpu_vmm_pool *pool, const char *tag, gp
 // # Safety
 //
 // `pool` is null or a pool. `tag` is null or a string.
-gpu_vmm_status gpu_vmm_pool_forget_tag(const gpu_vmm_pool *pool, const char *tag);
+gpu_vmm_status gpu_vmm_pool_forget_tag(const gpu_vmm_pool *pool,
+                                       const char *tag);
 
 // Frees a pool. When the last object of a pool is freed, gpu_vmm_pool_tagged's included, all of its remaining blocks are freed as
 // well. Null does nothing.
