@@ -36,7 +36,7 @@ struct Books<B: TestKit> {
 fn code(error: &Error) -> Code {
     const REFUSED: [i32; 3] = [libc::EINVAL, libc::EFAULT, libc::EACCES];
     match error.detail() {
-        Detail::OutOfMemory { .. } => Code::OUT_OF_MEMORY,
+        Detail::OutOfMemory { .. } | Detail::OutOfAddresses { .. } => Code::OUT_OF_MEMORY,
         Detail::NoSuchDevice { .. } => Code::INVALID_DEVICE,
         Detail::Unsupported { .. } => Code::NOT_SUPPORTED,
         Detail::Forked => Code::NOT_INITIALIZED,
