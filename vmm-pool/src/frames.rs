@@ -45,9 +45,10 @@ impl Waiting {
         }
     }
 
+    /// Notes that `gone` of the ranges have become `left`.
     #[inline]
-    pub(crate) fn remove(&mut self, count: u32) {
-        self.count -= count;
+    pub(crate) fn change(&mut self, gone: u32, left: u32) {
+        self.count = self.count + left - gone;
     }
 
     /// Returns true if new work on a stream may use the memory; for [`CLEAN`], if all work is done.
@@ -135,15 +136,8 @@ impl<B: Backend> Frames<B> {
     }
 
     #[inline]
-    pub(crate) fn remove_waiting(&mut self, frame: FrameIndex, count: u32) {
-        self.uses[frame as usize].waiting.remove(count);
-    }
-
-    /// Notes that of a waiting range of a frame, `left` parts are left.
-    #[inline]
-    pub(crate) fn change_waiting(&mut self, frame: FrameIndex, left: u32) {
-        let waiting = &mut self.uses[frame as usize].waiting;
-        waiting.count = waiting.count + left - 1;
+    pub(crate) fn change_waiting(&mut self, frame: FrameIndex, gone: u32, left: u32) {
+        self.uses[frame as usize].waiting.change(gone, left);
     }
 
     /// Notes that a page is lost whose waiting ranges still count for its frame.
@@ -154,7 +148,7 @@ impl<B: Backend> Frames<B> {
     /// Removes a waiting range of a lost page, which has `left` others.
     pub(crate) fn remove_waiting_of_lost(&mut self, page: PageAddress, left: u32) {
         let Some(index) = self.lost.iter().position(|(at, _)| *at == page) else { return };
-        self.remove_waiting(self.lost[index].1, 1);
+        self.change_waiting(self.lost[index].1, 1, 0);
         if left == 0 {
             self.lost.swap_remove(index);
         }

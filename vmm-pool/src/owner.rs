@@ -88,9 +88,10 @@ impl<B: Backend> Owner<B> {
         let mut core = self.inner.core(operation)?;
         core.poll();
         // The memory at an address that cannot be unmapped is not lost: the tag ends later.
-        if let Err(error) = core.end_tags() {
+        if let Err(error) = core.release_spaces(|tag| unused.contains(&tag)) {
             core.backend.drop_log().record(error);
         }
+        core.end_tags();
         Ok(())
     }
 

@@ -44,19 +44,18 @@ impl<B: Backend> Core<B> {
 
     /// Finds the place in all chunks of the tag where the least memory is left over.
     fn find_in_chunks(&mut self, request: Request) -> Option<(usize, Spot)> {
-        let mut best: Option<(u64, usize, Spot)> = None;
+        let mut best: Option<(usize, Spot)> = None;
         for index in 0..self.spaces.len() {
             let space = &self.spaces[index];
             if space.tag != request.tag || space.is_small() != request.small || space.reserved == 0 {
                 continue;
             }
             let Some(spot) = self.find_in(index, request).filter(|spot| spot.work == 0) else { continue };
-            let size = self.spaces[index].size_of(spot);
-            if best.is_none_or(|(least, ..)| size < least) {
-                best = Some((size, index, spot));
+            if best.is_none_or(|(_, best)| spot.left < best.left) {
+                best = Some((index, spot));
             }
         }
-        best.map(|(_, index, spot)| (index, spot))
+        best
     }
 
     /// Makes room for a chunk within the budget, and counts its memory as held. Returns its size.
@@ -108,10 +107,7 @@ impl<B: Backend> Core<B> {
             space.add_page(&mut self.frames, page, frame);
             self.frames.release(frame);
         }
-        match self.spaces.get_mut(place) {
-            Some(vacant) => *vacant = space,
-            None => self.spaces.push(space),
-        }
+        self.put_space(place, space);
         self.note();
         Ok(())
     }

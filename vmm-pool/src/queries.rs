@@ -87,7 +87,7 @@ impl<B: Backend> Core<B> {
         stats.kept = self.frames.free() as u64 * self.page;
         stats.held = self.held();
         stats.mapped = self.spaces.iter().map(|space| space.mapped * self.page).sum();
-        stats.reserved = self.spaces.iter().map(|space| space.reserved).sum();
+        stats.reserved = self.reserved();
         stats.peak_live = self.peak_taken;
         stats.peak_held = self.peak_held;
         stats.driver_calls = self.calls;
@@ -110,9 +110,7 @@ impl<B: Backend> Core<B> {
 
     /// Returns the live or cached block that contains an address.
     fn find_block(&self, address: Address) -> Option<BlockInfo> {
-        let inside =
-            |space: &&Space<B>| address.0.checked_sub(space.base).is_some_and(|at| at < space.reserved);
-        let space = self.spaces.iter().find(inside)?;
+        let space = self.space_at(address.0)?;
         let seen = space.at(address.0 - space.base)?;
         let slab = self.slabs.iter().find(|slab| slab.space == space.index && slab.range == seen.range);
         let (base, size) = match slab {

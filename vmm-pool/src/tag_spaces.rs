@@ -30,7 +30,7 @@ impl<B: Backend> Core<B> {
         &self.spaces[usize::from(space)]
     }
 
-    /// Reserves a space for a request that no other space has room for. Gives back the addresses of empty spaces if there are too few.
+    /// Reserves a space for a request that no other space has room for. Releases the addresses of empty spaces if there are too few.
     pub(crate) fn add_space(&mut self, request: Request) -> Result<usize, Shortage> {
         let group = match self.may_extend_mixed(request) {
             true => Group::MIXED,
@@ -44,16 +44,27 @@ impl<B: Backend> Core<B> {
         let index = self.space_index(place)?;
         let (page, scrub) = (self.page, self.settings.scrub);
         let space = Space::new(index, request.tag, region, page, scrub, group);
-        match self.spaces.get_mut(place) {
-            Some(vacant) => *vacant = space,
-            None => self.spaces.push(space),
-        }
+        self.put_space(place, space);
         self.tags.add_space(request.tag, group, place);
         Ok(place)
     }
 
-    /// Gives back the addresses of all spaces of some tags that contain no block and that no work uses. Returns true if there was
-    /// any.
+    /// Puts a space in the place of a vacant one, or behind the last.
+    pub(crate) fn put_space(&mut self, place: usize, space: Space<B>) {
+        match self.spaces.get_mut(place) {
+            Some(vacant) => *vacant = space,
+            None => self.spaces.push(space),
+        }
+    }
+
+    /// Returns the space that contains an address.
+    pub(crate) fn space_at(&self, address: u64) -> Option<&Space<B>> {
+        let contains =
+            |space: &&Space<B>| address.checked_sub(space.base).is_some_and(|at| at < space.reserved);
+        self.spaces.iter().find(contains)
+    }
+
+    /// Releases the addresses of all spaces of some tags that contain no block and that no work uses. Returns true if there was any.
     pub(crate) fn release_spaces(&mut self, of: impl Fn(u16) -> bool) -> Result<bool, Error> {
         if self.settings.plain {
             return Ok(false);
@@ -84,17 +95,14 @@ impl<B: Backend> Core<B> {
         Ok(())
     }
 
-    /// Ends the tags without a handle and without a block that work uses.
-    pub(crate) fn end_tags(&mut self) -> Result<(), Error> {
-        let unused = self.tags.unused();
-        let released = self.release_spaces(|tag| unused.contains(&tag));
-        for tag in unused {
+    /// Ends the tags without a handle and without a space.
+    pub(crate) fn end_tags(&mut self) {
+        for tag in self.tags.unused() {
             if self.spaces.iter().all(|space| space.tag != tag || space.reserved == 0) {
                 self.frames.disown(tag);
                 self.tags.end(tag);
             }
         }
-        released.map(drop)
     }
 
     /// Drops the addresses of a space without mappings. Its number serves another space.
@@ -110,7 +118,7 @@ impl<B: Backend> Core<B> {
         u16::try_from(space).map_err(|_| {
             let what = match self.settings.plain {
                 true => "plain allocations",
-                false => "address ranges, up to two for each tag",
+                false => "address ranges of its tags",
             };
             let reason = format!("the pool has the maximum of {LIMIT} {what}");
             Error::new(Operation::Allocate, Detail::Unsupported { reason })
@@ -196,7 +204,7 @@ mod tests {
     #[test]
     fn a_pool_that_has_all_spaces_says_of_what() {
         for (config, what) in [
-            (HostConfig::new(), "address ranges, up to two for each tag"),
+            (HostConfig::new(), "address ranges of its tags"),
             (HostConfig::new().without_virtual_memory(), "plain allocations"),
         ] {
             let pool = Pool::builder(&config.open().unwrap()).build().unwrap();

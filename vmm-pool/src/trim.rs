@@ -66,7 +66,7 @@ impl<B: Backend> Core<B> {
         }
         if keep == 0 {
             self.release_spaces(|_| true)?;
-            self.end_tags()?;
+            self.end_tags();
         }
         self.note();
         event!(DEBUG, "given back", pages = goes.len());

@@ -128,9 +128,7 @@ impl<B: Backend> Pool<B> {
 
 impl<B: Backend> Core<B> {
     fn memory_at(&self, address: u64, size: u64) -> Option<(Vec<PhysicalMemory<B>>, Bytes)> {
-        let inside =
-            |space: &&Space<B>| address.checked_sub(space.base).is_some_and(|at| at < space.reserved);
-        let space = self.spaces.iter().find(inside)?;
+        let space = self.space_at(address)?;
         let offset = address - space.base;
         let pages = offset / self.page..offset.checked_add(size)?.div_ceil(self.page);
         let memory = pages.map(|page| {

@@ -46,6 +46,16 @@ pub(crate) struct Page {
 impl Page {
     const NEW: Self = Self { frame: NO_FRAME, live: 0, near: 0, waiting: Waiting::NONE, changing: false };
 
+    /// Notes that a waiting range with a byte in the page has become `left` ranges, also in the page's frame.
+    fn cut_waiting<B: Backend>(&mut self, frames: &mut Frames<B>, address: PageAddress, left: u32) {
+        self.waiting.change(1, left);
+        if self.is_mapped() {
+            frames.change_waiting(self.frame, 1, left);
+        } else if self.frame == LOST {
+            frames.remove_waiting_of_lost(address, self.waiting.count);
+        }
+    }
+
     /// Returns true if a frame is mapped there.
     pub(crate) const fn is_mapped(&self) -> bool {
         self.frame < LOST
@@ -191,11 +201,6 @@ impl<B: Backend> Space<B> {
         self.note_mapped(frames, page, frame);
     }
 
-    /// Returns the size of the free range that a search has found.
-    pub(crate) fn size_of(&self, spot: Spot) -> u64 {
-        self.ranges.get(spot.range).size
-    }
-
     /// Returns true if no block lies in the space and no work uses it.
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.end() == 0
@@ -228,7 +233,7 @@ impl<B: Backend> Space<B> {
     /// Ends the waits of a part that is about to be taken, from the range `first` on.
     fn end_waits(&mut self, frames: &mut Frames<B>, first: RangeIndex, offset: u64, size: u64) {
         let end = offset + size;
-        let Self { ranges, pages, page, .. } = self;
+        let Self { ranges, pages, page, index: space, .. } = self;
         for range in ranges.iter_from(first).take_while(|range| range.offset < end).filter(|one| one.waits())
         {
             let (from, to) = (range.offset.max(offset), range.end().min(end));
@@ -239,11 +244,8 @@ impl<B: Backend> Space<B> {
             for index in first..=last {
                 let left =
                     u32::from(begins_before && index == first) + u32::from(ends_behind && index == last);
-                let at = &mut pages[index as usize];
-                at.waiting.count = at.waiting.count + left - 1;
-                if at.is_mapped() {
-                    frames.change_waiting(at.frame, left);
-                }
+                let address = PageAddress { space: *space, page: index as u32 };
+                pages[index as usize].cut_waiting(frames, address, left);
             }
         }
     }
@@ -284,13 +286,7 @@ impl<B: Backend> Space<B> {
 
     fn remove_waiting(&mut self, frames: &mut Frames<B>, page: usize) {
         let address = self.address_of(page);
-        let at = &mut self.pages[page];
-        at.waiting.remove(1);
-        if at.is_mapped() {
-            frames.remove_waiting(at.frame, 1);
-        } else if at.frame == LOST {
-            frames.remove_waiting_of_lost(address, at.waiting.count);
-        }
+        self.pages[page].cut_waiting(frames, address, 0);
     }
 
     /// Makes the ranges ready whose work is done.

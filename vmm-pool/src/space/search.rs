@@ -40,8 +40,8 @@ pub(crate) struct Spot {
     pub(crate) offset: u64,
     /// The mapping work before the place can be used; zero if all of its memory is there.
     pub(crate) work: u32,
-    /// True if the place takes a whole run of free ranges.
-    pub(crate) is_exact: bool,
+    /// The bytes of the free part around the place that are left over.
+    pub(crate) left: u64,
 }
 
 /// The best place found so far, and the number of looks that are left.
@@ -72,9 +72,9 @@ impl<B: Backend> Space<B> {
         let Wanted { size, alignment, stream } = wanted;
         let mut best = Best { spot: None, tries: if streams.are_several() { TRIES } else { 1 } };
         let mut ends_with = |range: RangeIndex| {
-            let (first, offset, end) = self.ranges.run(range, stream);
-            if let Some(spot) = self.spot_in(frames, first, offset, end, wanted) {
-                best.add(Spot { range: self.ranges.free_at(first, spot.offset), ..spot });
+            let (first, begin, end) = self.ranges.run(range, stream);
+            if let Some(spot) = self.spot_in(frames, first, begin, end, wanted) {
+                best.add(spot);
             }
             best.is_final()
         };
@@ -91,22 +91,20 @@ impl<B: Backend> Space<B> {
         let rest = self.ranges.get(self.ranges.rest());
         let first = self.ranges.end_run(wanted.stream);
         // Skips pages that are out of use; the part before them becomes a range of its own.
-        let from = self.ranges.get(first).offset.max(self.lost_end);
-        let spot = self.spot_in(frames, first, from, rest.end(), wanted)?;
-        Some(Spot { range: self.ranges.free_at(first, spot.offset), ..spot })
+        let begin = self.ranges.get(first).offset.max(self.lost_end);
+        self.spot_in(frames, first, begin, rest.end(), wanted)
     }
 
-    /// Returns the first place in a free part; none if it cannot be used now.
+    /// Returns the first place in a free part, which begins in the range `first`; none if it cannot be used now.
     fn spot_in(
         &self,
         frames: &mut Frames<B>,
-        range: RangeIndex,
-        offset: u64,
+        first: RangeIndex,
+        begin: u64,
         end: u64,
         wanted: Wanted,
     ) -> Option<Spot> {
-        let begin = offset;
-        let mut offset = offset;
+        let mut offset = begin;
         for _ in 0..SKIPS {
             offset = self.aligned(offset, wanted.alignment)?;
             if offset.checked_add(wanted.size).is_none_or(|needed| needed > end) {
@@ -114,8 +112,9 @@ impl<B: Backend> Space<B> {
             }
             match self.work(frames, offset, wanted) {
                 Ok(work) => {
-                    let is_exact = offset == begin && offset + wanted.size == end;
-                    return Some(Spot { range, offset, work, is_exact });
+                    // The first range may end before the place.
+                    let range = self.ranges.free_at(first, offset);
+                    return Some(Spot { range, offset, work, left: end - begin - wanted.size });
                 }
                 Err(page) => offset = (page as u64 + 1) * self.page,
             }

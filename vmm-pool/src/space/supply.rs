@@ -122,7 +122,7 @@ impl<B: Backend> Space<B> {
             if number == LOST && at.waiting.count > 0 {
                 frames.note_lost(address, at.frame);
             } else {
-                frames.remove_waiting(at.frame, at.waiting.count);
+                frames.change_waiting(at.frame, at.waiting.count, 0);
             }
             self.mapped -= 1;
         }
