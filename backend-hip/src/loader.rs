@@ -331,7 +331,7 @@ fn loaded_before() -> Option<Found> {
 fn loaded_by_process(name: &OsString) -> Option<Library> {
     let handle = already_loaded(name).map(handle)?;
     let library = again(handle);
-    // Dropping it gives back the reference that was just taken.
+    // Dropping it releases the reference that was just taken.
     (!is_refused(handle)).then_some(library)
 }
 

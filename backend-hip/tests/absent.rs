@@ -62,7 +62,7 @@ fn an_empty_variable_names_no_library() -> Result<Completion, Failed> {
 /// A child that is forked while another thread of its parent is inside [`HipBackend::open`] does not wait for that thread, which it
 /// does not have.
 #[cfg(target_os = "linux")]
-fn a_forked_child_opens_while_its_parent_does() -> Result<Completion, Failed> {
+fn forked_children_open_beside_their_parent() -> Result<Completion, Failed> {
     let (path, ended) = ("/nonexistent/libamdhip64.so.7", AtomicBool::new(false));
     with_variables(&[(OVERRIDE, Some(path))], || {
         std::thread::scope(|scope| {
@@ -243,8 +243,8 @@ fn main() {
         ),
         #[cfg(target_os = "linux")]
         Trial::ignorable_test(
-            "a_forked_child_opens_while_its_parent_does",
-            a_forked_child_opens_while_its_parent_does,
+            "forked_children_open_beside_their_parent",
+            forked_children_open_beside_their_parent,
         ),
         // The last ones: the first loads a library for good, the second opens HIP where HIP is.
         Trial::ignorable_test(

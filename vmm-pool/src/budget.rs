@@ -73,7 +73,7 @@ mod tests {
     const PAGE: Bytes = Bytes::mib(2);
 
     #[test]
-    fn a_smaller_budget_returns_free_memory_at_once() {
+    fn smaller_budgets_return_free_memory_at_once() {
         let backend = HostConfig::new().memory(Bytes::gib(1)).open().unwrap();
         let pool = Pool::builder(&backend).build().unwrap();
         let [kept, freed] = [4, 12].map(|pages| pool.alloc(Bytes(PAGE.0 * pages)).unwrap());

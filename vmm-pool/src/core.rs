@@ -348,7 +348,7 @@ impl<B: Backend> Core<B> {
         self.frees + self.ongoing.ended()
     }
 
-    /// Returns true if a request may be served now: something was given back since `returned` was read, and the budget allows the size.
+    /// Returns true if a request may be served now: memory was returned since `returned` was read, and the budget allows the size.
     pub(crate) fn may_serve(&self, size: Bytes, returned: u64) -> bool {
         self.returned() != returned && size <= self.settings.budget
     }

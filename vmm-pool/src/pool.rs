@@ -63,7 +63,7 @@ impl<B: Backend> Clone for Pool<B> {
 
 const OPERATION: Operation = Operation::Allocate;
 
-/// The most rounds of waits of a request while other threads give memory back.
+/// The most rounds of waits of a request while other threads return memory.
 const ROUNDS: u32 = 64;
 
 /// The alignment of every address, if the caller requests none.
@@ -99,7 +99,7 @@ impl<B: Backend> Pool<B> {
     /// Returns the same pool for blocks with a tag. Each tag has its own addresses, is suspended as a whole, and is listed
     /// separately in snapshots.
     ///
-    /// A tag ends with its last handle and its last block. The pool gives its addresses back when it makes another tag, when it
+    /// A tag ends with its last handle and its last block. The pool releases its addresses when it makes another tag, when it
     /// runs out of addresses, and in [`trim`](Self::trim) to zero.
     ///
     /// # Errors
@@ -298,7 +298,7 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes memory from the core. If there is too little, waits for streams and fences, calls the callback, and tries again. Gives up
-    /// only after a round of waits that began after the last failure and during which no thread gave anything back, or after [`ROUNDS`].
+    /// only after a round of waits that began after the last failure and during which no thread returned any memory, or after [`ROUNDS`].
     fn take(&self, asked: &Asked<'_, B>) -> Result<Ready<B>> {
         let size = asked.size;
         let mut settled = false;

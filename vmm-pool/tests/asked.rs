@@ -444,7 +444,7 @@ fn halves(pool: &Pool<ScriptedBackend>) -> [Block<ScriptedBackend>; 3] {
 /// The memory of a page serves a stream elsewhere while it waits for that stream. Another stream may use a part of the page that is ready,
 /// but not with other memory: the work still uses the addresses of the rest.
 #[test]
-fn a_page_stays_mapped_while_a_part_of_it_waits() {
+fn pages_stay_mapped_while_parts_wait() {
     let backend = ScriptedBackend::new(Driver { done: true, ..Driver::default() });
     let pool = Pool::builder(&backend).page(Bytes::mib(8)).slack(0).build().unwrap();
     let [first, second, _behind] = halves(&pool);
@@ -463,7 +463,7 @@ fn a_page_stays_mapped_while_a_part_of_it_waits() {
 
 /// The memory of a page that two streams have used serves neither elsewhere before both are done.
 #[test]
-fn a_page_that_waits_for_two_streams_serves_neither_elsewhere() {
+fn pages_of_two_streams_serve_neither_elsewhere() {
     let backend = ScriptedBackend::new(Driver::default());
     let pool = Pool::builder(&backend).page(Bytes::mib(8)).slack(0).build().unwrap();
     let [first, second, _behind] = halves(&pool);

@@ -2,12 +2,12 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::expect_used, clippy::unwrap_used, missing_docs)]
 
-use gpu_vmm_core::{BackingStore, Bytes, Operation, Result, WaitFor};
+use gpu_vmm_core::{BackingStore, Bytes, Operation, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::FaultInject;
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 type Faulty = FaultInject<HostBackend>;
@@ -76,31 +76,12 @@ fn other_threads_go_on_during_a_fill() {
     }
 }
 
-/// Starts a thread in the next call that overwrites memory.
-fn start_during<T: Send + 'static>(
-    backend: &Faulty,
-    call: impl FnOnce() -> Result<T> + Send + 'static,
-) -> mpsc::Receiver<JoinHandle<Result<T>>> {
-    let (sends, thread) = mpsc::channel();
-    backend.during(Operation::Fill, move || {
-        let (begins, begun) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            begins.send(()).unwrap();
-            call()
-        });
-        begun.recv().unwrap();
-        thread::yield_now();
-        sends.send(thread).unwrap();
-    });
-    thread
-}
-
 /// A request that finds memory nowhere else gets the rest of the page afterwards.
 #[test]
 fn a_request_waits_for_the_page() {
     for size in SIZES {
         let (backend, pool) = start(1);
-        let other = start_during(&backend, {
+        let other = backend.start_during(Operation::Fill, {
             let pool = pool.clone();
             move || pool.alloc(size)
         });
@@ -116,7 +97,7 @@ fn a_suspension_waits_for_the_page() {
     for size in SIZES {
         let (backend, pool) = start(2);
         let store = BackingStore::pinned(&backend, Bytes::mib(4)).unwrap();
-        let suspends = start_during(&backend, {
+        let suspends = backend.start_during(Operation::Fill, {
             let pool = pool.clone();
             move || pool.suspend("after", &store, WaitFor::all_devices())
         });

@@ -7,7 +7,7 @@ use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::FaultInject;
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 type Faulty = FaultInject<HostBackend>;
@@ -150,26 +150,6 @@ fn other_threads_go_on_during_copies_that_fail() {
     assert_eq!((at.pool.stats().held, at.backend.live().handles), (0, 0));
 }
 
-/// Starts a thread during the copies of a call, which goes on when the thread runs.
-fn start_during(
-    backend: &Faulty,
-    copies: Operation,
-    call: impl FnOnce() -> Result<Bytes> + Send + 'static,
-) -> mpsc::Receiver<JoinHandle<Result<Bytes>>> {
-    let (sends, thread) = mpsc::channel();
-    backend.during(copies, move || {
-        let (begins, begun) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            begins.send(()).unwrap();
-            call()
-        });
-        begun.recv().unwrap();
-        thread::yield_now();
-        sends.send(thread).unwrap();
-    });
-    thread
-}
-
 /// The later call waits for the earlier one, and does what is left to do.
 #[test]
 fn suspensions_and_resumes_take_turns() {
@@ -186,7 +166,7 @@ fn suspensions_and_resumes_take_turns() {
             }
         };
         let store = BackingStore::pinned(&at.backend, Bytes::mib(32)).unwrap();
-        let thread = start_during(&at.backend, COPIES[first], calls(second, at.pool.clone(), store.clone()));
+        let thread = at.backend.start_during(COPIES[first], calls(second, at.pool.clone(), store.clone()));
         assert_eq!(calls(first, at.pool.clone(), at.store.clone())().unwrap(), memory);
         let later = thread.recv().unwrap().join().unwrap().unwrap();
         assert_eq!(later, if first == second { Bytes::ZERO } else { memory }, "{first}, {second}");
@@ -212,7 +192,7 @@ fn a_pool_ends_after_its_suspension() {
 #[test]
 fn a_suspension_waits_for_copies_of_bytes() {
     let at = Program::new();
-    let thread = start_during(&at.backend, Operation::CopyToHost, {
+    let thread = at.backend.start_during(Operation::CopyToHost, {
         let (pool, store) = (at.pool.clone(), at.store.clone());
         move || pool.suspend("kv", &store, WaitFor::all_devices())
     });

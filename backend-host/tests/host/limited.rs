@@ -104,7 +104,7 @@ fn a_refused_default_reservation_gets_smaller() {
 }
 
 #[test]
-fn a_refused_handle_gets_smaller_while_memory_is_free() {
+fn refused_handles_shrink_while_memory_is_free() {
     let driver = Limited::new(MIB * 24, ALL);
     let mut region = Region::builder(&driver).reserve(MIB * 512).build().unwrap();
     region.grow_to(MIB * 100).unwrap();
@@ -127,7 +127,7 @@ fn a_refused_handle_gets_smaller_while_memory_is_free() {
 }
 
 #[test]
-fn a_handle_that_no_size_helps_reports_the_first_error() {
+fn hopeless_handles_report_the_first_error() {
     let driver = Limited::new(MIB, ALL);
     let mut region = Region::builder(&driver).build().unwrap();
     let error = region.grow_to(MIB * 64).unwrap_err();

@@ -12,12 +12,12 @@ use crate::subject::{Subject, note};
 use gpu_vmm_core::{Address, Bytes, Stream};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::endurance::{Limit, Order, Program, Sizes, Violation, Work, run};
-use gpu_vmm_testkit::{CaptureMode, Graph, TestKit, WorkStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use gpu_vmm_testkit::{TestKit, WorkStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 cases! { "endurance":
-    /// Through random programs, with streams that work, threads, tags, suspends and captures, a pool uses no more than the bound
+    /// Through random programs, with streams that work, threads, tags and suspends, a pool uses no more than the bound
     /// that follows from the largest load so far.
     random_programs,
     /// Double buffers on two and on four streams that work do not use more with time.
@@ -30,7 +30,8 @@ const STREAMS: usize = 8;
 /// The most bytes of a block that a unit of work writes.
 const WRITTEN: u64 = 64 << 10;
 
-/// Streams of the chosen device, with real work.
+/// Streams of the chosen device, with real work. They do not capture: meanwhile most drivers answer no question about other streams, and
+/// calls of other threads invalidate the capture. The random programs of gpu-vmm-pool's tests capture.
 struct DeviceWork<'a, B: TestKit> {
     subject: &'a Subject<B>,
     streams: Vec<Stream<'static>>,
@@ -42,7 +43,6 @@ struct DeviceWork<'a, B: TestKit> {
 struct Counts {
     queued: AtomicU64,
     done: AtomicU64,
-    captures: AtomicBool,
 }
 
 impl<'a, B: TestKit> DeviceWork<'a, B> {
@@ -73,14 +73,13 @@ impl<B: TestKit> Work for DeviceWork<'_, B> {
         let queued =
             unsafe { backend.start_pattern_on(*device, self.streams[stream], address, length, 1, 1) };
         let counts = &self.counts[stream];
-        if queued.is_ok() && !counts.captures.load(Ordering::Acquire) {
+        if queued.is_ok() {
             counts.queued.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     fn queued(&self, stream: usize) -> u64 {
-        let counts = &self.counts[stream];
-        counts.queued.load(Ordering::Acquire) + u64::from(counts.captures.load(Ordering::Acquire))
+        self.counts[stream].queued.load(Ordering::Acquire)
     }
 
     fn done(&self, stream: usize) -> u64 {
@@ -91,28 +90,9 @@ impl<B: TestKit> Work for DeviceWork<'_, B> {
     fn finish(&self, stream: usize, _: u64) {
         let counts = &self.counts[stream];
         let queued = counts.queued.load(Ordering::Acquire);
-        // A stream that captures is waited for later.
         if self.subject.backend.synchronize_stream(self.subject.device, self.streams[stream]).is_ok() {
             counts.done.fetch_max(queued, Ordering::AcqRel);
         }
-    }
-
-    #[allow(unsafe_code)]
-    fn begin_capture(&self, stream: usize) -> bool {
-        let Subject { backend, device, .. } = self.subject;
-        // SAFETY: the graph is dropped and never launched.
-        let begun = unsafe { backend.begin_capture(*device, self.streams[stream], CaptureMode::Relaxed) };
-        self.counts[stream].captures.store(begun.is_ok(), Ordering::Release);
-        begun.is_ok()
-    }
-
-    fn end_capture(&self, stream: usize) {
-        let ended: Result<Box<dyn Graph>, _> =
-            self.subject.backend.end_capture(self.subject.device, self.streams[stream]);
-        drop(ended.unwrap());
-        let counts = &self.counts[stream];
-        counts.captures.store(false, Ordering::Release);
-        counts.queued.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -154,11 +134,10 @@ fn random_programs<B: TestKit>(subject: &Subject<B>) {
     note(format!("{steps} steps of the programs of seeds {first} to {}", seed - 1));
 }
 
-/// Returns the program with no more memory than the device has, and without captures: while a stream captures, most drivers answer no
-/// question about other streams, and calls of other threads invalidate the capture. The random programs of gpu-vmm-pool's tests capture.
+/// Returns the program with no more memory than the device has.
 fn limited<B: TestKit>(subject: &Subject<B>, program: Program) -> Program {
     let most = subject.free_here().0 / 32 / program.threads.max(1) as u64;
-    Program { bytes: program.bytes.min(most), captures: false, ..program }
+    Program { bytes: program.bytes.min(most), ..program }
 }
 
 fn double_buffers<B: TestKit>(subject: &Subject<B>) {

@@ -112,7 +112,7 @@ mod tests {
     use std::ptr::null_mut;
 
     #[test]
-    fn memory_freed_during_an_announced_capture_is_collected() {
+    fn announced_captures_keep_memory_until_collected() {
         let (mut backend, mut first, mut second) = (null_mut(), null_mut(), null_mut());
         let (mut region, mut other, mut freed) = (null_mut(), null_mut(), 1);
         // SAFETY: the places are writable, and each object is freed after its last use.

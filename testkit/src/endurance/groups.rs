@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_has_sizes_of_a_ratio_of_16() {
+    fn group_sizes_differ_by_16_times() {
         let groups = [1, 512, 8191, 8192, 131_071, 131_072, 2 << 20].map(group_of);
         assert_eq!(groups, [0, 0, 0, 1, 1, 2, 3]);
         assert_eq!([0, 1, 2].map(smallest), [512, 8192, 131_072]);

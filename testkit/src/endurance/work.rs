@@ -27,10 +27,12 @@ pub trait Work: Sync {
     fn finish(&self, stream: usize, count: u64);
 
     /// Begins a capture. Returns false if the streams cannot capture.
-    fn begin_capture(&self, stream: usize) -> bool;
+    fn begin_capture(&self, _stream: usize) -> bool {
+        false
+    }
 
-    /// Ends a capture, and queues a unit of work behind it.
-    fn end_capture(&self, stream: usize);
+    /// Ends a capture that has begun, and queues a unit of work behind it.
+    fn end_capture(&self, _stream: usize) {}
 
     /// Returns the number of events that exist, if that is known.
     fn events(&self) -> u64 {

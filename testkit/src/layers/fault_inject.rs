@@ -11,7 +11,8 @@ use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, CopyCalls, CopyStream, DeviceId, Event, FabricHandle,
     MemoryCalls, Operation, Pinned, Properties, Result, Stream, SyncCalls,
 };
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
@@ -87,6 +88,28 @@ impl<B: Backend> FaultInject<B> {
     /// a plain allocation), before the inner backend is called.
     pub fn during(&self, call: Operation, act: impl FnOnce() + Send + 'static) {
         self.plan.during(call, Box::new(act));
+    }
+
+    /// Starts a thread in the next call of this operation, which goes on when the thread runs. The thread can be received after the
+    /// call.
+    pub fn start_during<T: Send + 'static>(
+        &self,
+        call: Operation,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> mpsc::Receiver<JoinHandle<T>> {
+        let (sends, started) = mpsc::channel();
+        self.during(call, move || {
+            let (begins, begun) = mpsc::channel();
+            let thread = thread::spawn(move || {
+                // The call waits for it.
+                let _ = begins.send(());
+                act()
+            });
+            let _ = begun.recv();
+            thread::yield_now();
+            let _ = sends.send(thread);
+        });
+        started
     }
 
     /// Makes no more calls fail, and returns the number of calls since [`FaultInject::fail`].

@@ -21,7 +21,7 @@ mod tests {
     use crate::types::ErrorKind;
 
     #[test]
-    fn a_reservation_without_room_says_what_to_do() {
+    fn reservations_without_room_say_what_to_do() {
         let source = DriverError { call: "reserve", code: 2, name: "FULL".into(), description: "no".into() };
         let error = out_of_addresses(Operation::Reserve, Bytes::gib(64), source);
         assert_eq!(error.kind(), ErrorKind::OutOfAddressSpace);

@@ -62,7 +62,7 @@ fn a_copy_spans_reservations_and_keeps_its_memory_until_it_is_done() {
 
 /// A program may allocate and free page-locked memory for each copy, and never finish the queue.
 #[test]
-fn memory_whose_copy_is_done_is_given_back() {
+fn memory_returns_when_its_copy_ends() {
     let (host, size) = (open(), Bytes::mib(2));
     let (region, own) = (region(&host, size), queue(&host, DeviceId(0)));
     let copy =
