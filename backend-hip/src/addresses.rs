@@ -5,7 +5,6 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::{Driver, Entered};
-use crate::ffi::hipError_t;
 use crate::kept_addresses::{Reserved, aligned, holds};
 use crate::quirks::{ALIGNMENT_IGNORED, workaround_enabled};
 use gpu_vmm_core::extend::out_of_addresses;
@@ -69,13 +68,8 @@ fn reserve_whole(
         Some(hint) => format!("{size} of addresses at {hint}"),
         None => format!("{size} of addresses"),
     };
-    driver.check(OPERATION, "hipMemAddressReserve", code, context).map_err(|error| {
-        match error.into_detail() {
-            Detail::Driver { source, .. } if code == hipError_t::hipErrorOutOfMemory => {
-                out_of_addresses(OPERATION, size, source)
-            }
-            other => Error::new(OPERATION, other),
-        }
+    driver.check_short(OPERATION, "hipMemAddressReserve", code, context, |source, _| {
+        out_of_addresses(OPERATION, size, source)
     })?;
     if base.is_null() {
         let what = format!("hipMemAddressReserve returned success and a null address for {size}");

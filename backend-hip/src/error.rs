@@ -108,22 +108,36 @@ impl Driver {
         device: DeviceId,
         requested: Bytes,
     ) -> Result<()> {
-        let with_numbers = |detail| match detail {
-            Detail::Driver { source, context } if code == hipError_t::hipErrorOutOfMemory => {
-                match self.memory_info(device) {
-                    Ok(info) => {
-                        Detail::OutOfMemory { device, requested, free: info.free, total: info.total, source }
-                    }
-                    Err(unknown) => {
-                        let context = format!("{context}; the free memory is unknown: {unknown}");
-                        Detail::Driver { source, context }
-                    }
+        let context = || format!("{requested} on {device}");
+        self.check_short(operation, call, code, context, |source, context| {
+            let detail = match self.memory_info(device) {
+                Ok(info) => {
+                    Detail::OutOfMemory { device, requested, free: info.free, total: info.total, source }
                 }
+                Err(unknown) => {
+                    let context = format!("{context}; the free memory is unknown: {unknown}");
+                    Detail::Driver { source, context }
+                }
+            };
+            Error::new(operation, detail)
+        })
+    }
+
+    /// Like [`check`](Self::check). If HIP says that memory is short, `short` makes the error of HIP's answer and the context.
+    pub(crate) fn check_short(
+        &self,
+        operation: Operation,
+        call: &'static str,
+        code: hipError_t,
+        context: impl FnOnce() -> String,
+        short: impl FnOnce(DriverError, String) -> Error,
+    ) -> Result<()> {
+        self.check(operation, call, code, context).map_err(|error| match error.into_detail() {
+            Detail::Driver { source, context } if code == hipError_t::hipErrorOutOfMemory => {
+                short(source, context)
             }
-            other => other,
-        };
-        self.check(operation, call, code, || format!("{requested} on {device}"))
-            .map_err(|error| error.map_detail(with_numbers))
+            other => Error::new(operation, other),
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
-use crate::ffi::{self, hipError_t, hipHostMallocPortable, hipMemcpyKind, hipStreamNonBlocking};
+use crate::ffi::{self, hipHostMallocPortable, hipMemcpyKind, hipStreamNonBlocking};
 use crate::stream::{OwnStream, needed};
 use gpu_vmm_core::extend::host_out_of_memory;
 use gpu_vmm_core::{
@@ -41,13 +41,9 @@ pub(crate) fn pin(driver: &Arc<Driver>, size: Bytes) -> Result<Box<dyn Pinned>> 
     let mut start = null_mut();
     // SAFETY: HIP writes one address; a size that cannot be allocated is an error.
     let code = unsafe { allocate(&raw mut start, size.0 as usize, hipHostMallocPortable) };
-    driver.check(OPERATION, "hipHostMalloc", code, || format!("{size} of host memory")).map_err(|error| {
-        match error.into_detail() {
-            Detail::Driver { source, .. } if code == hipError_t::hipErrorOutOfMemory => {
-                host_out_of_memory(OPERATION, size, source)
-            }
-            other => Error::new(OPERATION, other),
-        }
+    let context = || format!("{size} of host memory");
+    driver.check_short(OPERATION, "hipHostMalloc", code, context, |source, _| {
+        host_out_of_memory(OPERATION, size, source)
     })?;
     let start = NonNull::new(start.cast()).ok_or_else(|| {
         let what = format!("hipHostMalloc returned success and a null address for {size}");
