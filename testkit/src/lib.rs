@@ -22,8 +22,8 @@ pub mod raw;
 mod short;
 
 pub use gpu_vmm_core::testkit::{
-    CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, check_may_wait, count_wrong_words,
-    handle_of, pattern_word, round_seeds, write_pattern_words,
+    CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, check_may_map, check_may_wait,
+    count_wrong_words, handle_of, pattern_word, round_seeds, write_pattern_words,
 };
 pub use layers::{
     FaultHandle, FaultInject, FaultMulticast, FaultReservation, LateWork, Live, time_in_driver,

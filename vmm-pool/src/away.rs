@@ -5,10 +5,9 @@
 //! region is back.
 
 use crate::core::Core;
-use crate::frames::{FrameIndex, NO_FRAME};
+use crate::frames::{FrameIndex, NO_FRAME, PageAddress};
 use crate::shared::Inner;
-use crate::space::unmap_runs;
-use gpu_vmm_core::{Backend, Bytes, Error, Operation, Region, RegionState, Result};
+use gpu_vmm_core::{Backend, Bytes, Operation, Region, RegionState};
 
 /// A region outside its space.
 #[derive(Debug)]
@@ -54,23 +53,15 @@ impl<'a, B: Backend> Away<'a, B> {
         Self { inner, operation, parts: Vec::new(), coming: 0, frees: false }
     }
 
-    /// Takes the active regions of a tag out of the core: all of them, or none. No work uses their memory.
-    pub(crate) fn take_active(&mut self, core: &mut Core<B>, tag: u16) -> Result<()> {
+    /// Takes the active regions of a tag out of the core, if [`Core::to_unmap`] has found nothing in the same hold.
+    pub(crate) fn take_active(&mut self, core: &mut Core<B>, tag: u16) {
         for space in core.tags.spaces(tag) {
-            if core.spaces[space].is_suspended() {
-                continue;
-            }
-            match core.detach(space) {
-                Ok(part) => self.parts.extend(part),
-                Err(error) => {
-                    self.put_back(core);
-                    return Err(error);
-                }
+            if !core.spaces[space].is_suspended() {
+                self.parts.extend(core.detach(space));
             }
         }
         self.frees = true;
         core.ongoing.begin();
-        Ok(())
     }
 
     /// Takes the suspended regions of a tag out of the core, and counts the memory that they need.
@@ -125,36 +116,36 @@ impl<B: Backend> Core<B> {
         self.tags.spaces(tag).filter_map(|space| self.spaces[space].region()).map(missing).sum()
     }
 
-    /// Takes an active region out of its space. It is then the only holder of its memory.
-    fn detach(&mut self, space: usize) -> Result<Option<Part<B>>> {
-        // Free memory stays in the pool, mapped at other addresses or at none.
-        let pages = self.spaces[space].pages.iter().enumerate();
-        let (used, free): (Vec<_>, Vec<_>) = pages
-            .filter(|(_, page)| page.frame != NO_FRAME)
-            .map(|(index, page)| (index, *page))
-            .partition(|(_, page)| page.is_used());
-        let free: Vec<_> = free.into_iter().map(|(index, _)| index).collect();
-        let Self { spaces, frames, calls, .. } = self;
-        unmap_runs(&mut spaces[space], frames, &free, calls)?;
-        let frames: Vec<(usize, FrameIndex)> =
-            used.iter().map(|(index, page)| (*index, page.frame)).collect();
-        self.unmap_elsewhere(space, &frames)?;
-        let Some(region) = self.spaces[space].take_region() else { return Ok(None) };
+    /// Returns what must be unmapped before the regions of a tag are the only holders of their memory: pages without blocks, whose
+    /// memory stays in the pool, and used frames at all addresses except those of their blocks.
+    pub(crate) fn to_unmap(&self, tag: u16) -> Vec<PageAddress> {
+        let mut pages = Vec::new();
+        for index in self.tags.spaces(tag) {
+            let space = &self.spaces[index];
+            for (page, at) in space.pages.iter().enumerate() {
+                let here = space.address_of(page);
+                if at.is_used() {
+                    pages.extend(self.frames.get(at.frame).mapped.iter().filter(|other| **other != here));
+                } else if at.frame != NO_FRAME {
+                    pages.push(here);
+                }
+            }
+        }
+        pages.sort_unstable_by_key(|at| (at.space, at.page));
+        pages.dedup();
+        pages
+    }
+
+    /// Takes an active region out of its space.
+    fn detach(&mut self, space: usize) -> Option<Part<B>> {
+        let region = self.spaces[space].take_region()?;
+        let pages = self.spaces[space].pages.iter().enumerate().filter(|(_, page)| page.is_used());
+        let frames: Vec<(usize, FrameIndex)> = pages.map(|(index, page)| (index, page.frame)).collect();
         for (page, frame) in &frames {
             self.spaces[space].part_from(&mut self.frames, *page, NO_FRAME);
             self.frames.at(*frame).memory = None;
         }
-        Ok(Some(Part { space, region, frames }))
-    }
-
-    /// Unmaps used frames from all addresses except those of their blocks.
-    fn unmap_elsewhere(&mut self, space: usize, used: &[(usize, FrameIndex)]) -> Result<(), Error> {
-        let mut pages = Vec::new();
-        for (page, frame) in used {
-            let here = self.spaces[space].address_of(*page);
-            pages.extend(self.frames.get(*frame).mapped.iter().filter(|at| **at != here));
-        }
-        self.unmap_pages(pages)
+        Some(Part { space, region, frames })
     }
 
     /// Puts a region back. Its pages get frames for the memory that is mapped in it now.

@@ -33,10 +33,17 @@ impl<B: Backend> Pool<B> {
         }
         // Memory in thread caches is free, too.
         self.owner.settle(operation, |_, _| true)?;
-        let mut core = inner.core(operation)?;
+        let mapping = inner.mapping(operation)?;
+        let mut core = mapping.core()?;
         core.poll();
-        let trimmed = core.trim_to_budget().map(drop);
-        inner.last.refuse(core.exceeds_budget());
+        let trimmed = match core.exceeds_budget() {
+            true => {
+                let most = core.free_within_budget();
+                mapping.trim(core, most).map(drop)
+            }
+            false => Ok(()),
+        };
+        inner.last.refuse(mapping.core()?.exceeds_budget());
         trimmed
     }
 }
@@ -51,14 +58,6 @@ impl<B: Backend> Core<B> {
     pub(crate) fn free_within_budget(&self) -> u64 {
         let excess = self.held().saturating_sub(self.settings.budget.0);
         (self.frames.free() as u64 * self.page).saturating_sub(excess)
-    }
-
-    /// Releases free memory that exceeds the budget, as far as the work on it is known to be done.
-    fn trim_to_budget(&mut self) -> Result<Bytes> {
-        match self.exceeds_budget() {
-            true => self.trim(self.free_within_budget()),
-            false => Ok(Bytes::ZERO),
-        }
     }
 }
 

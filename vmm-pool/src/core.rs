@@ -3,19 +3,19 @@
 use crate::chunk::Chunk;
 use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::OutOf;
-use crate::frames::Frames;
+use crate::frames::{FrameIndex, Frames};
 use crate::history::History;
 use crate::ongoing::Ongoing;
 use crate::pending::Pending;
 use crate::piece::{Origin, Piece};
 use crate::settings::Settings;
 use crate::slabs::{Given, Slab, Slabs};
-use crate::space::{Group, Space, Spot, Wanted, rounded};
+use crate::space::{Group, Space, Spot, Wanted};
 use crate::stats::DriverCalls;
 use crate::stream_order::{CLEAN, StreamIndex, Turn};
 use crate::streams::Streams;
 use crate::tags::Tags;
-use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
+use gpu_vmm_core::{Backend, Bytes, Error, Operation, PhysicalMemory, Properties};
 
 /// The smallest size of a frame: 2 MiB, the granularity of GPUs.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
@@ -64,6 +64,10 @@ impl Request {
 pub(crate) enum Shortage {
     /// The thread caches may hold memory that helps; they must be emptied into the core first.
     Caches,
+    /// No mapped memory serves: the caller must have the turn to [map](crate::mapping::Mapping) some.
+    Mapping,
+    /// No address range has room: the caller must reserve one for this request.
+    Space(Request),
     /// There is too little memory.
     Memory(OutOf),
     /// There are too few addresses: the number in use, and the number reserved.
@@ -103,6 +107,10 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) spaces: Vec<Space<B>>,
     /// Chunks that are freed as soon as the core is unlocked.
     pub(crate) leaving: Vec<Chunk<B>>,
+    /// Memory of removed frames, which is released as soon as the core is unlocked.
+    pub(crate) released: Vec<PhysicalMemory<B>>,
+    /// True if the pool keeps more free memory than it may: some is returned to the driver as soon as the core is unlocked.
+    pub(crate) trims: bool,
     /// The spaces with ranges that wait.
     pub(crate) waiting: Vec<usize>,
     pub(crate) tags: Tags,
@@ -138,6 +146,8 @@ impl<B: Backend> Core<B> {
             ongoing: Ongoing::default(),
             spaces: Vec::new(),
             leaving: Vec::new(),
+            released: Vec::new(),
+            trims: false,
             waiting: Vec::new(),
             tags: Tags::default(),
             slabs: Slabs::default(),
@@ -159,33 +169,41 @@ impl<B: Backend> Core<B> {
         (self.frames.count() as u64 + self.coming) * self.page
     }
 
-    /// Takes a range. `settled` is true if the thread caches were emptied into the core before.
+    /// Takes a range whose memory is all mapped. `settled` is true if the thread caches were emptied into the core before.
     pub(crate) fn take(&mut self, request: Request, settled: bool) -> Result<Piece, Shortage> {
-        let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(self.settings.budget)))?;
-        let request = Request { size, ..request };
         self.check_active(request.tag)?;
         match request.captures {
             true => self.streams.owe(request.stream),
             false => self.streams.mark_owed(),
         }
         self.collect_some();
-        let (space, spot, claimed) = self.place(request, settled)?;
-        let Request { stream, .. } = request;
-        let taken = self.spaces[space].take(&mut self.frames, spot, size, stream, claimed);
-        self.taken += size;
+        let (space, spot) = self.place(request, settled)?;
+        Ok(self.take_at(space, spot, request))
+    }
+
+    /// Takes a place whose memory is all mapped.
+    pub(crate) fn take_at(&mut self, space: usize, spot: Spot, request: Request) -> Piece {
+        let at = &mut self.spaces[space];
+        let taken = at.take(&mut self.frames, spot, request.size, request.stream, false);
+        let (address, origin) = (at.base + taken.offset, Origin::Range(space as u16, taken.range));
+        self.note_taken(request);
+        Piece { address, size: request.size, origin }
+    }
+
+    /// Counts a taken range.
+    pub(crate) fn note_taken(&mut self, request: Request) {
+        self.taken += request.size;
         self.peak_taken = self.peak_taken.max(self.taken);
         if !request.tentative {
             self.peak_needed = self.peak_needed.max(self.taken);
         }
         self.note();
-        let address = self.spaces[space].base + taken.offset;
-        Ok(Piece { address, size, origin: Origin::Range(space as u16, taken.range) })
     }
 
-    /// Finds a place with memory. Returns its space, and whether the memory is claimed already.
-    fn place(&mut self, request: Request, settled: bool) -> Result<(usize, Spot, bool), Shortage> {
+    /// Finds a place whose memory is all mapped.
+    fn place(&mut self, request: Request, settled: bool) -> Result<(usize, Spot), Shortage> {
         if self.settings.plain {
-            return self.place_in_chunk(request, settled).map(|(space, spot)| (space, spot, false));
+            return self.place_in_chunk(request, settled);
         }
         let mut found = self.find_mapped(request);
         let may_ask = self.streams.are_several() && !request.tentative;
@@ -198,14 +216,7 @@ impl<B: Backend> Core<B> {
         if asks && self.poll() {
             found = self.find_mapped(request);
         }
-        if let Some((space, spot)) = found {
-            return Ok((space, spot, false));
-        }
-        if !settled {
-            return Err(Shortage::Caches);
-        }
-        let (space, spot) = self.make_place(request)?;
-        Ok((space, spot, true))
+        found.ok_or(if settled { Shortage::Mapping } else { Shortage::Caches })
     }
 
     /// Returns true if the streams should be asked before a place is taken that leaves a gap. Often work is done by then of which
@@ -272,11 +283,7 @@ impl<B: Backend> Core<B> {
     }
 
     fn give_range(&mut self, space: usize, range: u32, turn: Turn) {
-        let at = &mut self.spaces[space];
-        let size = at.give(&mut self.frames, &self.streams, range, turn);
-        if at.begins_to_wait() {
-            self.waiting.push(space);
-        }
+        let size = self.free_range(space, range, turn);
         self.taken -= size;
         if turn.stream() != CLEAN && self.streams.are_several() {
             let most = (self.peak_taken / UNMARKED).max(UNMARKED_PAGES * self.page);
@@ -285,8 +292,24 @@ impl<B: Backend> Core<B> {
         self.note();
     }
 
+    /// Makes a range free after the work of `turn`, and returns its size.
+    pub(crate) fn free_range(&mut self, space: usize, range: u32, turn: Turn) -> u64 {
+        let at = &mut self.spaces[space];
+        let size = at.give(&mut self.frames, &self.streams, range, turn);
+        if at.begins_to_wait() {
+            self.waiting.push(space);
+        }
+        size
+    }
+
+    /// Removes a frame that is used and mapped nowhere. Its memory is released once the core is unlocked.
+    pub(crate) fn remove(&mut self, frame: FrameIndex) {
+        self.calls.other += 1;
+        self.released.extend(self.frames.remove(frame));
+    }
+
     /// Finds the place for a request that needs the least mapping; at the end of a space only if no free range fits.
-    fn find(&mut self, request: Request) -> Option<(usize, Spot)> {
+    pub(crate) fn find(&mut self, request: Request) -> Option<(usize, Spot)> {
         let wanted = request.wanted();
         let mut best: Option<(usize, Spot)> = None;
         let Self { tags, spaces, frames, streams, .. } = self;
@@ -319,21 +342,6 @@ impl<B: Backend> Core<B> {
         at.settle(&mut self.frames, &self.streams);
         let spot = at.find(&mut self.frames, &self.streams, wanted);
         spot.or_else(|| at.find_in_rest(&mut self.frames, wanted))
-    }
-
-    /// Finds a place, and maps and claims its memory.
-    fn make_place(&mut self, request: Request) -> Result<(usize, Spot), Shortage> {
-        self.poll();
-        let (space, spot) = match self.find(request) {
-            Some(found) => found,
-            None => {
-                let space = self.add_space(request)?;
-                let spot = self.find_in(space, request);
-                (space, spot.ok_or_else(|| self.shortage_of_addresses(request))?)
-            }
-        };
-        self.supply(space, spot, request)?;
-        Ok((space, spot))
     }
 
     /// Polls the streams, and collects the pieces whose work is done. Returns true if any work was found done.

@@ -209,12 +209,12 @@ impl<B: Backend> Frames<B> {
         index as FrameIndex
     }
 
-    /// Removes a frame that is used and mapped nowhere.
-    pub(crate) fn remove(&mut self, frame: FrameIndex) {
+    /// Removes a frame that is used and mapped nowhere, and returns its memory.
+    pub(crate) fn remove(&mut self, frame: FrameIndex) -> Option<PhysicalMemory<B>> {
         debug_assert!(self.uses[frame as usize].used && self.get(frame).mapped.is_empty());
-        self.at(frame).memory = None;
         self.lost.retain(|(_, lost)| *lost != frame);
         self.vacant.push(frame);
+        self.at(frame).memory.take()
     }
 
     /// Begins a search, in which [`Frames::see`] counts each frame once.

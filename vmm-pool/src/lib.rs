@@ -48,6 +48,7 @@
 //! | `thread_cache`, `classes`, `piece` | freed blocks that are cached for threads |
 //! | `last_freed` | the large piece that was freed last, outside the pool's main lock |
 //! | `core` | the pool's state, under one lock |
+//! | `mapping` | the turn to create, map and unmap memory, which one thread has at a time |
 //! | `supply`, `trim`, `suspend`, `premap` | memory that the pool maps, returns to the driver, suspends, and maps in advance |
 //! | `away`, `ongoing` | memory that a thread suspends or resumes without the lock |
 //! | `space` | addresses: the ranges that are taken, and the memory behind them |
@@ -91,6 +92,7 @@ mod kept_blocks;
 mod last_freed;
 mod lend;
 mod lost;
+mod mapping;
 mod ongoing;
 mod owner;
 mod pending;

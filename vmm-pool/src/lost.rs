@@ -11,29 +11,19 @@ impl<B: Backend> Core<B> {
     pub(crate) fn lost_in(&self, piece: &Piece) -> Option<Bytes> {
         let space = self.space_of(piece);
         let mut pages = space.pages_of(piece.address - space.base, piece.size);
-        pages.find(|page| !space.is_sound(*page)).map(|page| space.offset_of(page))
+        pages.find(|page| !space.page_at(*page).is_mapped()).map(|page| space.offset_of(page))
     }
 
-    /// Takes the pages of a space out of use whose memory or access is unknown.
-    pub(crate) fn lose_unsound(&mut self, space: usize) {
-        for page in 0..self.spaces[space].pages.len() {
-            let at = &self.spaces[space];
-            if at.pages[page].is_mapped() && !at.is_sound(page) {
-                self.lose(space, page);
-            }
-        }
-        self.withdraw_lost(space);
-    }
-
-    fn lose(&mut self, space: usize, page: usize) {
-        let Page { frame, live, .. } = self.spaces[space].pages[page];
+    /// Takes a page out of use whose memory or access is unknown.
+    pub(crate) fn lose(&mut self, space: usize, page: usize) {
+        let at @ Page { frame, .. } = self.spaces[space].pages[page];
         self.spaces[space].lose(&mut self.frames, page);
         // The program may still use the memory of a block.
-        if live > 0 {
+        if at.is_used() {
             for other in self.frames.get(frame).mapped.clone() {
                 self.spaces[usize::from(other.space)].lose(&mut self.frames, other.page as usize);
             }
-            self.frames.remove(frame);
+            self.remove(frame);
         }
     }
 
@@ -55,7 +45,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use crate::Pool;
-    use gpu_vmm_core::{Bytes, Detail, OffsetRange, Operation, WaitFor};
+    use gpu_vmm_core::{Bytes, Detail, OffsetRange, Operation};
     use gpu_vmm_host::HostConfig;
 
     /// Whichever page of a block has lost its memory. A failed call takes the memory of the first pages before that of others.
@@ -68,10 +58,9 @@ mod tests {
             block.check_usable(Operation::Read).unwrap();
             let offset = {
                 let mut core = pool.owner.inner.core(Operation::Unmap).unwrap();
-                let space = core.spaces.iter_mut().find(|space| !space.is_small()).unwrap();
-                let offset = Bytes(block.address().0 - space.base + lost * page.0);
-                let region = space.region_mut(Operation::Unmap).unwrap();
-                region.unmap(offset, page, WaitFor::all_devices()).unwrap();
+                let space = core.spaces.iter().position(|space| !space.is_small()).unwrap();
+                let offset = Bytes(block.address().0 - core.spaces[space].base + lost * page.0);
+                core.lose(space, (offset.0 / page.0) as usize);
                 offset
             };
             let error = block.check_usable(Operation::Read).unwrap_err();

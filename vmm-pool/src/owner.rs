@@ -85,13 +85,14 @@ impl<B: Backend> Owner<B> {
             return Ok(());
         }
         self.settle(operation, |tag, _| unused.contains(&tag))?;
-        let mut core = self.inner.core(operation)?;
+        let mapping = self.inner.mapping(operation)?;
+        let mut core = mapping.core()?;
         core.poll();
         // The memory at an address that cannot be unmapped is not lost: the tag ends later.
-        if let Err(error) = core.release_spaces(|tag| unused.contains(&tag)) {
-            core.backend.drop_log().record(error);
+        if let Err(error) = mapping.release_spaces(core, |tag| unused.contains(&tag)) {
+            self.backend.drop_log().record(error);
         }
-        core.end_tags();
+        mapping.core()?.end_tags();
         Ok(())
     }
 
@@ -166,16 +167,18 @@ impl<B: Backend> Owner<B> {
             ),
             Shortage::Suspended => Error::of_extension(operation, PoolError::Suspended { tag: name }),
             Shortage::Other(error) => error,
-            Shortage::Caches | Shortage::Chunk(_) => Error::of_extension(
-                operation,
-                PoolError::OutOfMemory {
-                    requested,
-                    device,
-                    tag: name,
-                    stats,
-                    source: Box::new(source_of(OutOf::Budget(budget))),
-                },
-            ),
+            Shortage::Caches | Shortage::Mapping | Shortage::Space(_) | Shortage::Chunk(_) => {
+                Error::of_extension(
+                    operation,
+                    PoolError::OutOfMemory {
+                        requested,
+                        device,
+                        tag: name,
+                        stats,
+                        source: Box::new(source_of(OutOf::Budget(budget))),
+                    },
+                )
+            }
         }
     }
 

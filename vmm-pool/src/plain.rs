@@ -113,12 +113,12 @@ impl<B: Backend> Core<B> {
     }
 
     /// Releases chunks that no work uses, until no more than `keep` bytes are free. Returns the size of the released memory.
-    pub(crate) fn trim_chunks(&mut self, keep: u64) -> Result<Bytes> {
+    pub(crate) fn trim_chunks(&mut self, keep: u64) -> Bytes {
         let before = self.held();
         let excess = |core: &Self| (core.frames.free() as u64 * core.page).saturating_sub(keep);
         while excess(self) > 0 && self.release_a_chunk(excess(self)) {}
         self.note();
-        Ok(Bytes(before - self.held()))
+        Bytes(before - self.held())
     }
 
     /// Releases a chunk without blocks that no work uses: the smallest of at least `wanted` bytes, or the largest. Its memory is free

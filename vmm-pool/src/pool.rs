@@ -3,6 +3,7 @@
 use crate::Block;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, aligned_class, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
+use crate::mapping::Mapping;
 use crate::owner::Owner;
 use crate::piece::Piece;
 use crate::plain::NewChunk;
@@ -207,7 +208,7 @@ impl<B: Backend> Pool<B> {
         let cached = cached.and_then(|class| self.take_cached(thread_cache, class, size, stream));
         let asked = Asked { thread_cache, size, alignment, stream, class, captures, tentative: true };
         let ready = cached.or_else(|| self.take_last(size, alignment, (stream, captures)));
-        Some(self.block(ready.or_else(|| self.try_take(&asked, false, &mut None).ok())?))
+        Some(self.block(ready.or_else(|| self.try_take(&asked, false, (&mut None, &mut None)).ok())?))
     }
 
     /// Takes a block from the thread cache.
@@ -303,15 +304,29 @@ impl<B: Backend> Pool<B> {
         let size = asked.size;
         let mut settled = false;
         let mut ladder = Ladder::Streams;
-        let mut chunk = None;
+        let (mut chunk, mut turn, mut is_reserved) = (None, None, false);
         let (mut returned, mut rounds) = (0, 0);
         loop {
-            let shortage = match self.try_take(asked, settled, &mut chunk) {
+            let shortage = match self.try_take(asked, settled, (&mut chunk, &mut turn)) {
                 Ok(taken) => {
                     if settled {
                         self.owner.ask_premap();
                     }
                     return Ok(taken);
+                }
+                Err(Shortage::Mapping) => {
+                    turn = Some(self.owner.inner.mapping(OPERATION)?);
+                    continue;
+                }
+                Err(Shortage::Space(request)) if let Some(mapping) = &turn => {
+                    match mapping.add_space(request) {
+                        _ if is_reserved => mapping.core()?.shortage_of_addresses(request),
+                        Ok(()) => {
+                            is_reserved = true;
+                            continue;
+                        }
+                        Err(shortage) => shortage,
+                    }
                 }
                 Err(Shortage::Chunk(request)) => match NewChunk::allocate(&self.owner.inner, request) {
                     Ok(new) => {
@@ -322,6 +337,7 @@ impl<B: Backend> Pool<B> {
                 },
                 Err(shortage) => shortage,
             };
+            (turn, is_reserved) = (None, false);
             if matches!(ladder, Ladder::Streams) {
                 returned = self.owner.inner.core(OPERATION)?.returned();
             }
@@ -352,16 +368,19 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes memory from the core, if it has any. A new chunk serves this request first.
-    fn try_take(
-        &self,
+    fn try_take<'a>(
+        &'a self,
         asked: &Asked<'_, B>,
         settled: bool,
-        chunk: &mut Option<NewChunk<'_, B>>,
+        (chunk, turn): (&mut Option<NewChunk<'_, B>>, &mut Option<Mapping<'a, B>>),
     ) -> Result<Ready<B>, Shortage> {
         let &Asked { thread_cache, size, alignment, stream, class, captures, tentative } = asked;
         // One hold from the look at the stream's number to the memory that is taken for it: the number may serve another stream
-        // later. If the hold is interrupted to overwrite the memory, that belongs to this request already.
-        let mut core = self.owner.inner.core(OPERATION)?;
+        // later. If the hold is interrupted to map or overwrite the memory, that belongs to this request already.
+        let mut core = match turn {
+            Some(mapping) => mapping.core()?,
+            None => self.owner.inner.core(OPERATION)?,
+        };
         if let Some(chunk) = chunk {
             core.add_chunk(chunk)?;
         }
@@ -375,21 +394,23 @@ impl<B: Backend> Pool<B> {
         let request =
             Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small, tentative };
         let mut pieces = Vec::new();
-        let (mut core, piece) = match class.filter(|class| *class < SMALL_CLASSES) {
-            None => self.take_range(core, request, settled)?,
+        let (mut core, piece, index) = match class.filter(|class| *class < SMALL_CLASSES) {
+            None => self.take_range(core, request, stream, (settled, turn))?,
             Some(class) => {
                 let batch = if self.tag.uses_caches() { batch_of(class) } else { 1 };
                 pieces.reserve_exact(batch);
                 core.check_active(tag)?;
+                let mut index = index;
                 if !core.take_slots(request, class, batch, &mut pieces) {
-                    let slab = Request { size: slab_size(class), small: true, ..request };
-                    let (locked, slab) = self.take_range(core, slab, settled)?;
-                    core = locked;
+                    let wanted = Request { size: slab_size(class), small: true, ..request };
+                    let slab;
+                    (core, slab, index) = self.take_range(core, wanted, stream, (settled, turn))?;
+                    let request = Request { stream: index, ..request };
                     core.add_slab(request, class, slab);
                     core.take_slots(request, class, batch, &mut pieces);
                 }
                 let piece = pieces.pop().ok_or(Shortage::Caches)?;
-                (core, piece)
+                (core, piece, index)
             }
         };
         // Before the core is unlocked: then the bin may serve another tag and stream, unless it has bodies.
@@ -414,8 +435,10 @@ impl<B: Backend> Pool<B> {
             self.owner.inner.last.set_stream(stream, index);
         }
         let ready = cache.boxed(body(piece));
-        drop(core);
         cache.count_out(size.0);
+        drop(cache);
+        // Last: what leaves the core is freed then, without another lock.
+        drop(core);
         Ok(ready)
     }
 
@@ -455,7 +478,11 @@ fn can_end(shortage: &Shortage) -> bool {
         Shortage::Memory(_) | Shortage::Addresses { .. } => true,
         // The driver has refused a reservation.
         Shortage::Other(error) => error.kind() == ErrorKind::OutOfAddressSpace,
-        Shortage::Caches | Shortage::Suspended | Shortage::Chunk(_) => false,
+        Shortage::Caches
+        | Shortage::Mapping
+        | Shortage::Space(_)
+        | Shortage::Suspended
+        | Shortage::Chunk(_) => false,
     }
 }
 

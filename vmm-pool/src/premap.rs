@@ -1,20 +1,20 @@
 //! Memory that is mapped in advance: behind the highest large block, where the pool grows.
 
 use crate::core::Core;
+use crate::mapping::Mapping;
 use crate::shared::Inner;
-use crate::stream_order::CLEAN;
-use crate::supply::Chosen;
-use gpu_vmm_core::{Backend, Error};
+use gpu_vmm_core::{Backend, Operation, Result};
 use gpu_vmm_premap::extend::{PremapWork, Step};
+use std::ops::Range;
 
-/// The number of pages that one step maps. Requests for memory wait for the step.
+/// The number of pages that one step maps. Requests for which memory must be mapped wait for the step.
 const STEP: usize = 8;
 
 impl<B: Backend> PremapWork for Inner<B> {
     fn step(&self) -> Step {
-        // Not `Done`: most holders of the lock do not ask for more work when they release it.
-        let Some(mut core) = self.try_core() else { return Step::Busy };
-        match core.premap() {
+        // Not `Done`: most threads that map memory do not ask for more work afterwards.
+        let Some(mapping) = self.try_mapping(Operation::Allocate) else { return Step::Busy };
+        match mapping.premap() {
             Ok(true) => Step::More,
             Ok(false) => Step::Done,
             // A request that needs the memory meets the same error, and reports it.
@@ -24,40 +24,52 @@ impl<B: Backend> PremapWork for Inner<B> {
 }
 
 impl<B: Backend> Core<B> {
-    /// Maps some pages behind the highest block of a tag. Returns false if there is nothing left to do.
-    fn premap(&mut self) -> Result<bool, Error> {
-        for space in 0..self.spaces.len() {
-            let tag = self.spaces[space].tag;
-            if self.spaces[space].is_small() || self.check_active(tag).is_err() {
-                continue;
-            }
-            let pages = self.spaces[space].pages_to_premap(self.settings.premap.0);
-            let room = self.settings.budget.0.saturating_sub(self.held()) / self.page;
-            let count = pages.len().min(STEP).min(usize::try_from(room).unwrap_or(STEP));
-            if count > 0 {
-                self.map_fresh(space, pages.start, count, tag)?;
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// Returns some pages behind the highest block of a tag, and their space; none if nothing is left to map.
+    fn to_premap(&self) -> Option<(usize, Range<usize>)> {
+        let room = self.settings.budget.0.saturating_sub(self.held()) / self.page;
+        let most = STEP.min(usize::try_from(room).unwrap_or(STEP));
+        let pages = self.spaces.iter().enumerate().map(|(index, space)| {
+            let serves = !space.is_small() && self.check_active(space.tag).is_ok();
+            let pages = if serves { space.pages_to_premap(self.settings.premap.0) } else { 0..0 };
+            (index, pages.start..pages.end.min(pages.start + most))
+        });
+        pages.filter(|(_, pages)| !pages.is_empty()).next()
     }
+}
 
-    /// Maps new memory at pages that have none, and leaves it free.
-    fn map_fresh(&mut self, space: usize, first: usize, count: usize, tag: u16) -> Result<(), Error> {
-        let part = (first as u64 * self.page, count as u64 * self.page);
-        let gap = self.spaces[space].open_gap(&mut self.frames, part, CLEAN);
-        let mut chosen = Chosen::default();
-        let created = gap.missing.iter().try_for_each(|_| self.create(tag, &mut chosen));
-        let Self { spaces, frames, settings, calls, .. } = self;
-        let result = created
-            .and_then(|()| spaces[space].fill_gap(frames, &gap, &chosen.frames, &settings.access, calls));
-        match result {
-            Ok(()) => chosen.frames.iter().for_each(|frame| self.frames.release(*frame)),
-            Err(_) => self.give_up(&chosen),
+impl<B: Backend> Mapping<'_, B> {
+    /// Maps new memory at some pages behind the highest block of a tag, and leaves it free. Returns false if nothing is left to do.
+    fn premap(&self) -> Result<bool> {
+        let mut core = self.core()?;
+        let Some((space, pages)) = core.to_premap() else { return Ok(false) };
+        core.spaces[space].add_pages(pages.end);
+        let (pages, tag): (Vec<_>, _) = (pages.collect(), core.spaces[space].tag);
+        let mut new = Vec::new();
+        let (mut core, refused) = self.create(core, (pages.len(), tag), &mut new)?;
+        let mapped = match refused {
+            Some(error) => Err(error),
+            None => {
+                let memory = new.iter().filter_map(|frame| core.frames.get(*frame).memory.clone());
+                let (memory, devices): (Vec<_>, _) = (memory.collect(), core.settings.access.clone());
+                let mut lent = self.lend(&mut core, space)?;
+                drop(core);
+                let mapped = lent.map(&pages, &memory, &devices);
+                core = self.core()?;
+                lent.put_back(&mut core);
+                mapped
+            }
+        };
+        for (page, frame) in pages.iter().zip(new) {
+            let Core { spaces, frames, .. } = &mut *core;
+            if mapped.is_ok() {
+                spaces[space].note_mapped(frames, *page, frame);
+                frames.release(frame);
+            } else {
+                core.remove(frame);
+            }
         }
-        self.spaces[space].close_gap(&mut self.frames, &gap);
-        self.note();
-        result
+        core.note();
+        mapped.map(|()| true)
     }
 }
 
@@ -74,8 +86,8 @@ mod tests {
 
     /// Maps in advance until nothing is left, beside the thread that does the same. Returns the number of steps that mapped memory.
     fn work(pool: &Pool<HostBackend>) -> usize {
-        let mut core = pool.owner.inner.core(Operation::Allocate).unwrap();
-        let steps = (0..100).take_while(|_| core.premap().unwrap()).count();
+        let mapping = pool.owner.inner.mapping(Operation::Allocate).unwrap();
+        let steps = (0..100).take_while(|_| mapping.premap().unwrap()).count();
         assert!(steps < 100, "there is always more to do");
         steps
     }

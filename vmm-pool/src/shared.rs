@@ -3,11 +3,12 @@
 use crate::chunk::Chunk;
 use crate::core::Core;
 use crate::last_freed::Last;
+use crate::mapping::Mapping;
 use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
 use crate::tracking::Tracking;
 use gpu_vmm_core::extend::{NoWaits, Process, pool_memory};
-use gpu_vmm_core::{Backend, Detail, Error, Operation, Region};
+use gpu_vmm_core::{Backend, Detail, Error, Operation, PhysicalMemory, Region};
 use gpu_vmm_premap::sync::{Condvar, Mutex, MutexGuard, PoisonError, lock, try_lock};
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -16,6 +17,8 @@ use std::ops::{Deref, DerefMut};
 #[derive(Debug)]
 pub(crate) struct Inner<B: Backend> {
     pub(crate) process: Process,
+    /// Held by the thread whose turn it is to map. Locked before the core.
+    mapping: Mutex<()>,
     core: Mutex<Core<B>>,
     /// Wakes the threads that wait in [`Inner::core_when`]: a thread has ended what it did without the core.
     changed: Condvar,
@@ -27,7 +30,8 @@ impl<B: Backend> Inner<B> {
     pub(crate) fn new(core: Core<B>) -> Self {
         let tracking = Tracking::new(core.settings.debug, core.settings.plain);
         let last = Last::new(core.settings.keep.0 == u64::MAX);
-        Self { process: Process::current(), core: Mutex::new(core), changed: Condvar::new(), last, tracking }
+        let (process, core) = (Process::current(), Mutex::new(core));
+        Self { process, mapping: Mutex::new(()), core, changed: Condvar::new(), last, tracking }
     }
 
     /// Locks the core, and moves the block that was freed last into it. Returns an error in a forked child, where a thread
@@ -35,7 +39,25 @@ impl<B: Backend> Inner<B> {
     #[inline]
     pub(crate) fn core(&self, operation: Operation) -> Result<CoreGuard<'_, B>, Error> {
         self.process.check(operation)?;
-        Ok(CoreGuard::new(self, self.lock()))
+        Ok(CoreGuard::new(self, self.lock(), false))
+    }
+
+    /// Locks the core for the thread whose turn it is to map. What leaves the core is freed after its turn.
+    pub(crate) fn core_in_turn(&self, operation: Operation) -> Result<CoreGuard<'_, B>, Error> {
+        self.process.check(operation)?;
+        Ok(CoreGuard::new(self, self.lock(), true))
+    }
+
+    /// Waits for this thread's turn to map. It must not hold the core.
+    pub(crate) fn mapping(&self, operation: Operation) -> Result<Mapping<'_, B>, Error> {
+        self.process.check(operation)?;
+        Ok(Mapping::new(self, operation, lock(&self.mapping)))
+    }
+
+    /// Returns the turn to map if no other thread has it.
+    pub(crate) fn try_mapping(&self, operation: Operation) -> Option<Mapping<'_, B>> {
+        self.process.check(operation).ok()?;
+        try_lock(&self.mapping).map(|turn| Mapping::new(self, operation, turn))
     }
 
     /// Locks the core once `is_so` returns true. Waits without the lock until then: a thread that changes what `is_so` looks at must call
@@ -51,7 +73,7 @@ impl<B: Backend> Inner<B> {
             core = self.changed.wait(core).unwrap_or_else(PoisonError::into_inner);
             self.take_last(&mut core);
         }
-        Ok(CoreGuard::new(self, core))
+        Ok(CoreGuard::new(self, core, false))
     }
 
     /// Wakes the threads that wait until the core is as they need it.
@@ -75,21 +97,16 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    /// Locks the core if no other thread holds it, without the block that was freed last.
-    pub(crate) fn try_core(&self) -> Option<CoreGuard<'_, B>> {
-        try_lock(&self.core).map(|core| CoreGuard::new(self, core))
-    }
-
     /// Moves the block that was freed last into the core, if the slot serves blocks like this piece.
     pub(crate) fn empty_slot_for(&self, piece: &Piece) {
         if self.last.serves(piece) {
-            drop(CoreGuard::new(self, self.lock()));
+            drop(CoreGuard::new(self, self.lock(), false));
         }
     }
 
     /// Frees a piece, in the process that created the pool.
     pub(crate) fn give(&self, piece: Piece, index: StreamIndex) {
-        let mut core = CoreGuard::new(self, self.lock());
+        let mut core = CoreGuard::new(self, self.lock(), false);
         core.give(piece, index);
         core.end_free();
         self.last.refuse(core.exceeds_budget());
@@ -98,11 +115,12 @@ impl<B: Backend> Inner<B> {
     /// Ends the reuse of freed blocks without the core.
     pub(crate) fn close(&self) {
         self.last.close();
-        drop(CoreGuard::new(self, self.lock()));
+        drop(CoreGuard::new(self, self.lock(), false));
     }
 }
 
-/// The locked core, under which nothing waits. Memory that leaves the core meanwhile is freed after it was unlocked.
+/// The locked core, under which nothing waits and nothing is mapped. Memory that leaves the core meanwhile is freed after it was
+/// unlocked.
 #[derive(Debug)]
 pub(crate) struct CoreGuard<'a, B: Backend> {
     // Dropped in this order.
@@ -113,8 +131,9 @@ pub(crate) struct CoreGuard<'a, B: Backend> {
 
 impl<'a, B: Backend> CoreGuard<'a, B> {
     #[inline]
-    fn new(inner: &'a Inner<B>, core: MutexGuard<'a, Core<B>>) -> Self {
-        Self { core, _no_waits: NoWaits::begin(), leaving: Leaving { inner, chunks: Vec::new() } }
+    fn new(inner: &'a Inner<B>, core: MutexGuard<'a, Core<B>>, is_turn: bool) -> Self {
+        let leaving = Leaving { inner, is_turn, memory: Vec::new(), chunks: Vec::new(), trims: false };
+        Self { core, _no_waits: NoWaits::and_no_mapping(), leaving }
     }
 }
 
@@ -137,24 +156,40 @@ impl<B: Backend> DerefMut for CoreGuard<'_, B> {
 impl<B: Backend> Drop for CoreGuard<'_, B> {
     #[inline]
     fn drop(&mut self) {
-        self.leaving.chunks = std::mem::take(&mut self.core.leaving);
+        let Self { core, leaving, .. } = self;
+        leaving.memory = std::mem::take(&mut core.released);
+        if !leaving.is_turn {
+            leaving.chunks = std::mem::take(&mut core.leaving);
+            leaving.trims = std::mem::take(&mut core.trims);
+        }
     }
 }
 
-/// Chunks that have left the core. Other threads that need memory wait until they are free.
+/// What has left the core. Other threads that need memory wait until the chunks are free.
 #[derive(Debug)]
 struct Leaving<'a, B: Backend> {
     inner: &'a Inner<B>,
+    /// True for the thread whose turn it is to map: it releases memory at once, and all else after its turn.
+    is_turn: bool,
+    memory: Vec<PhysicalMemory<B>>,
     chunks: Vec<Chunk<B>>,
+    /// True if free memory is above a limit.
+    trims: bool,
 }
 
 impl<B: Backend> Drop for Leaving<'_, B> {
     #[inline]
     fn drop(&mut self) {
+        self.memory.clear();
         if !self.chunks.is_empty() {
             self.chunks.clear();
             lock(&self.inner.core).ongoing.end();
             self.inner.wake();
+        }
+        if self.trims
+            && let Err(error) = self.inner.trim_to_limit()
+        {
+            lock(&self.inner.core).backend.drop_log().record(error);
         }
     }
 }

@@ -57,6 +57,15 @@ impl DriverCalls {
         let mapping = self.create.saturating_add(self.map).saturating_add(self.unmap);
         mapping.saturating_add(self.set_access).saturating_add(self.other)
     }
+
+    /// Counts further calls.
+    pub(crate) const fn add(&mut self, calls: Self) {
+        self.create += calls.create;
+        self.map += calls.map;
+        self.unmap += calls.unmap;
+        self.set_access += calls.set_access;
+        self.other += calls.other;
+    }
 }
 
 /// The number of blocks of one size.

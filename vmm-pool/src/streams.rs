@@ -26,6 +26,8 @@ pub(crate) struct Streams<B: Backend> {
     now: u64,
     /// The number of event calls and waits so far.
     pub(crate) calls: u64,
+    /// The number of streams that were retired so far.
+    pub(crate) retired: u64,
     /// True if a stream needs an event.
     owes: bool,
 }
@@ -92,7 +94,7 @@ impl Progress {
 impl<B: Backend> Streams<B> {
     pub(crate) fn new(backend: &B, device: DeviceId) -> Self {
         let none = Progress::new(Stream::DEFAULT);
-        Self { backend: backend.clone(), device, list: vec![none], now: 0, calls: 0, owes: false }
+        Self { backend: backend.clone(), device, list: vec![none], now: 0, calls: 0, retired: 0, owes: false }
     }
 
     /// Returns the number of a stream that the pool serves.
@@ -165,6 +167,7 @@ impl<B: Backend> Streams<B> {
         self.free(index);
         let is_marked = !self.captures(place) && self.mark(place);
         self.backend.deferred().unwatch_stream(self.list[place].stream);
+        self.retired += 1;
         let progress = &mut self.list[place];
         progress.is_retired = true;
         let last = if is_marked { progress.marks.pop_back() } else { None };
@@ -204,6 +207,11 @@ impl<B: Backend> Streams<B> {
             progress.freed = self.now;
         }
         Turn::new(index, progress.freed)
+    }
+
+    /// Returns the order of memory that earlier work of a stream may use: that of its frees so far.
+    pub(crate) fn so_far(&self, index: StreamIndex) -> Turn {
+        if index == CLEAN { Turn::FREE } else { Turn::new(index, self.list[usize::from(index)].freed) }
     }
 
     /// Returns true if no work of any stream uses the memory any more.

@@ -1,144 +1,280 @@
-//! The source of memory for requests: free frames at other addresses, or the driver.
+//! The memory of a request whose place has none at some pages: free frames from other addresses, or new ones from the driver.
 #![allow(unsafe_code)] // fills memory that is mapped
 
 use crate::Pool;
 use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
-use crate::frames::FrameIndex;
+use crate::frames::{FrameIndex, NO_FRAME};
+use crate::mapping::Mapping;
 use crate::owner::Owner;
 use crate::piece::{Origin, Piece};
 use crate::shared::CoreGuard;
-use crate::space::Spot;
+use crate::space::{RangeIndex, Spot, rounded};
 use crate::stream_order::{CLEAN, StreamIndex, Turn};
-use gpu_vmm_core::extend::{create_now, event, span};
-use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Properties};
+use gpu_vmm_core::extend::{event, span};
+use gpu_vmm_core::{Address, Backend, Bytes, Error, Operation, Stream};
 use std::ops::Range;
 
-/// The frames that were claimed for a request.
+/// The frames for a request: claimed ones that existed before, and new ones.
 #[derive(Debug, Default)]
-pub(crate) struct Chosen {
-    pub(crate) frames: Vec<FrameIndex>,
+struct Chosen {
+    frames: Vec<FrameIndex>,
+    /// The number of frames that are needed.
+    count: usize,
     /// The frames among them that existed before. The others were created for the request.
     old: Range<usize>,
+    /// The bytes that all requests needed at one time, with this one.
+    needed: u64,
+    /// True if the driver has refused a new frame, so that free ones must do.
+    is_refused: bool,
+    /// True if no free frame is left that can serve.
+    is_last: bool,
+}
+
+/// A taken range whose memory is being mapped. Its pages without memory are marked as changing. If it is dropped before
+/// [`end`](Self::end), the range is free again and the memory is as before.
+#[derive(Debug)]
+struct Supply<'m, 'a, B: Backend> {
+    mapping: &'m Mapping<'a, B>,
+    request: Request,
+    taken: Option<Place>,
+    chosen: Chosen,
+}
+
+#[derive(Debug)]
+struct Place {
+    space: usize,
+    range: RangeIndex,
+    piece: Piece,
+    /// The pages that need frames.
+    missing: Vec<usize>,
+    /// The pages among them with another frame's memory, which is unmapped first.
+    stale: Vec<(usize, FrameIndex)>,
+    /// The order of the range if it is given back.
+    turn: Turn,
+}
+
+/// The pages of a taken range that are overwritten without the core.
+#[derive(Debug)]
+struct Overwriting {
+    piece: Piece,
+    space: usize,
+    base: Address,
+    page: Bytes,
+    pages: Vec<usize>,
+    /// The order of the range if it is given back.
+    turn: Turn,
+}
+
+impl<'a, B: Backend> Mapping<'a, B> {
+    /// Takes a range, and maps memory at its pages that have none.
+    pub(crate) fn take(
+        &self,
+        mut core: CoreGuard<'a, B>,
+        request: Request,
+    ) -> Result<(CoreGuard<'a, B>, Piece), Shortage> {
+        core.poll();
+        let Some((space, spot)) = core.find(request) else { return Err(Shortage::Space(request)) };
+        if spot.work == 0 {
+            let piece = core.take_at(space, spot, request);
+            return Ok((core, piece));
+        }
+        span!(Allocate, bytes = request.size, tag = &*core.tags.get(request.tag).name);
+        let mut supply = Supply { mapping: self, request, taken: None, chosen: Chosen::default() };
+        // Each of these drops the core before it returns an error, and thus before the supply is undone.
+        let core = supply.begin(core, (space, spot))?;
+        let core = supply.create(core)?;
+        let core = supply.map(core)?;
+        supply.end(core)
+    }
+}
+
+impl<'a, B: Backend> Supply<'_, 'a, B> {
+    /// Takes the range.
+    fn begin(
+        &mut self,
+        mut core: CoreGuard<'a, B>,
+        (space, spot): (usize, Spot),
+    ) -> Result<CoreGuard<'a, B>, Shortage> {
+        let Request { size, stream, .. } = self.request;
+        let order = self.request.order();
+        self.chosen.needed = core.peak_needed.max(core.taken + size);
+        let Core { spaces, frames, .. } = &mut *core;
+        let gap = spaces[space].open_gap(frames, (spot.offset, size), order);
+        self.chosen.count = gap.missing.len();
+        if let Err(shortage) = core.check_room(self.request, self.chosen.count) {
+            let Core { spaces, frames, .. } = &mut *core;
+            spaces[space].close_gap(frames, &gap);
+            return Err(shortage);
+        }
+        let Core { spaces, frames, streams, .. } = &mut *core;
+        let at = &mut spaces[space];
+        let frame_at =
+            |page: &usize| Some((*page, at.page_at(*page).frame)).filter(|(_, frame)| *frame != NO_FRAME);
+        let stale: Vec<_> = gap.missing.iter().filter_map(frame_at).collect();
+        stale.iter().for_each(|(page, _)| at.part_from(frames, *page, NO_FRAME));
+        let turn = streams.so_far(order);
+        let taken = at.take(frames, spot, size, stream, true);
+        gap.missing.iter().for_each(|page| at.begin_change(*page));
+        let origin = Origin::Range(space as u16, taken.range);
+        let piece = Piece { address: at.base + taken.offset, size, origin };
+        self.taken = Some(Place { space, range: taken.range, piece, missing: gap.missing, stale, turn });
+        Ok(core)
+    }
+
+    /// Claims frames: new ones while the pool holds hardly more than it ever needed, then free ones, then new ones again.
+    fn create(&mut self, mut core: CoreGuard<'a, B>) -> Result<CoreGuard<'a, B>, Shortage> {
+        loop {
+            let count = core.choose(self.request, &mut self.chosen)?;
+            if count == 0 {
+                return Ok(core);
+            }
+            let wanted = (count, self.request.tag);
+            let (locked, refused) = self.mapping.create(core, wanted, &mut self.chosen.frames)?;
+            core = locked;
+            match refused {
+                Some(error) if !error.is_out_of_memory() => return Err(error.into()),
+                Some(error) if self.chosen.is_last => return Err(Shortage::Memory(OutOf::Driver(error))),
+                Some(_) => self.chosen.is_refused = true,
+                None => {}
+            }
+        }
+    }
+
+    /// Maps the frames.
+    fn map(&mut self, mut core: CoreGuard<'a, B>) -> Result<CoreGuard<'a, B>, Shortage> {
+        let Some(Place { space, missing, stale, .. }) = &mut self.taken else { return Ok(core) };
+        let memory = self.chosen.frames.iter().filter_map(|frame| core.frames.get(*frame).memory.clone());
+        let (memory, devices): (Vec<_>, _) = (memory.collect(), core.settings.access.clone());
+        let mut lent = self.mapping.lend(&mut core, *space)?;
+        drop(core);
+        let pages: Vec<_> = stale.iter().map(|(page, _)| *page).collect();
+        let mapped = lent.unmap(&pages).and_then(|()| lent.map(missing, &memory, &devices));
+        let mut core = self.mapping.core()?;
+        let unmapped = lent.put_back(&mut core);
+        stale.retain(|(page, _)| !unmapped.contains(page));
+        mapped?;
+        Ok(core)
+    }
+
+    /// Notes that all memory is there. Pages with contents of other tags stay marked as changing until [`Pool::take_range`] has
+    /// overwritten them.
+    fn end(mut self, mut core: CoreGuard<'a, B>) -> Result<(CoreGuard<'a, B>, Piece), Shortage> {
+        let Some(Place { space, piece, missing, .. }) = self.taken.take() else {
+            return Err(Shortage::Caches);
+        };
+        let Core { spaces, frames, settings, .. } = &mut *core;
+        let at = &mut spaces[space];
+        for (page, frame) in missing.iter().zip(&self.chosen.frames) {
+            at.note_mapped(frames, *page, *frame);
+            if !settings.scrub || frames.is_of(*frame, at.tag) {
+                frames.set_tenant(*frame, at.tag);
+                at.end_change(*page);
+            }
+        }
+        core.note_taken(self.request);
+        event!(
+            DEBUG,
+            "mapped",
+            pages = self.chosen.frames.len(),
+            from_elsewhere = self.chosen.old.len(),
+            created = self.chosen.frames.len() - self.chosen.old.len()
+        );
+        self.mapping.inner().wake();
+        Ok((core, piece))
+    }
+}
+
+impl<B: Backend> Drop for Supply<'_, '_, B> {
+    fn drop(&mut self) {
+        let Some(Place { space, range, missing, stale, turn, .. }) = self.taken.take() else { return };
+        // It fails in a forked child alone, where nothing uses the pool.
+        let Ok(mut core) = self.mapping.core() else { return };
+        missing.iter().for_each(|page| core.spaces[space].end_change(*page));
+        core.free_range(space, range, turn);
+        let Core { spaces, frames, .. } = &mut *core;
+        stale.iter().for_each(|(page, frame)| spaces[space].note_mapped(frames, *page, *frame));
+        core.give_up(&self.chosen);
+        self.mapping.inner().wake();
+    }
 }
 
 impl<B: Backend> Core<B> {
-    /// Maps memory at all pages of a place, and claims it.
-    pub(crate) fn supply(&mut self, space: usize, spot: Spot, request: Request) -> Result<(), Shortage> {
-        let Request { size, tag, .. } = request;
-        span!(Allocate, bytes = size, tag = &*self.tags.get(tag).name);
-        let gap = self.spaces[space].open_gap(&mut self.frames, (spot.offset, size), request.order());
-        let mut chosen = Chosen::default();
-        let result = self.choose(gap.missing.len(), request, &mut chosen).and_then(|()| {
-            let Self { spaces, frames, settings, calls, .. } = self;
-            Ok(spaces[space].fill_gap(frames, &gap, &chosen.frames, &settings.access, calls)?)
-        });
-        if result.is_err() {
-            self.give_up(&chosen);
-            self.spaces[space].close_gap(&mut self.frames, &gap);
-        } else {
-            self.mark_contents(space, &gap.missing, &chosen.frames, tag);
-            event!(
-                DEBUG,
-                "mapped",
-                pages = chosen.frames.len(),
-                from_elsewhere = chosen.old.len(),
-                created = chosen.frames.len() - chosen.old.len()
-            );
-        }
-        self.note();
-        result
-    }
-
-    /// Claims `count` frames: new ones while the pool holds hardly more than it ever needed, then free ones, then new ones again.
-    fn choose(&mut self, count: usize, request: Request, chosen: &mut Chosen) -> Result<(), Shortage> {
-        let Request { size, tag, .. } = request;
-        let stream = request.order();
+    /// Returns an error if the budget has no room for `count` frames, of which free ones may be some.
+    fn check_room(&self, request: Request, count: usize) -> Result<(), Shortage> {
         let budget = self.settings.budget;
         let room = (budget.0.saturating_sub(self.held()) / self.page) as usize;
         let beyond = count.saturating_sub(room);
-        if self.free_frames(beyond, stream, tag).len() < beyond {
-            return Err(Shortage::Memory(OutOf::Budget(budget)));
+        match self.free_frames(beyond, request).len() < beyond {
+            true => Err(Shortage::Memory(OutOf::Budget(budget))),
+            false => Ok(()),
         }
-        // This request counts as needed already.
-        let needed = self.peak_needed.max(self.taken + size);
-        // The first entry stands for no stream.
-        let slack = needed.saturating_add(self.settings.slack(needed, self.streams.count() - 1));
-        while chosen.frames.len() < count && self.held() + self.page <= slack.min(budget.0) {
-            match self.create(tag, chosen) {
-                Ok(()) => {}
-                Err(error) if error.is_out_of_memory() => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let free = self.free_frames(count - chosen.frames.len(), stream, tag);
-        chosen.old = chosen.frames.len()..chosen.frames.len() + free.len();
-        free.iter().for_each(|frame| self.frames.claim(*frame));
-        chosen.frames.extend(free);
-        while chosen.frames.len() < count {
-            if self.held() + self.page > budget.0 {
-                return Err(Shortage::Memory(OutOf::Budget(budget)));
-            }
-            self.create(tag, chosen).map_err(|error| match error.is_out_of_memory() {
-                true => Shortage::Memory(OutOf::Driver(error)),
-                false => error.into(),
-            })?;
-        }
-        Ok(())
     }
 
-    /// Restores the state before: free frames are free again, and new ones return to the driver.
-    pub(crate) fn give_up(&mut self, chosen: &Chosen) {
+    /// Claims free frames for a request, or returns how many new ones to create before it is asked again. Returns zero once all frames
+    /// are there.
+    fn choose(&mut self, request: Request, chosen: &mut Chosen) -> Result<usize, Shortage> {
+        let (budget, held) = (self.settings.budget, self.held());
+        let missing = chosen.count - chosen.frames.len();
+        if !chosen.is_refused {
+            // The first entry stands for no stream.
+            let slack = self.settings.slack(chosen.needed, self.streams.count() - 1);
+            let most = chosen.needed.saturating_add(slack).min(budget.0);
+            let fresh = (most.saturating_sub(held) / self.page).min(missing as u64);
+            if fresh > 0 {
+                return Ok(fresh as usize);
+            }
+        }
+        let free = self.free_frames(missing, request);
+        if !free.is_empty() {
+            chosen.old = chosen.frames.len()..chosen.frames.len() + free.len();
+            free.iter().for_each(|frame| self.frames.claim(*frame));
+            chosen.frames.extend(free);
+        }
+        let missing = chosen.count - chosen.frames.len();
+        if missing as u64 > budget.0.saturating_sub(held) / self.page {
+            return Err(Shortage::Memory(OutOf::Budget(budget)));
+        }
+        chosen.is_last = true;
+        Ok(missing)
+    }
+
+    /// Makes claimed frames free again. New ones that are mapped nowhere return to the driver.
+    fn give_up(&mut self, chosen: &Chosen) {
         for (index, frame) in chosen.frames.iter().enumerate() {
             if !chosen.old.contains(&index) && self.frames.get(*frame).mapped.is_empty() {
-                self.calls.other += 1;
-                self.frames.remove(*frame);
+                self.remove(*frame);
             } else {
                 self.frames.release(*frame);
             }
         }
+        self.note();
     }
 
-    /// Returns free frames that a stream may use.
-    fn free_frames(&self, count: usize, stream: StreamIndex, tag: u16) -> Vec<FrameIndex> {
+    /// Returns free frames that a request may use.
+    fn free_frames(&self, count: usize, request: Request) -> Vec<FrameIndex> {
         let Self { frames, settings, .. } = self;
         if count == 0 {
             return Vec::new();
         }
         frames.spare(count, |frames, frame| {
             // Scrubbing waits for no stream, so another tag's work on the frame must be done.
-            let passes = settings.scrub && !frames.is_of(frame, tag);
-            frames.waiting(frame).serves(if passes { CLEAN } else { stream })
+            let passes = settings.scrub && !frames.is_of(frame, request.tag);
+            frames.waiting(frame).serves(if passes { CLEAN } else { request.order() })
         })
     }
 
-    pub(crate) fn create(&mut self, tag: u16, chosen: &mut Chosen) -> Result<(), Error> {
-        self.calls.create += 1;
-        let plain = Properties::on(self.settings.device);
-        // Under the core's lock no device is waited for.
-        let create = |properties| create_now(&self.backend, Bytes(self.page), properties);
-        let memory = match create(if self.settings.shareable { plain.shareable() } else { plain }) {
-            Err(error) if self.settings.shareable && !error.is_out_of_memory() => {
-                self.calls.create += 1;
-                let memory = create(plain).map_err(|_| error)?;
-                self.settings.shareable = false;
-                memory
-            }
-            answer => answer?,
-        };
-        chosen.frames.push(self.frames.insert(Some(memory), tag));
-        Ok(())
-    }
-
-    /// Marks pages with contents of other tags as changing, until [`Pool::take_range`] has overwritten them.
-    fn mark_contents(&mut self, space: usize, pages: &[usize], chosen: &[FrameIndex], tag: u16) {
-        for (page, frame) in pages.iter().zip(chosen) {
-            if self.settings.scrub && !self.frames.is_of(*frame, tag) {
-                self.spaces[space].begin_change(*page);
-            } else {
-                self.frames.set_tenant(*frame, tag);
-            }
+    /// Begins to overwrite what other tags have left in the pages of a taken range.
+    fn overwriting(&mut self, piece: Piece, order: StreamIndex) -> Option<Overwriting> {
+        let Origin::Range(space, _) = piece.origin else { return None };
+        let (space, turn) = (usize::from(space), self.streams.so_far(order));
+        let base = self.spaces[space].base;
+        let pages = self.spaces[space].changing_in(piece.address - base, piece.size);
+        if pages.is_empty() {
+            return None;
         }
+        self.ongoing.begin();
+        Some(Overwriting { piece, space, base: Address(base), page: Bytes(self.page), pages, turn })
     }
 
     /// Returns true if memory of a tag changes without the core.
@@ -164,25 +300,52 @@ impl<B: Backend> Core<B> {
 }
 
 impl<B: Backend> Pool<B> {
-    /// Takes a range. What other tags have left in its pages is overwritten without the core, since that waits for the device: meanwhile
-    /// the range is taken, and no request takes the rest of the pages.
+    /// Takes a range, and returns the number that its stream has then. `turn` is this thread's turn to map memory, if it has it.
+    ///
+    /// What other tags have left in its pages is overwritten without the core, since that waits for the device: meanwhile the range is
+    /// taken, and no request takes the rest of the pages. The turn ends before.
     pub(crate) fn take_range<'a>(
         &'a self,
         mut core: CoreGuard<'a, B>,
         request: Request,
-        settled: bool,
-    ) -> Result<(CoreGuard<'a, B>, Piece), Shortage> {
-        let piece = core.take(request, settled)?;
-        let Origin::Range(space, _) = piece.origin else { return Ok((core, piece)) };
-        let (index, space) = (usize::from(space), &core.spaces[usize::from(space)]);
-        let pages = space.changing_in(piece.address - space.base, piece.size);
-        if pages.is_empty() {
-            return Ok((core, piece));
+        stream: Stream<'static>,
+        (settled, turn): (bool, &mut Option<Mapping<'a, B>>),
+    ) -> Result<(CoreGuard<'a, B>, Piece, StreamIndex), Shortage> {
+        let budget = core.settings.budget;
+        let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(budget)))?;
+        let request = Request { size, ..request };
+        let retired = core.streams.retired;
+        let (mut core, piece) = match (core.take(request, settled), &turn) {
+            (Err(Shortage::Mapping), Some(mapping)) => mapping.take(core, request)?,
+            (taken, _) => taken.map(|piece| (core, piece))?,
+        };
+        if let Some(work) = core.overwriting(piece, request.order()) {
+            drop(core);
+            *turn = None;
+            core = self.overwrite(work)?;
         }
-        let (base, size) = (Address(space.base), Bytes(core.page));
-        core.ongoing.begin();
-        drop(core);
+        if core.streams.retired == retired {
+            return Ok((core, piece, request.stream));
+        }
+        // Streams were forgotten while the core was unlocked.
+        match core.streams.index(Operation::Allocate, stream) {
+            Ok(index) => {
+                if let Origin::Range(space, range) = piece.origin {
+                    core.spaces[usize::from(space)].set_stream(range, index);
+                }
+                Ok((core, piece, index))
+            }
+            Err(error) => {
+                core.give(piece, request.stream);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Overwrites pages without the core.
+    fn overwrite(&self, work: Overwriting) -> Result<CoreGuard<'_, B>, Shortage> {
         let Owner { inner, backend, device, .. } = &*self.owner;
+        let Overwriting { piece, space, base, page: size, pages, turn } = work;
         let mut filled = 0;
         let result = pages.iter().try_for_each(|page| {
             // SAFETY: the page is mapped for the device, which may write it, until the mark is removed: it belongs to a taken range,
@@ -192,14 +355,12 @@ impl<B: Backend> Pool<B> {
             Ok::<(), Error>(())
         });
         let mut core = inner.core(Operation::Allocate)?;
-        core.end_marks(index, &pages, filled);
+        core.end_marks(space, &pages, filled);
         inner.wake();
-        match result {
-            Ok(()) => Ok((core, piece)),
-            Err(error) => {
-                core.give_after(piece, Turn::FREE);
-                Err(error.into())
-            }
+        if let Err(error) = result {
+            core.give_after(piece, turn);
+            return Err(error.into());
         }
+        Ok(core)
     }
 }

@@ -7,13 +7,12 @@
 use crate::away::{Away, Part};
 use crate::core::{Core, Shortage};
 use crate::error::OutOf;
-use crate::shared::Inner;
+use crate::mapping::Mapping;
+use crate::shared::{CoreGuard, Inner};
 use crate::tags::{Tag, TagState};
 use crate::{Pool, PoolError};
 use gpu_vmm_core::extend::span;
-use gpu_vmm_core::{
-    Backend, BackingStore, Bytes, Detail, DeviceId, Error, Operation, Region, Result, WaitFor,
-};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, Region, Result, WaitFor};
 use gpu_vmm_premap::sync::PoisonError;
 use std::sync::Arc;
 
@@ -78,13 +77,22 @@ impl<B: Backend> Pool<B> {
         // Blocks that other threads free meanwhile are waited for as well.
         for _ in 0..ROUNDS {
             let waited = inner.wait_for_streams(operation);
-            let mut core = inner.core_when(operation, |core| !core.is_changing(tag.index))?;
+            // Requests that overwrite memory end first; no other one begins.
+            drop(inner.core_when(operation, |core| !core.is_changing(tag.index))?);
+            let mapping = inner.mapping(operation)?;
+            let mut core = mapping.core()?;
             core.collect_pending();
-            if core.is_idle_all(tag.index) {
-                away.take_active(&mut core, tag.index)?;
-                let allowed = core.settings.access.len();
-                drop(core);
-                return self.suspend_away(operation, tag, away, store, allowed);
+            while core.is_idle_all(tag.index) {
+                let pages = core.to_unmap(tag.index);
+                if pages.is_empty() {
+                    away.take_active(&mut core, tag.index);
+                    let allowed = core.settings.access.len();
+                    drop(core);
+                    drop(mapping);
+                    return self.suspend_away(operation, tag, away, store, allowed);
+                }
+                // Other threads may free blocks meanwhile.
+                core = mapping.unmap(core, pages)?;
             }
             waited?;
         }
@@ -120,9 +128,10 @@ impl<B: Backend> Pool<B> {
             None => Ok(total),
             Some((error, before)) => Err(self.undo(operation, tag, error, &mut away, before)),
         };
-        let mut core = self.owner.inner.core(operation)?;
+        let mapping = self.owner.inner.mapping(operation)?;
+        let mut core = mapping.core()?;
         away.put_back(&mut core);
-        match (result, core.allow_tag(tag.index, allowed)) {
+        match (result, mapping.allow_tag(core, tag.index, allowed)) {
             (Err(error), Err(undo)) => Err(error.rollback_failed(undo)),
             (result, _) => result,
         }
@@ -193,20 +202,23 @@ impl<B: Backend> Pool<B> {
     fn resume_now(&self, operation: Operation, tag: &Tag, total: &mut Bytes) -> Result<(), Shortage> {
         let inner = &*self.owner.inner;
         let mut away = Away::new(inner, operation);
-        let mut core = inner.core(operation)?;
+        let mapping = inner.mapping(operation)?;
+        let core = mapping.core()?;
         let missing = core.missing(tag.index);
-        core.make_room(missing)?;
+        let mut core = mapping.make_room(core, missing)?;
         away.take_suspended(&mut core, tag.index);
         drop(core);
+        drop(mapping);
         let resumed = away.parts.iter_mut().try_for_each(|part| {
             *total += self.resume_region(operation, &mut part.region)?;
             Ok::<(), Error>(())
         });
-        let mut core = inner.core(operation)?;
+        let mapping = inner.mapping(operation)?;
+        let mut core = mapping.core()?;
         away.put_back(&mut core);
         resumed?;
         // Devices that were allowed meanwhile have no access yet.
-        core.allow_tag(tag.index, 1)?;
+        mapping.allow_tag(core, tag.index, 1)?;
         Ok(())
     }
 
@@ -215,12 +227,13 @@ impl<B: Backend> Pool<B> {
         let resumed = match region.resume() {
             Err(error) if error.is_out_of_memory() => {
                 // Free memory that the pool keeps may suffice.
-                let mut core = self.owner.inner.core(operation)?;
+                let mapping = self.owner.inner.mapping(operation)?;
+                let core = mapping.core()?;
                 if core.frames.free() == 0 {
                     return Err(error);
                 }
-                core.trim(0)?;
-                drop(core);
+                drop(mapping.trim(core, 0)?);
+                drop(mapping);
                 region.resume()?
             }
             resumed => resumed?,
@@ -326,36 +339,36 @@ impl<B: Backend> Core<B> {
         let pages = self.tags.spaces(tag).flat_map(|space| self.spaces[space].pages.iter());
         pages.filter(|page| page.is_mapped()).all(|page| self.frames.waiting(page.frame).count == 0)
     }
+}
 
+impl<'a, B: Backend> Mapping<'a, B> {
     /// Ensures that the pool can hold `memory` more within its budget.
-    fn make_room(&mut self, memory: Bytes) -> Result<(), Shortage> {
+    fn make_room(
+        &self,
+        mut core: CoreGuard<'a, B>,
+        memory: Bytes,
+    ) -> std::result::Result<CoreGuard<'a, B>, Shortage> {
         // A pool may hold more than a budget that was set later.
         if memory.is_zero() {
-            return Ok(());
+            return Ok(core);
         }
-        let budget = self.settings.budget;
+        let budget = core.settings.budget;
         let shortage = Shortage::Memory(OutOf::Budget(budget));
         let Some(most) = budget.0.checked_sub(memory.0) else { return Err(shortage) };
-        if self.held() > most {
-            let used = self.held() - self.frames.free() as u64 * self.page;
-            self.trim(most.saturating_sub(used))?;
+        if core.held() > most {
+            let used = core.held() - core.frames.free() as u64 * core.page;
+            core = self.trim(core, most.saturating_sub(used))?.0;
         }
-        if self.held() > most { Err(shortage) } else { Ok(()) }
+        if core.held() > most { Err(shortage) } else { Ok(core) }
     }
 
     /// Gives the devices that were allowed from number `first` on access to a tag's memory.
-    fn allow_tag(&mut self, tag: u16, first: usize) -> Result<()> {
-        let devices = self.settings.access.get(first..).unwrap_or_default().to_vec();
-        self.tags.spaces(tag).try_for_each(|space| self.allow(space, &devices))
-    }
-
-    /// Gives devices access to everything that is mapped in a space. Pages whose access is unknown after an error are not used again.
-    pub(crate) fn allow(&mut self, space: usize, devices: &[DeviceId]) -> Result<()> {
-        let result = self.spaces[space].grant_all(devices, &mut self.calls);
-        if result.is_err() {
-            self.lose_unsound(space);
+    fn allow_tag(&self, mut core: CoreGuard<'a, B>, tag: u16, first: usize) -> Result<()> {
+        let devices = core.settings.access.get(first..).unwrap_or_default().to_vec();
+        for space in core.tags.spaces(tag) {
+            core = self.allow(core, space, &devices)?;
         }
-        result
+        Ok(())
     }
 }
 
@@ -380,9 +393,12 @@ mod tests {
         let core = inner.core_when(operation, |_| true).unwrap();
         assert!(is_seen());
         drop(core);
-        let core = inner.try_core().unwrap();
+        let mapping = inner.mapping(operation).unwrap();
         assert!(is_seen());
-        drop(core);
+        drop(mapping);
+        let mapping = inner.try_mapping(operation).unwrap();
+        assert!(is_seen());
+        drop(mapping);
         assert!(!is_seen());
     }
 }

@@ -3,10 +3,13 @@
 use crate::PoolError;
 use crate::core::{Core, Request, Shortage};
 use crate::frames::LOST;
+use crate::mapping::Mapping;
 use crate::piece::{Origin, Piece};
-use crate::space::{Group, MIXED_ADDRESSES, MIXED_PAGES, Space, unmap_runs};
+use crate::shared::CoreGuard;
+use crate::space::{Group, MIXED_ADDRESSES, MIXED_PAGES, Space};
+use crate::stats::DriverCalls;
 use crate::tags::{LIMIT, Tag};
-use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region, Result};
 use gpu_vmm_premap::sync::Arc;
 
 /// The first addresses of a tag, as a multiple of the largest block of a group.
@@ -30,25 +33,6 @@ impl<B: Backend> Core<B> {
         &self.spaces[usize::from(space)]
     }
 
-    /// Reserves a space for a request that no other space has room for. Releases the addresses of empty spaces if there are too few.
-    pub(crate) fn add_space(&mut self, request: Request) -> Result<usize, Shortage> {
-        let group = match self.may_extend_mixed(request) {
-            true => Group::MIXED,
-            false => request.group(),
-        };
-        let region = match self.reserve(request, group) {
-            Err(_) if self.release_spaces(|_| true)? => self.reserve(request, group)?,
-            answer => answer?,
-        };
-        let place = self.vacant_space();
-        let index = self.space_index(place)?;
-        let (page, scrub) = (self.page, self.settings.scrub);
-        let space = Space::new(index, request.tag, region, page, scrub, group);
-        self.put_space(place, space);
-        self.tags.add_space(request.tag, group, place);
-        Ok(place)
-    }
-
     /// Puts a space in the place of a vacant one, or behind the last.
     pub(crate) fn put_space(&mut self, place: usize, space: Space<B>) {
         match self.spaces.get_mut(place) {
@@ -64,26 +48,14 @@ impl<B: Backend> Core<B> {
         self.spaces.iter().find(contains)
     }
 
-    /// Releases the addresses of all spaces of some tags that contain no block and that no work uses. Returns true if there was any.
-    pub(crate) fn release_spaces(&mut self, of: impl Fn(u16) -> bool) -> Result<bool, Error> {
-        if self.settings.plain {
-            return Ok(false);
-        }
+    /// Returns the spaces of some tags that contain no block and that no work uses. None is lent: the caller has the turn to map.
+    fn empty_spaces(&mut self, of: impl Fn(u16) -> bool) -> Vec<usize> {
         self.settle();
+        let is_lost = |space: &Space<B>| space.pages.iter().any(|page| page.frame == LOST);
         let can_go = |space: &Space<B>| {
-            let is_lost = || space.pages.iter().any(|page| page.frame == LOST);
-            of(space.tag) && space.is_empty() && space.region().is_some() && !is_lost()
+            of(space.tag) && space.is_empty() && space.region().is_some() && !is_lost(space)
         };
-        let go: Vec<_> = (0..self.spaces.len()).filter(|index| can_go(&self.spaces[*index])).collect();
-        for index in &go {
-            let Self { spaces, frames, calls, .. } = self;
-            let space = &mut spaces[*index];
-            let mapped = space.pages.iter().enumerate().filter(|(_, page)| page.is_mapped());
-            let mapped: Vec<_> = mapped.map(|(page, _)| page).collect();
-            unmap_runs(space, frames, &mapped, calls)?;
-            self.vacate(*index);
-        }
-        Ok(!go.is_empty())
+        (0..self.spaces.len()).filter(|index| can_go(&self.spaces[*index])).collect()
     }
 
     /// Forgets the name of a tag, by which alone a suspended one can be resumed.
@@ -105,12 +77,11 @@ impl<B: Backend> Core<B> {
         }
     }
 
-    /// Drops the addresses of a space without mappings. Its number serves another space.
+    /// Drops the addresses of a space without mappings, which no tag has any more. Its number serves another space.
     fn vacate(&mut self, index: usize) {
         self.let_go(index);
         let space = &mut self.spaces[index];
         (space.reserved, space.pages) = (0, Vec::new());
-        self.tags.remove_space(space.tag, index);
     }
 
     /// Returns the number of a new space as blocks store it.
@@ -125,8 +96,8 @@ impl<B: Backend> Core<B> {
         })
     }
 
-    /// Reserves the addresses of a space, or fewer than planned if the driver has too few.
-    fn reserve(&mut self, request: Request, group: Group) -> Result<Region<B>, Shortage> {
+    /// Returns the size of a new reservation for a request, and the smallest one that serves it.
+    fn plan_space(&self, request: Request, group: Group) -> Result<(u64, u64), Shortage> {
         let left = self.settings.addresses.0.saturating_sub(self.reserved());
         // The addresses begin at a multiple of the page size.
         let skipped = if request.alignment > self.page { request.alignment } else { 0 };
@@ -134,26 +105,8 @@ impl<B: Backend> Core<B> {
             request.size.saturating_add(skipped).checked_next_multiple_of(self.page).unwrap_or(u64::MAX);
         // Half of the remaining addresses stays for other tags.
         let planned = self.planned(request, group).max(least);
-        let mut size = planned.min(left).min((left / 2).max(least)) / self.page * self.page;
-        loop {
-            if size < least {
-                return Err(self.shortage_of_addresses(request));
-            }
-            self.calls.other += 1;
-            let name = self.tags.get(request.tag).name.clone();
-            let builder = Region::builder(&self.backend).on(self.settings.device).tag(name);
-            let builder = builder.alignment(Bytes(self.page));
-            match builder.reserve(Bytes(size)).build() {
-                Ok(region) => return Ok(region),
-                Err(error)
-                    if size / 2 < least
-                        || matches!(error.kind(), ErrorKind::Forked | ErrorKind::NoSuchDevice) =>
-                {
-                    return Err(error.into());
-                }
-                Err(_) => size = size / 2 / self.page * self.page,
-            }
-        }
+        let size = planned.min(left).min((left / 2).max(least)) / self.page * self.page;
+        if size < least { Err(self.shortage_of_addresses(request)) } else { Ok((size, least)) }
     }
 
     /// Returns the size of all reserved addresses.
@@ -190,6 +143,79 @@ impl<B: Backend> Core<B> {
             0 => Shortage::Addresses { used: self.reserved(), reserved: self.reserved() },
             reserved => Shortage::Addresses { used: spaces().map(Space::end).sum(), reserved },
         }
+    }
+}
+
+impl<'a, B: Backend> Mapping<'a, B> {
+    /// Reserves a space for a request that no other space has room for. Releases the addresses of empty spaces if there are too few.
+    pub(crate) fn add_space(&self, request: Request) -> Result<(), Shortage> {
+        let core = self.core()?;
+        let group = match core.may_extend_mixed(request) {
+            true => Group::MIXED,
+            false => request.group(),
+        };
+        drop(core);
+        let region = match self.reserve(request, group) {
+            Err(_) if self.release_spaces(self.core()?, |_| true)?.1 => self.reserve(request, group)?,
+            answer => answer?,
+        };
+        let mut core = self.core()?;
+        let place = core.vacant_space();
+        let index = core.space_index(place)?;
+        let space = Space::new(index, request.tag, region, core.page, core.settings.scrub, group);
+        core.put_space(place, space);
+        core.tags.add_space(request.tag, group, place);
+        Ok(())
+    }
+
+    /// Reserves the addresses of a space, or fewer than planned if the driver has too few.
+    fn reserve(&self, request: Request, group: Group) -> Result<Region<B>, Shortage> {
+        let core = self.core()?;
+        let (mut size, least) = core.plan_space(request, group)?;
+        let (backend, page, device) = (core.backend.clone(), core.page, core.settings.device);
+        let name = core.tags.get(request.tag).name.clone();
+        drop(core);
+        let mut calls = DriverCalls::default();
+        let result = loop {
+            calls.other += 1;
+            let builder = Region::builder(&backend).on(device).tag(&*name).alignment(Bytes(page));
+            match builder.reserve(Bytes(size)).build() {
+                Err(error)
+                    if size / 2 >= least
+                        && !matches!(error.kind(), ErrorKind::Forked | ErrorKind::NoSuchDevice) =>
+                {
+                    size = size / 2 / page * page;
+                }
+                answer => break answer,
+            }
+        };
+        self.core()?.calls.add(calls);
+        Ok(result?)
+    }
+
+    /// Releases the addresses of all spaces of some tags that contain no block and that no work uses. Returns true if there was any.
+    pub(crate) fn release_spaces(
+        &self,
+        mut core: CoreGuard<'a, B>,
+        of: impl Fn(u16) -> bool,
+    ) -> Result<(CoreGuard<'a, B>, bool)> {
+        let go = if core.settings.plain { Vec::new() } else { core.empty_spaces(of) };
+        for index in &go {
+            let Core { spaces, tags, .. } = &mut *core;
+            let space = &spaces[*index];
+            // No request finds it any more.
+            let (tag, group) = (space.tag, space.group);
+            tags.remove_space(tag, *index);
+            let mapped = space.pages.iter().enumerate().filter(|(_, page)| page.is_mapped());
+            let mapped = mapped.map(|(page, _)| space.address_of(page)).collect();
+            core = self.unmap(core, mapped).inspect_err(|_| {
+                if let Ok(mut core) = self.core() {
+                    core.tags.add_space(tag, group, *index);
+                }
+            })?;
+            core.vacate(*index);
+        }
+        Ok((core, !go.is_empty()))
     }
 }
 

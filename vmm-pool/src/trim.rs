@@ -3,9 +3,10 @@
 use crate::Pool;
 use crate::core::Core;
 use crate::frames::{FrameIndex, PageAddress};
-use crate::space::unmap_runs;
+use crate::mapping::Mapping;
+use crate::shared::{CoreGuard, Inner};
 use gpu_vmm_core::extend::{event, span};
-use gpu_vmm_core::{Backend, Bytes, Error, Operation, Result};
+use gpu_vmm_core::{Backend, Bytes, Operation, Result};
 
 impl<B: Backend> Pool<B> {
     /// Returns free memory to the driver until the pool keeps no more than `keep` of it. Returns the size of the released
@@ -21,77 +22,81 @@ impl<B: Backend> Pool<B> {
     pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
         let (operation, inner) = (Operation::Trim, &self.owner.inner);
         self.owner.settle(operation, |_, _| true)?;
-        inner.core_after_work(operation)?.trim(keep.0)
+        drop(inner.core_after_work(operation)?);
+        let mapping = inner.mapping(operation)?;
+        mapping.trim(mapping.core()?, keep.0).map(|(_, released)| released)
     }
 }
 
 impl<B: Backend> Core<B> {
-    /// Records owed events behind a free, and releases free memory above the limit of the settings and above the budget, as far as the
-    /// work on it is done.
+    /// Records owed events behind a free. If the pool keeps more free memory than the limit of the settings or the budget allow, some
+    /// is released as soon as the core is unlocked, as far as the work on it is done.
     pub(crate) fn end_free(&mut self) {
         self.streams.mark_owed();
-        self.keep_to_limit();
+        self.trims |= self.most_free().is_some();
     }
 
-    fn keep_to_limit(&mut self) {
+    /// Returns the most free memory that the pool may keep, if it keeps more.
+    fn most_free(&self) -> Option<u64> {
         if self.settings.keep.0 == u64::MAX && self.held() <= self.settings.budget.0 {
-            return;
+            return None;
         }
-        let keep = self.settings.keep.0.min(self.free_within_budget());
-        if self.frames.free() as u64 * self.page <= keep {
-            return;
-        }
-        self.poll();
-        if let Err(error) = self.trim(keep) {
-            self.backend.drop_log().record(error);
-        }
+        let most = self.settings.keep.0.min(self.free_within_budget());
+        (self.frames.free() as u64 * self.page > most).then_some(most)
     }
 
-    /// Releases free memory whose addresses no work uses any more, until no more than `keep` is left.
-    pub(crate) fn trim(&mut self, keep: u64) -> Result<Bytes, Error> {
-        span!(Trim, keep = keep);
-        if self.settings.plain {
-            return self.trim_chunks(keep);
-        }
-        self.settle();
-        let most = (keep / self.page) as usize;
-        let excess = self.frames.free().saturating_sub(most);
-        let goes: Vec<_> =
-            self.frames.free_ones().filter(|frame| self.is_idle(*frame)).take(excess).collect();
-        self.unmap_frames(&goes)?;
-        for frame in &goes {
-            self.frames.claim(*frame);
-            self.calls.other += 1;
-            self.frames.remove(*frame);
-        }
-        if keep == 0 {
-            self.release_spaces(|_| true)?;
-            self.end_tags();
-        }
-        self.note();
-        event!(DEBUG, "given back", pages = goes.len());
-        Ok(Bytes(goes.len() as u64 * self.page))
+    /// Returns all addresses at which frames are mapped.
+    fn addresses_of(&self, frames: &[FrameIndex]) -> Vec<PageAddress> {
+        frames.iter().flat_map(|frame| &self.frames.get(*frame).mapped).copied().collect()
     }
 
     /// Returns true if no work uses a frame, at any of its addresses.
     pub(crate) fn is_idle(&self, frame: FrameIndex) -> bool {
         self.frames.waiting(frame).count == 0
     }
+}
 
-    /// Unmaps frames from all of their addresses.
-    pub(crate) fn unmap_frames(&mut self, frames: &[FrameIndex]) -> Result<(), Error> {
-        let pages = frames.iter().flat_map(|frame| &self.frames.get(*frame).mapped).copied().collect();
-        self.unmap_pages(pages)
+impl<B: Backend> Inner<B> {
+    /// Releases free memory above the limit of the settings and above the budget.
+    pub(crate) fn trim_to_limit(&self) -> Result<()> {
+        let mapping = self.mapping(Operation::Trim)?;
+        let mut core = mapping.core()?;
+        core.poll();
+        let Some(most) = core.most_free() else { return Ok(()) };
+        mapping.trim(core, most).map(drop)
     }
+}
 
-    /// Unmaps pages that no work uses any more, with one call per run of addresses.
-    pub(crate) fn unmap_pages(&mut self, mut pages: Vec<PageAddress>) -> Result<(), Error> {
-        pages.sort_unstable_by_key(|at| (at.space, at.page));
-        for of_space in pages.chunk_by(|one, other| one.space == other.space) {
-            let space = &mut self.spaces[usize::from(of_space[0].space)];
-            let pages: Vec<_> = of_space.iter().map(|at| at.page as usize).collect();
-            unmap_runs(space, &mut self.frames, &pages, &mut self.calls)?;
+impl<'a, B: Backend> Mapping<'a, B> {
+    /// Releases free memory whose addresses no work uses any more, until no more than `keep` is left. Returns the size of the memory.
+    pub(crate) fn trim(&self, mut core: CoreGuard<'a, B>, keep: u64) -> Result<(CoreGuard<'a, B>, Bytes)> {
+        span!(Trim, keep = keep);
+        if core.settings.plain {
+            let released = core.trim_chunks(keep);
+            return Ok((core, released));
         }
-        Ok(())
+        core.settle();
+        let excess = core.frames.free().saturating_sub((keep / core.page) as usize);
+        let goes: Vec<_> =
+            core.frames.free_ones().filter(|frame| core.is_idle(*frame)).take(excess).collect();
+        goes.iter().for_each(|frame| core.frames.claim(*frame));
+        let addresses = core.addresses_of(&goes);
+        let mut core = match self.unmap(core, addresses) {
+            Ok(core) => core,
+            Err(error) => {
+                let mut core = self.core()?;
+                goes.iter().for_each(|frame| core.frames.release(*frame));
+                return Err(error);
+            }
+        };
+        goes.iter().for_each(|frame| core.remove(*frame));
+        if keep == 0 {
+            core = self.release_spaces(core, |_| true)?.0;
+            core.end_tags();
+        }
+        core.note();
+        event!(DEBUG, "given back", pages = goes.len());
+        let released = Bytes(goes.len() as u64 * core.page);
+        Ok((core, released))
     }
 }

@@ -88,14 +88,17 @@ impl<B: Backend> Pool<B> {
     /// [`PeerUnreachable`](gpu_vmm_core::Detail::PeerUnreachable), [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice) or the driver's error: memory that
     /// is mapped later is then out of the device's reach. [`Forked`](gpu_vmm_core::Detail::Forked) in a forked child.
     pub fn allow_access(&self, device: DeviceId) -> Result<()> {
-        let mut core = self.owner.inner.core(Operation::SetAccess)?;
+        let mapping = self.owner.inner.mapping(Operation::SetAccess)?;
+        let mut core = mapping.core()?;
         if core.settings.access.contains(&device) {
             return Ok(());
         }
         core.check_virtual(Operation::SetAccess)?;
         // A pool without addresses makes no driver call here: without this check, each later allocation would fail.
         check_reach(&core.backend, Operation::SetAccess, device, &Properties::on(core.settings.device))?;
-        (0..core.spaces.len()).try_for_each(|space| core.allow(space, &[device]))?;
+        for space in 0..core.spaces.len() {
+            core = mapping.allow(core, space, &[device])?;
+        }
         core.settings.access.push(device);
         Ok(())
     }

@@ -25,7 +25,8 @@ use std::os::windows::io::BorrowedHandle;
 /// access, copies, fill, synchronize, events and captures, can access, the pattern's, and those of multicast. A call
 /// that fails by plan does not reach the driver. [`live`](Self::live) returns the driver's live objects at any time.
 ///
-/// A call in which a driver may wait panics if its thread holds a lock under which nothing may wait: [`check_may_wait`].
+/// A call in which a driver may wait, or which maps memory, panics if its thread holds a lock under which that is forbidden:
+/// [`check_may_wait`], [`check_may_map`](crate::check_may_map).
 #[derive(Debug)]
 pub struct FaultInject<B: Backend> {
     pub(super) inner: B,

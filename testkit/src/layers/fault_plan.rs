@@ -1,6 +1,6 @@
 //! The plan: which driver calls fail.
 
-use gpu_vmm_core::testkit::check_may_wait;
+use gpu_vmm_core::testkit::{check_may_map, check_may_wait};
 use gpu_vmm_core::{Detail, DeviceId, DriverError, Error, Operation, Result};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -30,6 +30,10 @@ const WAITS: [Operation; 8] = [
     Operation::Fill,
     Operation::FinishCopies,
 ];
+
+/// The calls that create and map memory.
+const MAPS: [Operation; 5] =
+    [Operation::CreateMemory, Operation::Reserve, Operation::Map, Operation::Unmap, Operation::SetAccess];
 
 /// A call in progress, from its count to the return of the inner backend.
 #[derive(Debug)]
@@ -166,6 +170,9 @@ impl Plan {
     pub(super) fn call(&self, call: Operation) -> Result<Call> {
         if WAITS.contains(&call) {
             check_may_wait(call.name());
+        }
+        if MAPS.contains(&call) {
+            check_may_map(call.name());
         }
         let begun = Call(Instant::now());
         let mut counting = self.counting();

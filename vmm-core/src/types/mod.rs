@@ -73,7 +73,7 @@ pub use lock::Lock;
 pub use memory_kind::MemoryKind;
 pub use no_waits::NoWaits;
 #[cfg(feature = "testkit")]
-pub use no_waits::check_may_wait;
+pub use no_waits::{check_may_map, check_may_wait};
 pub use offset_range::OffsetRange;
 pub use operation::Operation;
 pub use process::Process;

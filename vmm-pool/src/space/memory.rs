@@ -1,4 +1,5 @@
-//! The region behind the addresses of a space. It leaves the space while a thread copies its contents, which takes no lock.
+//! The region behind the addresses of a space. It leaves the space while a thread maps memory in it or copies its contents, without
+//! the core.
 
 use super::Space;
 use gpu_vmm_core::{
@@ -11,20 +12,22 @@ impl<B: Backend> Space<B> {
         AddressRange { base: Address(self.base), size: Bytes(self.reserved) }
     }
 
-    /// Returns the region; none while a thread suspends or resumes it.
+    /// Returns the region; none while a thread uses it without the core.
     pub(crate) fn region(&self) -> Option<&Region<B>> {
         self.region.as_ref()
     }
 
-    /// Returns the region for a change of its mappings.
+    /// Takes the region out for calls without the core.
     ///
     /// # Errors
     ///
     /// [`Detail::Suspended`] while a thread suspends or resumes it.
-    pub(crate) fn region_mut(&mut self, operation: Operation) -> Result<&mut Region<B>> {
+    pub(crate) fn lend_region(&mut self, operation: Operation) -> Result<Region<B>> {
         let AddressRange { base: address, size: reserved } = self.range();
         let away = || Error::new(operation, Detail::Suspended { address, reserved });
-        self.region.as_mut().ok_or_else(away)
+        let region = self.region.take().ok_or_else(away)?;
+        self.is_lent = true;
+        Ok(region)
     }
 
     /// Takes the region out, to suspend, resume or release it without the core.
@@ -35,10 +38,11 @@ impl<B: Backend> Space<B> {
     /// Puts the region back that was taken out.
     pub(crate) fn put_region(&mut self, region: Region<B>) {
         self.region = Some(region);
+        self.is_lent = false;
     }
 
     /// Returns true if the memory is suspended, or if a thread suspends or resumes it.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.region.as_ref().is_none_or(|region| region.state() != RegionState::Active)
+        !self.is_lent && self.region.as_ref().is_none_or(|region| region.state() != RegionState::Active)
     }
 }

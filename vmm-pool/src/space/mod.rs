@@ -7,20 +7,19 @@
 //! | `ranges` | the taken and free ranges, without regard to memory |
 //! | `search` | the place of a block: the best fit that needs the least mapping |
 //! | `memory` | the region behind the addresses, which leaves the space while its contents are copied |
-//! | `supply` | mapping memory at addresses, as a transaction |
+//! | `pages` | which frame is mapped at which page |
 
 mod bins;
 mod group;
 mod memory;
+mod pages;
 mod ranges;
 mod search;
-mod supply;
 
 pub(crate) use bins::UNIT;
 pub(crate) use group::{Group, MIXED_ADDRESSES, MIXED_PAGES};
 pub(crate) use ranges::{RangeIndex, rounded};
 pub(crate) use search::{Spot, Wanted};
-pub(crate) use supply::unmap_runs;
 
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress, Waiting};
 use crate::stream_order::{CLEAN, StreamIndex, Turn};
@@ -72,8 +71,10 @@ impl Page {
 pub(crate) struct Space<B: Backend> {
     pub(crate) index: u16,
     pub(crate) tag: u16,
-    /// None while a thread suspends or resumes it without the core. No page has a frame then.
+    /// None while a thread changes it without the core. If the thread suspends or resumes it, no page has a frame then.
     region: Option<Region<B>>,
+    /// True while the thread whose turn it is maps or unmaps memory in the region.
+    is_lent: bool,
     pub(crate) base: u64,
     /// The size of the addresses; zero if they were released.
     pub(crate) reserved: u64,
@@ -118,6 +119,7 @@ impl<B: Backend> Space<B> {
             index,
             tag,
             region: Some(region),
+            is_lent: false,
             base,
             reserved,
             page,
@@ -228,6 +230,11 @@ impl<B: Backend> Space<B> {
             page.near = range;
         }
         Taken { range, offset }
+    }
+
+    /// Notes that the stream of a taken range has another number now.
+    pub(crate) fn set_stream(&mut self, range: RangeIndex, stream: StreamIndex) {
+        self.ranges.set_stream(range, stream);
     }
 
     /// Ends the waits of a part that is about to be taken, from the range `first` on.

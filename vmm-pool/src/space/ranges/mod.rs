@@ -241,6 +241,11 @@ impl Ranges {
         taken
     }
 
+    /// Notes that the stream of a taken range has another number now.
+    pub(super) fn set_stream(&mut self, range: RangeIndex, stream: StreamIndex) {
+        self.at(range).turn = Turn::new(stream, 0);
+    }
+
     /// Frees a taken range after the work of `turn`, and joins it with its free neighbours. `covered` is the moment up to which
     /// events cover the frees on its stream.
     pub(super) fn give(&mut self, range: RangeIndex, turn: Turn, covered: u64) -> Joined {

@@ -1,0 +1,280 @@
+//! The turn to change what is mapped where, which one thread has at a time.
+//!
+//! A thread that creates, maps or unmaps memory waits for its turn, decides in the core, makes the driver's calls without the core,
+//! and notes in the core what has become of the pages. Other threads serve requests from mapped memory meanwhile.
+#![allow(unsafe_code)] // promises that no work uses the memory
+
+use crate::core::Core;
+use crate::frames::{FrameIndex, NO_FRAME, PageAddress};
+use crate::shared::{CoreGuard, Inner};
+use crate::stats::DriverCalls;
+use gpu_vmm_core::extend::{NoWaits, create_now};
+use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Error, Operation, PhysicalMemory, Properties, Region};
+use gpu_vmm_core::{Result, WaitFor};
+use gpu_vmm_premap::sync::MutexGuard;
+
+/// The turn. The thread that has it begins no wait for work, and locks the core as often as it needs.
+#[derive(Debug)]
+pub(crate) struct Mapping<'a, B: Backend> {
+    inner: &'a Inner<B>,
+    operation: Operation,
+    turn: Option<(MutexGuard<'a, ()>, NoWaits)>,
+}
+
+impl<'a, B: Backend> Mapping<'a, B> {
+    pub(crate) fn new(inner: &'a Inner<B>, operation: Operation, turn: MutexGuard<'a, ()>) -> Self {
+        Self { inner, operation, turn: Some((turn, NoWaits::begin())) }
+    }
+
+    pub(crate) fn inner(&self) -> &'a Inner<B> {
+        self.inner
+    }
+
+    /// Locks the core. What leaves it is freed when the turn ends.
+    pub(crate) fn core(&self) -> Result<CoreGuard<'a, B>> {
+        self.inner.core_in_turn(self.operation)
+    }
+
+    /// Creates up to `count` frames, which are used and mapped nowhere, and adds them to `frames`. Returns the driver's error if it
+    /// refuses one.
+    pub(crate) fn create(
+        &self,
+        mut core: CoreGuard<'a, B>,
+        (count, tag): (usize, u16),
+        frames: &mut Vec<FrameIndex>,
+    ) -> Result<(CoreGuard<'a, B>, Option<Error>)> {
+        let (backend, page, plain) =
+            (core.backend.clone(), Bytes(core.page), Properties::on(core.settings.device));
+        let mut shareable = core.settings.shareable;
+        core.coming += count as u64;
+        drop(core);
+        let create =
+            |shareable| create_now(&backend, page, if shareable { plain.shareable() } else { plain });
+        let (mut created, mut calls, mut refused) = (Vec::new(), 0, None);
+        while created.len() < count && refused.is_none() {
+            calls += 1;
+            let answer = match create(shareable) {
+                Err(error) if shareable && !error.is_out_of_memory() => {
+                    calls += 1;
+                    create(false).inspect(|_| shareable = false).map_err(|_| error)
+                }
+                answer => answer,
+            };
+            match answer {
+                Ok(memory) => created.push(memory),
+                Err(error) => refused = Some(error),
+            }
+        }
+        let mut core = self.core()?;
+        core.coming -= count as u64;
+        core.calls.create += calls;
+        core.settings.shareable = shareable;
+        frames.extend(created.into_iter().map(|memory| core.frames.insert(Some(memory), tag)));
+        Ok((core, refused))
+    }
+
+    /// Unmaps pages that no work uses any more, with one call per run of addresses.
+    pub(crate) fn unmap(
+        &self,
+        mut core: CoreGuard<'a, B>,
+        mut pages: Vec<PageAddress>,
+    ) -> Result<CoreGuard<'a, B>> {
+        pages.sort_unstable_by_key(|at| (at.space, at.page));
+        for of_space in pages.chunk_by(|one, other| one.space == other.space) {
+            let mut lent = self.lend(&mut core, of_space[0].space.into())?;
+            drop(core);
+            let pages: Vec<_> = of_space.iter().map(|at| at.page as usize).collect();
+            let unmapped = lent.unmap(&pages);
+            core = self.core()?;
+            lent.put_back(&mut core);
+            unmapped?;
+        }
+        Ok(core)
+    }
+
+    /// Gives devices access to everything that is mapped in a space. Pages whose access is unknown after an error are not used again.
+    pub(crate) fn allow(
+        &self,
+        mut core: CoreGuard<'a, B>,
+        space: usize,
+        devices: &[DeviceId],
+    ) -> Result<CoreGuard<'a, B>> {
+        let pages = core.spaces[space].pages.iter().enumerate();
+        let pages: Vec<_> = pages.filter(|(_, page)| page.is_mapped()).map(|(index, _)| index).collect();
+        if pages.is_empty() {
+            return Ok(core);
+        }
+        let mut lent = self.lend(&mut core, space)?;
+        drop(core);
+        let allowed = lent.grant(&pages, devices);
+        if allowed.is_err() {
+            lent.lose_unsound(&pages);
+        }
+        let mut core = self.core()?;
+        lent.put_back(&mut core);
+        core.withdraw_lost(space);
+        allowed.map(|()| core)
+    }
+
+    /// Takes the region of a space for calls without the core.
+    pub(crate) fn lend<'m>(&'m self, core: &mut Core<B>, space: usize) -> Result<Lent<'m, 'a, B>> {
+        let at = &mut core.spaces[space];
+        let (page, region) = (at.page, Some(at.lend_region(self.operation)?));
+        let (unmapped, lost) = (Vec::new(), Vec::new());
+        Ok(Lent { mapping: self, space, page, region, calls: DriverCalls::default(), unmapped, lost })
+    }
+}
+
+impl<B: Backend> Drop for Mapping<'_, B> {
+    fn drop(&mut self) {
+        self.turn = None;
+        // What has left the core meanwhile leaves with this guard. It fails in a forked child alone.
+        drop(self.inner.core(self.operation));
+    }
+}
+
+/// The region of a space, outside the core. It returns to the space when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lent<'m, 'a, B: Backend> {
+    mapping: &'m Mapping<'a, B>,
+    space: usize,
+    page: u64,
+    region: Option<Region<B>>,
+    calls: DriverCalls,
+    /// The pages at which nothing is mapped any more.
+    pub(crate) unmapped: Vec<usize>,
+    /// The pages at which the mapping or the access is unknown, also if a call panics.
+    lost: Vec<usize>,
+}
+
+impl<B: Backend> Lent<'_, '_, B> {
+    /// Unmaps pages, which must be in order, at addresses that no work uses any more.
+    pub(crate) fn unmap(&mut self, pages: &[usize]) -> Result<()> {
+        for run in pages.chunk_by(follow_each_other) {
+            let (offset, length) = self.part(run);
+            let Some(region) = &mut self.region else { return Ok(()) };
+            self.calls.unmap += 1;
+            let known = self.lost.len();
+            // Unless the call returns.
+            self.lost.extend(run);
+            // SAFETY: the caller ensures that all work on these addresses is done.
+            let result = region.unmap(offset, length, unsafe { WaitFor::nothing() });
+            self.lost.truncate(known);
+            if result.is_ok() {
+                self.unmapped.extend(run);
+            } else {
+                self.lose_unsound(run);
+            }
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Maps memory at pages, which must be in order and have none: at all of them, or at none.
+    pub(crate) fn map(
+        &mut self,
+        pages: &[usize],
+        memory: &[PhysicalMemory<B>],
+        devices: &[DeviceId],
+    ) -> Result<()> {
+        let (mut done, known) = (0, self.lost.len());
+        // Unless the calls return.
+        self.lost.extend(pages);
+        let mapped = self.map_and_grant(pages, memory, devices, &mut done);
+        self.lost.truncate(known);
+        let Err(mut error) = mapped else { return Ok(()) };
+        for run in pages[..done].chunk_by(follow_each_other) {
+            // A mapping that cannot be removed again may lack access.
+            if let Err(undo) = self.unmap(run) {
+                self.lost.extend(run);
+                error = error.rollback_failed(undo);
+            }
+        }
+        Err(error)
+    }
+
+    fn map_and_grant(
+        &mut self,
+        pages: &[usize],
+        memory: &[PhysicalMemory<B>],
+        devices: &[DeviceId],
+        done: &mut usize,
+    ) -> Result<()> {
+        for (page, memory) in pages.iter().zip(memory) {
+            let Some(region) = &mut self.region else { return Ok(()) };
+            self.calls.map += 1;
+            region.map(Bytes(*page as u64 * self.page), memory)?;
+            *done += 1;
+        }
+        self.grant(pages, devices)
+    }
+
+    /// Gives devices access to mapped pages, which must be in order.
+    fn grant(&mut self, pages: &[usize], devices: &[DeviceId]) -> Result<()> {
+        for run in pages.chunk_by(follow_each_other) {
+            let (offset, length) = self.part(run);
+            for device in devices {
+                let Some(region) = &mut self.region else { return Ok(()) };
+                self.calls.set_access += 1;
+                region.set_access(offset, length, *device, Access::ReadWrite)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the offset and the size of pages that follow each other.
+    fn part(&self, run: &[usize]) -> (Bytes, Bytes) {
+        (Bytes(run[0] as u64 * self.page), Bytes(run.len() as u64 * self.page))
+    }
+
+    /// Notes the pages at which the mapping is unknown.
+    fn lose_unsound(&mut self, pages: &[usize]) {
+        let Self { region: Some(region), lost, page: size, .. } = self else { return };
+        let mapping_at = |page: usize| region.mapping_at(Bytes(page as u64 * *size));
+        let is_sound = |page: &usize| mapping_at(*page).is_some_and(|mapping| !mapping.poisoned);
+        lost.extend(pages.iter().filter(|page| !is_sound(page)));
+    }
+
+    /// Puts the region back, and notes which pages have lost their memory. Returns those at which nothing is mapped any more.
+    pub(crate) fn put_back(mut self, core: &mut Core<B>) -> Vec<usize> {
+        self.end(core);
+        std::mem::take(&mut self.unmapped)
+    }
+
+    fn end(&mut self, core: &mut Core<B>) {
+        let Some(region) = self.region.take() else { return };
+        core.calls.add(self.calls);
+        let Core { spaces, frames, .. } = core;
+        spaces[self.space].put_region(region);
+        for page in &self.unmapped {
+            spaces[self.space].part_from(frames, *page, NO_FRAME);
+        }
+        for page in &self.lost {
+            core.lose(self.space, *page);
+        }
+    }
+}
+
+impl<B: Backend> Drop for Lent<'_, '_, B> {
+    fn drop(&mut self) {
+        // A driver call has panicked. It fails in a forked child alone, where nothing uses the pool.
+        if self.region.is_some()
+            && let Ok(mut core) = self.mapping.core()
+        {
+            self.end(&mut core);
+        }
+    }
+}
+
+fn follow_each_other(one: &usize, next: &usize) -> bool {
+    one + 1 == *next
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn runs_are_pages_that_follow_each_other() {
+        let found: Vec<_> = [1, 2, 3, 7, 9, 10].chunk_by(super::follow_each_other).collect();
+        assert_eq!(found, [&[1, 2, 3][..], &[7], &[9, 10]]);
+    }
+}
