@@ -60,7 +60,7 @@ const HIP: Backend = [
             "relaxed",
         ],
     ),
-    ("memory", &["handle", "share", "win32"]),
+    ("memory", &["fabric", "handle", "share", "win32"]),
     ("addresses", &["access", "addresses", "mappings", "reservation"]),
     ("work", &["copy", "event", "staging", "stream"]),
     ("backend", &["backend", "capabilities", "memory_types", "probe", "testkit", "view"]),

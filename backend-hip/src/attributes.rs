@@ -6,7 +6,7 @@ use crate::device::attribute;
 use crate::driver::Driver;
 use crate::error::is_invalid_value;
 use crate::ffi::hipDeviceAttribute_t;
-use gpu_vmm_core::{Capability, Detail, DeviceId, Error, Evidence, Feature, Operation, Properties, Result};
+use gpu_vmm_core::{Capability, DeviceId, Evidence, Feature, Operation, Properties, Result};
 
 /// A HIP device attribute; any value but 0 means yes.
 pub(crate) struct Question {
@@ -52,17 +52,9 @@ pub(crate) fn remote_dma(driver: &Driver, device: DeviceId) -> Capability {
     }
 }
 
-/// Why there are no fabric handles.
-pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Capability {
-    const NOT_USED: &str =
-        "HIP reports support, but gpu-vmm does not use them: no machine was available to test them";
-    let reason = says(driver, device, &FABRIC).err().unwrap_or_else(|| NOT_USED.to_owned());
-    Capability::no(Feature::FabricHandle, Evidence::Attribute, reason)
-}
-
-/// Returns the error for a request of a fabric handle.
-pub(crate) fn no_fabric(driver: &Driver, operation: Operation, device: DeviceId) -> Error {
-    Error::new(operation, Detail::Unsupported { reason: fabric(driver, device).note })
+/// Returns `Ok` if HIP reports fabric handles, which must still be tried; otherwise the error explains why not.
+pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Result<(), String> {
+    says(driver, device, &FABRIC)
 }
 
 /// Returns `Ok` if the attribute is set; otherwise the error explains why not.

@@ -1,7 +1,6 @@
 //! [`HipBackend`]: the core's backend traits, forwarded to the other modules.
 #![allow(unsafe_code)] // the trait's functions are unsafe to call
 
-use crate::attributes;
 use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
@@ -182,8 +181,14 @@ unsafe impl MemoryCalls for HipBackend {
         crate::win32::import(&self.driver, from, size, properties)
     }
 
-    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, properties: &Properties) -> Result<HipHandle> {
-        Err(attributes::no_fabric(&self.driver, Operation::ImportMemory, properties.device))
+    unsafe fn import_fabric(
+        &self,
+        from: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<HipHandle> {
+        memory_types::check_fabric(&self.driver, Operation::ImportMemory, properties.device)?;
+        crate::fabric::import(&self.driver, from, size, properties)
     }
 
     unsafe fn reserve(

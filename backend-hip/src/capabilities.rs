@@ -23,7 +23,7 @@ pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability
         peers(driver, device)?,
         descriptor(driver, device)?,
         win32_handle(driver, device)?,
-        attributes::fabric(driver, device.id),
+        memory_types::fabric(driver, device)?,
         Capability::no(Feature::Multicast, Evidence::Design, NO_MULTICAST),
         memory_types::host_access(driver, device)?,
         memory_types::host_memory(driver, device)?,

@@ -26,6 +26,7 @@ pub(crate) struct TriedTypes {
     pub(crate) host_access: OnceLock<Capability>,
     pub(crate) host_memory: OnceLock<Capability>,
     pub(crate) host_node_memory: OnceLock<Capability>,
+    pub(crate) fabric: OnceLock<Capability>,
 }
 
 /// The handle of a stream, which keeps nothing alive.

@@ -15,6 +15,9 @@ pub(crate) mod hsa;
 pub(crate) use bindings::*;
 use gpu_vmm_core::{Access, DeviceId, HandleTypes, Location, Properties};
 
+/// `hipMemHandleTypeFabric`, which the headers of the bindings lack.
+pub(crate) const FABRIC_HANDLE: hipMemAllocationHandleType = hipMemAllocationHandleType(8);
+
 /// HIP's location of a device, or of the host, whose number HIP ignores.
 pub(crate) const fn location(who: DeviceId) -> hipMemLocation {
     if who.is_host() {
@@ -44,6 +47,8 @@ pub(crate) fn allocation(properties: &Properties) -> hipMemAllocationProp {
     allocation.__bindgen_anon_1.requestedHandleType =
         if properties.handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
             hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor
+        } else if properties.handle_types.contains(HandleTypes::FABRIC) {
+            FABRIC_HANDLE
         } else {
             hipMemAllocationHandleType::hipMemHandleTypeNone
         };

@@ -130,7 +130,7 @@ unsafe impl Handle for HipHandle {
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        Err(attributes::no_fabric(&self.driver, Operation::ExportMemory, self.properties.device))
+        self.export_for_fabric()
     }
 }
 

@@ -12,7 +12,7 @@
 //! | `driver`, `open`, `error` | the one loaded runtime, and its errors |
 //! | `device`, `device_state` | its devices, and what is known about each |
 //! | `handle`, `attributes`, `memory_types` | physical memory, and its types |
-//! | `share`, `descriptor`, `win32` | memory exported and imported as file descriptors or Windows handles |
+//! | `share`, `descriptor`, `win32`, `fabric` | memory exported and imported as file descriptors, Windows handles or fabric handles |
 //! | `reservation`, `addresses`, `kept_addresses`, `mappings`, `access` | address ranges, their mappings, and the access of each device |
 //! | `copy`, `staging`, `stream`, `event` | copies and fills; page-locked memory and copy streams; streams; events |
 //! | `view` | regions, vectors and blocks for work on a program's own streams |
@@ -47,6 +47,7 @@ mod device_state;
 mod driver;
 mod error;
 mod event;
+mod fabric;
 mod ffi;
 mod handle;
 mod hsa;

@@ -2,7 +2,7 @@
 //!
 //! Each answer is a capability. Its note is also the reason in the error for a request of such memory.
 
-use crate::attributes::{LARGE_BAR, no_fabric, says};
+use crate::attributes::{self, LARGE_BAR, says};
 use crate::device::granularity;
 use crate::driver::Driver;
 use crate::probe;
@@ -113,8 +113,24 @@ fn memory_at(
     })
 }
 
+/// Whether memory can be exported as a fabric handle.
+pub(crate) fn fabric(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
+    const FEATURE: Feature = Feature::FabricHandle;
+    if let Err(reason) = attributes::fabric(driver, device.id) {
+        return Ok(Capability::no(FEATURE, Evidence::Attribute, reason));
+    }
+    let known = &driver.devices_state(device.id)?.tried.fabric;
+    let note = "created and exported; gpu-vmm has never run on a machine with a fabric of AMD's GPUs";
+    tried(known, FEATURE, note, || probe::fabric(driver, device))
+}
+
+/// Refuses fabric handles if the device does not support them.
+pub(crate) fn check_fabric(driver: &Arc<Driver>, operation: Operation, device: DeviceId) -> Result<()> {
+    required(operation, fabric(driver, known(driver, operation, device)?)?)
+}
+
 fn check_handle_types(
-    driver: &Driver,
+    driver: &Arc<Driver>,
     operation: Operation,
     device: &Device,
     types: HandleTypes,
@@ -124,7 +140,7 @@ fn check_handle_types(
         return Err(Error::new(operation, Detail::Unsupported { reason }));
     }
     if types.contains(HandleTypes::FABRIC) {
-        return Err(no_fabric(driver, operation, device.id));
+        return check_fabric(driver, operation, device.id);
     }
     types.check_here(operation)
 }

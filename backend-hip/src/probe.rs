@@ -5,10 +5,15 @@ use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Bytes, Detail, Device, DeviceId, Error, Grant, Location,
-    Operation, Properties, Reservation, Result,
+    Access, Address, AddressRange, Alignment, Bytes, Detail, Device, DeviceId, Error, Grant, HandleTypes,
+    Location, Operation, Properties, Reservation, Result,
 };
 use std::sync::Arc;
+
+#[cfg(unix)]
+use crate::quirks::{HOST_ACCESS_FAULTS, workaround_enabled};
+#[cfg(unix)]
+use gpu_vmm_core::DriverError;
 
 /// Large enough to be noticed among the allocations of other processes on the same GPU.
 const LARGE: Bytes = Bytes::mib(64);
@@ -68,6 +73,12 @@ pub(crate) fn export(driver: &Arc<Driver>, device: &Device) -> Result<()> {
     HipHandle::create(driver, device.granularity.bytes(), &properties)?.export().map(drop)
 }
 
+/// Creates a granule for fabric handles and exports it.
+pub(crate) fn fabric(driver: &Arc<Driver>, device: &Device) -> Result<()> {
+    let properties = Properties::on(device.id).exported_as(HandleTypes::FABRIC);
+    HipHandle::create(driver, device.granularity.bytes(), &properties)?.export_for_fabric().map(drop)
+}
+
 /// Maps a granule read-only and reads the device's access back.
 pub(crate) fn read_only(driver: &Arc<Driver>, device: &Device) -> Result<Access> {
     let grant = Grant { device: device.id, access: Access::Read };
@@ -86,19 +97,46 @@ pub(crate) fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Result<()> {
     })
 }
 
-/// Maps a granule of device memory for the host.
+/// Maps a granule of device memory for the host, which uses it.
 pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<()> {
-    mapped(driver, device, &Properties::on(device.id), &[read_write(DeviceId::HOST)], |_| Ok(()))
+    mapped(driver, device, &Properties::on(device.id), &[read_write(DeviceId::HOST)], used_by_host)
 }
 
-/// Maps a granule of host memory for the device and the host, and checks that the device's free memory has not shrunk.
+/// Writes to the beginning of a reservation from the CPU.
+///
+/// The kernel does it, by the system call `uname`: if the memory cannot be written, the call fails with EFAULT, and the process
+/// gets no SIGBUS ([`HOST_ACCESS_FAULTS`]). `process_vm_writev` cannot replace it: it refuses the kind of mapping that amdgpu
+/// makes (`VM_PFNMAP`).
+fn used_by_host(granule: &HipReservation) -> Result<()> {
+    cfg_if::cfg_if! {
+        if #[cfg(unix)] {
+            let range = granule.range();
+            // SAFETY: the mapping has room for the structure, and no other code uses it; the kernel checks the address.
+            if !workaround_enabled(&HOST_ACCESS_FAULTS) || unsafe { libc::uname(range.base.as_ptr()) } == 0 {
+                return Ok(());
+            }
+            let source = DriverError::system("uname", &std::io::Error::last_os_error());
+            let context = format!("the CPU's access to {range}, which hipMemSetAccess had set");
+            Err(Error::new(Operation::SetAccess, Detail::Driver { source, context }))
+        } else {
+            let _ = granule;
+            Ok(())
+        }
+    }
+}
+
+/// Maps a granule of host memory for the device and the host, which uses it, and checks that the device's free memory has not
+/// shrunk.
 pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device, location: Location) -> Result<()> {
     let free = || driver.memory_info(device.id).map(|info| info.free);
     let properties = Properties::on(device.id).located(location);
     let size = device.granularity.bytes();
     let before = free()?;
     let grants = [read_write(device.id), read_write(DeviceId::HOST)];
-    let meanwhile = mapped(driver, device, &properties, &grants, |_| free())?;
+    let meanwhile = mapped(driver, device, &properties, &grants, |granule| {
+        used_by_host(granule)?;
+        free()
+    })?;
     check_not_the_devices(size, &properties, before, meanwhile)
 }
 

@@ -15,6 +15,8 @@ mod versions;
 pub(crate) use captures::SPOILT_CAPTURE_STAYS;
 pub(crate) use captures::{DEVICE_WAIT_SPOILS_CAPTURES, NULL_STREAM_SPOILS_CAPTURES, WAITS_SPOIL_CAPTURES};
 use gpu_vmm_core::Quirk;
+#[cfg(unix)]
+pub(crate) use host::HOST_ACCESS_FAULTS;
 pub(crate) use host::{HOST_ACCESS_LEAVES_A_HOLE, HOST_ACCESS_UNTOLD};
 pub(crate) use list::QUIRKS;
 use list::{
@@ -32,9 +34,16 @@ pub(crate) use switch::workaround_enabled;
 /// The first version whose virtual memory works on Linux.
 pub(crate) const OLDEST: u32 = 60_100_000;
 
-/// Formats a version as major, minor and build.
+/// The releases of ROCm that have another number than their HIP, by HIP's minor version 7.N. `docs/guide/support.md` has the
+/// same table.
+const ROCM: [(u32, &str); 3] = [(15, "10.0"), (16, "10.1"), (17, "10.2")];
+
+/// Formats a version as major, minor and build, with the release of ROCm if that has another number.
 pub(crate) fn readable(version: u32) -> String {
-    format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
+    let (major, minor, build) = (version / 10_000_000, version / 100_000 % 100, version % 100_000);
+    let rocm = ROCM.iter().find(|(of, _)| (major, minor) == (7, *of));
+    let rocm = rocm.map(|(_, release)| format!(" (ROCm {release})")).unwrap_or_default();
+    format!("{major}.{minor}.{build}{rocm}")
 }
 
 /// How `hipMemImportFromShareableHandle` interprets its second argument, which has a pointer type.
@@ -66,8 +75,8 @@ pub(crate) struct Quirks {
     pub(crate) event_reads_its_stream: bool,
     /// How a descriptor is passed: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
     pub(crate) import_form: ImportForm,
-    /// The descriptor must stay open after the import: [`IMPORT_READS_LATER`].
-    pub(crate) import_reads_later: bool,
+    /// The descriptor stays open after the import: [`IMPORT_READS_LATER`], [`list::IMPORT_IS_NOT_EXPORTED`].
+    pub(crate) import_stays_open: bool,
     /// Descriptors that are no dma-bufs are refused before the import: [`IMPORT_CHECKS_NOTHING`].
     #[cfg_attr(not(unix), allow(dead_code))] // descriptors
     pub(crate) import_checks_nothing: bool,
@@ -102,7 +111,12 @@ impl Quirks {
             events_spoil_captures: has(&captures::RECORDED_THERE),
             event_reads_its_stream: has(&captures::READS_STREAM),
             import_form,
-            import_reads_later: has(&IMPORT_READS_LATER),
+            // Versions with both quirks need it for the first one, and lose the second one's remedy with it.
+            import_stays_open: if IMPORT_READS_LATER.is_in(version) {
+                has(&IMPORT_READS_LATER)
+            } else {
+                has(&list::IMPORT_IS_NOT_EXPORTED)
+            },
             import_checks_nothing: has(&IMPORT_CHECKS_NOTHING),
             export_is_kept: has(&list::EXPORT_IS_KEPT),
             // On Windows the code below HIP is different.
@@ -125,11 +139,11 @@ mod tests {
         assert!(six.free_races && !six.access_sums && six.import_form == ImportForm::Pointer);
         let seven = Quirks::of(70_253_211);
         assert!(!seven.free_races && seven.access_sums && seven.import_form == ImportForm::Value);
-        assert!(!seven.import_reads_later);
+        assert!(!seven.import_stays_open);
         assert!(!Quirks::of(71_260_540).access_sums);
         let stays = |version| Quirks::of(version).memory_stays;
         assert!(!stays(70_051_831) && stays(70_100_000) == cfg!(unix) && !stays(71_200_000));
-        assert!(Quirks::of(71_400_000).import_reads_later);
+        assert!(Quirks::of(71_400_000).import_stays_open);
         assert!(six.events_spoil_captures && !seven.events_spoil_captures);
         assert!(six.no_host_access && !seven.no_host_access && Quirks::of(70_100_000).no_host_access);
         assert!(six.no_host_memory && seven.no_host_memory && !Quirks::of(71_500_000).no_host_memory);
@@ -146,11 +160,11 @@ mod tests {
             ("pinned_by_first", |quirks| quirks.pinned_by_first, 60_100_000, 70_000_000),
             ("events_spoil_captures", |quirks| quirks.events_spoil_captures, 60_100_000, 70_000_000),
             ("event_reads_its_stream", |quirks| quirks.event_reads_its_stream, 60_100_000, 70_000_000),
-            ("import_reads_later", |quirks| quirks.import_reads_later, 71_400_000, u32::MAX),
+            ("import_stays_open", |quirks| quirks.import_stays_open, 71_400_000, u32::MAX),
             ("import_checks_nothing", |quirks| quirks.import_checks_nothing, 71_400_000, u32::MAX),
             ("export_is_kept", |quirks| quirks.export_is_kept, 71_400_000, 71_500_000),
             ("memory_stays", |quirks| quirks.memory_stays, 70_100_000, 71_200_000),
-            ("owner_last", |quirks| quirks.owner_last, 71_400_000, u32::MAX),
+            ("owner_last", |quirks| quirks.owner_last, 71_400_000, 71_600_000),
             ("no_host_access", |quirks| quirks.no_host_access, 60_100_000, 70_200_000),
             ("no_host_memory", |quirks| quirks.no_host_memory, 60_100_000, 71_500_000),
         ];
@@ -192,5 +206,8 @@ mod tests {
     fn versions_are_readable() {
         assert_eq!(readable(70_253_211), "7.2.53211");
         assert_eq!(readable(71_260_540), "7.12.60540");
+        assert_eq!(readable(71_526_333), "7.15.26333 (ROCm 10.0)");
+        assert_eq!([71_600_001, 71_700_002].map(readable), ["7.16.1 (ROCm 10.1)", "7.17.2 (ROCm 10.2)"]);
+        assert_eq!([71_400_003, 71_800_004, 81_500_005].map(readable), ["7.14.3", "7.18.4", "8.15.5"]);
     }
 }

@@ -204,6 +204,6 @@ pub(crate) fn import(
     let code = unsafe { (driver.hip.hipMemImportFromShareableHandle)(&raw mut raw, os_handle, POSIX_FD) };
     let context = || format!("{size} on {} from descriptor {number}", properties.device);
     driver.check(OPERATION, "hipMemImportFromShareableHandle", code, context)?;
-    let kept = driver.quirks.import_reads_later.then_some(copy);
+    let kept = driver.quirks.import_stays_open.then_some(copy);
     Ok(HipHandle::imported(Arc::clone(driver), raw, size, *properties, kept))
 }

@@ -142,7 +142,7 @@ fn import_as(
     let _current = workaround_enabled(&IMPORT_ON_CURRENT_DEVICE)
         .then(|| driver.on(OPERATION, properties.device))
         .transpose()?;
-    let kept = driver.quirks.import_reads_later.then(|| from.try_clone_to_owned()).transpose();
+    let kept = driver.quirks.import_stays_open.then(|| from.try_clone_to_owned()).transpose();
     let kept = kept.map_err(|error| {
         Error::new(
             OPERATION,

@@ -1,7 +1,7 @@
 //! Quirks of stream captures: calls that invalidate the capture of a stream that they do not name. `relaxed` has the
 //! table of the behaviour that was observed.
 
-use super::versions::{UNFIXED, V6_1, V7_0, quirk};
+use super::versions::{UNFIXED, V6_1, V7_0, V7_14, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(crate) const WAITS_SPOIL_CAPTURES: Quirk = quirk(
@@ -27,12 +27,12 @@ pub(crate) const DEVICE_WAIT_SPOILS_CAPTURES: Quirk = quirk(
 
 pub(crate) const SPOILT_CAPTURE_STAYS: Quirk = quirk(
     "spoilt-capture-stays",
-    (V6_1, UNFIXED),
+    (V6_1, V7_14),
     "after hipStreamEndCapture has reported an invalidated capture, the stream still reports that it captures \
      (invalidated) and cannot be waited for until another capture of it begins and ends; a second hipStreamEndCapture \
      crashes",
     "the test kit begins and ends an empty capture; a program's own stream is treated as capturing",
-    "simulated, both: backend-hip/tests/hip/captures.rs",
+    "simulated, both: backend-hip/tests/hip/captures.rs; fixed by ROCm/rocm-systems PR #6509, which is in 7.14",
 );
 
 pub(crate) const NULL_STREAM_SPOILS_CAPTURES: Quirk = quirk(

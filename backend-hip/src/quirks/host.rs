@@ -1,6 +1,6 @@
 //! Quirks of the host: its access to a device's memory, its own memory, and copies from and to page-locked memory.
 
-use super::versions::{UNFIXED, V6_1, V7_0, V7_2, V7_15, V7_16, quirk};
+use super::versions::{UNFIXED, V6_1, V7_0, V7_2, V7_15, V7_16, V7_17, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(super) const ACCESS_APPEARS: Quirk = quirk(
@@ -13,10 +13,10 @@ pub(super) const ACCESS_APPEARS: Quirk = quirk(
 
 pub(super) const ON_IMPORTS: Quirk = quirk(
     "host-access-on-imports",
-    (V7_15, V7_16),
+    (V7_15, V7_17),
     "hipMemSetAccess for the host fails on imported memory",
     "none: gpu-vmm returns the error",
-    "ROCm/rocm-systems #11185, PR #10879",
+    "ROCm/rocm-systems #11185, PR #10879; fixed by PR #11380, which is in 7.17",
 );
 
 pub(crate) const HOST_ACCESS_UNTOLD: Quirk = quirk(
@@ -29,12 +29,23 @@ pub(crate) const HOST_ACCESS_UNTOLD: Quirk = quirk(
 
 pub(crate) const HOST_ACCESS_LEAVES_A_HOLE: Quirk = quirk(
     "host-access-leaves-a-hole",
-    (V7_2, UNFIXED),
+    (V7_2, V7_16),
     "after hipMemUnmap of memory that the host had access to, its addresses are unmapped in the process: the next mmap \
      may get them, and hipMemAddressFree then unmaps that mapping",
     "gpu-vmm maps the addresses without access as soon as hipMemUnmap returns; only an mmap in another thread can come \
      between",
-    "read in rocr-runtime of October 2024 and August 2025 (MappedHandleAllowedAgent::RemoveAccess)",
+    "read in rocr-runtime of October 2024 and August 2025 (MappedHandleAllowedAgent::RemoveAccess); 7.16 and \
+     later do not leave it",
+);
+
+pub(crate) const HOST_ACCESS_FAULTS: Quirk = quirk(
+    "host-access-faults",
+    (V7_15, UNFIXED),
+    "hipMemSetAccess for the host succeeds, and the CPU's first write to the memory raises SIGBUS: on machines with several \
+     GPUs of which ROCR_VISIBLE_DEVICES hides the first, and with partitioned GPUs (CPX and NPS2)",
+    "before memory for the CPU is created, the kernel writes to one granule of such memory (uname), which fails with EFAULT \
+     instead of the signal; a request for such memory then returns Unsupported",
+    "ROCm/rocm-systems #9985, #10708, PR #11380; not reproduced by gpu-vmm",
 );
 
 pub(super) const MEMORY_IS_THE_DEVICES: Quirk = quirk(

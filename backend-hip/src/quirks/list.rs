@@ -39,11 +39,11 @@ pub(super) const COPY_BY_SOURCE: Quirk = quirk(
 
 pub(crate) const OWNER_LAST: Quirk = quirk(
     "owner-last",
-    (V7_14, UNFIXED),
+    (V7_14, V7_16),
     "a mapping is corrupted when a peer is given access after the owner of the memory",
     "gpu-vmm sets the access of one device per call, the owner last; to add a peer later, it waits for the owner's \
      work, removes the owner's access, and sets it again after the peer's",
-    "openxla/xla #46576; ROCm/rocm-systems PR #9908; not reproduced by gpu-vmm",
+    "openxla/xla #46576; fixed by ROCm/rocm-systems PR #9908, which is in 7.16; not reproduced by gpu-vmm",
 );
 
 pub(super) const IMPORT_WANTS_POINTER: Quirk = quirk(
@@ -78,10 +78,10 @@ pub(super) const IMPORT_UNKNOWN: [Quirk; 2] = [
 
 pub(super) const IMPORT_READS_LATER: Quirk = quirk(
     "import-reads-later",
-    (V7_14, UNFIXED),
+    (V7_14, V7_16),
     "HIP may read an imported descriptor only when access is set",
     "an imported handle keeps a copy of the descriptor open",
-    "ROCm/rocm-systems PR #8304, #8436",
+    "ROCm/rocm-systems PR #8304, #8436; fixed by PR #8440, which is in 7.16",
 );
 
 pub(super) const IMPORT_CHECKS_NOTHING: Quirk = quirk(
@@ -270,12 +270,21 @@ pub(crate) const QUIRKS: &[Quirk] = &[
     ),
     quirk(
         "unmap-does-not-wait",
-        (V6_1, V7_16),
+        (V6_1, V7_14),
         "hipMemUnmap waits for some streams of some device, depending on the version",
         "gpu-vmm does not rely on it: the caller of an unmap proves that the devices have finished",
         "read in clr 6.4.1 and 7.0",
     ),
     UNMAP_ON_CURRENT_DEVICE,
+    quirk(
+        "unmap-waits-for-all-streams",
+        (V7_14, UNFIXED),
+        "hipMemUnmap waits for all streams of the memory's owner and of each device with access, and never returns while \
+         queued work waits for the calling thread",
+        "none: the caller of an unmap must not owe anything to queued work; until the call returns, gpu-vmm's other calls on \
+         virtual memory wait for it",
+        "read in clr of 7.14 (hip_vm.cpp)",
+    ),
     quirk(
         "access-rounds-up",
         (V6_1, V7_0),
@@ -415,7 +424,7 @@ pub(crate) const QUIRKS: &[Quirk] = &[
         "hipMemCreate keeps a descriptor open for each handle, and returns hipErrorOutOfMemory at the process's limit \
          of descriptors, however much memory is free",
         "none: the error contains the free memory; fewer and larger handles, or a higher limit of descriptors, help",
-        "pytorch/pytorch PR #192814; ROCm/legacy-rocm-build #6661; ROCm/rocm-systems PR #7786",
+        "pytorch/pytorch PR #192814; ROCm/legacy-rocm-build #6661; ROCm/rocm-systems PR #7786, #10604",
     ),
     quirk(
         "scattered-copies",
@@ -435,6 +444,7 @@ pub(crate) const QUIRKS: &[Quirk] = &[
     host::ACCESS_APPEARS,
     host::HOST_ACCESS_UNTOLD,
     host::HOST_ACCESS_LEAVES_A_HOLE,
+    host::HOST_ACCESS_FAULTS,
     host::MEMORY_IS_THE_DEVICES,
     quirk(
         "range-is-one-mapping",
@@ -447,10 +457,10 @@ pub(crate) const QUIRKS: &[Quirk] = &[
     ),
     quirk(
         "range-leaks",
-        (V7_0, UNFIXED),
+        (V7_0, V7_16),
         "hipMemGetHandleForAddressRange takes a reference (hsa_amd_vmem_retain_alloc_handle) and never releases it: \
          the memory is never freed",
         "gpu-vmm never calls it; it calls the same ROCr functions directly and releases the reference",
-        "simulated, 7.2.4: counts of ROCr's calls",
+        "simulated, 7.2.4: counts of ROCr's calls; fixed by ROCm/rocm-systems PR #10613, which is in 7.16",
     ),
 ];

@@ -14,6 +14,7 @@ pub(super) const V7_12: u32 = 71_200_000;
 pub(super) const V7_14: u32 = 71_400_000;
 pub(super) const V7_15: u32 = 71_500_000;
 pub(super) const V7_16: u32 = 71_600_000;
+pub(super) const V7_17: u32 = 71_700_000;
 pub(super) const UNFIXED: u32 = u32::MAX;
 
 pub(super) const fn quirk(

@@ -17,6 +17,7 @@ const V7_2: u32 = 70_200_000;
 const V7_12: u32 = 71_200_000;
 const V7_14: u32 = 71_400_000;
 const V7_15: u32 = 71_500_000;
+const V7_16: u32 = 71_600_000;
 const UNFIXED: u32 = u32::MAX;
 
 macro_rules! behaviours {
@@ -60,7 +61,7 @@ behaviours! {
     /// Memory of the host, and of its nodes, can be created.
     host_memory: V7_15..UNFIXED => "hip-tests hipMemCreateHostNuma.cc; rocm-systems of mid 2026 (hostVmemAlloc)";
     /// A peer that gets access after the memory's own device corrupts the mapping.
-    peer_after_owner_corrupts: V7_14..UNFIXED => "openxla/xla #46576; rocm-systems PR #9908, not known in which release";
+    peer_after_owner_corrupts: V7_14..V7_16 => "openxla/xla #46576; rocm-systems PR #9908, by its date in 7.16";
     /// The device of the source does a copy, or the device of the only side in device memory.
     copy_by_source: V6_1..V7_0 => "seen on 6.4.3 over a simulated HSA runtime; 7.2.4 takes the current device";
     /// Device 0 does copies between mapped and page-locked memory.
@@ -68,7 +69,11 @@ behaviours! {
     /// `hipMemImportFromShareableHandle` reads the descriptor through a pointer.
     import_by_pointer: V6_1..V7_0_2, V7_0_6..V7_1 => "rocm-systems PR #759; RCCL takes 7.0 from build 51831 below 60000 for the new form";
     /// An imported descriptor is read, by its number, when access is set.
-    import_reads_later: V7_14..UNFIXED => "rocm-systems PR #8304, #8436";
+    import_reads_later: V7_14..V7_16 => "rocm-systems PR #8304, #8436, #8440";
+    /// An import succeeds with any descriptor.
+    import_checks_nothing: V7_14..UNFIXED => "rocr-runtime of 7.14 (Runtime::VMemoryImportShareableHandle)";
+    /// The host's pages are not replaced when memory is unmapped that the host had access to.
+    host_access_leaves_a_hole: V7_2..V7_16 => "rocr-runtime of August 2025 (RemoveAccess)";
     /// Every export returns the descriptor that the runtime keeps for the memory and closes with it.
     export_is_kept: V7_14..V7_15 => "rocr-runtime of 7.14 (KfdDriver::ExportMemoryHandle); rocm-systems PR #7786, #8440";
     /// Imported memory cannot be exported.

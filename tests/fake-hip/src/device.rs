@@ -1,5 +1,6 @@
 //! Devices, versions and errors; plain allocations.
 
+use crate::attribute;
 use crate::c::{DEVICE, HipError, Location, Out, PointerAttributes, give, stop};
 use crate::call::{CURRENT, LAST_ERROR, current};
 use crate::copy::READ_WRITE;
@@ -11,17 +12,6 @@ use crate::stream::null;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::{Arc, OnceLock};
-
-/// `hipDeviceAttributeVirtualMemoryManagementSupported`, the same number in all versions.
-const VIRTUAL_MEMORY: c_int = 89;
-/// `hipDeviceAttributeIsLargeBar`.
-const LARGE_BAR: c_int = 10011;
-/// `hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported`.
-const REMOTE_DMA: c_int = 94;
-/// `hipDeviceAttributeHandleTypeFabricSupported`.
-const FABRIC: c_int = 95;
-/// The version that added the last two.
-const OF_7_14: u32 = 71_400_000;
 
 /// Returns the device with a number, which must exist.
 fn device(id: c_int) -> usize {
@@ -58,16 +48,7 @@ hip!(hipMemGetInfo, |state, free: Out<'_, usize>, total: Out<'_, usize>| {
 });
 
 hip!(hipDeviceGetAttribute, |_, value: Out<'_, c_int>, attribute: c_int, id: c_int| {
-    let is_set = match attribute {
-        VIRTUAL_MEMORY => device(id) >= SETTINGS.without_vmm,
-        LARGE_BAR => true,
-        REMOTE_DMA if SETTINGS.version >= OF_7_14 => true,
-        FABRIC if SETTINGS.version >= OF_7_14 => false,
-        _ => return Err(HipError::INVALID_VALUE),
-    };
-    let names = [attribute.to_string(), format!("{attribute}@{id}")];
-    let is_negated = names.iter().any(|name| SETTINGS.negates.contains(name));
-    give(value, (is_set != is_negated).into())
+    give(value, attribute::of(attribute, device(id))?.into())
 });
 
 hip!(hipDeviceCanAccessPeer, |_, answer: Out<'_, c_int>, id: c_int, peer: c_int| {
@@ -120,7 +101,7 @@ hip!(hipMalloc, |state, at: Out<'_, usize>, size: usize| {
     let (device, size) = (current(), size.next_multiple_of(UNIT));
     let memory = OnceLock::from(state.take_memory(Some(device), size)?);
     let base = memory::reserve(0, size)?;
-    let handle = Arc::new(Handle { memory, descriptor: -1, device, shareable: false });
+    let handle = Arc::new(Handle { memory, descriptor: -1, device, exported_as: 0 });
     let mut mapping = Mapping::new(size, handle, 0);
     mapping.access[device] = READ_WRITE;
     let (range, mappings) = (base..base + size, BTreeMap::from([(base, mapping)]));

@@ -1,17 +1,24 @@
 //! Physical memory: creates, releases and shares it.
 
+use crate::attribute::has_fabric;
 use crate::c::{Answer, DEVICE, HOST, HOST_NODE, HipError, Location, Out, Properties, give, stop};
 use crate::call::current;
 use crate::memory::{self, PAGE};
 use crate::settings::{SETTINGS, bucket};
 use crate::state::Handle;
-use std::ffi::{c_int, c_ulonglong};
-use std::mem::forget;
+use std::ffi::{c_int, c_ulonglong, c_void};
+use std::mem::{MaybeUninit, forget};
 use std::sync::{Arc, OnceLock};
 
-/// `hipMemAllocationTypePinned`; `hipMemHandleTypePosixFileDescriptor`.
+/// `hipMemAllocationTypePinned`; `hipMemHandleTypePosixFileDescriptor`, `hipMemHandleTypeFabric`.
 const PINNED: c_int = 1;
 const DESCRIPTOR: c_int = 1;
+const FABRIC: c_int = 8;
+
+/// `hipMemFabricHandle_t`. The first bytes are the number of the memory's file.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FabricHandle([u8; 64]);
 
 /// Returns the device of a location, `None` for the host. Refuses locations that this version does not know.
 pub(crate) fn device_of(function: &str, Location { kind, id }: Location, host: bool) -> Option<usize> {
@@ -37,7 +44,9 @@ hip!(hipMemCreate, |state,
                     flags: c_ulonglong| {
     rule!(flags == 0 && size != 0 && size.is_multiple_of(PAGE), "hipMemCreate of {size:#x}");
     let (location, handle_kind) = checked("hipMemCreate", properties);
-    rule!(matches!(handle_kind, 0 | DESCRIPTOR), "hipMemCreate for handles of type {handle_kind}");
+    let has_fabric = location.is_some_and(has_fabric);
+    let is_known = matches!(handle_kind, 0 | DESCRIPTOR) || handle_kind == FABRIC && has_fabric;
+    rule!(is_known, "hipMemCreate for handles of type {handle_kind}");
     if handle_kind == DESCRIPTOR && bucket().nothing_is_shared {
         return Err(HipError::NOT_SUPPORTED);
     }
@@ -50,7 +59,7 @@ hip!(hipMemCreate, |state,
         memory: OnceLock::from(memory),
         descriptor: -1,
         device: location.unwrap_or_else(current),
-        shareable: handle_kind == DESCRIPTOR,
+        exported_as: handle_kind,
     });
     give(handle, raw)
 });
@@ -71,31 +80,51 @@ hip!(hipMemGetAllocationGranularity, |_,
 });
 
 hip!(hipMemExportToShareableHandle, |state,
-                                     to: Out<'_, c_int>,
+                                     to: *mut c_void,
                                      handle: usize,
                                      kind: c_int,
                                      flags: c_ulonglong| {
     let handle = state.handle("hipMemExportToShareableHandle", handle);
-    let is_right = handle.shareable && kind == DESCRIPTOR && flags == 0;
+    let is_right = kind != 0 && handle.exported_as == kind && flags == 0;
     rule!(is_right, "hipMemExportToShareableHandle of memory that was not created for it");
     if handle.descriptor >= 0 && bucket().import_is_not_exported {
         return Err(HipError::INVALID_VALUE);
     }
-    give(to, handle.memory.get().ok_or(HipError::INVALID_VALUE)?.exported()?)
+    let memory = handle.memory.get().ok_or(HipError::INVALID_VALUE)?;
+    if kind == FABRIC {
+        let mut bytes = [0; 64];
+        bytes[..8].copy_from_slice(&memory.number().to_ne_bytes());
+        // SAFETY: the caller has room for such a handle, or passes null.
+        return give(unsafe { to.cast::<MaybeUninit<FabricHandle>>().as_mut() }, FabricHandle(bytes));
+    }
+    // SAFETY: the caller has room for a descriptor, or passes null.
+    give(unsafe { to.cast::<MaybeUninit<c_int>>().as_mut() }, memory.exported()?)
 });
 
 hip!(hipMemImportFromShareableHandle, |state, handle: Out<'_, usize>, from: usize, kind: c_int| {
+    if kind == FABRIC {
+        // SAFETY: the caller passes the address of such a handle.
+        let FabricHandle(bytes) = unsafe { *std::ptr::with_exposed_provenance::<FabricHandle>(from) };
+        let number = bytes[..8].try_into().map(u64::from_ne_bytes).unwrap_or_default();
+        let memory = OnceLock::from(state.memory_with(number).ok_or(HipError::INVALID_VALUE)?);
+        // It counts as imported, and no descriptor is read for it.
+        let raw = state.add_handle(Handle { memory, descriptor: 0, device: current(), exported_as: FABRIC });
+        return give(handle, raw);
+    }
     rule!(kind == DESCRIPTOR, "hipMemImportFromShareableHandle of handles of type {kind}");
     let descriptor = descriptor(from)?;
     let memory = match bucket().import_reads_later {
         true => OnceLock::new(),
-        false => OnceLock::from(state.memory_of(descriptor)?),
+        false => match state.memory_of(descriptor) {
+            Err(_) if bucket().import_checks_nothing => OnceLock::new(),
+            memory => OnceLock::from(memory?),
+        },
     };
     if bucket().release_frees_nothing || bucket().import_leaks {
         forget(memory.get().cloned());
     }
     // HIP does not check whose memory it is.
-    let raw = state.add_handle(Handle { memory, descriptor, device: current(), shareable: true });
+    let raw = state.add_handle(Handle { memory, descriptor, device: current(), exported_as: DESCRIPTOR });
     give(handle, raw)
 });
 

@@ -11,7 +11,7 @@
 //! | `settings` | the settings from the environment: version, devices, memory |
 //! | `c`, `call` | HIP's types and codes, and the end of a process; the frame of every function |
 //! | `state`, `stream`, `memory` | the tables of HIP and of the runtime below it; streams; pages in memory files |
-//! | `device`, `handle`, `space`, `access`, `copy`, `event` | HIP's functions, by subject |
+//! | `device`, `attribute`, `handle`, `space`, `access`, `copy`, `event` | HIP's functions, by subject, and attributes of devices |
 //! | `hsa` | functions of ROCr |
 //!
 //! A call that gpu-vmm-hip must never make ends the process with a line that names the broken rule. This is so on every
@@ -34,6 +34,7 @@ mod c;
 #[macro_use]
 mod call;
 mod access;
+mod attribute;
 mod bucket;
 mod copy;
 mod device;

@@ -1,7 +1,7 @@
 //! Pages: physical memory as memory files, and ranges of addresses as inaccessible mappings.
 
 use crate::c::{Answer, HipError, stop};
-use crate::settings::bucket;
+use crate::settings::{SETTINGS, bucket};
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
@@ -65,6 +65,11 @@ impl Memory {
         identity(self) == identity(other)
     }
 
+    /// Returns the number of its file.
+    pub(crate) fn number(&self) -> u64 {
+        self.file.metadata().map_or(0, |data| data.ino())
+    }
+
     /// Returns a new descriptor.
     pub(crate) fn descriptor(&self) -> Answer<File> {
         self.file.try_clone().map_err(|_| HipError::OUT_OF_MEMORY)
@@ -94,7 +99,14 @@ impl Memory {
 
     /// Gives the CPU access to the memory through one of our addresses.
     pub(crate) fn show(&self, at: usize) -> Answer {
-        pages(at, self.size, OPEN, libc::MAP_SHARED | libc::MAP_FIXED, self.file.as_raw_fd()).map(drop)
+        let open = |file: &File| {
+            pages(at, self.size, OPEN, libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd()).map(drop)
+        };
+        if SETTINGS.host_faults {
+            // Pages behind the end of a file raise SIGBUS.
+            return open(&Self::new(0, None).map_err(|_| HipError::OUT_OF_MEMORY)?.file);
+        }
+        open(&self.file)
     }
 }
 

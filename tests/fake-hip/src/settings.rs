@@ -14,6 +14,7 @@
 //! | `FAKE_HIP_TAKES_HINTS` | whether addresses are reserved at their hints: 1 or 0 | 1 |
 //! | `FAKE_HIP_SETS_WRITE` | whether read access is set as read and write access: 1 or 0 | 0 |
 //! | `FAKE_HIP_LOSES_MEMORY` | whether each answer about free memory is a few KiB lower than the one before: 1 or 0 | 0 |
+//! | `FAKE_HIP_HOST_FAULTS` | whether the CPU gets SIGBUS from memory to which it has access: 1 or 0 | 0 |
 //! | `FAKE_HIP_GRANULARITY_KB` | the granularity that is returned, in KiB; calls need multiples of 4 KiB | 4 |
 //! | `FAKE_HIP_MEMORY_MB` | memory of each in MiB | 512 |
 
@@ -35,6 +36,8 @@ const NAMED: &[(&str, u32)] = &[
     ("7.12", 71_260_540),
     ("7.14", 71_400_000),
     ("7.15", 71_500_000),
+    ("7.16", 71_600_000),
+    ("7.17", 71_700_000),
 ];
 
 pub(crate) struct Settings {
@@ -57,6 +60,7 @@ pub(crate) struct Settings {
     pub(crate) takes_hints: bool,
     pub(crate) sets_write: bool,
     pub(crate) loses_memory: bool,
+    pub(crate) host_faults: bool,
     /// The granularity in bytes.
     pub(crate) granularity: u64,
     /// The memory of each device in bytes.
@@ -86,6 +90,7 @@ pub(crate) static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
         takes_hints: number("FAKE_HIP_TAKES_HINTS", 1) != 0,
         sets_write: number("FAKE_HIP_SETS_WRITE", 0) != 0,
         loses_memory: number("FAKE_HIP_LOSES_MEMORY", 0) != 0,
+        host_faults: number("FAKE_HIP_HOST_FAULTS", 0) != 0,
         granularity: number("FAKE_HIP_GRANULARITY_KB", 4) << 10,
         memory: number("FAKE_HIP_MEMORY_MB", 512) << 20,
     }

@@ -93,8 +93,11 @@ hip!(hipMemUnmap, |state, at: usize, size: usize| {
     for (count, start) in tiles.into_iter().enumerate() {
         let Some(mapping) = place.mappings.remove(&start) else { continue };
         if mapping.host_access {
-            // The host's pages are not replaced (rocr-runtime of August 2025, RemoveAccess).
-            memory::free(start, mapping.size);
+            if bucket().host_access_leaves_a_hole {
+                memory::free(start, mapping.size);
+            } else {
+                memory::hide(start, mapping.size)?;
+            }
         }
         if bucket().memory_stays_until_free {
             place.stays.extend(mapping.handle.memory.get().cloned());

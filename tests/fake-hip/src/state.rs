@@ -44,7 +44,8 @@ pub(crate) struct Handle {
     pub(crate) descriptor: c_int,
     /// The device that HIP considers its owner.
     pub(crate) device: usize,
-    pub(crate) shareable: bool,
+    /// The type of handle as which it can be exported, or 0.
+    pub(crate) exported_as: c_int,
 }
 
 /// A reservation, or a plain allocation as one with one mapping.
@@ -168,6 +169,11 @@ impl State {
         let memory = Arc::new(memory);
         self.physical.push(Arc::downgrade(&memory));
         memory
+    }
+
+    /// Returns the memory with a number.
+    pub(crate) fn memory_with(&self, number: u64) -> Option<Arc<Memory>> {
+        self.memories().find(|memory| memory.number() == number)
     }
 
     /// Returns the memory behind a descriptor.

@@ -120,7 +120,8 @@ impl fmt::Display for Vendor {
 /// The version and library of a backend's driver.
 #[derive(Clone, Debug)]
 pub struct DriverInfo {
-    /// The driver's version in the usual notation, such as `13.0` or `7.2.4`.
+    /// The driver's version in the usual notation, such as `13.0` or `7.2.4`. If AMD's release has another number, it follows:
+    /// `7.15.26333 (ROCm 10.0)`.
     pub version: String,
     /// The version number that the driver returns (`cuDriverGetVersion`, `hipRuntimeGetVersion`).
     pub version_number: u32,

@@ -34,6 +34,8 @@ pub(crate) const WAITS_FAIL: &str = "a_failed_wait_is_told";
 pub(crate) const NO_HINTS: &str = "hints_that_are_not_taken";
 /// The case in which read access is set as read and write access.
 pub(crate) const SETS_WRITE: &str = "read_access_that_is_write_access";
+/// The case in which the CPU's use of its memory raises SIGBUS.
+pub(crate) const HOST_FAULTS: &str = "host::unusable";
 /// The case in which something else takes a few KiB between two questions for free memory.
 pub(crate) const LOSES_MEMORY: &str = "a_little_memory_that_others_take_is_no_leak";
 /// The case in which a device does not tell its granularity.
@@ -152,6 +154,7 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, S
         .env("FAKE_HIP_TAKES_HINTS", if case.name == NO_HINTS { "0" } else { "1" })
         .env("FAKE_HIP_SETS_WRITE", if case.name == SETS_WRITE { "1" } else { "0" })
         .env("FAKE_HIP_LOSES_MEMORY", if case.name == LOSES_MEMORY { "1" } else { "0" })
+        .env("FAKE_HIP_HOST_FAULTS", if case.name == HOST_FAULTS { "1" } else { "0" })
         .env("FAKE_HIP_MEMORY_MB", "512")
         .env("GPU_VMM_HIP_LIBRARY", library())
         .env("GPU_VMM_HIP_WITHOUT_QUIRK", without)

@@ -31,8 +31,9 @@ macro_rules! row {
 }
 
 const SIX: &[&str] = &["6.1", "6.2", "6.3", "6.4.1"];
-const ALL: &[&str] = &["6.1", "6.2", "7.0", "7.1", "7.12", "7.14", "7.15"];
+const ALL: &[&str] = &["6.1", "6.2", "7.0", "7.1", "7.12", "7.14", "7.15", "7.16"];
 const HOST: &[&str] = &["7.2", "7.12", "7.14", "7.15"];
+const IMPORTS: &[&str] = &["7.14", "7.15", "7.16"];
 
 pub(crate) const ROWS: &[Row] = &[
     row!("free-races", SIX, flow::rounds, "lost in HIP's tables"),
@@ -44,8 +45,8 @@ pub(crate) const ROWS: &[Row] = &[
     row!("import-wants-pointer", &["6.2", "6.3", "6.4.1"], flow::shared, "through the pointer"),
     row!("import-form-unknown", &["7.0"], flow::shared, "through the pointer"),
     row!("import-reads-later", &["7.14", "7.15"], flow::shared, "hipErrorInvalidValue"),
-    row!("import-checks-nothing", &["7.14", "7.15"], no_dma_buf, "was imported"),
-    row!("import-is-not-exported", &["7.14", "7.15"], import_exported, "does not export imported memory"),
+    row!("import-checks-nothing", IMPORTS, no_dma_buf, "was imported"),
+    row!("import-is-not-exported", IMPORTS, import_exported, "does not export imported memory"),
     row!("export-is-kept", &["7.14"], exported_twice, "Bad file descriptor"),
     row!("export-is-kept", &["7.14"], exported_and_ended, "another descriptor was closed"),
     row!("granularity-too-small", ALL, one_byte, "maps no less than 2 MiB"),
@@ -75,6 +76,7 @@ pub(crate) const ROWS: &[Row] = &[
     row!("unmap-on-current-device", &["7.0", "7.1", "7.12"], queued, "Page not present"),
     row!("host-access-untold", HOST, host::access, "hipMemGetAccess"),
     row!("host-access-leaves-a-hole", HOST, host::closed_again, "nothing is at the addresses"),
+    row!("host-access-faults", &["7.15", "7.16"], host::unusable, "SIGBUS"),
     row!("error-sticks", &["7.0", "7.1", "7.12", "7.15"], no_error_is_left, "hipGetLastError"),
 ];
 

@@ -2,9 +2,9 @@
 
 use crate::child::Case;
 use crate::flow::check;
-use crate::rig::{Must, ONE, Rig, ZERO, units};
+use crate::rig::{Must, ONE, Rig, ZERO, found, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Location, MemoryCalls, Operation,
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Feature, Grant, Location, MemoryCalls, Operation,
     PhysicalMemory, Properties, Reservation, WaitFor,
 };
 use std::os::fd::AsRawFd;
@@ -62,6 +62,27 @@ pub(crate) fn closed_again(rig: &mut Rig) {
         let _ = region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).must("shrunk");
         let range = region.range();
         assert!(is_taken(range.base, range.size), "nothing is at the addresses, with {access} at the end");
+    }
+}
+
+/// Memory to which HIP gave the CPU access, and that the CPU cannot use.
+pub(crate) fn unusable(rig: &mut Rig) {
+    for location in [Location::Host, Location::HostNode(0)] {
+        let properties = Properties::on(ZERO).located(location);
+        if let Ok(memory) = PhysicalMemory::create(&rig.backend, units(1), properties) {
+            let mut region = rig.region(1).memory(properties).build().must("addresses");
+            region.map(Bytes::ZERO, &memory).must("mapped");
+            region.set_access(Bytes::ZERO, units(1), HOST, RW).must("access");
+            // SAFETY: the host has access.
+            unsafe { region.address().as_ptr::<u64>().write(7) };
+            panic!("the CPU can use the memory");
+        }
+        fails!(PhysicalMemory::create(&rig.backend, units(1), properties), Unsupported);
+    }
+    let capabilities = rig.backend.capabilities(ZERO).must("capabilities");
+    for feature in [Feature::HostAccess, Feature::HostMemory, Feature::HostNodeMemory] {
+        let found = found(&capabilities, feature);
+        assert!(!found.available && found.note.contains("EFAULT"), "{found:?}");
     }
 }
 

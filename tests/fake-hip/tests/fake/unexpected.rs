@@ -7,7 +7,7 @@ use crate::child::{
 use crate::rig::{FAR, Must, ONE, Rig, UNEQUAL, ZERO, alignment, found, units};
 use gpu_vmm_core::{
     Access, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Evidence, FabricHandle, Feature, Grant,
-    Handle, MemoryCalls, Operation, Properties, Reservation,
+    Handle, HandleTypes, MemoryCalls, Operation, PhysicalMemory, Properties, Reservation,
 };
 use gpu_vmm_hip::HipReservation;
 
@@ -162,13 +162,13 @@ fn negated(rig: &mut Rig) {
     let why = if is_new { format!("{REMOTE} is 0") } else { unknown(REMOTE) };
     assert_eq!((remote.available, remote.note.clone()), (false, format!("{why}; {BY_DMA_BUF}")));
     let fabric = found(&all, Feature::FabricHandle);
-    let note = match is_new {
-        true => "HIP reports support, but gpu-vmm does not use them: no machine was available to test them"
-            .to_owned(),
-        false => unknown("hipDeviceAttributeHandleTypeFabricSupported (95)"),
-    };
-    assert_eq!((fabric.available, &fabric.note), (false, &note));
-    fabric_handles(rig, &note);
+    assert_eq!(fabric.available, is_new, "{}", fabric.note);
+    if is_new {
+        assert_eq!(fabric.found_by, Evidence::Trial);
+        return by_fabric_handle(rig);
+    }
+    assert_eq!(fabric.note, unknown("hipDeviceAttributeHandleTypeFabricSupported (95)"));
+    no_fabric_handles(rig, &fabric.note);
 }
 
 fn negated_on_one(rig: &mut Rig) {
@@ -189,8 +189,35 @@ fn negated_on_one(rig: &mut Rig) {
     assert_eq!(wished, [is_new, false]);
 }
 
+/// A fabric handle imports the same memory; other memory has none.
+fn by_fabric_handle(rig: &Rig) {
+    let properties = Properties::on(ONE).exported_as(HandleTypes::FABRIC);
+    let memory = PhysicalMemory::create(&rig.backend, units(1), properties).must("memory");
+    let handle = memory.export_fabric().must("exported");
+    // SAFETY: memory of this size and device, as just exported.
+    let import = |named: &FabricHandle| unsafe {
+        PhysicalMemory::import_fabric(&rig.backend, named, units(1), properties)
+    };
+    let imported = import(&handle).must("imported");
+    assert_eq!(imported.properties(), properties);
+    fails!(import(&FabricHandle([0; FabricHandle::LENGTH])), Driver);
+    let again = imported.export_fabric().expect_err("exported again");
+    assert!(again.to_string().contains("pass on the handle"), "{again}");
+    for (memory, value) in [(&memory, 5), (&imported, 6)] {
+        let mut region = rig.region(1).on(ONE).build().must("addresses");
+        region.map(Bytes::ZERO, memory).must("mapped");
+        region.set_access(Bytes::ZERO, units(1), ONE, Access::ReadWrite).must("access");
+        if value == 6 {
+            assert_eq!(region.count_wrong(ONE, Bytes::ZERO, units(1), 5).must("read"), 0);
+        }
+        region.write_pattern(ONE, Bytes::ZERO, units(1), value).must("written");
+    }
+    let plain = rig.memory(ONE, 1).export_fabric().expect_err("exported");
+    assert!(plain.to_string().contains("was not created for fabric handles"), "{plain}");
+}
+
 /// Each call that would need a fabric handle names its operation and says why there is none.
-fn fabric_handles(rig: &Rig, note: &str) {
+fn no_fabric_handles(rig: &Rig, note: &str) {
     let plain = Properties::on(DeviceId(0));
     // SAFETY: whole units.
     let handle = unsafe { rig.backend.create(units(1), &plain) }.must("memory");
@@ -200,7 +227,7 @@ fn fabric_handles(rig: &Rig, note: &str) {
     unsafe {
         let imported = rig.backend.import_fabric(&named, units(1), &plain);
         assert_eq!(refused(imported), (note.to_owned(), Operation::ImportMemory));
-        let created = rig.backend.create(units(1), &plain.exported_as(gpu_vmm_core::HandleTypes::FABRIC));
+        let created = rig.backend.create(units(1), &plain.exported_as(HandleTypes::FABRIC));
         assert_eq!(refused(created), (note.to_owned(), Operation::CreateMemory));
     }
 }
