@@ -123,6 +123,7 @@ fn watch<B: TestKit>(subject: &Subject<B>) {
 
 /// Does the same, and checks whether a surviving process has lost its device.
 fn watch_loss<B: TestKit>(subject: &Subject<B>, is_lost: bool) {
+    subject.needs_kernels();
     let mut own = region(subject);
     see_fault(subject, subject.child(), is_lost, || {});
     assert!(has(subject, &own, SEED), "this process's memory is unharmed");
@@ -246,6 +247,7 @@ fn reads_a_peer_after_withdrawal<B: TestKit>(subject: &Subject<B>, peer: &Peer) 
 }
 
 fn shared_memory_outlives_a_fault<B: TestKit>(subject: &Subject<B>) {
+    subject.needs_kernels();
     let memory = shareable(subject, 1);
     let mut own = mapped(subject, &[&memory]);
     write(subject, &mut own, SEED);

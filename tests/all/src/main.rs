@@ -22,7 +22,8 @@
 //! | `documented` | the C programs in the guide and in the README of `plugins/c` |
 //! | `checkpoint` | a file written with one driver and restored with another one |
 //! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
-//! | `kept_descriptors` | the cases of sharing over the exports of ROCr 7.14: they pass, and one fails without the workaround |
+//! | `no_compiler` | cases that need kernels, on a runtime without its compiler: they are skipped |
+//! | `later_rocr` | groups of the suite over behaviour of later versions of ROCr: they pass, and a case fails without the workaround |
 //! | `places` | HIP in each place in which it is looked for |
 //! | `reports` | reports of the conformance suite, and the page that compares them |
 //! | `summary`, `trouble` | the table at the end, and errors in one line |
@@ -42,10 +43,11 @@ mod debs;
 mod documented;
 mod environment;
 mod fake_driver;
-mod kept_descriptors;
+mod later_rocr;
 mod layout;
 mod mirror;
 mod mutations;
+mod no_compiler;
 mod no_kernels;
 mod nvidia;
 mod own_program;
@@ -203,11 +205,14 @@ fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut S
             if let Err(trouble) = no_kernels::run(layout, runtimes, summary) {
                 summary.add(Row::broken("the tests without kernels", trouble));
             }
+            if let Err(trouble) = no_compiler::run(layout, runtimes, summary) {
+                summary.add(Row::broken("the tests without a compiler", trouble));
+            }
             if let Err(trouble) = places::run(layout, runtimes, summary) {
                 summary.add(Row::broken("HIP's places", trouble));
             }
-            if let Err(trouble) = kept_descriptors::run(layout, runtimes, summary) {
-                summary.add(Row::broken("sharing over the exports of ROCr 7.14", trouble));
+            if let Err(trouble) = later_rocr::run(layout, runtimes, summary) {
+                summary.add(Row::broken("the behaviour of later versions of ROCr", trouble));
             }
         }
     }

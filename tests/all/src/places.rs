@@ -104,12 +104,12 @@ fn empty(folder: &Path) -> Answer {
 }
 
 #[cfg(unix)]
-fn link(to: &Path, at: &Path) -> Answer {
+pub(crate) fn link(to: &Path, at: &Path) -> Answer {
     std::os::unix::fs::symlink(to, at).doing(|| at.display().to_string())
 }
 
 /// Is never reached: packages exist for Linux alone.
 #[cfg(not(unix))]
-fn link(_: &Path, _: &Path) -> Answer {
+pub(crate) fn link(_: &Path, _: &Path) -> Answer {
     Ok(())
 }

@@ -116,6 +116,22 @@ pub(crate) const NAMES: &[&str] = &[
     "hsa_ext_sampler_create",
     "hsa_ext_sampler_create_v2",
     "hsa_ext_sampler_destroy",
+    "hsa_amd_external_semaphore_handle_close",
+    "hsa_amd_external_semaphore_handle_open",
+    "hsa_amd_image_create_v2",
+    "hsa_amd_interop_map_buffer_with_size",
+    "hsa_amd_ipc_signal_attach",
+    "hsa_amd_ipc_signal_create",
+    "hsa_amd_memory_async_batch_copy",
+    "hsa_amd_queue_get_info",
+    "hsa_amd_svm_discard_batch_async",
+    "hsa_amd_vmem_export_fabric_handle",
+    "hsa_amd_vmem_import_fabric_handle",
+    "hsa_executable_get_info",
+    "hsa_ext_image_create_v2",
+    "hsa_ext_image_data_get_info_v2",
+    "hsa_ext_image_destroy_v2",
+    "hsa_ext_image_mipmap_array_get_level",
 ];
 
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];

@@ -75,6 +75,8 @@ impl<B: Backend> Drop for Announced<'_, B> {
 /// Begins a capture, which the case must end on this thread. Skips the case if the driver lacks graphs.
 #[allow(unsafe_code)]
 fn begin<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, mode: CaptureMode) {
+    // Not when the work is queued: a capture would stay open.
+    subject.needs_kernels();
     // SAFETY: the callers end the capture, as the function requires.
     or_skip(unsafe { subject.backend.begin_capture(subject.device, stream.stream(), mode) });
 }

@@ -75,6 +75,7 @@ impl<B: TestKit> Drop for Thread<'_, B> {
 }
 
 fn rounds_under_work<B: TestKit>(subject: &Subject<B>) {
+    subject.needs_kernels();
     let (count, times) = (setting("GPU_VMM_ROUNDS", 16), setting("GPU_VMM_ROUND_WORK", 1) as u32);
     let kinds: [Round<B>; 4] = [another_context, another_threads_stream, another_stream, a_capture];
     let (meeting, seen) = (Meeting::default(), [const { AtomicU64::new(0) }; 4]);

@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) keeps_memory: bool,
     /// `KEEPS_DESCRIPTORS`: whether every export of memory returns the same descriptor, which the runtime closes
     pub(crate) keeps_descriptors: bool,
+    /// `HOST_FAULTS`: whether the CPU gets SIGBUS from memory to which it has access
+    pub(crate) host_faults: bool,
     /// `UUIDS`: whether each GPU has a unique number
     pub(crate) uuids: bool,
     /// `ON_FAULT`: whether a GPU's memory fault ends the process
@@ -81,6 +83,7 @@ impl Default for Settings {
             host_access: false,
             keeps_memory: false,
             keeps_descriptors: false,
+            host_faults: false,
             uuids: true,
             abort_on_fault: true,
             abort_on_unknown_kernel: true,

@@ -7,7 +7,7 @@ use gpu_vmm_test_settings::{Times, either, items, number, switch, unknown, with_
 use std::time::Duration;
 
 const NAMES: &str = "GPUS, GFX, MEM_MB, GRANULE, REC_GRANULE, P2P, LARGE_BAR, VMM, HOST_ACCESS, \
-                     KEEPS_MEMORY, KEEPS_DESCRIPTORS, UUIDS, ON_FAULT, ON_UNKNOWN_KERNEL, KERNELS, JUNK, FAIL, DELAY, TRACE";
+                     KEEPS_MEMORY, KEEPS_DESCRIPTORS, HOST_FAULTS, UUIDS, ON_FAULT, ON_UNKNOWN_KERNEL, KERNELS, JUNK, FAIL, DELAY, TRACE";
 
 impl Settings {
     /// Sets one setting by its name without the prefix.
@@ -24,6 +24,7 @@ impl Settings {
             "HOST_ACCESS" => self.host_access = switch(value)?,
             "KEEPS_MEMORY" => self.keeps_memory = switch(value)?,
             "KEEPS_DESCRIPTORS" => self.keeps_descriptors = switch(value)?,
+            "HOST_FAULTS" => self.host_faults = switch(value)?,
             "UUIDS" => self.uuids = switch(value)?,
             "ON_FAULT" => self.abort_on_fault = either(value, "abort", "skip")?,
             "ON_UNKNOWN_KERNEL" => self.abort_on_unknown_kernel = either(value, "abort", "skip")?,

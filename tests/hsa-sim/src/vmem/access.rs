@@ -15,7 +15,8 @@ use crate::pool::{self, Reach};
 use crate::settings::{AGENTS, settings};
 use rustix::mm::ProtFlags;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::LazyLock;
 
 impl Vmem {
     /// Gives agents full access to the mapping at an address and to those that follow it without a hole; returns `None` if
@@ -62,11 +63,23 @@ impl Vmem {
         else {
             return;
         };
-        let content = (!protection.is_empty()).then(|| (memory.file.as_fd(), protection));
+        let file = if settings().host_faults { nothing() } else { memory.file.as_fd() };
+        let content = (!protection.is_empty()).then_some((file, protection));
         if let Err(error) = around.pages.show(start - mapping.reservation, mapping.size, content) {
             crate::report::stop(format_args!("the CPU's access cannot be changed: {error}"));
         }
     }
+}
+
+/// Returns an empty file. Pages of it, all behind its end, raise SIGBUS.
+fn nothing() -> BorrowedFd<'static> {
+    static EMPTY: LazyLock<OwnedFd> = LazyLock::new(|| {
+        let file = rustix::fs::memfd_create("hsa-sim-nothing", rustix::fs::MemfdFlags::CLOEXEC);
+        file.unwrap_or_else(|error| {
+            crate::report::stop(format_args!("no file for the CPU's access: {error}"))
+        })
+    });
+    EMPTY.as_fd()
 }
 
 hsa! {

@@ -188,6 +188,10 @@ indices! {
     hsa_queue_load_write_index_relaxed(queue) {
         queue.write_index.load(SeqCst)
     }
+    /// Returns the number of the next packet to be written.
+    hsa_queue_load_write_index_scacquire(queue) {
+        queue.write_index.load(SeqCst)
+    }
     /// Returns the number of the next packet to be processed.
     hsa_queue_load_read_index_relaxed(queue) {
         queue.read_index.load(SeqCst)
