@@ -2,7 +2,7 @@
 //!
 //! Version numbers are those of `cuDriverGetVersion`: 13000 is CUDA 13.0.
 
-use gpu_vmm_core::{Bytes, Granularity, Quirk};
+use gpu_vmm_core::{Address, Bytes, Granularity, Quirk};
 
 /// Below the oldest supported version.
 const ALWAYS: u32 = 0;
@@ -14,6 +14,12 @@ pub(crate) const RESERVATION_UNIT: Granularity = match Granularity::new(Bytes::m
     None => Granularity::BYTE,
 };
 
+/// Returns the hint that the driver gets, 0 for none: quirk `high-hints-hang`.
+pub(crate) fn hint(asked: Option<Address>, is_windows: bool) -> Address {
+    const TOO_HIGH: Address = Address(1 << 40);
+    asked.filter(|address| !is_windows || *address < TOO_HIGH).unwrap_or(Address(0))
+}
+
 /// Every known quirk.
 pub(crate) const QUIRKS: &[Quirk] = &[
     Quirk {
@@ -23,6 +29,15 @@ pub(crate) const QUIRKS: &[Quirk] = &[
         effect: "cuMemAddressReserve succeeds with another address when the hinted range is taken",
         handling: "the returned address is compared with the hint, and a mismatch is freed when the address must be exact",
         evidence: "documented as a hint; H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "high-hints-hang",
+        from: ALWAYS,
+        below: UNFIXED,
+        effect: "on Windows (WDDM), cuMemAddressReserve honours hints between 64 and 512 GiB only; it moves lower ones, \
+                 reports a lack of memory at 1 TiB, and never returns from 2 TiB on",
+        handling: "on Windows the driver gets no hint from 1 TiB on, and restorable addresses lie between 64 and 512 GiB",
+        evidence: "lupine #574: a T4; never run by gpu-vmm",
     },
     Quirk {
         id: "addresses-in-32-mib",
@@ -189,6 +204,15 @@ mod tests {
             let texts = [quirk.id, quirk.effect, quirk.handling, quirk.evidence];
             assert!(texts.iter().all(|text| !text.is_empty()) && quirk.from < quirk.below, "{quirk:?}");
         }
+    }
+
+    #[test]
+    fn high_hints_are_kept_from_the_driver_on_windows() {
+        let asked = [0, 64 << 30, (1 << 40) - 1, 1 << 40, 0x3800_0000_0000].map(Address);
+        assert_eq!(asked.map(|asked| hint(Some(asked), false)), asked);
+        let given = [asked[0], asked[1], asked[2], Address(0), Address(0)];
+        assert_eq!(asked.map(|asked| hint(Some(asked), true)), given);
+        assert_eq!(hint(None, true), Address(0));
     }
 
     /// Fabric handles came with CUDA 12.3. No other quirk is of later drivers only, and none has ended.

@@ -11,6 +11,7 @@ use crate::ffi::CuResult;
 use crate::handle::CudaHandle;
 use crate::host::HostMappings;
 use crate::memory_types::owner;
+use crate::quirks;
 use gpu_vmm_core::extend::out_of_addresses;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, Grant, Handle, Operation,
@@ -42,7 +43,7 @@ impl CudaReservation {
     ) -> Result<Self> {
         const OPERATION: Operation = Operation::Reserve;
         backend.here(OPERATION)?;
-        let hint = hint.unwrap_or(Address(0));
+        let hint = quirks::hint(hint, cfg!(windows));
         let mut base = 0;
         // SAFETY: the pointer is valid for one address; the numbers are right by the caller's promise.
         let result = unsafe {

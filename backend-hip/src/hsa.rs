@@ -32,6 +32,7 @@ fn agent(driver: &Driver, hsa: &Hsa, device: DeviceId) -> Result<Agent> {
     // SAFETY: the structure is integers and pointers, for which zero is a value.
     let mut info: PointerInfo = unsafe { std::mem::zeroed() };
     info.size = size_of::<PointerInfo>() as u32;
+    // Only of a plain allocation: ROCr 7.14 and 7.15 crash if the memory is imported (ROCm/rocm-systems #11449, PR #11592).
     // SAFETY: `info` has the size that it states; without an allocator ROCr builds no list of agents.
     let status = unsafe { (hsa.pointer_info)(at.as_ptr(), &raw mut info, null(), null_mut(), null_mut()) };
     // SAFETY: allocated above, and not passed on.

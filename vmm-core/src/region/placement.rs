@@ -25,6 +25,9 @@ pub enum Placement {
     ///
     /// Each region uses some of these 24 TiB in this process, and in every process that reserves the same addresses besides its
     /// own. Set the size with [`reserve`](crate::RegionBuilder::reserve).
+    ///
+    /// On Windows these are the 448 GiB from 0x10_0000_0000 on: CUDA's driver honours no others there. A process on Linux may
+    /// not get the same addresses.
     Restorable,
 }
 

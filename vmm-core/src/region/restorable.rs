@@ -20,7 +20,13 @@ use crate::types::{Address, AddressRange, Alignment, Bytes, Detail, Error, Granu
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-const WINDOW: AddressRange = AddressRange { base: Address(0x3800_0000_0000), size: Bytes::gib(24 << 10) };
+const WINDOW: AddressRange = if cfg!(windows) { ON_WINDOWS } else { ON_LINUX };
+
+const ON_LINUX: AddressRange = AddressRange { base: Address(0x3800_0000_0000), size: Bytes::gib(24 << 10) };
+
+/// The addresses that CUDA's driver honours under WDDM (lupine #574, a T4). It moves lower ones, is out of memory at 1 TiB, and never
+/// returns from 2 TiB on. Never run here.
+const ON_WINDOWS: AddressRange = AddressRange { base: Address(64 << 30), size: Bytes::gib(512 - 64) };
 
 /// The units in which every driver can map and reserve. Mapping: CUDA's granularity is 2 MiB on all GPUs; HIP's is 4 KiB, but
 /// less than 2 MiB does not work everywhere; the host's is a page. Reserving: CUDA reserves addresses in units of 32 MiB, and
@@ -44,7 +50,7 @@ pub(super) fn reserve<B: Backend>(
     let step = alignment.max(granularity.into()).bytes().max(UNIT);
     let mut refused = None;
     for number in 0..TRIES {
-        let place = chosen(operation, size, step, random(number))?;
+        let place = chosen(WINDOW, operation, size, step, random(number))?;
         let answer = reserve_at(backend, operation, size, alignment, place);
         match answer.as_ref().map_err(Error::detail) {
             Err(Detail::AddressTaken { wanted, offered }) => refused = Some((*wanted, *offered)),
@@ -56,9 +62,15 @@ pub(super) fn reserve<B: Backend>(
 }
 
 /// A place in the window from which `size` bytes do not exceed the window.
-fn chosen(operation: Operation, size: Bytes, step: Bytes, random: u64) -> Result<Address> {
-    let first = WINDOW.base.0.next_multiple_of(step.0);
-    let room = Bytes(WINDOW.end().0.saturating_sub(first));
+fn chosen(
+    window: AddressRange,
+    operation: Operation,
+    size: Bytes,
+    step: Bytes,
+    random: u64,
+) -> Result<Address> {
+    let first = window.base.0.next_multiple_of(step.0);
+    let room = Bytes(window.end().0.saturating_sub(first));
     let exhausted = || Error::new(operation, Detail::AddressSpaceExhausted { size, limit: room });
     let last = room.0.checked_sub(size.0).ok_or_else(exhausted)?;
     let places = last / step.0 + 1;
@@ -83,22 +95,33 @@ mod tests {
     use super::*;
 
     fn place(size: Bytes, step: Bytes, random: u64) -> Result<Address> {
-        chosen(Operation::Allocate, size, step, random)
+        chosen(ON_LINUX, Operation::Allocate, size, step, random)
     }
 
     #[test]
     fn places_fill_the_window_and_do_not_leave_it() {
-        let (base, end) = (WINDOW.base, WINDOW.end());
+        let (base, end) = (ON_LINUX.base, ON_LINUX.end());
         assert_eq!(end, Address(0x5000_0000_0000));
         assert_eq!(place(UNIT, UNIT, 0).unwrap(), base);
-        let count = WINDOW.size.0 / UNIT.0;
+        let count = ON_LINUX.size.0 / UNIT.0;
         assert_eq!(place(UNIT, UNIT, count - 1).unwrap() + UNIT, end);
         assert_eq!(place(UNIT, UNIT, count).unwrap(), base);
-        assert_eq!(place(WINDOW.size, UNIT, u64::MAX).unwrap(), base);
+        assert_eq!(place(ON_LINUX.size, UNIT, u64::MAX).unwrap(), base);
         for random in 0..1000 {
             let place = place(Bytes::gib(5), Bytes::gib(4), random * 0x9e37_79b9).unwrap();
             assert!(place.is_aligned_to(Bytes::gib(4)) && base <= place && place + Bytes::gib(5) <= end);
         }
+    }
+
+    /// CUDA's driver for Windows never returns from a call with a higher address.
+    #[test]
+    fn places_on_windows_lie_between_64_and_512_gib() {
+        let (low, high) = (Address(64 << 30), Address(512 << 30));
+        for (size, random) in [(UNIT, 0), (UNIT, u64::MAX), (Bytes::gib(100), 7), (Bytes::gib(448), 3)] {
+            let place = chosen(ON_WINDOWS, Operation::Allocate, size, UNIT, random).unwrap();
+            assert!(low <= place && place + size <= high, "{place}");
+        }
+        chosen(ON_WINDOWS, Operation::Allocate, Bytes::gib(449), UNIT, 0).unwrap_err();
     }
 
     #[test]
@@ -107,9 +130,9 @@ mod tests {
             Err(Detail::AddressSpaceExhausted { limit, .. }) => limit,
             other => panic!("{other:?}"),
         };
-        assert_eq!(limit(WINDOW.size + UNIT, UNIT), WINDOW.size);
+        assert_eq!(limit(ON_LINUX.size + UNIT, UNIT), ON_LINUX.size);
         // The only multiple of 64 TiB in the window has 16 TiB behind it.
         assert_eq!(place(Bytes::gib(16 << 10), Alignment::MAX, 5).unwrap(), Address(1 << 46));
-        assert_eq!(limit(WINDOW.size, Alignment::MAX), Bytes::gib(16 << 10));
+        assert_eq!(limit(ON_LINUX.size, Alignment::MAX), Bytes::gib(16 << 10));
     }
 }
